@@ -1,0 +1,77 @@
+/* Statuses and errors: how every function of lensd that can fail says so.
+ *
+ * A function that can fail for more than one cause returns `enum status` (STATUS_OK is 0) and takes
+ * a caller-owned `struct error *` last, which it fills only on failure. `err` may be NULL where the
+ * text is not wanted. The text is a sentence for a person: it names the thing, what was expected,
+ * what was found, and what to do. It never ends in a newline.
+ *
+ * Bad input, a bad model, a lost device and a failed allocation are statuses; assert() is for our
+ * own bugs. Nothing below main() exits or logs above debug level. */
+#pragma once
+
+#include <stdarg.h>
+#include <stddef.h>
+
+/* X(NAME, number, machine word in JSON answers, HTTP status).
+ * Numbers come in families with gaps: 10 caller, 20 model, 30 resources, 40 device, 50 time. */
+#define STATUS_LIST(X)                                                                             \
+    X(OK, 0, "ok", 200)                                                                            \
+    X(INVALID, 10, "invalid_request", 400)                                                         \
+    X(BAD_IMAGE, 11, "bad_image", 400)                                                             \
+    X(UNSUPPORTED_MEDIA, 12, "unsupported_media_type", 415)                                        \
+    X(TOO_LARGE, 13, "too_large", 413)                                                             \
+    X(NOT_FOUND, 14, "not_found", 404)                                                             \
+    X(METHOD, 15, "method_not_allowed", 405)                                                       \
+    X(CANCELLED, 16, "cancelled", 499)                                                             \
+    X(CONFIG, 17, "bad_configuration", 500)                                                        \
+    X(MODEL, 20, "bad_model", 500)                                                                 \
+    X(UNSUPPORTED, 21, "unsupported_model", 500)                                                   \
+    X(SHAPE, 22, "shape_mismatch", 500)                                                            \
+    X(NUMERIC, 23, "not_finite", 500)                                                              \
+    X(NO_MEMORY, 30, "out_of_memory", 500)                                                         \
+    X(IO, 31, "io_error", 500)                                                                     \
+    X(DEVICE, 40, "device_error", 503)                                                             \
+    X(DEVICE_MEMORY, 41, "device_out_of_memory", 503)                                              \
+    X(OVERLOADED, 50, "overloaded", 503)                                                           \
+    X(NOT_READY, 51, "not_ready", 503)                                                             \
+    X(DRAINING, 52, "draining", 503)                                                               \
+    X(TIMEOUT, 53, "deadline_exceeded", 504)                                                       \
+    X(REQUEST_TIMEOUT, 54, "request_timeout", 408)                                                 \
+    X(INTERNAL, 60, "internal", 500)
+
+enum status {
+#define STATUS_ENUM(name, number, word, http) STATUS_##name = number,
+    STATUS_LIST(STATUS_ENUM)
+#undef STATUS_ENUM
+};
+
+struct error {
+    enum status status;
+    char message[480]; /* UTF-8 sentence, always terminated; long texts end in "…" */
+};
+
+/* The machine word of a status ("bad_image"); "internal" for a number that is not one. */
+const char *status_word(enum status status);
+
+/* The HTTP status that answers it (400, 503 …); 500 for a number that is not one. */
+int status_http(enum status status);
+
+/* Formats the sentence into *err (when not NULL) and returns `status`, so that
+ * `return error_set(err, STATUS_INVALID, "…", …);` is one line. Control bytes that come from
+ * file-controlled names are replaced by '?', an over-long text is cut. Thread-safe. */
+enum status error_set(struct error *err, enum status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Puts "prefix: " in front of the message already in *err; returns err's status. */
+enum status error_prefix(struct error *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#define MUST_USE __attribute__((warn_unused_result))
+
+/* Forwards a failure: the only control flow that hides in a macro. */
+#define TRY(expression)                                                                            \
+    do {                                                                                           \
+        enum status try_status_ = (expression);                                                    \
+        if (try_status_ != STATUS_OK)                                                              \
+            return try_status_;                                                                    \
+    } while (0)

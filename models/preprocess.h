@@ -1,0 +1,65 @@
+/* What happens to a photo before a model sees it: resize, crop, channel order, normalisation.
+ *
+ * This is data, filled in by models/ from a folder's files (Hugging Face preprocessor_config.json,
+ * timm pretrained_cfg …) or from defaults, and carried out by server/image/transform.c. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/base/status.h"
+
+/* Pillow's numbers, which is what Hugging Face writes in "resample". */
+enum resample {
+    RESAMPLE_NEAREST = 0,
+    RESAMPLE_LANCZOS = 1,
+    RESAMPLE_BILINEAR = 2,
+    RESAMPLE_BICUBIC = 3,
+    RESAMPLE_BOX = 4,
+    RESAMPLE_HAMMING = 5,
+};
+
+enum resize_mode {
+    RESIZE_NONE,       /* pixels as they are; the crop must then find them large enough, or pads */
+    RESIZE_SHORT_SIDE, /* short side to `resize_short`, aspect kept: torchvision.Resize(n) */
+    RESIZE_EXACT,      /* to resize_width x resize_height, aspect not kept */
+    RESIZE_LETTERBOX,  /* largest size that fits in resize_width x resize_height, aspect kept,
+                          centred, the rest `pad_value`: Ultralytics */
+};
+
+enum channel_order {
+    CHANNELS_RGB,
+    CHANNELS_BGR,
+    CHANNELS_GRAY, /* one channel, Pillow's convert("L"): (19595 R + 38470 G + 7471 B + 2^15) >> 16 */
+};
+
+struct preprocess {
+    enum resize_mode resize;
+    enum resample resample;
+    int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
+    int resize_width, resize_height; /* pixels, RESIZE_EXACT and RESIZE_LETTERBOX */
+    int width, height;               /* pixels the model gets: after the resize a centred crop to
+                                        this size is taken; where the image is smaller, it is padded
+                                        with zeros as torchvision.CenterCrop does */
+    enum channel_order channels;
+    int pad_value;    /* 0 … 255, RESIZE_LETTERBOX */
+    bool invert;      /* x = 255 - x before anything else: dark strokes on paper for models that
+                         learnt light strokes on black (digits) */
+    float scale;      /* y = (x * scale - mean[c]) / std[c], x in 0 … 255; 1/255 usually */
+    float mean[3];    /* in the order of `channels` */
+    float std[3];     /* in the order of `channels`; never 0 */
+};
+
+/* ImageNet's: short side 256 bilinear, centre crop 224, RGB, 1/255, the usual mean and std. */
+void preprocess_default(struct preprocess *ret);
+
+/* 3, or 1 for CHANNELS_GRAY. */
+int preprocess_channels(const struct preprocess *p);
+
+/* STATUS_INVALID, with what is wrong, unless every size is 1 … 16384, std is not 0, numbers are
+ * finite. Called on whatever was read from a file. */
+enum status preprocess_check(const struct preprocess *p, struct error *err) MUST_USE;
+
+/* Writes a line for people, as `lensd inspect` shows it ("resize short side to 256 (bilinear),
+ * centre crop 224 x 224, RGB, x/255, mean …, std …"), at most `size` bytes with its terminator. */
+void preprocess_describe(const struct preprocess *p, char *text, size_t size);

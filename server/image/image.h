@@ -1,0 +1,66 @@
+/* Images from clients: bytes in, pixels out.
+ *
+ * image_decode() turns JPEG and PNG bytes into upright 8-bit RGB; transform_apply() (transform.h)
+ * resizes, crops and normalises those into the slot of a batch. Both run on the CPU worker threads:
+ * one `struct image_decoder` per worker, used by that worker alone. Nothing here knows of HTTP,
+ * models' graphs or batches. libjpeg-turbo and libpng are named in this room only.
+ *
+ * What "the same as Pillow" means here: pixels equal to PIL.ImageOps.exif_transpose(
+ * Image.open(f)).convert("RGB"), with alpha dropped, not blended, and 16 bit PNG reduced to its
+ * high byte. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/status.h"
+
+enum image_format { IMAGE_UNKNOWN, IMAGE_JPEG, IMAGE_PNG };
+
+/* Limits checked on the header alone, before any memory for pixels is taken. 0 = no limit. */
+struct image_limits {
+    uint64_t max_pixels; /* width * height; default 50 million */
+    uint32_t max_side;   /* pixels; default 16384 */
+    uint32_t max_scans;  /* scans of a progressive JPEG; default 100 */
+};
+
+#define IMAGE_LIMITS_DEFAULT ((struct image_limits){50u * 1000 * 1000, 16384, 100})
+
+struct image_info {
+    enum image_format format;
+    uint32_t width, height; /* upright, that is after the EXIF turn */
+    int orientation;        /* EXIF 1 … 8; 1 where the file has none or a wrong one */
+};
+
+/* Upright RGB pixels, 3 bytes a pixel, rows `stride` bytes apart. The memory belongs to the decoder
+ * that made it and stays valid until its next image_decode or image_decoder_free. */
+struct image {
+    struct image_info info;
+    uint32_t width, height;
+    size_t stride;
+    const uint8_t *pixels;
+};
+
+struct image_decoder;
+
+/* The format as the first bytes tell it; never from a header or a file name. */
+enum image_format image_sniff(const uint8_t *data, size_t size);
+
+/* A decoder for one worker thread; NULL when out of memory. Free with image_decoder_free (NULL is
+ * fine). */
+struct image_decoder *image_decoder_create(void);
+void image_decoder_free(struct image_decoder *decoder);
+
+/* Reads the header only: format, upright size, orientation. Errors as image_decode. */
+enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,
+                        struct image_info *ret, struct error *err) MUST_USE;
+
+/* Decodes `size` bytes from a client (hostile until proven otherwise).
+ * STATUS_UNSUPPORTED_MEDIA: neither JPEG nor PNG (the text says what it looks like: GIF, WebP, HTML,
+ * text …). STATUS_BAD_IMAGE: empty, truncated, corrupt. STATUS_TOO_LARGE: over a limit, which the
+ * text names with its value. STATUS_NO_MEMORY. On failure *ret is untouched and the decoder stays
+ * usable. A JPEG whose data ends early is refused, not half shown. */
+enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                         const struct image_limits *limits, struct image *ret,
+                         struct error *err) MUST_USE;

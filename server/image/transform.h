@@ -1,0 +1,28 @@
+/* From pixels to the numbers a model wants: resize, centre crop, channel order, normalise, in one
+ * pass into the slot of a batch.
+ *
+ * The resize is Pillow's (Image.resize with reducing_gap None): separable, antialiased, fixed-point
+ * 8 bit intermediate as Pillow's Resample.c does it, so that a model sees what it saw in training:
+ * greatest difference 1/255, mean at most 0.05/255. Only the rows and columns that the crop keeps
+ * are computed. */
+#pragma once
+
+#include "models/preprocess.h"
+#include "server/image/image.h"
+
+struct transform; /* filter tables and row buffers of one worker; used by one thread at a time */
+
+/* NULL when out of memory. Free with transform_free (NULL is fine). */
+struct transform *transform_create(void);
+void transform_free(struct transform *transform);
+
+/* dst: [height, width, channels] float32 of `p`, contiguous (one image of an NHWC batch), fully
+ * written on success. `p` has passed preprocess_check(). Errors: STATUS_NO_MEMORY; STATUS_TOO_LARGE
+ * when the resized side would pass 65535. dst's content is undefined after a failure. */
+enum status transform_apply(struct transform *transform, const struct image *image,
+                            const struct preprocess *p, float *dst, struct error *err) MUST_USE;
+
+/* The same without normalisation and channel order, for tests and tools: Pillow-exact RGB bytes,
+ * dst: [height, width, 3] uint8. */
+enum status transform_pixels(struct transform *transform, const struct image *image,
+                             const struct preprocess *p, uint8_t *dst, struct error *err) MUST_USE;
