@@ -1,0 +1,25 @@
+/* Class labels: labels.txt (a line a class), index_to_name.json (TorchServe), id2label of a Hugging
+ * Face config.json, names of Ultralytics metadata. Immutable after load. */
+#pragma once
+
+#include "engine/base/status.h"
+
+struct labels {
+    char **names; /* names[i]: class i, UTF-8; "" where a file leaves a hole */
+    size_t count;
+};
+
+/* A line a class; CR and trailing blanks dropped, a trailing empty line ignored, UTF-8 BOM skipped,
+ * invalid UTF-8 refused. The caller frees with labels_done(), which is fine on zeroed memory. */
+enum status labels_from_text(const char *text, size_t size, struct labels *ret,
+                             struct error *err) MUST_USE;
+
+/* TorchServe's {"0": "tench"} or {"0": ["n01440764", "tench"]}, a JSON list of names, or a Hugging
+ * Face / timm config with "id2label" / "label_names". STATUS_NOT_FOUND when the JSON has no labels.
+ */
+enum status labels_from_json(const char *text, size_t size, struct labels *ret,
+                             struct error *err) MUST_USE;
+void labels_done(struct labels *labels);
+
+/* The label of class `index`; NULL where there is none. */
+const char *labels_name(const struct labels *labels, size_t index);

@@ -1,0 +1,51 @@
+/* A model as a user thinks of it: a name, a graph, labels, and how photos are prepared.
+ *
+ * Read from an .onnx file, a model folder (docs: "Model folders that work as they are") or the
+ * embedded default. Immutable after load, except that model_drop_graph() frees the weights once
+ * every session has its own packed copy. */
+#pragma once
+
+#include "engine/graph.h"
+#include "models/labels.h"
+#include "models/preprocess.h"
+
+struct model_limits {
+    size_t memory; /* bytes a load may take; 0 = 16 GiB */
+};
+
+struct model {
+    char *name;    /* folder or file name without extension; "digits" for the default */
+    char *source;  /* path, or "embedded" */
+    char *version; /* "1", or the folder's number in Triton's layout */
+    struct graph *graph; /* NULL after model_drop_graph() */
+    struct labels labels;
+    struct preprocess preprocess;
+    char preprocess_source[64]; /* "preprocessor_config.json", "config.json (timm)",
+                                   "model metadata", "ImageNet defaults" … */
+    uint64_t file_bytes;
+
+    /* The image input, worked out at load. */
+    size_t image_input;      /* index in graph->inputs */
+    bool input_channels_last; /* the file's own input is [N, H, W, C] */
+    bool fixed_batch;        /* the file declares a fixed first dimension */
+    int64_t file_batch;      /* that dimension, when fixed */
+    enum dtype input_dtype;  /* as the file declares it */
+    char *input_name, *output_name;
+    size_t class_count;      /* 0 when not known before a run */
+    bool has_probabilities;  /* the graph ends in Softmax: do not apply it again */
+    size_t parameter_count;  /* elements of all initialisers */
+    uint64_t parameter_bytes;
+};
+
+/* `path`: an .onnx file or a folder. `name`: overrides the derived one; may be NULL. Errors as
+ * onnx_load_file; STATUS_NOT_FOUND when there is no such file, or a folder holds no model.onnx (the
+ * sentence lists what was looked for); STATUS_MODEL for a labels or preprocessor file that cannot be
+ * understood, naming file and key. The caller frees with model_free (NULL is fine). */
+enum status model_load(const char *path, const char *name, const struct model_limits *limits,
+                       struct model **ret, struct error *err) MUST_USE;
+
+/* The digit classifier that is part of the binary. */
+enum status model_load_embedded(struct model **ret, struct error *err) MUST_USE;
+
+void model_drop_graph(struct model *model);
+void model_free(struct model *model);
