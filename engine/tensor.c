@@ -405,7 +405,8 @@ enum status tensor_to(const struct tensor *tensor, struct device_id device, stru
 {
     char from[DEVICE_TEXT], to[DEVICE_TEXT];
     if (tensor->device.kind != DEVICE_CPU || device.kind != DEVICE_CPU)
-        return error_set(err, STATUS_DEVICE, "no way to copy a tensor from %s to %s: the CUDA module "
+        return error_set(err, STATUS_DEVICE,
+                         "no way to copy a tensor from %s to %s: the CUDA module "
                          "is not loaded (see `lensd devices`)",
                          device_text(tensor->device, from), device_text(device, to));
     struct tensor *copy;

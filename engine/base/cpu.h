@@ -1,0 +1,32 @@
+/* What this process may use of the host's CPUs, and what they can do. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Cores this process may really use: the affinity mask, cut by the cgroup v1 / v2 CPU quota rounded
+ * down, at least 1. Read at the first call; never the host's core count. Thread-safe. */
+int cpu_available_cores(void);
+
+/* The quota in cores (1.5) that `root` and the text of /proc/self/cgroup lead to; 0 = no quota.
+ * `root` is /sys/fs/cgroup; a parameter so that tests can show other trees. */
+double cpu_cgroup_quota(const char *root, const char *proc_cgroup);
+
+struct cpu_features {
+    bool avx2;        /* with FMA and F16C */
+    bool avx512;      /* F, BW, VL, DQ */
+    bool avx512_vnni;
+    bool avx512_bf16;
+    bool avx512_fp16;
+    bool amx_bf16, amx_int8;
+};
+
+const struct cpu_features *cpu_features(void);
+
+/* "AMD EPYC 9004", from /proc/cpuinfo; at most `size` bytes with the terminator. */
+void cpu_model_name(char *text, size_t size);
+
+/* Bytes of memory this process may use (the smallest of host and cgroup limit), and what is still
+ * free of it. */
+void cpu_memory(uint64_t *ret_total, uint64_t *ret_free);

@@ -1,0 +1,169 @@
+#include "engine/device.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/cpu.h"
+
+const char *device_text(struct device_id device, char text[static DEVICE_TEXT])
+{
+    if (device.kind == DEVICE_CPU)
+        snprintf(text, DEVICE_TEXT, "cpu");
+    else
+        snprintf(text, DEVICE_TEXT, "cuda:%d", device.index);
+    return text;
+}
+
+int device_cpu_threads(void)
+{
+    return cpu_available_cores();
+}
+
+bool device_cpu_has_bf16(void)
+{
+    const struct cpu_features *features = cpu_features();
+    return features->avx512_bf16 || features->amx_bf16;
+}
+
+static void describe_cpu(struct device_info *ret)
+{
+    const struct cpu_features *features = cpu_features();
+    *ret = (struct device_info){.id = DEVICE_HOST, .usable = true};
+    cpu_model_name(ret->name, sizeof ret->name);
+    cpu_memory(&ret->total_bytes, &ret->free_bytes);
+    ret->cores = ret->threads = cpu_available_cores();
+    snprintf(ret->isa, sizeof ret->isa, "%s%s%s%s%s",
+             features->avx512 ? "avx512"
+             : features->avx2 ? "avx2"
+                              : "sse",
+             features->avx512_vnni ? " vnni" : "", features->avx512_bf16 ? " bf16" : "",
+             features->avx512_fp16 ? " fp16" : "", features->amx_bf16 ? " amx" : "");
+    ret->bf16 = device_cpu_has_bf16();
+    ret->fp16 = features->avx512_fp16;
+    ret->int8 = features->avx512_vnni || features->amx_int8;
+}
+
+size_t device_list(struct device_info *ret, size_t max)
+{
+    if (max == 0)
+        return 0;
+    describe_cpu(&ret[0]);
+    if (max == 1)
+        return 1;
+    ret[1] = (struct device_info){.id = {DEVICE_CUDA, 0}};
+    snprintf(ret[1].name, sizeof ret[1].name, "NVIDIA GPU");
+    snprintf(ret[1].reason, sizeof ret[1].reason,
+             "this build has no CUDA backend (module lensd_cuda.so)");
+    return 2;
+}
+
+/* "cpu, cuda:0": the usable devices, for error texts. */
+static void usable_text(const struct device_info *devices, size_t count, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < count && used < size; i++) {
+        char name[DEVICE_TEXT];
+        if (!devices[i].usable)
+            continue;
+        int n = snprintf(text + used, size - used, "%s%s", used ? ", " : "",
+                         device_text(devices[i].id, name));
+        used += (size_t)n;
+    }
+}
+
+static enum status push(struct device_id id, struct device_id *ret, size_t *count,
+                        struct error *err)
+{
+    if (*count == DEVICE_MAX)
+        return error_set(err, STATUS_CONFIG, "more than %d devices in --device", DEVICE_MAX);
+    ret[(*count)++] = id;
+    return STATUS_OK;
+}
+
+static enum status parse_one(const char *word, const struct device_info *devices, size_t known,
+                             struct device_id *ret, size_t *count, struct error *err)
+{
+    char have[256];
+    usable_text(devices, known, have, sizeof have);
+    if (!strcmp(word, "cpu"))
+        return push(DEVICE_HOST, ret, count, err);
+    if (!strcmp(word, "mps") || !strncmp(word, "mps:", 4))
+        return error_set(err, STATUS_DEVICE,
+                         "device '%s': this build has no MPS (Apple Metal) backend; the devices of "
+                         "this machine are: %s",
+                         word, have);
+    int index = 0;
+    if (!strncmp(word, "cuda:", 5)) {
+        char *end;
+        errno = 0;
+        long n = strtol(word + 5, &end, 10);
+        if (errno || end == word + 5 || *end || n < 0 || n > 1023 || word[5] == '+')
+            return error_set(err, STATUS_CONFIG,
+                             "device '%s': expected cuda:N with N a number from 0", word);
+        index = (int)n;
+    } else if (strcmp(word, "cuda") != 0) {
+        return error_set(err, STATUS_CONFIG,
+                         "unknown device '%s'; use auto, cpu, cuda, cuda:N, a list such as "
+                         "cuda:0,cuda:1, or all",
+                         word);
+    }
+    const char *reason = "there is no such GPU";
+    for (size_t i = 0; i < known; i++) {
+        if (devices[i].id.kind != DEVICE_CUDA)
+            continue;
+        if (devices[i].usable && devices[i].id.index == index)
+            return push(devices[i].id, ret, count, err);
+        if (!devices[i].usable)
+            reason = devices[i].reason;
+    }
+    return error_set(err, STATUS_DEVICE,
+                     "device '%s' is not available: %s; the devices of this machine are: %s (use "
+                     "one of them, or --device auto)",
+                     word, reason, have);
+}
+
+enum status device_parse(const char *text, struct device_id *ret, size_t *ret_count,
+                         char *ret_fallback, size_t fallback_size, struct error *err)
+{
+    struct device_info devices[DEVICE_MAX];
+    size_t known = device_list(devices, DEVICE_MAX), count = 0;
+    if (fallback_size)
+        ret_fallback[0] = '\0';
+    if (!strcmp(text, "auto")) {
+        size_t pick = 0;
+        for (size_t i = 1; i < known && !pick; i++)
+            if (devices[i].usable)
+                pick = i;
+        if (!pick && known > 1)
+            snprintf(ret_fallback, fallback_size, "serving on the CPU: no usable GPU (%s)",
+                     devices[1].reason);
+        ret[0] = devices[pick].id;
+        *ret_count = 1;
+        return STATUS_OK;
+    }
+    if (!strcmp(text, "all")) {
+        for (size_t i = 1; i < known; i++)
+            if (devices[i].usable)
+                TRY(push(devices[i].id, ret, &count, err));
+        if (!count)
+            TRY(push(DEVICE_HOST, ret, &count, err));
+        *ret_count = count;
+        return STATUS_OK;
+    }
+    const char *rest = text;
+    do {
+        char word[64];
+        size_t length = strcspn(rest, ",");
+        if (length >= sizeof word)
+            return error_set(err, STATUS_CONFIG, "unknown device '%.40s…'", rest);
+        memcpy(word, rest, length);
+        word[length] = '\0';
+        TRY(parse_one(word, devices, known, ret, &count, err));
+        rest += length;
+    } while (*rest++ == ',');
+    *ret_count = count;
+    return STATUS_OK;
+}

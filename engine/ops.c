@@ -1,0 +1,73 @@
+#include "engine/ops.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/families.h"
+
+#define MAX_ENTRIES 4 /* opset ranges of one operator */
+
+static const struct op_family *const families[] = {
+    &ops_elementwise, &ops_shape, &ops_index,    &ops_reduce,   &ops_linear,
+    &ops_convolution, &ops_norm,  &ops_resample, &ops_quantize, &ops_control,
+};
+
+static const struct op_info *by_op[OP_COUNT][MAX_ENTRIES];
+static pthread_once_t index_once = PTHREAD_ONCE_INIT;
+
+static const struct {
+    const char *name, *domain;
+} names[OP_COUNT] = {[OP_NONE] = {"", ""},
+#define OP_NAME(id, op_name_text, op_domain_text) [OP_##id] = {op_name_text, op_domain_text},
+                     OP_LIST(OP_NAME)
+#undef OP_NAME
+};
+
+static void build_index(void)
+{
+    for (size_t f = 0; f < COUNT_OF(families); f++) {
+        for (size_t i = 0; i < families[f]->count; i++) {
+            const struct op_info *info = &families[f]->ops[i];
+            size_t slot = 0;
+            while (slot < MAX_ENTRIES - 1 && by_op[info->op][slot])
+                slot++;
+            by_op[info->op][slot] = info;
+        }
+    }
+}
+
+const struct op_info *op_find(enum op op, int opset)
+{
+    pthread_once(&index_once, build_index);
+    if (op <= OP_NONE || op >= OP_COUNT)
+        return NULL;
+    for (size_t i = 0; i < MAX_ENTRIES && by_op[op][i]; i++) {
+        const struct op_info *info = by_op[op][i];
+        if (opset >= info->since && (!info->until || opset <= info->until))
+            return info;
+    }
+    return NULL;
+}
+
+enum op op_by_name(const char *domain, const char *name)
+{
+    if (!strcmp(domain, "ai.onnx"))
+        domain = "";
+    if (!strcmp(domain, "lensd"))
+        return OP_NONE;
+    for (int op = OP_NONE + 1; op < OP_COUNT; op++)
+        if (!strcmp(names[op].name, name) && !strcmp(names[op].domain, domain))
+            return (enum op)op;
+    return OP_NONE;
+}
+
+const char *op_name(enum op op)
+{
+    return op > OP_NONE && op < OP_COUNT ? names[op].name : "?";
+}
+
+const char *op_domain(enum op op)
+{
+    return op > OP_NONE && op < OP_COUNT ? names[op].domain : "";
+}
