@@ -1,0 +1,18 @@
+/* Monotonic time. */
+#pragma once
+
+#include <stdint.h>
+#include <time.h>
+
+/* Nanoseconds on CLOCK_MONOTONIC. */
+static inline int64_t clock_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static inline double clock_ms(int64_t nanoseconds)
+{
+    return (double)nanoseconds * 1e-6;
+}

@@ -1,0 +1,103 @@
+/* A session: one model on one device, compiled for a set of batch sizes and warmed up for each.
+ *
+ * session_create() does everything that can be slow or fail: optimise, plan, pack weights, compile,
+ * measure. session_run() then only runs: no allocation on the CPU device, nothing kept for a
+ * backward pass. A session is used by one thread at a time (its lane). */
+#pragma once
+
+#include "engine/graph.h"
+
+enum precision { PRECISION_FP32, PRECISION_BF16 };
+
+const char *precision_name(enum precision precision); /* "fp32" */
+
+/* How the caller lays out the image input that session_options.image_input names. */
+enum image_layout {
+    IMAGE_AS_DECLARED, /* as the file declares it: raw tensors */
+    IMAGE_NHWC_F32,    /* [N, H, W, C] float32, whatever the file declares: what decoders write */
+};
+
+#define SESSION_MAX_BATCHES 16
+
+struct session_options {
+    struct device_id device;
+    enum precision precision;
+    int threads;             /* CPU: threads of the forward pass; 0 = device_cpu_threads() */
+    int max_batch;           /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
+    size_t image_input;      /* index in graph->inputs; SIZE_MAX: the graph takes no image */
+    enum image_layout image_layout;
+    int image_height, image_width; /* for symbolic H and W; 0 = the file's own */
+    size_t memory_limit;     /* bytes of weights and activations; 0 = no limit */
+    void (*on_progress)(void *context, double fraction); /* 0 … 1, from session_create; or NULL */
+    void *progress_context;
+    const _Atomic int *cancel; /* session_create stops with STATUS_CANCELLED when it turns 1; or NULL */
+};
+
+/* What one input or output of a session looks like for one image (batch dimension left out where
+ * there is one). */
+struct session_tensor {
+    const char *name;
+    enum dtype dtype;
+    struct shape shape; /* with the batch dimension of the batch size asked for */
+};
+
+struct session_batch {
+    int size;
+    double milliseconds;     /* L(b): median of the warm-up runs */
+    size_t activation_bytes; /* planned arena of this size */
+};
+
+struct session_info {
+    struct device_id device;
+    enum precision precision;
+    int threads;
+    size_t parameter_bytes;  /* packed weights held on the device */
+    size_t activation_bytes; /* the arena: largest of the batches */
+    bool batched;            /* false: the graph does not allow batches, so images are run one by one */
+    char note[160];          /* a sentence for the log ("the file fixes its batch to 1; …"), or "" */
+    size_t node_count;       /* nodes left after the passes */
+    size_t batch_count;
+    struct session_batch batches[SESSION_MAX_BATCHES]; /* ascending sizes */
+};
+
+struct session;
+
+/* The graph is only read. Errors: STATUS_UNSUPPORTED / STATUS_SHAPE / STATUS_MODEL (the model),
+ * STATUS_DEVICE, STATUS_NO_MEMORY, STATUS_CANCELLED. On success the caller owns *ret
+ * (session_free, NULL is fine); the graph may be freed. */
+enum status session_create(const struct graph *graph, const struct session_options *options,
+                           struct session **ret, struct error *err) MUST_USE;
+void session_free(struct session *session);
+
+const struct session_info *session_info(const struct session *session);
+
+size_t session_input_count(const struct session *session);
+size_t session_output_count(const struct session *session);
+/* Descriptions for batch size 1, alive as long as the session. Output shapes of data-dependent
+ * graphs may be SHAPE_NONE. */
+const struct session_tensor *session_input(const struct session *session, size_t i);
+const struct session_tensor *session_output(const struct session *session, size_t i);
+
+/* Smallest compiled batch size >= n (n <= the largest). */
+int session_batch_for(const struct session *session, int n);
+
+/* Runs the first `batch` images (1 … the largest compiled size; padded up to a compiled size: the
+ * input buffers must hold session_batch_for(batch) images, whose tail may be anything finite).
+ * inputs[i]: host memory in the layout session_input(i) describes. On success outputs[i] are host
+ * tensors that the session owns, valid until its next run: first dimension `batch` where the output
+ * has a batch dimension. Errors: STATUS_DEVICE, STATUS_NO_MEMORY, STATUS_SHAPE (data-dependent
+ * parts). Floating-point exceptions are no error: NaN and Inf come out as they are. */
+enum status session_run(struct session *session, int batch, const void *const *inputs,
+                        const struct tensor **outputs, struct error *err) MUST_USE;
+
+/* One line of a profile: a compiled step of the largest batch size. */
+struct session_step {
+    const char *name, *kernel;
+    double milliseconds, gflop;
+    size_t bytes;
+};
+
+/* Runs batch size `batch` `runs` times with a clock around each step; *ret is malloc'ed. */
+enum status session_profile(struct session *session, int batch, int runs,
+                            struct session_step **ret, size_t *ret_count,
+                            struct error *err) MUST_USE;

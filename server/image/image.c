@@ -1,0 +1,127 @@
+#include "server/image/image.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "server/image/decode.h"
+
+struct image_decoder {
+    struct pixel_buffer stored; /* pixels in the file's order */
+    struct pixel_buffer upright; /* used for turned pictures only */
+};
+
+/* One reader per format; a new format is a line here, a name in image.h and its bytes in sniff.c. */
+static const struct reader {
+    enum status (*read_size)(const uint8_t *, size_t, const struct image_limits *, uint32_t *,
+                             uint32_t *, struct error *);
+    enum status (*decode)(const uint8_t *, size_t, const struct image_limits *,
+                          struct pixel_buffer *, uint32_t *, uint32_t *, struct error *);
+    int (*orientation)(const uint8_t *, size_t);
+} readers[] = {
+    [IMAGE_JPEG] = {jpeg_read_size, jpeg_decode, exif_from_jpeg},
+    [IMAGE_PNG] = {png_read_size, png_decode, exif_from_png},
+};
+
+struct image_decoder *image_decoder_create(void)
+{
+    return calloc(1, sizeof(struct image_decoder));
+}
+
+void image_decoder_free(struct image_decoder *decoder)
+{
+    if (!decoder)
+        return;
+    pixel_buffer_done(&decoder->stored);
+    pixel_buffer_done(&decoder->upright);
+    free(decoder);
+}
+
+enum status limits_check(const char *name, uint64_t width, uint64_t height,
+                         const struct image_limits *limits, struct error *err)
+{
+    if (width == 0 || height == 0)
+        return error_set(err, STATUS_BAD_IMAGE,
+                         "the %s header says %" PRIu64 " x %" PRIu64
+                         " pixels, which is no picture; send an intact file",
+                         name, width, height);
+    uint64_t side = width > height ? width : height;
+    if (limits->max_side && side > limits->max_side)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the %s is %" PRIu64 " x %" PRIu64
+                         " pixels, but a side may have at most %" PRIu32
+                         " (max_side); send a smaller picture",
+                         name, width, height, limits->max_side);
+    /* Both sides are below 2^32, so the product fits. */
+    if (limits->max_pixels && width * height > limits->max_pixels)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the %s is %" PRIu64 " x %" PRIu64 " = %" PRIu64
+                         " pixels, but at most %" PRIu64
+                         " are allowed (max_pixels); send a smaller picture",
+                         name, width, height, width * height, limits->max_pixels);
+    return STATUS_OK;
+}
+
+static enum status find_reader(const uint8_t *data, size_t size, enum image_format *ret_format,
+                               struct error *err)
+{
+    if (size == 0)
+        return error_set(err, STATUS_BAD_IMAGE,
+                         "the image is empty (0 bytes); send a JPEG or PNG file");
+    enum image_format format = image_sniff(data, size);
+    if (format == IMAGE_UNKNOWN)
+        return error_set(err, STATUS_UNSUPPORTED_MEDIA,
+                         "this is not a JPEG or PNG image: it looks like %s; send JPEG or PNG",
+                         sniff_describe(data, size));
+    *ret_format = format;
+    return STATUS_OK;
+}
+
+/* Orientations 5 … 8 exchange width and height. */
+static struct image_info upright_info(enum image_format format, uint32_t width, uint32_t height,
+                                      int orientation)
+{
+    bool swapped = orientation >= 5;
+    return (struct image_info){.format = format,
+                               .width = swapped ? height : width,
+                               .height = swapped ? width : height,
+                               .orientation = orientation};
+}
+
+enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,
+                        struct image_info *ret, struct error *err)
+{
+    enum image_format format;
+    TRY(find_reader(data, size, &format, err));
+    const struct reader *reader = &readers[format];
+    uint32_t width, height;
+    TRY(reader->read_size(data, size, limits, &width, &height, err));
+    *ret = upright_info(format, width, height, reader->orientation(data, size));
+    return STATUS_OK;
+}
+
+enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                         const struct image_limits *limits, struct image *ret, struct error *err)
+{
+    enum image_format format;
+    TRY(find_reader(data, size, &format, err));
+    const struct reader *reader = &readers[format];
+    uint32_t width, height;
+    TRY(reader->decode(data, size, limits, &decoder->stored, &width, &height, err));
+
+    const uint8_t *pixels = decoder->stored.data;
+    int orientation = reader->orientation(data, size);
+    if (orientation != 1) {
+        /* The decode has already made this product, so it fits. */
+        TRY(pixel_buffer_reserve(&decoder->upright, (size_t)width * height * 3, err));
+        pixels_turn(pixels, width, height, orientation, decoder->upright.data);
+        pixels = decoder->upright.data;
+    }
+    struct image_info info = upright_info(format, width, height, orientation);
+    *ret = (struct image){.info = info,
+                          .width = info.width,
+                          .height = info.height,
+                          .stride = (size_t)info.width * 3,
+                          .pixels = pixels};
+    return STATUS_OK;
+}

@@ -1,0 +1,89 @@
+/* The decoders' pixel memory and the EXIF turn. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/image/decode.h"
+
+/* One giant photo must not pin its memory in every worker for good, and a stream of giants must not
+ * pay for fresh pages each time: a buffer above GIANT bytes goes back after a run of uses that
+ * needed less than a quarter of it. */
+enum { GIANT = 32 << 20, SMALL_USES = 8 };
+
+enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, struct error *err)
+{
+    bool far_too_large = buffer->capacity > GIANT && size < buffer->capacity / 4;
+    buffer->small_uses = far_too_large ? buffer->small_uses + 1 : 0;
+    if (size <= buffer->capacity && buffer->small_uses < SMALL_USES)
+        return STATUS_OK;
+    /* Nothing is kept, so that the peak is the larger of the two and not their sum. */
+    pixel_buffer_done(buffer);
+    buffer->data = malloc(size ? size : 1);
+    if (!buffer->data)
+        return error_set(err, STATUS_NO_MEMORY,
+                         "no memory for %zu bytes of pixels; send a smaller picture or try again",
+                         size);
+    buffer->capacity = size;
+    return STATUS_OK;
+}
+
+void pixel_buffer_done(struct pixel_buffer *buffer)
+{
+    free(buffer->data);
+    *buffer = (struct pixel_buffer){0};
+}
+
+/* Every turn is a walk through the source with a constant step per upright column and per upright
+ * row. Tiles keep the columns of a transposing walk in the cache. */
+struct walk {
+    ptrdiff_t start, column_step, row_step; /* bytes */
+    uint32_t columns, rows;                 /* of the upright picture */
+};
+
+static struct walk walk_of(uint32_t width, uint32_t height, int orientation)
+{
+    const ptrdiff_t pixel = 3, line = (ptrdiff_t)width * 3;
+    const ptrdiff_t right = line - pixel, bottom = (ptrdiff_t)(height - 1) * line;
+    switch (orientation) {
+    case 2: /* mirrored left to right */
+        return (struct walk){right, -pixel, line, width, height};
+    case 3: /* upside down */
+        return (struct walk){bottom + right, -pixel, -line, width, height};
+    case 4: /* mirrored top to bottom */
+        return (struct walk){bottom, pixel, -line, width, height};
+    case 5: /* transposed */
+        return (struct walk){0, line, pixel, height, width};
+    case 6: /* needs a quarter turn clockwise */
+        return (struct walk){bottom, -line, pixel, height, width};
+    case 7: /* transposed along the other diagonal */
+        return (struct walk){bottom + right, -line, -pixel, height, width};
+    case 8: /* needs a quarter turn counter-clockwise */
+        return (struct walk){right, line, -pixel, height, width};
+    default:
+        return (struct walk){0, pixel, line, width, height};
+    }
+}
+
+static void turn_tile(const uint8_t *src, const struct walk *walk, uint32_t x0, uint32_t x1,
+                      uint32_t y0, uint32_t y1, uint8_t *dst)
+{
+    for (uint32_t y = y0; y < y1; y++) {
+        const uint8_t *from =
+            src + walk->start + y * walk->row_step + (ptrdiff_t)x0 * walk->column_step;
+        uint8_t *to = dst + ((size_t)y * walk->columns + x0) * 3;
+        for (uint32_t x = x0; x < x1; x++, from += walk->column_step, to += 3) {
+            to[0] = from[0];
+            to[1] = from[1];
+            to[2] = from[2];
+        }
+    }
+}
+
+void pixels_turn(const uint8_t *src, uint32_t width, uint32_t height, int orientation, uint8_t *dst)
+{
+    enum { TILE = 32 };
+    const struct walk walk = walk_of(width, height, orientation);
+    for (uint32_t y = 0; y < walk.rows; y += TILE)
+        for (uint32_t x = 0; x < walk.columns; x += TILE)
+            turn_tile(src, &walk, x, x + TILE < walk.columns ? x + TILE : walk.columns, y,
+                      y + TILE < walk.rows ? y + TILE : walk.rows, dst);
+}

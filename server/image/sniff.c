@@ -1,0 +1,119 @@
+/* What the first bytes say. The format never comes from a header or a file name, and what is
+ * refused is named, because "unsupported" alone sends people looking in the wrong place: the usual
+ * causes are another image format, an error page saved as .jpg, or Base64 sent as if it were bytes. */
+#include <ctype.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/image/decode.h"
+
+static const uint8_t png_signature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
+static const uint8_t jpeg_signature[3] = {0xFF, 0xD8, 0xFF};
+
+enum image_format image_sniff(const uint8_t *data, size_t size)
+{
+    if (size >= sizeof jpeg_signature && memcmp(data, jpeg_signature, sizeof jpeg_signature) == 0)
+        return IMAGE_JPEG;
+    if (size >= sizeof png_signature && memcmp(data, png_signature, sizeof png_signature) == 0)
+        return IMAGE_PNG;
+    return IMAGE_UNKNOWN;
+}
+
+struct signature {
+    size_t offset;
+    const char *bytes;
+    size_t length;
+    const char *name;
+};
+
+#define SIGNATURE(offset, bytes, name)                                                             \
+    {                                                                                              \
+        offset, bytes, sizeof(bytes) - 1, name                                                     \
+    }
+
+/* The first that fits counts, so the longer ones stand before the shorter. */
+static const struct signature signatures[] = {
+    SIGNATURE(0, "GIF8", "a GIF image"),
+    SIGNATURE(8, "WEBP", "a WebP image"),
+    SIGNATURE(0, "RIFF", "a RIFF file (WAV, AVI)"),
+    SIGNATURE(4, "ftypavif", "an AVIF image"),
+    SIGNATURE(4, "ftypavis", "an AVIF image"),
+    SIGNATURE(4, "ftyphei", "a HEIC image"),
+    SIGNATURE(4, "ftyphev", "a HEIC image"),
+    SIGNATURE(4, "ftypmif1", "a HEIF image"),
+    SIGNATURE(4, "ftyp", "an MP4 video"),
+    SIGNATURE(0, "II*\0", "a TIFF image"),
+    SIGNATURE(0, "MM\0*", "a TIFF image"),
+    SIGNATURE(0, "\0\0\0\x0CJXL ", "a JPEG XL image"),
+    SIGNATURE(0, "\xFF\x0A", "a JPEG XL image"),
+    SIGNATURE(0, "\0\0\0\x0CjP  ", "a JPEG 2000 image"),
+    SIGNATURE(0, "\xFF\x4F\xFF\x51", "a JPEG 2000 image"),
+    SIGNATURE(0, "\xFF\xD8", "the very beginning of a JPEG, or a damaged one"),
+    SIGNATURE(0, "\x89PNG", "a PNG damaged by a transfer in text mode"),
+    SIGNATURE(1, "PNG\r\n", "a PNG damaged by a transfer in text mode"),
+    SIGNATURE(0, "\0\0\1\0", "an ICO icon"),
+    SIGNATURE(0, "8BPS", "a Photoshop file"),
+    SIGNATURE(0, "DICM", "a DICOM image"),
+    SIGNATURE(128, "DICM", "a DICOM image"),
+    SIGNATURE(0, "\x1F\x8B", "gzip data"),
+    SIGNATURE(0, "PK\x03\x04", "a ZIP archive"),
+    SIGNATURE(0, "%PDF", "a PDF document"),
+    SIGNATURE(0, "\x93NUMPY", "a NumPy array"),
+    SIGNATURE(0, "/9j/", "a JPEG in Base64 text, which must be decoded first"),
+    SIGNATURE(0, "iVBORw0KGgo", "a PNG in Base64 text, which must be decoded first"),
+    SIGNATURE(0, "data:", "a data: URL, of which only the decoded bytes are wanted"),
+    SIGNATURE(0, "http://", "a web address, not the picture itself"),
+    SIGNATURE(0, "https://", "a web address, not the picture itself"),
+};
+
+/* The beginning without white space and byte order mark, in lower case: how markup is told. */
+static size_t text_beginning(const uint8_t *data, size_t size, char *text, size_t capacity)
+{
+    size_t at = size >= 3 && memcmp(data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    while (at < size && isspace(data[at]))
+        at++;
+    size_t length = 0;
+    while (at < size && length < capacity - 1)
+        text[length++] = (char)tolower(data[at++]);
+    text[length] = '\0';
+    return length;
+}
+
+static bool is_text(const uint8_t *data, size_t size)
+{
+    size_t look = size < 256 ? size : 256;
+    for (size_t i = 0; i < look; i++)
+        if ((data[i] < 0x20 && !isspace(data[i])) || data[i] == 0x7F)
+            return false;
+    return true;
+}
+
+const char *sniff_describe(const uint8_t *data, size_t size)
+{
+    /* An upload that was cut inside the signature. */
+    if (size < sizeof png_signature && size > 0 && memcmp(data, png_signature, size) == 0)
+        return "the very beginning of a PNG, or a damaged one";
+    for (size_t i = 0; i < COUNT_OF(signatures); i++) {
+        const struct signature *s = &signatures[i];
+        if (s->offset <= size && s->length <= size - s->offset &&
+            memcmp(data + s->offset, s->bytes, s->length) == 0)
+            return s->name;
+    }
+    if (size >= 14 && memcmp(data, "BM", 2) == 0 && !is_text(data, size))
+        return "a BMP image";
+    if (!is_text(data, size))
+        return "binary data of an unknown kind";
+
+    char text[64];
+    text_beginning(data, size, text, sizeof text);
+    if (strncmp(text, "<!doctype html", 14) == 0 || strncmp(text, "<html", 5) == 0 ||
+        strncmp(text, "<head", 5) == 0 || strncmp(text, "<body", 5) == 0)
+        return "an HTML page";
+    if (strncmp(text, "<svg", 4) == 0)
+        return "an SVG drawing";
+    if (text[0] == '<')
+        return "XML text";
+    if (text[0] == '{' || text[0] == '[')
+        return "JSON text";
+    return "plain text";
+}

@@ -1,0 +1,134 @@
+/* The pipeline: from the bytes of photos to predictions.
+ *
+ *     submit ─▶ admission ─▶ decode workers ─▶ forming batch ─▶ lane (device) ─▶ postprocess ─▶ done
+ *               503 here      image + transform   slots           session_run     softmax, top-k
+ *
+ * pipeline_submit() never blocks: it admits or refuses. Decode workers (one pool for all models)
+ * decode an image, reserve a slot in a forming batch of its model, and write the normalised pixels
+ * straight into it. A lane (one thread per model and device) takes the forming batch when it is full
+ * or the device is idle: never a fixed wait. A bad image fails alone, before it has a slot. When the
+ * last image of a request is done, its on_done is called from a pipeline thread.
+ *
+ * Locks: one per model scheduler (its forming batches and queue), one for the worker queue; never
+ * both at once; none is held across decode, forward or callbacks. */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "engine/session.h"
+#include "models/model.h"
+#include "server/image/image.h"
+#include "server/observe/metrics.h"
+
+enum pipeline_state {
+    PIPELINE_LOADING, /* models are being loaded */
+    PIPELINE_READY,
+    PIPELINE_DRAINING,
+    PIPELINE_FAILED,  /* a required model did not load */
+};
+
+struct pipeline_options {
+    struct device_id devices[DEVICE_MAX];
+    size_t device_count;
+    enum precision precision;
+    int threads;          /* forward threads per CPU lane; 0 = all available cores */
+    int workers;          /* decode threads; 0 = all available cores */
+    int max_batch;        /* 0 = chosen by device: 8 on the CPU */
+    size_t max_queue;     /* images admitted and not yet answered, per model; 0 = 256 */
+    struct image_limits limits;
+    struct metrics *metrics; /* borrowed; may be NULL in tests */
+};
+
+struct prediction {
+    size_t index;      /* class */
+    float probability; /* 0 … 1 */
+    const char *label; /* borrowed from the model; NULL where the model has none */
+};
+
+#define PREDICT_MAX_TOP_K 1000
+
+/* One image of a request: input fields set by the caller, the rest by the pipeline. */
+struct predict_image {
+    const uint8_t *data; /* borrowed until on_done */
+    size_t size;
+    const char *name;    /* field or file name for the answer; borrowed; may be NULL */
+    struct error preset; /* status != OK: already known bad (bad base64 …): only carried along */
+
+    enum status status;  /* of this image alone */
+    struct error error;  /* when status != OK */
+    uint32_t width, height;           /* upright, as decoded */
+    struct prediction *predictions;   /* top-k, best first; freed by predict_request_done */
+    size_t prediction_count;
+    float *embedding;                 /* NULL; for later output kinds */
+    int batch;                        /* size of the batch it ran in */
+    struct device_id device;
+    double decode_ms, preprocess_ms, queue_ms, forward_ms;
+};
+
+struct predict_request {
+    struct predict_image *images;
+    size_t image_count;
+    const char *model;  /* NULL: the default model; borrowed until on_done */
+    int top_k;          /* 1 … PREDICT_MAX_TOP_K */
+    int64_t started;    /* clock_now() at the first byte, for total times */
+    _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */
+    void (*on_done)(struct predict_request *request); /* exactly once after a successful submit */
+    void *context;
+
+    const struct model *served; /* set by submit: the model that answers */
+    _Atomic size_t pending;  /* private to the pipeline */
+    void *scheduler;         /* private to the pipeline */
+};
+
+struct pipeline;
+
+/* Starts workers at once; models are added afterwards. */
+enum status pipeline_create(const struct pipeline_options *options, struct pipeline **ret,
+                            struct error *err) MUST_USE;
+
+/* Stops accepting (submit answers STATUS_DRAINING), waits until every admitted image is answered or
+ * `grace_ms` is over (then the rest fails with STATUS_DRAINING). Returns true when nothing was cut
+ * off. May be called once, from any thread but a pipeline's own. */
+bool pipeline_drain(struct pipeline *pipeline, int grace_ms);
+void pipeline_free(struct pipeline *pipeline); /* after a drain; NULL is fine */
+
+/* Compiles and warms `model` on every device of the options (may take seconds: call from a loader
+ * thread), then serves it under model->name; the first model added is the default. Takes over
+ * `model` on success and on failure. `cancel` may be NULL. */
+enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
+                               const _Atomic int *cancel, struct error *err) MUST_USE;
+
+/* Announces a model that is about to load, so that /health can show it; progress 0 … 1. */
+void pipeline_announce(struct pipeline *pipeline, const char *name, size_t required_total);
+void pipeline_progress(struct pipeline *pipeline, const char *name, double fraction,
+                       const char *failure);
+
+enum pipeline_state pipeline_state(const struct pipeline *pipeline);
+
+/* Admits or refuses, never blocks. STATUS_NOT_FOUND (no such model: names those there are),
+ * STATUS_NOT_READY, STATUS_DRAINING, STATUS_OVERLOADED (the queue's bound; *ret_retry_after_s is set
+ * to 1 or more). On success on_done will be called exactly once, possibly before this returns, and
+ * the request must stay alive until then. On failure on_done is not called. */
+enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *request,
+                            int *ret_retry_after_s, struct error *err) MUST_USE;
+
+/* Frees what the pipeline allocated inside the request (predictions), not the request. */
+void predict_request_done(struct predict_request *request);
+
+/* What /health and /devices show of a model; snapshot, copied. */
+struct model_status {
+    char name[128], version[16];
+    enum { MODEL_LOADING, MODEL_READY, MODEL_FAILED } state;
+    double progress;   /* 0 … 1 while loading */
+    char failure[480]; /* the sentence, when it failed */
+    uint64_t parameter_bytes, file_bytes;
+    size_t lane_count;
+    struct session_info lanes[DEVICE_MAX];
+    size_t queued, in_flight;   /* images */
+    int width, height, channels;
+    size_t class_count;
+    bool is_default;
+};
+
+/* At most `max`; returns how many. */
+size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size_t max);
