@@ -1,24 +1,66 @@
 /* The log: one line an event on standard error, as text for people or JSON for machines.
  *
- *     12:03:04.512 info  ready model=digits device=cpu threads=2
+ *     12:03:04.512 info  ready model=digits device=cpu threads=2 note="two words"
  *     {"time":"2026-11-21T12:03:04.512Z","level":"info","event":"ready","model":"digits",…}
  *
- * Thread-safe; each line is one write. Never image content, never a secret. Only server/ logs. */
+ * An event has a short constant name and typed fields:
+ *
+ *     log_event(LOG_INFO, "ready", LOG_STR("model", name), LOG_INT("threads", 2));
+ *
+ * Thread-safe; each line is one write(2) of at most LOG_LINE_MAX bytes, which a pipe takes whole,
+ * so lines of several threads and processes do not mix. Values may come from clients: control
+ * characters and broken UTF-8 are escaped, so that nobody can forge a line or steer a terminal.
+ * Never image content, never a secret. Only server/ logs, once, where an error is handled. */
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
 
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 
+enum log_kind { LOG_KIND_TEXT, LOG_KIND_INTEGER, LOG_KIND_REAL, LOG_KIND_BOOL };
+
+/* Made by the macros below; `key` is a constant of letters, digits and '_'. */
+struct log_field {
+    const char *key;
+    enum log_kind kind;
+    union {
+        const char *text; /* may be NULL: null in JSON, '-' in text */
+        int64_t integer;
+        double real;
+        bool boolean;
+    };
+};
+
+#define LOG_STR(name, value)                                                                       \
+    ((struct log_field){.key = (name), .kind = LOG_KIND_TEXT, .text = (value)})
+#define LOG_INT(name, value)                                                                       \
+    ((struct log_field){.key = (name), .kind = LOG_KIND_INTEGER, .integer = (int64_t)(value)})
+#define LOG_REAL(name, value)                                                                      \
+    ((struct log_field){.key = (name), .kind = LOG_KIND_REAL, .real = (double)(value)})
+#define LOG_BOOL(name, value)                                                                      \
+    ((struct log_field){.key = (name), .kind = LOG_KIND_BOOL, .boolean = (value)})
+
+/* Form and lowest level written; text from LOG_INFO until the first call. */
 void log_configure(bool json, enum log_level lowest);
 
-/* `event`: short and constant ("request", "model loaded"). Then pairs of key and printf-formatted
- * value: log_event(LOG_INFO, "ready", "model=%s", name, NULL-terminated list is error-prone, so the
- * fields are one format of space-separated key=value pairs in which a value with blanks is quoted by
- * LOG_QUOTED ("%s" through log_quote()). In JSON each pair becomes a member; a value that reads as a
- * number stays one. */
-void log_event(enum log_level level, const char *event, const char *fields, ...)
-    __attribute__((format(printf, 3, 4)));
+/* "debug", "info", "warn", "error". */
+const char *log_level_name(enum log_level level);
 
-/* Quotes and escapes a value for `fields` into buf; returns buf. */
-const char *log_quote(const char *value, char *buf, int size);
+/* Writes an event with any number of fields, also none. */
+#define log_event(level, event, ...)                                                               \
+    log_fields((level),                                                                            \
+               (const struct log_field[]){LOG_STR("event", event), ##__VA_ARGS__, {.key = NULL}})
+
+/* The function behind log_event: fields[0] is the event, a NULL key ends the list. */
+void log_fields(enum log_level level, const struct log_field *fields);
+
+#define LOG_LINE_MAX 4096
+
+/* What log_fields writes, for tests: formats one line with its newline into `line` and returns its
+ * length. A field that does not fit is left out, and cut=true then ends the line. A text value is
+ * cut after 1024 bytes and ends in "…". */
+size_t log_format(bool json, const struct timespec *time, enum log_level level,
+                  const struct log_field *fields, char line[static LOG_LINE_MAX]);

@@ -1,0 +1,322 @@
+/* Families and series are two kinds of linked lists that only grow, guarded by `lock`; a series'
+ * values are atomics outside it. Series are never freed before the whole, so a pointer from
+ * metrics_get stays good and counting takes no lock. */
+#include "server/observe/metrics.h"
+
+#include <assert.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+struct metric {
+    const struct family *family;
+    struct metric *next;
+    char *labels;
+    _Atomic double value;      /* counter, gauge; the sum of a histogram */
+    _Atomic uint64_t counts[]; /* histogram: one per bucket, then what is above the last */
+};
+
+struct family {
+    struct family *next;
+    enum metric_kind kind;
+    char *name, *help;
+    struct metric *series, **last_series;
+    size_t bucket_count;
+    double buckets[];
+};
+
+struct metrics {
+    pthread_mutex_t lock;
+    struct family *families, **last_family; /* guarded by lock, as all lists below */
+};
+
+/* From a resize of a thumbnail to a forward pass that timed out. */
+static const double default_buckets[] = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
+                                         0.05,   0.1,     0.25,   0.5,   1,      2.5,   5,    10};
+
+struct metrics *metrics_create(void)
+{
+    struct metrics *metrics = calloc(1, sizeof *metrics);
+    if (!metrics)
+        return NULL;
+    pthread_mutex_init(&metrics->lock, NULL);
+    metrics->last_family = &metrics->families;
+    return metrics;
+}
+
+static void metric_free(struct metric *metric)
+{
+    if (!metric)
+        return;
+    free(metric->labels);
+    free(metric);
+}
+
+static void family_free(struct family *family)
+{
+    if (!family)
+        return;
+    for (struct metric *series = family->series, *next; series; series = next) {
+        next = series->next;
+        metric_free(series);
+    }
+    free(family->name);
+    free(family->help);
+    free(family);
+}
+
+void metrics_free(struct metrics *metrics)
+{
+    if (!metrics)
+        return;
+    for (struct family *family = metrics->families, *next; family; family = next) {
+        next = family->next;
+        family_free(family);
+    }
+    pthread_mutex_destroy(&metrics->lock);
+    free(metrics);
+}
+
+static struct family *family_create(enum metric_kind kind, const char *name, const char *help,
+                                    const double *buckets, size_t bucket_count)
+{
+    if (kind != METRIC_HISTOGRAM) {
+        bucket_count = 0;
+    } else if (!buckets) {
+        buckets = default_buckets;
+        bucket_count = COUNT_OF(default_buckets);
+    }
+    struct family *family = calloc(1, sizeof *family + bucket_count * sizeof *buckets);
+    if (!family)
+        return NULL;
+    family->kind = kind;
+    family->name = strdup(name);
+    family->help = strdup(help);
+    family->last_series = &family->series;
+    family->bucket_count = bucket_count;
+    for (size_t i = 0; i < bucket_count; i++) {
+        assert(i == 0 || buckets[i] > buckets[i - 1]);
+        family->buckets[i] = buckets[i];
+    }
+    if (!family->name || !family->help) {
+        family_free(family);
+        return NULL;
+    }
+    return family;
+}
+
+static struct family *find_family_locked(struct metrics *metrics, enum metric_kind kind,
+                                         const char *name, const char *help, const double *buckets,
+                                         size_t bucket_count)
+{
+    for (struct family *family = metrics->families; family; family = family->next) {
+        if (strcmp(family->name, name) != 0)
+            continue;
+        assert(family->kind == kind);
+        return family;
+    }
+    struct family *family = family_create(kind, name, help, buckets, bucket_count);
+    if (!family)
+        return NULL;
+    *metrics->last_family = family;
+    metrics->last_family = &family->next;
+    return family;
+}
+
+static struct metric *find_series_locked(struct family *family, const char *labels)
+{
+    for (struct metric *series = family->series; series; series = series->next)
+        if (!strcmp(series->labels, labels))
+            return series;
+    size_t counts = family->kind == METRIC_HISTOGRAM ? family->bucket_count + 1 : 0;
+    struct metric *series = calloc(1, sizeof *series + counts * sizeof series->counts[0]);
+    if (!series)
+        return NULL;
+    series->family = family;
+    series->labels = strdup(labels);
+    if (!series->labels) {
+        metric_free(series);
+        return NULL;
+    }
+    *family->last_series = series;
+    family->last_series = &series->next;
+    return series;
+}
+
+struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const char *name,
+                           const char *help, const char *labels, const double *buckets,
+                           size_t bucket_count)
+{
+    if (!metrics)
+        return NULL;
+    pthread_mutex_lock(&metrics->lock);
+    struct family *family = find_family_locked(metrics, kind, name, help, buckets, bucket_count);
+    struct metric *series = family ? find_series_locked(family, labels) : NULL;
+    pthread_mutex_unlock(&metrics->lock);
+    return series;
+}
+
+static void add_double(_Atomic double *value, double amount)
+{
+    double old = atomic_load_explicit(value, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(value, &old, old + amount, memory_order_relaxed,
+                                                  memory_order_relaxed))
+        ;
+}
+
+void metric_add(struct metric *metric, double amount)
+{
+    if (!metric)
+        return;
+    assert(metric->family->kind == METRIC_GAUGE ||
+           (metric->family->kind == METRIC_COUNTER && amount >= 0));
+    add_double(&metric->value, amount);
+}
+
+void metric_set(struct metric *metric, double value)
+{
+    if (!metric)
+        return;
+    assert(metric->family->kind == METRIC_GAUGE);
+    atomic_store_explicit(&metric->value, value, memory_order_relaxed);
+}
+
+void metric_observe(struct metric *metric, double value)
+{
+    if (!metric || isnan(value))
+        return;
+    const struct family *family = metric->family;
+    assert(family->kind == METRIC_HISTOGRAM);
+    size_t i = 0;
+    while (i < family->bucket_count && value > family->buckets[i])
+        i++;
+    atomic_fetch_add_explicit(&metric->counts[i], 1, memory_order_relaxed);
+    add_double(&metric->value, value);
+}
+
+static uint64_t histogram_count(const struct metric *metric)
+{
+    uint64_t count = 0;
+    for (size_t i = 0; i <= metric->family->bucket_count; i++)
+        count += atomic_load_explicit(&metric->counts[i], memory_order_relaxed);
+    return count;
+}
+
+double metric_value(const struct metric *metric)
+{
+    if (!metric)
+        return 0;
+    if (metric->family->kind == METRIC_HISTOGRAM)
+        return (double)histogram_count(metric);
+    return atomic_load_explicit(&metric->value, memory_order_relaxed);
+}
+
+const char *metrics_escape(const char *value, char *text, size_t size)
+{
+    size_t used = 0;
+    for (const char *s = value; *s;) {
+        char escaped[4];
+        size_t length = 1;
+        if (*s == '\\' || *s == '"' || *s == '\n') {
+            escaped[0] = '\\';
+            escaped[1] = *s == '\n' ? 'n' : *s;
+            length = 2;
+            s++;
+        } else {
+            escaped[0] = *s++;
+            /* The rest of a UTF-8 character stays with its beginning. */
+            while (length < sizeof escaped && ((unsigned char)*s & 0xC0) == 0x80)
+                escaped[length++] = *s++;
+        }
+        if (length >= size - used)
+            break;
+        memcpy(text + used, escaped, length);
+        used += length;
+    }
+    text[used] = '\0';
+    return text;
+}
+
+/* The shortest form that reads back as the same number. */
+static const char *number_text(double value, char text[static 32])
+{
+    if (isnan(value))
+        return "NaN";
+    if (isinf(value))
+        return value > 0 ? "+Inf" : "-Inf";
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    return text;
+}
+
+/* name_suffix{labels,extra} value */
+static void write_sample(FILE *out, const struct metric *series, const char *suffix,
+                         const char *extra, double value)
+{
+    char number[32];
+    const char *labels = series->labels;
+    fprintf(out, "%s%s", series->family->name, suffix);
+    if (*labels || *extra)
+        fprintf(out, "{%s%s%s}", labels, *labels && *extra ? "," : "", extra);
+    fprintf(out, " %s\n", number_text(value, number));
+}
+
+static void write_histogram(FILE *out, const struct metric *series)
+{
+    const struct family *family = series->family;
+    uint64_t running = 0;
+    for (size_t i = 0; i <= family->bucket_count; i++) {
+        char number[32], bound[48];
+        double upper = i < family->bucket_count ? family->buckets[i] : INFINITY;
+        snprintf(bound, sizeof bound, "le=\"%s\"", number_text(upper, number));
+        running += atomic_load_explicit(&series->counts[i], memory_order_relaxed);
+        write_sample(out, series, "_bucket", bound, (double)running);
+    }
+    double sum = atomic_load_explicit(&series->value, memory_order_relaxed);
+    write_sample(out, series, "_sum", "", sum);
+    write_sample(out, series, "_count", "", (double)running);
+}
+
+static void write_family(FILE *out, const struct family *family)
+{
+    static const char *const kinds[] = {"counter", "gauge", "histogram"};
+    fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", family->name, family->help, family->name,
+            kinds[family->kind]);
+    for (const struct metric *series = family->series; series; series = series->next) {
+        if (family->kind == METRIC_HISTOGRAM)
+            write_histogram(out, series);
+        else
+            write_sample(out, series, "", "",
+                         atomic_load_explicit(&series->value, memory_order_relaxed));
+    }
+}
+
+char *metrics_text(struct metrics *metrics, size_t *ret_size)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return NULL;
+    if (metrics) {
+        pthread_mutex_lock(&metrics->lock);
+        for (const struct family *family = metrics->families; family; family = family->next)
+            write_family(out, family);
+        pthread_mutex_unlock(&metrics->lock);
+    }
+    bool failed = ferror(out);
+    if (fclose(out) != 0 || failed) {
+        free(text);
+        return NULL;
+    }
+    *ret_size = size;
+    return text;
+}
