@@ -1,11 +1,11 @@
 /* ONNX files: bytes in, graph out.
  *
  * A file is hostile until proven otherwise: the wire format is walked first without recursion
- * (well-formed, depth, message count), then unpacked by protobuf-c with an allocator that is charged
- * to the load budget, then every name, attribute, dimension and byte count is checked while the
- * graph is built. All tensors pass through one function (onnx_tensor.c), which compares declared
- * sizes with the bytes that are really there before it allocates. Source: onnx.proto (proto/),
- * ONNX IR.md and Versioning.md. */
+ * (well-formed, depth, message count), then unpacked by protobuf-c with an allocator that is
+ * charged to the load budget, then every name, attribute, dimension and byte count is checked while
+ * the graph is built. All tensors pass through one function (onnx_tensor.c), which compares
+ * declared sizes with the bytes that are really there before it allocates. Source: onnx.proto
+ * (proto/), ONNX IR.md and Versioning.md. */
 #pragma once
 
 #include "engine/graph.h"

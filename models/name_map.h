@@ -1,0 +1,28 @@
+/* Names to pointers: what a name means in a graph or function that is being imported.
+ *
+ * Open addressing; the hash starts from a random seed, so that a file cannot be made to collide. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct name_slot {
+    const char *name; /* borrowed; NULL: free */
+    void *value;
+};
+
+/* Zeroed memory is an empty map. One thread at a time. */
+struct name_map {
+    struct name_slot *slots;
+    size_t capacity, count;
+    uint64_t seed;
+};
+
+void name_map_done(struct name_map *map);
+
+/* The slot of `name`, or NULL. Valid until the next put. */
+struct name_slot *name_map_find(const struct name_map *map, const char *name);
+
+/* Adds or overwrites; keeps the pointer `name`. False when out of memory. */
+bool name_map_put(struct name_map *map, const char *name, void *value);

@@ -1,0 +1,12 @@
+/* Comparing an output with what is expected: onnx/backend/test/runner's rules. */
+#pragma once
+
+#include "engine/tensor.h"
+
+/* STATUS_OK when dtype and shape are equal and every element agrees: integers and booleans exactly;
+ * floats with |actual - expected| <= atol + rtol * |expected|, NaN equal to NaN, infinities equal
+ * in sign. Outputs of 16 bit are given an rtol of at least 2e-3 (float16) or 1e-2 (bfloat16): half
+ * and one unit in the last place. Otherwise STATUS_NUMERIC / STATUS_SHAPE with the first element
+ * that differs, the number of them and the greatest difference. */
+enum status compare_tensors(const struct tensor *actual, const struct tensor *expected, double rtol,
+                            double atol, struct error *err) MUST_USE;
