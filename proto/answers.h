@@ -1,8 +1,151 @@
 /* JSON answers and requests of lensd's own endpoints, through cJSON.
  *
  * proto/ knows wire formats, not the server: these functions take plain descriptions and return
- * malloc'ed text (the caller frees; NULL when out of memory). They never read a clock, a socket or a
- * model. Floats are printed shortest-exact; NaN and Inf never reach JSON (null instead). */
+ * malloc'ed text (the caller frees; NULL when out of memory). They never read a clock, a socket or
+ * a model. Floats are printed shortest-exact; NaN and Inf never reach JSON (null instead). Every
+ * text ends in a newline, so that it reads well after curl. Texts given are terminated UTF-8; where
+ * they are not (names from clients), bytes that are no UTF-8 become '?'.
+ *
+ * Thread-safe as long as the descriptions are not changed meanwhile. */
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "engine/base/status.h"
+#include "proto/json.h"
+
+/* ---- errors: {"error": sentence, "code": machine word} ---- */
+
+/* *ret_size: bytes without the terminator; may be NULL, here and below. */
+char *error_json(const char *sentence, const char *code, size_t *ret_size);
+
+/* ---- /predict: the answer ---- */
+
+struct answer_prediction {
+    const char *label; /* NULL: the model has none, and the member is left out */
+    size_t index;
+    float probability;
+};
+
+/* One image's result: an error, or predictions. */
+struct answer_image {
+    const char *name;         /* file or field name; NULL: left out */
+    const char *error, *code; /* NULL when it went well */
+    const char *device;       /* where it ran */
+    uint32_t width, height;   /* pixels, upright */
+    const struct answer_prediction *predictions;
+    size_t prediction_count;
+    int batch; /* images in the batch it ran in */
+    double decode_ms, preprocess_ms, queue_ms, forward_ms;
+};
+
+struct predict_answer {
+    const char *model;
+    const struct answer_image *images;
+    size_t image_count;
+    bool as_list; /* several images were asked for: {"results": […]}, errors inside */
+    double total_ms;
+};
+
+/* One image: {"model","device","predictions":[{"label","index","probability"}…],
+ * "image":{"width","height"},"batch","timing_ms":{"decode","preprocess","queue","forward","total"}};
+ * its error, if it has one, is the whole answer. A list:
+ * {"model","results":[…],"timing_ms":{"total"}} with {"name","device","predictions",…} or
+ * {"name","error","code"} for each. Milliseconds. */
+char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size);
+
+/* ---- /predict: a JSON request ---- */
+
+struct predict_json_image {
+    uint8_t *data; /* decoded in place: owned by the request */
+    size_t size;
+    const char *name;   /* "name" of the entry, or NULL */
+    struct error error; /* status != OK: its base64 is bad, data is NULL */
+};
+
+struct predict_json {
+    struct predict_json_image *images;
+    size_t image_count;
+    bool as_list;      /* it said "images" */
+    int top_k;         /* 0: not given */
+    const char *model; /* NULL: not given */
+    void *tree;        /* private: what the pointers above point into */
+};
+
+struct predict_json_limits {
+    struct json_limits json;
+    size_t max_images;
+    int max_top_k;
+};
+
+/* Reads {"image": {"b64": "…"}} or {"images": [{"b64": "…", "name": "a.jpg"}, …]}, with "top_k" and
+ * "model" beside it. `text` is hostile. STATUS_INVALID says what is wrong with the request;
+ * STATUS_TOO_LARGE when it has more than max_images. Bad base64 is an error of that image alone.
+ * The caller frees *ret with predict_json_free (NULL is fine); text is not needed any more. */
+enum status predict_json_parse(const char *text, size_t size,
+                               const struct predict_json_limits *limits, struct predict_json **ret,
+                               struct error *err) MUST_USE;
+void predict_json_free(struct predict_json *request);
+
+/* ---- /health, /livez, /readyz, /ping ---- */
+
+struct health_model {
+    const char *name, *version;
+    const char *state;   /* "loading", "ready", "failed" */
+    const char *failure; /* the sentence when it failed; NULL or "" otherwise */
+    double progress;     /* 0 … 1 */
+    bool is_default;
+    size_t queued, in_flight; /* images */
+};
+
+struct health_answer {
+    const char *state;   /* "loading", "ready", "draining", "failed" */
+    const char *version; /* of lensd */
+    double uptime_s;
+    const char *note; /* why --device auto fell back; NULL or "" otherwise */
+    const struct health_model *models;
+    size_t model_count;
+};
+
+/* {"status","ready","version","uptime_seconds","note"?,"models":[…]} */
+char *health_answer_json(const struct health_answer *answer, size_t *ret_size);
+
+/* {"status": word} */
+char *status_word_json(const char *word, size_t *ret_size);
+
+/* ---- /devices and `lensd devices --json` ---- */
+
+struct device_batch {
+    int size;
+    double milliseconds;
+    uint64_t activation_bytes;
+};
+
+/* A model's session on the device. */
+struct device_model {
+    const char *name, *version, *precision, *note; /* note: NULL or "" for none */
+    int threads;                                   /* 0: left out */
+    bool batched;
+    uint64_t parameter_bytes, activation_bytes;
+    const struct device_batch *batches;
+    size_t batch_count;
+};
+
+struct device_entry {
+    const char *id, *name;
+    bool usable;
+    const char *reason;                           /* when not usable */
+    uint64_t total_bytes, free_bytes, used_bytes; /* used: by lensd's models */
+    int threads, cores;                           /* CPU; 0: left out */
+    const char *isa;                              /* "avx512 amx", "sm_90"; NULL or "": left out */
+    bool bf16, fp16, int8;                        /* precisions it is fast at, beside fp32 */
+    const struct device_model *models;
+    size_t model_count;
+};
+
+/* {"devices":[{"id","name","usable","reason"?,"memory":{"total_bytes","free_bytes",
+ * "used_by_lensd_bytes"},"threads"?,"cores"?,"isa"?,"precisions":[…],"models":[…]}],"note"?} */
+char *devices_answer_json(const struct device_entry *devices, size_t count, const char *note,
+                          size_t *ret_size);

@@ -1,0 +1,35 @@
+/* JSON from outside, made safe before cJSON sees it.
+ *
+ * cJSON builds 64 bytes of tree for a two-byte value, recurses for every level and does not look at
+ * UTF-8. json_check() walks the text once, without recursion or allocation, and refuses what would
+ * make any of that matter. */
+#pragma once
+
+#include "engine/base/status.h"
+
+struct json_limits {
+    size_t max_depth;  /* nested arrays and objects; 1 … JSON_DEPTH_MAX */
+    size_t max_values; /* numbers, texts, words, arrays, objects and keys in all */
+};
+
+#define JSON_DEPTH_MAX      512
+#define JSON_LIMITS_DEFAULT ((struct json_limits){64, 100000})
+
+/* Is text[0 … size) exactly one JSON value (RFC 8259) in UTF-8, within the limits? Refuses, with
+ * the offset of the first wrong byte: anything the grammar does not know, text after the value,
+ * invalid UTF-8, \u0000 and lone surrogates, a text over 1 GiB. A limit is named with its value.
+ * STATUS_INVALID. */
+enum status json_check(const char *text, size_t size, const struct json_limits *limits,
+                       struct error *err) MUST_USE;
+
+/* A setting of a flat configuration object. `text` is the value as a flag would have it: numbers as
+ * written, true / false, strings; the entries of a list of strings joined by commas. Both are
+ * borrowed for the call. */
+typedef enum status (*json_setting_fn)(void *context, const char *key, const char *text,
+                                       struct error *err);
+
+/* Calls on_setting for each member of the JSON object in text[0 … size), in order; stops at the
+ * first that fails. STATUS_CONFIG for text that is no such object, a key given twice, or a value
+ * that is an object, null, or a list of anything but strings. */
+enum status json_settings(const char *text, size_t size, json_setting_fn on_setting, void *context,
+                          struct error *err) MUST_USE;

@@ -1,0 +1,285 @@
+/* A checker for RFC 8259, as a machine with an explicit stack of one bit a level.
+ *
+ * Easy to get wrong, and therefore here: "1." and "01" are no numbers; a comma before a closing
+ * bracket is no JSON; "\ud800" alone has no meaning; a NUL byte inside the text must not end it. */
+#include "proto/json.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "proto/utf8.h"
+
+#define JSON_BYTES_MAX ((size_t)1 << 30)
+
+struct scan {
+    const char *text;
+    size_t size, at;
+    const struct json_limits *limits;
+    size_t values, depth;
+    uint8_t objects[JSON_DEPTH_MAX / 8]; /* bit i: level i is an object, else an array */
+    struct error *err;
+};
+
+static enum status wrong(const struct scan *s, const char *expected)
+{
+    if (s->at >= s->size)
+        return error_set(s->err, STATUS_INVALID, "JSON ends at byte %zu where %s was expected",
+                         s->size, expected);
+    unsigned char c = (unsigned char)s->text[s->at];
+    if (c > 0x20 && c < 0x7F)
+        return error_set(s->err, STATUS_INVALID, "JSON: '%c' at byte %zu where %s was expected", c,
+                         s->at, expected);
+    return error_set(s->err, STATUS_INVALID, "JSON: byte 0x%02x at byte %zu where %s was expected",
+                     c, s->at, expected);
+}
+
+static char peek(const struct scan *s)
+{
+    return s->at < s->size ? s->text[s->at] : '\0';
+}
+
+static void skip_blanks(struct scan *s)
+{
+    while (s->at < s->size && (s->text[s->at] == ' ' || s->text[s->at] == '\t' ||
+                               s->text[s->at] == '\n' || s->text[s->at] == '\r'))
+        s->at++;
+}
+
+static enum status count_value(struct scan *s)
+{
+    if (++s->values > s->limits->max_values)
+        return error_set(s->err, STATUS_INVALID, "JSON has more than %zu values; send fewer",
+                         s->limits->max_values);
+    return STATUS_OK;
+}
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F')
+        return c - 'A' + 10;
+    return -1;
+}
+
+/* Four hexadecimal digits at s->at. */
+static enum status scan_unit(struct scan *s, unsigned *ret)
+{
+    unsigned unit = 0;
+    for (int i = 0; i < 4; i++, s->at++) {
+        int digit = s->at < s->size ? hex_digit(s->text[s->at]) : -1;
+        if (digit < 0)
+            return wrong(s, "four hexadecimal digits after \\u");
+        unit = unit << 4 | (unsigned)digit;
+    }
+    *ret = unit;
+    return STATUS_OK;
+}
+
+/* s->at is behind "\u". */
+static enum status scan_unicode_escape(struct scan *s)
+{
+    unsigned unit, low;
+    TRY(scan_unit(s, &unit));
+    if (unit == 0)
+        return error_set(s->err, STATUS_INVALID, "JSON: \\u0000 at byte %zu is not accepted",
+                         s->at);
+    if (unit < 0xD800 || unit > 0xDFFF)
+        return STATUS_OK;
+    if (unit > 0xDBFF || s->size - s->at < 2 || s->text[s->at] != '\\' || s->text[s->at + 1] != 'u')
+        return error_set(s->err, STATUS_INVALID, "JSON: lone surrogate before byte %zu", s->at);
+    s->at += 2;
+    TRY(scan_unit(s, &low));
+    if (low < 0xDC00 || low > 0xDFFF)
+        return error_set(s->err, STATUS_INVALID, "JSON: lone surrogate before byte %zu", s->at);
+    return STATUS_OK;
+}
+
+static enum status scan_string(struct scan *s)
+{
+    if (peek(s) != '"')
+        return wrong(s, "'\"'");
+    s->at++;
+    size_t start = s->at;
+    for (;;) {
+        if (s->at >= s->size)
+            return wrong(s, "the end of a string");
+        unsigned char c = (unsigned char)s->text[s->at];
+        if (c == '"')
+            break;
+        if (c < 0x20)
+            return wrong(s, "a character of a string (control characters are written \\u00XX)");
+        s->at++;
+        if (c != '\\')
+            continue;
+        char escape = peek(s);
+        if (escape == 'u') {
+            s->at++;
+            TRY(scan_unicode_escape(s));
+        } else if (escape != '\0' && strchr("\"\\/bfnrt", escape)) {
+            s->at++;
+        } else {
+            return wrong(s, "an escape (\\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX)");
+        }
+    }
+    if (!utf8_valid(s->text + start, s->at - start))
+        return error_set(s->err, STATUS_INVALID, "JSON: the string at byte %zu is not UTF-8",
+                         start);
+    s->at++;
+    return STATUS_OK;
+}
+
+static enum status scan_digits(struct scan *s)
+{
+    if (peek(s) < '0' || peek(s) > '9')
+        return wrong(s, "a digit");
+    while (peek(s) >= '0' && peek(s) <= '9')
+        s->at++;
+    return STATUS_OK;
+}
+
+static enum status scan_number(struct scan *s)
+{
+    if (peek(s) == '-')
+        s->at++;
+    if (peek(s) == '0')
+        s->at++;
+    else
+        TRY(scan_digits(s));
+    if (peek(s) == '.') {
+        s->at++;
+        TRY(scan_digits(s));
+    }
+    if (peek(s) == 'e' || peek(s) == 'E') {
+        s->at++;
+        if (peek(s) == '+' || peek(s) == '-')
+            s->at++;
+        TRY(scan_digits(s));
+    }
+    return STATUS_OK;
+}
+
+static enum status scan_word(struct scan *s, const char *word)
+{
+    for (; *word; word++, s->at++)
+        if (peek(s) != *word)
+            return wrong(s, "true, false or null");
+    return STATUS_OK;
+}
+
+static enum status scan_scalar(struct scan *s)
+{
+    switch (peek(s)) {
+    case '"':
+        return scan_string(s);
+    case 't':
+        return scan_word(s, "true");
+    case 'f':
+        return scan_word(s, "false");
+    case 'n':
+        return scan_word(s, "null");
+    case '-':
+    case '0' ... '9':
+        return scan_number(s);
+    default:
+        return wrong(s, "a value");
+    }
+}
+
+static bool in_object(const struct scan *s)
+{
+    return s->objects[(s->depth - 1) / 8] >> ((s->depth - 1) % 8) & 1;
+}
+
+static enum status open_level(struct scan *s)
+{
+    if (s->depth == s->limits->max_depth)
+        return error_set(s->err, STATUS_INVALID,
+                         "JSON is nested deeper than %zu levels at byte %zu; the limit is %zu "
+                         "(--max-json-depth)",
+                         s->limits->max_depth, s->at, s->limits->max_depth);
+    uint8_t bit = (uint8_t)(1u << (s->depth % 8));
+    if (s->text[s->at] == '{')
+        s->objects[s->depth / 8] |= bit;
+    else
+        s->objects[s->depth / 8] &= (uint8_t)~bit;
+    s->depth++;
+    s->at++;
+    return STATUS_OK;
+}
+
+static enum status scan_key(struct scan *s)
+{
+    skip_blanks(s);
+    if (peek(s) != '"')
+        return wrong(s, "a key in quotes");
+    TRY(count_value(s));
+    TRY(scan_string(s));
+    skip_blanks(s);
+    if (peek(s) != ':')
+        return wrong(s, "':'");
+    s->at++;
+    return STATUS_OK;
+}
+
+/* Behind a value: closes the levels that end here; *ret_more says that another value follows. */
+static enum status scan_after_value(struct scan *s, bool *ret_more)
+{
+    *ret_more = false;
+    while (s->depth > 0) {
+        skip_blanks(s);
+        bool object = in_object(s);
+        if (peek(s) == ',') {
+            s->at++;
+            *ret_more = true;
+            return object ? scan_key(s) : STATUS_OK;
+        }
+        if (peek(s) != (object ? '}' : ']'))
+            return wrong(s, object ? "',' or '}'" : "',' or ']'");
+        s->at++;
+        s->depth--;
+    }
+    return STATUS_OK;
+}
+
+/* One value, or the opening of one; *ret_opened says that its first inner value follows. */
+static enum status scan_value(struct scan *s, bool *ret_opened)
+{
+    *ret_opened = false;
+    skip_blanks(s);
+    TRY(count_value(s));
+    char c = peek(s);
+    if (c != '{' && c != '[')
+        return scan_scalar(s);
+    TRY(open_level(s));
+    skip_blanks(s);
+    if (peek(s) == (c == '{' ? '}' : ']')) {
+        s->at++;
+        s->depth--;
+        return STATUS_OK;
+    }
+    *ret_opened = true;
+    return c == '{' ? scan_key(s) : STATUS_OK;
+}
+
+enum status json_check(const char *text, size_t size, const struct json_limits *limits,
+                       struct error *err)
+{
+    struct scan s = {.text = text, .size = size, .limits = limits, .err = err};
+    if (limits->max_depth > JSON_DEPTH_MAX)
+        return error_set(err, STATUS_INVALID, "JSON: a depth limit over %d", JSON_DEPTH_MAX);
+    if (size > JSON_BYTES_MAX)
+        return error_set(err, STATUS_INVALID, "JSON text of %zu bytes; the limit is 1 GiB", size);
+    for (bool more = true; more;) {
+        TRY(scan_value(&s, &more));
+        if (!more)
+            TRY(scan_after_value(&s, &more));
+    }
+    skip_blanks(&s);
+    if (s.at != size)
+        return wrong(&s, "the end");
+    return STATUS_OK;
+}

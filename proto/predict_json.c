@@ -1,0 +1,217 @@
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/answers.h"
+#include "proto/base64.h"
+#include "proto/writer.h"
+
+/* ---- the answer ---- */
+
+char *error_json(const char *sentence, const char *code, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    write_text(&w, root, "error", sentence);
+    write_text(&w, root, "code", code);
+    return write_finish(&w, root, ret_size);
+}
+
+static void write_predictions(struct writer *w, cJSON *object, const struct answer_image *image)
+{
+    cJSON *list = write_array(w, object, "predictions");
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        const struct answer_prediction *prediction = &image->predictions[i];
+        cJSON *entry = write_object(w, list, NULL);
+        if (prediction->label)
+            write_text(w, entry, "label", prediction->label);
+        write_count(w, entry, "index", prediction->index);
+        write_float(w, entry, "probability", prediction->probability);
+    }
+}
+
+/* `total_ms` < 0: the time belongs to the request, not to this image. */
+static void write_result(struct writer *w, cJSON *object, const struct answer_image *image,
+                         double total_ms)
+{
+    write_text(w, object, "device", image->device);
+    write_predictions(w, object, image);
+    cJSON *size = write_object(w, object, "image");
+    write_count(w, size, "width", image->width);
+    write_count(w, size, "height", image->height);
+    write_count(w, object, "batch", (unsigned long long)image->batch);
+    cJSON *timing = write_object(w, object, "timing_ms");
+    write_decimal(w, timing, "decode", image->decode_ms);
+    write_decimal(w, timing, "preprocess", image->preprocess_ms);
+    write_decimal(w, timing, "queue", image->queue_ms);
+    write_decimal(w, timing, "forward", image->forward_ms);
+    if (total_ms >= 0)
+        write_decimal(w, timing, "total", total_ms);
+}
+
+static void write_results(struct writer *w, cJSON *root, const struct predict_answer *answer)
+{
+    cJSON *list = write_array(w, root, "results");
+    for (size_t i = 0; i < answer->image_count; i++) {
+        const struct answer_image *image = &answer->images[i];
+        cJSON *entry = write_object(w, list, NULL);
+        if (image->name)
+            write_text(w, entry, "name", image->name);
+        if (image->error) {
+            write_text(w, entry, "error", image->error);
+            write_text(w, entry, "code", image->code);
+        } else {
+            write_result(w, entry, image, -1);
+        }
+    }
+    cJSON *timing = write_object(w, root, "timing_ms");
+    write_decimal(w, timing, "total", answer->total_ms);
+}
+
+char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size)
+{
+    if (!answer->as_list && answer->images[0].error)
+        return error_json(answer->images[0].error, answer->images[0].code, ret_size);
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    write_text(&w, root, "model", answer->model);
+    if (answer->as_list)
+        write_results(&w, root, answer);
+    else
+        write_result(&w, root, &answer->images[0], answer->total_ms);
+    return write_finish(&w, root, ret_size);
+}
+
+/* ---- the request ---- */
+
+/* An image object {"b64": "…", "name": "…"}; its text is decoded in place. */
+static enum status read_image(cJSON *object, const char *where, struct predict_json_image *ret,
+                              struct error *err)
+{
+    if (!cJSON_IsObject(object))
+        return error_set(err, STATUS_INVALID,
+                         "%s must be an object with the image as base64: {\"b64\": \"…\"}", where);
+    cJSON *data = NULL, *name = NULL;
+    for (cJSON *member = object->child; member; member = member->next) {
+        if (!strcmp(member->string, "b64"))
+            data = member;
+        else if (!strcmp(member->string, "name"))
+            name = member;
+        else
+            return error_set(err, STATUS_INVALID,
+                             "unknown member \"%.40s\" in %s; it takes \"b64\" and \"name\"",
+                             member->string, where);
+    }
+    if (!cJSON_IsString(data))
+        return error_set(err, STATUS_INVALID, "%s lacks the text \"b64\": the image as base64",
+                         where);
+    if (name && !cJSON_IsString(name))
+        return error_set(err, STATUS_INVALID, "\"name\" in %s must be a text", where);
+    ret->name = name ? name->valuestring : NULL;
+    char *text = data->valuestring;
+    if (base64_decode(text, strlen(text), (uint8_t *)text, &ret->size, &ret->error) == STATUS_OK)
+        ret->data = (uint8_t *)text;
+    return STATUS_OK;
+}
+
+static enum status read_images(cJSON *member, const struct predict_json_limits *limits,
+                               struct predict_json *request, struct error *err)
+{
+    if (request->images)
+        return error_set(err, STATUS_INVALID,
+                         "the request has several members of images; send one \"image\", or one "
+                         "\"images\"");
+    request->as_list = !strcmp(member->string, "images");
+    size_t count = 1;
+    if (request->as_list) {
+        if (!cJSON_IsArray(member) || !member->child)
+            return error_set(err, STATUS_INVALID,
+                             "\"images\" must be a list of one or more objects {\"b64\": \"…\"}");
+        count = (size_t)cJSON_GetArraySize(member);
+    }
+    if (count > limits->max_images)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "%zu images in one request; the limit is %zu (--max-images)", count,
+                         limits->max_images);
+    request->images = alloc_array(count, sizeof *request->images);
+    if (!request->images)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for the images of a request");
+    request->image_count = count;
+    if (!request->as_list)
+        return read_image(member, "\"image\"", &request->images[0], err);
+    size_t i = 0;
+    for (cJSON *entry = member->child; entry; entry = entry->next, i++)
+        TRY(read_image(entry, "an entry of \"images\"", &request->images[i], err));
+    return STATUS_OK;
+}
+
+static enum status read_top_k(const cJSON *member, int max, struct predict_json *request,
+                              struct error *err)
+{
+    double value = cJSON_IsNumber(member) ? member->valuedouble : 0;
+    if (!(value >= 1 && value <= max) || floor(value) != value)
+        return error_set(err, STATUS_INVALID, "\"top_k\" must be a whole number from 1 to %d", max);
+    request->top_k = (int)value;
+    return STATUS_OK;
+}
+
+static enum status read_request(cJSON *root, const struct predict_json_limits *limits,
+                                struct predict_json *request, struct error *err)
+{
+    static const char form[] =
+        "{\"image\": {\"b64\": \"…\"}} or {\"images\": [{\"b64\": \"…\"}, …]}";
+    if (!cJSON_IsObject(root))
+        return error_set(err, STATUS_INVALID, "a JSON request must be an object: %s", form);
+    for (cJSON *member = root->child; member; member = member->next) {
+        if (!strcmp(member->string, "image") || !strcmp(member->string, "images")) {
+            TRY(read_images(member, limits, request, err));
+        } else if (!strcmp(member->string, "top_k")) {
+            TRY(read_top_k(member, limits->max_top_k, request, err));
+        } else if (!strcmp(member->string, "model")) {
+            if (!cJSON_IsString(member))
+                return error_set(err, STATUS_INVALID, "\"model\" must be a text");
+            request->model = member->valuestring;
+        } else {
+            return error_set(err, STATUS_INVALID,
+                             "unknown member \"%.40s\"; a request has \"image\" or \"images\", and "
+                             "may have \"top_k\" and \"model\"",
+                             member->string);
+        }
+    }
+    if (!request->images)
+        return error_set(err, STATUS_INVALID, "the request has no image: send %s", form);
+    return STATUS_OK;
+}
+
+enum status predict_json_parse(const char *text, size_t size,
+                               const struct predict_json_limits *limits, struct predict_json **ret,
+                               struct error *err)
+{
+    TRY(json_check(text, size, &limits->json, err));
+    struct predict_json *request = calloc(1, sizeof *request);
+    cJSON *root = request ? cJSON_ParseWithLength(text, size) : NULL;
+    if (!root) {
+        free(request);
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for a JSON request of %zu bytes",
+                         size);
+    }
+    request->tree = root;
+    enum status status = read_request(root, limits, request, err);
+    if (status != STATUS_OK) {
+        predict_json_free(request);
+        return status;
+    }
+    *ret = request;
+    return STATUS_OK;
+}
+
+void predict_json_free(struct predict_json *request)
+{
+    if (!request)
+        return;
+    cJSON_Delete(request->tree);
+    free(request->images);
+    free(request);
+}

@@ -1,0 +1,116 @@
+#include <string.h>
+
+#include "proto/answers.h"
+#include "proto/writer.h"
+
+static bool given(const char *text)
+{
+    return text && text[0];
+}
+
+static void write_health_model(struct writer *w, cJSON *list, const struct health_model *model)
+{
+    cJSON *entry = write_object(w, list, NULL);
+    write_text(w, entry, "name", model->name);
+    write_text(w, entry, "version", model->version);
+    write_text(w, entry, "state", model->state);
+    write_decimal(w, entry, "progress", model->progress);
+    write_bool(w, entry, "default", model->is_default);
+    if (given(model->failure))
+        write_text(w, entry, "error", model->failure);
+    write_count(w, entry, "queued", model->queued);
+    write_count(w, entry, "in_flight", model->in_flight);
+}
+
+char *health_answer_json(const struct health_answer *answer, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    write_text(&w, root, "status", answer->state);
+    write_bool(&w, root, "ready", !strcmp(answer->state, "ready"));
+    write_text(&w, root, "version", answer->version);
+    write_decimal(&w, root, "uptime_seconds", answer->uptime_s);
+    if (given(answer->note))
+        write_text(&w, root, "note", answer->note);
+    cJSON *list = write_array(&w, root, "models");
+    for (size_t i = 0; i < answer->model_count; i++)
+        write_health_model(&w, list, &answer->models[i]);
+    return write_finish(&w, root, ret_size);
+}
+
+char *status_word_json(const char *word, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    write_text(&w, root, "status", word);
+    return write_finish(&w, root, ret_size);
+}
+
+static void write_device_model(struct writer *w, cJSON *list, const struct device_model *model)
+{
+    cJSON *entry = write_object(w, list, NULL);
+    write_text(w, entry, "name", model->name);
+    write_text(w, entry, "version", model->version);
+    write_text(w, entry, "precision", model->precision);
+    if (model->threads > 0)
+        write_count(w, entry, "threads", (unsigned long long)model->threads);
+    write_count(w, entry, "parameter_bytes", model->parameter_bytes);
+    write_count(w, entry, "activation_bytes", model->activation_bytes);
+    write_bool(w, entry, "batched", model->batched);
+    if (given(model->note))
+        write_text(w, entry, "note", model->note);
+    cJSON *batches = write_array(w, entry, "batches");
+    for (size_t i = 0; i < model->batch_count; i++) {
+        const struct device_batch *batch = &model->batches[i];
+        cJSON *row = write_object(w, batches, NULL);
+        write_count(w, row, "size", (unsigned long long)batch->size);
+        write_decimal(w, row, "milliseconds", batch->milliseconds);
+        write_count(w, row, "activation_bytes", batch->activation_bytes);
+    }
+}
+
+static void write_device(struct writer *w, cJSON *list, const struct device_entry *device)
+{
+    cJSON *entry = write_object(w, list, NULL);
+    write_text(w, entry, "id", device->id);
+    write_text(w, entry, "name", device->name);
+    write_bool(w, entry, "usable", device->usable);
+    if (!device->usable) {
+        write_text(w, entry, "reason", given(device->reason) ? device->reason : "unknown");
+        return;
+    }
+    cJSON *memory = write_object(w, entry, "memory");
+    write_count(w, memory, "total_bytes", device->total_bytes);
+    write_count(w, memory, "free_bytes", device->free_bytes);
+    write_count(w, memory, "used_by_lensd_bytes", device->used_bytes);
+    if (device->threads > 0)
+        write_count(w, entry, "threads", (unsigned long long)device->threads);
+    if (device->cores > 0)
+        write_count(w, entry, "cores", (unsigned long long)device->cores);
+    if (given(device->isa))
+        write_text(w, entry, "isa", device->isa);
+    cJSON *precisions = write_array(w, entry, "fast_precisions");
+    write_text(w, precisions, NULL, "fp32");
+    if (device->bf16)
+        write_text(w, precisions, NULL, "bf16");
+    if (device->fp16)
+        write_text(w, precisions, NULL, "fp16");
+    if (device->int8)
+        write_text(w, precisions, NULL, "int8");
+    cJSON *models = write_array(w, entry, "models");
+    for (size_t i = 0; i < device->model_count; i++)
+        write_device_model(w, models, &device->models[i]);
+}
+
+char *devices_answer_json(const struct device_entry *devices, size_t count, const char *note,
+                          size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    cJSON *list = write_array(&w, root, "devices");
+    for (size_t i = 0; i < count; i++)
+        write_device(&w, list, &devices[i]);
+    if (given(note))
+        write_text(&w, root, "note", note);
+    return write_finish(&w, root, ret_size);
+}
