@@ -22,15 +22,17 @@ enum image_layout {
 struct session_options {
     struct device_id device;
     enum precision precision;
-    int threads;             /* CPU: threads of the forward pass; 0 = device_cpu_threads() */
-    int max_batch;           /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
-    size_t image_input;      /* index in graph->inputs; SIZE_MAX: the graph takes no image */
+    int threads;        /* CPU: threads of the forward pass; 0 = device_cpu_threads() */
+    int max_batch;      /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
+    size_t image_input; /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
+    bool image_channels_last;      /* the file declares [N, H, W, C], not [N, C, H, W] */
     int image_height, image_width; /* for symbolic H and W; 0 = the file's own */
-    size_t memory_limit;     /* bytes of weights and activations; 0 = no limit */
+    size_t memory_limit;           /* bytes of weights and activations; 0 = no limit */
     void (*on_progress)(void *context, double fraction); /* 0 … 1, from session_create; or NULL */
     void *progress_context;
-    const _Atomic int *cancel; /* session_create stops with STATUS_CANCELLED when it turns 1; or NULL */
+    const _Atomic int
+        *cancel; /* session_create stops with STATUS_CANCELLED when it turns 1; or NULL */
 };
 
 /* What one input or output of a session looks like for one image (batch dimension left out where
@@ -53,9 +55,9 @@ struct session_info {
     int threads;
     size_t parameter_bytes;  /* packed weights held on the device */
     size_t activation_bytes; /* the arena: largest of the batches */
-    bool batched;            /* false: the graph does not allow batches, so images are run one by one */
-    char note[160];          /* a sentence for the log ("the file fixes its batch to 1; …"), or "" */
-    size_t node_count;       /* nodes left after the passes */
+    bool batched;      /* false: the graph does not allow batches, so images are run one by one */
+    char note[160];    /* a sentence for the log ("the file fixes its batch to 1; …"), or "" */
+    size_t node_count; /* nodes left after the passes */
     size_t batch_count;
     struct session_batch batches[SESSION_MAX_BATCHES]; /* ascending sizes */
 };
@@ -98,6 +100,5 @@ struct session_step {
 };
 
 /* Runs batch size `batch` `runs` times with a clock around each step; *ret is malloc'ed. */
-enum status session_profile(struct session *session, int batch, int runs,
-                            struct session_step **ret, size_t *ret_count,
-                            struct error *err) MUST_USE;
+enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,
+                            size_t *ret_count, struct error *err) MUST_USE;

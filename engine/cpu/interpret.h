@@ -12,13 +12,14 @@
 struct interpreter_limits {
     uint64_t max_steps; /* node executions, loops included; 0 = 100 million */
     int max_depth;      /* 0 = 16 */
-    const _Atomic int *cancel; /* a run stops with STATUS_CANCELLED when it turns non-zero; or NULL */
+    const _Atomic int
+        *cancel; /* a run stops with STATUS_CANCELLED when it turns non-zero; or NULL */
 };
 
 /* Runs `graph` (it writes the graph's value->known, dtype and shape while running: one thread at a
- * time per graph) on inputs[graph->input_count], in the order of graph->inputs; dtypes and ranks are
- * checked against what the graph declares. outputs[graph->output_count] receives one reference each
- * on success, and is untouched on failure. Tensors are charged to `budget` (may be NULL). */
+ * time per graph) on inputs[graph->input_count], in the order of graph->inputs; dtypes and ranks
+ * are checked against what the graph declares. outputs[graph->output_count] receives one reference
+ * each on success, and is untouched on failure. Tensors are charged to `budget` (may be NULL). */
 enum status interpret(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
                       struct budget *budget, const struct interpreter_limits *limits,
                       struct error *err) MUST_USE;
@@ -29,7 +30,7 @@ enum status interpreter_run_body(struct interpreter *interpreter, struct graph *
                                  struct tensor *const *inputs, struct tensor **outputs,
                                  struct error *err) MUST_USE;
 
-/* Runs one node whose inputs are all known; outputs are returned as interpret() does, NULL where not
- * wanted. For constant folding. */
+/* Runs one node whose inputs are all known; outputs are returned as interpret() does, NULL where
+ * not wanted. For constant folding. */
 enum status interpret_node(struct node *node, struct budget *budget, struct tensor **outputs,
                            struct error *err) MUST_USE;

@@ -17,7 +17,7 @@ struct kernel_args {
      * (OP_DATA_SHAPE, bodies of If …), out[i] points at a NULL tensor pointer that the kernel sets
      * through kernel_output(). */
     struct tensor **const *out;
-    struct budget *budget;          /* for kernel_output and scratch; may be NULL */
+    struct budget *budget;           /* for kernel_output and scratch; may be NULL */
     struct interpreter *interpreter; /* runs the bodies of If, Loop, Scan */
 };
 
@@ -33,7 +33,8 @@ kernel_fn kernel_find(enum op op);
 enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype dtype,
                           const struct shape *shape, struct error *err) MUST_USE;
 
-/* Scratch memory charged to the budget's limit (checked, not counted); NULL with *err set. free(). */
+/* Scratch memory charged to the budget's limit (checked, not counted); NULL with *err set. free().
+ */
 void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, struct error *err);
 
 struct kernel_entry {

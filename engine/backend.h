@@ -1,0 +1,59 @@
+/* Backends: what a device must be able to do. Two implementations stand behind this table, the
+ * CPU's (engine/cpu) and CUDA's (engine/cuda, loaded at run time); above it nothing knows which.
+ *
+ * A backend object belongs to one session. compile() may be called for several graphs (one per
+ * batch size); their programs share weights (packed once per constant) and one arena, so only one
+ * of them runs at a time. One thread at a time per backend object. */
+#pragma once
+
+#include "engine/graph.h"
+#include "engine/optimize/optimize.h"
+#include "engine/session.h"
+
+struct backend; /* one opened device of one session */
+struct program; /* one compiled graph */
+
+struct backend_options {
+    struct device_id device;
+    enum precision precision;
+    int threads; /* CPU only */
+};
+
+struct backend_ops {
+    const char *name; /* "cpu", "cuda" */
+
+    enum status (*open)(const struct backend_options *options, struct backend **ret,
+                        struct error *err);
+    void (*close)(struct backend *backend); /* after its programs; NULL is fine */
+
+    /* Does the backend run this image operator channels-last? Shapes are known. */
+    bool (*takes_channels_last)(const struct node *node);
+
+    /* How does the backend run this (already laid out) node in bfloat16? */
+    enum bf16_support (*bf16)(const struct node *node);
+
+    /* Compiles a graph whose shapes are all known. The graph may be freed afterwards; constants are
+     * referenced as long as they are needed. Nothing may run before reserve(). */
+    enum status (*compile)(struct backend *backend, const struct graph *graph, struct program **ret,
+                           struct error *err);
+    void (*free_program)(struct program *program);
+
+    /* Takes the arena for the largest program compiled so far. STATUS_NO_MEMORY /
+     * STATUS_DEVICE_MEMORY naming bytes and device. */
+    enum status (*reserve)(struct backend *backend, struct error *err);
+
+    /* inputs: host memory, one per graph input; outputs: host pointers, valid until the next run.
+     */
+    enum status (*run)(struct program *program, const void *const *inputs, const void **outputs,
+                       struct error *err);
+
+    size_t (*activation_bytes)(const struct program *program); /* planned peak, scratch included */
+    size_t (*weight_bytes)(const struct backend *backend);
+
+    /* Runs once with a clock around each step; ret[max] receives a line per step. */
+    enum status (*profile)(struct program *program, const void *const *inputs,
+                           struct session_step *ret, size_t max, size_t *ret_count,
+                           struct error *err);
+};
+
+extern const struct backend_ops backend_cpu;

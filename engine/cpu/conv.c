@@ -1,0 +1,98 @@
+/* Conv through oneDNN: channels-last activations, weights packed as the primitive likes. */
+#include "engine/cpu/product.h"
+#include "engine/ops/families.h"
+
+#include <stdlib.h>
+
+/* Strides of a channels-last tensor in the order oneDNN names dims: N, C, spatial…. */
+static enum status image_desc(const struct value *value, dnnl_memory_desc_t *ret, struct error *err)
+{
+    const struct shape *shape = &value->shape;
+    dnnl_dims_t dims, strides;
+    int rank = shape->rank;
+    int64_t stride = 1;
+    dims[0] = shape->dims[0];
+    dims[1] = shape->dims[rank - 1];
+    strides[1] = stride;
+    stride *= dims[1];
+    for (int a = rank - 1; a >= 2; a--) {
+        dims[a] = shape->dims[a - 1];
+        strides[a] = stride;
+        stride *= dims[a];
+    }
+    strides[0] = stride;
+    return dnnl_check(
+        dnnl_memory_desc_init_by_strides(ret, rank, dims, dnnl_type(value->dtype), strides),
+        "image layout", err);
+}
+
+/* ONNX's [M, C / group, K…] (row-major) as oneDNN's weights, grouped where group > 1. */
+static enum status weights_desc(const struct tensor *weights, int64_t group,
+                                dnnl_data_type_t wanted_type, dnnl_memory_desc_t *ret_given,
+                                dnnl_memory_desc_t *ret_any, struct error *err)
+{
+    dnnl_dims_t dims, strides;
+    int rank = 0;
+    if (group > 1)
+        dims[rank++] = group;
+    dims[rank++] = weights->shape.dims[0] / group;
+    for (int a = 1; a < weights->shape.rank; a++)
+        dims[rank++] = weights->shape.dims[a];
+    int64_t stride = 1;
+    for (int a = rank - 1; a >= 0; a--) {
+        strides[a] = stride;
+        stride *= dims[a];
+    }
+    TRY(dnnl_check(dnnl_memory_desc_init_by_strides(ret_given, rank, dims, dnnl_f32, strides),
+                   "weight layout", err));
+    return dnnl_check(
+        dnnl_memory_desc_init_by_tag(ret_any, rank, dims, wanted_type, dnnl_format_tag_any),
+        "weight layout", err);
+}
+
+enum status make_conv(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    if (node->op != OP_CONV || !node->channels_last)
+        return STATUS_OK;
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    struct tensor *weights = node->inputs[1]->known;
+    const struct value *bias = node_input(node, 2);
+    if (bias && bias == node->epilogue.residual)
+        bias = NULL;
+    int spatial = x->shape.rank - 2;
+    int64_t group = node_int(node, "group", 1);
+    struct window window;
+    TRY(window_init(node, spatial, x->shape.dims + 1, weights->shape.dims + 2, &window, err));
+
+    struct product_desc desc = {.weights_constant = weights, .weights_input = 1};
+    dnnl_memory_desc_t any;
+    TRY(image_desc(x, &desc.src, err));
+    TRY(image_desc(y, &desc.dst, err));
+    TRY(weights_desc(weights, group, dnnl_type(x->dtype), &desc.weights, &any, err));
+    if (bias) {
+        dnnl_dims_t channels = {weights->shape.dims[0]};
+        desc.bias_constant = bias->known;
+        TRY(dnnl_check(dnnl_memory_desc_init_by_tag(&desc.bias, 1, channels, dnnl_f32, dnnl_a),
+                       "bias", err));
+    }
+    dnnl_dims_t strides, dilates, pad_begin, pad_end;
+    double taps = 1;
+    for (int a = 0; a < spatial; a++) {
+        strides[a] = window.stride[a];
+        dilates[a] = window.dilation[a] - 1;
+        pad_begin[a] = window.pad_begin[a];
+        pad_end[a] = window.pad_end[a];
+        taps *= (double)window.kernel[a];
+    }
+    dnnl_convolution_desc_t conv;
+    TRY(dnnl_check(dnnl_dilated_convolution_forward_desc_init(
+                       &conv, dnnl_forward_inference, dnnl_convolution_direct, &desc.src, &any,
+                       bias ? &desc.bias : NULL, &desc.dst, strides, dilates, pad_begin, pad_end),
+                   node->name, err));
+    desc.op_desc = &conv;
+    TRY(product_create(compile, &desc, ret, err));
+    if (*ret)
+        (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)weights->shape.dims[1] * taps;
+    return STATUS_OK;
+}

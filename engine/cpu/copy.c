@@ -1,0 +1,307 @@
+/* Steps that only move bytes: Transpose, Concat, Split, Identity, and Casts between float32 and
+ * bfloat16. Views (Reshape …) need no step at all. */
+#include "engine/cpu/cpu.h"
+#include "engine/cpu/parallel.h"
+#include "engine/cpu/simd/simd.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Transpose: a walk over the output with the input's steps ---- */
+
+struct transpose_step {
+    struct step step;
+    uint32_t x, y;
+    size_t size; /* of an element */
+    int rank;
+    size_t dims[TENSOR_MAX_RANK], steps[TENSOR_MAX_RANK]; /* of the output; steps in x, elements */
+    size_t outer; /* product of all but the two innermost dims */
+    const unsigned char *x_data;
+    unsigned char *y_data;
+};
+
+#define TILE 16
+
+#define COPY_TILE(type)                                                                            \
+    for (size_t i = i0; i < i1; i++)                                                               \
+        for (size_t j = j0; j < j1; j++)                                                           \
+            ((type *)(void *)y)[i * columns + j] =                                                 \
+                ((const type *)(const void *)x)[i * row_step + j * column_step];                   \
+    break
+
+/* rows x columns of y from x with the given steps, tile by tile so that both stay in the cache. */
+static void transpose_plane(const unsigned char *x, unsigned char *y, size_t size, size_t rows,
+                            size_t columns, size_t row_step, size_t column_step)
+{
+    if (column_step == 1) {
+        for (size_t i = 0; i < rows; i++)
+            memcpy(y + i * columns * size, x + i * row_step * size, columns * size);
+        return;
+    }
+    for (size_t i0 = 0; i0 < rows; i0 += TILE) {
+        size_t i1 = i0 + TILE < rows ? i0 + TILE : rows;
+        for (size_t j0 = 0; j0 < columns; j0 += TILE) {
+            size_t j1 = j0 + TILE < columns ? j0 + TILE : columns;
+            switch (size) {
+            case 1:
+                COPY_TILE(uint8_t);
+            case 2:
+                COPY_TILE(uint16_t);
+            case 4:
+                COPY_TILE(uint32_t);
+            default:
+                COPY_TILE(uint64_t);
+            }
+        }
+    }
+}
+
+static void transpose_outer(void *context, size_t begin, size_t end)
+{
+    const struct transpose_step *s = context;
+    int last = s->rank - 1;
+    size_t plane = s->dims[last - 1] * s->dims[last];
+    for (size_t o = begin; o < end; o++) {
+        size_t at = 0, rest = o;
+        for (int d = last - 2; d >= 0; d--) {
+            at += rest % s->dims[d] * s->steps[d];
+            rest /= s->dims[d];
+        }
+        transpose_plane(s->x_data + at * s->size, s->y_data + o * plane * s->size, s->size,
+                        s->dims[last - 1], s->dims[last], s->steps[last - 1], s->steps[last]);
+    }
+}
+
+static enum status transpose_run(struct step *base, struct program *program, struct error *err)
+{
+    struct transpose_step *s = (struct transpose_step *)base;
+    (void)err;
+    s->x_data = program->data[s->x];
+    s->y_data = program->data[s->y];
+    parallel_for(program->backend->options.threads, s->outer,
+                 s->dims[s->rank - 2] * s->dims[s->rank - 1], transpose_outer, s);
+    return STATUS_OK;
+}
+
+static enum status make_transpose(const struct compile *compile, struct step **ret,
+                                  struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    size_t count;
+    const int64_t *perm = node_ints(node, "perm", &count);
+    int rank = x->shape.rank;
+    if (rank < 2)
+        return STATUS_OK;
+    struct transpose_step *step = step_create(compile, sizeof *step, transpose_run);
+    if (!step)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    step->step.kernel = "transpose";
+    step->x = x->index;
+    step->y = y->index;
+    step->size = dtype_size(x->dtype);
+    size_t steps[TENSOR_MAX_RANK], stride = 1;
+    for (int d = rank - 1; d >= 0; d--) {
+        steps[d] = stride;
+        stride *= (size_t)x->shape.dims[d];
+    }
+    /* neighbours that stay neighbours are one dimension */
+    int joined = 0;
+    for (int d = 0; d < rank; d++) {
+        size_t from = perm ? (size_t)perm[d] : (size_t)(rank - 1 - d);
+        size_t dim = (size_t)x->shape.dims[from];
+        if (joined && step->steps[joined - 1] == steps[from] * dim) {
+            step->dims[joined - 1] *= dim;
+            step->steps[joined - 1] = steps[from];
+        } else if (dim != 1 || (d == rank - 1 && !joined)) {
+            step->dims[joined] = dim;
+            step->steps[joined++] = steps[from];
+        }
+    }
+    while (joined < 2) { /* ones in front */
+        memmove(step->dims + 1, step->dims, (size_t)joined * sizeof *step->dims);
+        memmove(step->steps + 1, step->steps, (size_t)joined * sizeof *step->steps);
+        step->dims[0] = 1;
+        step->steps[0] = 0;
+        joined++;
+    }
+    step->rank = joined;
+    step->outer = 1;
+    for (int d = 0; d < joined - 2; d++)
+        step->outer *= step->dims[d];
+    step->step.bytes = 2 * shape_count(&x->shape) * step->size;
+    *ret = &step->step;
+    return STATUS_OK;
+}
+
+/* ---- Concat and Split: runs of bytes between one tensor and its parts ---- */
+
+struct parts_step {
+    struct step step;
+    uint32_t whole, *parts;
+    size_t *runs,
+        *offsets; /* bytes of a part in one outer row, and where they lie in the whole's */
+    size_t count, outer, run;
+    bool gather; /* Concat: parts into whole; otherwise Split */
+    unsigned char *whole_data;
+    struct program *program;
+};
+
+static void parts_rows(void *context, size_t begin, size_t end)
+{
+    const struct parts_step *s = context;
+    for (size_t p = 0; p < s->count; p++) {
+        unsigned char *part = s->program->data[s->parts[p]];
+        for (size_t o = begin; o < end; o++) {
+            unsigned char *in_whole = s->whole_data + o * s->run + s->offsets[p];
+            unsigned char *in_part = part + o * s->runs[p];
+            memcpy(s->gather ? in_whole : in_part, s->gather ? in_part : in_whole, s->runs[p]);
+        }
+    }
+}
+
+static enum status parts_run(struct step *base, struct program *program, struct error *err)
+{
+    struct parts_step *s = (struct parts_step *)base;
+    (void)err;
+    s->whole_data = program->data[s->whole];
+    s->program = program;
+    parallel_for(program->backend->options.threads, s->outer, s->run / 8 + 1, parts_rows, s);
+    return STATUS_OK;
+}
+
+static void parts_free(struct step *base)
+{
+    struct parts_step *s = (struct parts_step *)base;
+    free(s->parts);
+    free(s->runs);
+    free(s->offsets);
+}
+
+static enum status make_parts(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    bool gather = node->op == OP_CONCAT;
+    const struct value *whole = gather ? node->outputs[0] : node->inputs[0];
+    size_t count = gather ? node->input_count : node->output_count;
+    int rank = whole->shape.rank;
+    int64_t axis = node_int(node, "axis", 0);
+    if (axis < 0)
+        axis += rank;
+    for (size_t p = 0; p < count; p++)
+        if (!(gather ? node->inputs[p] : node->outputs[p]))
+            return STATUS_OK;
+    struct parts_step *step = step_create(compile, sizeof *step, parts_run);
+    if (!step)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    *ret = &step->step;
+    step->step.free = parts_free;
+    step->step.kernel = "copy";
+    step->gather = gather;
+    step->count = count;
+    step->parts = calloc(count + 1, sizeof *step->parts);
+    step->runs = calloc(count + 1, sizeof *step->runs);
+    step->offsets = calloc(count + 1, sizeof *step->offsets);
+    if (!step->parts || !step->runs || !step->offsets)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    size_t inner = dtype_size(whole->dtype);
+    for (int d = (int)axis + 1; d < rank; d++)
+        inner *= (size_t)whole->shape.dims[d];
+    step->outer = 1;
+    for (int d = 0; d < axis; d++)
+        step->outer *= (size_t)whole->shape.dims[d];
+    for (size_t p = 0; p < count; p++) {
+        const struct value *part = gather ? node->inputs[p] : node->outputs[p];
+        step->parts[p] = part->index;
+        step->runs[p] = inner * (size_t)part->shape.dims[axis];
+        step->offsets[p] = step->run;
+        step->run += step->runs[p];
+    }
+    step->whole = whole->index;
+    step->step.bytes = 2 * step->outer * step->run;
+    return STATUS_OK;
+}
+
+/* ---- Identity, and Cast between float32 and bfloat16 ---- */
+
+struct move_step {
+    struct step step;
+    uint32_t x, y;
+    enum dtype from, to;
+    size_t count;
+    const struct simd_kernels *simd;
+    const unsigned char *x_data;
+    unsigned char *y_data;
+};
+
+#define MOVE_PIECE 4096
+
+static void move_pieces(void *context, size_t begin, size_t end)
+{
+    const struct move_step *s = context;
+    size_t first = begin * MOVE_PIECE, last = end * MOVE_PIECE;
+    size_t n = (last < s->count ? last : s->count) - first;
+    const unsigned char *x = s->x_data + first * dtype_size(s->from);
+    unsigned char *y = s->y_data + first * dtype_size(s->to);
+    if (s->from == s->to)
+        memcpy(y, x, n * dtype_size(s->from));
+    else if (s->to == DTYPE_F32)
+        s->simd->widen_bf16((const uint16_t *)(const void *)x, (float *)(void *)y, n);
+    else
+        s->simd->narrow_bf16((const float *)(const void *)x, (uint16_t *)(void *)y, n);
+}
+
+static enum status move_run(struct step *base, struct program *program, struct error *err)
+{
+    struct move_step *s = (struct move_step *)base;
+    (void)err;
+    s->x_data = program->data[s->x];
+    s->y_data = program->data[s->y];
+    if (s->x_data != s->y_data)
+        parallel_for(program->backend->options.threads, (s->count + MOVE_PIECE - 1) / MOVE_PIECE,
+                     MOVE_PIECE / 4, move_pieces, s);
+    return STATUS_OK;
+}
+
+static enum status make_move(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    bool widens = x->dtype == DTYPE_BF16 && y->dtype == DTYPE_F32;
+    bool narrows = x->dtype == DTYPE_F32 && y->dtype == DTYPE_BF16;
+    if ((x->dtype != y->dtype && !widens && !narrows) || !shape_equal(&x->shape, &y->shape))
+        return STATUS_OK;
+    struct move_step *step = step_create(compile, sizeof *step, move_run);
+    if (!step)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    step->step.kernel = x->dtype == y->dtype ? "copy" : "cast";
+    step->x = x->index;
+    step->y = y->index;
+    step->from = x->dtype;
+    step->to = y->dtype;
+    step->count = shape_count(&x->shape);
+    step->simd = simd();
+    step->step.bytes = step->count * (dtype_size(x->dtype) + dtype_size(y->dtype));
+    *ret = &step->step;
+    return STATUS_OK;
+}
+
+enum status make_copy(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (!x || !y || shape_count(&x->shape) == 0 || shape_count(&y->shape) == 0)
+        return STATUS_OK;
+    switch (node->op) {
+    case OP_TRANSPOSE:
+        return make_transpose(compile, ret, err);
+    case OP_CONCAT:
+    case OP_SPLIT:
+        return make_parts(compile, ret, err);
+    case OP_IDENTITY:
+    case OP_CAST:
+        return make_move(compile, ret, err);
+    default:
+        return STATUS_OK;
+    }
+}

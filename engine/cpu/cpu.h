@@ -1,0 +1,119 @@
+/* Private to engine/cpu/: how a graph becomes a list of steps, and how steps find their operands.
+ *
+ * compile: plan_create() gives values their places, then for each node the first maker that takes
+ * it builds a step: oneDNN for products (Conv, Gemm, MatMul), lensd's own kernels for the rest of
+ * the hot path, the reference kernel otherwise. Steps address operands through program->data[value
+ * index], which holds constants from the start, arena addresses after reserve(), and the caller's
+ * inputs during a run. */
+#pragma once
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "engine/backend.h"
+#include "engine/plan.h"
+
+struct step;
+
+struct backend {
+    struct backend_options options;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    struct weight *weights; /* packed constants, shared by all programs: weights.c */
+    size_t weight_bytes;
+    unsigned char *arena;
+    size_t arena_bytes, arena_wanted;
+    struct program *programs; /* linked, so that reserve() can place them */
+};
+
+struct program {
+    struct backend *backend;
+    struct program *next;
+    struct plan plan;
+    size_t value_count;
+    void **data; /* by value index */
+    struct step **steps;
+    size_t step_count;
+    size_t scratch_bytes; /* largest of the steps; lies behind the arena's values */
+    unsigned char *scratch;
+    uint32_t *input_values; /* value indices fed by the caller: inputs and views of them … */
+    size_t *input_of;       /* … and which input each reads */
+    size_t input_value_count;
+    uint32_t *output_values;
+    size_t output_count;
+    struct tensor **constants; /* references held for steps that read them in place */
+    size_t constant_count, constant_capacity;
+};
+
+/* A compiled node. Implementations embed it first. */
+struct step {
+    const char *name;   /* the node's; owned by the step's program (strdup) */
+    const char *kernel; /* static text for profiles: "dnnl conv brgconv:avx512_core" … may be owned
+                           by oneDNN, alive as long as the step */
+    double flops;       /* multiply-adds count two */
+    size_t bytes;       /* least bytes moved: operands read plus results written */
+    bool packs_constants; /* the step has its own packed copy of every constant it reads */
+    size_t scratch;       /* bytes wanted from program->scratch while running */
+    enum status (*run)(struct step *step, struct program *program, struct error *err);
+    void (*free)(struct step *step);
+};
+
+/* What a maker is given. */
+struct compile {
+    struct backend *backend;
+    struct program *program;
+    const struct graph *graph;
+    const struct node *node;
+};
+
+/* A maker builds a step for compile->node. *ret stays NULL when it does not take the node (another
+ * maker may); an error ends the compilation. */
+typedef enum status (*step_maker)(const struct compile *compile, struct step **ret,
+                                  struct error *err);
+
+enum status make_conv(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_pool(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_norm(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_copy(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_generic(const struct compile *compile, struct step **ret, struct error *err);
+
+/* Would the maker take this node (its activations being float32 or bfloat16)? */
+bool matmul_takes(const struct node *node);
+bool elementwise_takes(const struct node *node);
+bool norm_takes(const struct node *node);
+
+/* A zeroed step of `size` bytes with name, run and free set; NULL when out of memory. */
+void *step_create(const struct compile *compile, size_t size,
+                  enum status (*run)(struct step *, struct program *, struct error *));
+
+/* Keeps a reference to a constant and makes it readable through program->data. */
+enum status program_keep_constant(struct program *program, const struct value *value,
+                                  struct error *err);
+
+/* Which operand a step may overwrite: the in_place_fn of the CPU backend. */
+int cpu_in_place(const struct node *node);
+
+/* ---- oneDNN helpers (dnnl.c) ---- */
+
+/* STATUS_INTERNAL "oneDNN: what failed" from a dnnl_status_t; STATUS_OK from dnnl_success. */
+enum status dnnl_check(dnnl_status_t status, const char *what, struct error *err) MUST_USE;
+
+/* bf16 or f32. */
+dnnl_data_type_t dnnl_type(enum dtype dtype);
+
+/* Appends the epilogue's activation to post-ops; false when oneDNN has no such activation (the
+ * maker then runs it as a pass of its own). */
+bool dnnl_append_activation(dnnl_post_ops_t ops, const struct epilogue *epilogue);
+
+/* ---- packed weights (weights.c) ---- */
+
+/* Memory holding `constant` (described by `given`: its own layout) reordered to `wanted`; packed
+ * once per (constant, wanted) and backend, owned by the backend. When both are the same layout the
+ * constant's own bytes are used. */
+enum status weights_get(struct backend *backend, struct tensor *constant,
+                        const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted,
+                        void **ret_data, struct error *err) MUST_USE;
+/* Compiling is over: constants that were packed into another layout are let go. */
+void weights_seal(struct backend *backend);
+void weights_free(struct backend *backend);

@@ -1,0 +1,305 @@
+/* Elementwise operators on float32 and bfloat16: activations, two operands with numpy broadcasting,
+ * per-channel scale and shift. bfloat16 rows are widened to float32 in pieces that stay in the L1
+ * cache. */
+#include "engine/cpu/cpu.h"
+#include "engine/cpu/parallel.h"
+#include "engine/cpu/simd/simd.h"
+
+#include <string.h>
+
+#define PIECE 1024 /* floats widened at a time */
+
+enum elementwise_kind { KIND_UNARY, KIND_BINARY, KIND_SCALE_SHIFT };
+
+struct elementwise_step {
+    struct step step;
+    enum elementwise_kind kind;
+    enum binary_kind binary;
+    struct epilogue activation; /* the unary itself, or what follows the others */
+    uint32_t a, b, y;           /* values */
+    uint32_t scale, shift;
+    enum dtype dtype;
+    int rank; /* of the collapsed loop nest; the innermost has steps 0 or 1 */
+    size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
+    size_t rows, row; /* rows of `row` elements */
+    const struct simd_kernels *simd;
+    /* of this run */
+    const void *a_data, *b_data;
+    const float *scale_data, *shift_data;
+    void *y_data;
+};
+
+static const float *load(const struct elementwise_step *s, const void *data, size_t at, size_t n,
+                         float *piece)
+{
+    if (s->dtype == DTYPE_F32)
+        return (const float *)data + at;
+    s->simd->widen_bf16((const uint16_t *)data + at, piece, n);
+    return piece;
+}
+
+/* n elements of y from at on; operands at their own offsets. */
+static void run_piece(const struct elementwise_step *s, size_t y_at, size_t a_at, size_t b_at,
+                      int a_step, int b_step, size_t column, size_t n)
+{
+    float a_piece[PIECE], b_piece[PIECE], y_piece[PIECE];
+    const struct simd_kernels *k = s->simd;
+    const struct epilogue *e = &s->activation;
+    float *y = s->dtype == DTYPE_F32 ? (float *)s->y_data + y_at : y_piece;
+    const float *a = load(s, s->a_data, a_at, a_step ? n : 1, a_piece);
+    switch (s->kind) {
+    case KIND_UNARY:
+        k->activate(a, y, n, e->activation, e->alpha, e->beta);
+        break;
+    case KIND_BINARY:
+        k->binary(s->binary, a, a_step, load(s, s->b_data, b_at, b_step ? n : 1, b_piece), b_step,
+                  y, n);
+        break;
+    case KIND_SCALE_SHIFT:
+        k->scale_shift(a, s->scale_data + column, s->shift_data + column, y, n);
+        break;
+    }
+    if (s->kind != KIND_UNARY && e->activation)
+        k->activate(y, y, n, e->activation, e->alpha, e->beta);
+    if (s->dtype == DTYPE_BF16)
+        k->narrow_bf16(y, (uint16_t *)s->y_data + y_at, n);
+}
+
+static void run_row(const struct elementwise_step *s, size_t row, size_t begin, size_t end)
+{
+    size_t a = 0, b = 0, rest = row;
+    int last = s->rank - 1;
+    for (int d = last - 1; d >= 0; d--) {
+        size_t i = rest % s->dims[d];
+        rest /= s->dims[d];
+        a += i * s->a_steps[d];
+        b += i * s->b_steps[d];
+    }
+    int a_step = (int)s->a_steps[last], b_step = (int)s->b_steps[last];
+    for (size_t at = begin; at < end; at += PIECE) {
+        size_t n = end - at < PIECE ? end - at : PIECE;
+        run_piece(s, row * s->row + at, a + (a_step ? at : 0), b + (b_step ? at : 0), a_step,
+                  b_step, at, n);
+    }
+}
+
+static void run_rows(void *context, size_t begin, size_t end)
+{
+    const struct elementwise_step *s = context;
+    for (size_t row = begin; row < end; row++)
+        run_row(s, row, 0, s->row);
+}
+
+/* One long row is split by columns, in whole pieces. */
+static void run_columns(void *context, size_t begin, size_t end)
+{
+    const struct elementwise_step *s = context;
+    size_t first = begin * PIECE, last = end * PIECE;
+    run_row(s, 0, first, last < s->row ? last : s->row);
+}
+
+static enum status run(struct step *base, struct program *program, struct error *err)
+{
+    struct elementwise_step *s = (struct elementwise_step *)base;
+    (void)err;
+    s->a_data = program->data[s->a];
+    s->y_data = program->data[s->y];
+    if (s->kind == KIND_BINARY)
+        s->b_data = program->data[s->b];
+    if (s->kind == KIND_SCALE_SHIFT) {
+        s->scale_data = program->data[s->scale];
+        s->shift_data = program->data[s->shift];
+    }
+    int threads = program->backend->options.threads;
+    if (s->rows == 1)
+        parallel_for(threads, (s->row + PIECE - 1) / PIECE, PIECE, run_columns, s);
+    else
+        parallel_for(threads, s->rows, s->row, run_rows, s);
+    return STATUS_OK;
+}
+
+/* Joins neighbouring dimensions that every operand walks through without a jump. */
+static void collapse(struct elementwise_step *s, const struct shape *y, const struct shape *a,
+                     const struct shape *b)
+{
+    size_t a_step = 1, b_step = 1;
+    size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
+    int count = 0; /* innermost first */
+    for (int d = 0; d < y->rank; d++) {
+        size_t dim = (size_t)y->dims[y->rank - 1 - d];
+        size_t a_dim = d < a->rank ? (size_t)a->dims[a->rank - 1 - d] : 1;
+        size_t b_dim = d < b->rank ? (size_t)b->dims[b->rank - 1 - d] : 1;
+        size_t as = a_dim == 1 ? 0 : a_step, bs = b_dim == 1 ? 0 : b_step;
+        a_step *= a_dim;
+        b_step *= b_dim;
+        if (dim == 1)
+            continue;
+        if (count && as == a_steps[count - 1] * dims[count - 1] &&
+            bs == b_steps[count - 1] * dims[count - 1]) {
+            dims[count - 1] *= dim;
+            continue;
+        }
+        dims[count] = dim;
+        a_steps[count] = as;
+        b_steps[count++] = bs;
+    }
+    if (!count) {
+        dims[0] = 1;
+        a_steps[0] = b_steps[0] = 0;
+        count = 1;
+    }
+    s->rank = count;
+    for (int d = 0; d < count; d++) {
+        s->dims[d] = dims[count - 1 - d];
+        s->a_steps[d] = a_steps[count - 1 - d];
+        s->b_steps[d] = b_steps[count - 1 - d];
+    }
+    s->row = s->dims[count - 1];
+    s->rows = 1;
+    for (int d = 0; d < count - 1; d++)
+        s->rows *= s->dims[d];
+}
+
+static bool binary_of(enum op op, enum binary_kind *ret)
+{
+    switch (op) {
+    case OP_ADD:
+    case OP_SUM:
+        *ret = BINARY_ADD;
+        return true;
+    case OP_SUB:
+        *ret = BINARY_SUB;
+        return true;
+    case OP_MUL:
+        *ret = BINARY_MUL;
+        return true;
+    case OP_DIV:
+        *ret = BINARY_DIV;
+        return true;
+    case OP_MAX:
+        *ret = BINARY_MAX;
+        return true;
+    case OP_MIN:
+        *ret = BINARY_MIN;
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool unary_of(const struct node *node, struct epilogue *ret)
+{
+    struct epilogue e = {0};
+    switch (node->op) {
+    case OP_RELU:
+        e.activation = ACTIVATION_RELU;
+        break;
+    case OP_LEAKY_RELU:
+        e.activation = ACTIVATION_LEAKY_RELU;
+        e.alpha = node_float(node, "alpha", 0.01f);
+        break;
+    case OP_SIGMOID:
+        e.activation = ACTIVATION_SIGMOID;
+        break;
+    case OP_HARD_SIGMOID:
+        e.activation = ACTIVATION_HARD_SIGMOID;
+        e.alpha = node_float(node, "alpha", 0.2f);
+        e.beta = node_float(node, "beta", 0.5f);
+        break;
+    case OP_HARD_SWISH:
+        e.activation = ACTIVATION_HARD_SWISH;
+        break;
+    case OP_SILU:
+        e.activation = ACTIVATION_SILU;
+        e.alpha = 1;
+        break;
+    case OP_GELU:
+    case OP_MS_GELU:
+        e.activation = strcmp(node_string(node, "approximate", "none"), "tanh") != 0
+                           ? ACTIVATION_GELU
+                           : ACTIVATION_GELU_TANH;
+        break;
+    case OP_TANH:
+        e.activation = ACTIVATION_TANH;
+        break;
+    case OP_ELU:
+        e.activation = ACTIVATION_ELU;
+        e.alpha = node_float(node, "alpha", 1);
+        break;
+    default:
+        return false;
+    }
+    *ret = e;
+    return true;
+}
+
+static bool dtype_fits(const struct value *value, enum dtype dtype)
+{
+    return value && value->dtype == dtype;
+}
+
+static bool classify(const struct node *node, struct elementwise_step *ret)
+{
+    const struct value *a = node_input(node, 0), *y = node_output(node, 0);
+    if (!a || !y || (y->dtype != DTYPE_F32 && y->dtype != DTYPE_BF16) || !dtype_fits(a, y->dtype) ||
+        shape_count(&y->shape) == 0)
+        return false;
+    *ret = (struct elementwise_step){.dtype = y->dtype, .activation = node->epilogue};
+    if (node->op == OP_SCALE_SHIFT && node->channels_last) {
+        ret->kind = KIND_SCALE_SHIFT;
+        return true;
+    }
+    if (unary_of(node, &ret->activation)) {
+        ret->kind = KIND_UNARY;
+        return true;
+    }
+    ret->kind = KIND_BINARY;
+    return binary_of(node->op, &ret->binary) && node->input_count == 2 &&
+           dtype_fits(node->inputs[1], y->dtype) && !node_attr(node, "broadcast");
+}
+
+bool elementwise_takes(const struct node *node)
+{
+    struct elementwise_step ignored;
+    return classify(node, &ignored);
+}
+
+enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    struct elementwise_step proto;
+    if (!classify(node, &proto))
+        return STATUS_OK;
+    const struct value *a = node->inputs[0], *y = node->outputs[0];
+    const struct value *b = proto.kind == KIND_BINARY ? node->inputs[1] : a;
+    struct elementwise_step *step = step_create(compile, sizeof *step, run);
+    if (!step)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    struct step base = step->step;
+    *step = proto;
+    step->step = base;
+    step->simd = simd();
+    step->step.kernel = step->simd->name;
+    step->a = a->index;
+    step->b = b->index;
+    step->y = y->index;
+    if (step->kind == KIND_SCALE_SHIFT) {
+        step->scale = node->inputs[1]->index;
+        step->shift = node->inputs[2]->index;
+        step->row = (size_t)y->shape.dims[y->shape.rank - 1];
+        step->rows = shape_count(&y->shape) / step->row;
+        step->rank = 2;
+        step->dims[0] = step->rows;
+        step->dims[1] = step->row;
+        step->a_steps[0] = step->row;
+        step->a_steps[1] = 1;
+    } else {
+        collapse(step, &y->shape, &a->shape, &b->shape);
+    }
+    size_t count = shape_count(&y->shape);
+    step->step.flops = (double)count;
+    step->step.bytes = dtype_size(y->dtype) *
+                       (count + shape_count(&a->shape) + (b != a ? shape_count(&b->shape) : 0));
+    *ret = &step->step;
+    return STATUS_OK;
+}

@@ -1,0 +1,145 @@
+/* Gemm and MatMul through oneDNN's matmul. */
+#include "engine/cpu/product.h"
+
+#include <string.h>
+
+/* One operand of a product: rank dims, innermost two possibly transposed. */
+struct operand {
+    int rank;
+    dnnl_dims_t dims, strides;
+};
+
+static void row_major(struct operand *operand)
+{
+    int64_t stride = 1;
+    for (int a = operand->rank - 1; a >= 0; a--) {
+        operand->strides[a] = stride;
+        stride *= operand->dims[a];
+    }
+}
+
+static void transpose(struct operand *operand)
+{
+    int a = operand->rank - 2, b = operand->rank - 1;
+    int64_t dim = operand->dims[a], stride = operand->strides[a];
+    operand->dims[a] = operand->dims[b];
+    operand->strides[a] = operand->strides[b];
+    operand->dims[b] = dim;
+    operand->strides[b] = stride;
+}
+
+static struct operand operand_of(const struct shape *shape)
+{
+    struct operand operand = {.rank = shape->rank};
+    for (int a = 0; a < shape->rank; a++)
+        operand.dims[a] = shape->dims[a];
+    row_major(&operand);
+    return operand;
+}
+
+/* [a, b, c] as [a * b, c]. */
+static struct operand flattened(const struct shape *shape)
+{
+    struct operand operand = {.rank = 2};
+    int last = shape->rank - 1;
+    operand.dims[1] = shape->dims[last];
+    operand.dims[0] = 1;
+    for (int a = 0; a < last; a++)
+        operand.dims[0] *= shape->dims[a];
+    row_major(&operand);
+    return operand;
+}
+
+static enum status describe(const struct operand *operand, enum dtype dtype,
+                            dnnl_memory_desc_t *ret, struct error *err)
+{
+    return dnnl_check(dnnl_memory_desc_init_by_strides(ret, operand->rank, operand->dims,
+                                                       dnnl_type(dtype), operand->strides),
+                      "matrix layout", err);
+}
+
+/* Gemm: y = A' B' + C with alpha = beta = 1 and C a vector over the columns, which is what a fully
+ * connected layer is; anything else is left to the reference kernel. */
+static bool gemm_fits(const struct node *node)
+{
+    const struct value *bias = node_input(node, 2);
+    if (bias == node->epilogue.residual)
+        bias = NULL;
+    int64_t columns = node->outputs[0]->shape.dims[1];
+    if (node_float(node, "alpha", 1) != 1 || (bias && node_float(node, "beta", 1) != 1))
+        return false;
+    return !bias ||
+           (bias->known && bias->known->dtype == DTYPE_F32 &&
+            shape_count(&bias->known->shape) == (size_t)columns && bias->known->shape.rank >= 1 &&
+            bias->known->shape.dims[bias->known->shape.rank - 1] == columns);
+}
+
+static bool float_product(const struct node *node)
+{
+    const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
+    bool a_ok = a->dtype == DTYPE_F32 || a->dtype == DTYPE_BF16;
+    bool b_ok = b->known ? b->known->dtype == DTYPE_F32 : b->dtype == a->dtype;
+    return a_ok && b_ok && (y->dtype == DTYPE_F32 || y->dtype == DTYPE_BF16) &&
+           shape_count(&a->shape) && shape_count(&b->shape) && a->shape.rank >= 2 &&
+           b->shape.rank >= 2 && !a->known;
+}
+
+bool matmul_takes(const struct node *node)
+{
+    if (node->op != OP_GEMM && node->op != OP_MATMUL)
+        return false;
+    const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
+    return float_product(node) && (node->op != OP_GEMM || gemm_fits(node)) &&
+           (b->rank == 2 || b->rank == a->rank);
+}
+
+enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    if (!matmul_takes(node))
+        return STATUS_OK;
+    const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
+    const struct value *bias = node_input(node, 2);
+    if (bias == node->epilogue.residual)
+        bias = NULL;
+    struct operand src, weights, dst;
+    if (b->shape.rank == 2) {
+        src = flattened(&a->shape);
+        dst = flattened(&y->shape);
+    } else {
+        /* batched: equal ranks, batch dimensions equal or 1 */
+        src = operand_of(&a->shape);
+        dst = operand_of(&y->shape);
+    }
+    weights = operand_of(&b->shape);
+    if (node->op == OP_GEMM && node_int(node, "transA", 0))
+        transpose(&src);
+    if (node->op == OP_GEMM && node_int(node, "transB", 0))
+        transpose(&weights);
+
+    struct product_desc desc = {.weights_constant = b->known, .weights_input = 1};
+    dnnl_memory_desc_t any;
+    TRY(describe(&src, a->dtype, &desc.src, err));
+    TRY(describe(&dst, y->dtype, &desc.dst, err));
+    TRY(describe(&weights, b->known ? DTYPE_F32 : b->dtype, &desc.weights, err));
+    TRY(dnnl_check(dnnl_memory_desc_init_by_tag(&any, weights.rank, weights.dims,
+                                                dnnl_type(a->dtype), dnnl_format_tag_any),
+                   "matrix layout", err));
+    if (bias) {
+        struct operand row = {.rank = dst.rank};
+        for (int i = 0; i < dst.rank; i++)
+            row.dims[i] = i == dst.rank - 1 ? dst.dims[i] : 1;
+        row_major(&row);
+        desc.bias_constant = bias->known;
+        TRY(describe(&row, DTYPE_F32, &desc.bias, err));
+    }
+    dnnl_matmul_desc_t matmul;
+    TRY(dnnl_check(dnnl_matmul_desc_init(&matmul, &desc.src, b->known ? &any : &desc.weights,
+                                         bias ? &desc.bias : NULL, &desc.dst),
+                   node->name, err));
+    desc.op_desc = &matmul;
+    TRY(product_create(compile, &desc, ret, err));
+    if (*ret)
+        (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)src.dims[src.rank - 1];
+    return STATUS_OK;
+}

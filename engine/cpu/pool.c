@@ -1,0 +1,225 @@
+/* MaxPool, AveragePool and their global forms, channels-last: an output pixel is the maximum or sum
+ * of a few contiguous channel rows. */
+#include "engine/cpu/cpu.h"
+#include "engine/cpu/parallel.h"
+#include "engine/cpu/simd/simd.h"
+#include "engine/ops/families.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MOST_TAPS 256
+
+struct pool_step {
+    struct step step;
+    const struct simd_kernels *simd;
+    struct window window; /* padded to 2 spatial dimensions in front */
+    bool is_max, count_include_pad, global;
+    size_t images, channels;
+    uint32_t x, y;
+    enum dtype dtype;
+    const unsigned char *x_data;
+    unsigned char *y_data;
+};
+
+/* Rows of the window that lie inside the image, and how many positions the divisor counts. */
+static size_t clip(int64_t start, int64_t kernel, int64_t dilation, int64_t in, int64_t pad_end,
+                   int64_t *ret_first, int64_t *ret_counted)
+{
+    int64_t first = start < 0 ? (-start + dilation - 1) / dilation : 0;
+    int64_t beyond = start >= in ? 0 : (in - start + dilation - 1) / dilation;
+    int64_t last = beyond < kernel ? beyond : kernel;
+    int64_t padded = (in + pad_end - start + dilation - 1) / dilation;
+    *ret_first = first;
+    *ret_counted = padded < kernel ? padded : kernel; /* the overhang of ceil_mode never counts */
+    return last > first ? (size_t)(last - first) : 0;
+}
+
+static void reduce_taps(const struct pool_step *s, const void *const *taps, size_t count,
+                        float factor, void *y, size_t n)
+{
+    bool wide = s->dtype == DTYPE_F32;
+    if (s->is_max && !count) { /* a window wholly in the padding: its maximum is -inf */
+        for (size_t c = 0; c < n; c++)
+            if (wide)
+                ((float *)y)[c] = -INFINITY;
+            else
+                ((uint16_t *)y)[c] = 0xff80;
+    } else if (s->is_max && wide) {
+        s->simd->pool_max((const float *const *)taps, count, y, n);
+    } else if (s->is_max) {
+        s->simd->pool_max_bf16((const uint16_t *const *)taps, count, y, n);
+    } else if (wide) {
+        s->simd->pool_sum((const float *const *)taps, count, factor, y, n);
+    } else {
+        s->simd->pool_sum_bf16((const uint16_t *const *)taps, count, factor, y, n);
+    }
+}
+
+static void pool_pixel(const struct pool_step *s, size_t image, int64_t oy, int64_t ox)
+{
+    const struct window *w = &s->window;
+    const void *taps[MOST_TAPS];
+    int64_t y0 = oy * w->stride[0] - w->pad_begin[0], x0 = ox * w->stride[1] - w->pad_begin[1];
+    int64_t first_y, first_x, counted_y, counted_x;
+    size_t rows =
+        clip(y0, w->kernel[0], w->dilation[0], w->in[0], w->pad_end[0], &first_y, &counted_y);
+    size_t columns =
+        clip(x0, w->kernel[1], w->dilation[1], w->in[1], w->pad_end[1], &first_x, &counted_x);
+    size_t count = 0, row_bytes = s->channels * dtype_size(s->dtype);
+    for (size_t r = 0; r < rows; r++) {
+        int64_t y = y0 + (first_y + (int64_t)r) * w->dilation[0];
+        for (size_t c = 0; c < columns; c++) {
+            int64_t x = x0 + (first_x + (int64_t)c) * w->dilation[1];
+            size_t at = (image * (size_t)w->in[0] + (size_t)y) * (size_t)w->in[1] + (size_t)x;
+            taps[count++] = s->x_data + at * row_bytes;
+        }
+    }
+    size_t at = (image * (size_t)w->out[0] + (size_t)oy) * (size_t)w->out[1] + (size_t)ox;
+    int64_t divisor = s->count_include_pad ? counted_y * counted_x : (int64_t)count;
+    float factor = divisor > 0 ? 1.0f / (float)divisor : 0.0f;
+    reduce_taps(s, taps, count, factor, s->y_data + at * row_bytes, s->channels);
+}
+
+static void run_rows(void *context, size_t begin, size_t end)
+{
+    const struct pool_step *s = context;
+    for (size_t row = begin; row < end; row++)
+        for (int64_t ox = 0; ox < s->window.out[1]; ox++)
+            pool_pixel(s, row / (size_t)s->window.out[0], (int64_t)(row % (size_t)s->window.out[0]),
+                       ox);
+}
+
+/* Global: images times blocks of channels, all pixels of a block go by. */
+#define BLOCK 64
+
+/* All pixels of up to BLOCK channels: maximum, or mean. */
+static void global_block(const struct pool_step *s, const unsigned char *x, size_t pixels, size_t n,
+                         float *result)
+{
+    const float *taps[MOST_TAPS + 1];
+    const float *pixel = (const float *)(const void *)x;
+    for (size_t p = 0; p < pixels;) {
+        size_t count = 0;
+        if (p)
+            taps[count++] = result; /* what the earlier pixels came to */
+        while (count < MOST_TAPS && p < pixels)
+            taps[count++] = pixel + p++ * s->channels;
+        float factor = p == pixels ? 1.0f / (float)pixels : 1.0f;
+        if (s->is_max)
+            s->simd->pool_max(taps, count, result, n);
+        else
+            s->simd->pool_sum(taps, count, factor, result, n);
+    }
+}
+
+static void global_block_bf16(const struct pool_step *s, const unsigned char *x, size_t pixels,
+                              size_t n, float *result)
+{
+    const uint16_t *pixel = (const uint16_t *)(const void *)x;
+    float wide[BLOCK];
+    s->simd->widen_bf16(pixel, result, n);
+    for (size_t p = 1; p < pixels; p++) {
+        s->simd->widen_bf16(pixel + p * s->channels, wide, n);
+        s->simd->binary(s->is_max ? BINARY_MAX : BINARY_ADD, result, 1, wide, 1, result, n);
+    }
+    for (size_t c = 0; c < n && !s->is_max; c++)
+        result[c] /= (float)pixels;
+}
+
+static void run_global(void *context, size_t begin, size_t end)
+{
+    const struct pool_step *s = context;
+    size_t pixels = (size_t)(s->window.in[0] * s->window.in[1]);
+    size_t blocks = (s->channels + BLOCK - 1) / BLOCK;
+    for (size_t i = begin; i < end; i++) {
+        size_t image = i / blocks, c = i % blocks * BLOCK;
+        size_t n = s->channels - c < BLOCK ? s->channels - c : BLOCK;
+        const unsigned char *x =
+            s->x_data + (image * pixels * s->channels + c) * dtype_size(s->dtype);
+        float result[BLOCK];
+        if (s->dtype == DTYPE_F32)
+            global_block(s, x, pixels, n, result);
+        else
+            global_block_bf16(s, x, pixels, n, result);
+        size_t at = image * s->channels + c;
+        if (s->dtype == DTYPE_F32)
+            memcpy((float *)(void *)s->y_data + at, result, n * sizeof *result);
+        else
+            s->simd->narrow_bf16(result, (uint16_t *)(void *)s->y_data + at, n);
+    }
+}
+
+static enum status run(struct step *base, struct program *program, struct error *err)
+{
+    struct pool_step *s = (struct pool_step *)base;
+    (void)err;
+    s->x_data = program->data[s->x];
+    s->y_data = program->data[s->y];
+    int threads = program->backend->options.threads;
+    const struct window *w = &s->window;
+    if (s->global)
+        parallel_for(threads, s->images * ((s->channels + BLOCK - 1) / BLOCK),
+                     (size_t)(w->in[0] * w->in[1]) * BLOCK / 8, run_global, s);
+    else
+        parallel_for(threads, s->images * (size_t)w->out[0],
+                     (size_t)(w->out[1] * w->kernel[0] * w->kernel[1]) * s->channels / 8, run_rows,
+                     s);
+    return STATUS_OK;
+}
+
+enum status make_pool(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    bool global = node->op == OP_GLOBAL_AVERAGE_POOL || node->op == OP_GLOBAL_MAX_POOL;
+    bool is_max = node->op == OP_MAX_POOL || node->op == OP_GLOBAL_MAX_POOL;
+    if (!node->channels_last || (!global && node->op != OP_MAX_POOL && node->op != OP_AVERAGE_POOL))
+        return STATUS_OK;
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    int spatial = x->shape.rank - 2;
+    struct pool_step *step = step_create(compile, sizeof *step, run);
+    if (!step)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    *ret = &step->step;
+    struct window *w = &step->window;
+    *w = (struct window){.spatial = 2,
+                         .kernel = {1, 1},
+                         .stride = {1, 1},
+                         .dilation = {1, 1},
+                         .in = {1, 1},
+                         .out = {1, 1}};
+    if (global) {
+        for (int a = 0; a < spatial; a++)
+            w->in[1] *= x->shape.dims[1 + a];
+    } else {
+        size_t count;
+        const int64_t *kernel = node_ints(node, "kernel_shape", &count);
+        struct window own;
+        TRY(window_init(node, spatial, x->shape.dims + 1, kernel, &own, err));
+        for (int a = 0; a < spatial; a++) {
+            int to = 2 - spatial + a;
+            w->kernel[to] = own.kernel[a];
+            w->stride[to] = own.stride[a];
+            w->dilation[to] = own.dilation[a];
+            w->pad_begin[to] = own.pad_begin[a];
+            w->pad_end[to] = own.pad_end[a];
+            w->in[to] = own.in[a];
+            w->out[to] = own.out[a];
+        }
+    }
+    step->simd = simd();
+    step->step.kernel = step->simd->name;
+    step->global = global;
+    step->is_max = is_max;
+    step->count_include_pad = node_int(node, "count_include_pad", 0);
+    step->images = (size_t)x->shape.dims[0];
+    step->channels = (size_t)x->shape.dims[x->shape.rank - 1];
+    step->dtype = x->dtype;
+    step->x = x->index;
+    step->y = y->index;
+    step->step.bytes = dtype_size(x->dtype) * (shape_count(&x->shape) + shape_count(&y->shape));
+    step->step.flops =
+        (double)(global ? shape_count(&x->shape)
+                        : shape_count(&y->shape) * (size_t)(w->kernel[0] * w->kernel[1]));
+    return STATUS_OK;
+}

@@ -1,0 +1,152 @@
+#include "engine/cpu/product.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static enum status run(struct step *base, struct program *program, struct error *err)
+{
+    struct product_step *step = (struct product_step *)base;
+    void *dst = program->data[step->dst_value];
+    if (step->copy_residual)
+        memcpy(dst, program->data[step->residual_value], step->residual_bytes);
+    dnnl_memory_set_data_handle(step->src, program->data[step->src_value]);
+    dnnl_memory_set_data_handle(step->dst, dst);
+    if (step->weights_are_values)
+        dnnl_memory_set_data_handle(step->weights, program->data[step->weights_value]);
+    dnnl_exec_arg_t args[5] = {
+        {DNNL_ARG_SRC, step->src}, {DNNL_ARG_WEIGHTS, step->weights}, {DNNL_ARG_DST, step->dst}};
+    int count = 3;
+    if (step->bias)
+        args[count++] = (dnnl_exec_arg_t){DNNL_ARG_BIAS, step->bias};
+    if (step->scratchpad) {
+        dnnl_memory_set_data_handle(step->scratchpad, program->scratch);
+        args[count++] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, step->scratchpad};
+    }
+    return dnnl_check(
+        dnnl_primitive_execute(step->primitive, program->backend->stream, count, args), base->name,
+        err);
+}
+
+static void product_free(struct step *base)
+{
+    struct product_step *step = (struct product_step *)base;
+    dnnl_primitive_destroy(step->primitive);
+    dnnl_memory_destroy(step->src);
+    dnnl_memory_destroy(step->weights);
+    dnnl_memory_destroy(step->bias);
+    dnnl_memory_destroy(step->dst);
+    dnnl_memory_destroy(step->scratchpad);
+}
+
+static enum status make_memory(dnnl_engine_t engine, const dnnl_memory_desc_t *desc, void *data,
+                               dnnl_memory_t *ret, struct error *err)
+{
+    return dnnl_check(dnnl_memory_create(ret, desc, engine, data ? data : DNNL_MEMORY_NONE),
+                      "memory", err);
+}
+
+static enum status make_attr(const struct node *node, dnnl_primitive_attr_t *ret, struct error *err)
+{
+    dnnl_post_ops_t ops = NULL;
+    TRY(dnnl_check(dnnl_primitive_attr_create(ret), "attributes", err));
+    TRY(dnnl_check(dnnl_primitive_attr_set_scratchpad_mode(*ret, dnnl_scratchpad_mode_user),
+                   "attributes", err));
+    TRY(dnnl_check(dnnl_post_ops_create(&ops), "post-ops", err));
+    enum status status = STATUS_OK;
+    if (node->epilogue.residual)
+        status = dnnl_check(dnnl_post_ops_append_sum(ops, 1.0f), "residual", err);
+    if (status == STATUS_OK && !dnnl_append_activation(ops, &node->epilogue))
+        status = error_set(err, STATUS_UNSUPPORTED, "oneDNN: activation %d",
+                           (int)node->epilogue.activation);
+    if (status == STATUS_OK)
+        status = dnnl_check(dnnl_primitive_attr_set_post_ops(*ret, ops), "post-ops", err);
+    dnnl_post_ops_destroy(ops);
+    return status;
+}
+
+static enum status fill(const struct compile *compile, const struct product_desc *desc,
+                        const_dnnl_primitive_desc_t primitive, struct product_step *step,
+                        struct error *err)
+{
+    struct backend *backend = compile->backend;
+    struct program *program = compile->program;
+    const struct node *node = compile->node;
+    const dnnl_memory_desc_t *weights =
+        dnnl_primitive_desc_query_md(primitive, dnnl_query_weights_md, 0);
+    const dnnl_memory_desc_t *scratchpad =
+        dnnl_primitive_desc_query_md(primitive, dnnl_query_scratchpad_md, 0);
+    void *packed = NULL, *bias = NULL;
+    if (desc->weights_constant)
+        TRY(weights_get(backend, desc->weights_constant, &desc->weights, weights, &packed, err));
+    step->weights_are_values = !desc->weights_constant;
+    TRY(make_memory(backend->engine, weights, packed, &step->weights, err));
+    TRY(make_memory(backend->engine, &desc->src, NULL, &step->src, err));
+    TRY(make_memory(backend->engine, &desc->dst, NULL, &step->dst, err));
+    if (desc->bias_constant) {
+        TRY(weights_get(backend, desc->bias_constant, &desc->bias, &desc->bias, &bias, err));
+        TRY(make_memory(backend->engine, &desc->bias, bias, &step->bias, err));
+    }
+    step->step.scratch = dnnl_memory_desc_get_size(scratchpad);
+    if (step->step.scratch)
+        TRY(make_memory(backend->engine, scratchpad, NULL, &step->scratchpad, err));
+    step->src_value = node->inputs[0]->index;
+    step->weights_value = node->inputs[desc->weights_input]->index;
+    step->dst_value = node->outputs[0]->index;
+    step->step.bytes = dnnl_memory_desc_get_size(&desc->src) +
+                       dnnl_memory_desc_get_size(&desc->dst) + dnnl_memory_desc_get_size(weights);
+    const struct value *residual = node->epilogue.residual;
+    if (residual) {
+        const struct place *from = &program->plan.places[residual->index];
+        const struct place *to = &program->plan.places[step->dst_value];
+        step->residual_value = residual->index;
+        step->residual_bytes = shape_count(&residual->shape) * dtype_size(residual->dtype);
+        step->copy_residual = from->kind != PLACE_ARENA || from->offset != to->offset;
+        step->step.bytes += step->residual_bytes;
+    }
+    return STATUS_OK;
+}
+
+enum status product_create(const struct compile *compile, const struct product_desc *desc,
+                           struct step **ret, struct error *err)
+{
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_t primitive = NULL;
+    struct product_step *step = NULL;
+    enum status status = make_attr(compile->node, &attr, err);
+    if (status != STATUS_OK)
+        goto out;
+    if (dnnl_primitive_desc_create(&primitive, desc->op_desc, attr, compile->backend->engine,
+                                   NULL) != dnnl_success)
+        goto out; /* not for oneDNN: the reference kernel takes it */
+    const char *implementation = NULL;
+    dnnl_primitive_desc_query(primitive, dnnl_query_impl_info_str, 0, (void *)&implementation);
+    step = step_create(compile, sizeof *step, run);
+    if (!step) {
+        status = error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        goto out;
+    }
+    step->step.free = product_free;
+    step->step.packs_constants = true;
+    status =
+        dnnl_check(dnnl_primitive_create(&step->primitive, primitive), compile->node->name, err);
+    if (status == STATUS_OK)
+        status = fill(compile, desc, primitive, step, err);
+    if (status == STATUS_OK) {
+        const_dnnl_primitive_desc_t kept = NULL;
+        dnnl_primitive_get_primitive_desc(step->primitive, &kept);
+        if (kept && dnnl_primitive_desc_query(kept, dnnl_query_impl_info_str, 0,
+                                              (void *)&implementation) == dnnl_success)
+            step->step.kernel = implementation;
+        *ret = &step->step;
+        step = NULL;
+    }
+out:
+    if (step) {
+        product_free(&step->step);
+        free((void *)(uintptr_t)step->step.name);
+        free(step);
+    }
+    dnnl_primitive_desc_destroy(primitive);
+    dnnl_primitive_attr_destroy(attr);
+    return status;
+}

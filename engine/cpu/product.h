@@ -1,0 +1,30 @@
+/* Private to engine/cpu/: what the oneDNN steps for Conv, Gemm and MatMul share. */
+#pragma once
+
+#include "engine/cpu/cpu.h"
+
+/* dst = activation(src * weights + bias [+ what dst holds]) as one oneDNN primitive. */
+struct product_step {
+    struct step step;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t src, weights, bias, dst, scratchpad;
+    uint32_t src_value, weights_value, dst_value, residual_value;
+    bool weights_are_values; /* a MatMul of two activations */
+    bool copy_residual;      /* the residual does not lie in dst already */
+    size_t residual_bytes;
+};
+
+struct product_desc {
+    const void *op_desc; /* dnnl_convolution_desc_t … */
+    dnnl_memory_desc_t src, dst;
+    struct tensor *weights_constant; /* NULL: an activation, laid out as `weights` says */
+    dnnl_memory_desc_t weights;      /* as the constant lies in memory */
+    struct tensor *bias_constant;    /* float32 vector; NULL: none */
+    dnnl_memory_desc_t bias;
+    size_t weights_input; /* index in node->inputs */
+};
+
+/* Builds the primitive with the node's epilogue, packs weights, fills the step. *ret stays NULL
+ * when oneDNN has no fast implementation for it. */
+enum status product_create(const struct compile *compile, const struct product_desc *desc,
+                           struct step **ret, struct error *err) MUST_USE;

@@ -1,0 +1,142 @@
+/* Packed weights: each constant is brought into the layout its primitive likes, once.
+ *
+ * Programs for several batch sizes come from clones of one graph, which share constants by
+ * reference, and oneDNN mostly asks for the same layout whatever the batch size; so most weights
+ * exist once. Constants that were made separately for each clone (a folded Reshape) are recognised
+ * by their contents. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/cpu/cpu.h"
+
+struct weight {
+    struct weight *next;
+    struct tensor *constant;
+    uint64_t hash; /* of the contents */
+    dnnl_memory_desc_t given, wanted;
+    void *data; /* packed, or the constant's own bytes */
+    bool owned;
+};
+
+/* FNV-1a over 8-byte words: quick, and compared bytes decide. */
+static uint64_t hash_bytes(const void *data, size_t size)
+{
+    const unsigned char *p = data;
+    uint64_t hash = 0xcbf29ce484222325u, word;
+    for (; size >= 8; size -= 8, p += 8) {
+        memcpy(&word, p, 8);
+        hash = (hash ^ word) * 0x100000001b3u;
+        hash ^= hash >> 29;
+    }
+    while (size--)
+        hash = (hash ^ *p++) * 0x100000001b3u;
+    return hash;
+}
+
+static bool same_contents(const struct tensor *a, const struct tensor *b)
+{
+    return a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
+}
+
+static struct weight *find(struct backend *backend, const struct tensor *constant, uint64_t hash,
+                           const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted)
+{
+    for (struct weight *w = backend->weights; w; w = w->next)
+        if (w->constant &&
+            (w->constant == constant ||
+             (w->hash == hash && same_contents(w->constant, constant))) &&
+            dnnl_memory_desc_equal(&w->given, given) && dnnl_memory_desc_equal(&w->wanted, wanted))
+            return w;
+    return NULL;
+}
+
+static enum status reorder(struct backend *backend, void *from, const dnnl_memory_desc_t *given,
+                           void *to, const dnnl_memory_desc_t *wanted, struct error *err)
+{
+    dnnl_memory_t src = NULL, dst = NULL;
+    dnnl_primitive_desc_t desc = NULL;
+    dnnl_primitive_t primitive = NULL;
+    enum status status =
+        dnnl_check(dnnl_memory_create(&src, given, backend->engine, from), "memory", err);
+    if (status == STATUS_OK)
+        status = dnnl_check(dnnl_memory_create(&dst, wanted, backend->engine, to), "memory", err);
+    if (status == STATUS_OK)
+        status = dnnl_check(dnnl_reorder_primitive_desc_create(&desc, given, backend->engine,
+                                                               wanted, backend->engine, NULL),
+                            "weight reorder", err);
+    if (status == STATUS_OK)
+        status = dnnl_check(dnnl_primitive_create(&primitive, desc), "weight reorder", err);
+    if (status == STATUS_OK) {
+        dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, src}, {DNNL_ARG_TO, dst}};
+        status = dnnl_check(dnnl_primitive_execute(primitive, backend->stream, 2, args),
+                            "weight reorder", err);
+    }
+    dnnl_primitive_destroy(primitive);
+    dnnl_primitive_desc_destroy(desc);
+    dnnl_memory_destroy(src);
+    dnnl_memory_destroy(dst);
+    return status;
+}
+
+enum status weights_get(struct backend *backend, struct tensor *constant,
+                        const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted,
+                        void **ret_data, struct error *err)
+{
+    uint64_t hash = hash_bytes(constant->data, constant->bytes);
+    struct weight *weight = find(backend, constant, hash, given, wanted);
+    if (weight) {
+        *ret_data = weight->data;
+        return STATUS_OK;
+    }
+    size_t bytes = dnnl_memory_desc_get_size(wanted);
+    weight = calloc(1, sizeof *weight);
+    if (!weight)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+    weight->given = *given;
+    weight->wanted = *wanted;
+    weight->hash = hash;
+    if (dnnl_memory_desc_equal(given, wanted)) {
+        weight->data = constant->data;
+    } else {
+        weight->data = aligned_alloc(TENSOR_ALIGN, size_align(bytes ? bytes : 1, TENSOR_ALIGN));
+        enum status status =
+            weight->data ? reorder(backend, constant->data, given, weight->data, wanted, err)
+                         : error_set(err, STATUS_NO_MEMORY,
+                                     "out of memory: %zu bytes of packed weights", bytes);
+        if (status != STATUS_OK) {
+            free(weight->data);
+            free(weight);
+            return status;
+        }
+        weight->owned = true;
+    }
+    weight->constant = tensor_ref(constant);
+    weight->next = backend->weights;
+    backend->weights = weight;
+    backend->weight_bytes += bytes;
+    *ret_data = weight->data;
+    return STATUS_OK;
+}
+
+void weights_seal(struct backend *backend)
+{
+    for (struct weight *w = backend->weights; w; w = w->next) {
+        if (!w->owned)
+            continue;
+        tensor_unref(w->constant);
+        w->constant = NULL;
+    }
+}
+
+void weights_free(struct backend *backend)
+{
+    for (struct weight *w = backend->weights, *next; w; w = next) {
+        next = w->next;
+        if (w->owned)
+            free(w->data);
+        tensor_unref(w->constant);
+        free(w);
+    }
+    backend->weights = NULL;
+}

@@ -1,0 +1,152 @@
+/* Activations in bfloat16 where the backend computes in it.
+ *
+ * The graph's own inputs and outputs keep their dtype; sums inside products are float32 in the
+ * backend. A value's dtype is decided by the node that makes it; where a reader wants the other
+ * one, a Cast stands between, once per value. */
+#include "engine/optimize/passes.h"
+
+struct narrow {
+    struct graph *graph;
+    enum bf16_support (*support)(const struct node *node);
+    struct value **narrowed, **widened; /* by value->index: the value's Cast, when there is one */
+    size_t value_count;
+    bool *is_output;
+};
+
+static bool is_activation(const struct value *value)
+{
+    return value && !value->known && (value->dtype == DTYPE_F32 || value->dtype == DTYPE_BF16);
+}
+
+static enum status cast_value(struct narrow *narrow, size_t *at, struct value *from, enum dtype to,
+                              struct value **ret, struct error *err)
+{
+    struct value **cache = to == DTYPE_BF16 ? narrow->narrowed : narrow->widened;
+    if (from->index < narrow->value_count && cache[from->index]) {
+        *ret = cache[from->index];
+        return STATUS_OK;
+    }
+    struct graph *graph = narrow->graph;
+    struct node *cast = edit_insert_node(graph, (*at)++, OP_CAST, "bf16", 1, 1);
+    struct value *value = graph_add_value(graph, "", to, &from->shape);
+    if (!cast || !value || !node_set_int(graph, cast, "to", to))
+        return edit_no_memory(err);
+    cast->opset = 13;
+    cast->inputs[0] = from;
+    node_set_output(cast, 0, value);
+    if (from->index < narrow->value_count)
+        cache[from->index] = value;
+    *ret = value;
+    return STATUS_OK;
+}
+
+/* Constants that an elementwise operator or Concat reads beside bfloat16 activations. */
+static enum status narrow_constant(struct narrow *narrow, struct value *from, struct value **ret,
+                                   struct error *err)
+{
+    struct tensor *tensor;
+    TRY(tensor_create(narrow->graph->budget, DTYPE_BF16, &from->known->shape, &tensor, err));
+    const float *wide = from->known->data;
+    uint16_t *bits = tensor->data;
+    size_t count = shape_count(&tensor->shape);
+    for (size_t i = 0; i < count; i++)
+        bits[i] = float_to_bfloat16(wide[i]);
+    *ret = graph_add_constant(narrow->graph, "", tensor);
+    tensor_unref(tensor);
+    return *ret ? STATUS_OK : edit_no_memory(err);
+}
+
+/* Which operands of a BF16_SAME node are float32 parameters that stay float32. */
+static bool keeps_f32(const struct node *node, size_t i)
+{
+    return i > 0 && (node->op == OP_SCALE_SHIFT || node->op == OP_LAYER_NORMALIZATION);
+}
+
+static enum status convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
+                                  enum bf16_support support, struct error *err)
+{
+    for (size_t i = 0; i < node->input_count; i++) {
+        struct value *value = node->inputs[i];
+        bool residual = value && value == node->epilogue.residual && i == node->input_count - 1;
+        enum dtype wanted = support == BF16_NO ? DTYPE_F32 : DTYPE_BF16;
+        if (residual) /* added to the result where it lies: the same dtype */
+            wanted = node->outputs[0]->dtype;
+        if (is_activation(value) && value->dtype != wanted)
+            TRY(cast_value(narrow, at, value, wanted, &node->inputs[i], err));
+        else if (value && value->known && value->known->dtype == DTYPE_F32 &&
+                 support == BF16_SAME && !keeps_f32(node, i))
+            TRY(narrow_constant(narrow, value, &node->inputs[i], err));
+        if (residual)
+            node->epilogue.residual = node->inputs[i];
+    }
+    return STATUS_OK;
+}
+
+/* The backend answers for a node as it was before this pass: all activations float32. */
+static enum bf16_support ask_backend(const struct narrow *narrow, const struct node *node)
+{
+    enum { MOST = 64 };
+    bool was_narrow[MOST];
+    if (node->input_count > MOST)
+        return BF16_NO;
+    for (size_t i = 0; i < node->input_count; i++) {
+        was_narrow[i] = node->inputs[i] && node->inputs[i]->dtype == DTYPE_BF16;
+        if (was_narrow[i])
+            node->inputs[i]->dtype = DTYPE_F32;
+    }
+    enum bf16_support support = narrow->support(node);
+    for (size_t i = 0; i < node->input_count; i++)
+        if (was_narrow[i])
+            node->inputs[i]->dtype = DTYPE_BF16;
+    return support;
+}
+
+/* A node all of whose activations must be alike cannot make a float32 output of the graph from
+ * bfloat16 operands; it stays float32. */
+static enum bf16_support support_of(const struct narrow *narrow, const struct node *node)
+{
+    bool any = false;
+    for (size_t i = 0; i < node->input_count; i++)
+        any = any || is_activation(node->inputs[i]);
+    for (size_t o = 0; o < node->output_count; o++)
+        if (node->outputs[o] && node->outputs[o]->dtype != DTYPE_F32)
+            return BF16_NO;
+    enum bf16_support support = any ? ask_backend(narrow, node) : BF16_NO;
+    for (size_t o = 0; o < node->output_count && support == BF16_SAME; o++)
+        if (node->outputs[o] && narrow->is_output[node->outputs[o]->index])
+            return BF16_NO;
+    return support;
+}
+
+static enum status walk(struct narrow *narrow, struct error *err)
+{
+    struct graph *graph = narrow->graph;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        struct node *node = graph->nodes[n];
+        enum bf16_support support = support_of(narrow, node);
+        for (size_t o = 0; o < node->output_count && support != BF16_NO; o++)
+            if (node->outputs[o] && !narrow->is_output[node->outputs[o]->index])
+                node->outputs[o]->dtype = DTYPE_BF16;
+        bool floats = support != BF16_NO;
+        for (size_t i = 0; i < node->input_count; i++)
+            floats = floats || (node->inputs[i] && node->inputs[i]->dtype == DTYPE_BF16);
+        if (floats)
+            TRY(convert_inputs(narrow, &n, node, support, err));
+    }
+    return STATUS_OK;
+}
+
+enum status pass_bf16(struct graph *graph, enum bf16_support (*support)(const struct node *node),
+                      struct error *err)
+{
+    struct narrow narrow = {.graph = graph, .support = support, .value_count = graph->value_count};
+    narrow.narrowed = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
+    narrow.widened = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
+    narrow.is_output = arena_alloc(graph->arena, graph->value_count, sizeof *narrow.is_output);
+    if (!narrow.narrowed || !narrow.widened || !narrow.is_output)
+        return edit_no_memory(err);
+    for (size_t i = 0; i < graph->output_count; i++)
+        narrow.is_output[graph->outputs[i]->index] = true;
+    TRY(walk(&narrow, err));
+    return edit_sweep(graph, err);
+}

@@ -1,0 +1,53 @@
+/* The optimizer: rewrites a graph so that a backend has less to do. Every pass keeps the meaning of
+ * the graph (tests run each model with and without).
+ *
+ *     import ─▶ optimize_weights ─▶ clone per batch size ─▶ optimize_specialise ─▶ optimize_kernels
+ *               once: f16 → f32,      concrete input shapes:   fuse epilogues, channels-last,
+ *               fold, BN into Conv    infer, fold shape math   bf16
+ *
+ * All functions change the graph they are given, which must belong to the caller alone. Sources for
+ * the patterns: what torch.onnx, tf2onnx and the model zoo emit (issue notes, onnx-cases OPS.md).
+ */
+#pragma once
+
+#include "engine/graph.h"
+
+/* How a backend runs a node on bfloat16 activations. */
+enum bf16_support {
+    BF16_NO,      /* float32 only */
+    BF16_SAME,    /* all activations bfloat16, results too */
+    BF16_PRODUCT, /* activations bfloat16, float32 sums; the result is bfloat16 or float32 */
+};
+
+struct optimize_options {
+    bool fuse;          /* fold activations, residuals, BatchNormalization into their producers */
+    bool channels_last; /* give image operators [N, spatial…, C] operands */
+    /* May the backend run this node (a Conv, pool …) channels-last? NULL: no. */
+    bool (*takes_channels_last)(const struct node *node);
+    /* Keep activations in bfloat16 where the backend supports it; NULL: nowhere. */
+    enum bf16_support (*bf16)(const struct node *node);
+};
+
+/* Shape-independent rewrites, once per session: constants folded, Identity and Dropout removed,
+ * float16 promoted to float32 (a CPU computes in float32 whatever the file stores; outputs keep
+ * their declared dtype through a Cast), BatchNormalization and per-channel scales folded into Conv
+ * weights. Errors: STATUS_NO_MEMORY, STATUS_MODEL / STATUS_SHAPE from folding. */
+enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
+
+/* Gives graph->inputs[i] the shape shapes[i] (wholly known), infers every shape that follows, folds
+ * what becomes constant (Shape → Gather → Concat → Reshape …). Values whose shape depends on data
+ * stay SHAPE_NONE. */
+enum status optimize_specialise(struct graph *graph, const struct shape *shapes,
+                                struct error *err) MUST_USE;
+
+/* Moves every node that is data-dependent (an operand or result without a known shape) into a new
+ * graph: *ret_tail, NULL when there is none. The tail's inputs are values of `graph` that were made
+ * its additional outputs, in order, behind the outputs that stayed; *ret_output_of[i] says for
+ * original output i where it is now: >= 0 an output of graph, < 0 the tail's output -1 - x.
+ * Both arrays are in graph's arena. */
+enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **ret_output_of,
+                           struct error *err) MUST_USE;
+
+/* Shape-dependent rewrites for a backend; every shape in the graph must be known. */
+enum status optimize_kernels(struct graph *graph, const struct optimize_options *options,
+                             struct error *err) MUST_USE;

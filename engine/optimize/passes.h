@@ -1,0 +1,22 @@
+/* Private to engine/optimize/: the passes that optimize_kernels() runs, in this order. All need
+ * known shapes; none re-infers them. */
+#pragma once
+
+#include "engine/optimize/edit.h"
+
+/* Patterns that exporters write out in primitives become one operator: Sigmoid·Mul → Silu,
+ * HardSwish, GELU (erf), LayerNormalization; BatchNormalization that no Conv absorbs → ScaleShift;
+ * Pad in front of a Conv becomes its pads. */
+enum status pass_patterns(struct edit *edit, struct error *err) MUST_USE;
+
+/* Bias, residual Add and activation become the epilogue of Conv, ConvTranspose, Gemm, MatMul;
+ * activation that of Add and ScaleShift. */
+enum status pass_epilogues(struct edit *edit, struct error *err) MUST_USE;
+
+/* Channels-last operands for image operators, see layout.c. */
+enum status pass_layout(struct graph *graph, const struct optimize_options *options,
+                        struct error *err) MUST_USE;
+
+/* Activations in bfloat16, with Casts where a node or a graph output wants float32. */
+enum status pass_bf16(struct graph *graph, enum bf16_support (*support)(const struct node *node),
+                      struct error *err) MUST_USE;

@@ -1,0 +1,354 @@
+/* Patterns that exporters write out in primitives, recognised from their last node upwards. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/optimize/passes.h"
+
+/* The node that makes operand i of `node`, when it has operator `op`. */
+static struct node *made_by(const struct node *node, size_t i, enum op op)
+{
+    const struct value *value = node_input(node, i);
+    return value && value->producer && value->producer->op == op ? value->producer : NULL;
+}
+
+static bool near(float a, float b)
+{
+    return fabsf(a - b) <= 1e-4f * fabsf(b);
+}
+
+static bool scalar_is(const struct value *value, float expected)
+{
+    float v;
+    return edit_scalar(value, &v) && near(v, expected);
+}
+
+/* For a two-operand node: the operand that is not `i`. */
+static struct value *other(const struct node *node, size_t i)
+{
+    return node->inputs[1 - i];
+}
+
+/* Turns `node` into a one-input operator of x. */
+static void become_unary(struct node *node, enum op op, int opset, struct value *x)
+{
+    node->op = op;
+    node->opset = opset;
+    node->inputs[0] = x;
+    node->input_count = 1;
+    node->attr_count = 0;
+}
+
+static bool set_float(struct graph *graph, struct node *node, const char *name, float value)
+{
+    if (!node_set_int(graph, node, name, 0))
+        return false;
+    for (size_t i = 0; i < node->attr_count; i++) {
+        if (strcmp(node->attrs[i].name, name) != 0)
+            continue;
+        struct attr *attrs = arena_alloc(graph->arena, node->attr_count, sizeof *attrs);
+        if (!attrs)
+            return false;
+        memcpy(attrs, node->attrs, node->attr_count * sizeof *attrs);
+        attrs[i].kind = ATTR_FLOAT;
+        attrs[i].f = value;
+        node->attrs = attrs;
+    }
+    return true;
+}
+
+/* Clip(x + 3, 0, 6): returns x. */
+static struct value *relu6_of_plus_3(const struct value *value)
+{
+    const struct node *clip = value ? value->producer : NULL;
+    if (!clip || clip->op != OP_CLIP)
+        return NULL;
+    float low, high;
+    if (clip->opset < 11) {
+        low = node_float(clip, "min", -INFINITY);
+        high = node_float(clip, "max", INFINITY);
+    } else if (!edit_scalar(node_input(clip, 1), &low) ||
+               !edit_scalar(node_input(clip, 2), &high)) {
+        return NULL;
+    }
+    const struct node *add = made_by(clip, 0, OP_ADD);
+    if (!add || low != 0 || high != 6)
+        return NULL;
+    for (size_t i = 0; i < 2; i++)
+        if (scalar_is(add->inputs[i], 3))
+            return other(add, i);
+    return NULL;
+}
+
+/* Is `node` v / 6 or v * (1/6)? Returns v. */
+static struct value *sixth_of(const struct node *node)
+{
+    if (node->op == OP_DIV && scalar_is(node->inputs[1], 6))
+        return node->inputs[0];
+    for (size_t i = 0; node->op == OP_MUL && i < 2; i++)
+        if (scalar_is(node->inputs[i], 1.0f / 6))
+            return other(node, i);
+    return NULL;
+}
+
+static bool match_hard(struct graph *graph, struct node *node)
+{
+    struct value *v = sixth_of(node);
+    if (!v)
+        return false;
+    struct value *x = relu6_of_plus_3(v);
+    if (x) {
+        become_unary(node, OP_HARD_SIGMOID, 6, x);
+        return set_float(graph, node, "alpha", 1.0f / 6) && set_float(graph, node, "beta", 0.5f);
+    }
+    const struct node *mul = v->producer;
+    for (size_t i = 0; mul && mul->op == OP_MUL && i < 2; i++) {
+        if (relu6_of_plus_3(mul->inputs[i]) != other(mul, i))
+            continue;
+        become_unary(node, OP_HARD_SWISH, 14, other(mul, i));
+        return true;
+    }
+    return false;
+}
+
+/* x * sigmoid(x), x * hard_sigmoid(x). */
+static bool match_gate(struct node *node)
+{
+    for (size_t i = 0; node->op == OP_MUL && i < 2; i++) {
+        const struct node *gate = made_by(node, i, OP_SIGMOID);
+        if (gate && gate->inputs[0] == other(node, i)) {
+            become_unary(node, OP_SILU, 1, other(node, i));
+            return true;
+        }
+        gate = made_by(node, i, OP_HARD_SIGMOID);
+        if (gate && gate->inputs[0] == other(node, i) &&
+            near(node_float(gate, "alpha", 0.2f), 1.0f / 6) &&
+            near(node_float(gate, "beta", 0.5f), 0.5f)) {
+            become_unary(node, OP_HARD_SWISH, 14, other(node, i));
+            return true;
+        }
+    }
+    return false;
+}
+
+/* 1 + erf(x / sqrt 2): returns x. */
+static struct value *one_plus_erf(const struct value *value)
+{
+    const struct node *add = value->producer;
+    for (size_t i = 0; add && add->op == OP_ADD && i < 2; i++) {
+        const struct node *erf = made_by(add, i, OP_ERF);
+        if (!erf || !scalar_is(other(add, i), 1))
+            continue;
+        const struct node *scaled = erf->inputs[0]->producer;
+        if (!scaled)
+            return NULL;
+        if (scaled->op == OP_DIV && scalar_is(scaled->inputs[1], sqrtf(2)))
+            return scaled->inputs[0];
+        for (size_t k = 0; scaled->op == OP_MUL && k < 2; k++)
+            if (scalar_is(scaled->inputs[k], sqrtf(0.5f)))
+                return other(scaled, k);
+    }
+    return NULL;
+}
+
+/* GELU: the product of x, 1 + erf(x / sqrt 2) and 0.5, in any grouping. */
+static bool match_gelu(struct node *node)
+{
+    if (node->op != OP_MUL)
+        return false;
+    struct value *factors[3];
+    for (size_t i = 0; i < 2; i++) {
+        const struct node *inner = made_by(node, i, OP_MUL);
+        if (!inner)
+            continue;
+        factors[0] = other(node, i);
+        factors[1] = inner->inputs[0];
+        factors[2] = inner->inputs[1];
+        for (size_t a = 0; a < 3; a++) {
+            struct value *x = one_plus_erf(factors[a]);
+            struct value *b = factors[(a + 1) % 3], *c = factors[(a + 2) % 3];
+            if (x && ((b == x && scalar_is(c, 0.5f)) || (c == x && scalar_is(b, 0.5f)))) {
+                become_unary(node, OP_GELU, 20, x);
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Is `node` a mean over the last axis only, keeping it? */
+static bool is_last_axis_mean(const struct node *node)
+{
+    if (!node || node->op != OP_REDUCE_MEAN || !node_int(node, "keepdims", 1))
+        return false;
+    int rank = node->inputs[0]->shape.rank;
+    size_t count;
+    const int64_t *axes = node_ints(node, "axes", &count);
+    const struct value *input = node_input(node, 1);
+    int64_t axis;
+    if (axes && count == 1)
+        axis = axes[0];
+    else if (input && input->known && shape_count(&input->known->shape) == 1)
+        axis = tensor_int(input->known, 0);
+    else
+        return false;
+    return axis == -1 || axis == rank - 1;
+}
+
+/* A float32 constant vector over the last dimension of `like`. */
+static bool is_last_vector(const struct value *value, const struct shape *like)
+{
+    return value && value->known && value->known->dtype == DTYPE_F32 && like->rank > 0 &&
+           value->known->shape.rank >= 1 &&
+           shape_count(&value->known->shape) == (size_t)like->dims[like->rank - 1] &&
+           value->known->shape.dims[value->known->shape.rank - 1] == like->dims[like->rank - 1];
+}
+
+/* LayerNormalization before opset 17:
+ *   d = x - mean(x);  y = d / sqrt(mean(d ^ 2) + epsilon) [* scale [+ bias]]
+ * matched at the last of Div, Mul, Add that is there. */
+static bool match_layer_norm(struct edit *edit, struct node *node)
+{
+    struct value *scale = NULL, *bias = NULL;
+    const struct node *at = node;
+    if (at->op == OP_ADD) {
+        size_t i = made_by(at, 0, OP_MUL) ? 0 : 1;
+        const struct node *mul = made_by(at, i, OP_MUL);
+        if (!mul || !is_last_vector(other(at, i), &at->outputs[0]->shape) ||
+            !edit_single_reader(edit, mul->outputs[0]))
+            return false;
+        bias = other(at, i);
+        at = mul;
+    }
+    if (at->op != OP_MUL)
+        return false;
+    size_t i = made_by(at, 0, OP_DIV) ? 0 : 1;
+    const struct node *div = made_by(at, i, OP_DIV);
+    if (!div || !is_last_vector(other(at, i), &at->outputs[0]->shape))
+        return false;
+    scale = other(at, i);
+    const struct node *sub = made_by(div, 0, OP_SUB), *root = made_by(div, 1, OP_SQRT);
+    const struct node *plus = root ? made_by(root, 0, OP_ADD) : NULL;
+    if (!sub || !plus || !is_last_axis_mean(sub->inputs[1]->producer) ||
+        sub->inputs[1]->producer->inputs[0] != sub->inputs[0])
+        return false;
+    size_t m = made_by(plus, 0, OP_REDUCE_MEAN) ? 0 : 1;
+    const struct node *variance = made_by(plus, m, OP_REDUCE_MEAN);
+    float epsilon;
+    if (!variance || !is_last_axis_mean(variance) || !edit_scalar(other(plus, m), &epsilon))
+        return false;
+    const struct node *square = variance->inputs[0]->producer;
+    if (!square || square->inputs[0] != sub->outputs[0] ||
+        !((square->op == OP_POW && scalar_is(square->inputs[1], 2)) ||
+          (square->op == OP_MUL && square->inputs[1] == square->inputs[0])))
+        return false;
+    struct graph *graph = edit->graph;
+    struct value **inputs = arena_alloc(graph->arena, 3, sizeof *inputs);
+    if (!inputs)
+        return false;
+    inputs[0] = sub->inputs[0];
+    inputs[1] = scale;
+    inputs[2] = bias;
+    node->op = OP_LAYER_NORMALIZATION;
+    node->opset = 17;
+    node->inputs = inputs;
+    node->input_count = bias ? 3 : 2;
+    node->attr_count = 0;
+    return node_set_int(graph, node, "axis", -1) && set_float(graph, node, "epsilon", epsilon);
+}
+
+/* BatchNormalization with constant statistics: y = x * scale + shift per channel. */
+static enum status match_batch_norm(struct graph *graph, struct node *node, struct error *err)
+{
+    if (node->op != OP_BATCH_NORMALIZATION || node->output_count > 1 ||
+        node->inputs[0]->shape.rank < 2 || node_int(node, "training_mode", 0))
+        return STATUS_OK;
+    for (size_t i = 1; i <= 4; i++)
+        if (!node->inputs[i] || !node->inputs[i]->known ||
+            node->inputs[i]->known->dtype != DTYPE_F32 || node->inputs[i]->known->shape.rank != 1)
+            return STATUS_OK;
+    const struct shape *shape = &node->inputs[1]->known->shape;
+    struct value *scale, *shift;
+    TRY(edit_constant_f32(graph, "", shape, node->inputs[1]->known->data, &scale, err));
+    TRY(edit_constant_f32(graph, "", shape, node->inputs[2]->known->data, &shift, err));
+    float *s = scale->known->data, *b = shift->known->data;
+    const float *mean = node->inputs[3]->known->data, *variance = node->inputs[4]->known->data;
+    double epsilon = node_float(node, "epsilon", 1e-5f);
+    for (int64_t c = 0; c < shape->dims[0]; c++) {
+        double factor = s[c] / sqrt((double)variance[c] + epsilon);
+        s[c] = (float)factor;
+        b[c] = (float)(b[c] - mean[c] * factor);
+    }
+    node->op = OP_SCALE_SHIFT;
+    node->opset = 1;
+    node->inputs[1] = scale;
+    node->inputs[2] = shift;
+    node->input_count = 3;
+    node->attr_count = 0;
+    return STATUS_OK;
+}
+
+/* Pad with zeros in front of a Conv becomes the Conv's own pads. */
+static bool match_padded_conv(struct edit *edit, struct node *conv)
+{
+    const struct node *pad = conv->op == OP_CONV ? made_by(conv, 0, OP_PAD) : NULL;
+    if (!pad || !edit_single_reader(edit, pad->outputs[0]) ||
+        strcmp(node_string(pad, "mode", "constant"), "constant") != 0 || node_input(pad, 3))
+        return false;
+    const char *auto_pad = node_string(conv, "auto_pad", "NOTSET");
+    int rank = pad->inputs[0]->shape.rank;
+    size_t count, conv_count;
+    int64_t pads[2 * TENSOR_MAX_RANK], joined[2 * TENSOR_MAX_RANK] = {0};
+    if (strcmp(auto_pad, "NOTSET") != 0 || rank < 3)
+        return false;
+    const int64_t *attr = node_ints(pad, "pads", &count);
+    const struct value *input = node_input(pad, 1);
+    float value = node_float(pad, "value", 0);
+    if (!attr) {
+        if (!input || !input->known)
+            return false;
+        count = shape_count(&input->known->shape);
+    }
+    if (count != 2 * (size_t)rank || value != 0 ||
+        (node_input(pad, 2) && (!edit_scalar(node_input(pad, 2), &value) || value != 0)))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        pads[i] = attr ? attr[i] : tensor_int(input->known, i);
+        if (pads[i] < 0 || pads[i] > 4096)
+            return false;
+    }
+    if (pads[0] || pads[1] || pads[rank] || pads[rank + 1])
+        return false;
+    const int64_t *own = node_ints(conv, "pads", &conv_count);
+    int spatial = rank - 2;
+    if (own && conv_count != 2 * (size_t)spatial)
+        return false;
+    for (int i = 0; i < spatial; i++) {
+        joined[i] = pads[2 + i] + (own ? own[i] : 0);
+        joined[spatial + i] = pads[rank + 2 + i] + (own ? own[spatial + i] : 0);
+    }
+    if (!node_set_ints(edit->graph, conv, "pads", joined, 2 * (size_t)spatial))
+        return false;
+    conv->inputs[0] = pad->inputs[0];
+    return true;
+}
+
+static bool is_f32(const struct node *node)
+{
+    return node->output_count && node->outputs[0] && node->outputs[0]->dtype == DTYPE_F32;
+}
+
+enum status pass_patterns(struct edit *edit, struct error *err)
+{
+    struct graph *graph = edit->graph;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        struct node *node = graph->nodes[n];
+        if (node->op == OP_NONE || !is_f32(node))
+            continue;
+        TRY(match_batch_norm(graph, node, err));
+        if (match_hard(graph, node) || match_gate(node) || match_gelu(node) ||
+            match_layer_norm(edit, node) || match_padded_conv(edit, node))
+            TRY(edit_count_readers(edit, err));
+    }
+    TRY(edit_sweep(graph, err));
+    return edit_count_readers(edit, err);
+}
