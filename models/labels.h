@@ -4,21 +4,29 @@
 
 #include "engine/base/status.h"
 
+/* Classes a labels file may name. */
+#define LABELS_MAX 1000000
+
 struct labels {
     char **names; /* names[i]: class i, UTF-8; "" where a file leaves a hole */
     size_t count;
 };
 
 /* A line a class; CR and trailing blanks dropped, a trailing empty line ignored, UTF-8 BOM skipped,
- * invalid UTF-8 refused. The caller frees with labels_done(), which is fine on zeroed memory. */
+ * invalid UTF-8 refused. The caller frees with labels_done(), which is fine on zeroed memory.
+ * Errors of all three: STATUS_MODEL (what is wrong, where), STATUS_NO_MEMORY; *ret untouched. */
 enum status labels_from_text(const char *text, size_t size, struct labels *ret,
                              struct error *err) MUST_USE;
 
 /* TorchServe's {"0": "tench"} or {"0": ["n01440764", "tench"]}, a JSON list of names, or a Hugging
- * Face / timm config with "id2label" / "label_names". STATUS_NOT_FOUND when the JSON has no labels.
- */
+ * Face / timm config with "id2label" / "label_names" ("label_descriptions" name what those stand
+ * for). STATUS_NOT_FOUND when the JSON has no labels. */
 enum status labels_from_json(const char *text, size_t size, struct labels *ret,
                              struct error *err) MUST_USE;
+
+/* Ultralytics' metadata "names": Python's way to write a dict, {0: 'person', 1: "cat's cradle"}. */
+enum status labels_from_python(const char *text, size_t size, struct labels *ret,
+                               struct error *err) MUST_USE;
 void labels_done(struct labels *labels);
 
 /* The label of class `index`; NULL where there is none. */

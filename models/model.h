@@ -14,9 +14,9 @@ struct model_limits {
 };
 
 struct model {
-    char *name;    /* folder or file name without extension; "digits" for the default */
-    char *source;  /* path, or "embedded" */
-    char *version; /* "1", or the folder's number in Triton's layout */
+    char *name;          /* folder or file name without extension; "digits" for the default */
+    char *source;        /* path, or "embedded" */
+    char *version;       /* "1", or the folder's number in Triton's layout */
     struct graph *graph; /* NULL after model_drop_graph() */
     struct labels labels;
     struct preprocess preprocess;
@@ -24,23 +24,28 @@ struct model {
                                    "model metadata", "ImageNet defaults" … */
     uint64_t file_bytes;
 
+    char warning[256]; /* a sentence for the log when something looks wrong but works (labels
+                          and classes differ in number, sizes were fitted …), or "" */
+    int64_t max_batch; /* config.pbtxt's max_batch_size; 0: not told */
+
     /* The image input, worked out at load. */
-    size_t image_input;      /* index in graph->inputs */
+    size_t image_input;       /* index in graph->inputs; SIZE_MAX: no input looks like an image */
     bool input_channels_last; /* the file's own input is [N, H, W, C] */
-    bool fixed_batch;        /* the file declares a fixed first dimension */
-    int64_t file_batch;      /* that dimension, when fixed */
-    enum dtype input_dtype;  /* as the file declares it */
-    char *input_name, *output_name;
-    size_t class_count;      /* 0 when not known before a run */
-    bool has_probabilities;  /* the graph ends in Softmax: do not apply it again */
-    size_t parameter_count;  /* elements of all initialisers */
+    bool fixed_batch;         /* the file declares a fixed first dimension */
+    int64_t file_batch;       /* that dimension, when fixed */
+    enum dtype input_dtype;   /* as the file declares it */
+    size_t output;            /* index in graph->outputs: the class scores, else the first */
+    char *input_name, *output_name; /* input_name: NULL without an image input */
+    size_t class_count;             /* 0 when not known before a run */
+    bool has_probabilities;         /* the graph ends in Softmax: do not apply it again */
+    size_t parameter_count;         /* elements of all initialisers */
     uint64_t parameter_bytes;
 };
 
 /* `path`: an .onnx file or a folder. `name`: overrides the derived one; may be NULL. Errors as
  * onnx_load_file; STATUS_NOT_FOUND when there is no such file, or a folder holds no model.onnx (the
- * sentence lists what was looked for); STATUS_MODEL for a labels or preprocessor file that cannot be
- * understood, naming file and key. The caller frees with model_free (NULL is fine). */
+ * sentence lists what was looked for); STATUS_MODEL for a labels or preprocessor file that cannot
+ * be understood, naming file and key. The caller frees with model_free (NULL is fine). */
 enum status model_load(const char *path, const char *name, const struct model_limits *limits,
                        struct model **ret, struct error *err) MUST_USE;
 

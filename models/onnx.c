@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/validate.h"
 #include "models/onnx_import.h"
 
 /* Newest IR version whose changes have been read (ONNX 1.23). */
@@ -96,6 +97,16 @@ static enum status copy_header(const Onnx__ModelProto *model, struct graph *grap
     return STATUS_OK;
 }
 
+/* Infers what can be inferred on a copy: the graph keeps what its file declares. */
+static enum status validate(const struct graph *graph, struct error *err)
+{
+    struct graph *copy;
+    TRY(graph_clone(graph, &copy, err));
+    enum status status = graph_validate(copy, NULL, err);
+    graph_free(copy);
+    return status;
+}
+
 static enum status build(struct onnx_file *file, const Onnx__ModelProto *model,
                          struct onnx_model *ret, struct error *err)
 {
@@ -116,6 +127,8 @@ static enum status build(struct onnx_file *file, const Onnx__ModelProto *model,
         status = copy_header(model, graph, ret, err);
     if (status == STATUS_OK)
         status = import_graph(&scope, model->graph, false);
+    if (status == STATUS_OK)
+        status = validate(graph, err);
     scope_done(&scope);
     name_map_done(&import.functions);
     arena_free(import.keys);

@@ -219,6 +219,8 @@ enum status function_call(struct scope *caller, const Onnx__NodeProto *call,
     scope_done(&scope);
     free(bindings);
     free(renamed);
-    return status == STATUS_OK ? status
-                               : error_prefix(import->err, "in function '%.60s'", function_name);
+    /* The outermost call is the one people can find in the file; a chain would fill the text. */
+    return status == STATUS_OK || caller->calls
+               ? status
+               : error_prefix(import->err, "in function '%.60s'", function_name);
 }

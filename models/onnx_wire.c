@@ -14,6 +14,7 @@
 #include <strings.h>
 
 #include "engine/base/size.h"
+#include "models/utf8.h"
 #include "proto/onnx.pb-c.h"
 
 #define LENGTH_BYTES 5
@@ -118,29 +119,6 @@ static enum status read_length(struct walker *w, size_t end, size_t *ret)
     return STATUS_OK;
 }
 
-static bool is_utf8(const uint8_t *s, size_t size)
-{
-    for (size_t i = 0; i < size;) {
-        uint8_t c = s[i++];
-        if (c < 0x80)
-            continue;
-        unsigned more = c >= 0xC2 && c <= 0xDF   ? 1
-                        : (c & 0xF0) == 0xE0     ? 2
-                        : c >= 0xF0 && c <= 0xF4 ? 3
-                                                 : 0;
-        if (!more || more > size - i)
-            return false;
-        uint8_t first = s[i];
-        if ((c == 0xE0 && first < 0xA0) || (c == 0xED && first > 0x9F) ||
-            (c == 0xF0 && first < 0x90) || (c == 0xF4 && first > 0x8F))
-            return false;
-        for (; more; more--)
-            if ((s[i++] & 0xC0) != 0x80)
-                return false;
-    }
-    return true;
-}
-
 /* The wire type a single element of this field has. */
 static int element_wire(ProtobufCType type)
 {
@@ -221,7 +199,7 @@ static enum status text_or_bytes(struct walker *w, uint64_t tag,
     if (field->type == PROTOBUF_C_TYPE_STRING) {
         if (memchr(bytes, 0, length))
             return bad(w, "a name that holds a NUL byte");
-        if (!is_utf8(bytes, length))
+        if (!utf8_valid((const char *)bytes, length))
             return bad(w, "a name that is not UTF-8");
     }
     const struct wire_reference reference = {w->at, length};

@@ -1,0 +1,8 @@
+/* The default model's three files, made part of the binary by embed.py. A zero byte follows each.
+ */
+#pragma once
+
+#include <stddef.h>
+
+extern const unsigned char digits_model[], digits_labels[], digits_preprocessor[];
+extern const size_t digits_model_size, digits_labels_size, digits_preprocessor_size;

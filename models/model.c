@@ -1,0 +1,234 @@
+#include "models/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/embedded.h"
+#include "models/model_internal.h"
+#include "models/preprocess_config.h"
+
+void model_drop_graph(struct model *model)
+{
+    graph_free(model->graph);
+    model->graph = NULL;
+}
+
+void model_free(struct model *model)
+{
+    if (!model)
+        return;
+    graph_free(model->graph);
+    labels_done(&model->labels);
+    free(model->name);
+    free(model->source);
+    free(model->version);
+    free(model->input_name);
+    free(model->output_name);
+    free(model);
+}
+
+/* What one look at a file gave: nothing there, something useless, or what was looked for. */
+static enum status not_found_is_fine(enum status status, bool *ret_found)
+{
+    *ret_found = status == STATUS_OK;
+    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+}
+
+/* ---- labels ---- */
+
+typedef enum status (*labels_reader)(const char *text, size_t size, struct labels *ret,
+                                     struct error *err);
+
+static enum status labels_from_file(const struct model_place *place, const char *name,
+                                    labels_reader read, struct labels *ret, struct error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    TRY(model_side_file(place, name, &text, &size, err));
+    enum status status = read(text, size, ret, err);
+    free(text);
+    return status == STATUS_OK || status == STATUS_NOT_FOUND ? status
+                                                             : error_prefix(err, "%s", name);
+}
+
+/* config.pbtxt: labels of the first output that names a file, and the largest batch. */
+static enum status read_triton(const struct model_place *place, struct model *model,
+                               bool want_labels, struct error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    bool found;
+    struct triton_config config = {0};
+    TRY(not_found_is_fine(model_side_file(place, "config.pbtxt", &text, &size, err), &found));
+    if (!found)
+        return STATUS_OK;
+    enum status status = triton_config_read(text, &config, err);
+    free(text);
+    if (status == STATUS_OK && config.label_file && want_labels)
+        status = labels_from_file(place, config.label_file, labels_from_text, &model->labels, err);
+    free(config.label_file);
+    if (status != STATUS_OK) {
+        (void)error_prefix(err, "config.pbtxt");
+        return error_set(err, STATUS_MODEL, "%s", err->message);
+    }
+    model->max_batch = config.max_batch;
+    return STATUS_OK;
+}
+
+static const char *metadata_value(const struct onnx_model *onnx, const char *key)
+{
+    for (size_t i = 0; i < onnx->metadata_count; i++)
+        if (!strcmp(onnx->metadata[i].key, key))
+            return onnx->metadata[i].value;
+    return NULL;
+}
+
+static enum status read_labels(const struct model_place *place, const struct onnx_model *onnx,
+                               struct model *model, struct error *err)
+{
+    static const struct {
+        const char *file;
+        labels_reader read;
+    } sources[] = {
+        {"labels.txt", labels_from_text},
+        {"index_to_name.json", labels_from_json},
+        {"config.json", labels_from_json},
+    };
+    bool found = false;
+    for (size_t i = 0; i < COUNT_OF(sources) && !found; i++)
+        TRY(not_found_is_fine(
+            labels_from_file(place, sources[i].file, sources[i].read, &model->labels, err),
+            &found));
+    TRY(read_triton(place, model, !found, err));
+    const char *names = metadata_value(onnx, "names");
+    if (model->labels.count || !names)
+        return STATUS_OK;
+    enum status status = labels_from_python(names, strlen(names), &model->labels, err);
+    return status == STATUS_OK ? status : error_prefix(err, "metadata");
+}
+
+/* ---- preprocessing ---- */
+
+typedef enum status (*preprocess_reader)(const char *json, size_t size, struct preprocess *ret,
+                                         struct error *err);
+
+static enum status preprocess_from_file(const struct model_place *place, const char *name,
+                                        preprocess_reader read, struct preprocess *ret,
+                                        struct error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    TRY(model_side_file(place, name, &text, &size, err));
+    enum status status = read(text, size, ret, err);
+    free(text);
+    return status == STATUS_OK || status == STATUS_NOT_FOUND ? status
+                                                             : error_prefix(err, "%s", name);
+}
+
+static enum status read_preprocess(const struct model_place *place, const struct onnx_model *onnx,
+                                   struct model *model, bool *ret_configured, struct error *err)
+{
+    static const struct {
+        const char *file, *text;
+        preprocess_reader read;
+    } sources[] = {
+        {"preprocessor_config.json", "preprocessor_config.json", preprocess_from_huggingface},
+        {"config.json", "config.json (timm)", preprocess_from_timm},
+    };
+    for (size_t i = 0; i < COUNT_OF(sources); i++) {
+        TRY(not_found_is_fine(
+            preprocess_from_file(place, sources[i].file, sources[i].read, &model->preprocess, err),
+            ret_configured));
+        if (*ret_configured) {
+            snprintf(model->preprocess_source, sizeof model->preprocess_source, "%s",
+                     sources[i].text);
+            return STATUS_OK;
+        }
+    }
+    TRY(not_found_is_fine(
+        preprocess_from_metadata(onnx->metadata, onnx->metadata_count, &model->preprocess, err),
+        ret_configured));
+    if (!*ret_configured)
+        preprocess_default(&model->preprocess);
+    snprintf(model->preprocess_source, sizeof model->preprocess_source, "%s",
+             *ret_configured ? "model metadata" : "ImageNet defaults");
+    return STATUS_OK;
+}
+
+/* ---- loading ---- */
+
+static enum status fill(struct model *model, const struct model_place *place, const char *name,
+                        const struct model_limits *limits, struct error *err)
+{
+    const struct onnx_options options = {.memory_limit = limits ? limits->memory : 0};
+    struct onnx_model onnx = {0};
+    bool configured = false;
+    model->name = strdup(name ? name : place->name);
+    model->source = strdup(place->file);
+    model->version = strdup(place->version);
+    if (!model->name || !model->source || !model->version)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    TRY(onnx_load_file(place->file, &options, &onnx, err));
+    model->graph = onnx.graph;
+    model->file_bytes = onnx.file_bytes;
+    enum status status = read_labels(place, &onnx, model, err);
+    if (status == STATUS_OK)
+        status = read_preprocess(place, &onnx, model, &configured, err);
+    if (status == STATUS_OK)
+        status = model_describe(model, configured, err);
+    return status == STATUS_OK ? status : error_prefix(err, "%.200s", place->file);
+}
+
+enum status model_load(const char *path, const char *name, const struct model_limits *limits,
+                       struct model **ret, struct error *err)
+{
+    struct error ignored;
+    struct model_place place;
+    err = err ? err : &ignored;
+    TRY(model_place_find(path, &place, err));
+    struct model *model = calloc(1, sizeof *model);
+    enum status status = model ? fill(model, &place, name, limits, err)
+                               : error_set(err, STATUS_NO_MEMORY, "out of memory");
+    model_place_done(&place);
+    if (status != STATUS_OK) {
+        model_free(model);
+        return status;
+    }
+    *ret = model;
+    return STATUS_OK;
+}
+
+static enum status fill_embedded(struct model *model, struct error *err)
+{
+    struct onnx_model onnx = {0};
+    model->name = strdup("digits");
+    model->source = strdup("embedded");
+    model->version = strdup("1");
+    if (!model->name || !model->source || !model->version)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    TRY(onnx_load_memory(digits_model, digits_model_size, NULL, &onnx, err));
+    model->graph = onnx.graph;
+    model->file_bytes = onnx.file_bytes;
+    TRY(labels_from_text((const char *)digits_labels, digits_labels_size, &model->labels, err));
+    TRY(preprocess_from_huggingface((const char *)digits_preprocessor, digits_preprocessor_size,
+                                    &model->preprocess, err));
+    snprintf(model->preprocess_source, sizeof model->preprocess_source, "embedded");
+    return model_describe(model, true, err);
+}
+
+enum status model_load_embedded(struct model **ret, struct error *err)
+{
+    struct error ignored;
+    err = err ? err : &ignored;
+    struct model *model = calloc(1, sizeof *model);
+    enum status status =
+        model ? fill_embedded(model, err) : error_set(err, STATUS_NO_MEMORY, "out of memory");
+    if (status != STATUS_OK) {
+        model_free(model);
+        return error_prefix(err, "the embedded model");
+    }
+    *ret = model;
+    return STATUS_OK;
+}

@@ -1,0 +1,336 @@
+/* Where a model's files lie. Layouts, in the order they are tried:
+ *
+ *     FOLDER/model.onnx
+ *     FOLDER/onnx/model.onnx       Hugging Face repositories with exported weights
+ *     FOLDER/N/model.onnx          Triton: the highest N that has one
+ *     FOLDER/anything.onnx         when there is exactly one
+ *     anything.onnx                configurations are looked for beside it */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/size.h"
+#include "models/model_internal.h"
+
+#define SIDE_FILE_MAX ((size_t)64 << 20)
+
+static enum status no_memory(struct error *err)
+{
+    return error_set(err, STATUS_NO_MEMORY, "out of memory while looking for a model");
+}
+
+void model_place_done(struct model_place *place)
+{
+    free(place->file);
+    free(place->folders[0]);
+    free(place->folders[1]);
+    free(place->name);
+    free(place->version);
+    *place = (struct model_place){0};
+}
+
+static char *join(const char *folder, const char *name)
+{
+    char *path;
+    return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
+}
+
+static bool is_file(const char *path)
+{
+    struct stat info;
+    return path && !stat(path, &info) && S_ISREG(info.st_mode);
+}
+
+/* The last part of a path, without trailing slashes and without an ".onnx" ending. For "." and ".."
+ * the folder's real name. */
+static char *name_of_path(const char *path)
+{
+    char *real = realpath(path, NULL);
+    const char *text = real && (!strcmp(path, ".") || strstr(path, "..")) ? real : path;
+    size_t end = strlen(text);
+    while (end > 1 && text[end - 1] == '/')
+        end--;
+    size_t start = end;
+    while (start && text[start - 1] != '/')
+        start--;
+    if (end - start > 5 && !strncmp(text + end - 5, ".onnx", 5))
+        end -= 5;
+    char *name = end > start ? strndup(text + start, end - start) : strdup("model");
+    free(real);
+    return name;
+}
+
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+}
+
+/* What one pass over a folder finds. */
+struct survey {
+    char *only;       /* the single *.onnx file; NULL when there is none */
+    size_t files;     /* *.onnx files */
+    uint64_t version; /* highest N with N/model.onnx */
+    bool has_version;
+};
+
+static bool parse_version(const char *text, uint64_t *ret)
+{
+    uint64_t value = 0;
+    if (!*text || strlen(text) > 18)
+        return false;
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9')
+            return false;
+        value = value * 10 + (uint64_t)(*text - '0');
+    }
+    *ret = value;
+    return true;
+}
+
+static enum status survey_entry(const char *folder, const char *name, struct survey *survey,
+                                struct error *err)
+{
+    size_t length = strlen(name);
+    uint64_t version;
+    char *path = join(folder, name);
+    if (!path)
+        return no_memory(err);
+    if (length > 5 && name[0] != '.' && !strcmp(name + length - 5, ".onnx") && is_file(path)) {
+        survey->files++;
+        free(survey->only);
+        survey->only = path;
+        return STATUS_OK;
+    }
+    if (parse_version(name, &version)) {
+        char *model = join(path, "model.onnx");
+        if (is_file(model) && (!survey->has_version || version > survey->version)) {
+            survey->has_version = true;
+            survey->version = version;
+        }
+        free(model);
+    }
+    free(path);
+    return STATUS_OK;
+}
+
+static enum status survey_folder(const char *folder, struct survey *survey, struct error *err)
+{
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return error_set(err, STATUS_IO, "cannot read the folder: %s", strerror(errno));
+    enum status status = STATUS_OK;
+    for (struct dirent *entry; status == STATUS_OK && (entry = readdir(dir));)
+        status = survey_entry(folder, entry->d_name, survey, err);
+    closedir(dir);
+    return status;
+}
+
+/* Looks through the layouts; place->folders[0] is the folder itself. */
+static enum status find_in_folder(struct model_place *place, struct error *err)
+{
+    const char *folder = place->folders[0];
+    struct survey survey = {0};
+    place->file = join(folder, "model.onnx");
+    if (is_file(place->file))
+        return STATUS_OK;
+    free(place->file);
+    place->file = join(folder, "onnx/model.onnx");
+    if (is_file(place->file)) {
+        place->folders[1] = join(folder, "onnx");
+        return place->folders[1] ? STATUS_OK : no_memory(err);
+    }
+    free(place->file);
+    place->file = NULL;
+    enum status status = survey_folder(folder, &survey, err);
+    if (status == STATUS_OK && survey.has_version) {
+        /* Files of a version go before those of the model. */
+        place->folders[1] = place->folders[0];
+        if (asprintf(&place->folders[0], "%s/%llu", folder, (unsigned long long)survey.version) < 0)
+            place->folders[0] = NULL;
+        free(place->version);
+        if (asprintf(&place->version, "%llu", (unsigned long long)survey.version) < 0)
+            place->version = NULL;
+        place->file = place->folders[0] ? join(place->folders[0], "model.onnx") : NULL;
+        status = place->file && place->version ? STATUS_OK : no_memory(err);
+    } else if (status == STATUS_OK && survey.files == 1) {
+        place->file = survey.only;
+        survey.only = NULL;
+    } else if (status == STATUS_OK) {
+        status =
+            error_set(err, STATUS_NOT_FOUND,
+                      "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton) "
+                      "and a single *.onnx file, found %zu of those; name the .onnx file "
+                      "instead",
+                      survey.files);
+    }
+    free(survey.only);
+    return status;
+}
+
+static enum status find(const char *path, struct model_place *place, struct error *err)
+{
+    struct stat info;
+    if (stat(path, &info))
+        return error_set(err, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO,
+                         "%s",
+                         errno == ENOENT ? "there is no such file or folder" : strerror(errno));
+    place->version = strdup("1");
+    place->name = name_of_path(path);
+    if (S_ISDIR(info.st_mode)) {
+        place->folders[0] = strdup(path);
+        if (!place->folders[0] || !place->version || !place->name)
+            return no_memory(err);
+        return find_in_folder(place, err);
+    }
+    place->file = strdup(path);
+    place->folders[0] = parent_of(path);
+    if (!place->file || !place->folders[0] || !place->version || !place->name)
+        return no_memory(err);
+    if (!strcmp(place->name, "model")) { /* every folder has one: the folder's name says more */
+        free(place->name);
+        place->name = name_of_path(place->folders[0]);
+    }
+    return place->name ? STATUS_OK : no_memory(err);
+}
+
+enum status model_place_find(const char *path, struct model_place *ret, struct error *err)
+{
+    struct model_place place = {0};
+    enum status status = find(path, &place, err);
+    if (status != STATUS_OK) {
+        model_place_done(&place);
+        return error_prefix(err, "%.200s", path);
+    }
+    *ret = place;
+    return STATUS_OK;
+}
+
+static enum status read_side(const char *path, char **ret, size_t *ret_size, struct error *err)
+{
+    FILE *file = fopen(path, "rbe");
+    if (!file)
+        return error_set(err, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO,
+                         "%s", strerror(errno));
+    struct stat info;
+    char *data = NULL;
+    size_t size = 0;
+    enum status status = STATUS_OK;
+    if (fstat(fileno(file), &info) || !S_ISREG(info.st_mode))
+        status = error_set(err, STATUS_IO, "not a regular file");
+    else if ((uint64_t)info.st_size > SIDE_FILE_MAX)
+        status = error_set(err, STATUS_MODEL, "%llu bytes, more than lensd reads of such a file",
+                           (unsigned long long)info.st_size);
+    else if (!(data = malloc((size_t)info.st_size + 1)))
+        status = no_memory(err);
+    else
+        size = fread(data, 1, (size_t)info.st_size, file);
+    fclose(file);
+    if (status != STATUS_OK)
+        return status;
+    data[size] = '\0';
+    *ret = data;
+    *ret_size = size;
+    return STATUS_OK;
+}
+
+enum status model_side_file(const struct model_place *place, const char *name, char **ret,
+                            size_t *ret_size, struct error *err)
+{
+    for (size_t i = 0; i < COUNT_OF(place->folders); i++) {
+        char *path = place->folders[i] ? join(place->folders[i], name) : NULL;
+        if (place->folders[i] && !path)
+            return no_memory(err);
+        enum status status = path ? read_side(path, ret, ret_size, err) : STATUS_NOT_FOUND;
+        if (status != STATUS_OK && status != STATUS_NOT_FOUND)
+            status = error_prefix(err, "%.200s", path);
+        free(path);
+        if (status != STATUS_NOT_FOUND)
+            return status;
+    }
+    return error_set(err, STATUS_NOT_FOUND, "no %s beside the model", name);
+}
+
+/* ---- config.pbtxt ---- */
+
+/* Moves behind `key` and its colon where the text at `at` is that key; NULL otherwise. */
+static const char *after_key(const char *at, const char *key)
+{
+    size_t length = strlen(key);
+    if (strncmp(at, key, length))
+        return NULL;
+    at += length;
+    at += strspn(at, " \t\r\n");
+    if (*at != ':')
+        return NULL;
+    at++;
+    return at + strspn(at, " \t\r\n");
+}
+
+static enum status read_label_file(const char *at, struct triton_config *config, struct error *err)
+{
+    char quote = *at;
+    const char *end = quote == '"' || quote == '\'' ? strchr(at + 1, quote) : NULL;
+    if (!end)
+        return error_set(err, STATUS_MODEL, "label_filename is not a quoted name");
+    if (config->label_file)
+        return STATUS_OK; /* the first output's labels count */
+    config->label_file = strndup(at + 1, (size_t)(end - at - 1));
+    if (!config->label_file)
+        return no_memory(err);
+    if (strchr(config->label_file, '/') || strstr(config->label_file, "..") || !*config->label_file)
+        return error_set(err, STATUS_MODEL,
+                         "label_filename '%.60s' is not the name of a file in the model's folder",
+                         config->label_file);
+    return STATUS_OK;
+}
+
+static enum status read_max_batch(const char *at, struct triton_config *config, struct error *err)
+{
+    char *end;
+    errno = 0;
+    long long value = strtoll(at, &end, 10);
+    if (end == at || errno || value < 0 || value > INT32_MAX)
+        return error_set(err, STATUS_MODEL, "max_batch_size is not a number of images");
+    config->max_batch = value;
+    return STATUS_OK;
+}
+
+/* Text format, read for two keys: comments and strings are skipped, the nesting does not matter
+ * because neither key means anything else elsewhere. */
+static enum status scan_config(const char *text, struct triton_config *config, struct error *err)
+{
+    for (const char *at = text; *at;) {
+        const char *value;
+        if (*at == '#') {
+            at += strcspn(at, "\n");
+        } else if (*at == '"' || *at == '\'') {
+            const char *end = strchr(at + 1, *at);
+            at = end ? end + 1 : at + strlen(at);
+        } else if ((value = after_key(at, "label_filename"))) {
+            TRY(read_label_file(value, config, err));
+            at = value;
+        } else if ((value = after_key(at, "max_batch_size"))) {
+            TRY(read_max_batch(value, config, err));
+            at = value;
+        } else {
+            at++;
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status triton_config_read(const char *text, struct triton_config *ret, struct error *err)
+{
+    struct triton_config config = {0};
+    enum status status = scan_config(text, &config, err);
+    if (status != STATUS_OK) {
+        free(config.label_file);
+        return status;
+    }
+    *ret = config;
+    return STATUS_OK;
+}

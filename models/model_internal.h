@@ -1,0 +1,40 @@
+/* Private to models/model*.c. */
+#pragma once
+
+#include "models/model.h"
+#include "models/onnx.h"
+
+/* Where the parts of a model lie. */
+struct model_place {
+    char *file; /* the .onnx file */
+    char
+        *folders[2]; /* where labels and configurations are looked for, in this order; NULL: none */
+    char *name, *version;
+};
+
+/* Finds the model of a path that is an .onnx file or a folder (models/model_folder.c).
+ * STATUS_NOT_FOUND, saying what was looked for; the caller frees with model_place_done(). */
+enum status model_place_find(const char *path, struct model_place *ret, struct error *err) MUST_USE;
+void model_place_done(struct model_place *place);
+
+/* Reads a small file of the model's folders. *ret is malloc'ed and terminated; *ret_path (may be
+ * NULL) names the file for messages. STATUS_NOT_FOUND when neither folder has it. */
+enum status model_side_file(const struct model_place *place, const char *name, char **ret,
+                            size_t *ret_size, struct error *err) MUST_USE;
+
+/* What Triton's config.pbtxt says that lensd uses; labels NULL and max_batch 0 where it is silent.
+ * A name with a '/' or ".." is not taken. */
+struct triton_config {
+    char *label_file; /* malloc'ed */
+    int64_t max_batch;
+};
+enum status triton_config_read(const char *text, struct triton_config *ret,
+                               struct error *err) MUST_USE;
+
+/* Works out image input, outputs, classes and parameters, and fits the preprocessing to the input
+ * (models/model_describe.c). `configured`: the preprocessing comes from a file, not from defaults.
+ * model->graph, labels, preprocess and preprocess_source are set. */
+enum status model_describe(struct model *model, bool configured, struct error *err) MUST_USE;
+
+/* Adds a sentence to model->warning, as far as there is room. */
+void model_warn(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));
