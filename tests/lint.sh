@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Formatting, clang-tidy and the floors; `./dev lint` calls it with a folder that clang configured.
+#
+#   lint.sh BUILD JOBS    BUILD has compile_commands.json and the generated headers
+#
+# Each file is one check of a tool; ends with "N passed, N failed, N skipped".
+set -euo pipefail
+
+root=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
+build=$(cd -- "$1" && pwd)
+jobs=$2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cd -- "$root"
+
+# check_file TOOL FILE: one line "ok" or "not ok" on the log; what the tool says goes to the screen.
+check_file() {
+    local tool=$1 file=$2 output status=0
+    case $tool in
+    clang-format) output=$(clang-format-14 --dry-run --Werror --ferror-limit=3 "$file" 2>&1) || status=$? ;;
+    clang-tidy) output=$(clang-tidy-14 --quiet -p "$LINT_BUILD" "$file" 2>/dev/null) || status=$? ;;
+    esac
+    if [ "$status" -eq 0 ]; then
+        echo ok >>"$LINT_LOG"
+    else
+        echo "not ok" >>"$LINT_LOG"
+        printf '%s\n' "$output" | sed "s|$PWD/||g"
+        echo "lint: $tool is not content with $file"
+    fi
+}
+export -f check_file
+export LINT_BUILD=$build LINT_LOG=$log
+
+find engine proto models server tests \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -type f |
+    sort | xargs -r -P "$jobs" -I{} bash -c 'check_file clang-format {}'
+
+# Once a file, however many times it is compiled; generated code is not ours.
+python3 - "$build" "$root" <<'PYTHON' | xargs -r -P "$jobs" -I{} bash -c 'check_file clang-tidy {}'
+import json, os, sys
+build, root = sys.argv[1:]
+with open(os.path.join(build, "compile_commands.json")) as file:
+    paths = {os.path.relpath(os.path.realpath(os.path.join(e["directory"], e["file"])), root)
+             for e in json.load(file)}
+for path in sorted(paths):
+    if not path.startswith("build") and path.split("/")[0] in ("engine", "proto", "models", "server"):
+        print(path)
+PYTHON
+
+if tests/check_floors.sh; then echo ok >>"$log"; else echo "not ok" >>"$log"; fi
+
+passed=$(grep -cx 'ok' "$log" || true)
+failed=$(grep -cx 'not ok' "$log" || true)
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""What `./dev test` asks of Meson's tests: which ones to run, and how they ended.
+
+    report.py select BUILD [SUITE|TEST ...]   the names of the tests, one a line
+    report.py summary BUILD STATUS [REPORTS]  the failures' output, then
+                                              "N passed, N failed, N skipped"
+
+A test program that speaks TAP, or a unittest run, counts as many times as it has cases; any other
+program counts once. `summary` exits 1 when something failed, when there was no result at all, when
+Meson itself ended badly (STATUS) without naming a failure, or when sanitizers left files in the folder
+REPORTS: Criterion shows neither their text nor always their exit status.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+TAP_CASE = re.compile(r"^(not )?ok\b(.*)$")
+TAP_SKIP = re.compile(r"#\s*skip", re.IGNORECASE)
+UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
+UNITTEST_COUNT = re.compile(r"(failures|errors|skipped|unexpected successes)=(\d+)")
+TAIL_LINES = 60
+
+
+def introspect(build):
+    """Meson's tests: (name, suites without the project's prefix)."""
+    text = subprocess.run(["meson", "introspect", "--tests", build], check=True,
+                          stdout=subprocess.PIPE).stdout
+    return [(test["name"], [suite.split(":")[-1] for suite in test["suite"]])
+            for test in json.loads(text)]
+
+
+def select(build, wanted):
+    tests = introspect(build)
+    if not wanted:
+        return [name for name, suites in tests if "slow" not in suites]
+    chosen = []
+    for word in wanted:
+        found = [name for name, suites in tests if word in suites or word == name]
+        if not found:
+            every = sorted({suite for _, suites in tests for suite in suites})
+            sys.exit(f"dev: there is no test or suite '{word}'. Suites: {', '.join(every)}. "
+                     f"Tests: {', '.join(sorted(name for name, _ in tests))}.")
+        chosen += [name for name in found if name not in chosen]
+    return chosen
+
+
+def count_tap(text):
+    """(passed, failed, skipped) of TAP's top-level lines; None where there are none."""
+    passed = failed = skipped = 0
+    for line in text.splitlines():
+        case = TAP_CASE.match(line)
+        if not case:
+            continue
+        if TAP_SKIP.search(case.group(2)):
+            skipped += 1
+        elif case.group(1):
+            failed += 1
+        else:
+            passed += 1
+    return (passed, failed, skipped) if passed + failed + skipped else None
+
+
+def count_unittest(text):
+    ran = sum(int(number) for number in UNITTEST_RAN.findall(text))
+    if not ran:
+        return None
+    counts = {"failures": 0, "errors": 0, "skipped": 0, "unexpected successes": 0}
+    for line in text.splitlines():
+        if line.startswith(("OK (", "FAILED (")):
+            for word, number in UNITTEST_COUNT.findall(line):
+                counts[word] += int(number)
+    bad = counts["failures"] + counts["errors"] + counts["unexpected successes"]
+    # An error in a class's set-up is counted by unittest as an error, but not as a test that ran.
+    return max(ran - bad - counts["skipped"], 0), bad, counts["skipped"]
+
+
+def count(result):
+    """(passed, failed, skipped) of one line of Meson's log. Meson's verdict has the last word: a
+    program that failed without a failing case (a crash, a leak) is one failure more."""
+    verdict = result["result"]
+    stdout, stderr = result.get("stdout") or "", result.get("stderr") or ""
+    passed, failed, skipped = count_tap(stdout) or count_unittest(stderr) or \
+        count_unittest(stdout) or (0, 0, 0)
+    if verdict in ("OK", "EXPECTEDFAIL"):
+        if passed + failed + skipped == 0:
+            passed = 1
+    elif verdict == "SKIP":
+        if skipped == 0:
+            skipped = 1
+    elif failed == 0:
+        failed = 1
+    return passed, failed, skipped
+
+
+def read_log(build):
+    path = os.path.join(build, "meson-logs", "testlog.json")
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return [json.loads(line) for line in file if line.strip()]
+
+
+def skip_reasons(result):
+    """One line for each skipped case that gives its reason."""
+    lines = (result.get("stdout") or "").splitlines() + (result.get("stderr") or "").splitlines()
+    return [line.strip() for line in lines if TAP_SKIP.search(line) or "skipped" in line.lower()
+            and not line.startswith(("OK (", "FAILED ("))]
+
+
+def print_tail(result):
+    lines = [line for part in ("stdout", "stderr") for line in (result.get(part) or "").splitlines()
+             if not (line.startswith("ok ") and not TAP_SKIP.search(line))]
+    print(f"---- {result['name']}: {result['result']}, exit {result['returncode']} ----")
+    if len(lines) > TAIL_LINES:
+        print(f"(the last {TAIL_LINES} of {len(lines)} lines)")
+    print("\n".join(lines[-TAIL_LINES:]))
+
+
+def print_reports(folder):
+    """Prints the sanitizers' reports; returns how many there are."""
+    names = sorted(os.listdir(folder)) if folder and os.path.isdir(folder) else []
+    for name in names:
+        with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+        print(f"---- sanitizer report {name} ----")
+        print("\n".join(lines[:TAIL_LINES]))
+    return len(names)
+
+
+def summary(build, status, reports=None):
+    totals = [0, 0, 0]
+    results = read_log(build)
+    for result in results:
+        counts = count(result)
+        totals = [total + number for total, number in zip(totals, counts)]
+        if counts[2]:
+            reasons = sorted(set(skip_reasons(result)))
+            print(f"skipped in {result['name']}: {counts[2]}"
+                  + (f" ({reasons[0][:160]})" if reasons else ""))
+        if counts[1]:
+            print_tail(result)
+    if status != 0 and totals[1] == 0:
+        print(f"meson test ended with {status} and named no failure; see "
+              f"{os.path.join(build, 'meson-logs', 'testlog.txt')}")
+        totals[1] = 1
+    if print_reports(reports) and totals[1] == 0:
+        totals[1] = 1
+    if not results:
+        print("no test gave a result")
+        totals[1] = max(totals[1], 1)
+    print("{} passed, {} failed, {} skipped".format(*totals))
+    return 1 if totals[1] else 0
+
+
+def main(arguments):
+    if len(arguments) >= 2 and arguments[0] == "select":
+        print("\n".join(select(arguments[1], arguments[2:])))
+        return 0
+    if len(arguments) in (3, 4) and arguments[0] == "summary":
+        return summary(arguments[1], int(arguments[2]), *arguments[3:])
+    sys.exit(__doc__.strip())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
