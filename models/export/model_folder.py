@@ -77,7 +77,8 @@ def export_onnx(model, example, path, opset, input_name="input", output_name="lo
     options = {}
     if "dynamo" in inspect.signature(torch.onnx.export).parameters:
         options["dynamo"] = False
-    with torch.no_grad():
+    # MultiheadAttention's fused eval path has no ONNX form; torch leaves it when gradients are on.
+    with torch.enable_grad():
         torch.onnx.export(model, example, path, opset_version=opset, do_constant_folding=True,
                           input_names=[input_name], output_names=[output_name],
                           dynamic_axes={input_name: {0: "batch"}, output_name: {0: "batch"}},

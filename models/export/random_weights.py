@@ -52,19 +52,32 @@ def head_of(model, classes):
     return heads[-1]
 
 
+def wake_branches(model):
+    """Sets scales that start at (nearly) zero, BatchNormalization's in a residual branch or a layer
+    scale of 1e-6, to 0.5: training would grow them, and until then their branch does nothing, so
+    that no test could see it computed wrongly."""
+    for name, parameter in model.named_parameters():
+        is_scale = "bias" not in name and parameter.dim() > 0 and parameter.numel() == len(parameter)
+        if is_scale and float(parameter.abs().max()) < 0.01:
+            nn.init.constant_(parameter, 0.5)
+
+
 @torch.no_grad()
-def calibrate(model, classes, height, width, mean, std, seed, logit_std=2.0, count=32):
+def calibrate(model, classes, height, width, mean, std, seed, logit_std=2.0):
     """Measures BatchNormalization statistics, then centres and scales the head.
 
     On return, over the calibration images, a class's logit has mean 0 and the logits' standard
     deviation is `logit_std`; model is in eval mode. Same seed, same torch: same weights.
     """
     torch.manual_seed(seed)
+    # Networks with LayerNorm have no statistics to measure and are slow without an optimised BLAS.
+    count = 8 if any(isinstance(m, nn.LayerNorm) for m in model.modules()) else 32
     images = torch.from_numpy(normalise(structured_images(count, height, width, seed + 1), mean, std))
     head = head_of(model, classes)
     if float(head.weight.abs().max()) == 0:  # vit's head starts at zero
         nn.init.trunc_normal_(head.weight, std=1 / math.sqrt(head.weight[0].numel()))
 
+    wake_branches(model)
     model.eval()
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     momenta = [m.momentum for m in norms]
@@ -79,7 +92,6 @@ def calibrate(model, classes, height, width, mean, std, seed, logit_std=2.0, cou
         m.momentum = momentum
     model.eval()
 
-    logits = torch.cat([model(chunk) for chunk in images.split(8)])
     # squeezenet has a ReLU and an average between its head and its output, so the bias is found on
     # the head's own output, the scale afterwards on the logits.
     collected = []

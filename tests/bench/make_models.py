@@ -17,6 +17,7 @@ python3-torch, python3-torchvision and python3-onnx.
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 
@@ -43,23 +44,29 @@ def is_complete(folder, recipe):
         return json.load(file) == recipe
 
 
-def make(name, folder, opset, seed):
-    """Exports into a sibling folder and renames it, so that a reader never sees half a model."""
-    partial = f"{folder}.part{os.getpid()}"
-    model, transforms, _ = export_torchvision.export(name, partial, "none", opset, seed)
+def write(name, folder, opset, seed):
+    """Fills `folder`; returns the reference logits."""
+    model, transforms, _ = export_torchvision.export(name, folder, "none", opset, seed)
     side = export_torchvision.first(transforms.crop_size)
     images = normalise(structured_images(3, side, side, INPUT_SEED), transforms.mean, transforms.std)
     with torch.no_grad():
         logits = model(torch.from_numpy(images)).numpy().astype(numpy.float32)
-    numpy.save(os.path.join(partial, "input.npy"), images)
-    numpy.save(os.path.join(partial, "logits.npy"), numpy.ascontiguousarray(logits))
-    with open(os.path.join(partial, "recipe.json"), "w", encoding="utf-8") as file:
+    numpy.save(os.path.join(folder, "input.npy"), images)
+    numpy.save(os.path.join(folder, "logits.npy"), numpy.ascontiguousarray(logits))
+    with open(os.path.join(folder, "recipe.json"), "w", encoding="utf-8") as file:
         json.dump(recipe_of(name, opset, seed), file)
-    if os.path.isdir(folder):
-        for leftover in os.listdir(folder):
-            os.unlink(os.path.join(folder, leftover))
-        os.rmdir(folder)
-    os.rename(partial, folder)
+    return logits
+
+
+def make(name, folder, opset, seed):
+    """Writes a sibling folder and renames it, so that a reader never sees half a model."""
+    partial = f"{folder}.part{os.getpid()}"
+    try:
+        logits = write(name, partial, opset, seed)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return logits
 
 

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Exports a Hugging Face transformers image classifier into a model folder for lensd.
+
+    export_huggingface.py microsoft/resnet-50 ./resnet50
+    export_huggingface.py ./my-fine-tuned-vit ./vit --opset 17
+
+The argument is a name on the hub or a folder that save_pretrained() wrote. config.json (id2label) and
+preprocessor_config.json are the model's own. Needs transformers and torch. Optimum's exporter gives
+a folder that lensd serves too, with ONNX Runtime at hand:
+
+    optimum-cli export onnx --model microsoft/resnet-50 --task image-classification ./resnet50
+"""
+
+import argparse
+import json
+import os
+
+from model_folder import (RESAMPLE, export_onnx, need, report, stop, write_labels,
+                          write_preprocessor)
+
+INSTALL = "pip install torch transformers onnx"
+
+
+def load(transformers, name):
+    """The classifier in eval mode and its image processor."""
+    try:
+        processor = transformers.AutoImageProcessor.from_pretrained(name)
+        classifier = transformers.AutoModelForImageClassification
+        try:  # plain attention: a fused one needs a later opset
+            model = classifier.from_pretrained(name, attn_implementation="eager")
+        except (TypeError, ValueError):  # a transformers or a model that knows no such choice
+            model = classifier.from_pretrained(name)
+    except (OSError, ValueError) as reason:
+        stop(f"'{name}' could not be loaded as an image classifier: {reason}")
+    return model.eval(), processor
+
+
+def plain(size):
+    """A processor's size as a dict: newer transformers keep an object, older ones a number."""
+    if size is None or isinstance(size, (int, dict)):
+        return size
+    return {key: size[key] for key in ("height", "width", "shortest_edge", "longest_edge")
+            if key in size and size[key] is not None}
+
+
+def side_of(size):
+    """(height, width) of a processor's size or crop_size: a number, or a dict in its two forms."""
+    if isinstance(size, int):
+        return size, size
+    if "shortest_edge" in size:
+        return size["shortest_edge"], size["shortest_edge"]
+    return size["height"], size["width"]
+
+
+def input_size(processor):
+    """(height, width) in pixels of what the processor gives the model."""
+    crop = plain(getattr(processor, "crop_size", None))
+    if getattr(processor, "do_center_crop", False) and crop:
+        return side_of(crop)
+    return side_of(plain(processor.size))
+
+
+def write_convnext_transform(folder, processor):
+    """ConvNeXT's processor hides a crop in crop_pct: below 384 pixels it resizes the short side to
+    size / crop_pct and crops, from 384 on it squashes. Written out in the plain words."""
+    size = plain(processor.size)
+    side = size if isinstance(size, int) else size["shortest_edge"]
+    resize = ({"exact": (side, side)} if side >= 384
+              else {"shortest_edge": int(side / processor.crop_pct)})
+    names = {number: name for name, number in RESAMPLE.items()}
+    write_preprocessor(folder, mean=processor.image_mean, std=processor.image_std,
+                       resample=names[int(processor.resample)], crop=(side, side),
+                       rescale=processor.rescale_factor, **resize)
+
+
+def write_transform(folder, processor):
+    """The processor's own file, in plain words, and without what only its Python class knows."""
+    if getattr(processor, "crop_pct", None):
+        write_convnext_transform(folder, processor)
+        return
+    processor.save_pretrained(folder)
+    path = os.path.join(folder, "preprocessor_config.json")
+    if not os.path.exists(path):
+        stop(f"{type(processor).__name__} wrote no preprocessor_config.json into {folder}")
+    with open(path, encoding="utf-8") as file:
+        config = json.load(file)
+    if config.get("resample") is None and config.get("do_resize"):
+        stop(f"{type(processor).__name__} names no resample method; add \"resample\" "
+             f"(2 bilinear, 3 bicubic) to {path}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="OWNER/MODEL on the hub, or a folder")
+    parser.add_argument("outdir", help="the model folder to write; made if it is not there")
+    parser.add_argument("--opset", type=int, default=13, help="ONNX opset (default: 13)")
+    options = parser.parse_args()
+    torch = need("torch", INSTALL)
+    transformers = need("transformers", INSTALL)
+    if os.path.abspath(options.name) == os.path.abspath(options.outdir):
+        stop("the model and OUTDIR are the same folder; choose another OUTDIR")
+
+    model, processor = load(transformers, options.name)
+    height, width = input_size(processor)
+
+    class Logits(torch.nn.Module):
+        """transformers answers with an object; ONNX wants the tensor in it."""
+
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, pixel_values):
+            return self.model(pixel_values=pixel_values, return_dict=True).logits
+
+    os.makedirs(options.outdir, exist_ok=True)
+    channels = getattr(model.config, "num_channels", 3)
+    export_onnx(Logits().eval(), torch.zeros(2, channels, height, width),
+                os.path.join(options.outdir, "model.onnx"), options.opset, "pixel_values")
+    model.config.save_pretrained(options.outdir)
+    write_transform(options.outdir, processor)
+    labels = model.config.id2label
+    write_labels(options.outdir, [labels[index] for index in range(len(labels))])
+    report(options.outdir)
+
+
+if __name__ == "__main__":
+    main()
