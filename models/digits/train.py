@@ -5,7 +5,7 @@
     train.py --split blocks --out /somewhere/else --steps 4000    # the other split, for the README
 
 Everything is seeded; the held-out digits are looked at once, after the last step. Debian 12:
-apt-get install python3-torch python3-sklearn python3-pil python3-onnx. About ten minutes on two cores.
+apt-get install python3-torch python3-sklearn python3-pil python3-onnx. Six to ten minutes on two cores.
 """
 
 import argparse
