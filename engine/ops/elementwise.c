@@ -1,0 +1,312 @@
+/* Elementwise operators, unary and broadcasting: the table and inference. Cast, CastLike, Identity
+ * and Dropout are here too.
+ *
+ * Types: each operator takes the types of its newest version at every opset; an older file that
+ * uses a type its opset did not have yet still means one thing only. */
+#include "engine/ops/resolve.h"
+
+#include <string.h>
+
+#include "engine/base/size.h"
+
+/* ---- unary ---- */
+
+static unsigned unary_types(enum op op)
+{
+    switch (op) {
+    case OP_ABS:
+    case OP_SIGN:
+    case OP_ERF:
+    case OP_SHRINK:
+    case OP_CLIP:
+        return DTYPES_NUMBER;
+    case OP_NEG:
+    case OP_RELU:
+        return DTYPES_FLOAT | DTYPES_SIGNED;
+    case OP_NOT:
+        return DTYPES_BOOL;
+    case OP_CAST:
+    case OP_CAST_LIKE:
+    case OP_IDENTITY:
+        return DTYPES_ANY;
+    default:
+        return DTYPES_FLOAT;
+    }
+}
+
+static enum status infer_unary(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    TRY(operand_dtype(node, 0, "input", unary_types(node->op), err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_predicate(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "input", unary_types(node->op), err));
+    return infer_output(node, 0, DTYPE_BOOL, &node->inputs[0]->shape, err);
+}
+
+static enum status infer_gelu(struct node *node, struct error *err)
+{
+    const char *form = node_string(node, "approximate", "none");
+    if (strcmp(form, "none") && strcmp(form, "tanh"))
+        return error_set(err, STATUS_MODEL, "approximate '%s' is neither 'none' nor 'tanh'", form);
+    return infer_unary(node, err);
+}
+
+static enum status infer_clip(struct node *node, struct error *err)
+{
+    for (size_t i = 1; i < node->input_count; i++) {
+        const char *name = i == 1 ? "min" : "max";
+        TRY(operand_same_dtype(node, i, name, err));
+        TRY(operand_single(node, i, name, err));
+    }
+    return infer_unary(node, err);
+}
+
+static enum status infer_cast(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "input", DTYPES_ANY, err));
+    TRY(resolve_required(node, "to", err));
+    int64_t to = node_int(node, "to", DTYPE_NONE);
+    if (to <= 0 || to > DTYPE_BF16 || !dtype_size((enum dtype)to))
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "a cast to ONNX data type %lld; lensd has float, integer and bool tensors",
+                         (long long)to);
+    return infer_output(node, 0, (enum dtype)to, &node->inputs[0]->shape, err);
+}
+
+static enum status infer_cast_like(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "input", DTYPES_ANY, err));
+    TRY(operand_dtype(node, 1, "target_type", DTYPES_ANY, err));
+    return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
+}
+
+/* Identity at inference. From opset 12 a graph may ask for training mode, which has no place here.
+ */
+static enum status infer_dropout(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
+    const struct value *training = node_input(node, 2);
+    if (training && training->known && shape_count(&training->known->shape) == 1 &&
+        tensor_int(training->known, 0))
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "training_mode is true; export the model in evaluation mode");
+    TRY(infer_output(node, 0, x->dtype, &x->shape, err));
+    return infer_output(node, 1, node->opset >= 10 ? DTYPE_BOOL : x->dtype, &x->shape, err);
+}
+
+/* ---- broadcasting ---- */
+
+static unsigned binary_types(enum op op)
+{
+    switch (op) {
+    case OP_AND:
+    case OP_OR:
+    case OP_XOR:
+        return DTYPES_BOOL;
+    case OP_EQUAL:
+        return DTYPES_ANY;
+    case OP_SUM:
+    case OP_MEAN:
+        return DTYPES_FLOAT;
+    default:
+        return DTYPES_NUMBER;
+    }
+}
+
+static bool is_predicate(enum op op)
+{
+    switch (op) {
+    case OP_EQUAL:
+    case OP_GREATER:
+    case OP_LESS:
+    case OP_GREATER_OR_EQUAL:
+    case OP_LESS_OR_EQUAL:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Two operands of one type. */
+static enum status infer_binary(struct node *node, struct error *err)
+{
+    const struct value *a = node->inputs[0], *b = node->inputs[1];
+    struct shape right, out;
+    TRY(operand_dtype(node, 0, "input", binary_types(node->op), err));
+    TRY(operand_same_dtype(node, 1, "B", err));
+    TRY(resolve_legacy_broadcast(node, &a->shape, &b->shape, &right, err));
+    TRY(infer_broadcast(&a->shape, &right, &out, err));
+    return infer_output(node, 0, is_predicate(node->op) ? DTYPE_BOOL : a->dtype, &out, err);
+}
+
+/* The exponent may have another type than the base. */
+static enum status infer_pow(struct node *node, struct error *err)
+{
+    const struct value *a = node->inputs[0], *b = node->inputs[1];
+    struct shape right, out;
+    TRY(operand_dtype(node, 0, "input", DTYPES_NUMBER, err));
+    TRY(operand_dtype(node, 1, "exponent", DTYPES_NUMBER, err));
+    TRY(resolve_legacy_broadcast(node, &a->shape, &b->shape, &right, err));
+    TRY(infer_broadcast(&a->shape, &right, &out, err));
+    return infer_output(node, 0, a->dtype, &out, err);
+}
+
+/* The slope broadcasts to the data, never the other way. */
+static enum status infer_prelu(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    struct shape slope, out;
+    TRY(operand_dtype(node, 0, "input", DTYPES_NUMBER, err));
+    TRY(operand_same_dtype(node, 1, "B", err));
+    resolve_slope(node, &x->shape, &node->inputs[1]->shape, &slope);
+    TRY(infer_broadcast(&x->shape, &slope, &out, err));
+    if (!shape_equal(&out, &x->shape)) {
+        char data[SHAPE_TEXT], text[SHAPE_TEXT];
+        return error_set(err, STATUS_SHAPE,
+                         "a slope of shape %s does not broadcast to the data, %s",
+                         shape_text(&slope, text), shape_text(&x->shape, data));
+    }
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_variadic(struct node *node, struct error *err)
+{
+    struct shape out = node->inputs[0]->shape;
+    TRY(operand_dtype(node, 0, "input", binary_types(node->op), err));
+    for (size_t i = 1; i < node->input_count; i++) {
+        TRY(operand_present(node, i, "data", err));
+        TRY(operand_same_dtype(node, i, "data", err));
+        TRY(infer_broadcast(&out, &node->inputs[i]->shape, &out, err));
+    }
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+static enum status infer_where(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[1], *y = node->inputs[2];
+    struct shape out;
+    TRY(operand_dtype(node, 0, "condition", DTYPES_BOOL, err));
+    TRY(operand_dtype(node, 1, "X", DTYPES_ANY, err));
+    if (x->dtype != y->dtype)
+        return error_set(err, STATUS_MODEL, "the two choices are %s and %s, they must agree",
+                         dtype_name(x->dtype), dtype_name(y->dtype));
+    TRY(infer_broadcast(&node->inputs[0]->shape, &x->shape, &out, err));
+    TRY(infer_broadcast(&out, &y->shape, &out, err));
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+/* ---- the table ---- */
+
+/* consumed_inputs: opset 1's hint for in-place work, without meaning. */
+static const struct attr_spec no_attrs[] = {{"consumed_inputs", ATTR_INTS}, {0}};
+static const struct attr_spec alpha_attrs[] = {
+    {"alpha", ATTR_FLOAT}, {"consumed_inputs", ATTR_INTS}, {0}};
+static const struct attr_spec alpha_beta_attrs[] = {
+    {"alpha", ATTR_FLOAT}, {"beta", ATTR_FLOAT}, {"consumed_inputs", ATTR_INTS}, {0}};
+static const struct attr_spec selu_attrs[] = {
+    {"alpha", ATTR_FLOAT}, {"gamma", ATTR_FLOAT}, {"consumed_inputs", ATTR_INTS}, {0}};
+static const struct attr_spec gelu_attrs[] = {{"approximate", ATTR_STRING}, {0}};
+static const struct attr_spec shrink_attrs[] = {{"bias", ATTR_FLOAT}, {"lambd", ATTR_FLOAT}, {0}};
+static const struct attr_spec inf_attrs[] = {
+    {"detect_negative", ATTR_INT}, {"detect_positive", ATTR_INT}, {0}};
+static const struct attr_spec clip_attrs[] = {
+    {"min", ATTR_FLOAT}, {"max", ATTR_FLOAT}, {"consumed_inputs", ATTR_INTS}, {0}};
+static const struct attr_spec cast_attrs[] = {
+    {"to", ATTR_INT}, {"saturate", ATTR_INT}, {"round_mode", ATTR_STRING}, {0}};
+static const struct attr_spec cast_like_attrs[] = {
+    {"saturate", ATTR_INT}, {"round_mode", ATTR_STRING}, {0}};
+static const struct attr_spec dropout_old_attrs[] = {
+    {"ratio", ATTR_FLOAT}, {"is_test", ATTR_INT}, {"consumed_inputs", ATTR_INTS}, {0}};
+static const struct attr_spec dropout_attrs[] = {{"seed", ATTR_INT}, {0}};
+static const struct attr_spec legacy_attrs[] = {
+    {"axis", ATTR_INT}, {"broadcast", ATTR_INT}, {"consumed_inputs", ATTR_INTS}, {0}};
+static const struct attr_spec mod_attrs[] = {{"fmod", ATTR_INT}, {0}};
+
+#define UNARY(id, first, attributes)                                                               \
+    {                                                                                              \
+        OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY, attributes, infer_unary                           \
+    }
+#define PREDICATE(id, first, attributes)                                                           \
+    {                                                                                              \
+        OP_##id, first, 0, 1, 1, 1, 1, OP_UNARY, attributes, infer_predicate                       \
+    }
+/* Before opset 7 broadcasting is not numpy's: no OP_BROADCAST. */
+#define BINARY(id, infer)                                                                          \
+    {OP_##id, 1, 6, 2, 2, 1, 1, 0, legacy_attrs, infer},                                           \
+    {                                                                                              \
+        OP_##id, 7, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer                                       \
+    }
+#define VARIADIC(id)                                                                               \
+    {                                                                                              \
+        OP_##id, 1, 0, 1, OP_VARIADIC, 1, 1, OP_BROADCAST, no_attrs, infer_variadic                \
+    }
+
+static const struct op_info table[] = {
+    UNARY(ABS, 1, no_attrs),
+    UNARY(NEG, 1, no_attrs),
+    UNARY(SIGN, 9, NULL),
+    UNARY(FLOOR, 1, no_attrs),
+    UNARY(CEIL, 1, no_attrs),
+    UNARY(ROUND, 11, NULL),
+    UNARY(SQRT, 1, no_attrs),
+    UNARY(RECIPROCAL, 1, no_attrs),
+    UNARY(EXP, 1, no_attrs),
+    UNARY(LOG, 1, no_attrs),
+    UNARY(SIN, 7, NULL),
+    UNARY(COS, 7, NULL),
+    UNARY(TANH, 1, no_attrs),
+    UNARY(ERF, 9, NULL),
+    UNARY(SIGMOID, 1, no_attrs),
+    UNARY(HARD_SIGMOID, 1, alpha_beta_attrs),
+    UNARY(HARD_SWISH, 14, NULL),
+    UNARY(RELU, 1, no_attrs),
+    UNARY(LEAKY_RELU, 1, alpha_attrs),
+    UNARY(THRESHOLDED_RELU, 10, alpha_attrs),
+    UNARY(ELU, 1, alpha_attrs),
+    UNARY(SELU, 6, selu_attrs), /* opset 1 had other defaults */
+    UNARY(CELU, 12, alpha_attrs),
+    UNARY(SOFTPLUS, 1, NULL),
+    UNARY(SOFTSIGN, 1, NULL),
+    UNARY(MISH, 18, NULL),
+    UNARY(SWISH, 24, alpha_attrs),
+    {OP_GELU, 20, 0, 1, 1, 1, 1, OP_UNARY, gelu_attrs, infer_gelu},
+    UNARY(SHRINK, 9, shrink_attrs),
+    UNARY(NOT, 1, NULL),
+    PREDICATE(IS_NAN, 9, NULL),
+    PREDICATE(IS_INF, 10, inf_attrs),
+    {OP_CLIP, 1, 10, 1, 1, 1, 1, OP_UNARY, clip_attrs, infer_clip},
+    {OP_CLIP, 11, 0, 1, 3, 1, 1, 0, NULL, infer_clip},
+    {OP_CAST, 6, 0, 1, 1, 1, 1, OP_UNARY, cast_attrs, infer_cast},
+    {OP_CAST_LIKE, 15, 0, 2, 2, 1, 1, 0, cast_like_attrs, infer_cast_like},
+    {OP_IDENTITY, 1, 0, 1, 1, 1, 1, OP_UNARY | OP_VIEW, NULL, infer_unary},
+    {OP_DROPOUT, 1, 11, 1, 1, 1, 2, OP_VIEW, dropout_old_attrs, infer_dropout},
+    {OP_DROPOUT, 12, 0, 1, 3, 1, 2, OP_VIEW, dropout_attrs, infer_dropout},
+    BINARY(ADD, infer_binary),
+    BINARY(SUB, infer_binary),
+    BINARY(MUL, infer_binary),
+    BINARY(DIV, infer_binary),
+    BINARY(POW, infer_pow),
+    {OP_MOD, 10, 0, 2, 2, 1, 1, OP_BROADCAST, mod_attrs, infer_binary},
+    {OP_PRELU, 1, 6, 2, 2, 1, 1, 0, no_attrs, infer_prelu},
+    {OP_PRELU, 7, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_prelu},
+    VARIADIC(MAX),
+    VARIADIC(MIN),
+    VARIADIC(SUM),
+    VARIADIC(MEAN),
+    BINARY(AND, infer_binary),
+    BINARY(OR, infer_binary),
+    BINARY(XOR, infer_binary),
+    BINARY(EQUAL, infer_binary),
+    BINARY(GREATER, infer_binary),
+    BINARY(LESS, infer_binary),
+    {OP_GREATER_OR_EQUAL, 12, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_binary},
+    {OP_LESS_OR_EQUAL, 12, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_binary},
+    {OP_WHERE, 9, 0, 3, 3, 1, 1, OP_BROADCAST, NULL, infer_where},
+};
+
+const struct op_family ops_elementwise = {table, COUNT_OF(table)};

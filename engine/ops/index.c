@@ -1,0 +1,308 @@
+/* Gather, scatter and their kin, selections and sorting: the table and inference. Indices that are
+ * known beforehand are checked here, so that a model with a bad one is refused when it is loaded;
+ * kernels check them again, for the contents of each run. */
+#include "engine/ops/resolve.h"
+
+#include <string.h>
+
+#include "engine/base/size.h"
+
+/* The `axis` of input 0, worked out. */
+static enum status data_axis(const struct node *node, int64_t otherwise, int64_t *ret,
+                             struct error *err)
+{
+    *ret = node_int(node, "axis", otherwise);
+    return infer_axis(ret, node->inputs[0]->shape.rank, err);
+}
+
+/* Known indices (input 1) all lie within `axis` of input 0. */
+static enum status indices_check(const struct node *node, int64_t axis, struct error *err)
+{
+    const struct tensor *indices = node->inputs[1]->known;
+    if (!indices)
+        return STATUS_OK;
+    return resolve_indices(indices, node->inputs[0]->shape.dims[axis], (int)axis, err);
+}
+
+/* ---- gather ---- */
+
+static enum status infer_gather(struct node *node, struct error *err)
+{
+    const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
+    int64_t axis;
+    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
+    TRY(data_axis(node, 0, &axis, err));
+    TRY(indices_check(node, axis, err));
+    if (data->rank - 1 + indices->rank > TENSOR_MAX_RANK)
+        return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
+                         data->rank - 1 + indices->rank, TENSOR_MAX_RANK);
+    struct shape out = {0};
+    for (int i = 0; i < axis; i++)
+        out.dims[out.rank++] = data->dims[i];
+    for (int i = 0; i < indices->rank; i++)
+        out.dims[out.rank++] = indices->dims[i];
+    for (int i = (int)axis + 1; i < data->rank; i++)
+        out.dims[out.rank++] = data->dims[i];
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+/* Indices of GatherElements and ScatterElements: the rank of the data, and outside of `axis` no
+ * larger than it. */
+static enum status elements_check(const struct node *node, int64_t axis, struct error *err)
+{
+    char text[SHAPE_TEXT], other[SHAPE_TEXT];
+    const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
+    bool fits = data->rank == indices->rank;
+    for (int i = 0; fits && i < data->rank; i++)
+        fits = i == axis || indices->dims[i] <= data->dims[i];
+    if (!fits)
+        return error_set(err, STATUS_SHAPE,
+                         "indices of shape %s do not fit data of shape %s (axis %lld)",
+                         shape_text(indices, text), shape_text(data, other), (long long)axis);
+    return indices_check(node, axis, err);
+}
+
+static enum status infer_gather_elements(struct node *node, struct error *err)
+{
+    int64_t axis;
+    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
+    TRY(data_axis(node, 0, &axis, err));
+    TRY(elements_check(node, axis, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[1]->shape, err);
+}
+
+/* Known index tuples of GatherND and ScatterND; dimension `first` of the data is the first that a
+ * tuple addresses. */
+static enum status tuples_check(const struct node *node, int first, struct error *err)
+{
+    const struct shape *data = &node->inputs[0]->shape;
+    const struct tensor *tuples = node->inputs[1]->known;
+    if (!tuples)
+        return STATUS_OK;
+    size_t depth = (size_t)tuples->shape.dims[tuples->shape.rank - 1];
+    size_t count = shape_count(&tuples->shape);
+    for (size_t i = 0; i < count; i++) {
+        int axis = first + (int)(i % depth);
+        int64_t index = tensor_int(tuples, i), extent = data->dims[axis];
+        if (index < -extent || index >= extent)
+            return error_set(err, STATUS_INVALID,
+                             "index %lld is out of range for axis %d of extent %lld",
+                             (long long)index, axis, (long long)extent);
+    }
+    return STATUS_OK;
+}
+
+static enum status infer_gather_nd(struct node *node, struct error *err)
+{
+    const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
+    char text[SHAPE_TEXT], other[SHAPE_TEXT];
+    int64_t batch = node_int(node, "batch_dims", 0);
+    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
+    int least = data->rank < indices->rank ? data->rank : indices->rank;
+    bool fits = least >= 1 && batch >= 0 && batch < least;
+    for (int i = 0; fits && i < batch; i++)
+        fits = data->dims[i] == indices->dims[i];
+    int64_t depth = fits ? indices->dims[indices->rank - 1] : 0;
+    if (!fits || depth < 1 || depth > data->rank - batch)
+        return error_set(err, STATUS_SHAPE,
+                         "indices of shape %s do not address data of shape %s with %lld batch "
+                         "dimensions",
+                         shape_text(indices, text), shape_text(data, other), (long long)batch);
+    TRY(tuples_check(node, (int)batch, err));
+    int rank = indices->rank - 1 + data->rank - (int)(batch + depth);
+    if (rank > TENSOR_MAX_RANK)
+        return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
+                         rank, TENSOR_MAX_RANK);
+    struct shape out = {0};
+    for (int i = 0; i < indices->rank - 1; i++)
+        out.dims[out.rank++] = indices->dims[i];
+    for (int i = (int)(batch + depth); i < data->rank; i++)
+        out.dims[out.rank++] = data->dims[i];
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+/* ---- scatter ---- */
+
+static enum status reduction_check(const struct node *node, struct error *err)
+{
+    static const char *const names[] = {"none", "add", "mul", "max", "min"};
+    const char *reduction = node_string(node, "reduction", "none");
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (!strcmp(reduction, names[i]))
+            return STATUS_OK;
+    return error_set(err, STATUS_MODEL, "reduction '%s' is not one of none, add, mul, max, min",
+                     reduction);
+}
+
+static enum status infer_scatter_elements(struct node *node, struct error *err)
+{
+    char text[SHAPE_TEXT], other[SHAPE_TEXT];
+    const struct value *data = node->inputs[0];
+    int64_t axis;
+    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
+    TRY(operand_same_dtype(node, 2, "updates", err));
+    TRY(reduction_check(node, err));
+    TRY(data_axis(node, 0, &axis, err));
+    TRY(elements_check(node, axis, err));
+    if (!shape_equal(&node->inputs[1]->shape, &node->inputs[2]->shape))
+        return error_set(err, STATUS_SHAPE, "indices have shape %s but updates have shape %s",
+                         shape_text(&node->inputs[1]->shape, text),
+                         shape_text(&node->inputs[2]->shape, other));
+    return infer_output(node, 0, data->dtype, &data->shape, err);
+}
+
+static enum status infer_scatter_nd(struct node *node, struct error *err)
+{
+    char text[SHAPE_TEXT], other[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
+    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
+    TRY(operand_same_dtype(node, 2, "updates", err));
+    TRY(reduction_check(node, err));
+    int64_t depth = indices->rank ? indices->dims[indices->rank - 1] : 0;
+    if (data->rank < 1 || depth < 1 || depth > data->rank)
+        return error_set(err, STATUS_SHAPE, "indices of shape %s do not address data of shape %s",
+                         shape_text(indices, text), shape_text(data, other));
+    struct shape updates = {0};
+    int rank = indices->rank - 1 + data->rank - (int)depth;
+    for (int i = 0; rank <= TENSOR_MAX_RANK && i < indices->rank - 1; i++)
+        updates.dims[updates.rank++] = indices->dims[i];
+    for (int i = (int)depth; rank <= TENSOR_MAX_RANK && i < data->rank; i++)
+        updates.dims[updates.rank++] = data->dims[i];
+    if (rank > TENSOR_MAX_RANK || !shape_equal(&updates, &node->inputs[2]->shape))
+        return error_set(err, STATUS_SHAPE,
+                         "updates have shape %s, which does not match indices %s into data %s",
+                         shape_text(&node->inputs[2]->shape, wanted), shape_text(indices, text),
+                         shape_text(data, other));
+    TRY(tuples_check(node, 0, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, data, err);
+}
+
+/* ---- one-hot, selections ---- */
+
+static enum status infer_one_hot(struct node *node, struct error *err)
+{
+    const struct value *indices = node->inputs[0], *depth = node->inputs[1];
+    const struct value *values = node->inputs[2];
+    int64_t axis = node_int(node, "axis", -1);
+    TRY(operand_dtype(node, 0, "indices", DTYPES_NUMBER, err));
+    TRY(operand_dtype(node, 1, "depth", DTYPES_NUMBER, err));
+    TRY(operand_single(node, 1, "depth", err));
+    TRY(operand_vector(node, 2, "values", 2, err));
+    struct shape out = {.rank = indices->shape.rank + 1};
+    if (out.rank > TENSOR_MAX_RANK)
+        return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
+                         out.rank, TENSOR_MAX_RANK);
+    TRY(infer_axis(&axis, out.rank, err));
+    if (!depth->known) {
+        infer_unknown(node, 0, values->dtype);
+        return STATUS_OK;
+    }
+    int64_t classes = tensor_int(depth->known, 0);
+    if (classes < 1)
+        return error_set(err, STATUS_SHAPE, "depth is %lld, expected at least 1",
+                         (long long)classes);
+    for (int i = 0, from = 0; i < out.rank; i++)
+        out.dims[i] = i == axis ? classes : indices->shape.dims[from++];
+    return infer_output(node, 0, values->dtype, &out, err);
+}
+
+static enum status infer_non_zero(struct node *node, struct error *err)
+{
+    (void)err;
+    infer_unknown(node, 0, DTYPE_I64);
+    return STATUS_OK;
+}
+
+static enum status infer_compress(struct node *node, struct error *err)
+{
+    int64_t axis;
+    TRY(operand_dtype(node, 1, "condition", DTYPES_BOOL, err));
+    TRY(operand_rank(node, 1, "condition", 1, 1, err));
+    if (node_attr(node, "axis"))
+        TRY(data_axis(node, 0, &axis, err));
+    infer_unknown(node, 0, node->inputs[0]->dtype);
+    return STATUS_OK;
+}
+
+static enum status infer_unique(struct node *node, struct error *err)
+{
+    int64_t axis;
+    if (node_attr(node, "axis"))
+        TRY(data_axis(node, 0, &axis, err));
+    infer_unknown(node, 0, node->inputs[0]->dtype);
+    for (size_t i = 1; i < 4; i++)
+        infer_unknown(node, i, DTYPE_I64);
+    return STATUS_OK;
+}
+
+static enum status infer_top_k(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *count = node_input(node, 1);
+    struct shape out = x->shape;
+    int64_t axis, k;
+    TRY(operand_dtype(node, 0, "X", DTYPES_NUMBER, err));
+    TRY(data_axis(node, -1, &axis, err));
+    if (node->opset < 10) {
+        TRY(resolve_required(node, "k", err));
+        k = node_int(node, "k", 0);
+    } else {
+        TRY(operand_dtype(node, 1, "K", DTYPES_INDEX, err));
+        TRY(operand_single(node, 1, "K", err));
+        if (!count->known) {
+            infer_unknown(node, 0, x->dtype);
+            infer_unknown(node, 1, DTYPE_I64);
+            return STATUS_OK;
+        }
+        k = tensor_int(count->known, 0);
+    }
+    if (k < 0 || k > out.dims[axis])
+        return error_set(err, STATUS_SHAPE, "k is %lld, but axis %lld has only %lld elements",
+                         (long long)k, (long long)axis, (long long)out.dims[axis]);
+    out.dims[axis] = k;
+    TRY(infer_output(node, 0, x->dtype, &out, err));
+    return infer_output(node, 1, DTYPE_I64, &out, err);
+}
+
+static enum status infer_cum_sum(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *axis = node->inputs[1];
+    TRY(operand_dtype(node, 0, "x", DTYPES_NUMBER, err));
+    TRY(operand_dtype(node, 1, "axis", DTYPES_INDEX, err));
+    TRY(operand_single(node, 1, "axis", err));
+    if (axis->known) {
+        int64_t index = tensor_int(axis->known, 0);
+        TRY(infer_axis(&index, x->shape.rank, err));
+    }
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+/* ---- the table ---- */
+
+static const struct attr_spec axis_attrs[] = {{"axis", ATTR_INT}, {0}};
+static const struct attr_spec batch_attrs[] = {{"batch_dims", ATTR_INT}, {0}};
+static const struct attr_spec scatter_attrs[] = {
+    {"axis", ATTR_INT}, {"reduction", ATTR_STRING}, {0}};
+static const struct attr_spec scatter_nd_attrs[] = {{"reduction", ATTR_STRING}, {0}};
+static const struct attr_spec unique_attrs[] = {{"axis", ATTR_INT}, {"sorted", ATTR_INT}, {0}};
+static const struct attr_spec top_k_attrs[] = {
+    {"axis", ATTR_INT}, {"k", ATTR_INT}, {"largest", ATTR_INT}, {"sorted", ATTR_INT}, {0}};
+static const struct attr_spec cum_sum_attrs[] = {
+    {"exclusive", ATTR_INT}, {"reverse", ATTR_INT}, {0}};
+
+static const struct op_info table[] = {
+    {OP_GATHER, 1, 0, 2, 2, 1, 1, 0, axis_attrs, infer_gather},
+    {OP_GATHER_ELEMENTS, 11, 0, 2, 2, 1, 1, 0, axis_attrs, infer_gather_elements},
+    {OP_GATHER_ND, 11, 0, 2, 2, 1, 1, 0, batch_attrs, infer_gather_nd},
+    {OP_SCATTER, 9, 0, 3, 3, 1, 1, 0, axis_attrs, infer_scatter_elements},
+    {OP_SCATTER_ELEMENTS, 11, 0, 3, 3, 1, 1, 0, scatter_attrs, infer_scatter_elements},
+    {OP_SCATTER_ND, 11, 0, 3, 3, 1, 1, 0, scatter_nd_attrs, infer_scatter_nd},
+    {OP_ONE_HOT, 9, 0, 3, 3, 1, 1, 0, axis_attrs, infer_one_hot},
+    {OP_NON_ZERO, 9, 0, 1, 1, 1, 1, OP_DATA_SHAPE, NULL, infer_non_zero},
+    {OP_COMPRESS, 9, 0, 2, 2, 1, 1, OP_DATA_SHAPE, axis_attrs, infer_compress},
+    {OP_UNIQUE, 11, 0, 1, 1, 1, 4, OP_DATA_SHAPE, unique_attrs, infer_unique},
+    {OP_TOP_K, 1, 9, 1, 1, 2, 2, 0, top_k_attrs, infer_top_k},
+    {OP_TOP_K, 10, 0, 2, 2, 2, 2, 0, top_k_attrs, infer_top_k},
+    {OP_CUM_SUM, 11, 0, 2, 2, 1, 1, 0, cum_sum_attrs, infer_cum_sum},
+};
+
+const struct op_family ops_index = {table, COUNT_OF(table)};

@@ -1,0 +1,69 @@
+/* Reductions and ArgMax / ArgMin: the table and inference. */
+#include "engine/ops/resolve.h"
+
+#include "engine/base/size.h"
+
+static enum status infer_reduce(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    bool order = node->op == OP_REDUCE_MAX || node->op == OP_REDUCE_MIN;
+    TRY(operand_dtype(node, 0, "data", order ? DTYPES_ANY : DTYPES_NUMBER, err));
+    const struct tensor *known[2];
+    if (!resolve_known(node, 1, known, 2)) {
+        infer_unknown(node, 0, x->dtype);
+        return STATUS_OK;
+    }
+    struct reduction reduction;
+    TRY(resolve_reduction(node, &x->shape, known, &reduction, err));
+    return infer_output(node, 0, x->dtype, &reduction.out, err);
+}
+
+static enum status infer_arg(struct node *node, struct error *err)
+{
+    const struct shape *shape = &node->inputs[0]->shape;
+    int64_t axis = node_int(node, "axis", 0);
+    TRY(operand_dtype(node, 0, "data", DTYPES_NUMBER, err));
+    TRY(infer_axis(&axis, shape->rank, err));
+    struct shape out = {0};
+    for (int i = 0; i < shape->rank; i++)
+        if (i != axis)
+            out.dims[out.rank++] = shape->dims[i];
+        else if (node_int(node, "keepdims", 1))
+            out.dims[out.rank++] = 1;
+    if (shape->dims[axis] == 0 && shape_count(&out) != 0)
+        return error_set(err, STATUS_SHAPE,
+                         "axis %lld is empty: it has no largest or smallest "
+                         "element",
+                         (long long)axis);
+    return infer_output(node, 0, DTYPE_I64, &out, err);
+}
+
+static const struct attr_spec old_attrs[] = {{"axes", ATTR_INTS}, {"keepdims", ATTR_INT}, {0}};
+static const struct attr_spec attrs[] = {
+    {"keepdims", ATTR_INT}, {"noop_with_empty_axes", ATTR_INT}, {0}};
+static const struct attr_spec arg_attrs[] = {
+    {"axis", ATTR_INT}, {"keepdims", ATTR_INT}, {"select_last_index", ATTR_INT}, {0}};
+
+/* The axes move from an attribute to an operand at opset `moved`. */
+#define REDUCE(id, moved)                                                                          \
+    {OP_##id, 1, moved - 1, 1, 1, 1, 1, 0, old_attrs, infer_reduce},                               \
+    {                                                                                              \
+        OP_##id, moved, 0, 1, 2, 1, 1, 0, attrs, infer_reduce                                      \
+    }
+
+static const struct op_info table[] = {
+    REDUCE(REDUCE_SUM, 13),
+    REDUCE(REDUCE_MEAN, 18),
+    REDUCE(REDUCE_MAX, 18),
+    REDUCE(REDUCE_MIN, 18),
+    REDUCE(REDUCE_PROD, 18),
+    REDUCE(REDUCE_L1, 18),
+    REDUCE(REDUCE_L2, 18),
+    REDUCE(REDUCE_LOG_SUM, 18),
+    REDUCE(REDUCE_LOG_SUM_EXP, 18),
+    REDUCE(REDUCE_SUM_SQUARE, 18),
+    {OP_ARG_MAX, 1, 0, 1, 1, 1, 1, 0, arg_attrs, infer_arg},
+    {OP_ARG_MIN, 1, 0, 1, 1, 1, 1, 0, arg_attrs, infer_arg},
+};
+
+const struct op_family ops_reduce = {table, COUNT_OF(table)};
