@@ -1,0 +1,177 @@
+/* The compiled session against the interpreter: same graphs, same numbers. The interpreter runs the
+ * reference kernels node by node without any rewrite, so a wrong fusion, layout, plan or kernel
+ * shows up as a difference. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/cpu/interpret.h"
+#include "engine/session.h"
+#include "tests/unit/random_graph.h"
+
+struct comparison {
+    uint32_t seed;
+    enum precision precision;
+    enum image_layout layout;
+    float tolerance; /* of the largest magnitude of an output */
+};
+
+/* Fills [n, 3, h, w] and the same image channels-last. */
+static void make_images(uint32_t seed, size_t n, size_t h, size_t w, float *nchw, float *nhwc)
+{
+    uint32_t state = seed + 99;
+    for (size_t i = 0; i < n; i++)
+        for (size_t c = 0; c < 3; c++)
+            for (size_t p = 0; p < h * w; p++) {
+                float v = random_unit(&state);
+                nchw[(i * 3 + c) * h * w + p] = v;
+                nhwc[(i * h * w + p) * 3 + c] = v;
+            }
+}
+
+static float difference(const struct tensor *expected, const struct tensor *got)
+{
+    const float *e = expected->data, *g = got->data;
+    float largest = 1e-6f, worst = 0;
+    size_t count = shape_count(&expected->shape);
+    for (size_t i = 0; i < count; i++) {
+        float d = fabsf(e[i] - g[i]);
+        largest = fmaxf(largest, fabsf(e[i]));
+        worst = d <= worst ? worst : d; /* NaN stays */
+    }
+    return worst / largest;
+}
+
+static void compare(struct comparison c, size_t h, size_t w)
+{
+    struct error err = {0};
+    struct graph *graph = random_graph(c.seed, (int64_t)h, (int64_t)w);
+    cr_assert_not_null(graph, "seed %u makes no graph", c.seed);
+    enum { BATCH = 3 };
+    float *nchw = malloc(4 * 3 * h * w * sizeof *nchw),
+          *nhwc = malloc(4 * 3 * h * w * sizeof *nhwc);
+    make_images(c.seed, 4, h, w, nchw, nhwc);
+
+    struct session_options options = {
+        .precision = c.precision, .threads = 2, .max_batch = 4, .image_layout = c.layout};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "seed %u: %s", c.seed,
+                 err.message);
+
+    struct shape shape = SHAPE(BATCH, 3, (int64_t)h, (int64_t)w);
+    struct tensor *input, *expected[2] = {NULL};
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &input, &err), STATUS_OK);
+    memcpy(input->data, nchw, input->bytes);
+    struct graph *reference;
+    cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
+    cr_assert_eq(interpret(reference, &input, expected, NULL, NULL, &err), STATUS_OK, "seed %u: %s",
+                 c.seed, err.message);
+
+    bool batched = session_info(session)->batched;
+    const struct tensor *outputs[2];
+    const void *inputs[1] = {c.layout == IMAGE_NHWC_F32 ? nhwc : nchw};
+    for (int run = 0; run < 2 && batched; run++) { /* twice: nothing may linger in the arena */
+        cr_assert_eq(session_run(session, BATCH, inputs, outputs, &err), STATUS_OK, "seed %u: %s",
+                     c.seed, err.message);
+        for (size_t o = 0; o < graph->output_count; o++) {
+            cr_assert(shape_equal(&outputs[o]->shape, &expected[o]->shape), "seed %u output %zu",
+                      c.seed, o);
+            float d = difference(expected[o], outputs[o]);
+            cr_assert(d <= c.tolerance, "seed %u, output %zu: relative difference %g", c.seed, o,
+                      (double)d);
+        }
+    }
+    cr_assert(batched, "seed %u: %s", c.seed, session_info(session)->note);
+    for (size_t o = 0; o < 2; o++)
+        tensor_unref(expected[o]);
+    tensor_unref(input);
+    graph_free(reference);
+    session_free(session);
+    graph_free(graph);
+    free(nchw);
+    free(nhwc);
+}
+
+Test(session, agrees_with_the_interpreter)
+{
+    for (uint32_t seed = 1; seed <= 150; seed++)
+        compare((struct comparison){seed, PRECISION_FP32, IMAGE_AS_DECLARED, 1e-4f}, 9 + seed % 5,
+                8 + seed % 7);
+}
+
+Test(session, takes_images_channels_last)
+{
+    for (uint32_t seed = 200; seed < 250; seed++)
+        compare((struct comparison){seed, PRECISION_FP32, IMAGE_NHWC_F32, 1e-4f}, 12,
+                11 + seed % 3);
+}
+
+Test(session, computes_in_bfloat16)
+{
+    if (!device_cpu_has_bf16())
+        cr_skip("this CPU has no bfloat16 instructions");
+    for (uint32_t seed = 300; seed < 340; seed++)
+        compare((struct comparison){seed, PRECISION_BF16, IMAGE_NHWC_F32, 0.08f}, 12, 12);
+}
+
+/* A Reshape to a constant mixes images: the session must notice and run them one by one. */
+Test(session, notices_that_a_graph_allows_no_batch)
+{
+    struct error err = {0};
+    struct graph *graph = graph_create(NULL);
+    graph->opset = 13;
+    struct shape shape = SHAPE(1, 3, 4, 4);
+    struct value *input = graph_add_value(graph, "image", DTYPE_F32, &shape);
+    struct tensor *to;
+    struct shape two = SHAPE(2);
+    cr_assert_eq(tensor_create(NULL, DTYPE_I64, &two, &to, &err), STATUS_OK);
+    ((int64_t *)to->data)[0] = 1;
+    ((int64_t *)to->data)[1] = -1;
+    struct node *reshape = graph_add_node(graph, OP_RESHAPE, "flat", 2, 1);
+    reshape->inputs[0] = input;
+    reshape->inputs[1] = graph_add_constant(graph, "to", to);
+    node_set_output(reshape, 0, graph_add_value(graph, "out", DTYPE_F32, NULL));
+    struct node *softmax = graph_add_node(graph, OP_SOFTMAX, "softmax", 1, 1);
+    softmax->inputs[0] = reshape->outputs[0];
+    node_set_output(softmax, 0, graph_add_value(graph, "probabilities", DTYPE_F32, NULL));
+    struct value *ends[2] = {input, softmax->outputs[0]};
+    graph->inputs = &ends[0];
+    graph->outputs = &ends[1];
+    graph->input_count = graph->output_count = 1;
+    struct session_options options = {.threads = 1, .max_batch = 4};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_not(session_info(session)->batched);
+    cr_assert_eq(session_batch_for(session, 1), 1);
+    cr_assert_eq(session_batch_for(session, 2), 0);
+    cr_assert(strstr(session_info(session)->note, "one by one"), "%s", session_info(session)->note);
+    session_free(session);
+    tensor_unref(to);
+    graph_free(graph);
+}
+
+Test(session, respects_the_memory_limit)
+{
+    struct error err = {0};
+    struct graph *graph = random_graph(7, 16, 16);
+    struct session_options options = {.threads = 1, .max_batch = 2, .memory_limit = 100};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_NO_MEMORY);
+    cr_assert(strstr(err.message, "the limit is 100"), "%s", err.message);
+    cr_assert_null(session);
+    graph_free(graph);
+}
+
+Test(session, stops_when_loading_is_cancelled)
+{
+    struct error err = {0};
+    struct graph *graph = random_graph(7, 16, 16);
+    _Atomic int cancel = 1;
+    struct session_options options = {.threads = 1, .max_batch = 2, .cancel = &cancel};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_CANCELLED);
+    graph_free(graph);
+}
