@@ -1,16 +1,23 @@
 /* The pipeline: from the bytes of photos to predictions.
  *
- *     submit ─▶ admission ─▶ decode workers ─▶ forming batch ─▶ lane (device) ─▶ postprocess ─▶ done
- *               503 here      image + transform   slots           session_run     softmax, top-k
+ *     submit ─▶ queue ─▶ decode workers ─▶ forming batch ─▶ lane (device) ─▶ scores ─▶ on_done
+ *       │               decode, transform      slots          session_run    softmax, top-k
+ *       └─ admission: 503 here
  *
- * pipeline_submit() never blocks: it admits or refuses. Decode workers (one pool for all models)
- * decode an image, reserve a slot in a forming batch of its model, and write the normalised pixels
- * straight into it. A lane (one thread per model and device) takes the forming batch when it is full
- * or the device is idle: never a fixed wait. A bad image fails alone, before it has a slot. When the
- * last image of a request is done, its on_done is called from a pipeline thread.
+ * pipeline_submit() never blocks: it admits or refuses. Decode workers (one pool for all models, in
+ * turns) decode an image, reserve a slot in the forming batch of its model, and write the
+ * normalised pixels straight into it. A lane (one thread per model and device) takes the forming
+ * batch when it is full or when its device is idle and an image is ready: never a fixed wait. A bad
+ * image fails alone, before it has a slot. When the last image of a request is done, its on_done is
+ * called from a pipeline thread.
  *
- * Locks: one per model scheduler (its forming batches and queue), one for the worker queue; never
- * both at once; none is held across decode, forward or callbacks. */
+ * Rooms of the house: admission.c (who is let in) and batcher.c (which image, which slot, when a
+ * batch closes) are pure and decide everything; scheduler.c gives a model's batcher its lock,
+ * buffers and conditions; pool.c and worker.c are the decode threads, lane.c the device threads;
+ * postprocess.c turns scores into classes; pipeline.c is the table of models.
+ *
+ * Locks: one for the table of models, one per model scheduler, one for the pool's turns; never two
+ * at once; none is held across decode, forward, copies or callbacks. */
 #pragma once
 
 #include <stdatomic.h>
@@ -24,17 +31,17 @@ enum pipeline_state {
     PIPELINE_LOADING, /* models are being loaded */
     PIPELINE_READY,
     PIPELINE_DRAINING,
-    PIPELINE_FAILED,  /* a required model did not load */
+    PIPELINE_FAILED, /* a required model did not load */
 };
 
 struct pipeline_options {
     struct device_id devices[DEVICE_MAX];
     size_t device_count;
     enum precision precision;
-    int threads;          /* forward threads per CPU lane; 0 = all available cores */
-    int workers;          /* decode threads; 0 = all available cores */
-    int max_batch;        /* 0 = chosen by device: 8 on the CPU */
-    size_t max_queue;     /* images admitted and not yet answered, per model; 0 = 256 */
+    int threads;      /* forward threads per CPU lane; 0 = all available cores */
+    int workers;      /* decode threads; 0 = all available cores */
+    int max_batch;    /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
+    size_t max_queue; /* images admitted and not yet answered, per model; 0 = 256, at most 2^20 */
     struct image_limits limits;
     struct metrics *metrics; /* borrowed; may be NULL in tests */
 };
@@ -54,65 +61,90 @@ struct predict_image {
     const char *name;    /* field or file name for the answer; borrowed; may be NULL */
     struct error preset; /* status != OK: already known bad (bad base64 …): only carried along */
 
-    enum status status;  /* of this image alone */
-    struct error error;  /* when status != OK */
-    uint32_t width, height;           /* upright, as decoded */
-    struct prediction *predictions;   /* top-k, best first; freed by predict_request_done */
+    enum status status;             /* of this image alone */
+    struct error error;             /* when status != OK */
+    uint32_t width, height;         /* upright, as decoded */
+    struct prediction *predictions; /* top-k, best first; freed by predict_request_done */
     size_t prediction_count;
-    float *embedding;                 /* NULL; for later output kinds */
-    int batch;                        /* size of the batch it ran in */
+    float *embedding; /* NULL; for later output kinds */
+    int batch;        /* size of the batch it ran in */
     struct device_id device;
+    /* Milliseconds of the phases it went through; 0 for those it did not reach. queue_ms: waiting
+     * for a worker plus waiting, ready, for its lane. forward_ms: of the whole batch. */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
+
+    struct predict_request *request; /* private to the pipeline */
+    int64_t since;                   /* private: when it entered the phase it is in */
 };
 
 struct predict_request {
     struct predict_image *images;
     size_t image_count;
-    const char *model;  /* NULL: the default model; borrowed until on_done */
-    int top_k;          /* 1 … PREDICT_MAX_TOP_K */
-    int64_t started;    /* clock_now() at the first byte, for total times */
+    const char *model;     /* NULL: the default model; borrowed until on_done */
+    int top_k;             /* 1 … PREDICT_MAX_TOP_K */
+    int64_t started;       /* clock_now() at the first byte, for total times */
     _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */
     void (*on_done)(struct predict_request *request); /* exactly once after a successful submit */
     void *context;
 
-    const struct model *served; /* set by submit: the model that answers */
-    _Atomic size_t pending;  /* private to the pipeline */
-    void *scheduler;         /* private to the pipeline */
+    const struct model *served; /* set by submit: the model that answers, alive until
+                                   pipeline_free; its graph is gone */
+    _Atomic size_t pending;     /* private to the pipeline: images without an answer */
 };
 
 struct pipeline;
 
-/* Starts workers at once; models are added afterwards. */
+/* Starts workers at once; models are added afterwards. Options are copied. STATUS_CONFIG for a
+ * number out of its range, STATUS_NO_MEMORY. */
 enum status pipeline_create(const struct pipeline_options *options, struct pipeline **ret,
                             struct error *err) MUST_USE;
 
 /* Stops accepting (submit answers STATUS_DRAINING), waits until every admitted image is answered or
- * `grace_ms` is over (then the rest fails with STATUS_DRAINING). Returns true when nothing was cut
- * off. May be called once, from any thread but a pipeline's own. */
+ * `grace_ms` is over: then what has not begun its forward pass fails with STATUS_DRAINING, and only
+ * decodes and forward passes under way are waited for. Every on_done has returned when this
+ * returns. True when everything was answered within the grace time. From any thread but a
+ * pipeline's own; further calls find nothing to do. */
 bool pipeline_drain(struct pipeline *pipeline, int grace_ms);
-void pipeline_free(struct pipeline *pipeline); /* after a drain; NULL is fine */
+
+/* Ends all threads, frees sessions and models. Drains without grace first, if nobody has. No other
+ * call may be running (a loader in pipeline_add_model has been joined). NULL is fine. */
+void pipeline_free(struct pipeline *pipeline);
+
+#define PIPELINE_MAX_MODELS 64
 
 /* Compiles and warms `model` on every device of the options (may take seconds: call from a loader
  * thread), then serves it under model->name; the first model added is the default. Takes over
- * `model` on success and on failure. `cancel` may be NULL. */
+ * `model` on success and on failure; a failure is also noted as by pipeline_progress. Progress is
+ * reported from inside. `cancel` may be NULL. Errors: those of session_create; STATUS_UNSUPPORTED
+ * (not an image classifier: other inputs, or outputs that are no class scores); STATUS_CONFIG (the
+ * name is served already, too many models); STATUS_DRAINING; STATUS_NO_MEMORY. */
 enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
                                const _Atomic int *cancel, struct error *err) MUST_USE;
 
-/* Announces a model that is about to load, so that /health can show it; progress 0 … 1. */
+/* Announces a model that is about to load, so that /health can show it and the pipeline is not
+ * ready before it is. `required_total`: how many models have to be loaded before the pipeline is
+ * ready (the greatest number told so far counts), so that the first of three does not make it so.
+ */
 void pipeline_announce(struct pipeline *pipeline, const char *name, size_t required_total);
+
+/* Progress 0 … 1 of an announced model; `failure`: NULL, or the sentence why it will not load,
+ * which makes the pipeline PIPELINE_FAILED. Unknown names are left alone. */
 void pipeline_progress(struct pipeline *pipeline, const char *name, double fraction,
                        const char *failure);
 
 enum pipeline_state pipeline_state(const struct pipeline *pipeline);
 
-/* Admits or refuses, never blocks. STATUS_NOT_FOUND (no such model: names those there are),
- * STATUS_NOT_READY, STATUS_DRAINING, STATUS_OVERLOADED (the queue's bound; *ret_retry_after_s is set
- * to 1 or more). On success on_done will be called exactly once, possibly before this returns, and
- * the request must stay alive until then. On failure on_done is not called. */
+/* Admits or refuses, never blocks. The caller has set the input fields and zeroed the rest. Errors:
+ * STATUS_INVALID (no image, top_k out of range), STATUS_NOT_FOUND (no such model: names those there
+ * are), STATUS_TOO_LARGE (more images than the queue's bound), STATUS_NOT_READY, STATUS_DRAINING,
+ * STATUS_OVERLOADED (the queue is full); with the last three *ret_retry_after_s is set to 1 or
+ * more. On success on_done will be called exactly once, possibly before this returns, and the
+ * request must stay alive until then. On failure on_done is not called. */
 enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *request,
                             int *ret_retry_after_s, struct error *err) MUST_USE;
 
-/* Frees what the pipeline allocated inside the request (predictions), not the request. */
+/* Frees what the pipeline allocated inside the request (predictions), not the request. Fine on a
+ * request that was refused or never submitted. */
 void predict_request_done(struct predict_request *request);
 
 /* What /health and /devices show of a model; snapshot, copied. */
@@ -124,11 +156,12 @@ struct model_status {
     uint64_t parameter_bytes, file_bytes;
     size_t lane_count;
     struct session_info lanes[DEVICE_MAX];
-    size_t queued, in_flight;   /* images */
+    size_t queued;    /* images admitted that wait for a decode worker */
+    size_t in_flight; /* images admitted that are past that: decode, slot, forward, answer */
     int width, height, channels;
     size_t class_count;
     bool is_default;
 };
 
-/* At most `max`; returns how many. */
+/* At most `max`, in the order they were announced; returns how many. */
 size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size_t max);

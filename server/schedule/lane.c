@@ -1,0 +1,287 @@
+/* Locks: none is held here; the scheduler's calls take its lock for themselves. The session, the
+ * scores buffer and the batch that was taken belong to the lane's thread alone. */
+#include "server/schedule/lane.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/observe/log.h"
+#include "server/schedule/postprocess.h"
+#include "server/schedule/thread.h"
+
+struct lane {
+    /* immutable once created */
+    const struct model *model;
+    struct session *session;
+    struct session_info info;
+    size_t output; /* index of the class scores */
+    size_t classes;
+    size_t image_floats, image_bytes;
+    struct scheduler *scheduler;
+    bool started;
+    pthread_t thread;
+
+    /* the thread's own */
+    const struct tensor **outputs; /* of the last run, session_output_count */
+    struct scores_buffer scores;
+    float *single; /* a batch of one, padded as the session wants it with zeros: for retries */
+};
+
+/* What the decode workers write must be what the session reads. */
+static enum status check_input(struct lane *lane, struct error *err)
+{
+    const struct preprocess *p = &lane->model->preprocess;
+    size_t count = session_input_count(lane->session);
+    if (count != 1)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "model '%s' has %zu inputs; image classifiers with one input are served",
+                         lane->model->name, count);
+    const struct session_tensor *input = session_input(lane->session, 0);
+    struct shape wanted = SHAPE(1, p->height, p->width, preprocess_channels(p));
+    if (input->dtype == DTYPE_F32 && shape_equal(&input->shape, &wanted))
+        return shape_check(&wanted, DTYPE_F32, &lane->image_floats, &lane->image_bytes, err);
+    char wanted_text[SHAPE_TEXT], input_text[SHAPE_TEXT];
+    return error_set(err, STATUS_SHAPE,
+                     "model '%s': the preprocessing makes float32 %s (batch, height, width, "
+                     "channels), but input '%s' takes %s %s; correct the sizes in the model's "
+                     "preprocessor file",
+                     lane->model->name, shape_text(&wanted, wanted_text), input->name,
+                     dtype_name(input->dtype), shape_text(&input->shape, input_text));
+}
+
+static enum status check_output(struct lane *lane, struct error *err)
+{
+    size_t count = session_output_count(lane->session);
+    if (lane->model->output >= count)
+        return error_set(err, STATUS_UNSUPPORTED, "model '%s' has no output", lane->model->name);
+    lane->output = lane->model->output;
+    enum status status =
+        scores_check(session_output(lane->session, lane->output), &lane->classes, err);
+    return status == STATUS_OK ? STATUS_OK : error_prefix(err, "model '%s'", lane->model->name);
+}
+
+static enum status allocate(struct lane *lane, struct error *err)
+{
+    size_t padded = (size_t)session_batch_for(lane->session, 1), bytes = 0;
+    lane->outputs = alloc_array(session_output_count(lane->session), sizeof *lane->outputs);
+    if (size_mul(lane->image_bytes, padded, &bytes) && bytes < SIZE_MAX / 2) {
+        bytes = size_align(bytes, TENSOR_ALIGN);
+        lane->single = aligned_alloc(TENSOR_ALIGN, bytes);
+    }
+    if (!lane->outputs || !lane->single)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
+    memset(lane->single, 0, bytes);
+    return STATUS_OK;
+}
+
+enum status lane_create(const struct model *model, const struct session_options *options,
+                        struct lane **ret, struct error *err)
+{
+    struct lane *lane = calloc(1, sizeof *lane);
+    if (!lane)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
+    lane->model = model;
+    enum status status = session_create(model->graph, options, &lane->session, err);
+    if (status == STATUS_OK)
+        status = check_input(lane, err);
+    if (status == STATUS_OK)
+        status = check_output(lane, err);
+    if (status == STATUS_OK)
+        status = allocate(lane, err);
+    if (status != STATUS_OK) {
+        lane_free(lane);
+        return status;
+    }
+    lane->info = *session_info(lane->session);
+    *ret = lane;
+    return STATUS_OK;
+}
+
+const struct session_info *lane_info(const struct lane *lane)
+{
+    return &lane->info;
+}
+
+int lane_max_batch(const struct lane *lane)
+{
+    return lane->info.batched ? lane->info.batches[lane->info.batch_count - 1].size : 1;
+}
+
+int lane_padded_batch(const struct lane *lane, int batch)
+{
+    return session_batch_for(lane->session, batch);
+}
+
+double lane_batch_ms(const struct lane *lane)
+{
+    return lane->info.batches[lane->info.batch_count - 1].milliseconds;
+}
+
+size_t lane_classes(const struct lane *lane)
+{
+    return lane->classes;
+}
+
+/* Takes the images that nobody waits for any more out of the batch and finishes them. */
+static void drop_unwanted(struct lane *lane, struct batch *batch)
+{
+    bool cut = scheduler_is_cut(lane->scheduler);
+    int kept = 0;
+    for (int i = 0; i < batch->count; i++) {
+        struct predict_image *image = batch->items[i];
+        if (cut) {
+            image->status = scheduler_cut_error(&image->error);
+        } else if (atomic_load_explicit(&image->request->cancelled, memory_order_relaxed)) {
+            image->status = error_set(&image->error, STATUS_CANCELLED, "the client has gone");
+        } else {
+            batch->slots[kept] = batch->slots[i];
+            batch->items[kept++] = image;
+            continue;
+        }
+        scheduler_finish(lane->scheduler, image);
+    }
+    batch->count = kept;
+}
+
+/* Images that failed or were dropped leave gaps; the forward pass wants none. */
+static void close_gaps(struct lane *lane, struct batch *batch)
+{
+    struct batch_move moves[BATCHER_MAX_BATCH];
+    int count = batch_compact(batch, moves);
+    for (int i = 0; i < count; i++)
+        memcpy(scheduler_slot(lane->scheduler, batch->buffer, moves[i].to),
+               scheduler_slot(lane->scheduler, batch->buffer, moves[i].from), lane->image_bytes);
+}
+
+/* A forward pass of the first `count` images at `input`. */
+static enum status run(struct lane *lane, const float *input, int count, double *ret_ms,
+                       struct error *err)
+{
+    struct meters *meters = scheduler_meters(lane->scheduler);
+    const void *const inputs[] = {input};
+    int64_t start = clock_now();
+    enum status status = session_run(lane->session, count, inputs, lane->outputs, err);
+    *ret_ms = clock_ms(clock_now() - start);
+    metric_observe(meters->batch_size, count);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    metric_add(meters->forward_failures, 1);
+    char device[DEVICE_TEXT];
+    log_event(LOG_WARN, "forward pass failed", LOG_STR("model", lane->model->name),
+              LOG_STR("device", device_text(lane->info.device, device)), LOG_INT("batch", count),
+              LOG_STR("error", err->message));
+    return status;
+}
+
+/* Scores of one image to its predictions. */
+static enum status classify(struct lane *lane, int batch, int row, struct predict_image *image)
+{
+    const float *scores;
+    size_t count;
+    TRY(scores_of_image(lane->outputs[lane->output], batch, row, &lane->scores, &scores, &count,
+                        &image->error));
+    return scores_top_k(scores, count, lane->model->has_probabilities, &lane->model->labels,
+                        (size_t)image->request->top_k, &image->predictions,
+                        &image->prediction_count, &image->error);
+}
+
+/* Row `row` of a run of `batch` images, which ended in `status`, was this image: finishes it. */
+static void answer(struct lane *lane, struct predict_image *image, int batch, int row,
+                   double forward_ms, enum status status, const struct error *failure)
+{
+    struct meters *meters = scheduler_meters(lane->scheduler);
+    image->batch = batch;
+    image->device = lane->info.device;
+    image->forward_ms = forward_ms;
+    metric_observe(meters->phases[PHASE_QUEUE], image->queue_ms * 1e-3);
+    metric_observe(meters->phases[PHASE_FORWARD], forward_ms * 1e-3);
+    if (status == STATUS_OK) {
+        image->status = classify(lane, batch, row, image);
+    } else {
+        image->status = status;
+        image->error = *failure;
+    }
+    scheduler_finish(lane->scheduler, image);
+}
+
+/* After a failed run of several, or of one beside what lay in its padding: one by one, so that only
+ * the image that fails, fails. */
+static void run_one_by_one(struct lane *lane, const struct batch *batch)
+{
+    for (int i = 0; i < batch->count; i++) {
+        /* Elsewhere, so that a session that pads its batch does not read the neighbours. */
+        memcpy(lane->single, scheduler_slot(lane->scheduler, batch->buffer, i), lane->image_bytes);
+        double ms;
+        struct error failure;
+        enum status status = run(lane, lane->single, 1, &ms, &failure);
+        answer(lane, batch->items[i], 1, 0, ms, status, &failure);
+    }
+    scheduler_release(lane->scheduler, batch->buffer);
+}
+
+static void run_batch(struct lane *lane, struct batch *batch)
+{
+    int64_t now = clock_now();
+    for (int i = 0; i < batch->count; i++) {
+        struct predict_image *image = batch->items[i];
+        image->queue_ms += clock_ms(now - image->since);
+    }
+    close_gaps(lane, batch);
+    double ms;
+    struct error failure;
+    const float *input = scheduler_slot(lane->scheduler, batch->buffer, 0);
+    enum status status = run(lane, input, batch->count, &ms, &failure);
+    bool was_alone = batch->count == 1 && lane_padded_batch(lane, 1) == 1;
+    if (status != STATUS_OK && !was_alone) {
+        run_one_by_one(lane, batch);
+        return;
+    }
+    /* The outputs are the session's own: the buffer may fill again meanwhile. */
+    scheduler_release(lane->scheduler, batch->buffer);
+    for (int i = 0; i < batch->count; i++)
+        answer(lane, batch->items[i], batch->count, i, ms, status, &failure);
+}
+
+static void *lane_main(void *argument)
+{
+    struct lane *lane = argument;
+    struct batch batch;
+    while (scheduler_next_batch(lane->scheduler, &batch)) {
+        size_t images = (size_t)batch.count;
+        drop_unwanted(lane, &batch);
+        if (batch.count > 0)
+            run_batch(lane, &batch);
+        else
+            scheduler_release(lane->scheduler, batch.buffer);
+        scheduler_answered(lane->scheduler, images);
+    }
+    return NULL;
+}
+
+enum status lane_start(struct lane *lane, struct scheduler *scheduler, struct error *err)
+{
+    char name[64], device[DEVICE_TEXT];
+    snprintf(name, sizeof name, "%s-%s", device_text(lane->info.device, device), lane->model->name);
+    lane->scheduler = scheduler;
+    lane->started = thread_start(&lane->thread, name, lane_main, lane);
+    if (!lane->started)
+        return error_set(err, STATUS_NO_MEMORY, "the thread of device %s could not be started",
+                         device);
+    return STATUS_OK;
+}
+
+void lane_free(struct lane *lane)
+{
+    if (!lane)
+        return;
+    if (lane->started)
+        pthread_join(lane->thread, NULL);
+    scores_buffer_done(&lane->scores);
+    free(lane->single);
+    free(lane->outputs);
+    session_free(lane->session);
+    free(lane);
+}

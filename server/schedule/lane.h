@@ -1,0 +1,28 @@
+/* A lane: the thread of one model on one device. It takes batches from the model's scheduler, runs
+ * the forward pass, and turns scores into classes. Several lanes of a model pull from one queue. */
+#pragma once
+
+#include "server/schedule/scheduler.h"
+
+struct lane;
+
+/* Compiles `model` for the device in `options` (session_create; may take seconds) and checks that
+ * the outcome is an image classifier that takes what the decode workers write: one float32 input
+ * [1, height, width, channels], one output of class scores. STATUS_UNSUPPORTED / STATUS_SHAPE
+ * otherwise. `model` is borrowed and outlives the lane; its graph is needed only here. */
+enum status lane_create(const struct model *model, const struct session_options *options,
+                        struct lane **ret, struct error *err) MUST_USE;
+
+/* As measured when it was created; alive and unchanged as long as the lane. */
+const struct session_info *lane_info(const struct lane *lane);
+int lane_max_batch(const struct lane *lane);
+int lane_padded_batch(const struct lane *lane, int batch); /* images a buffer for it must hold */
+double lane_batch_ms(const struct lane *lane);             /* of the largest batch */
+size_t lane_classes(const struct lane *lane); /* 0 when the output's shape depends on data */
+
+/* Starts the thread; `scheduler` outlives it. STATUS_NO_MEMORY when there is no thread to be had.
+ */
+enum status lane_start(struct lane *lane, struct scheduler *scheduler, struct error *err) MUST_USE;
+
+/* Joins the thread, which scheduler_stop has told to end, and frees the session. NULL is fine. */
+void lane_free(struct lane *lane);

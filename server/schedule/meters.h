@@ -1,0 +1,40 @@
+/* What one model's scheduler counts. The families:
+ *
+ *     lensd_images_total{model,result}          images answered; result: "ok" or a status word
+ *     lensd_phase_seconds{model,phase}          histogram, one observation an image and phase
+ *     lensd_batch_size{model}                   histogram, images per forward pass
+ *     lensd_batches_closed_total{model,reason}  why batches closed
+ *     lensd_forward_failures_total{model}       forward passes that failed, retries included
+ *     lensd_refused_total{model,cause}          images not let in; cause: a status word
+ *     lensd_queue_images{model}                 gauge: admitted, waiting for a decode worker
+ *     lensd_in_flight_images{model}             gauge: admitted, past that
+ *
+ * Thread-safe (metrics.h). */
+#pragma once
+
+#include "engine/base/status.h"
+#include "server/observe/metrics.h"
+#include "server/schedule/batcher.h"
+
+enum phase { PHASE_DECODE, PHASE_PREPROCESS, PHASE_QUEUE, PHASE_FORWARD };
+
+#define PHASE_COUNT 4
+
+struct meters {
+    struct metrics *metrics; /* borrowed; may be NULL: then nothing is counted */
+    char model[256];         /* escaped for labels */
+    struct metric *images_ok;
+    struct metric *phases[PHASE_COUNT];
+    struct metric *batch_size;
+    struct metric *closed[BATCH_CLOSE_REASONS];
+    struct metric *forward_failures;
+    struct metric *queue_images, *in_flight_images;
+};
+
+void meters_init(struct meters *meters, struct metrics *metrics, const char *model);
+
+/* An image was answered with `status`. */
+void meters_image(struct meters *meters, enum status status);
+
+/* `images` were refused; `model` "" where the request's model is not one of ours. */
+void meters_refused(struct metrics *metrics, const char *model, enum status cause, size_t images);

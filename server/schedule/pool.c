@@ -1,0 +1,133 @@
+/* Locks: `lock` guards everything below it; it is never held while run, start or stop is called,
+ * nor together with any other lock. */
+#include "server/schedule/pool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "server/schedule/thread.h"
+
+struct pool_thread {
+    struct pool *pool;
+    pthread_t handle;
+    void *state;
+};
+
+struct pool {
+    struct pool_options options; /* immutable */
+    struct pool_thread *threads; /* immutable once created */
+    int thread_count;
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    struct pool_source *first, **last; /* sources with tickets, in the order of their turns */
+    bool stopping;
+    int waiting; /* threads without work */
+};
+
+static void append_locked(struct pool *pool, struct pool_source *source)
+{
+    source->next = NULL;
+    *pool->last = source;
+    pool->last = &source->next;
+}
+
+/* Takes a ticket of the source whose turn it is; its next turn comes after all others'. */
+static struct pool_source *next_source_locked(struct pool *pool)
+{
+    struct pool_source *source = pool->first;
+    pool->first = source->next;
+    if (!pool->first)
+        pool->last = &pool->first;
+    if (--source->tickets > 0)
+        append_locked(pool, source);
+    return source;
+}
+
+static void *thread_main(void *argument)
+{
+    struct pool_thread *thread = argument;
+    struct pool *pool = thread->pool;
+    pthread_mutex_lock(&pool->lock);
+    for (;;) {
+        while (!pool->first && !pool->stopping) {
+            pool->waiting++;
+            condition_wait(&pool->work, &pool->lock, INT64_MAX);
+            pool->waiting--;
+        }
+        if (pool->stopping)
+            break;
+        struct pool_source *source = next_source_locked(pool);
+        pthread_mutex_unlock(&pool->lock);
+        pool->options.run(thread->state, source);
+        pthread_mutex_lock(&pool->lock);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+enum status pool_create(const struct pool_options *options, struct pool **ret, struct error *err)
+{
+    struct pool *pool = calloc(1, sizeof *pool);
+    if (!pool)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for the decode threads");
+    pool->options = *options;
+    pool->last = &pool->first;
+    pthread_mutex_init(&pool->lock, NULL);
+    condition_init(&pool->work);
+    pool->threads = alloc_array((size_t)options->threads, sizeof *pool->threads);
+    for (int i = 0; pool->threads && i < options->threads; i++) {
+        struct pool_thread *thread = &pool->threads[i];
+        char name[32];
+        snprintf(name, sizeof name, "decode-%d", i);
+        thread->pool = pool;
+        thread->state = options->start(options->context);
+        if (!thread->state)
+            break;
+        if (!thread_start(&thread->handle, name, thread_main, thread)) {
+            options->stop(thread->state);
+            break;
+        }
+        pool->thread_count++;
+    }
+    if (pool->thread_count < options->threads) {
+        error_set(err, STATUS_NO_MEMORY, "only %d of %d decode threads could be started",
+                  pool->thread_count, options->threads);
+        pool_free(pool);
+        return STATUS_NO_MEMORY;
+    }
+    *ret = pool;
+    return STATUS_OK;
+}
+
+void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets)
+{
+    if (tickets == 0)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    if (source->tickets == 0)
+        append_locked(pool, source);
+    source->tickets += tickets;
+    size_t sleepers = (size_t)pool->waiting;
+    pthread_mutex_unlock(&pool->lock);
+    for (size_t i = 0; i < tickets && i < sleepers; i++)
+        pthread_cond_signal(&pool->work);
+}
+
+void pool_free(struct pool *pool)
+{
+    if (!pool)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    pool->stopping = true;
+    pthread_mutex_unlock(&pool->lock);
+    pthread_cond_broadcast(&pool->work);
+    for (int i = 0; i < pool->thread_count; i++) {
+        pthread_join(pool->threads[i].handle, NULL);
+        pool->options.stop(pool->threads[i].state);
+    }
+    free(pool->threads);
+    pthread_cond_destroy(&pool->work);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}

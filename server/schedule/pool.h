@@ -1,0 +1,44 @@
+/* The pool: threads that work for several sources in turn.
+ *
+ * A source (a model's scheduler) offers tickets, each good for one piece of work; a thread takes a
+ * ticket of the source whose turn it is and calls run(state, source), which finds out itself what
+ * the work is. One ticket a turn: a model with a thousand waiting images cannot keep the threads
+ * from another's single one. Offering never allocates and never blocks on work.
+ *
+ * Later: turns weighted by the time each model's work took need only another rule in next_source().
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/base/status.h"
+
+/* Embedded in whatever offers work; zeroed at first; private to pool.c, guarded by the pool's lock.
+ */
+struct pool_source {
+    struct pool_source *next;
+    size_t tickets;
+};
+
+struct pool_options {
+    int threads; /* at least 1 */
+    /* Called in each thread when it starts, in pool_create's own time: the state that run gets;
+     * NULL makes pool_create fail. stop frees it. */
+    void *(*start)(void *context);
+    void (*run)(void *state, struct pool_source *source);
+    void (*stop)(void *state);
+    void *context;
+};
+
+struct pool;
+
+/* Errors: STATUS_NO_MEMORY (also when no thread can be started). */
+enum status pool_create(const struct pool_options *options, struct pool **ret,
+                        struct error *err) MUST_USE;
+
+/* Adds `tickets` to the source's; run will be called that many times. Any thread. */
+void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets);
+
+/* Threads finish the piece they are at and end; tickets left are dropped. NULL is fine. */
+void pool_free(struct pool *pool);

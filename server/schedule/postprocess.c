@@ -1,0 +1,196 @@
+#include "server/schedule/postprocess.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "server/schedule/pipeline.h"
+
+enum status scores_check(const struct session_tensor *output, size_t *ret_classes,
+                         struct error *err)
+{
+    char text[SHAPE_TEXT];
+    if (!dtype_is_float(output->dtype))
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "output '%s' is %s, but class scores are floating point; export the model "
+                         "with its logits or probabilities as output",
+                         output->name, dtype_name(output->dtype));
+    if (output->shape.rank == SHAPE_UNKNOWN) {
+        *ret_classes = 0;
+        return STATUS_OK;
+    }
+    int wide = 0;
+    for (int i = 0; i < output->shape.rank; i++)
+        wide += output->shape.dims[i] != 1;
+    if (wide > 1 || shape_count(&output->shape) == 0)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "output '%s' of an image has the shape %s, which is not one score per "
+                         "class; image classifiers are served, with an output such as [N, C] or "
+                         "[N, C, 1, 1]",
+                         output->name, shape_text(&output->shape, text));
+    *ret_classes = shape_count(&output->shape);
+    return STATUS_OK;
+}
+
+void scores_buffer_done(struct scores_buffer *buffer)
+{
+    free(buffer->data);
+    *buffer = (struct scores_buffer){NULL, 0};
+}
+
+static enum status reserve(struct scores_buffer *buffer, size_t count, struct error *err)
+{
+    if (count <= buffer->capacity)
+        return STATUS_OK;
+    float *data = alloc_array(count, sizeof *data);
+    if (!data)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for %zu scores", count);
+    free(buffer->data);
+    *buffer = (struct scores_buffer){data, count};
+    return STATUS_OK;
+}
+
+enum status scores_of_image(const struct tensor *output, int batch, int row,
+                            struct scores_buffer *buffer, const float **ret, size_t *ret_count,
+                            struct error *err)
+{
+    const struct shape *shape = &output->shape;
+    size_t count = shape_count(shape) / (size_t)batch;
+    char text[SHAPE_TEXT];
+    assert(row >= 0 && row < batch);
+    if (count == 0 || (batch > 1 && (shape->rank < 1 || shape->dims[0] != batch)))
+        return error_set(err, STATUS_SHAPE,
+                         "the model's output has the shape %s for a batch of %d images, not one "
+                         "row of scores per image",
+                         shape_text(shape, text), batch);
+    size_t first = (size_t)row * count;
+    if (output->dtype == DTYPE_F32) {
+        *ret = (const float *)output->data + first;
+        *ret_count = count;
+        return STATUS_OK;
+    }
+    TRY(reserve(buffer, count, err));
+    switch (output->dtype) {
+    case DTYPE_F16:
+        for (size_t i = 0; i < count; i++)
+            buffer->data[i] = half_to_float(((const uint16_t *)output->data)[first + i]);
+        break;
+    case DTYPE_BF16:
+        for (size_t i = 0; i < count; i++)
+            buffer->data[i] = bfloat16_to_float(((const uint16_t *)output->data)[first + i]);
+        break;
+    case DTYPE_F64:
+        for (size_t i = 0; i < count; i++)
+            buffer->data[i] = (float)((const double *)output->data)[first + i];
+        break;
+    default:
+        return error_set(err, STATUS_SHAPE, "the model's output is %s, not floating point",
+                         dtype_name(output->dtype));
+    }
+    *ret = buffer->data;
+    *ret_count = count;
+    return STATUS_OK;
+}
+
+/* Whether class a comes before class b. */
+static bool is_better(const float *scores, size_t a, size_t b)
+{
+    return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
+}
+
+/* Moves the class at `root` down until no child is worse: the root of the heap is the worst. */
+static void sift_down(struct prediction *heap, size_t size, size_t root, const float *scores)
+{
+    for (;;) {
+        size_t worst = root, left = 2 * root + 1;
+        for (size_t child = left; child < size && child <= left + 1; child++)
+            if (is_better(scores, heap[worst].index, heap[child].index))
+                worst = child;
+        if (worst == root)
+            return;
+        struct prediction moved = heap[root];
+        heap[root] = heap[worst];
+        heap[worst] = moved;
+        root = worst;
+    }
+}
+
+/* The k best classes, best first: a heap of the k best so far, whose root is the one to beat; then
+ * a heap sort of those. */
+static void select_best(const float *scores, size_t count, struct prediction *best, size_t k)
+{
+    for (size_t i = 0; i < k; i++)
+        best[i].index = i;
+    for (size_t i = k / 2; i-- > 0;)
+        sift_down(best, k, i, scores);
+    for (size_t i = k; i < count; i++) {
+        if (!is_better(scores, i, best[0].index))
+            continue;
+        best[0].index = i;
+        sift_down(best, k, 0, scores);
+    }
+    for (size_t size = k; size > 1; size--) {
+        struct prediction worst = best[0];
+        best[0] = best[size - 1];
+        best[size - 1] = worst;
+        sift_down(best, size - 1, 0, scores);
+    }
+}
+
+static enum status find_greatest(const float *scores, size_t count, float *ret, struct error *err)
+{
+    float greatest = -INFINITY;
+    for (size_t i = 0; i < count; i++) {
+        if (!isfinite(scores[i]))
+            return error_set(err, STATUS_NUMERIC,
+                             "the model's score of class %zu is %s for this image; it may hold "
+                             "values the model cannot handle, or the model overflows in this "
+                             "precision",
+                             i, isnan(scores[i]) ? "not a number (NaN)" : "infinite");
+        if (scores[i] > greatest)
+            greatest = scores[i];
+    }
+    *ret = greatest;
+    return STATUS_OK;
+}
+
+static void set_probabilities(const float *scores, size_t count, float greatest,
+                              bool is_probabilities, struct prediction *best, size_t k)
+{
+    if (is_probabilities) {
+        for (size_t i = 0; i < k; i++)
+            best[i].probability = scores[best[i].index];
+        return;
+    }
+    if (count == 1) {
+        best[0].probability = (float)(1 / (1 + exp(-(double)scores[0])));
+        return;
+    }
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += exp((double)scores[i] - (double)greatest);
+    for (size_t i = 0; i < k; i++)
+        best[i].probability = (float)(exp((double)scores[best[i].index] - (double)greatest) / sum);
+}
+
+enum status scores_top_k(const float *scores, size_t count, bool is_probabilities,
+                         const struct labels *labels, size_t k, struct prediction **ret_predictions,
+                         size_t *ret_count, struct error *err)
+{
+    assert(count >= 1 && k >= 1);
+    float greatest = 0;
+    TRY(find_greatest(scores, count, &greatest, err));
+    if (k > count)
+        k = count;
+    struct prediction *best = alloc_array(k, sizeof *best);
+    if (!best)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for %zu predictions", k);
+    select_best(scores, count, best, k);
+    set_probabilities(scores, count, greatest, is_probabilities, best, k);
+    for (size_t i = 0; labels && i < k; i++)
+        best[i].label = labels_name(labels, best[i].index);
+    *ret_predictions = best;
+    *ret_count = k;
+    return STATUS_OK;
+}

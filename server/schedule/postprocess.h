@@ -1,0 +1,40 @@
+/* From a model's output tensor to labelled classes: softmax, top-k. Pure; any thread. */
+#pragma once
+
+#include "engine/session.h"
+#include "models/labels.h"
+
+struct prediction;
+
+/* Whether an output, as described for one image, is a vector of class scores: floating point, and
+ * of all its dimensions (batch included: 1 here) at most one is not 1, as in [N, C], [N, C, 1, 1],
+ * [N, 1, C], [C]. *ret_classes: C; 0 when the shape depends on data. STATUS_UNSUPPORTED names the
+ * output and its shape. */
+enum status scores_check(const struct session_tensor *output, size_t *ret_classes,
+                         struct error *err) MUST_USE;
+
+/* Memory for scores that are not float32; grows when needed. Zeroed memory is an empty one. */
+struct scores_buffer {
+    float *data;
+    size_t capacity;
+};
+
+void scores_buffer_done(struct scores_buffer *buffer);
+
+/* The scores of image `row` of a run with `batch` images: *ret_count floats, in the tensor itself
+ * (float32) or converted into `buffer` (float16, bfloat16, float64). Valid as long as both.
+ * STATUS_SHAPE when the tensor does not divide into `batch` images or is empty; STATUS_NO_MEMORY.
+ */
+enum status scores_of_image(const struct tensor *output, int batch, int row,
+                            struct scores_buffer *buffer, const float **ret, size_t *ret_count,
+                            struct error *err) MUST_USE;
+
+/* The k best of `count` scores (both at least 1; k is cut to count), best first; equal scores: the
+ * lower class first. Probabilities are softmax(scores), summed in float64 after the greatest score
+ * was subtracted; the scores themselves with `is_probabilities`; for a single score, where softmax
+ * could only say 1, the logistic function of it. Labels are borrowed; `labels` may be NULL.
+ * *ret_predictions: malloc'ed, the caller frees. STATUS_NUMERIC when a score is NaN or infinite
+ * (the text says which); STATUS_NO_MEMORY. */
+enum status scores_top_k(const float *scores, size_t count, bool is_probabilities,
+                         const struct labels *labels, size_t k, struct prediction **ret_predictions,
+                         size_t *ret_count, struct error *err) MUST_USE;

@@ -1,0 +1,365 @@
+/* Locks: `lock` guards the batcher and the flags below it in the struct; it is never held together
+ * with another lock (tickets are offered to the pool, and threads woken, after it is released), nor
+ * across a decode, a forward pass, a copy or a callback. Buffers' memory has no lock: a slot
+ * belongs to the worker between reserve and commit, a whole buffer to the lane between next_batch
+ * and release; the lock taken in these calls passes the memory on. */
+#include "server/schedule/scheduler.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/cpu.h"
+#include "engine/base/size.h"
+#include "server/schedule/thread.h"
+
+struct scheduler {
+    struct pool_source source; /* guarded by the pool's lock */
+
+    /* immutable after create */
+    const struct model *model;
+    struct pool *pool;
+    struct meters meters;
+    size_t image_floats;
+    int buffer_count;
+    float **buffers;
+
+    _Atomic bool cut;
+
+    pthread_mutex_t lock;
+    pthread_cond_t lane_ready; /* a lane may find a batch, or shall end */
+    pthread_cond_t all_answered;
+    struct batcher *batcher;
+    struct admission admission;
+    bool accepting, stopping;
+};
+
+/* Buffers of max_batch images each. Beyond the batcher's lanes + 2, so many that every worker can
+ * hold a ticket while all lanes run and one buffer waits, whatever the batch size. */
+static int count_buffers(const struct scheduler_options *options)
+{
+    int max_batch = options->admission.max_batch;
+    int for_workers = (options->workers + max_batch - 1) / max_batch;
+    return options->admission.lanes + 1 + (for_workers > 1 ? for_workers : 1);
+}
+
+static enum status allocate_buffers(struct scheduler *scheduler, size_t images, struct error *err)
+{
+    size_t floats, bytes, all;
+    uint64_t total, available;
+    cpu_memory(&total, &available);
+    if (!size_mul(scheduler->image_floats, images, &floats) ||
+        !size_mul(floats, sizeof(float), &bytes) || !size_add(bytes, TENSOR_ALIGN, &bytes) ||
+        !size_mul(bytes, (size_t)scheduler->buffer_count, &all) || all > available)
+        return error_set(err, STATUS_NO_MEMORY,
+                         "%d batch buffers of %zu images, %zu values each, do not fit into the "
+                         "%" PRIu64 " bytes of memory that are free; choose a smaller --max-batch",
+                         scheduler->buffer_count, images, scheduler->image_floats, available);
+    bytes = size_align(bytes - TENSOR_ALIGN, TENSOR_ALIGN);
+    scheduler->buffers = alloc_array((size_t)scheduler->buffer_count, sizeof *scheduler->buffers);
+    for (int i = 0; scheduler->buffers && i < scheduler->buffer_count; i++) {
+        scheduler->buffers[i] = aligned_alloc(TENSOR_ALIGN, bytes);
+        if (!scheduler->buffers[i])
+            break;
+        /* Touches the pages, and makes the unused tail of every batch finite. */
+        memset(scheduler->buffers[i], 0, bytes);
+    }
+    if (!scheduler->buffers || !scheduler->buffers[scheduler->buffer_count - 1])
+        return error_set(
+            err, STATUS_NO_MEMORY,
+            "no memory for %d batch buffers of %zu bytes; choose a smaller --max-batch",
+            scheduler->buffer_count, bytes);
+    return STATUS_OK;
+}
+
+enum status scheduler_create(const struct scheduler_options *options, struct scheduler **ret,
+                             struct error *err)
+{
+    struct scheduler *scheduler = calloc(1, sizeof *scheduler);
+    if (!scheduler)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a scheduler");
+    scheduler->model = options->model;
+    scheduler->pool = options->pool;
+    scheduler->image_floats = options->image_floats;
+    scheduler->admission = options->admission;
+    scheduler->buffer_count = count_buffers(options);
+    scheduler->accepting = true;
+    pthread_mutex_init(&scheduler->lock, NULL);
+    condition_init(&scheduler->lane_ready);
+    condition_init(&scheduler->all_answered);
+    meters_init(&scheduler->meters, options->metrics, options->model->name);
+    enum status status = allocate_buffers(scheduler, (size_t)options->padded_batch, err);
+    if (status == STATUS_OK) {
+        scheduler->batcher =
+            batcher_create(&(struct batcher_config){.max_batch = options->admission.max_batch,
+                                                    .buffers = scheduler->buffer_count,
+                                                    .lanes = options->admission.lanes,
+                                                    .max_images = options->admission.max_images});
+        if (!scheduler->batcher)
+            status = error_set(err, STATUS_NO_MEMORY, "no memory for a queue of %zu images",
+                               options->admission.max_images);
+    }
+    if (status != STATUS_OK) {
+        scheduler_free(scheduler);
+        return status;
+    }
+    *ret = scheduler;
+    return STATUS_OK;
+}
+
+void scheduler_free(struct scheduler *scheduler)
+{
+    if (!scheduler)
+        return;
+    for (int i = 0; scheduler->buffers && i < scheduler->buffer_count; i++)
+        free(scheduler->buffers[i]);
+    free(scheduler->buffers);
+    batcher_free(scheduler->batcher);
+    pthread_cond_destroy(&scheduler->all_answered);
+    pthread_cond_destroy(&scheduler->lane_ready);
+    pthread_mutex_destroy(&scheduler->lock);
+    free(scheduler);
+}
+
+const struct model *scheduler_model(const struct scheduler *scheduler)
+{
+    return scheduler->model;
+}
+
+struct meters *scheduler_meters(struct scheduler *scheduler)
+{
+    return &scheduler->meters;
+}
+
+struct batcher_counts scheduler_counts(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    struct batcher_counts counts = batcher_counts(scheduler->batcher);
+    pthread_mutex_unlock(&scheduler->lock);
+    return counts;
+}
+
+/* The end of every locked section that changed the batcher: hands out what the change made possible
+ * (tickets, a batch, the end of a drain), after the lock is released. */
+static void unlock_and_wake(struct scheduler *scheduler)
+{
+    struct batcher *batcher = scheduler->batcher;
+    size_t tickets = batcher_grant(batcher);
+    struct batcher_counts counts = batcher_counts(batcher);
+    bool wake_lane = counts.idle_lanes > 0 && (batcher_can_take(batcher, clock_now()) ||
+                                               batcher_wake_at(batcher) != INT64_MAX);
+    bool answered = counts.admitted == 0 && !scheduler->accepting;
+    metric_set(scheduler->meters.queue_images, (double)counts.queued);
+    metric_set(scheduler->meters.in_flight_images, (double)(counts.admitted - counts.queued));
+    pthread_mutex_unlock(&scheduler->lock);
+    if (wake_lane)
+        pthread_cond_signal(&scheduler->lane_ready);
+    if (answered)
+        pthread_cond_broadcast(&scheduler->all_answered);
+    pool_offer(scheduler->pool, &scheduler->source, tickets);
+}
+
+static void finish_request(struct predict_request *request)
+{
+    /* acq_rel: what other threads wrote into their images is seen by on_done. */
+    if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) == 1)
+        request->on_done(request);
+}
+
+void scheduler_finish(struct scheduler *scheduler, struct predict_image *image)
+{
+    meters_image(&scheduler->meters, image->status);
+    finish_request(image->request);
+}
+
+/* Admits all images that are not known bad already, or none. */
+static enum status admit(struct scheduler *scheduler, struct predict_request *request,
+                         size_t images, int *ret_retry_after_s, struct error *err)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    enum status status = STATUS_OK;
+    if (!scheduler->accepting) {
+        if (ret_retry_after_s)
+            *ret_retry_after_s = 1;
+        status = error_set(err, STATUS_DRAINING,
+                           "the server is shutting down; send the request to another one");
+    } else if (images > 0) {
+        size_t admitted = batcher_counts(scheduler->batcher).admitted;
+        status = admission_check(&scheduler->admission, scheduler->model->name, admitted, images,
+                                 ret_retry_after_s, err);
+    }
+    for (size_t i = 0; status == STATUS_OK && i < request->image_count; i++)
+        if (request->images[i].preset.status == STATUS_OK)
+            batcher_admit(scheduler->batcher, &request->images[i]);
+    unlock_and_wake(scheduler);
+    return status;
+}
+
+enum status scheduler_submit(struct scheduler *scheduler, struct predict_request *request,
+                             int *ret_retry_after_s, struct error *err)
+{
+    size_t images = 0;
+    int64_t now = clock_now();
+    for (size_t i = 0; i < request->image_count; i++) {
+        struct predict_image *image = &request->images[i];
+        image->request = request;
+        image->since = now;
+        images += image->preset.status == STATUS_OK;
+    }
+    request->served = scheduler->model;
+    /* One more, so that the request outlives the work on presets below. */
+    atomic_store_explicit(&request->pending, images + 1, memory_order_relaxed);
+    enum status status = admit(scheduler, request, images, ret_retry_after_s, err);
+    if (status != STATUS_OK) {
+        request->served = NULL;
+        meters_refused(scheduler->meters.metrics, scheduler->model->name, status,
+                       request->image_count);
+        return status;
+    }
+    for (size_t i = 0; i < request->image_count; i++) {
+        struct predict_image *image = &request->images[i];
+        if (image->preset.status == STATUS_OK)
+            continue;
+        image->status = image->preset.status;
+        image->error = image->preset;
+        meters_image(&scheduler->meters, image->status);
+    }
+    finish_request(request);
+    return STATUS_OK;
+}
+
+struct scheduler *scheduler_of_source(struct pool_source *source)
+{
+    return (struct scheduler *)((char *)source - offsetof(struct scheduler, source));
+}
+
+struct predict_image *scheduler_claim(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    struct predict_image *image = batcher_claim(scheduler->batcher);
+    unlock_and_wake(scheduler);
+    return image;
+}
+
+void scheduler_drop(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_give_up(scheduler->batcher);
+    batcher_answered(scheduler->batcher, 1);
+    unlock_and_wake(scheduler);
+}
+
+float *scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
+                         struct batch_slot *ret)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    if (scheduler_is_cut(scheduler)) {
+        pthread_mutex_unlock(&scheduler->lock);
+        return NULL;
+    }
+    *ret = batcher_reserve(scheduler->batcher, image, clock_now());
+    unlock_and_wake(scheduler);
+    return scheduler_slot(scheduler, ret->buffer, ret->slot);
+}
+
+void scheduler_commit(struct scheduler *scheduler, struct batch_slot slot)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_commit(scheduler->batcher, slot, clock_now());
+    unlock_and_wake(scheduler);
+}
+
+void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_abandon(scheduler->batcher, slot, clock_now());
+    batcher_answered(scheduler->batcher, 1);
+    unlock_and_wake(scheduler);
+}
+
+bool scheduler_next_batch(struct scheduler *scheduler, struct batch *ret)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_lane_idle(scheduler->batcher, clock_now());
+    while (!scheduler->stopping && !batcher_take(scheduler->batcher, clock_now(), ret))
+        condition_wait(&scheduler->lane_ready, &scheduler->lock,
+                       batcher_wake_at(scheduler->batcher));
+    bool stopping = scheduler->stopping;
+    unlock_and_wake(scheduler);
+    if (!stopping)
+        metric_add(scheduler->meters.closed[ret->reason], 1);
+    return !stopping;
+}
+
+float *scheduler_slot(struct scheduler *scheduler, int buffer, int slot)
+{
+    return scheduler->buffers[buffer] + (size_t)slot * scheduler->image_floats;
+}
+
+void scheduler_release(struct scheduler *scheduler, int buffer)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_done(scheduler->batcher, buffer);
+    unlock_and_wake(scheduler);
+}
+
+void scheduler_answered(struct scheduler *scheduler, size_t images)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_answered(scheduler->batcher, images);
+    unlock_and_wake(scheduler);
+}
+
+bool scheduler_is_cut(const struct scheduler *scheduler)
+{
+    return atomic_load_explicit(&scheduler->cut, memory_order_relaxed);
+}
+
+enum status scheduler_cut_error(struct error *err)
+{
+    return error_set(err, STATUS_DRAINING,
+                     "the server shut down before this image's turn came; send it again to "
+                     "another one");
+}
+
+void scheduler_stop_accepting(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->accepting = false;
+    batcher_drain(scheduler->batcher, clock_now());
+    unlock_and_wake(scheduler);
+}
+
+bool scheduler_wait_answered(struct scheduler *scheduler, int64_t until)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    while (batcher_counts(scheduler->batcher).admitted > 0 && clock_now() < until)
+        condition_wait(&scheduler->all_answered, &scheduler->lock, until);
+    bool answered = batcher_counts(scheduler->batcher).admitted == 0;
+    pthread_mutex_unlock(&scheduler->lock);
+    return answered;
+}
+
+void scheduler_cut(struct scheduler *scheduler)
+{
+    atomic_store_explicit(&scheduler->cut, true, memory_order_relaxed);
+    for (;;) {
+        pthread_mutex_lock(&scheduler->lock);
+        struct predict_image *image = batcher_cut(scheduler->batcher);
+        pthread_mutex_unlock(&scheduler->lock);
+        if (!image)
+            return;
+        image->status = scheduler_cut_error(&image->error);
+        scheduler_finish(scheduler, image);
+        scheduler_answered(scheduler, 1);
+    }
+}
+
+void scheduler_stop(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->stopping = true;
+    pthread_mutex_unlock(&scheduler->lock);
+    pthread_cond_broadcast(&scheduler->lane_ready);
+}

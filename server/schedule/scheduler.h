@@ -1,0 +1,104 @@
+/* The scheduler of one model: a batcher with a lock, memory for its batches, and threads around it.
+ *
+ * Callers are the HTTP side (submit), decode workers (claim … commit), lanes (next_batch …
+ * answered) and the pipeline (drain, stop). Every function is thread-safe and holds the scheduler's
+ * lock for a few hundred instructions only; on_done callbacks run outside it.
+ *
+ * The life of an image, and who owns it: after submit the scheduler has it in its queue; claim
+ * gives it to a worker; commit gives it back; next_batch gives it to a lane. Whoever owns it ends
+ * it with scheduler_finish, after which its request may be gone, and then tells the scheduler that
+ * it was answered (drop, abandon, answered), which is what drain waits for. */
+#pragma once
+
+#include "server/schedule/admission.h"
+#include "server/schedule/batcher.h"
+#include "server/schedule/meters.h"
+#include "server/schedule/pipeline.h"
+#include "server/schedule/pool.h"
+
+struct scheduler;
+
+struct scheduler_options {
+    const struct model *model; /* borrowed, outlives the scheduler */
+    struct metrics *metrics;   /* borrowed; may be NULL */
+    struct pool *pool;         /* borrowed: gets a ticket for every image a worker may prepare */
+    struct admission admission;
+    int workers;         /* threads of the pool */
+    int padded_batch;    /* images that a buffer has room for, at least admission.max_batch: what
+                            the sessions pad a full batch to */
+    size_t image_floats; /* float32 values of one image in a batch */
+};
+
+/* Makes lanes + 1 + (at least one, enough for all workers) batch buffers, 64-byte aligned, with
+ * their pages touched. STATUS_NO_MEMORY. */
+enum status scheduler_create(const struct scheduler_options *options, struct scheduler **ret,
+                             struct error *err) MUST_USE;
+/* Nobody may be inside any more: pool and lanes have ended. NULL is fine. */
+void scheduler_free(struct scheduler *scheduler);
+
+const struct model *scheduler_model(const struct scheduler *scheduler);
+struct meters *scheduler_meters(struct scheduler *scheduler);
+struct batcher_counts scheduler_counts(struct scheduler *scheduler);
+
+/* pipeline_submit for this model. */
+enum status scheduler_submit(struct scheduler *scheduler, struct predict_request *request,
+                             int *ret_retry_after_s, struct error *err) MUST_USE;
+
+/* The image's status, error and results are set: counts it and, when it was the last of its
+ * request, calls on_done. The image must not be touched afterwards. */
+void scheduler_finish(struct scheduler *scheduler, struct predict_image *image);
+
+/* --- decode workers, one ticket each --- */
+
+struct scheduler *scheduler_of_source(struct pool_source *source);
+
+/* The next image to prepare; NULL when there is none any more. */
+struct predict_image *scheduler_claim(struct scheduler *scheduler);
+
+/* A claimed image was finished without a slot. */
+void scheduler_drop(struct scheduler *scheduler);
+
+/* A slot for a claimed image: image_floats values for the worker to write. NULL when the grace time
+ * is over and it is not to run any more: the image is still the worker's to finish and drop. */
+float *scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
+                         struct batch_slot *ret);
+
+/* The slot is written: the image belongs to its batch. */
+void scheduler_commit(struct scheduler *scheduler, struct batch_slot slot);
+
+/* The image was finished although it had a slot. */
+void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot);
+
+/* --- lanes --- */
+
+/* Sleeps until a batch is there for an idle lane; false: the lane shall end. */
+bool scheduler_next_batch(struct scheduler *scheduler, struct batch *ret);
+
+/* Slot `slot` of a batch's memory; slot 0 is the start of the buffer. */
+float *scheduler_slot(struct scheduler *scheduler, int buffer, int slot);
+
+/* The lane needs the buffer's memory no more. */
+void scheduler_release(struct scheduler *scheduler, int buffer);
+
+/* `images` of a batch have been finished. */
+void scheduler_answered(struct scheduler *scheduler, size_t images);
+
+/* The grace time is over: images that are not running yet fail with scheduler_cut_error. */
+bool scheduler_is_cut(const struct scheduler *scheduler);
+enum status scheduler_cut_error(struct error *err);
+
+/* --- the pipeline --- */
+
+/* submit refuses from now on; what is inside goes on, nothing is held back. */
+void scheduler_stop_accepting(struct scheduler *scheduler);
+
+/* Sleeps until everything admitted is answered; false when `until` (clock_now's scale, INT64_MAX:
+ * no end) came first. */
+bool scheduler_wait_answered(struct scheduler *scheduler, int64_t until);
+
+/* Fails what waits in the queue, and has workers and lanes fail what has not begun its forward
+ * pass. */
+void scheduler_cut(struct scheduler *scheduler);
+
+/* Lanes end at their next scheduler_next_batch. */
+void scheduler_stop(struct scheduler *scheduler);

@@ -1,0 +1,108 @@
+/* Locks: none is held here; the scheduler's calls take its lock for themselves. A worker owns its
+ * decoder and its transform, and an image from claim to commit or finish. */
+#include "server/schedule/worker.h"
+
+#include <stdlib.h>
+
+#include "engine/base/clock.h"
+#include "server/image/transform.h"
+#include "server/schedule/scheduler.h"
+
+struct worker {
+    const struct image_limits *limits;
+    struct image_decoder *decoder;
+    struct transform *transform;
+};
+
+void *worker_start(void *context)
+{
+    struct worker *worker = calloc(1, sizeof *worker);
+    if (!worker)
+        return NULL;
+    worker->limits = context;
+    worker->decoder = image_decoder_create();
+    worker->transform = transform_create();
+    if (!worker->decoder || !worker->transform) {
+        worker_stop(worker);
+        return NULL;
+    }
+    return worker;
+}
+
+void worker_stop(void *state)
+{
+    struct worker *worker = state;
+    if (!worker)
+        return;
+    transform_free(worker->transform);
+    image_decoder_free(worker->decoder);
+    free(worker);
+}
+
+/* Ends a phase of the image: returns its milliseconds and begins the next. */
+static double end_phase(struct scheduler *scheduler, struct predict_image *image, enum phase phase)
+{
+    int64_t now = clock_now();
+    int64_t spent = now - image->since;
+    image->since = now;
+    if (phase != PHASE_QUEUE) /* the lane adds its part first */
+        metric_observe(scheduler_meters(scheduler)->phases[phase], (double)spent * 1e-9);
+    return clock_ms(spent);
+}
+
+static enum status check_wanted(const struct predict_image *image, struct error *err)
+{
+    if (atomic_load_explicit(&image->request->cancelled, memory_order_relaxed))
+        return error_set(err, STATUS_CANCELLED, "the client has gone");
+    return STATUS_OK;
+}
+
+/* Everything before the slot. */
+static enum status decode(struct worker *worker, struct scheduler *scheduler,
+                          struct predict_image *image, struct image *ret)
+{
+    struct error *err = &image->error;
+    image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
+    if (scheduler_is_cut(scheduler))
+        return scheduler_cut_error(err);
+    TRY(check_wanted(image, err));
+    enum status status =
+        image_decode(worker->decoder, image->data, image->size, worker->limits, ret, err);
+    image->decode_ms = end_phase(scheduler, image, PHASE_DECODE);
+    TRY(status);
+    image->width = ret->width;
+    image->height = ret->height;
+    return check_wanted(image, err);
+}
+
+void worker_run(void *state, struct pool_source *source)
+{
+    struct worker *worker = state;
+    struct scheduler *scheduler = scheduler_of_source(source);
+    struct predict_image *image = scheduler_claim(scheduler);
+    if (!image)
+        return;
+    struct image pixels;
+    image->status = decode(worker, scheduler, image, &pixels);
+    struct batch_slot slot;
+    float *values = NULL;
+    if (image->status == STATUS_OK) {
+        values = scheduler_reserve(scheduler, image, &slot);
+        if (!values)
+            image->status = scheduler_cut_error(&image->error);
+    }
+    if (image->status != STATUS_OK) {
+        scheduler_finish(scheduler, image);
+        scheduler_drop(scheduler);
+        return;
+    }
+    image->status = transform_apply(worker->transform, &pixels,
+                                    &scheduler_model(scheduler)->preprocess, values, &image->error);
+    image->preprocess_ms = end_phase(scheduler, image, PHASE_PREPROCESS);
+    if (image->status == STATUS_OK) {
+        scheduler_commit(scheduler, slot);
+    } else {
+        scheduler_finish(scheduler, image);
+        scheduler_abandon(scheduler, slot);
+    }
+}

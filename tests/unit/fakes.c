@@ -1,0 +1,405 @@
+#include "tests/unit/fakes.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/session.h"
+#include "server/image/transform.h"
+
+#define CLASS_POISON (-1)
+#define CLASS_NAN    (-2)
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "fakes: %s\n", what);
+    abort();
+}
+
+/* --- gates and counters, all guarded by `lock` --- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool runs_shut[FAKE_MODELS], decodes_shut;
+static int runs[FAKE_MODELS], images_run[FAKE_MODELS], greatest_run[FAKE_MODELS];
+static int running[FAKE_MODELS];
+static int decodes, sessions_alive, models_freed;
+static struct fake_session_plan plan;
+
+static void set(bool *flag, bool value)
+{
+    pthread_mutex_lock(&lock);
+    *flag = value;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+void fake_shut_runs(int height)
+{
+    set(&runs_shut[height], true);
+}
+
+void fake_open_runs(int height)
+{
+    set(&runs_shut[height], false);
+}
+
+void fake_shut_decodes(void)
+{
+    set(&decodes_shut, true);
+}
+
+void fake_open_decodes(void)
+{
+    set(&decodes_shut, false);
+}
+
+static int read_counter(const int *counter)
+{
+    pthread_mutex_lock(&lock);
+    int value = *counter;
+    pthread_mutex_unlock(&lock);
+    return value;
+}
+
+int fake_runs(int height)
+{
+    return read_counter(&runs[height]);
+}
+
+int fake_images_run(int height)
+{
+    return read_counter(&images_run[height]);
+}
+
+int fake_greatest_run(int height)
+{
+    return read_counter(&greatest_run[height]);
+}
+
+int fake_running(int height)
+{
+    return read_counter(&running[height]);
+}
+
+int fake_decodes(void)
+{
+    return read_counter(&decodes);
+}
+
+int fake_sessions_alive(void)
+{
+    return read_counter(&sessions_alive);
+}
+
+int fake_models_freed(void)
+{
+    return read_counter(&models_freed);
+}
+
+bool fake_wait(int (*counter)(int), int height, int least)
+{
+    for (int64_t end = clock_now() + 5000000000; clock_now() < end; usleep(500))
+        if (counter(height) >= least)
+            return true;
+    return false;
+}
+
+static int decodes_counter(int height)
+{
+    (void)height;
+    return fake_decodes();
+}
+
+bool fake_wait_decodes(int least)
+{
+    return fake_wait(decodes_counter, 0, least);
+}
+
+void fake_plan(struct fake_session_plan new_plan)
+{
+    pthread_mutex_lock(&lock);
+    plan = new_plan;
+    pthread_mutex_unlock(&lock);
+}
+
+/* --- models --- */
+
+struct model *fake_model(const char *name, int height)
+{
+    struct model *model = calloc(1, sizeof *model);
+    if (!model)
+        fail("no memory");
+    model->name = strdup(name);
+    model->version = strdup("1");
+    preprocess_default(&model->preprocess);
+    model->preprocess.width = FAKE_WIDTH;
+    model->preprocess.height = height;
+    model->preprocess.channels = CHANNELS_GRAY;
+    return model;
+}
+
+void model_drop_graph(struct model *model)
+{
+    model->graph = NULL;
+}
+
+void model_free(struct model *model)
+{
+    if (!model)
+        return;
+    free(model->version);
+    free(model->name);
+    free(model);
+    pthread_mutex_lock(&lock);
+    models_freed++;
+    pthread_mutex_unlock(&lock);
+}
+
+/* --- images: text --- */
+
+struct image_decoder {
+    int value; /* of the last image */
+};
+
+struct transform {
+    char nothing;
+};
+
+struct image_decoder *image_decoder_create(void)
+{
+    return calloc(1, sizeof(struct image_decoder));
+}
+
+void image_decoder_free(struct image_decoder *decoder)
+{
+    free(decoder);
+}
+
+enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                         const struct image_limits *limits, struct image *ret, struct error *err)
+{
+    char text[64];
+    (void)limits;
+    snprintf(text, sizeof text, "%.*s", (int)size, (const char *)data);
+    pthread_mutex_lock(&lock);
+    decodes++;
+    while (decodes_shut)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    if (!strncmp(text, "ok ", 3))
+        decoder->value = (int)strtol(text + 3, NULL, 10);
+    else if (!strcmp(text, "poison"))
+        decoder->value = CLASS_POISON;
+    else if (!strcmp(text, "nan"))
+        decoder->value = CLASS_NAN;
+    else if (!strcmp(text, "untransformed"))
+        decoder->value = INT32_MAX;
+    else
+        return error_set(err, STATUS_BAD_IMAGE, "'%s' does not decode", text);
+    *ret = (struct image){.width = 640, .height = 480, .pixels = (const uint8_t *)&decoder->value};
+    return STATUS_OK;
+}
+
+struct transform *transform_create(void)
+{
+    return calloc(1, sizeof(struct transform));
+}
+
+void transform_free(struct transform *transform)
+{
+    free(transform);
+}
+
+enum status transform_apply(struct transform *transform, const struct image *image,
+                            const struct preprocess *p, float *dst, struct error *err)
+{
+    int value;
+    (void)transform;
+    memcpy(&value, image->pixels, sizeof value);
+    if (value == INT32_MAX) {
+        dst[0] = 12345; /* half written */
+        return error_set(err, STATUS_TOO_LARGE, "it does not fit");
+    }
+    for (int i = 0; i < p->width * p->height; i++)
+        dst[i] = (float)value;
+    return STATUS_OK;
+}
+
+/* --- sessions --- */
+
+struct session {
+    struct session_info info;
+    struct fake_session_plan plan;
+    int height;
+    struct session_tensor input, output;
+    float *scores;
+    struct tensor *result;
+    _Atomic int inside;
+};
+
+enum status session_create(const struct graph *graph, const struct session_options *options,
+                           struct session **ret, struct error *err)
+{
+    (void)graph;
+    pthread_mutex_lock(&lock);
+    struct fake_session_plan chosen = plan;
+    pthread_mutex_unlock(&lock);
+    if (chosen.fails)
+        return error_set(err, STATUS_UNSUPPORTED, "operator Fake (opset 13) is not supported");
+    struct session *session = calloc(1, sizeof *session);
+    if (!session)
+        fail("no memory");
+    int smallest = chosen.smallest_batch ? chosen.smallest_batch : 1;
+    int max = chosen.max_batch ? chosen.max_batch : options->max_batch;
+    session->plan = chosen;
+    session->height = options->image_height;
+    session->info = (struct session_info){
+        .device = options->device, .threads = options->threads, .batched = max > 1};
+    for (int size = smallest;; size = size * 2 < max ? size * 2 : max) {
+        session->info.batches[session->info.batch_count++] =
+            (struct session_batch){.size = size, .milliseconds = size};
+        if (size >= max)
+            break;
+    }
+    session->input = (struct session_tensor){
+        "image", DTYPE_F32, SHAPE(1, options->image_height, options->image_width, 1)};
+    session->output = (struct session_tensor){"scores", DTYPE_F32, SHAPE(1, FAKE_CLASSES)};
+    if (chosen.unlike_classifier)
+        session->output.shape = SHAPE(1, 84, 8400);
+    session->scores =
+        calloc((size_t)(max > smallest ? max : smallest) * FAKE_CLASSES, sizeof *session->scores);
+    if (!session->scores)
+        fail("no memory");
+    if (options->on_progress)
+        options->on_progress(options->progress_context, 0.5);
+    pthread_mutex_lock(&lock);
+    sessions_alive++;
+    pthread_mutex_unlock(&lock);
+    *ret = session;
+    return STATUS_OK;
+}
+
+void session_free(struct session *session)
+{
+    if (!session)
+        return;
+    if (session->inside)
+        fail("a session is freed while it runs");
+    tensor_unref(session->result);
+    free(session->scores);
+    free(session);
+    pthread_mutex_lock(&lock);
+    sessions_alive--;
+    pthread_mutex_unlock(&lock);
+}
+
+const struct session_info *session_info(const struct session *session)
+{
+    return &session->info;
+}
+
+size_t session_input_count(const struct session *session)
+{
+    (void)session;
+    return 1;
+}
+
+size_t session_output_count(const struct session *session)
+{
+    (void)session;
+    return 1;
+}
+
+const struct session_tensor *session_input(const struct session *session, size_t i)
+{
+    (void)i;
+    return &session->input;
+}
+
+const struct session_tensor *session_output(const struct session *session, size_t i)
+{
+    (void)i;
+    return &session->output;
+}
+
+int session_batch_for(const struct session *session, int n)
+{
+    for (size_t i = 0; i < session->info.batch_count; i++)
+        if (session->info.batches[i].size >= n)
+            return session->info.batches[i].size;
+    fail("a batch beyond the largest");
+    return 0;
+}
+
+static void begin_run(const struct session *session, int batch)
+{
+    int h = session->height;
+    pthread_mutex_lock(&lock);
+    runs[h]++;
+    images_run[h] += batch;
+    running[h]++;
+    if (batch > greatest_run[h])
+        greatest_run[h] = batch;
+    while (runs_shut[h])
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    if (session->plan.run_us)
+        usleep((useconds_t)session->plan.run_us);
+}
+
+static void end_run(const struct session *session)
+{
+    pthread_mutex_lock(&lock);
+    running[session->height]--;
+    pthread_mutex_unlock(&lock);
+}
+
+/* The value of the image, which fills its whole slot. */
+static int read_image(const struct session *session, const float *image)
+{
+    size_t count = (size_t)session->height * FAKE_WIDTH;
+    for (size_t i = 1; i < count; i++)
+        if (image[i] != image[0])
+            fail("an image in a batch is torn");
+    return (int)image[0];
+}
+
+enum status session_run(struct session *session, int batch, const void *const *inputs,
+                        const struct tensor **outputs, struct error *err)
+{
+    if (atomic_fetch_add(&session->inside, 1) != 0)
+        fail("two threads run one session");
+    begin_run(session, batch);
+    const float *images = inputs[0];
+    size_t each = (size_t)session->height * FAKE_WIDTH;
+    enum status status = STATUS_OK;
+    int padded = session_batch_for(session, batch);
+    for (int i = 0; i < padded; i++) {
+        /* The padding holds anything, and what is poisonous there is so for the whole pass. */
+        const float *image = images + (size_t)i * each;
+        int value = i < batch ? read_image(session, image) : (int)image[0];
+        if (value == CLASS_POISON)
+            status = error_set(err, STATUS_DEVICE, "poison in image %d of %d", i, batch);
+        float *scores = session->scores + (size_t)i * FAKE_CLASSES;
+        for (int c = 0; c < FAKE_CLASSES; c++)
+            scores[c] = value == CLASS_NAN ? NAN : (float)(c == value);
+    }
+    if (status == STATUS_OK) {
+        tensor_unref(session->result);
+        session->result = NULL;
+        struct shape shape = SHAPE(batch, FAKE_CLASSES);
+        if (tensor_wrap(DTYPE_F32, &shape, DEVICE_HOST, session->scores, NULL, NULL,
+                        &session->result, err) != STATUS_OK)
+            fail("no tensor");
+        outputs[0] = session->result;
+    }
+    end_run(session);
+    atomic_fetch_sub(&session->inside, 1);
+    return status;
+}

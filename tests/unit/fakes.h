@@ -1,0 +1,58 @@
+/* Test doubles for the pipeline's neighbours: sessions, image decoding and models.
+ *
+ * An "image" is a line of text that says what shall happen to it:
+ *
+ *     "ok 17"        decodes, is transformed, and its forward pass says class 17
+ *     "broken"       does not decode (STATUS_BAD_IMAGE)
+ *     "untransformed" decodes, but the transform fails (STATUS_TOO_LARGE)
+ *     "poison"       makes every forward pass fail that it is part of (STATUS_DEVICE)
+ *     "nan"          its scores are not finite
+ *
+ * The transform writes the class into every value of the slot; the session checks that all values
+ * of an image agree (a torn or misplaced copy aborts the test) and that it is run by one thread at
+ * a time. Gates stop forward passes and decodes until the test opens them. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "engine/device.h"
+#include "models/model.h"
+
+#define FAKE_CLASSES 100
+#define FAKE_WIDTH   5
+
+/* Sessions and models are told apart by the height of their images, 1 … FAKE_MODELS - 1. */
+#define FAKE_MODELS 4
+
+/* A model that the pipeline may own. */
+struct model *fake_model(const char *name, int height);
+int fake_models_freed(void);
+
+/* How the next sessions are made. */
+struct fake_session_plan {
+    int max_batch;          /* largest compiled; 0: as asked for */
+    int smallest_batch;     /* 0: 1; else what smaller batches are padded to */
+    bool unlike_classifier; /* its output is no vector of scores */
+    bool fails;             /* session_create fails with STATUS_UNSUPPORTED */
+    int run_us;             /* time of a forward pass */
+};
+
+void fake_plan(struct fake_session_plan plan);
+
+/* While a gate is shut, forward passes of that height / decodes of any image wait in it. */
+void fake_shut_runs(int height);
+void fake_open_runs(int height);
+void fake_shut_decodes(void);
+void fake_open_decodes(void);
+
+/* How many have begun so far, those waiting in a gate included; and sessions alive. */
+int fake_runs(int height);
+int fake_images_run(int height);
+int fake_greatest_run(int height); /* largest batch */
+int fake_running(int height);      /* at this moment */
+int fake_decodes(void);
+int fake_sessions_alive(void);
+
+/* Waits until *counter(argument) is at least `least`; false after five seconds. */
+bool fake_wait(int (*counter)(int), int height, int least);
+bool fake_wait_decodes(int least);
