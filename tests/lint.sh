@@ -35,7 +35,7 @@ find engine proto models server tests \( -name '*.[ch]' -o -name '*.cu' -o -name
     sort | xargs -r -P "$jobs" -I{} bash -c 'check_file clang-format {}'
 
 # Once a file, however many times it is compiled; generated code is not ours.
-python3 - "$build" "$root" <<'PYTHON' | xargs -r -P "$jobs" -I{} bash -c 'check_file clang-tidy {}'
+/usr/bin/env python3 - "$build" "$root" <<'PYTHON' | xargs -r -P "$jobs" -I{} bash -c 'check_file clang-tidy {}'
 import json, os, sys
 build, root = sys.argv[1:]
 with open(os.path.join(build, "compile_commands.json")) as file:

@@ -1,0 +1,411 @@
+/* Milliseconds of the forward pass alone, per batch size: the program itself measures the models it
+ * is given, or runs as the other half of a comparison.
+ *
+ *     bench_forward [options] MODEL...       a table, models and batch sizes taking turns
+ *     bench_forward [options] --serve MODEL...
+ *                                            answers lines on standard input (see serve())
+ *     bench_forward [options] --profile MODEL...
+ *                                            the steps of each batch size, slowest first
+ *
+ * MODEL is an .onnx file, a model folder, or `digits`. A turn is one run that is not counted, which
+ * brings the model's weights back into the caches, and a few that are. Inputs are seeded noise. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "engine/session.h"
+#include "models/model.h"
+
+enum { MAX_MODELS = 32, MAX_BATCHES = 8, TURN = 3, MIN_TURNS = 3, MAX_RUNS = 10000 };
+
+struct options {
+    const char *device;
+    enum precision precision;
+    int threads;
+    int batches[MAX_BATCHES];
+    size_t batch_count;
+    double seconds; /* for each model and batch size */
+    bool serve, profile;
+};
+
+struct candidate {
+    const char *path;
+    struct model *model;
+    struct session *session;
+    void **inputs; /* room for the largest batch */
+    const struct tensor **outputs;
+};
+
+struct samples {
+    double *times; /* milliseconds, MAX_RUNS */
+    size_t count;
+};
+
+static void fill_noise(void *data, enum dtype dtype, size_t bytes, uint32_t seed)
+{
+    if (dtype != DTYPE_F32) {
+        memset(data, 0, bytes); /* valid for every dtype: indices, lengths, masks, other floats */
+        return;
+    }
+    float *values = data;
+    for (size_t i = 0; i < bytes / sizeof *values; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        values[i] = (float)(seed >> 8) * (4.0f / 16777216.0f) - 2.0f;
+    }
+}
+
+static enum status allocate_inputs(struct candidate *candidate, int largest, struct error *err)
+{
+    const size_t images = (size_t)session_batch_for(candidate->session, largest);
+    const size_t count = session_input_count(candidate->session);
+    candidate->inputs = alloc_array(count, sizeof *candidate->inputs);
+    candidate->outputs =
+        alloc_array(session_output_count(candidate->session), sizeof(struct tensor *));
+    if (!candidate->inputs || !candidate->outputs)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    for (size_t i = 0; i < count; i++) {
+        const struct session_tensor *input = session_input(candidate->session, i);
+        size_t bytes;
+        TRY(shape_check(&input->shape, input->dtype, NULL, &bytes, err));
+        if (!size_mul(bytes, images, &bytes) || bytes > SIZE_MAX - TENSOR_ALIGN)
+            return error_set(err, STATUS_TOO_LARGE, "input '%s' is too large", input->name);
+        candidate->inputs[i] = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
+        if (!candidate->inputs[i])
+            return error_set(err, STATUS_NO_MEMORY, "out of memory for input '%s'", input->name);
+        fill_noise(candidate->inputs[i], input->dtype, bytes, (uint32_t)i + 1);
+    }
+    return STATUS_OK;
+}
+
+static enum status candidate_load(struct candidate *candidate, const struct options *options,
+                                  struct error *err)
+{
+    struct stat there;
+    if (strcmp(candidate->path, "digits") == 0 && stat("digits", &there) != 0)
+        TRY(model_load_embedded(&candidate->model, err));
+    else
+        TRY(model_load(candidate->path, NULL, NULL, &candidate->model, err));
+
+    struct session_options session = {
+        .precision = options->precision,
+        .threads = options->threads,
+        .image_input = candidate->model->image_input,
+        .image_layout = IMAGE_NHWC_F32,
+        .image_channels_last = candidate->model->input_channels_last,
+        .image_height = candidate->model->preprocess.height,
+        .image_width = candidate->model->preprocess.width,
+    };
+    struct device_id devices[DEVICE_MAX];
+    size_t device_count;
+    char fallback[256];
+    TRY(device_parse(options->device, devices, &device_count, fallback, sizeof fallback, err));
+    session.device = devices[0];
+    int largest = 1;
+    for (size_t i = 0; i < options->batch_count; i++)
+        largest = options->batches[i] > largest ? options->batches[i] : largest;
+    session.max_batch = largest;
+    TRY(session_create(candidate->model->graph, &session, &candidate->session, err));
+    model_drop_graph(candidate->model);
+    return allocate_inputs(candidate, largest, err);
+}
+
+static void candidate_free(struct candidate *candidate)
+{
+    if (candidate->session && candidate->inputs)
+        for (size_t i = 0; i < session_input_count(candidate->session); i++)
+            free(candidate->inputs[i]);
+    free(candidate->inputs);
+    free(candidate->outputs);
+    session_free(candidate->session);
+    model_free(candidate->model);
+}
+
+/* One run; *ret_ms is its time. */
+static enum status run_once(struct candidate *candidate, int batch, double *ret_ms,
+                            struct error *err)
+{
+    const int64_t begin = clock_now();
+    TRY(session_run(candidate->session, batch, (const void *const *)candidate->inputs,
+                    candidate->outputs, err));
+    *ret_ms = clock_ms(clock_now() - begin);
+    return STATUS_OK;
+}
+
+static enum status run_turn(struct candidate *candidate, int batch, struct samples *samples,
+                            struct error *err)
+{
+    double ms;
+    TRY(run_once(candidate, batch, &ms, err));
+    for (int i = 0; i < TURN && samples->count < MAX_RUNS; i++) {
+        TRY(run_once(candidate, batch, &ms, err));
+        samples->times[samples->count++] = ms;
+    }
+    return STATUS_OK;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void print_row(const struct candidate *candidate, const struct options *options, int batch,
+                      const struct samples *samples)
+{
+    const struct session_info *info = session_info(candidate->session);
+    char device[DEVICE_TEXT];
+    qsort(samples->times, samples->count, sizeof *samples->times, ascending);
+    const double median = samples->times[samples->count / 2];
+    printf("%-22s %-7s %-5s %7d %6d %11.3f %11.3f %11.1f %6zu\n", candidate->model->name,
+           device_text(info->device, device), precision_name(options->precision), info->threads,
+           batch, median, samples->times[0], batch * 1e3 / median, samples->count);
+}
+
+/* The table: rounds of turns, every model and batch size once a round, until each had its seconds.
+ */
+static enum status measure(struct candidate *candidates, size_t count,
+                           const struct options *options, struct error *err)
+{
+    struct samples samples[MAX_MODELS * MAX_BATCHES] = {0};
+    double spent[MAX_MODELS * MAX_BATCHES] = {0};
+    const size_t total = count * options->batch_count;
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < total && status == STATUS_OK; i++) {
+        samples[i].times = alloc_array(MAX_RUNS, sizeof(double));
+        if (!samples[i].times)
+            status = error_set(err, STATUS_NO_MEMORY, "out of memory");
+    }
+    bool busy = true;
+    for (int round = 0; busy && status == STATUS_OK; round++) {
+        busy = false;
+        for (size_t i = 0; i < total && status == STATUS_OK; i++) {
+            if ((round >= MIN_TURNS && spent[i] >= options->seconds) ||
+                samples[i].count == MAX_RUNS)
+                continue;
+            const int64_t begin = clock_now();
+            status = run_turn(&candidates[i / options->batch_count],
+                              options->batches[i % options->batch_count], &samples[i], err);
+            spent[i] += clock_ms(clock_now() - begin) * 1e-3;
+            busy = true;
+        }
+    }
+    if (status == STATUS_OK) {
+        printf("%-22s %-7s %-5s %7s %6s %11s %11s %11s %6s\n", "model", "device", "", "threads",
+               "batch", "ms median", "ms best", "images/s", "runs");
+        for (size_t i = 0; i < total; i++)
+            print_row(&candidates[i / options->batch_count], options,
+                      options->batches[i % options->batch_count], &samples[i]);
+    }
+    for (size_t i = 0; i < total; i++)
+        free(samples[i].times);
+    return status;
+}
+
+static int slowest_first(const void *a, const void *b)
+{
+    const struct session_step *x = a, *y = b;
+    return (x->milliseconds < y->milliseconds) - (x->milliseconds > y->milliseconds);
+}
+
+static enum status profile(const struct candidate *candidate, int batch, struct error *err)
+{
+    struct session_step *steps;
+    size_t count;
+    TRY(session_profile(candidate->session, batch, 10, &steps, &count, err));
+    double total = 0;
+    for (size_t i = 0; i < count; i++)
+        total += steps[i].milliseconds;
+    qsort(steps, count, sizeof *steps, slowest_first);
+    printf("%s, batch %d: %zu steps, %.3f ms\n", candidate->model->name, batch, count, total);
+    printf("%9s %6s %9s %8s  %-28s %s\n", "ms", "%", "GFLOP/s", "MB", "kernel", "step");
+    for (size_t i = 0; i < count; i++) {
+        const struct session_step *step = &steps[i];
+        printf("%9.3f %6.1f %9.1f %8.2f  %-28s %s\n", step->milliseconds,
+               total > 0 ? step->milliseconds * 100 / total : 0,
+               step->milliseconds > 0 ? step->gflop * 1e3 / step->milliseconds : 0,
+               (double)step->bytes * 1e-6, step->kernel, step->name);
+    }
+    free(steps);
+    return STATUS_OK;
+}
+
+/* The co-process: reads "run INDEX BATCH TIMES" (INDEX counts the models from 0), runs once
+ * unmeasured and TIMES measured, answers the milliseconds on one line; "error: …" for what it
+ * cannot do. Ends with its input. First of all it prints "ready" and the names of the models. */
+static enum status serve(struct candidate *candidates, size_t count, const struct options *options,
+                         struct error *err)
+{
+    char line[128];
+    printf("ready");
+    for (size_t i = 0; i < count; i++)
+        printf(" %s", candidates[i].model->name);
+    printf("\n");
+    fflush(stdout);
+    int largest = 1;
+    for (size_t i = 0; i < options->batch_count; i++)
+        largest = options->batches[i] > largest ? options->batches[i] : largest;
+    while (fgets(line, sizeof line, stdin)) {
+        size_t index;
+        int batch, times;
+        char end;
+        if (sscanf(line, "run %zu %d %d %c", &index, &batch, &times, &end) != 3 || index >= count ||
+            batch < 1 || batch > largest || times < 1) {
+            printf("error: expected run INDEX BATCH TIMES\n");
+        } else {
+            double ms;
+            enum status status = run_once(&candidates[index], batch, &ms, err);
+            for (int i = 0; i < times && status == STATUS_OK; i++) {
+                status = run_once(&candidates[index], batch, &ms, err);
+                if (status == STATUS_OK)
+                    printf("%s%.4f", i ? " " : "", ms);
+            }
+            TRY(status);
+            printf("\n");
+        }
+        fflush(stdout);
+    }
+    return STATUS_OK;
+}
+
+/* A whole number from `low` to `high`, or a sentence and false. */
+static bool parse_number(const char *option, const char *text, long low, long high, long *ret)
+{
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < low || value > high) {
+        fprintf(stderr, "bench_forward: %s '%s' is not a number from %ld to %ld\n", option, text,
+                low, high);
+        return false;
+    }
+    *ret = value;
+    return true;
+}
+
+static bool parse_batches(const char *text, struct options *options)
+{
+    char list[128], *save = NULL;
+    long batch;
+    if ((size_t)snprintf(list, sizeof list, "%s", text) >= sizeof list) {
+        fprintf(stderr, "bench_forward: --batch is too long\n");
+        return false;
+    }
+    options->batch_count = 0;
+    for (char *word = strtok_r(list, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
+        if (options->batch_count == MAX_BATCHES) {
+            fprintf(stderr, "bench_forward: --batch takes at most %d sizes\n", MAX_BATCHES);
+            return false;
+        }
+        if (!parse_number("--batch", word, 1, 4096, &batch))
+            return false;
+        options->batches[options->batch_count++] = (int)batch;
+    }
+    return options->batch_count > 0;
+}
+
+static bool parse_precision(const char *text, enum precision *ret)
+{
+    for (int i = PRECISION_FP32; i <= PRECISION_BF16; i++) {
+        if (strcmp(text, precision_name((enum precision)i)) == 0) {
+            *ret = (enum precision)i;
+            return true;
+        }
+    }
+    fprintf(stderr, "bench_forward: --precision '%s' is neither fp32 nor bf16\n", text);
+    return false;
+}
+
+static bool parse_option(const char *option, const char *value, struct options *options)
+{
+    long number;
+    if (strcmp(option, "--device") == 0) {
+        options->device = value;
+        return true;
+    }
+    if (strcmp(option, "--precision") == 0)
+        return parse_precision(value, &options->precision);
+    if (strcmp(option, "--batch") == 0)
+        return parse_batches(value, options);
+    if (strcmp(option, "--threads") == 0) {
+        if (!parse_number(option, value, 1, 1024, &number))
+            return false;
+        options->threads = (int)number;
+        return true;
+    }
+    if (strcmp(option, "--seconds") == 0) {
+        if (!parse_number(option, value, 1, 3600, &number))
+            return false;
+        options->seconds = (double)number;
+        return true;
+    }
+    fprintf(stderr, "bench_forward: unknown option %s\n", option);
+    return false;
+}
+
+/* Fills options; returns the index of the first model, or -1 after saying what is wrong. */
+static int parse_arguments(int argc, char **argv, struct options *options)
+{
+    int i = 1;
+    while (i < argc && strncmp(argv[i], "--", 2) == 0) {
+        if (strcmp(argv[i], "--serve") == 0) {
+            options->serve = true;
+            i++;
+        } else if (strcmp(argv[i], "--profile") == 0) {
+            options->profile = true;
+            i++;
+        } else if (i + 1 < argc && parse_option(argv[i], argv[i + 1], options)) {
+            i += 2;
+        } else {
+            break;
+        }
+    }
+    if (i >= argc || strncmp(argv[i], "--", 2) == 0 || argc - i > MAX_MODELS) {
+        fprintf(
+            stderr,
+            "usage: bench_forward [--device cpu] [--precision fp32|bf16] [--threads N]\n"
+            "                     [--batch 1,8,32] [--seconds 3] [--serve | --profile] MODEL...\n"
+            "MODEL: an .onnx file, a model folder, or digits; at most %d\n",
+            MAX_MODELS);
+        return -1;
+    }
+    return i;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = {.device = "cpu",
+                              .precision = PRECISION_FP32,
+                              .batches = {1, 8, 32},
+                              .batch_count = 3,
+                              .seconds = 3};
+    const int first = parse_arguments(argc, argv, &options);
+    if (first < 0)
+        return 2;
+
+    struct candidate candidates[MAX_MODELS] = {0};
+    const size_t count = (size_t)(argc - first);
+    struct error err = {0};
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < count && status == STATUS_OK; i++) {
+        candidates[i].path = argv[first + (int)i];
+        status = candidate_load(&candidates[i], &options, &err);
+        if (status != STATUS_OK)
+            error_prefix(&err, "%s", candidates[i].path);
+    }
+    if (status == STATUS_OK && options.serve)
+        status = serve(candidates, count, &options, &err);
+    else if (status == STATUS_OK && !options.profile)
+        status = measure(candidates, count, &options, &err);
+    for (size_t i = 0; i < count && status == STATUS_OK && options.profile; i++)
+        for (size_t b = 0; b < options.batch_count && status == STATUS_OK; b++)
+            status = profile(&candidates[i], options.batches[b], &err);
+    if (status != STATUS_OK)
+        fprintf(stderr, "bench_forward: %s\n", err.message);
+    for (size_t i = 0; i < count; i++)
+        candidate_free(&candidates[i]);
+    return status == STATUS_OK ? 0 : 1;
+}

@@ -1,0 +1,166 @@
+"""What the benches share: a description of the machine, a daemon under test, a photo to send."""
+
+import contextlib
+import http.client
+import io
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+FLAGS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16",
+         "amx_int8"]
+
+
+def read(path, otherwise=""):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return otherwise
+
+
+def cpuinfo(key):
+    for line in read("/proc/cpuinfo").splitlines():
+        if line.split(":")[0].strip() == key:
+            return line.split(":", 1)[1].strip()
+    return "unknown"
+
+
+def machine():
+    """Lines of text: what the numbers below them were measured on."""
+    flags = cpuinfo("flags").split()
+    have = [flag for flag in FLAGS if flag in flags]
+    amx = "with AMX" if "amx_tile" in flags else "no AMX: bf16 runs in AVX-512 or not at all"
+    governor = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "not visible")
+    memory = read("/proc/meminfo").splitlines()[0].split()[1] if read("/proc/meminfo") else "0"
+    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"],
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                            check=False).stdout.strip() if shutil.which("git") else ""
+    return [
+        f"CPU: {cpuinfo('model name')}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, "
+        f"{cpuinfo('cpu MHz')} MHz now, governor {governor}",
+        f"instructions: {' '.join(have)} ({amx})",
+        f"memory: {int(memory) / 1048576:.1f} GiB; load: "
+        + " ".join(f"{load:.2f}" for load in os.getloadavg()),
+        f"system: Linux {platform.release()}, {system_name()}; lensd {commit or 'without git'}",
+    ]
+
+
+def system_name():
+    for line in read("/etc/os-release").splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.split("=", 1)[1].strip('"')
+    return "unknown system"
+
+
+def free_port():
+    with contextlib.closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Daemon:
+    """`lensd serve` as a child process, for use in a `with`. started: seconds from exec to ready."""
+
+    def __init__(self, build, model=None, options=()):
+        self.port = free_port()
+        self.log = tempfile.TemporaryFile()
+        command = [os.path.join(build, "server", "lensd"), "serve"] + ([model] if model else []) \
+            + ["--port", str(self.port)] + list(options)
+        begin = time.monotonic()
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        try:
+            self.wait_ready(begin + 300)
+        except BaseException:
+            self.stop()
+            raise
+        self.started = time.monotonic() - begin
+
+    def wait_ready(self, deadline):
+        """Polls /readyz every 2 ms."""
+        while True:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"lensd ended with {self.process.returncode}: {self.text()}")
+            if self.status("/readyz") == 200:
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"lensd was not ready in time: {self.text()}")
+            time.sleep(0.002)
+
+    def status(self, path):
+        """The HTTP status of a GET, 0 when nothing answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        except OSError:
+            return 0
+        finally:
+            connection.close()
+
+    def post(self, body):
+        """(status, body, milliseconds) of one POST /predict."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        begin = time.monotonic()
+        connection.request("POST", "/predict", body)
+        response = connection.getresponse()
+        answer = response.read()
+        connection.close()
+        return response.status, answer, (time.monotonic() - begin) * 1e3
+
+    def memory(self, key):
+        """Bytes of a line of /proc/PID/status: VmRSS, RssAnon, VmHWM …"""
+        for line in read(f"/proc/{self.process.pid}/status").splitlines():
+            if line.startswith(key + ":"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace").strip()[-2000:]
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.log.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+def photo(width=500, height=375, quality=90, seed=7):
+    """JPEG bytes of a made-up photo: smooth shapes with as much detail as a camera leaves."""
+    import numpy
+    from PIL import Image
+
+    random = numpy.random.default_rng(seed)
+    layers = numpy.zeros((height, width, 3))
+    for cells, strength in ((4, 90.0), (16, 45.0), (64, 22.0)):
+        grid = random.normal(0, 1, (cells, cells, 3))
+        for channel in range(3):
+            plane = Image.fromarray(grid[:, :, channel].astype("float32"), mode="F")
+            layers[:, :, channel] += strength * numpy.asarray(
+                plane.resize((width, height), Image.BICUBIC))
+    layers += random.normal(0, 4, layers.shape)
+    pixels = numpy.clip(layers + 128, 0, 255).astype("uint8")
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, "JPEG", quality=quality)
+    return data.getvalue()
+
+
+def model_name(path):
+    return os.path.basename(os.path.normpath(path)) if path else "digits"

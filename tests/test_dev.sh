@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# ./dev before anything is built: its words, its exit codes, and what it would install. The system's
+# own programs are replaced by scripts first on PATH, so nothing is installed here. TAP.
+set -euo pipefail
+
+dev=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/../dev
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+number=0 failures=0
+unset CI LENSD_SKIP_PACKAGES
+
+result() { # result STATUS NAME: 0 is good
+    number=$((number + 1))
+    if [ "$1" -eq 0 ]; then echo "ok $number - $2"; else
+        echo "not ok $number - $2"
+        failures=$((failures + 1))
+        sed 's/^/# /' "$scratch/output"
+    fi
+}
+
+# A program that prints the given text and exits with the given status, and logs its arguments.
+fake() { # fake NAME STATUS TEXT
+    printf '#!/bin/sh\necho "%s $*" >>"%s/calls"\nprintf "%%s" "%s"\nexit %s\n' \
+        "$1" "$scratch" "$3" "$2" >"$scratch/bin/$1"
+    chmod +x "$scratch/bin/$1"
+}
+
+fresh() {
+    rm -rf "${scratch:?}/bin" "$scratch/calls"
+    mkdir "$scratch/bin"
+    touch "$scratch/calls"
+    fake meson 1 'no meson here'
+    fake sudo 1 ''
+    fake apt-get 0 ''
+    # Everything is installed but for libmicrohttpd-dev.
+    cat >"$scratch/bin/dpkg-query" <<'FAKE'
+#!/bin/sh
+case "$*" in *libmicrohttpd-dev) exit 1 ;; *) printf installed ;; esac
+FAKE
+    chmod +x "$scratch/bin/dpkg-query"
+}
+
+run_dev() { # run_dev [arguments]: output and status of ./dev in a copy that can write no build folder
+    status=0
+    (cd "$scratch" && PATH=$scratch/bin:$PATH "$scratch/tree/dev" "$@") \
+        >"$scratch/output" 2>&1 </dev/null || status=$?
+}
+
+says() { grep -qF -- "$1" "$scratch/output"; }
+
+mkdir "$scratch/tree"
+cp "$dev" "$scratch/tree/dev"
+
+echo '1..6'
+fresh
+run_dev
+result "$([ $status -eq 0 ] && says 'run [options] [MODEL]' && says 'test [SUITE'; echo $?)" \
+    'without a verb it lists the verbs'
+run_dev serve
+result "$([ $status -eq 2 ] && says "there is no verb 'serve'"; echo $?)" 'an unknown verb is refused'
+
+# shellcheck source=/dev/null
+if (. /etc/os-release && [ "${ID:-}${VERSION_ID:-}" = debian12 ]); then
+    fresh
+    fake id 0 1000
+    run_dev run
+    result "$([ $status -eq 2 ] && says 'apt-get install -y --no-install-recommends libmicrohttpd-dev' &&
+        ! grep -q '^apt-get' "$scratch/calls"; echo $?)" \
+        'neither root nor sudo: the line to type, and exit 2'
+    fresh
+    fake id 0 0
+    run_dev run
+    result "$(says 'installing Debian packages: libmicrohttpd-dev' &&
+        grep -qx 'apt-get install -qy --no-install-recommends libmicrohttpd-dev' "$scratch/calls"
+        echo $?)" 'as root the missing package is named and installed, and no other'
+    fresh
+    fake id 0 0
+    fake apt-get 100 ''
+    run_dev run
+    result "$([ $status -eq 2 ] && says 'Is the network there?'; echo $?)" 'apt fails'
+else
+    for name in 'neither root nor sudo' 'as root' 'apt fails'; do
+        number=$((number + 1))
+        echo "ok $number - $name # SKIP not Debian 12"
+    done
+fi
+
+fresh
+printf '#!/bin/sh\nprintf installed\n' >"$scratch/bin/dpkg-query"
+run_dev run
+result "$([ $status -eq 1 ] && says 'no meson here' && ! grep -q '^apt-get' "$scratch/calls"; echo $?)" \
+    'with everything installed apt is not asked, and a configuration that fails is shown'
+[ "$failures" -eq 0 ]
