@@ -393,8 +393,6 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         candidates[i].path = argv[first + (int)i];
         status = candidate_load(&candidates[i], &options, &err);
-        if (status != STATUS_OK)
-            error_prefix(&err, "%s", candidates[i].path);
     }
     if (status == STATUS_OK && options.serve)
         status = serve(candidates, count, &options, &err);
