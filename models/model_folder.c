@@ -181,7 +181,10 @@ static enum status find(const char *path, struct model_place *place, struct erro
     place->version = strdup("1");
     place->name = name_of_path(path);
     if (S_ISDIR(info.st_mode)) {
-        place->folders[0] = strdup(path);
+        size_t length = strlen(path);
+        while (length > 1 && path[length - 1] == '/')
+            length--;
+        place->folders[0] = strndup(path, length);
         if (!place->folders[0] || !place->version || !place->name)
             return no_memory(err);
         return find_in_folder(place, err);
@@ -206,6 +209,18 @@ enum status model_place_find(const char *path, struct model_place *ret, struct e
         return error_prefix(err, "%.200s", path);
     }
     *ret = place;
+    return STATUS_OK;
+}
+
+enum status model_find(const char *path, char **ret_file, char **ret_name, struct error *err)
+{
+    struct model_place place;
+    struct error ignored;
+    TRY(model_place_find(path, &place, err ? err : &ignored));
+    *ret_file = place.file;
+    *ret_name = place.name;
+    place.file = place.name = NULL;
+    model_place_done(&place);
     return STATUS_OK;
 }
 

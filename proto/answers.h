@@ -149,3 +149,39 @@ struct device_entry {
  * "used_by_lensd_bytes"},"threads"?,"cores"?,"isa"?,"precisions":[…],"models":[…]}],"note"?} */
 char *devices_answer_json(const struct device_entry *devices, size_t count, const char *note,
                           size_t *ret_size);
+
+/* ---- `lensd inspect --json` ---- */
+
+struct inspect_tensor {
+    const char *name, *dtype;
+    const char *shape; /* "[N, 3, 224, 224]" */
+};
+
+struct inspect_operator {
+    const char *name, *domain; /* domain "": ai.onnx */
+    int opset;
+    size_t count;
+    bool supported;
+};
+
+struct inspect_answer {
+    const char *name, *file, *version, *producer; /* producer: NULL or "" when the file is silent */
+    int opset;
+    uint64_t file_bytes, parameter_count, parameter_bytes;
+    const struct inspect_tensor *inputs, *outputs;
+    size_t input_count, output_count;
+    const struct inspect_operator *operators;
+    size_t operator_count;
+    const char *transform, *transform_source; /* NULL: it takes no photo */
+    const char *const *labels;
+    size_t label_count, class_count;
+    bool supported;
+    const char *problem; /* why it cannot be run; NULL or "" otherwise */
+    const char *warning; /* NULL or "" for none */
+};
+
+/* {"name","file","version","producer"?,"opset","file_bytes","parameters","parameter_bytes",
+ * "inputs":[{"name","dtype","shape"}…],"outputs":[…],"operators":[{"name","domain","opset","count",
+ * "supported"}…],"transform"?,"transform_source"?,"classes","labels":[…],"supported","problem"?,
+ * "warning"?} */
+char *inspect_answer_json(const struct inspect_answer *answer, size_t *ret_size);

@@ -53,6 +53,14 @@ static void write_result(struct writer *w, cJSON *object, const struct answer_im
 
 static void write_results(struct writer *w, cJSON *root, const struct predict_answer *answer)
 {
+    /* Images of one request may run on several devices: the first one's stands for all, and each
+     * result has its own. */
+    for (size_t i = 0; i < answer->image_count; i++) {
+        if (answer->images[i].error)
+            continue;
+        write_text(w, root, "device", answer->images[i].device);
+        break;
+    }
     cJSON *list = write_array(w, root, "results");
     for (size_t i = 0; i < answer->image_count; i++) {
         const struct answer_image *image = &answer->images[i];

@@ -114,3 +114,61 @@ char *devices_answer_json(const struct device_entry *devices, size_t count, cons
         write_text(&w, root, "note", note);
     return write_finish(&w, root, ret_size);
 }
+
+static void write_tensors(struct writer *w, cJSON *root, const char *key,
+                          const struct inspect_tensor *tensors, size_t count)
+{
+    cJSON *list = write_array(w, root, key);
+    for (size_t i = 0; i < count; i++) {
+        cJSON *entry = write_object(w, list, NULL);
+        write_text(w, entry, "name", tensors[i].name);
+        write_text(w, entry, "dtype", tensors[i].dtype);
+        write_text(w, entry, "shape", tensors[i].shape);
+    }
+}
+
+static void write_operators(struct writer *w, cJSON *root, const struct inspect_answer *answer)
+{
+    cJSON *list = write_array(w, root, "operators");
+    for (size_t i = 0; i < answer->operator_count; i++) {
+        const struct inspect_operator *op = &answer->operators[i];
+        cJSON *entry = write_object(w, list, NULL);
+        write_text(w, entry, "name", op->name);
+        write_text(w, entry, "domain", op->domain);
+        write_count(w, entry, "opset", (unsigned long long)op->opset);
+        write_count(w, entry, "count", op->count);
+        write_bool(w, entry, "supported", op->supported);
+    }
+}
+
+char *inspect_answer_json(const struct inspect_answer *answer, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    write_text(&w, root, "name", answer->name);
+    write_text(&w, root, "file", answer->file);
+    write_text(&w, root, "version", answer->version);
+    if (given(answer->producer))
+        write_text(&w, root, "producer", answer->producer);
+    write_count(&w, root, "opset", (unsigned long long)answer->opset);
+    write_count(&w, root, "file_bytes", answer->file_bytes);
+    write_count(&w, root, "parameters", answer->parameter_count);
+    write_count(&w, root, "parameter_bytes", answer->parameter_bytes);
+    write_tensors(&w, root, "inputs", answer->inputs, answer->input_count);
+    write_tensors(&w, root, "outputs", answer->outputs, answer->output_count);
+    write_operators(&w, root, answer);
+    if (given(answer->transform)) {
+        write_text(&w, root, "transform", answer->transform);
+        write_text(&w, root, "transform_source", answer->transform_source);
+    }
+    write_count(&w, root, "classes", answer->class_count);
+    cJSON *labels = write_array(&w, root, "labels");
+    for (size_t i = 0; i < answer->label_count; i++)
+        write_text(&w, labels, NULL, answer->labels[i]);
+    write_bool(&w, root, "supported", answer->supported);
+    if (given(answer->problem))
+        write_text(&w, root, "problem", answer->problem);
+    if (given(answer->warning))
+        write_text(&w, root, "warning", answer->warning);
+    return write_finish(&w, root, ret_size);
+}

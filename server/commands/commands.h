@@ -1,0 +1,26 @@
+/* The subcommands, and what they share. Each returns the exit status of the process: 0 fine, 1 an
+ * image failed or a model is not supported, 2 something the user has to put right (said on standard
+ * error, in one line). */
+#pragma once
+
+#include "models/model.h"
+#include "server/config.h"
+
+int command_serve(const struct config *config);
+int command_predict(const struct config *config);
+int command_devices(const struct config *config);
+int command_inspect(const struct config *config);
+
+/* Writes "lensd: sentence" to standard error and returns 2. */
+int command_failed(const struct error *err);
+
+/* The model of an option: NULL, and "digits" unless there is such a file, is the embedded one. */
+bool model_is_embedded(const char *model);
+enum status model_open(const char *model, struct model **ret, struct error *err) MUST_USE;
+
+/* "3.4 MB", "812 bytes"; returns text. */
+#define SIZE_TEXT 32
+const char *size_text(uint64_t bytes, char text[static SIZE_TEXT]);
+
+/* Prints malloc'ed JSON and frees it; NULL is out of memory. */
+int print_json(char *json);

@@ -1,0 +1,169 @@
+/* lensd predict: images from files through the same pipeline the server uses. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/commands/commands.h"
+#include "server/describe.h"
+#include "server/settings.h"
+
+#define FILE_BYTES_MAX ((uint64_t)1 << 30)
+
+/* The main thread waits here for the pipeline. */
+struct wait {
+    pthread_mutex_t lock;
+    pthread_cond_t done_changed;
+    bool done;
+};
+
+static void on_done(struct predict_request *request)
+{
+    struct wait *wait = request->context;
+    pthread_mutex_lock(&wait->lock);
+    wait->done = true;
+    pthread_cond_signal(&wait->done_changed);
+    pthread_mutex_unlock(&wait->lock);
+}
+
+static enum status read_file(const char *path, uint8_t **ret, size_t *ret_size, struct error *err)
+{
+    struct stat info;
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return error_set(err, STATUS_NOT_FOUND, "cannot read it: %s", strerror(errno));
+    uint8_t *data = NULL;
+    enum status status = STATUS_OK;
+    size_t size = 0;
+    if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode))
+        status = error_set(err, STATUS_INVALID, "not a regular file");
+    else if ((uint64_t)info.st_size > FILE_BYTES_MAX)
+        status = error_set(err, STATUS_TOO_LARGE, "larger than 1 GB");
+    else if (!(data = malloc((size_t)info.st_size + 1)))
+        status = error_set(err, STATUS_NO_MEMORY, "out of memory for the file");
+    else if ((size = fread(data, 1, (size_t)info.st_size, file)) != (size_t)info.st_size)
+        status = error_set(err, STATUS_IO, "cannot read all of it");
+    fclose(file);
+    if (status != STATUS_OK) {
+        free(data);
+        return status;
+    }
+    *ret = data;
+    *ret_size = size;
+    return STATUS_OK;
+}
+
+static void print_image(const char *path, const struct predict_image *image)
+{
+    char device[DEVICE_TEXT];
+    if (image->status != STATUS_OK) {
+        printf("%s\n    error: %s\n", path, image->error.message);
+        return;
+    }
+    printf("%s  (%u x %u; %s, forward %.2f ms)\n", path, image->width, image->height,
+           device_text(image->device, device), image->forward_ms);
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        const struct prediction *prediction = &image->predictions[i];
+        printf("    %6.2f %%  %s%s%zu%s\n", (double)prediction->probability * 100,
+               prediction->label ? prediction->label : "class ",
+               prediction->label ? "  (class " : "", prediction->index,
+               prediction->label ? ")" : "");
+    }
+}
+
+static int print_results(const struct config *config, const struct predict_request *request)
+{
+    int failed = 0;
+    for (size_t i = 0; i < request->image_count; i++)
+        failed |= request->images[i].status != STATUS_OK;
+    if (config->json) {
+        int printed = print_json(
+            describe_predictions(request, true, clock_ms(clock_now() - request->started), NULL));
+        return printed ? printed : failed;
+    }
+    for (size_t i = 0; i < request->image_count; i++)
+        print_image(config->arguments[i], &request->images[i]);
+    return failed;
+}
+
+static enum status run(struct pipeline *pipeline, struct predict_request *request,
+                       struct error *err)
+{
+    struct wait wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    int retry_after_s;
+    request->on_done = on_done;
+    request->context = &wait;
+    TRY(pipeline_submit(pipeline, request, &retry_after_s, err));
+    pthread_mutex_lock(&wait.lock);
+    while (!wait.done)
+        pthread_cond_wait(&wait.done_changed, &wait.lock);
+    pthread_mutex_unlock(&wait.lock);
+    /* Everything the callback touches is on this stack: it must have returned. */
+    (void)pipeline_drain(pipeline, 0);
+    return STATUS_OK;
+}
+
+static enum status open_pipeline(const struct config *config, struct pipeline **ret,
+                                 struct error *err)
+{
+    struct pipeline_options options = settings_pipeline(config, NULL);
+    if (options.max_queue < config->argument_count)
+        options.max_queue = config->argument_count;
+    struct model *model;
+    TRY(model_open(config->model, &model, err));
+    struct pipeline *pipeline;
+    enum status status = pipeline_create(&options, &pipeline, err);
+    if (status != STATUS_OK) {
+        model_free(model);
+        return status;
+    }
+    pipeline_announce(pipeline, model->name, 1);
+    status = pipeline_add_model(pipeline, model, NULL, err);
+    if (status != STATUS_OK) {
+        pipeline_free(pipeline);
+        return status;
+    }
+    *ret = pipeline;
+    return STATUS_OK;
+}
+
+int command_predict(const struct config *config)
+{
+    struct error err;
+    struct pipeline *pipeline;
+    if (open_pipeline(config, &pipeline, &err) != STATUS_OK)
+        return command_failed(&err);
+    size_t count = config->argument_count;
+    struct predict_request request = {
+        .image_count = count, .top_k = (int)config->top_k, .started = clock_now()};
+    request.images = alloc_array(count, sizeof *request.images);
+    uint8_t **files = alloc_array(count, sizeof *files);
+    int result = 2;
+    if (!request.images || !files) {
+        error_set(&err, STATUS_NO_MEMORY, "out of memory for %zu images", count);
+        result = command_failed(&err);
+        goto out;
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct predict_image *image = &request.images[i];
+        image->name = config->arguments[i];
+        if (read_file(image->name, &files[i], &image->size, &image->preset) == STATUS_OK)
+            image->data = files[i];
+    }
+    if (run(pipeline, &request, &err) == STATUS_OK)
+        result = print_results(config, &request);
+    else
+        result = command_failed(&err);
+out:
+    predict_request_done(&request);
+    for (size_t i = 0; files && i < count; i++)
+        free(files[i]);
+    free(files);
+    free(request.images);
+    pipeline_free(pipeline);
+    return result;
+}

@@ -1,0 +1,511 @@
+#include "server/config.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/json.h"
+#include "server/config_options.h"
+
+#define CONFIG_FILE_MAX (1024 * 1024)
+
+/* ---- one value ---- */
+
+/* A whole number at the start of text; *ret_rest is behind it. False when there is none, or it does
+ * not fit. */
+static bool read_number(const char *text, int64_t *ret, const char **ret_rest)
+{
+    char *end;
+    if (!isdigit((unsigned char)text[0]) && !(text[0] == '-' && isdigit((unsigned char)text[1])))
+        return false;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno)
+        return false;
+    *ret = value;
+    *ret_rest = end;
+    return true;
+}
+
+static enum status set_number(const struct option *option, const char *origin, const char *text,
+                              int64_t *ret, struct error *err)
+{
+    const char *rest;
+    int64_t value;
+    if (!read_number(text, &value, &rest) || *rest || value < option->min || value > option->max)
+        return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be a number from %lld to %lld",
+                         origin, text, (long long)option->min, (long long)option->max);
+    *ret = value;
+    return STATUS_OK;
+}
+
+static enum status set_bytes(const struct option *option, const char *origin, const char *text,
+                             int64_t *ret, struct error *err)
+{
+    const char *rest;
+    int64_t value = -1, unit = 1;
+    bool known = read_number(text, &value, &rest);
+    if (known && *rest) {
+        static const char suffixes[] = "KMG";
+        const char *suffix = strchr(suffixes, toupper((unsigned char)*rest));
+        known = suffix != NULL;
+        for (const char *p = suffixes; known && p <= suffix; p++)
+            unit *= 1024;
+        rest++;
+        if (*rest == 'i')
+            rest++;
+        if (*rest == 'B')
+            rest++;
+        known = known && !*rest;
+    }
+    if (!known || __builtin_mul_overflow(value, unit, &value) || value < option->min ||
+        value > option->max)
+        return error_set(
+            err, STATUS_CONFIG,
+            "%s is '%.60s'; it must be bytes from %lld to %lld, such as 65536, 64K, 16M "
+            "or 1G",
+            origin, text, (long long)option->min, (long long)option->max);
+    *ret = value;
+    return STATUS_OK;
+}
+
+static enum status set_seconds(const struct option *option, const char *origin, const char *text,
+                               int64_t *ret, struct error *err)
+{
+    char *end = NULL;
+    double scale = -1, value = 0;
+    if (isdigit((unsigned char)text[0])) {
+        value = strtod(text, &end);
+        if (!*end || !strcmp(end, "s"))
+            scale = 1000;
+        else if (!strcmp(end, "ms"))
+            scale = 1;
+        else if (!strcmp(end, "m"))
+            scale = 60000;
+    }
+    value *= scale;
+    if (scale < 0 || !(value >= (double)option->min * 1000 && value <= (double)option->max * 1000))
+        return error_set(err, STATUS_CONFIG,
+                         "%s is '%.60s'; it must be a time from %lld to %lld seconds, such as 10, "
+                         "0.5, 250ms or 2m",
+                         origin, text, (long long)option->min, (long long)option->max);
+    *ret = (int64_t)(value + 0.5);
+    return STATUS_OK;
+}
+
+static enum status set_choice(const struct option *option, const char *origin, const char *text,
+                              int64_t *ret, struct error *err)
+{
+    int64_t position = 0;
+    size_t length = strlen(text);
+    for (const char *p = option->value; p; position++) {
+        size_t size = strcspn(p, "|");
+        if (size == length && !memcmp(p, text, size)) {
+            *ret = position;
+            return STATUS_OK;
+        }
+        p = p[size] ? p + size + 1 : NULL;
+    }
+    return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be one of %s", origin, text,
+                     option->value);
+}
+
+static enum status set_switch(const char *origin, const char *text, bool *ret, struct error *err)
+{
+    static const char *const on[] = {"true", "1", "yes", "on"};
+    static const char *const off[] = {"false", "0", "no", "off"};
+    for (size_t i = 0; i < COUNT_OF(on); i++) {
+        if (!strcmp(text, on[i]) || !strcmp(text, off[i])) {
+            *ret = !strcmp(text, on[i]);
+            return STATUS_OK;
+        }
+    }
+    return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be true or false", origin, text);
+}
+
+static enum status set_text(const char *text, char **ret, struct error *err)
+{
+    char *copy = *text ? strdup(text) : NULL;
+    if (*text && !copy)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    free(*ret);
+    *ret = copy;
+    return STATUS_OK;
+}
+
+enum status config_set(struct config *config, const struct option *option, const char *origin,
+                       const char *text, struct error *err)
+{
+    void *field = (char *)config + option->offset;
+    switch (option->kind) {
+    case OPTION_TEXT:
+        if (!*text && option->fallback)
+            return error_set(err, STATUS_CONFIG, "%s is empty; leave it out, or give a value (%s)",
+                             origin, option->fallback);
+        return set_text(text, field, err);
+    case OPTION_NUMBER:
+        return set_number(option, origin, text, field, err);
+    case OPTION_BYTES:
+        return set_bytes(option, origin, text, field, err);
+    case OPTION_SECONDS:
+        return set_seconds(option, origin, text, field, err);
+    case OPTION_CHOICE:
+        return set_choice(option, origin, text, field, err);
+    case OPTION_SWITCH:
+        return set_switch(origin, text, field, err);
+    }
+    return error_set(err, STATUS_INTERNAL, "option '%s' has no kind", option->name);
+}
+
+/* ---- names ---- */
+
+/* Edit distance with swaps of neighbours; words are cut at 40 characters. */
+static size_t distance(const char *a, const char *b)
+{
+    enum { MAX = 40 };
+    size_t rows[3][MAX + 1];
+    size_t m = strnlen(a, MAX), n = strnlen(b, MAX);
+    for (size_t j = 0; j <= n; j++)
+        rows[0][j] = j;
+    for (size_t i = 1; i <= m; i++) {
+        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
+            if (above[j] + 1 < best)
+                best = above[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                above2[j - 2] + 1 < best)
+                best = above2[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[m % 3][n];
+}
+
+const char *config_nearest(const char *word, const char *const *names, size_t count)
+{
+    const char *nearest = NULL;
+    size_t best = strlen(word) / 3 + 1;
+    for (size_t i = 0; i < count; i++) {
+        size_t d = distance(word, names[i]);
+        /* A beginning of a name is meant to be that name: --max-bo. */
+        if (strlen(word) >= 3 && !strncmp(word, names[i], strlen(word)))
+            d = 0;
+        if (d <= best && (!nearest || d < best)) {
+            best = d;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+/* `name` of `length` characters; the environment and the file may write '_' for '-'. */
+static const struct option *find_option(const char *name, size_t length)
+{
+    for (size_t i = 0; i < config_option_count; i++) {
+        const char *candidate = config_options[i].name;
+        size_t k = 0;
+        while (k < length && (candidate[k] == name[k] || (candidate[k] == '-' && name[k] == '_')))
+            k++;
+        if (k == length && !candidate[k])
+            return &config_options[i];
+    }
+    return NULL;
+}
+
+static const char *suggest(const char *name, unsigned commands)
+{
+    const char *names[64];
+    size_t count = 0;
+    for (size_t i = 0; i < config_option_count && count < COUNT_OF(names); i++)
+        if (config_options[i].commands & commands)
+            names[count++] = config_options[i].name;
+    return config_nearest(name, names, count);
+}
+
+static const char *command_name(enum command command)
+{
+    switch (command) {
+    case COMMAND_SERVE:
+        return "serve";
+    case COMMAND_PREDICT:
+        return "predict";
+    case COMMAND_DEVICES:
+        return "devices";
+    case COMMAND_INSPECT:
+        return "inspect";
+    }
+    return "";
+}
+
+/* ---- flags ---- */
+
+/* The state of reading: which options a stronger source has set. */
+struct reading {
+    struct config *config;
+    bool set[64];
+    const char *file;
+};
+
+static bool *mark_of(struct reading *reading, const struct option *option)
+{
+    return &reading->set[option - config_options];
+}
+
+static enum status unknown_flag(enum command command, const char *flag, size_t length,
+                                struct error *err)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", length < 60 ? (int)length : 60, flag);
+    const char *nearest = suggest(name, command);
+    if (nearest)
+        return error_set(err, STATUS_CONFIG,
+                         "unknown option '--%s'; did you mean '--%s'? (lensd %s --help lists them)",
+                         name, nearest, command_name(command));
+    return error_set(err, STATUS_CONFIG,
+                     "unknown option '--%s'; lensd %s --help lists those there "
+                     "are",
+                     name, command_name(command));
+}
+
+/* argv[*at] is a flag: sets its option, and moves *at past its value. */
+static enum status read_flag(struct reading *reading, int argc, char *const *argv, int *at,
+                             struct error *err)
+{
+    enum command command = reading->config->command;
+    const char *flag = argv[*at] + 2;
+    size_t length = strcspn(flag, "=");
+    const struct option *option = find_option(flag, length);
+    if (!option || !(option->commands & command))
+        return unknown_flag(command, flag, length, err);
+    const char *text;
+    if (flag[length] == '=')
+        text = flag + length + 1;
+    else if (option->kind == OPTION_SWITCH)
+        text = "true";
+    else if (*at + 1 < argc)
+        text = argv[++*at];
+    else
+        return error_set(err, STATUS_CONFIG, "option '--%s' needs a value: --%s %s", option->name,
+                         option->name, option->value);
+    char origin[80];
+    snprintf(origin, sizeof origin, "--%s", option->name);
+    *mark_of(reading, option) = true;
+    return config_set(reading->config, option, origin, text, err);
+}
+
+static enum status add_model(struct reading *reading, const char *model, struct error *err)
+{
+    const struct option *option = find_option("model", 5);
+    if (*mark_of(reading, option))
+        return error_set(err, STATUS_CONFIG, "MODEL is given twice: '%.80s' and '%.80s'",
+                         reading->config->model ? reading->config->model : "", model);
+    *mark_of(reading, option) = true;
+    return config_set(reading->config, option, "MODEL", model, err);
+}
+
+static enum status check_arguments(const struct reading *reading, char *const *words, size_t count,
+                                   struct error *err)
+{
+    switch (reading->config->command) {
+    case COMMAND_SERVE:
+    case COMMAND_INSPECT:
+        if (count > 0)
+            return error_set(err, STATUS_CONFIG,
+                             "'%.80s' is one argument too many; lensd %s takes "
+                             "one MODEL",
+                             words[0], command_name(reading->config->command));
+        return STATUS_OK;
+    case COMMAND_DEVICES:
+        if (count > 0)
+            return error_set(err, STATUS_CONFIG,
+                             "lensd devices takes no argument, but '%.80s' was "
+                             "given",
+                             words[0]);
+        return STATUS_OK;
+    case COMMAND_PREDICT:
+        if (count == 0)
+            return error_set(err, STATUS_CONFIG, "no image given; use: lensd predict MODEL IMAGE…");
+        return STATUS_OK;
+    }
+    return STATUS_OK;
+}
+
+/* Moves the words that are no flags to the front of `words`, in order. */
+static enum status read_flags(struct reading *reading, int argc, char *const *argv, char **words,
+                              size_t *ret_count, enum config_action *ret_action, struct error *err)
+{
+    size_t count = 0;
+    bool only_words = false;
+    for (int i = 0; i < argc; i++) {
+        char *word = argv[i];
+        if (only_words || word[0] != '-' || !word[1]) {
+            words[count++] = word;
+        } else if (!strcmp(word, "--")) {
+            only_words = true;
+        } else if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
+            *ret_action = CONFIG_HELP;
+            return STATUS_OK;
+        } else if (word[1] != '-') {
+            return error_set(err, STATUS_CONFIG,
+                             "unknown option '%.60s'; options are written "
+                             "--name VALUE (lensd %s --help lists them)",
+                             word, command_name(reading->config->command));
+        } else {
+            TRY(read_flag(reading, argc, argv, &i, err));
+        }
+    }
+    *ret_count = count;
+    return STATUS_OK;
+}
+
+/* ---- environment, file, defaults ---- */
+
+static enum status read_environment(struct reading *reading, struct error *err)
+{
+    for (size_t i = 0; i < config_option_count; i++) {
+        const struct option *option = &config_options[i];
+        char name[80] = "LENSD_";
+        for (size_t k = 0; k <= strlen(option->name) && k < sizeof name - 7; k++)
+            name[6 + k] = option->name[k] == '-' ? '_' : (char)toupper(option->name[k]);
+        const char *text = getenv(name);
+        if (!text || !*text || reading->set[i] || !(option->commands & reading->config->command))
+            continue;
+        reading->set[i] = true;
+        TRY(config_set(reading->config, option, name, text, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status set_from_file(void *context, const char *key, const char *text,
+                                 struct error *err)
+{
+    struct reading *reading = context;
+    const struct option *option = find_option(key, strlen(key));
+    if (!option || !strcmp(option->name, "config")) {
+        const char *nearest = suggest(key, ~0u);
+        return error_set(err, STATUS_CONFIG, "unknown setting \"%.60s\"%s%s%s", key,
+                         nearest ? "; did you mean \"" : "", nearest ? nearest : "",
+                         nearest ? "\"?" : "");
+    }
+    bool *set = mark_of(reading, option);
+    /* A file serves several commands: what does not concern this one is checked all the same. */
+    struct config scratch = {.command = reading->config->command};
+    bool counts = !*set && option->commands & reading->config->command;
+    char origin[80];
+    snprintf(origin, sizeof origin, "\"%s\"", option->name);
+    enum status status = config_set(counts ? reading->config : &scratch, option, origin, text, err);
+    config_done(&scratch);
+    *set = *set || counts;
+    return status;
+}
+
+static enum status read_file(struct reading *reading, struct error *err)
+{
+    const char *path = reading->config->config_file;
+    if (!path)
+        return STATUS_OK;
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return error_set(err, STATUS_CONFIG, "cannot read the settings in '%.200s': %s", path,
+                         strerror(errno));
+    char *text = malloc(CONFIG_FILE_MAX);
+    size_t size = text ? fread(text, 1, CONFIG_FILE_MAX, file) : 0;
+    bool broken = ferror(file);
+    fclose(file);
+    enum status status;
+    if (!text)
+        status = error_set(err, STATUS_NO_MEMORY, "out of memory");
+    else if (broken)
+        status = error_set(err, STATUS_CONFIG, "cannot read the settings in '%.200s'", path);
+    else if (size == CONFIG_FILE_MAX)
+        status = error_set(err, STATUS_CONFIG, "the settings in '%.200s' are over 1 MiB", path);
+    else if ((status = json_settings(text, size, set_from_file, reading, err)) != STATUS_OK)
+        error_prefix(err, "%.200s", path);
+    free(text);
+    return status;
+}
+
+static enum status read_defaults(struct reading *reading, struct error *err)
+{
+    for (size_t i = 0; i < config_option_count; i++)
+        if (!reading->set[i] && config_options[i].fallback)
+            TRY(config_set(reading->config, &config_options[i], config_options[i].name,
+                           config_options[i].fallback, err));
+    return STATUS_OK;
+}
+
+static enum status check_together(struct config *config, struct error *err)
+{
+    if (config->command == COMMAND_SERVE && config->max_upload_memory < config->max_body)
+        return error_set(err, STATUS_CONFIG,
+                         "--max-upload-memory (%lld) is less than --max-body (%lld): no request of "
+                         "that size could be taken; raise the one or lower the other",
+                         (long long)config->max_upload_memory, (long long)config->max_body);
+    if (config->command == COMMAND_INSPECT && !config->model)
+        return error_set(err, STATUS_CONFIG,
+                         "no model given; use: lensd inspect MODEL (an .onnx "
+                         "file or a model folder)");
+    if (!(config->command & (COMMAND_SERVE | COMMAND_PREDICT)))
+        return STATUS_OK;
+    return device_parse(config->device, config->devices, &config->device_count, config->fallback,
+                        sizeof config->fallback, err);
+}
+
+static enum status read_all(struct reading *reading, int argc, char *const *argv,
+                            enum config_action *ret_action, struct error *err)
+{
+    struct config *config = reading->config;
+    char **words = alloc_array((size_t)argc, sizeof *words);
+    if (!words)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    config->arguments = words;
+    size_t count = 0;
+    TRY(read_flags(reading, argc, argv, words, &count, ret_action, err));
+    if (*ret_action == CONFIG_HELP)
+        return STATUS_OK;
+    size_t first = 0;
+    if (count > 0 && config->command != COMMAND_DEVICES &&
+        !(config->command == COMMAND_PREDICT && config->model)) {
+        TRY(add_model(reading, words[0], err));
+        first = 1;
+    }
+    TRY(check_arguments(reading, words + first, count - first, err));
+    for (size_t i = first; i < count; i++)
+        words[i - first] = words[i];
+    config->argument_count = count - first;
+    TRY(read_environment(reading, err));
+    TRY(read_file(reading, err));
+    TRY(read_defaults(reading, err));
+    return check_together(config, err);
+}
+
+enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
+                        enum config_action *ret_action, struct error *err)
+{
+    *ret = (struct config){.command = command};
+    *ret_action = CONFIG_RUN;
+    struct reading reading = {.config = ret};
+    assert(config_option_count <= COUNT_OF(reading.set));
+    return read_all(&reading, argc, argv, ret_action, err);
+}
+
+void config_done(struct config *config)
+{
+    for (size_t i = 0; i < config_option_count; i++) {
+        if (config_options[i].kind != OPTION_TEXT)
+            continue;
+        char **field = (char **)(void *)((char *)config + config_options[i].offset);
+        free(*field);
+        *field = NULL;
+    }
+    free(config->arguments);
+    config->arguments = NULL;
+}

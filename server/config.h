@@ -1,0 +1,80 @@
+/* Options: flags > environment (LENSD_…) > a JSON file > defaults.
+ *
+ * One table (config_options.c) says everything about an option: name, kind, range, default, which
+ * commands take it, its help. Parsing, the environment's names, the file's keys, validation and
+ * --help are all read from it, so that they cannot drift apart. Defaults go through the same parser
+ * as what a user writes. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "engine/base/status.h"
+#include "engine/device.h"
+
+enum command {
+    COMMAND_SERVE = 1u << 0,
+    COMMAND_PREDICT = 1u << 1,
+    COMMAND_DEVICES = 1u << 2,
+    COMMAND_INSPECT = 1u << 3,
+};
+
+enum config_log_form { CONFIG_LOG_TEXT, CONFIG_LOG_JSON };
+
+/* The settings of one run. Texts and lists are owned by the struct; what arguments point to is
+ * borrowed from argv. */
+struct config {
+    enum command command;
+    char *config_file;
+
+    char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
+    char **arguments; /* predict: the image files */
+    size_t argument_count;
+    int64_t top_k; /* 1 … PREDICT_MAX_TOP_K */
+    bool json;     /* predict, devices, inspect: JSON instead of a table */
+
+    char *device;
+    struct device_id devices[DEVICE_MAX]; /* what `device` means on this machine */
+    size_t device_count;
+    char fallback[256];                  /* why `auto` did not take a GPU; "" otherwise */
+    int64_t precision;                   /* enum precision */
+    int64_t threads, workers, max_batch; /* 0: chosen by the machine */
+    int64_t max_queue;                   /* images */
+
+    char *host;
+    int64_t port;    /* 0: any free one */
+    char *port_file; /* NULL: none */
+    int64_t http_threads;
+
+    /* Limits. */
+    int64_t max_body, max_upload_memory, max_header; /* bytes */
+    int64_t max_images, max_json_depth;
+    int64_t max_pixels, max_side, max_scans;
+    int64_t max_connections, max_connections_per_address;
+
+    /* Times in milliseconds. */
+    int64_t header_timeout, body_timeout, idle_timeout;
+    int64_t drain_delay, grace;
+
+    int64_t log;       /* enum config_log_form */
+    int64_t log_level; /* enum log_level */
+};
+
+/* What config_read found the user to want. */
+enum config_action { CONFIG_RUN, CONFIG_HELP };
+
+/* Reads argv[0 … argc), which starts behind the command's name, then the environment, then the
+ * file. STATUS_CONFIG with one sentence that names the offender and says what to do (also where the
+ * file cannot be read); STATUS_DEVICE for a device that is not there. *ret is to be freed with
+ * config_done() in every case. `argv` must outlive *ret. */
+enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
+                        enum config_action *ret_action, struct error *err) MUST_USE;
+void config_done(struct config *config);
+
+/* Prints --help of a command, at most 80 columns wide. */
+void config_help(enum command command, FILE *out);
+
+/* Of `count` names the one nearest to `word` (a typing error away), or NULL when none is near. */
+const char *config_nearest(const char *word, const char *const *names, size_t count);

@@ -1,0 +1,98 @@
+#include "server/config_options.h"
+
+#include <stddef.h>
+
+#include "engine/base/size.h"
+
+#define FIELD(name) offsetof(struct config, name)
+
+#define RUNS  (COMMAND_SERVE | COMMAND_PREDICT)
+#define SHOWS (COMMAND_PREDICT | COMMAND_DEVICES | COMMAND_INSPECT)
+#define ALL   (COMMAND_SERVE | SHOWS)
+
+#define MODEL  "Model"
+#define DEVICE "Device"
+#define SERVER "Server"
+#define LIMITS "Limits (what goes beyond them is refused, by name)"
+#define TIMES  "Times (seconds, or with ms, s, m)"
+#define OUTPUT "Output"
+
+#define KIB ((int64_t)1024)
+#define MIB (1024 * KIB)
+#define GIB (1024 * MIB)
+
+const struct option config_options[] = {
+    {"model", OPTION_TEXT, ALL & ~COMMAND_DEVICES, FIELD(model), 0, 0, NULL, "MODEL", MODEL,
+     "an .onnx file, a model folder, or the word digits: the digit classifier that is part of "
+     "lensd "
+     "(the same as the argument MODEL)"},
+    {"top-k", OPTION_NUMBER, RUNS, FIELD(top_k), 1, 1000, "5", "N", MODEL,
+     "how many predictions an image gets; a request may ask for another number"},
+
+    {"device", OPTION_TEXT, RUNS, FIELD(device), 0, 0, "auto", "DEVICE", DEVICE,
+     "auto (a GPU if one is usable, else the CPU), cpu, cuda, cuda:N, mps, a list such as "
+     "cuda:0,cuda:1, or all"},
+    {"precision", OPTION_CHOICE, RUNS, FIELD(precision), 0, 0, "fp32", "fp32|bf16", DEVICE,
+     "numbers of the forward pass"},
+    {"threads", OPTION_NUMBER, RUNS, FIELD(threads), 0, 1024, "0", "N", DEVICE,
+     "threads of a forward pass on the CPU; 0: the cores this process may use"},
+    {"workers", OPTION_NUMBER, RUNS, FIELD(workers), 0, 1024, "0", "N", DEVICE,
+     "threads that decode and resize images; 0: the cores this process may use"},
+    {"max-batch", OPTION_NUMBER, RUNS, FIELD(max_batch), 0, 1024, "0", "N", DEVICE,
+     "largest number of images in a forward pass; 0: chosen by the device"},
+
+    {"host", OPTION_TEXT, COMMAND_SERVE, FIELD(host), 0, 0, "127.0.0.1", "ADDRESS", SERVER,
+     "address to listen on; 0.0.0.0 or :: opens it to other machines"},
+    {"port", OPTION_NUMBER, COMMAND_SERVE, FIELD(port), 0, 65535, "8080", "N", SERVER,
+     "port to listen on; 0: any free one"},
+    {"port-file", OPTION_TEXT, COMMAND_SERVE, FIELD(port_file), 0, 0, NULL, "FILE", SERVER,
+     "write the port number to FILE once it is open"},
+    {"http-threads", OPTION_NUMBER, COMMAND_SERVE, FIELD(http_threads), 1, 64, "1", "N", SERVER,
+     "threads that read requests and write answers; one is enough for most machines"},
+    {"config", OPTION_TEXT, ALL, FIELD(config_file), 0, 0, NULL, "FILE", SERVER,
+     "read settings from a JSON file: {\"port\": 9000, \"max-body\": \"16M\"}"},
+
+    {"max-body", OPTION_BYTES, COMMAND_SERVE, FIELD(max_body), 1, GIB, "64M", "BYTES", LIMITS,
+     "bytes of a request's body"},
+    {"max-upload-memory", OPTION_BYTES, COMMAND_SERVE, FIELD(max_upload_memory), 1, 1024 * GIB,
+     "512M", "BYTES", LIMITS, "bytes of all bodies held at one time"},
+    {"max-header", OPTION_BYTES, COMMAND_SERVE, FIELD(max_header), KIB, 64 * KIB, "16K", "BYTES",
+     LIMITS, "bytes of a request's line and headers"},
+    {"max-images", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_images), 1, 4096, "64", "N", LIMITS,
+     "images in a request"},
+    {"max-queue", OPTION_NUMBER, RUNS, FIELD(max_queue), 1, 1000000, "256", "N", LIMITS,
+     "images admitted and not yet answered, for each model"},
+    {"max-json-depth", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_json_depth), 1, 512, "64", "N",
+     LIMITS, "levels of nested JSON"},
+    {"max-pixels", OPTION_NUMBER, RUNS, FIELD(max_pixels), 1, 1000000000, "50000000", "N", LIMITS,
+     "width times height of an image"},
+    {"max-side", OPTION_NUMBER, RUNS, FIELD(max_side), 1, 65535, "16384", "N", LIMITS,
+     "width or height of an image"},
+    {"max-scans", OPTION_NUMBER, RUNS, FIELD(max_scans), 1, 10000, "100", "N", LIMITS,
+     "scans of a progressive JPEG"},
+    {"max-connections", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_connections), 1, 100000, "1024",
+     "N", LIMITS, "open connections"},
+    {"max-connections-per-address", OPTION_NUMBER, COMMAND_SERVE,
+     FIELD(max_connections_per_address), 1, 100000, "512", "N", LIMITS,
+     "open connections from one address"},
+
+    {"header-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(header_timeout), 0, 3600, "10", "TIME",
+     TIMES, "for a request's line and headers to arrive"},
+    {"body-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(body_timeout), 0, 3600, "60", "TIME",
+     TIMES, "for a request's body to arrive"},
+    {"idle-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(idle_timeout), 1, 3600, "75", "TIME",
+     TIMES, "that a connection may stay open without a request, or without reading its answer"},
+    {"drain-delay", OPTION_SECONDS, COMMAND_SERVE, FIELD(drain_delay), 0, 3600, "0", "TIME", TIMES,
+     "between SIGTERM and the end of accepting, while /readyz already says 503"},
+    {"grace", OPTION_SECONDS, COMMAND_SERVE, FIELD(grace), 0, 3600, "20", "TIME", TIMES,
+     "for accepted requests to be answered after that"},
+
+    {"log", OPTION_CHOICE, COMMAND_SERVE, FIELD(log), 0, 0, "text", "text|json", OUTPUT,
+     "form of the log on standard error"},
+    {"log-level", OPTION_CHOICE, COMMAND_SERVE, FIELD(log_level), 0, 0, "info",
+     "debug|info|warn|error", OUTPUT, "lowest level written; info has a line for each request"},
+    {"json", OPTION_SWITCH, SHOWS, FIELD(json), 0, 0, "false", NULL, OUTPUT,
+     "print JSON instead of a table"},
+};
+
+const size_t config_option_count = COUNT_OF(config_options);

@@ -1,0 +1,204 @@
+#include "server/describe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/answers.h"
+
+/* ---- predictions ---- */
+
+static void describe_image(const struct predict_image *image, struct answer_prediction *predictions,
+                           char *device, struct answer_image *ret)
+{
+    *ret = (struct answer_image){.name = image->name,
+                                 .device = device_text(image->device, device),
+                                 .width = image->width,
+                                 .height = image->height,
+                                 .predictions = predictions,
+                                 .prediction_count = image->prediction_count,
+                                 .batch = image->batch,
+                                 .decode_ms = image->decode_ms,
+                                 .preprocess_ms = image->preprocess_ms,
+                                 .queue_ms = image->queue_ms,
+                                 .forward_ms = image->forward_ms};
+    if (image->status != STATUS_OK) {
+        ret->error = image->error.message;
+        ret->code = status_word(image->status);
+        return;
+    }
+    for (size_t i = 0; i < image->prediction_count; i++)
+        predictions[i] =
+            (struct answer_prediction){.label = image->predictions[i].label,
+                                       .index = image->predictions[i].index,
+                                       .probability = image->predictions[i].probability};
+}
+
+char *describe_predictions(const struct predict_request *request, bool as_list, double total_ms,
+                           size_t *ret_size)
+{
+    size_t count = request->image_count, prediction_count = 0;
+    for (size_t i = 0; i < count; i++)
+        prediction_count += request->images[i].prediction_count;
+    struct answer_image *images = alloc_array(count, sizeof *images);
+    struct answer_prediction *predictions = alloc_array(prediction_count, sizeof *predictions);
+    char(*devices)[DEVICE_TEXT] = alloc_array(count, sizeof *devices);
+    char *text = NULL;
+    if (images && predictions && devices) {
+        size_t used = 0;
+        for (size_t i = 0; i < count; i++) {
+            describe_image(&request->images[i], predictions + used, devices[i], &images[i]);
+            used += request->images[i].prediction_count;
+        }
+        struct predict_answer answer = {.model = request->served ? request->served->name : "",
+                                        .images = images,
+                                        .image_count = count,
+                                        .as_list = as_list,
+                                        .total_ms = total_ms};
+        text = predict_answer_json(&answer, ret_size);
+    }
+    free(images);
+    free(predictions);
+    free(devices);
+    return text;
+}
+
+/* ---- models and devices ---- */
+
+/* A snapshot of the models; NULL when out of memory. */
+static struct model_status *snapshot(struct pipeline *pipeline, size_t *ret_count)
+{
+    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    *ret_count = models && pipeline ? pipeline_models(pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    return models;
+}
+
+const char *describe_state(const struct pipeline *pipeline, bool draining)
+{
+    if (draining)
+        return "draining";
+    switch (pipeline_state(pipeline)) {
+    case PIPELINE_LOADING:
+        return "loading";
+    case PIPELINE_READY:
+        return "ready";
+    case PIPELINE_DRAINING:
+        return "draining";
+    case PIPELINE_FAILED:
+        return "failed";
+    }
+    return "failed";
+}
+
+char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s, const char *note,
+                      size_t *ret_size)
+{
+    static const char *const states[] = {
+        [MODEL_LOADING] = "loading", [MODEL_READY] = "ready", [MODEL_FAILED] = "failed"};
+    size_t count;
+    struct model_status *models = snapshot(pipeline, &count);
+    struct health_model *rows = alloc_array(count, sizeof *rows);
+    char *text = NULL;
+    for (size_t i = 0; rows && i < count; i++)
+        rows[i] = (struct health_model){.name = models[i].name,
+                                        .version = models[i].version,
+                                        .state = states[models[i].state],
+                                        .failure = models[i].failure,
+                                        .progress = models[i].progress,
+                                        .is_default = models[i].is_default,
+                                        .queued = models[i].queued,
+                                        .in_flight = models[i].in_flight};
+    if (models && rows) {
+        struct health_answer answer = {.state = describe_state(pipeline, draining),
+                                       .version = LENSD_VERSION,
+                                       .uptime_s = uptime_s,
+                                       .note = note,
+                                       .models = rows,
+                                       .model_count = count};
+        text = health_answer_json(&answer, ret_size);
+    }
+    free(models);
+    free(rows);
+    return text;
+}
+
+/* Room for every session on every device. */
+struct lanes {
+    struct device_model models[PIPELINE_MAX_MODELS * DEVICE_MAX];
+    struct device_batch batches[PIPELINE_MAX_MODELS * DEVICE_MAX][SESSION_MAX_BATCHES];
+    size_t count;
+};
+
+static bool same_device(struct device_id a, struct device_id b)
+{
+    return a.kind == b.kind && a.index == b.index;
+}
+
+static void add_lane(struct lanes *lanes, const struct model_status *model,
+                     const struct session_info *session)
+{
+    if (lanes->count == COUNT_OF(lanes->models))
+        return;
+    struct device_batch *batches = lanes->batches[lanes->count];
+    for (size_t i = 0; i < session->batch_count; i++)
+        batches[i] =
+            (struct device_batch){.size = session->batches[i].size,
+                                  .milliseconds = session->batches[i].milliseconds,
+                                  .activation_bytes = session->batches[i].activation_bytes};
+    lanes->models[lanes->count++] =
+        (struct device_model){.name = model->name,
+                              .version = model->version,
+                              .precision = precision_name(session->precision),
+                              .note = session->note,
+                              .threads = session->threads,
+                              .batched = session->batched,
+                              .parameter_bytes = session->parameter_bytes,
+                              .activation_bytes = session->activation_bytes,
+                              .batches = batches,
+                              .batch_count = session->batch_count};
+}
+
+static void add_device(const struct device_info *info, const struct model_status *models,
+                       size_t model_count, struct lanes *lanes, char *id, struct device_entry *ret)
+{
+    size_t first = lanes->count;
+    for (size_t m = 0; m < model_count; m++)
+        for (size_t k = 0; k < models[m].lane_count; k++)
+            if (same_device(models[m].lanes[k].device, info->id))
+                add_lane(lanes, &models[m], &models[m].lanes[k]);
+    *ret = (struct device_entry){.id = device_text(info->id, id),
+                                 .name = info->name,
+                                 .usable = info->usable,
+                                 .reason = info->reason,
+                                 .total_bytes = info->total_bytes,
+                                 .free_bytes = info->free_bytes,
+                                 .threads = info->threads,
+                                 .cores = info->cores,
+                                 .isa = info->isa,
+                                 .bf16 = info->bf16,
+                                 .fp16 = info->fp16,
+                                 .int8 = info->int8,
+                                 .models = lanes->models + first,
+                                 .model_count = lanes->count - first};
+    for (size_t i = first; i < lanes->count; i++)
+        ret->used_bytes += lanes->models[i].parameter_bytes + lanes->models[i].activation_bytes;
+}
+
+char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_size)
+{
+    struct device_info devices[DEVICE_MAX];
+    struct device_entry entries[DEVICE_MAX];
+    char ids[DEVICE_MAX][DEVICE_TEXT];
+    size_t device_count = device_list(devices, DEVICE_MAX), model_count;
+    struct model_status *models = snapshot(pipeline, &model_count);
+    struct lanes *lanes = calloc(1, sizeof *lanes);
+    char *text = NULL;
+    if (models && lanes) {
+        for (size_t i = 0; i < device_count; i++)
+            add_device(&devices[i], models, model_count, lanes, ids[i], &entries[i]);
+        text = devices_answer_json(entries, device_count, note, ret_size);
+    }
+    free(models);
+    free(lanes);
+    return text;
+}

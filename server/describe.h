@@ -1,0 +1,20 @@
+/* What the server and the command line both show, as JSON: from the pipeline's structs to the plain
+ * descriptions of proto/answers.h. */
+#pragma once
+
+#include "server/schedule/pipeline.h"
+
+/* The answer to a request that is done (on_done was called). total_ms: since request->started.
+ * malloc'ed; NULL when out of memory. */
+char *describe_predictions(const struct predict_request *request, bool as_list, double total_ms,
+                           size_t *ret_size);
+
+/* Every device of the machine with the models that `pipeline` (NULL: none) has on it. */
+char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_size);
+
+/* The state, the models and their progress. `draining` overrules the pipeline's own state. */
+char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s, const char *note,
+                      size_t *ret_size);
+
+/* "loading", "ready", "draining", "failed". */
+const char *describe_state(const struct pipeline *pipeline, bool draining);

@@ -1,0 +1,296 @@
+/* POST /predict: images in, labels out.
+ *
+ * The body is a JPEG or PNG as it is, multipart/form-data with images in it, or JSON with base64.
+ * What it is, the bytes say: an image is an image under any Content-Type. The pipeline reads the
+ * images where they lie in the body (or, base64, in the JSON text they were decoded in), so the
+ * body stays until it is done. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "proto/answers.h"
+#include "proto/utf8.h"
+#include "server/describe.h"
+#include "server/http/exchange.h"
+#include "server/http/multipart.h"
+#include "server/http/respond.h"
+
+/* Parts that are no images but parameters may come on top. */
+#define PARAMETER_PARTS 8
+
+struct work {
+    struct predict_request request;
+    struct exchange *exchange;
+    bool as_list;
+    struct multipart multipart; /* zeroed without one */
+    struct predict_json *json;  /* NULL without one */
+    char model[128];            /* as asked for; "" for the default */
+};
+
+static void free_work(struct exchange *x)
+{
+    struct work *work = x->work;
+    predict_request_done(&work->request);
+    free(work->request.images);
+    multipart_done(&work->multipart);
+    predict_json_free(work->json);
+    free(work);
+    x->work = NULL;
+}
+
+/* ---- can it be served now? ---- */
+
+enum status predict_admit(struct exchange *x, struct error *err)
+{
+    switch (pipeline_state(x->server->options.pipeline)) {
+    case PIPELINE_READY:
+        return STATUS_OK;
+    case PIPELINE_LOADING:
+        return error_set(err, STATUS_NOT_READY,
+                         "the model is still loading; GET /health shows how far it is");
+    case PIPELINE_DRAINING:
+        return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
+    case PIPELINE_FAILED:
+        return error_set(err, STATUS_NOT_READY,
+                         "the model could not be loaded; GET /health says why");
+    }
+    return error_set(err, STATUS_INTERNAL, "the pipeline is in an unknown state");
+}
+
+/* ---- parameters ---- */
+
+static enum status set_top_k(struct work *work, const char *text, size_t size, struct error *err)
+{
+    char digits[16], *end = digits;
+    long value = 0;
+    if (size > 0 && size < sizeof digits && text[0] >= '0' && text[0] <= '9') {
+        memcpy(digits, text, size);
+        digits[size] = '\0';
+        errno = 0;
+        value = strtol(digits, &end, 10);
+    }
+    if (end == digits || *end || errno || value < 1 || value > PREDICT_MAX_TOP_K)
+        return error_set(err, STATUS_INVALID, "top_k is '%.*s'; it must be a number from 1 to %d",
+                         size < 40 ? (int)size : 40, text, PREDICT_MAX_TOP_K);
+    work->request.top_k = (int)value;
+    return STATUS_OK;
+}
+
+static enum status set_model(struct work *work, const char *text, size_t size, struct error *err)
+{
+    if (size == 0 || size >= sizeof work->model || !utf8_valid(text, size))
+        return error_set(err, STATUS_INVALID, "model must be a name of 1 to %zu bytes",
+                         sizeof work->model - 1);
+    memcpy(work->model, text, size);
+    work->model[size] = '\0';
+    return STATUS_OK;
+}
+
+static enum status set_parameter(struct work *work, const char *name, const char *text, size_t size,
+                                 struct error *err)
+{
+    if (!strcmp(name, "top_k"))
+        return set_top_k(work, text, size, err);
+    if (!strcmp(name, "model"))
+        return set_model(work, text, size, err);
+    return error_set(err, STATUS_INVALID,
+                     "unknown parameter '%.60s'; /predict takes top_k and model", name);
+}
+
+static enum status read_query(const struct exchange *x, struct work *work, struct error *err)
+{
+    for (size_t i = 0; i < x->query.count; i++) {
+        const struct query_parameter *p = &x->query.parameters[i];
+        TRY(set_parameter(work, p->name, p->value, strlen(p->value), err));
+    }
+    return STATUS_OK;
+}
+
+/* ---- the three forms of a body ---- */
+
+static enum status make_images(struct work *work, size_t count, struct error *err)
+{
+    work->request.images = alloc_array(count, sizeof *work->request.images);
+    if (!work->request.images)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for %zu images", count);
+    work->request.image_count = count;
+    return STATUS_OK;
+}
+
+static enum status read_raw(const struct exchange *x, struct work *work, struct error *err)
+{
+    if (x->body.size == 0)
+        return error_set(
+            err, STATUS_INVALID,
+            "the body is empty; send an image: curl --data-binary @photo.jpg %s/predict",
+            x->server->url);
+    TRY(make_images(work, 1, err));
+    work->request.images[0].data = x->body.data;
+    work->request.images[0].size = x->body.size;
+    return STATUS_OK;
+}
+
+/* A field that is no file is a parameter, unless its bytes are an image all the same. */
+static bool is_parameter(const struct multipart_part *part)
+{
+    return !part->has_filename && image_sniff(part->data, part->size) == IMAGE_UNKNOWN;
+}
+
+static enum status read_multipart(const struct exchange *x, struct work *work, struct error *err)
+{
+    size_t max_images = x->server->options.max_images, count = 0;
+    TRY(multipart_parse(x->content_type, x->body.data, x->body.size, max_images + PARAMETER_PARTS,
+                        &work->multipart, err));
+    for (size_t i = 0; i < work->multipart.count; i++) {
+        const struct multipart_part *part = &work->multipart.parts[i];
+        if (is_parameter(part))
+            TRY(set_parameter(work, part->name, (const char *)part->data, part->size, err));
+        else
+            count++;
+    }
+    if (count == 0)
+        return error_set(err, STATUS_INVALID,
+                         "the form has no image in it; send one: curl -F image=@photo.jpg "
+                         "%s/predict",
+                         x->server->url);
+    if (count > max_images)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "%zu images in one request; the limit is %zu (--max-images)", count,
+                         max_images);
+    TRY(make_images(work, count, err));
+    work->as_list = count > 1;
+    struct predict_image *image = work->request.images;
+    for (size_t i = 0; i < work->multipart.count; i++) {
+        const struct multipart_part *part = &work->multipart.parts[i];
+        if (is_parameter(part))
+            continue;
+        image->data = part->data;
+        image->size = part->size;
+        image->name = part->filename[0] ? part->filename : part->name;
+        image++;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_json(struct exchange *x, struct work *work, struct error *err)
+{
+    const struct http_options *options = &x->server->options;
+    struct predict_json_limits limits = {
+        .json = {options->max_json_depth, 16 * options->max_images},
+        .max_images = options->max_images,
+        .max_top_k = PREDICT_MAX_TOP_K};
+    if (limits.json.max_values < 1000)
+        limits.json.max_values = 1000;
+    TRY(predict_json_parse((const char *)x->body.data, x->body.size, &limits, &work->json, err));
+    /* Everything has been copied into the tree: the text need not wait for the pipeline. */
+    upload_done(&x->body);
+    const struct predict_json *json = work->json;
+    if (json->top_k)
+        work->request.top_k = json->top_k;
+    if (json->model)
+        TRY(set_model(work, json->model, strlen(json->model), err));
+    TRY(make_images(work, json->image_count, err));
+    work->as_list = json->as_list;
+    for (size_t i = 0; i < json->image_count; i++) {
+        struct predict_image *image = &work->request.images[i];
+        image->data = json->images[i].data;
+        image->size = json->images[i].size;
+        image->name = json->images[i].name;
+        image->preset = json->images[i].error;
+    }
+    return STATUS_OK;
+}
+
+static bool looks_like_json(const struct exchange *x)
+{
+    size_t i = 0;
+    while (i < x->body.size && strchr(" \t\r\n", x->body.data[i]) && x->body.data[i])
+        i++;
+    bool brace = i < x->body.size && (x->body.data[i] == '{' || x->body.data[i] == '[');
+    return brace || (x->content_type && strstr(x->content_type, "json") && x->body.size > 0);
+}
+
+static enum status read_body(struct exchange *x, struct work *work, struct error *err)
+{
+    if (x->body.size && image_sniff(x->body.data, x->body.size) != IMAGE_UNKNOWN)
+        return read_raw(x, work, err);
+    if (multipart_is(x->content_type))
+        return read_multipart(x, work, err);
+    return looks_like_json(x) ? read_json(x, work, err) : read_raw(x, work, err);
+}
+
+/* ---- to the pipeline and back ---- */
+
+static void on_done(struct predict_request *request)
+{
+    struct work *work = request->context;
+    exchange_resume(work->exchange);
+}
+
+static void finish(struct exchange *x)
+{
+    struct work *work = x->work;
+    const struct predict_request *request = &work->request;
+    if (x->answer.status)
+        return; /* it was not admitted */
+    size_t size = 0;
+    char *text = describe_predictions(request, work->as_list,
+                                      clock_ms(clock_now() - request->started), &size);
+    /* One image's failure is the request's; several answer for themselves. */
+    const struct predict_image *image = &request->images[0];
+    int http = work->as_list || image->status == STATUS_OK ? 200 : status_http(image->status);
+    if (http == 503)
+        x->answer.retry_after_s = 1;
+    if (request->served) /* for the log */
+        snprintf(x->model, sizeof x->model, "%s", request->served->name);
+    respond_text(x, http, TYPE_JSON, text, size);
+}
+
+static struct work *make_work(struct exchange *x)
+{
+    struct work *work = calloc(1, sizeof *work);
+    if (!work)
+        return NULL;
+    x->work = work;
+    x->free_work = free_work;
+    work->exchange = x;
+    work->request.top_k = x->server->options.top_k;
+    work->request.started = x->started;
+    work->request.on_done = on_done;
+    work->request.context = work;
+    return work;
+}
+
+/* From the body to a request for the pipeline. */
+static enum status prepare(struct exchange *x, struct error *err)
+{
+    struct work *work = make_work(x);
+    if (!work)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+    TRY(read_query(x, work, err));
+    TRY(read_body(x, work, err));
+    work->request.model = work->model[0] ? work->model : NULL;
+    x->image_count = work->request.image_count;
+    return STATUS_OK;
+}
+
+void predict_handle(struct exchange *x)
+{
+    struct error err;
+    if (prepare(x, &err) != STATUS_OK) {
+        respond_error(x, &err);
+        return;
+    }
+    struct predict_request *request = &((struct work *)x->work)->request;
+    /* Waiting comes first: the pipeline may be done, and wake us, before submit returns. */
+    exchange_wait(x, &request->cancelled, finish);
+    int retry_after_s = 0;
+    if (pipeline_submit(x->server->options.pipeline, request, &retry_after_s, &err) == STATUS_OK)
+        return;
+    x->answer.retry_after_s = retry_after_s;
+    respond_error(x, &err);
+    exchange_resume(x);
+}

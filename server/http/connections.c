@@ -1,0 +1,439 @@
+#include "server/http/connections.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "proto/answers.h"
+#include "server/http/respond.h"
+
+#define TICK_MS   100  /* how exact the time limits are */
+#define LINGER_MS 2000 /* how long a refused client may go on sending */
+#define MILLION   INT64_C(1000000)
+
+struct connection {
+    int fd;
+    uint32_t
+        generation; /* tells events of this socket from those of an earlier one with its number */
+    char address[INET6_ADDRSTRLEN];
+    struct connection *previous, *next;
+
+    /* Guarded by connections->lock. */
+    enum connection_phase phase;
+    int64_t since;         /* clock_now() when the phase began */
+    int64_t header_since;  /* when its header's first bytes were noticed; 0: none yet */
+    uint64_t bytes_before; /* received by the socket before this header */
+    bool bytes_known;      /* bytes_before has been read */
+    bool gone;
+    _Atomic int *cancelled; /* of the request that is being worked on; NULL without */
+};
+
+struct connections {
+    struct connection_limits limits;
+    struct metric *gone_total, *timeout_total, *open_gauge;
+    int epoll_fd, wake_fd;
+    pthread_t thread;
+    bool has_thread;
+
+    pthread_mutex_t lock;
+    bool stop;
+    struct connection *head;
+    struct connection **by_fd; /* the connection of a socket's number, or NULL */
+    size_t by_fd_count;
+    size_t open, busy;
+    uint32_t generation;
+};
+
+/* ---- phases ---- */
+
+static bool is_busy(enum connection_phase phase)
+{
+    return phase == CONNECTION_BODY || phase == CONNECTION_WORKING;
+}
+
+static void enter_locked(struct connections *connections, struct connection *connection,
+                         enum connection_phase phase)
+{
+    connections->busy -= is_busy(connection->phase);
+    connections->busy += is_busy(phase);
+    connection->phase = phase;
+    connection->since = clock_now();
+    connection->header_since = 0;
+    connection->bytes_known = false;
+}
+
+bool connection_enter(struct connections *connections, struct connection *connection,
+                      enum connection_phase phase)
+{
+    pthread_mutex_lock(&connections->lock);
+    bool ours = connection->phase != CONNECTION_REFUSED;
+    if (ours)
+        enter_locked(connections, connection, phase);
+    pthread_mutex_unlock(&connections->lock);
+    return ours;
+}
+
+/* The answer is small and the socket's buffer empty: one send takes it whole, or the client is not
+ * reading and gets none. */
+static void refuse_locked(struct connections *connections, struct connection *connection,
+                          const char *answer, size_t size)
+{
+    if (connection->phase == CONNECTION_REFUSED)
+        return;
+    if (answer)
+        (void)!send(connection->fd, answer, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)shutdown(connection->fd, SHUT_WR);
+    enter_locked(connections, connection, CONNECTION_REFUSED);
+}
+
+void connection_refuse(struct connections *connections, struct connection *connection,
+                       const char *answer, size_t size)
+{
+    pthread_mutex_lock(&connections->lock);
+    refuse_locked(connections, connection, answer, size);
+    pthread_mutex_unlock(&connections->lock);
+}
+
+static void refuse_with(struct connections *connections, struct connection *connection, int http,
+                        const char *code, const char *sentence)
+{
+    struct answer answer = {.status = http, .type = TYPE_JSON, .retry_after_s = http == 429};
+    answer.text = error_json(sentence, code, &answer.size);
+    size_t size = 0;
+    char *raw = respond_raw(&answer, NULL, &size);
+    refuse_locked(connections, connection, raw, size);
+    free(answer.text);
+    free(raw);
+}
+
+/* ---- hang-ups ---- */
+
+static void client_gone_locked(struct connections *connections, struct connection *connection)
+{
+    if (connection->gone)
+        return;
+    connection->gone = true;
+    if (connection->cancelled) {
+        atomic_store(connection->cancelled, 1);
+        metric_add(connections->gone_total, 1);
+    }
+}
+
+void connection_watch(struct connections *connections, struct connection *connection,
+                      _Atomic int *cancelled)
+{
+    pthread_mutex_lock(&connections->lock);
+    connection->cancelled = cancelled;
+    if (cancelled && connection->gone) {
+        atomic_store(cancelled, 1);
+        metric_add(connections->gone_total, 1);
+    }
+    pthread_mutex_unlock(&connections->lock);
+}
+
+bool connection_is_gone(struct connections *connections, struct connection *connection)
+{
+    pthread_mutex_lock(&connections->lock);
+    bool gone = connection->gone;
+    pthread_mutex_unlock(&connections->lock);
+    return gone;
+}
+
+static void handle_event(struct connections *connections, uint64_t data)
+{
+    size_t fd = (uint32_t)data;
+    pthread_mutex_lock(&connections->lock);
+    struct connection *connection = fd < connections->by_fd_count ? connections->by_fd[fd] : NULL;
+    if (connection && connection->generation == (uint32_t)(data >> 32))
+        client_gone_locked(connections, connection);
+    pthread_mutex_unlock(&connections->lock);
+}
+
+/* ---- time limits ---- */
+
+/* Bytes the socket has received since it was opened; false where the kernel does not say. */
+static bool bytes_received(int fd, uint64_t *ret)
+{
+    struct tcp_info info;
+    socklen_t size = sizeof info;
+    memset(&info, 0, sizeof info);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+        size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received)
+        return false;
+    *ret = info.tcpi_bytes_received;
+    return true;
+}
+
+/* A connection that waits in silence is libmicrohttpd's to close (--idle-timeout). The clock of a
+ * header starts with its first byte, which shows only in the socket's count of bytes. */
+static void check_header_locked(struct connections *connections, struct connection *connection,
+                                int64_t now)
+{
+    int64_t limit = connections->limits.header_timeout_ms;
+    uint64_t bytes;
+    if (limit == 0 || !bytes_received(connection->fd, &bytes))
+        return;
+    if (!connection->bytes_known) {
+        connection->bytes_known = true;
+        connection->bytes_before = bytes;
+    } else if (!connection->header_since && bytes > connection->bytes_before) {
+        connection->header_since = now;
+    }
+    if (!connection->header_since || now - connection->header_since < limit * MILLION)
+        return;
+    char sentence[160];
+    snprintf(sentence, sizeof sentence,
+             "the request's headers did not arrive within %.3g s; send them faster, or raise the "
+             "limit (--header-timeout)",
+             (double)limit / 1000);
+    metric_add(connections->timeout_total, 1);
+    refuse_with(connections, connection, 408, "request_timeout", sentence);
+}
+
+static void check_body_locked(struct connections *connections, struct connection *connection,
+                              int64_t now)
+{
+    int64_t limit = connections->limits.body_timeout_ms;
+    if (limit == 0 || now - connection->since < limit * MILLION)
+        return;
+    char sentence[160];
+    snprintf(sentence, sizeof sentence,
+             "the request's body did not arrive within %.3g s; send it faster, or raise the limit "
+             "(--body-timeout)",
+             (double)limit / 1000);
+    metric_add(connections->timeout_total, 1);
+    refuse_with(connections, connection, 408, "request_timeout", sentence);
+}
+
+static void check_times(struct connections *connections)
+{
+    int64_t now = clock_now();
+    pthread_mutex_lock(&connections->lock);
+    for (struct connection *c = connections->head; c; c = c->next) {
+        switch (c->phase) {
+        case CONNECTION_WAITING:
+            check_header_locked(connections, c, now);
+            break;
+        case CONNECTION_BODY:
+            check_body_locked(connections, c, now);
+            break;
+        case CONNECTION_REFUSED:
+            if (now - c->since > LINGER_MS * MILLION)
+                (void)shutdown(c->fd, SHUT_RDWR);
+            break;
+        case CONNECTION_WORKING:
+            break;
+        }
+    }
+    pthread_mutex_unlock(&connections->lock);
+}
+
+static void *watch_thread(void *context)
+{
+    struct connections *connections = context;
+    for (;;) {
+        struct epoll_event events[64];
+        pthread_mutex_lock(&connections->lock);
+        bool stop = connections->stop, idle = connections->open == 0;
+        pthread_mutex_unlock(&connections->lock);
+        if (stop)
+            return NULL;
+        int count = epoll_wait(connections->epoll_fd, events, 64, idle ? -1 : TICK_MS);
+        for (int i = 0; i < count; i++) {
+            uint64_t ticks;
+            if (events[i].data.u64 == UINT64_MAX)
+                (void)!read(connections->wake_fd, &ticks, sizeof ticks);
+            else
+                handle_event(connections, events[i].data.u64);
+        }
+        check_times(connections);
+    }
+}
+
+static void wake(struct connections *connections)
+{
+    uint64_t one = 1;
+    (void)!write(connections->wake_fd, &one, sizeof one);
+}
+
+/* ---- the table ---- */
+
+enum status connections_create(const struct connection_limits *limits, struct metrics *metrics,
+                               struct connections **ret, struct error *err)
+{
+    struct connections *connections = calloc(1, sizeof *connections);
+    if (!connections)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    connections->limits = *limits;
+    connections->gone_total =
+        metrics_get(metrics, METRIC_COUNTER, "lensd_http_clients_gone_total",
+                    "Requests whose client hung up before the answer.", "", NULL, 0);
+    connections->timeout_total =
+        metrics_get(metrics, METRIC_COUNTER, "lensd_http_timeouts_total",
+                    "Requests whose headers or body did not arrive in time.", "", NULL, 0);
+    connections->open_gauge = metrics_get(metrics, METRIC_GAUGE, "lensd_http_connections",
+                                          "Open connections.", "", NULL, 0);
+    pthread_mutex_init(&connections->lock, NULL);
+    connections->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    connections->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
+    if (connections->epoll_fd >= 0 && connections->wake_fd >= 0 &&
+        epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, connections->wake_fd, &event) == 0)
+        connections->has_thread =
+            pthread_create(&connections->thread, NULL, watch_thread, connections) == 0;
+    if (!connections->has_thread) {
+        connections_free(connections);
+        return error_set(err, STATUS_IO, "cannot start the thread that watches connections: %s",
+                         strerror(errno));
+    }
+    *ret = connections;
+    return STATUS_OK;
+}
+
+void connections_free(struct connections *connections)
+{
+    if (!connections)
+        return;
+    if (connections->has_thread) {
+        pthread_mutex_lock(&connections->lock);
+        connections->stop = true;
+        pthread_mutex_unlock(&connections->lock);
+        wake(connections);
+        pthread_join(connections->thread, NULL);
+    }
+    if (connections->epoll_fd >= 0)
+        close(connections->epoll_fd);
+    if (connections->wake_fd >= 0)
+        close(connections->wake_fd);
+    pthread_mutex_destroy(&connections->lock);
+    free(connections->by_fd);
+    free(connections);
+}
+
+static void address_text(const struct sockaddr *address, char *text, size_t size)
+{
+    const void *bytes = NULL;
+    if (address && address->sa_family == AF_INET) {
+        bytes = &((const struct sockaddr_in *)(const void *)address)->sin_addr;
+    } else if (address && address->sa_family == AF_INET6) {
+        const struct in6_addr *v6 =
+            &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+        /* An IPv4 client of a socket for both is one and the same address. */
+        if (IN6_IS_ADDR_V4MAPPED(v6)) {
+            inet_ntop(AF_INET, &v6->s6_addr[12], text, (socklen_t)size);
+            return;
+        }
+        bytes = v6;
+    }
+    if (!bytes || !inet_ntop(address->sa_family, bytes, text, (socklen_t)size))
+        strncpy(text, "local", size);
+}
+
+static bool remember_locked(struct connections *connections, struct connection *connection)
+{
+    size_t fd = (size_t)connection->fd;
+    if (fd >= connections->by_fd_count) {
+        size_t count = fd + 64;
+        struct connection **by_fd = reallocarray(connections->by_fd, count, sizeof *by_fd);
+        if (!by_fd)
+            return false;
+        memset(by_fd + connections->by_fd_count, 0,
+               (count - connections->by_fd_count) * sizeof *by_fd);
+        connections->by_fd = by_fd;
+        connections->by_fd_count = count;
+    }
+    connections->by_fd[fd] = connection;
+    connection->next = connections->head;
+    if (connection->next)
+        connection->next->previous = connection;
+    connections->head = connection;
+    connections->open++;
+    return true;
+}
+
+static size_t count_address_locked(const struct connections *connections, const char *address)
+{
+    size_t count = 0;
+    for (const struct connection *c = connections->head; c; c = c->next)
+        count += !strcmp(c->address, address);
+    return count;
+}
+
+struct connection *connection_open(struct connections *connections, int fd,
+                                   const struct sockaddr *address)
+{
+    struct connection *connection = calloc(1, sizeof *connection);
+    if (!connection)
+        return NULL;
+    connection->fd = fd;
+    connection->since = clock_now();
+    connection->bytes_known = true; /* none: the socket is new */
+    address_text(address, connection->address, sizeof connection->address);
+    pthread_mutex_lock(&connections->lock);
+    connection->generation = ++connections->generation;
+    bool kept = remember_locked(connections, connection);
+    bool first = connections->open == 1;
+    size_t limit = connections->limits.per_address;
+    if (kept && count_address_locked(connections, connection->address) > limit) {
+        char sentence[160];
+        snprintf(sentence, sizeof sentence,
+                 "more than %zu connections from your address; close some, or raise the limit "
+                 "(--max-connections-per-address)",
+                 limit);
+        refuse_with(connections, connection, 429, "too_many_connections", sentence);
+        (void)shutdown(fd, SHUT_RDWR);
+    }
+    pthread_mutex_unlock(&connections->lock);
+    if (!kept) {
+        free(connection);
+        return NULL;
+    }
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET,
+                                .data.u64 = (uint64_t)connection->generation << 32 | (uint32_t)fd};
+    (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, fd, &event);
+    if (first)
+        wake(connections);
+    metric_add(connections->open_gauge, 1);
+    return connection;
+}
+
+void connection_close(struct connections *connections, struct connection *connection)
+{
+    (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
+    pthread_mutex_lock(&connections->lock);
+    connections->by_fd[connection->fd] = NULL;
+    if (connection->previous)
+        connection->previous->next = connection->next;
+    else
+        connections->head = connection->next;
+    if (connection->next)
+        connection->next->previous = connection->previous;
+    connections->open--;
+    connections->busy -= is_busy(connection->phase);
+    pthread_mutex_unlock(&connections->lock);
+    metric_add(connections->open_gauge, -1);
+    free(connection);
+}
+
+const char *connection_address(const struct connection *connection)
+{
+    return connection->address;
+}
+
+void connections_count(struct connections *connections, size_t *ret_open, size_t *ret_busy)
+{
+    pthread_mutex_lock(&connections->lock);
+    *ret_open = connections->open;
+    *ret_busy = connections->busy;
+    pthread_mutex_unlock(&connections->lock);
+}

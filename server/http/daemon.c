@@ -1,0 +1,677 @@
+/* libmicrohttpd's callbacks, and what they mean for an exchange:
+ *
+ *     on_uri         the request line            EXCHANGE_NEW
+ *     on_request     headers are there           checks; → EXCHANGE_BODY, or refused
+ *       … again      pieces of the body          collected, or dropped when the answer is known
+ *       … again      the end                     the route's handler: answers, or waits
+ *       … again      after exchange_resume()     the handler's finish(): answers
+ *     on_completed   the answer is out, or the client gone: log, free
+ *
+ * An answer that is queued before the body has been read makes libmicrohttpd (0.9.75) close the
+ * socket at once, and the bytes still on their way then reset the connection, often before the
+ * client has read why. So a refusal is given in one of three ways:
+ *   - the client waits for "100 Continue": at once, no body is coming;
+ *   - a short body: it is read and dropped, then the answer is given and the connection kept;
+ *   - a long one, or one that turns out too long: connection_refuse(). */
+#include <ctype.h>
+#include <math.h>
+#include <microhttpd.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/http/connections.h"
+#include "server/http/exchange.h"
+#include "server/http/listen.h"
+#include "server/http/respond.h"
+#include "server/observe/log.h"
+
+#define TARGET_MAX 8192
+#define SWALLOW_MAX                                                                                \
+    ((uint64_t)1 << 20)        /* a body this short is read to the end to keep the                 \
+                                  connection */
+#define POOL_BYTES (64 * 1024) /* of a connection; half of it is the read buffer */
+#define QUIET_MS   200         /* without a request, before a drain believes it */
+
+struct http_daemon {
+    struct MHD_Daemon *mhd;
+    int listen_fd;
+    _Atomic uint64_t next_id;
+    uint64_t id_seed;
+    struct metric *bytes_in, *seconds;
+    struct metric *by_status[600]; /* lensd_http_requests_total, made when first needed */
+};
+
+/* ---- the log and the counters ---- */
+
+static const char *outcome(const struct exchange *x, enum MHD_RequestTerminationCode how)
+{
+    if (x->state == EXCHANGE_REFUSED)
+        return "refused";
+    switch (how) {
+    case MHD_REQUEST_TERMINATED_COMPLETED_OK:
+        return x->state == EXCHANGE_ANSWERED ? "answered" : "closed";
+    case MHD_REQUEST_TERMINATED_TIMEOUT_REACHED:
+        return "timeout";
+    case MHD_REQUEST_TERMINATED_CLIENT_ABORT:
+    case MHD_REQUEST_TERMINATED_READ_ERROR:
+    case MHD_REQUEST_TERMINATED_WITH_ERROR:
+        return "client_gone";
+    case MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN:
+        return "shutdown";
+    default:
+        return "unknown";
+    }
+}
+
+static void count_request(struct exchange *x, double seconds)
+{
+    struct http_daemon *daemon = x->server->daemon;
+    int status = x->answer.status;
+    if (status < 100 || status >= (int)COUNT_OF(daemon->by_status))
+        return;
+    /* Two threads may look up the same series at once: they get the same pointer. */
+    struct metric *metric = __atomic_load_n(&daemon->by_status[status], __ATOMIC_ACQUIRE);
+    if (!metric) {
+        char labels[32];
+        snprintf(labels, sizeof labels, "status=\"%d\"", status);
+        metric =
+            metrics_get(x->server->options.metrics, METRIC_COUNTER, "lensd_http_requests_total",
+                        "Answered HTTP requests by status.", labels, NULL, 0);
+        __atomic_store_n(&daemon->by_status[status], metric, __ATOMIC_RELEASE);
+    }
+    metric_add(metric, 1);
+    metric_add(daemon->bytes_in, (double)x->bytes_in);
+    if (x->route && x->route->takes_body)
+        metric_observe(daemon->seconds, seconds);
+}
+
+static void log_request(const struct exchange *x, const char *how, double milliseconds)
+{
+    size_t bytes_out = x->head ? 0 : x->answer.size;
+    milliseconds = round(milliseconds * 1000) / 1000;
+    if (x->image_count)
+        log_event(LOG_INFO, "request",
+                  LOG_STR("client", x->connection ? connection_address(x->connection) : NULL),
+                  LOG_STR("id", x->request_id), LOG_STR("method", x->method),
+                  LOG_STR("path", x->path), LOG_INT("status", x->answer.status),
+                  LOG_STR("outcome", how), LOG_STR("model", x->model),
+                  LOG_INT("images", x->image_count), LOG_INT("bytes_in", x->bytes_in),
+                  LOG_INT("bytes_out", bytes_out), LOG_REAL("ms", milliseconds));
+    else
+        log_event(LOG_INFO, "request",
+                  LOG_STR("client", x->connection ? connection_address(x->connection) : NULL),
+                  LOG_STR("id", x->request_id), LOG_STR("method", x->method),
+                  LOG_STR("path", x->path), LOG_INT("status", x->answer.status),
+                  LOG_STR("outcome", how), LOG_INT("bytes_in", x->bytes_in),
+                  LOG_INT("bytes_out", bytes_out), LOG_REAL("ms", milliseconds));
+}
+
+static void on_log(void *context, const char *format, va_list args)
+{
+    (void)context;
+    char text[512];
+    vsnprintf(text, sizeof text, format, args);
+    text[strcspn(text, "\r\n")] = '\0';
+    /* Broken requests and lost clients are daily life, not the operator's business. */
+    log_event(LOG_DEBUG, "http", LOG_STR("text", text));
+}
+
+/* ---- the life of an exchange ---- */
+
+static struct connection *connection_of(struct MHD_Connection *handle)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+static void exchange_free(struct exchange *x)
+{
+    if (!x)
+        return;
+    if (x->free_work)
+        x->free_work(x);
+    upload_done(&x->body);
+    free(x->answer.text);
+    free(x->target);
+    free(x);
+}
+
+/* The request line is there; libmicrohttpd is about to take it to pieces, so it is copied. */
+static void *on_uri(void *context, const char *uri, struct MHD_Connection *handle)
+{
+    struct http_server *server = context;
+    struct exchange *x = calloc(1, sizeof *x);
+    if (!x)
+        return NULL;
+    x->server = server;
+    x->handle = handle;
+    x->connection = connection_of(handle);
+    x->started = clock_now();
+    x->target_size = uri ? strlen(uri) : 0;
+    /* Beyond the limit the beginning is kept, for the log. */
+    x->target = strndup(uri ? uri : "", x->target_size > TARGET_MAX ? 256 : x->target_size);
+    x->path = x->target;
+    if (!x->target) {
+        exchange_free(x);
+        return NULL;
+    }
+    upload_init(&x->body, &server->uploads, 0, 0);
+    return x;
+}
+
+static const char *header(struct MHD_Connection *handle, const char *name)
+{
+    return MHD_lookup_connection_value(handle, MHD_HEADER_KIND, name);
+}
+
+/* A client's own id is kept when it is short and plain; otherwise one is made. */
+static void take_request_id(struct exchange *x)
+{
+    const char *given = header(x->handle, "X-Request-Id");
+    size_t length = given ? strlen(given) : 0;
+    bool plain = length > 0 && length <= REQUEST_ID_MAX;
+    for (size_t i = 0; plain && i < length; i++)
+        plain = isalnum((unsigned char)given[i]) || strchr("-_.:/+=@", given[i]);
+    if (plain) {
+        memcpy(x->request_id, given, length + 1);
+        return;
+    }
+    /* splitmix64 over a counter: unique in this process, unlikely to meet one of another. */
+    struct http_daemon *daemon = x->server->daemon;
+    uint64_t z = daemon->id_seed + atomic_fetch_add(&daemon->next_id, 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    snprintf(x->request_id, sizeof x->request_id, "%016llx", (unsigned long long)(z ^ (z >> 31)));
+}
+
+/* ---- checks of the headers ---- */
+
+struct framing {
+    int lengths, encodings;
+    const char *length, *encoding;
+};
+
+static enum MHD_Result note_framing(void *context, enum MHD_ValueKind kind, const char *name,
+                                    const char *value)
+{
+    (void)kind;
+    struct framing *framing = context;
+    if (!strcasecmp(name, "Content-Length")) {
+        framing->lengths++;
+        framing->length = value;
+    } else if (!strcasecmp(name, "Transfer-Encoding")) {
+        framing->encodings++;
+        framing->encoding = value;
+    }
+    return MHD_YES;
+}
+
+/* How the body is framed must be beyond doubt (RFC 9112, section 6.3): two readings of one request
+ * are how requests are smuggled past a proxy. */
+static void check_framing(struct exchange *x)
+{
+    struct framing framing = {0};
+    MHD_get_connection_values(x->handle, MHD_HEADER_KIND, note_framing, &framing);
+    if (framing.lengths > 1 || framing.encodings > 1 || (framing.lengths && framing.encodings)) {
+        respond_refusal(x, 400, "invalid_request",
+                        "the request has more than one Content-Length or Transfer-Encoding header; "
+                        "send exactly one of them");
+    } else if (framing.encoding && strcasecmp(framing.encoding, "chunked") != 0) {
+        respond_refusal(x, 501, "not_implemented",
+                        "Transfer-Encoding '%.40s' is not implemented; use chunked or none",
+                        framing.encoding);
+    } else {
+        x->chunked = framing.encoding != NULL;
+        x->expected = framing.length ? strtoull(framing.length, NULL, 10) : 0;
+        return;
+    }
+    /* Where the body ends is unknown: nothing behind it can be read as a request. */
+    x->chunked = true;
+}
+
+static void check_target(struct exchange *x)
+{
+    struct error err;
+    if (x->target_size > TARGET_MAX) {
+        respond_refusal(x, 414, "uri_too_long", "the address has %zu bytes; the limit is %d",
+                        x->target_size, TARGET_MAX);
+        return;
+    }
+    char *query = strchr(x->target, '?');
+    if (query)
+        *query++ = '\0';
+    if (url_decode(x->target, &err) != STATUS_OK ||
+        query_parse(query, &x->query, &err) != STATUS_OK)
+        respond_error(x, &err);
+}
+
+static void check_headers(struct exchange *x, const char *version)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    const char *expect = header(x->handle, "Expect");
+    if (info && info->header_size > x->server->options.max_header)
+        respond_refusal(x, 431, "header_too_large",
+                        "the request line and headers have %zu bytes; the limit is %zu "
+                        "(--max-header)",
+                        info->header_size, x->server->options.max_header);
+    else if (!strcmp(version, "HTTP/1.1") && !x->host)
+        respond_refusal(x, 400, "invalid_request", "an HTTP/1.1 request needs a Host header");
+    else if (expect && strcasecmp(expect, "100-continue") != 0)
+        respond_refusal(x, 417, "expectation_failed",
+                        "Expect: %.40s is not known; only 100-continue is", expect);
+}
+
+static void check_route(struct exchange *x)
+{
+    unsigned method = route_method(x->method);
+    x->route = route_find(x->path);
+    if (!x->route) {
+        respond_refusal(x, 404, "not_found",
+                        "there is no %.100s here; GET / says what there is, POST /predict takes "
+                        "images",
+                        x->path);
+        return;
+    }
+    if (!(x->route->methods & method)) {
+        char allow[32];
+        respond_refusal(x, 405, "method_not_allowed", "%s does not take %.20s; it takes %s",
+                        x->route->path, x->method,
+                        route_allow(x->route->methods, allow, sizeof allow));
+        x->answer.allow = x->route->methods;
+    }
+}
+
+static void check_body(struct exchange *x)
+{
+    size_t limit = x->server->options.max_body;
+    struct error err;
+    if (!x->route->takes_body) {
+        x->swallow = true;
+        limit = SWALLOW_MAX;
+    }
+    if (!x->chunked && x->expected > limit)
+        respond_refusal(x, 413, "too_large", "the body has %llu bytes; the limit is %zu%s",
+                        (unsigned long long)x->expected, limit,
+                        x->route->takes_body ? " (--max-body)" : "");
+    else if (x->route->admit && x->route->admit(x, &err) != STATUS_OK)
+        respond_error(x, &err);
+    else
+        upload_init(&x->body, &x->server->uploads, limit, x->chunked ? 0 : (size_t)x->expected);
+}
+
+/* ---- answers ---- */
+
+static enum MHD_Result queue_answer(struct exchange *x)
+{
+    struct answer *answer = &x->answer;
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(answer->size, answer->text, MHD_RESPMEM_MUST_FREE);
+    if (!response)
+        return MHD_NO;
+    answer->text = NULL; /* the response's now */
+    bool added = MHD_add_response_header(response, "Content-Type", answer->type) == MHD_YES;
+    added &= MHD_add_response_header(response, "X-Request-Id", x->request_id) == MHD_YES;
+    added &= MHD_add_response_header(response, "Cache-Control", "no-store") == MHD_YES;
+    added &= MHD_add_response_header(response, "X-Content-Type-Options", "nosniff") == MHD_YES;
+    if (answer->type && !strcmp(answer->type, TYPE_HTML))
+        added &=
+            MHD_add_response_header(response, "Content-Security-Policy",
+                                    "default-src 'none'; style-src 'unsafe-inline'") == MHD_YES;
+    if (answer->allow) {
+        char allow[32];
+        route_allow(answer->allow, allow, sizeof allow);
+        added &= MHD_add_response_header(response, "Allow", allow) == MHD_YES;
+    }
+    if (answer->retry_after_s > 0) {
+        char seconds[16];
+        snprintf(seconds, sizeof seconds, "%d", answer->retry_after_s);
+        added &= MHD_add_response_header(response, "Retry-After", seconds) == MHD_YES;
+    }
+    if (atomic_load(&x->server->draining))
+        added &= MHD_add_response_header(response, "Connection", "close") == MHD_YES;
+    x->state = EXCHANGE_ANSWERED;
+    enum MHD_Result result =
+        added ? MHD_queue_response(x->handle, (unsigned)answer->status, response) : MHD_NO;
+    MHD_destroy_response(response);
+    return result;
+}
+
+/* Past libmicrohttpd; the rest of the body is dropped as it comes. */
+static void refuse_now(struct exchange *x)
+{
+    size_t size = 0;
+    char *raw = respond_raw(&x->answer, x->request_id, &size);
+    connection_refuse(x->server->connections, x->connection, raw, size);
+    free(raw);
+    upload_done(&x->body);
+    x->state = EXCHANGE_REFUSED;
+}
+
+/* ---- the phases of a request ---- */
+
+static enum MHD_Result begin(struct exchange *x, const char *method, const char *version)
+{
+    snprintf(x->method, sizeof x->method, "%s", method);
+    x->host = header(x->handle, "Host");
+    x->content_type = header(x->handle, "Content-Type");
+    x->head = !strcmp(method, "HEAD");
+    take_request_id(x);
+    if (!connection_enter(x->server->connections, x->connection, CONNECTION_BODY))
+        return MHD_NO;
+    x->state = EXCHANGE_BODY;
+    check_framing(x);
+    if (!x->answer.status)
+        check_target(x);
+    if (!x->answer.status)
+        check_headers(x, version);
+    if (!x->answer.status)
+        check_route(x);
+    if (!x->answer.status)
+        check_body(x);
+    if (!x->answer.status)
+        return MHD_YES;
+    x->swallow = true;
+    if (!x->chunked && x->expected == 0)
+        return MHD_YES;
+    if (header(x->handle, "Expect"))
+        return queue_answer(x);
+    if (x->chunked || x->expected > SWALLOW_MAX)
+        refuse_now(x);
+    return MHD_YES;
+}
+
+static void take_body(struct exchange *x, const char *bytes, size_t size)
+{
+    struct error err;
+    x->bytes_in += size;
+    if (x->state == EXCHANGE_REFUSED)
+        return;
+    if (x->swallow) {
+        if (x->bytes_in <= SWALLOW_MAX)
+            return;
+        if (!x->answer.status)
+            respond_refusal(x, 413, "too_large", "%s takes no body", x->route->path);
+        refuse_now(x);
+        return;
+    }
+    if (upload_append(&x->body, bytes, size, &err) == STATUS_OK)
+        return;
+    respond_error(x, &err);
+    upload_done(&x->body);
+    x->swallow = true;
+    if (x->chunked || x->expected > SWALLOW_MAX)
+        refuse_now(x);
+}
+
+static enum MHD_Result end_of_request(struct exchange *x)
+{
+    if (x->state == EXCHANGE_REFUSED ||
+        !connection_enter(x->server->connections, x->connection, CONNECTION_WORKING))
+        return MHD_NO;
+    if (!x->answer.status)
+        x->route->handle(x);
+    return x->state == EXCHANGE_WAITING ? MHD_YES : queue_answer(x);
+}
+
+static enum MHD_Result end_of_wait(struct exchange *x)
+{
+    connection_watch(x->server->connections, x->connection, NULL);
+    x->finish(x);
+    upload_done(&x->body);
+    return queue_answer(x);
+}
+
+static enum MHD_Result on_request(void *context, struct MHD_Connection *handle, const char *url,
+                                  const char *method, const char *version, const char *bytes,
+                                  size_t *size, void **exchange)
+{
+    (void)context;
+    (void)handle;
+    (void)url;
+    struct exchange *x = *exchange;
+    if (!x || !x->connection)
+        return MHD_NO; /* out of memory when it began */
+    if (x->state == EXCHANGE_NEW)
+        return begin(x, method, version);
+    if (*size > 0) {
+        take_body(x, bytes, *size);
+        *size = 0;
+        return MHD_YES;
+    }
+    return x->state == EXCHANGE_WAITING ? end_of_wait(x) : end_of_request(x);
+}
+
+static void on_completed(void *context, struct MHD_Connection *handle, void **exchange,
+                         enum MHD_RequestTerminationCode how)
+{
+    struct http_server *server = context;
+    struct exchange *x = *exchange;
+    *exchange = NULL;
+    if (!x)
+        return;
+    /* What libmicrohttpd found wrong before it asked us has its own answer. */
+    const union MHD_ConnectionInfo *status =
+        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_HTTP_STATUS);
+    if (!x->answer.status && status)
+        x->answer.status = (int)status->http_status;
+    bool refused = false;
+    if (x->connection) {
+        connection_watch(server->connections, x->connection, NULL);
+        refused = !connection_enter(server->connections, x->connection, CONNECTION_WAITING);
+    }
+    /* Without an answer of ours: its body was late and the watcher said so, or the client left. */
+    if (!x->answer.status && x->state != EXCHANGE_NEW) {
+        x->answer.status = status_http(refused ? STATUS_REQUEST_TIMEOUT : STATUS_CANCELLED);
+        x->state = refused ? EXCHANGE_REFUSED : x->state;
+    }
+    if (x->answer.status) {
+        double milliseconds = clock_ms(clock_now() - x->started);
+        count_request(x, milliseconds / 1000);
+        log_request(x, outcome(x, how), milliseconds);
+    }
+    exchange_free(x);
+}
+
+static void on_connection(void *context, struct MHD_Connection *handle, void **connection,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    struct http_server *server = context;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *fd =
+            MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
+        const union MHD_ConnectionInfo *address =
+            MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+        *connection = fd ? connection_open(server->connections, fd->connect_fd,
+                                           address ? address->client_addr : NULL)
+                         : NULL;
+    } else if (*connection) {
+        connection_close(server->connections, *connection);
+        *connection = NULL;
+    }
+}
+
+void exchange_wait(struct exchange *x, _Atomic int *cancelled,
+                   void (*finish)(struct exchange *exchange))
+{
+    x->state = EXCHANGE_WAITING;
+    x->finish = finish;
+    connection_watch(x->server->connections, x->connection, cancelled);
+    MHD_suspend_connection(x->handle);
+}
+
+void exchange_resume(struct exchange *x)
+{
+    MHD_resume_connection(x->handle);
+}
+
+/* ---- the server ---- */
+
+/* Room for every connection among the open files; fewer connections where there is none. */
+static size_t fit_connections(size_t wanted)
+{
+    const size_t others = 64; /* log, epoll, models, libraries */
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted + others)
+        return wanted;
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max < wanted + others ? limit.rlim_max : wanted + others;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        limit.rlim_cur = before;
+    if (limit.rlim_cur >= wanted + others)
+        return wanted;
+    size_t fitting = limit.rlim_cur > 2 * others ? limit.rlim_cur - others : others;
+    log_event(LOG_WARN, "fewer connections",
+              LOG_STR("why", "the limit of open files (ulimit -n) is too low"),
+              LOG_INT("wanted", wanted), LOG_INT("connections", fitting));
+    return fitting < wanted ? fitting : wanted;
+}
+
+static struct MHD_Daemon *start_daemon(struct http_server *server)
+{
+    const struct http_options *o = &server->options;
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    struct MHD_OptionItem items[] = {
+        {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)fit_connections(o->max_connections), NULL},
+        {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)((o->idle_timeout_ms + 999) / 1000), NULL},
+        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)(POOL_BYTES + 2 * o->max_header), NULL},
+        {MHD_OPTION_END, 0, NULL},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    if (o->threads > 1)
+        items[3] = (struct MHD_OptionItem){MHD_OPTION_THREAD_POOL_SIZE, o->threads, NULL};
+    return MHD_start_daemon(
+        flags, 0, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+        MHD_OPTION_LISTEN_SOCKET, server->daemon->listen_fd, MHD_OPTION_URI_LOG_CALLBACK, on_uri,
+        server, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, server, MHD_OPTION_ARRAY, items, MHD_OPTION_END);
+}
+
+static struct http_daemon *daemon_create(const struct http_options *options)
+{
+    struct http_daemon *daemon = calloc(1, sizeof *daemon);
+    if (!daemon)
+        return NULL;
+    daemon->listen_fd = -1;
+    if (getrandom(&daemon->id_seed, sizeof daemon->id_seed, 0) != sizeof daemon->id_seed)
+        daemon->id_seed = (uint64_t)clock_now();
+    daemon->bytes_in = metrics_get(options->metrics, METRIC_COUNTER, "lensd_http_body_bytes_total",
+                                   "Bytes of request bodies received.", "", NULL, 0);
+    daemon->seconds =
+        metrics_get(options->metrics, METRIC_HISTOGRAM, "lensd_http_request_duration_seconds",
+                    "Time from the request line to the end of the answer of requests "
+                    "with a body.",
+                    "", NULL, 0);
+    return daemon;
+}
+
+static enum status start(struct http_server *server, struct error *err)
+{
+    const struct http_options *options = &server->options;
+    struct connection_limits limits = {.per_address = options->max_connections_per_address,
+                                       .header_timeout_ms = options->header_timeout_ms,
+                                       .body_timeout_ms = options->body_timeout_ms};
+    server->daemon = daemon_create(options);
+    if (!server->daemon)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
+    TRY(connections_create(&limits, options->metrics, &server->connections, err));
+    TRY(listen_open(options->host, options->port, &server->daemon->listen_fd, &server->port,
+                    server->url, sizeof server->url, err));
+    server->daemon->mhd = start_daemon(server);
+    if (!server->daemon->mhd)
+        return error_set(err, STATUS_IO,
+                         "cannot start the HTTP server (libmicrohttpd %s); look at "
+                         "the limits of threads and open files",
+                         MHD_get_version());
+    return STATUS_OK;
+}
+
+enum status http_server_start(const struct http_options *options, struct http_server **ret,
+                              struct error *err)
+{
+    struct http_server *server = calloc(1, sizeof *server);
+    if (!server)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
+    server->options = *options;
+    server->uploads.limit = options->max_upload_memory;
+    server->started = clock_now();
+    enum status status = start(server, err);
+    if (status != STATUS_OK) {
+        http_server_free(server);
+        return status;
+    }
+    *ret = server;
+    return STATUS_OK;
+}
+
+int http_server_port(const struct http_server *server)
+{
+    return server->port;
+}
+
+const char *http_server_url(const struct http_server *server)
+{
+    return server->url;
+}
+
+void http_server_begin_drain(struct http_server *server)
+{
+    atomic_store(&server->draining, 1);
+}
+
+void http_server_stop_accepting(struct http_server *server)
+{
+    listen_stop(server->daemon->listen_fd);
+}
+
+/* Clients that connected before the end, and are not yet accepted. */
+static bool someone_waits(const struct http_server *server)
+{
+    struct pollfd waiting = {.fd = server->daemon->listen_fd, .events = POLLIN};
+    return poll(&waiting, 1, 0) > 0;
+}
+
+bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
+{
+    /* Nothing tells that a client will send no more: a connection that has been quiet for a while
+     * is the only sign, hence a clock and not a condition. */
+    const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
+    int64_t quiet_since = clock_now();
+    for (;;) {
+        size_t open, busy;
+        connections_count(server->connections, &open, &busy);
+        int64_t now = clock_now();
+        if (someone_waits(server) || busy > 0)
+            quiet_since = now;
+        else if (open == 0 || clock_ms(now - quiet_since) >= QUIET_MS)
+            return true;
+        if (now >= deadline)
+            return false;
+        nanosleep(&pause, NULL);
+    }
+}
+
+void http_server_free(struct http_server *server)
+{
+    if (!server)
+        return;
+    if (server->daemon && server->daemon->mhd) {
+        (void)MHD_quiesce_daemon(server->daemon->mhd);
+        MHD_stop_daemon(server->daemon->mhd);
+    }
+    if (server->daemon && server->daemon->listen_fd >= 0)
+        close(server->daemon->listen_fd);
+    connections_free(server->connections);
+    free(server->daemon);
+    free(server);
+}

@@ -1,0 +1,91 @@
+/* One request and its answer, as the handlers see it: nothing of libmicrohttpd, so that they can be
+ * run on made-up requests.
+ *
+ * Owned by its connection's thread. While it waits (exchange_wait … exchange_resume) only the
+ * pipeline and the watcher touch it, through work->cancelled and exchange_resume(). */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/http/query.h"
+#include "server/http/routes.h"
+#include "server/http/server.h"
+#include "server/http/upload.h"
+
+struct connection;
+struct connections;
+
+/* What handlers need of the server; immutable while it runs, except what is atomic. */
+struct http_server {
+    struct http_options options;
+    struct connections *connections;
+    struct upload_budget uploads;
+    _Atomic int draining;
+    int64_t started; /* clock_now() */
+    char url[320];
+    int port;
+    struct http_daemon *daemon; /* daemon.c's own */
+};
+
+#define REQUEST_ID_MAX 128
+
+struct answer {
+    int status; /* HTTP; 0: none yet */
+    char *text; /* malloc'ed; owned */
+    size_t size;
+    const char *type;  /* Content-Type; a constant */
+    unsigned allow;    /* methods for Allow; 0: no such header */
+    int retry_after_s; /* 0: no such header */
+};
+
+enum exchange_state {
+    EXCHANGE_NEW,      /* the request line is there */
+    EXCHANGE_BODY,     /* headers are there, the body is being collected (or swallowed) */
+    EXCHANGE_WAITING,  /* suspended: the pipeline works */
+    EXCHANGE_ANSWERED, /* the answer has been handed to the socket */
+    EXCHANGE_REFUSED,  /* answered past libmicrohttpd: drop what still comes, then close */
+};
+
+struct exchange {
+    struct http_server *server;
+    struct connection *connection; /* NULL in tests */
+    void *handle;                  /* daemon.c's own */
+    enum exchange_state state;
+    int64_t started; /* clock_now() at the request line */
+
+    char *target; /* the request's target, split and decoded in place: path, then the query */
+    size_t target_size;
+    const char *path;
+    struct query query;
+    char method[16];
+    const struct route *route; /* NULL: not found */
+    bool head;
+    const char *content_type; /* NULL: none given */
+    const char *host;         /* NULL: none given */
+    char request_id[REQUEST_ID_MAX + 1];
+    uint64_t expected; /* Content-Length; 0 when there is none */
+    bool chunked;
+    bool swallow; /* the answer is known: the body is only dropped */
+    struct upload body;
+
+    struct answer answer;
+
+    /* Of a handler that waits. */
+    void *work;
+    void (*finish)(struct exchange *exchange);    /* called when it was resumed: must answer */
+    void (*free_work)(struct exchange *exchange); /* called before the exchange goes */
+
+    /* For the log. */
+    char model[64];
+    size_t image_count;
+    uint64_t bytes_in;
+};
+
+/* From the handler's thread: the connection sleeps until exchange_resume(). `cancelled` is set to 1
+ * when the client hangs up meanwhile (it may have already). */
+void exchange_wait(struct exchange *exchange, _Atomic int *cancelled,
+                   void (*finish)(struct exchange *exchange));
+
+/* From any thread, once after exchange_wait(); the exchange must not be touched afterwards. */
+void exchange_resume(struct exchange *exchange);

@@ -1,0 +1,34 @@
+/* multipart/form-data (RFC 7578, RFC 2046 section 5.1): parts found in place, nothing copied. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/status.h"
+
+#define MULTIPART_NAME_MAX 128
+
+struct multipart_part {
+    char name[MULTIPART_NAME_MAX];     /* of the field; cut; "" when it has none */
+    char filename[MULTIPART_NAME_MAX]; /* "" when it has none */
+    bool has_filename;
+    const uint8_t *data; /* inside the body */
+    size_t size;
+};
+
+struct multipart {
+    struct multipart_part *parts;
+    size_t count;
+};
+
+/* Is this Content-Type multipart/form-data? */
+bool multipart_is(const char *content_type);
+
+/* Splits the hostile body[0 … size). At most max_parts parts (STATUS_TOO_LARGE beyond), 16 headers
+ * of 4 KiB in all for each. STATUS_INVALID when the boundary is missing or wrong, a part has no
+ * header or no end, or there is no part. The caller frees *ret with multipart_done (fine on zeroed
+ * memory); the body must outlive it. */
+enum status multipart_parse(const char *content_type, const uint8_t *body, size_t size,
+                            size_t max_parts, struct multipart *ret, struct error *err) MUST_USE;
+void multipart_done(struct multipart *multipart);

@@ -1,0 +1,28 @@
+/* Targets of requests: percent-decoding (RFC 3986, section 2.1) and query parameters. */
+#pragma once
+
+#include <stddef.h>
+
+#include "engine/base/status.h"
+
+#define QUERY_MAX 16
+
+struct query_parameter {
+    const char *name, *value; /* inside the text that was parsed */
+};
+
+struct query {
+    struct query_parameter parameters[QUERY_MAX];
+    size_t count;
+};
+
+/* Decodes %XX in place. STATUS_INVALID for a wrong escape, and for what decodes to a control
+ * character or to bytes that are not UTF-8: such a name is nobody's. */
+enum status url_decode(char *text, struct error *err) MUST_USE;
+
+/* Splits "a=1&b=2" in place ('+' is a blank). STATUS_INVALID for a wrong escape, more than
+ * QUERY_MAX parameters, or one given twice. `text` may be NULL or "". */
+enum status query_parse(char *text, struct query *ret, struct error *err) MUST_USE;
+
+/* The value, or NULL. */
+const char *query_value(const struct query *query, const char *name);

@@ -1,0 +1,23 @@
+/* Answers: what a handler says, once, through one of these. */
+#pragma once
+
+#include "engine/base/status.h"
+#include "server/http/exchange.h"
+
+#define TYPE_JSON    "application/json"
+#define TYPE_HTML    "text/html; charset=utf-8"
+#define TYPE_METRICS "text/plain; version=0.0.4; charset=utf-8"
+
+/* Takes over `text` (malloc'ed; NULL answers 500: out of memory). */
+void respond_text(struct exchange *exchange, int http, const char *type, char *text, size_t size);
+
+/* {"error", "code"} with the HTTP status of err->status. Those with a 503 get Retry-After. */
+void respond_error(struct exchange *exchange, const struct error *err);
+
+/* The same where HTTP has a finer word than enum status: 405, 408, 414 … */
+void respond_refusal(struct exchange *exchange, int http, const char *code, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* A whole HTTP response with the answer in it, for connection_refuse(); malloc'ed, NULL when out of
+ * memory. request_id may be NULL. */
+char *respond_raw(const struct answer *answer, const char *request_id, size_t *ret_size);

@@ -1,0 +1,50 @@
+/* The table of what is served: path, methods, handler. 404, 405 with its Allow header, HEAD for
+ * what has GET, and the bound of a body all follow from it. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/base/status.h"
+
+struct exchange;
+
+enum method {
+    METHOD_GET = 1u << 0,
+    METHOD_HEAD = 1u << 1,
+    METHOD_POST = 1u << 2,
+};
+
+struct route {
+    const char *path;
+    unsigned methods; /* enum method, several; HEAD goes with GET */
+    bool takes_body;
+    /* NULL, or: can this be served now? Asked before the body is read; a refusal is the answer. */
+    enum status (*admit)(struct exchange *exchange, struct error *err);
+    /* Called with the whole body: answers (respond.h), or waits (exchange_wait). */
+    void (*handle)(struct exchange *exchange);
+    const char *about; /* for GET / */
+};
+
+extern const struct route http_routes[];
+extern const size_t http_route_count;
+
+/* The route of a path, or NULL. */
+const struct route *route_find(const char *path);
+
+/* The bit of a method's name; 0 for one that no route has. */
+unsigned route_method(const char *name);
+
+/* "GET, HEAD" for the Allow header; returns text. */
+const char *route_allow(unsigned methods, char *text, size_t size);
+
+/* The handlers. */
+enum status predict_admit(struct exchange *exchange, struct error *err);
+void predict_handle(struct exchange *exchange);
+void health_handle(struct exchange *exchange);
+void livez_handle(struct exchange *exchange);
+void readyz_handle(struct exchange *exchange);
+void ping_handle(struct exchange *exchange);
+void devices_handle(struct exchange *exchange);
+void metrics_handle(struct exchange *exchange);
+void page_handle(struct exchange *exchange);

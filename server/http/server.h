@@ -1,0 +1,63 @@
+/* The HTTP server: sockets, limits, routes; answers come from the pipeline.
+ *
+ *     daemon.c        libmicrohttpd's callbacks: the life of a request (struct exchange)
+ *     listen.c        the listening socket: bind, and the end of accepting without losing anyone
+ *     connections.c   every open connection: hang-ups, time limits, limits per address
+ *     upload.c        the body, bounded as it grows
+ *     routes.c        the table of paths and methods
+ *     api_predict.c   POST /predict                multipart.c, query.c: its parsers
+ *     api_status.c    /health /livez /readyz /ping /devices /metrics
+ *     page.c          GET /
+ *     respond.c       answers and errors
+ *
+ * libmicrohttpd is named in daemon.c only. Handlers run on its threads and never block: /predict
+ * suspends its connection until the pipeline is done. No request reaches the file system. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/status.h"
+#include "server/observe/metrics.h"
+#include "server/schedule/pipeline.h"
+
+struct http_options {
+    const char *host; /* address or name to listen on */
+    int port;         /* 0: any free one */
+    int threads;      /* 1 … */
+    int top_k;        /* predictions where a request does not say */
+    const char *note; /* for /health and /devices: why --device auto fell back; "" otherwise */
+
+    size_t max_body, max_upload_memory, max_header; /* bytes */
+    size_t max_images, max_json_depth;
+    size_t max_connections, max_connections_per_address;
+    int64_t header_timeout_ms, body_timeout_ms, idle_timeout_ms;
+
+    struct pipeline *pipeline; /* borrowed; outlives the server */
+    struct metrics *metrics;   /* borrowed; may be NULL */
+};
+
+struct http_server;
+
+/* Opens the port and answers at once. STATUS_CONFIG with a sentence for an address that cannot be
+ * used (taken, not allowed, unknown); STATUS_NO_MEMORY; STATUS_IO. Texts of the options are
+ * borrowed. */
+enum status http_server_start(const struct http_options *options, struct http_server **ret,
+                              struct error *err) MUST_USE;
+
+int http_server_port(const struct http_server *server);
+const char *http_server_url(const struct http_server *server); /* "http://127.0.0.1:8080" */
+
+/* From now on the server is not ready, and each answer ends its connection. Requests are answered
+ * as before. */
+void http_server_begin_drain(struct http_server *server);
+
+/* No new connections; those that are there go on. */
+void http_server_stop_accepting(struct http_server *server);
+
+/* Waits until every accepted request is answered and clients have stopped sending on the
+ * connections that are left, or until `deadline` (clock_now()). Returns whether it is quiet. */
+bool http_server_wait_quiet(struct http_server *server, int64_t deadline);
+
+/* Closes everything. No request may be waiting for the pipeline: drain that first. NULL is fine. */
+void http_server_free(struct http_server *server);

@@ -1,0 +1,76 @@
+#include "server/http/upload.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+/* The first allocation: most photos fit, and a liar's Content-Length costs no more. */
+#define FIRST_BYTES ((size_t)1 << 20)
+
+void upload_init(struct upload *upload, struct upload_budget *budget, size_t limit, size_t expected)
+{
+    *upload = (struct upload){.budget = budget, .limit = limit, .expected = expected};
+}
+
+static bool charge(struct upload_budget *budget, size_t bytes)
+{
+    size_t used = atomic_load_explicit(&budget->used, memory_order_relaxed);
+    do {
+        if (bytes > budget->limit || used > budget->limit - bytes)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&budget->used, &used, used + bytes,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+/* The capacity for `need` bytes: doubling, but never more than the body can have. */
+static size_t next_capacity(const struct upload *upload, size_t need)
+{
+    size_t bound = upload->expected ? upload->expected : upload->limit;
+    size_t capacity = upload->capacity ? upload->capacity : FIRST_BYTES / 2;
+    if (!upload->capacity && !upload->expected)
+        capacity = 16 * 1024;
+    do {
+        if (!size_mul(capacity, 2, &capacity))
+            return bound;
+    } while (capacity < need);
+    return capacity > bound ? bound : capacity;
+}
+
+enum status upload_append(struct upload *upload, const void *bytes, size_t size, struct error *err)
+{
+    size_t need;
+    if (!size_add(upload->size, size, &need) || need > upload->limit)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the body is larger than %zu bytes; send a smaller image, or raise the "
+                         "limit (--max-body)",
+                         upload->limit);
+    if (need > upload->capacity) {
+        size_t capacity = next_capacity(upload, need);
+        if (!charge(upload->budget, capacity - upload->capacity))
+            return error_set(err, STATUS_OVERLOADED,
+                             "the bodies of all requests together would pass %zu bytes; try again "
+                             "soon, or raise the limit (--max-upload-memory)",
+                             upload->budget->limit);
+        uint8_t *grown = realloc(upload->data, capacity);
+        if (!grown) {
+            atomic_fetch_sub(&upload->budget->used, capacity - upload->capacity);
+            return error_set(err, STATUS_NO_MEMORY, "out of memory for a body of %zu bytes", need);
+        }
+        upload->data = grown;
+        upload->capacity = capacity;
+    }
+    memcpy(upload->data + upload->size, bytes, size);
+    upload->size = need;
+    return STATUS_OK;
+}
+
+void upload_done(struct upload *upload)
+{
+    if (upload->capacity)
+        atomic_fetch_sub(&upload->budget->used, upload->capacity);
+    free(upload->data);
+    upload->data = NULL;
+    upload->size = upload->capacity = 0;
+}

@@ -1,0 +1,91 @@
+/* lensd: which command, and how it ends. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/commands/commands.h"
+
+static const struct {
+    const char *name;
+    enum command command;
+    int (*run)(const struct config *config);
+    const char *about;
+} commands[] = {
+    {"serve", COMMAND_SERVE, command_serve, "serve a model over HTTP"},
+    {"predict", COMMAND_PREDICT, command_predict, "run a model on image files"},
+    {"devices", COMMAND_DEVICES, command_devices, "show the devices of this machine"},
+    {"inspect", COMMAND_INSPECT, command_inspect, "show what a model is"},
+};
+
+static void print_usage(FILE *out)
+{
+    fprintf(out, "lensd %s: photos in, labels out\n\nUsage: lensd COMMAND [options]\n\nCommands:\n",
+            LENSD_VERSION);
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        fprintf(out, "  %-10s%s\n", commands[i].name, commands[i].about);
+    fprintf(out, "\nExamples:\n"
+                 "  lensd serve\n"
+                 "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"
+                 "  lensd predict resnet50/ cat.jpg\n\n"
+                 "lensd COMMAND --help lists a command's options; lensd --version prints the "
+                 "version.\n");
+}
+
+static int unknown_command(const char *word)
+{
+    const char *names[COUNT_OF(commands)];
+    struct error err;
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        names[i] = commands[i].name;
+    if (word[0] == '-')
+        error_set(&err, STATUS_CONFIG, "'%.60s' comes before the command; use: lensd serve %.60s",
+                  word, word);
+    else {
+        const char *nearest = config_nearest(word, names, COUNT_OF(names));
+        error_set(&err, STATUS_CONFIG,
+                  "unknown command '%.60s'; %s%s%slensd --help lists the commands", word,
+                  nearest ? "did you mean '" : "", nearest ? nearest : "", nearest ? "'? " : "");
+    }
+    return command_failed(&err);
+}
+
+static int run_command(size_t which, int argc, char **argv)
+{
+    struct config config;
+    struct error err;
+    enum config_action action;
+    int result;
+    if (config_read(commands[which].command, argc, argv, &config, &action, &err) != STATUS_OK) {
+        result = command_failed(&err);
+    } else if (action == CONFIG_HELP) {
+        config_help(commands[which].command, stdout);
+        result = 0;
+    } else {
+        result = commands[which].run(&config);
+    }
+    config_done(&config);
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    /* A client or a pipe that goes away is an error of that write. */
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        print_usage(stderr);
+        return 2;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        print_usage(stdout);
+        return 0;
+    }
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V") || !strcmp(argv[1], "version")) {
+        printf("lensd %s\n", LENSD_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        if (!strcmp(argv[1], commands[i].name))
+            return run_command(i, argc - 2, argv + 2);
+    return unknown_command(argv[1]);
+}

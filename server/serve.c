@@ -1,0 +1,287 @@
+/* lensd serve: wiring and lifecycle.
+ *
+ *     port opens ─▶ loader thread: model, session ─▶ ready ─▶ SIGTERM / SIGINT ─▶ drain ─▶ exit 0
+ *       /livez 200    /readyz 503, with progress       200      503, and after --drain-delay no
+ *                                                               new connections; what was accepted
+ *                                                               is answered, up to --grace
+ *
+ * The main thread only waits for signals and for the loader. A second signal ends the process at
+ * once. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "server/commands/commands.h"
+#include "server/observe/log.h"
+#include "server/settings.h"
+
+#define MILLION INT64_C(1000000)
+
+/* What is left of a drain whose grace time is over: answers that say so still go out. */
+#define LAST_WORDS_MS 1000
+
+struct serve {
+    const struct config *config;
+    struct metrics *metrics;
+    struct pipeline *pipeline;
+    struct http_server *http;
+    char *file, *name; /* of the model; file NULL: embedded */
+
+    pthread_t loader;
+    bool has_loader;
+    _Atomic int cancel; /* set by the main thread: stop loading */
+    int loaded_fd;      /* eventfd: the loader is done */
+    /* Written by the loader before loaded_fd, read by the main thread after it. */
+    enum status load_status;
+    struct error load_error;
+
+    int signal_fd;
+};
+
+/* ---- loading ---- */
+
+static enum status load(struct serve *serve, struct error *err)
+{
+    struct model *model;
+    int64_t start = clock_now();
+    TRY(model_open(serve->config->model, &model, err));
+    if (model->warning[0])
+        log_event(LOG_WARN, "model", LOG_STR("model", model->name),
+                  LOG_STR("text", model->warning));
+    TRY(pipeline_add_model(serve->pipeline, model, &serve->cancel, err));
+    log_event(LOG_INFO, "model loaded", LOG_STR("model", serve->name),
+              LOG_REAL("ms", clock_ms(clock_now() - start)));
+    return STATUS_OK;
+}
+
+static void *load_thread(void *context)
+{
+    struct serve *serve = context;
+    uint64_t one = 1;
+    serve->load_status = load(serve, &serve->load_error);
+    if (serve->load_status != STATUS_OK)
+        pipeline_progress(serve->pipeline, serve->name, 0, serve->load_error.message);
+    (void)!write(serve->loaded_fd, &one, sizeof one);
+    return NULL;
+}
+
+/* ---- setting up ---- */
+
+static enum status write_port_file(const char *path, int port, struct error *err)
+{
+    /* Whoever waits for the file must never see half of it. */
+    char *aside = NULL;
+    bool written = false;
+    if (asprintf(&aside, "%s.new", path) < 0)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    FILE *file = fopen(aside, "w");
+    if (file) {
+        written = fprintf(file, "%d\n", port) > 0;
+        written = fclose(file) == 0 && written;
+    }
+    written = written && rename(aside, path) == 0;
+    int cause = errno;
+    free(aside);
+    if (!written)
+        return error_set(err, STATUS_CONFIG, "cannot write --port-file '%.200s': %s", path,
+                         strerror(cause));
+    return STATUS_OK;
+}
+
+/* Signals are taken from a descriptor; every thread started after this has them blocked. */
+static enum status take_signals(struct serve *serve, struct error *err)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    serve->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
+    serve->loaded_fd = eventfd(0, EFD_CLOEXEC);
+    if (serve->signal_fd < 0 || serve->loaded_fd < 0)
+        return error_set(err, STATUS_IO, "cannot wait for signals: %s", strerror(errno));
+    return STATUS_OK;
+}
+
+static enum status set_up(struct serve *serve, struct error *err)
+{
+    const struct config *config = serve->config;
+    TRY(take_signals(serve, err));
+    if (!model_is_embedded(config->model))
+        TRY(model_find(config->model, &serve->file, &serve->name, err));
+    else if (!(serve->name = strdup("digits")))
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    serve->metrics = metrics_create();
+    struct pipeline_options pipeline_options = settings_pipeline(config, serve->metrics);
+    TRY(pipeline_create(&pipeline_options, &serve->pipeline, err));
+    pipeline_announce(serve->pipeline, serve->name, 1);
+    struct http_options http_options = settings_http(config, serve->pipeline, serve->metrics);
+    TRY(http_server_start(&http_options, &serve->http, err));
+    if (config->port_file)
+        TRY(write_port_file(config->port_file, http_server_port(serve->http), err));
+    log_event(LOG_INFO, "listening", LOG_STR("url", http_server_url(serve->http)),
+              LOG_STR("version", LENSD_VERSION));
+    if (config->fallback[0])
+        log_event(LOG_INFO, "device", LOG_STR("text", config->fallback));
+    if (pthread_create(&serve->loader, NULL, load_thread, serve) != 0)
+        return error_set(err, STATUS_IO, "cannot start the thread that loads the model");
+    serve->has_loader = true;
+    return STATUS_OK;
+}
+
+static void join_loader(struct serve *serve)
+{
+    if (!serve->has_loader)
+        return;
+    atomic_store(&serve->cancel, 1);
+    pthread_join(serve->loader, NULL);
+    serve->has_loader = false;
+}
+
+static void tear_down(struct serve *serve)
+{
+    join_loader(serve);
+    if (serve->pipeline)
+        (void)pipeline_drain(serve->pipeline, 0);
+    http_server_free(serve->http);
+    pipeline_free(serve->pipeline);
+    metrics_free(serve->metrics);
+    free(serve->file);
+    free(serve->name);
+    if (serve->signal_fd >= 0)
+        close(serve->signal_fd);
+    if (serve->loaded_fd >= 0)
+        close(serve->loaded_fd);
+}
+
+/* ---- serving ---- */
+
+static void say_ready(struct serve *serve)
+{
+    struct model_status *status = calloc(1, sizeof *status);
+    char devices[DEVICE_MAX * (DEVICE_TEXT + 2)] = "";
+    size_t used = 0;
+    int threads = 0;
+    if (status && pipeline_models(serve->pipeline, status, 1) == 1) {
+        for (size_t i = 0; i < status->lane_count; i++) {
+            char device[DEVICE_TEXT];
+            int n = snprintf(devices + used, sizeof devices - used, "%s%s", i ? ", " : "",
+                             device_text(status->lanes[i].device, device));
+            used += n < 0 ? 0 : (size_t)n;
+            if (status->lanes[i].device.kind == DEVICE_CPU)
+                threads = status->lanes[i].threads;
+            if (status->lanes[i].note[0])
+                log_event(LOG_INFO, "model", LOG_STR("model", serve->name),
+                          LOG_STR("device", device), LOG_STR("text", status->lanes[i].note));
+        }
+    }
+    free(status);
+    const char *url = http_server_url(serve->http);
+    char with_threads[48] = "";
+    if (threads > 0)
+        snprintf(with_threads, sizeof with_threads, " with %d thread%s", threads,
+                 threads == 1 ? "" : "s");
+    printf("lensd serves %s at %s on %s%s; try it:\n"
+           "  curl --data-binary @photo.jpg %s/predict\n",
+           serve->name, url, devices, with_threads, url);
+    fflush(stdout);
+    log_event(LOG_INFO, "ready", LOG_STR("model", serve->name), LOG_STR("device", devices),
+              LOG_INT("threads", threads), LOG_STR("url", url));
+}
+
+/* The second signal: whoever sends it does not want to wait. */
+static void end_now(int signal_number)
+{
+    _exit(128 + signal_number);
+}
+
+static void hurry_on_next_signal(void)
+{
+    sigset_t signals;
+    struct sigaction action = {.sa_handler = end_now};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+}
+
+static void sleep_ms(int64_t milliseconds)
+{
+    struct timespec rest = {milliseconds / 1000, milliseconds % 1000 * MILLION};
+    while (nanosleep(&rest, &rest) != 0 && errno == EINTR)
+        ;
+}
+
+static void drain(struct serve *serve, const char *cause)
+{
+    const struct config *config = serve->config;
+    log_event(LOG_INFO, "draining", LOG_STR("cause", cause),
+              LOG_REAL("delay_s", (double)config->drain_delay / 1000),
+              LOG_REAL("grace_s", (double)config->grace / 1000));
+    http_server_begin_drain(serve->http);
+    join_loader(serve);
+    sleep_ms(config->drain_delay);
+    http_server_stop_accepting(serve->http);
+    int64_t deadline = clock_now() + config->grace * MILLION;
+    bool quiet = http_server_wait_quiet(serve->http, deadline);
+    int64_t left_ms = (deadline - clock_now()) / MILLION;
+    bool all = pipeline_drain(serve->pipeline, left_ms > 0 ? (int)left_ms : 0);
+    if (!quiet)
+        (void)http_server_wait_quiet(serve->http, clock_now() + LAST_WORDS_MS * MILLION);
+    log_event(quiet && all ? LOG_INFO : LOG_WARN, "stopped",
+              LOG_BOOL("all_answered", quiet && all));
+}
+
+/* Waits for a signal (returns its name) or for a model that could not be loaded (NULL). */
+static const char *wait_for_end(struct serve *serve)
+{
+    for (;;) {
+        struct pollfd events[] = {
+            {.fd = serve->signal_fd, .events = POLLIN},
+            {.fd = serve->has_loader ? serve->loaded_fd : -1, .events = POLLIN}};
+        struct signalfd_siginfo info;
+        if (poll(events, 2, -1) < 0)
+            continue;
+        if (events[0].revents && read(serve->signal_fd, &info, sizeof info) == sizeof info)
+            return info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM";
+        if (!events[1].revents)
+            continue;
+        pthread_join(serve->loader, NULL);
+        serve->has_loader = false;
+        if (serve->load_status != STATUS_OK)
+            return NULL;
+        say_ready(serve);
+    }
+}
+
+int command_serve(const struct config *config)
+{
+    struct serve serve = {.config = config, .signal_fd = -1, .loaded_fd = -1};
+    struct error err;
+    log_configure(config->log == CONFIG_LOG_JSON, (enum log_level)config->log_level);
+    int result = 0;
+    if (set_up(&serve, &err) != STATUS_OK) {
+        result = command_failed(&err);
+    } else {
+        const char *cause = wait_for_end(&serve);
+        hurry_on_next_signal();
+        if (cause)
+            drain(&serve, cause);
+        else
+            result = command_failed(&serve.load_error);
+    }
+    tear_down(&serve);
+    return result;
+}

@@ -1,0 +1,43 @@
+#include "server/settings.h"
+
+#include <string.h>
+
+struct pipeline_options settings_pipeline(const struct config *config, struct metrics *metrics)
+{
+    struct pipeline_options options = {.device_count = config->device_count,
+                                       .precision = (enum precision)config->precision,
+                                       .threads = (int)config->threads,
+                                       .workers = (int)config->workers,
+                                       .max_batch = (int)config->max_batch,
+                                       .max_queue = (size_t)config->max_queue,
+                                       .limits = {.max_pixels = (uint64_t)config->max_pixels,
+                                                  .max_side = (uint32_t)config->max_side,
+                                                  .max_scans = (uint32_t)config->max_scans},
+                                       .metrics = metrics};
+    memcpy(options.devices, config->devices, sizeof options.devices);
+    return options;
+}
+
+struct http_options settings_http(const struct config *config, struct pipeline *pipeline,
+                                  struct metrics *metrics)
+{
+    return (struct http_options){
+        .host = config->host,
+        .port = (int)config->port,
+        .threads = (int)config->http_threads,
+        .top_k = (int)config->top_k,
+        .note = config->fallback,
+        .max_body = (size_t)config->max_body,
+        .max_upload_memory = (size_t)config->max_upload_memory,
+        .max_header = (size_t)config->max_header,
+        .max_images = (size_t)config->max_images,
+        .max_json_depth = (size_t)config->max_json_depth,
+        .max_connections = (size_t)config->max_connections,
+        .max_connections_per_address = (size_t)config->max_connections_per_address,
+        .header_timeout_ms = config->header_timeout,
+        .body_timeout_ms = config->body_timeout,
+        .idle_timeout_ms = config->idle_timeout,
+        .pipeline = pipeline,
+        .metrics = metrics,
+    };
+}

@@ -1,0 +1,13 @@
+/* From the user's options to those of the rooms. */
+#pragma once
+
+#include "server/config.h"
+#include "server/http/server.h"
+#include "server/schedule/pipeline.h"
+
+/* `metrics` may be NULL. */
+struct pipeline_options settings_pipeline(const struct config *config, struct metrics *metrics);
+
+/* Texts are borrowed from *config. */
+struct http_options settings_http(const struct config *config, struct pipeline *pipeline,
+                                  struct metrics *metrics);
