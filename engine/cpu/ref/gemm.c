@@ -1,0 +1,178 @@
+#include "engine/cpu/ref/gemm.h"
+
+#include <stdlib.h>
+
+#include "engine/cpu/ref/convert.h"
+
+/* A block of b of 128 x 256 floats is 128 KiB: a good part of a level-2 cache. */
+#define BLOCK_K ((size_t)128)
+#define BLOCK_N ((size_t)256)
+
+#define ELEMENT float
+#define LANES   4
+#define NAME(x) x##_f32
+#include "engine/cpu/ref/gemm_template.h"
+
+#define ELEMENT double
+#define LANES   2
+#define NAME(x) x##_f64
+#include "engine/cpu/ref/gemm_template.h"
+
+#define ELEMENT uint32_t
+#define LANES   4
+#define NAME(x) x##_u32
+#include "engine/cpu/ref/gemm_template.h"
+
+#define ELEMENT uint64_t
+#define LANES   2
+#define NAME(x) x##_u64
+#include "engine/cpu/ref/gemm_template.h"
+
+enum arithmetic arithmetic_for(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32:
+    case DTYPE_F16:
+    case DTYPE_BF16:
+        return ARITHMETIC_F32;
+    case DTYPE_F64:
+        return ARITHMETIC_F64;
+    case DTYPE_I32:
+    case DTYPE_U32:
+        return ARITHMETIC_U32;
+    default:
+        return ARITHMETIC_U64;
+    }
+}
+
+size_t arithmetic_size(enum arithmetic arithmetic)
+{
+    return arithmetic == ARITHMETIC_F32 || arithmetic == ARITHMETIC_U32 ? 4 : 8;
+}
+
+void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t a_row,
+             size_t a_col, const void *b, size_t ldb, void *c, size_t ldc)
+{
+    switch (arithmetic) {
+    case ARITHMETIC_F32:
+        gemm_nn_f32(m, n, k, a, a_row, a_col, b, ldb, c, ldc);
+        return;
+    case ARITHMETIC_F64:
+        gemm_nn_f64(m, n, k, a, a_row, a_col, b, ldb, c, ldc);
+        return;
+    case ARITHMETIC_U32:
+        gemm_nn_u32(m, n, k, a, a_row, a_col, b, ldb, c, ldc);
+        return;
+    case ARITHMETIC_U64:
+        gemm_nn_u64(m, n, k, a, a_row, a_col, b, ldb, c, ldc);
+        return;
+    }
+}
+
+void gemm_nt(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t lda,
+             const void *b, size_t ldb, void *c, size_t ldc)
+{
+    switch (arithmetic) {
+    case ARITHMETIC_F32:
+        gemm_nt_f32(m, n, k, a, lda, b, ldb, c, ldc);
+        return;
+    case ARITHMETIC_F64:
+        gemm_nt_f64(m, n, k, a, lda, b, ldb, c, ldc);
+        return;
+    case ARITHMETIC_U32:
+        gemm_nt_u32(m, n, k, a, lda, b, ldb, c, ldc);
+        return;
+    case ARITHMETIC_U64:
+        gemm_nt_u64(m, n, k, a, lda, b, ldb, c, ldc);
+        return;
+    }
+}
+
+/* A tensor whose memory is already what the arithmetic computes in. */
+static bool is_native(enum dtype dtype, enum arithmetic arithmetic)
+{
+    switch (arithmetic) {
+    case ARITHMETIC_F32:
+        return dtype == DTYPE_F32;
+    case ARITHMETIC_F64:
+        return dtype == DTYPE_F64;
+    case ARITHMETIC_U32:
+        return dtype == DTYPE_I32 || dtype == DTYPE_U32;
+    case ARITHMETIC_U64:
+        return dtype == DTYPE_I64 || dtype == DTYPE_U64;
+    }
+    return false;
+}
+
+enum status operand_open(const struct kernel_args *args, const struct tensor *tensor,
+                         enum arithmetic arithmetic, struct operand *ret, struct error *err)
+{
+    size_t count = shape_count(&tensor->shape);
+    *ret = (struct operand){.data = tensor->data};
+    if (is_native(tensor->dtype, arithmetic))
+        return STATUS_OK;
+    void *copy = kernel_scratch(args, count, arithmetic_size(arithmetic), err);
+    if (!copy)
+        return STATUS_NO_MEMORY;
+    switch (arithmetic) {
+    case ARITHMETIC_F32:
+        load_floats(tensor->data, tensor->dtype, copy, count);
+        break;
+    case ARITHMETIC_F64:
+        load_doubles(tensor->data, tensor->dtype, copy, count);
+        break;
+    case ARITHMETIC_U32:
+        convert_row(tensor->data, tensor->dtype, copy, DTYPE_I32, count);
+        break;
+    case ARITHMETIC_U64:
+        load_integers(tensor->data, tensor->dtype, copy, count);
+        break;
+    }
+    ret->data = ret->copy = copy;
+    return STATUS_OK;
+}
+
+void operand_close(struct operand *operand)
+{
+    free(operand->copy);
+    *operand = (struct operand){0};
+}
+
+enum status result_open(const struct kernel_args *args, struct tensor *tensor,
+                        enum arithmetic arithmetic, struct result *ret, struct error *err)
+{
+    *ret = (struct result){.data = tensor->data, .tensor = tensor, .arithmetic = arithmetic};
+    if (is_native(tensor->dtype, arithmetic))
+        return STATUS_OK;
+    ret->data = ret->copy =
+        kernel_scratch(args, shape_count(&tensor->shape), arithmetic_size(arithmetic), err);
+    return ret->copy ? STATUS_OK : STATUS_NO_MEMORY;
+}
+
+void result_store(const struct result *result)
+{
+    struct tensor *tensor = result->tensor;
+    size_t count = shape_count(&tensor->shape);
+    if (!result->copy)
+        return;
+    switch (result->arithmetic) {
+    case ARITHMETIC_F32:
+        store_floats(result->data, tensor->dtype, tensor->data, count);
+        break;
+    case ARITHMETIC_F64:
+        store_doubles(result->data, tensor->dtype, tensor->data, count);
+        break;
+    case ARITHMETIC_U32:
+        convert_row(result->data, DTYPE_I32, tensor->data, tensor->dtype, count);
+        break;
+    case ARITHMETIC_U64:
+        store_integers(result->data, tensor->dtype, tensor->data, count);
+        break;
+    }
+}
+
+void result_close(struct result *result)
+{
+    free(result->copy);
+    *result = (struct result){0};
+}

@@ -1,0 +1,233 @@
+/* QuantizeLinear, DequantizeLinear (per tensor, per axis, blocked), DynamicQuantizeLinear; and what
+ * all quantised kernels share. */
+#include "engine/cpu/ref/quant.h"
+
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "engine/cpu/ref/convert.h"
+
+void quant_range(enum dtype dtype, int64_t *ret_low, int64_t *ret_high)
+{
+    switch (dtype) {
+#define RANGE_CASE(name, type, wide)                                                               \
+    case DTYPE_##name:                                                                             \
+        *ret_low = (type)-1 < 0 ? -(INT64_C(1) << (8 * sizeof(type) - 1)) : 0;                     \
+        *ret_high = (INT64_C(1) << (8 * sizeof(type) - ((type)-1 < 0))) - 1;                       \
+        return;
+        RANGE_CASE(I8, int8_t, )
+        RANGE_CASE(U8, uint8_t, )
+        RANGE_CASE(I16, int16_t, )
+        RANGE_CASE(U16, uint16_t, )
+#undef RANGE_CASE
+    default:
+        *ret_low = INT32_MIN;
+        *ret_high = INT32_MAX;
+    }
+}
+
+struct quant quant_read(const struct kernel_args *args, size_t scale, enum dtype dtype)
+{
+    size_t count = args->node->input_count;
+    const struct tensor *s = scale < count ? args->in[scale] : NULL;
+    const struct tensor *z = scale + 1 < count ? args->in[scale + 1] : NULL;
+    struct quant quant = {.scale = s ? tensor_number(s, 0) : 1, .zero = z ? tensor_int(z, 0) : 0};
+    quant_range(dtype, &quant.low, &quant.high);
+    return quant;
+}
+
+void widen(const struct tensor *src, const struct tensor *zeros, size_t run, int32_t *dst)
+{
+    size_t count = shape_count(&src->shape);
+    bool single = !zeros || !run || shape_count(&zeros->shape) == 1;
+    convert_row(src->data, src->dtype, dst, DTYPE_I32, count);
+    for (size_t i = 0; i < count;) {
+        size_t n = single ? count : run;
+        int32_t zero = zeros ? (int32_t)tensor_int(zeros, single ? 0 : i / run) : 0;
+        for (size_t k = 0; k < n; k++)
+            dst[i + k] -= zero;
+        i += n;
+    }
+}
+
+/* ---- element by element, with the scale each belongs to ---- */
+
+struct cursor {
+    const struct quant_layout *layout;
+    size_t o, i, n;
+    size_t at; /* of the scale */
+};
+
+static void cursor_next(struct cursor *c)
+{
+    const struct quant_layout *layout = c->layout;
+    c->at += layout->inner_step;
+    if (++c->n < layout->inner)
+        return;
+    c->n = 0;
+    if (++c->i == layout->extent) {
+        c->i = 0;
+        c->o++;
+    }
+    c->at = c->o * layout->outer_step + c->i / layout->block * layout->block_step;
+}
+
+struct params {
+    struct operand scale;
+    int64_t *zeros; /* as many as scales; NULL: all 0 */
+};
+
+static enum status params_open(const struct kernel_args *args, struct params *ret,
+                               struct error *err)
+{
+    const struct tensor *scale = args->in[1];
+    const struct tensor *zero = args->node->input_count > 2 ? args->in[2] : NULL;
+    size_t count = shape_count(&scale->shape);
+    TRY(operand_open(args, scale, ARITHMETIC_F64, &ret->scale, err));
+    if (!zero)
+        return STATUS_OK;
+    ret->zeros = kernel_scratch(args, count, sizeof *ret->zeros, err);
+    if (!ret->zeros)
+        return STATUS_NO_MEMORY;
+    if (shape_count(&zero->shape) == count)
+        load_integers(zero->data, zero->dtype, ret->zeros, count);
+    else
+        for (size_t i = 0; i < count; i++)
+            ret->zeros[i] = tensor_int(zero, 0);
+    return STATUS_OK;
+}
+
+static void params_close(struct params *params)
+{
+    operand_close(&params->scale);
+    free(params->zeros);
+}
+
+/* x / scale, rounded to the type that the operator divides in. */
+static double divide(double x, double scale, enum dtype precision)
+{
+    switch (precision) {
+    case DTYPE_F64:
+        return x / scale;
+    case DTYPE_F16:
+        return half_to_float(float_to_half(half_to_float(float_to_half((float)x)) /
+                                           half_to_float(float_to_half((float)scale))));
+    case DTYPE_BF16:
+        return bfloat16_to_float(
+            float_to_bfloat16(bfloat16_to_float(float_to_bfloat16((float)x)) /
+                              bfloat16_to_float(float_to_bfloat16((float)scale))));
+    default:
+        return (double)((float)x / (float)scale);
+    }
+}
+
+KERNEL(kernel_quantize)
+{
+    const struct tensor *x = args->in[0], *scale = args->in[1];
+    struct tensor *y = *args->out[0];
+    int64_t precision = node_int(args->node, "precision", 0);
+    enum dtype divides_in = precision ? (enum dtype)precision : scale->dtype;
+    struct quant_layout layout;
+    struct params params = {0};
+    struct quant quant = {0};
+    TRY(quant_layout_init(args->node, &x->shape, &scale->shape, &layout, err));
+    quant_range(y->dtype, &quant.low, &quant.high);
+    enum status status = params_open(args, &params, err);
+    size_t count = shape_count(&x->shape);
+    struct cursor cursor = {.layout = &layout};
+    for (size_t at = 0; at < count && status == STATUS_OK; at += BLOCK) {
+        double values[BLOCK];
+        int64_t stored[BLOCK];
+        size_t n = count - at < BLOCK ? count - at : BLOCK;
+        load_doubles(element(x->data, x->dtype, at), x->dtype, values, n);
+        for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {
+            double s = ((const double *)params.scale.data)[cursor.at];
+            quant.zero = params.zeros ? params.zeros[cursor.at] : 0;
+            stored[i] = quant_round(&quant, divide(values[i], s, divides_in));
+        }
+        store_integers(stored, y->dtype, element_at(y->data, y->dtype, at), n);
+    }
+    params_close(&params);
+    return status;
+}
+
+KERNEL(kernel_dequantize)
+{
+    const struct tensor *x = args->in[0], *scale = args->in[1];
+    struct tensor *y = *args->out[0];
+    struct quant_layout layout;
+    struct params params = {0};
+    TRY(quant_layout_init(args->node, &x->shape, &scale->shape, &layout, err));
+    enum status status = params_open(args, &params, err);
+    size_t count = shape_count(&x->shape);
+    struct cursor cursor = {.layout = &layout};
+    for (size_t at = 0; at < count && status == STATUS_OK; at += BLOCK) {
+        int64_t stored[BLOCK];
+        double values[BLOCK];
+        size_t n = count - at < BLOCK ? count - at : BLOCK;
+        load_integers(element(x->data, x->dtype, at), x->dtype, stored, n);
+        for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {
+            double s = ((const double *)params.scale.data)[cursor.at];
+            int64_t difference = stored[i] - (params.zeros ? params.zeros[cursor.at] : 0);
+            values[i] = y->dtype == DTYPE_F64 ? (double)difference * s
+                                              : (double)((float)difference * (float)s);
+        }
+        store_doubles(values, y->dtype, element_at(y->data, y->dtype, at), n);
+    }
+    params_close(&params);
+    return status;
+}
+
+/* ---- DynamicQuantizeLinear ---- */
+
+KERNEL(kernel_dynamic_quantize)
+{
+    const struct tensor *x = args->in[0];
+    const float *src = x->data;
+    size_t count = shape_count(&x->shape);
+    float min = 0, max = 0; /* the range includes 0 */
+    (void)err;
+    for (size_t i = 0; i < count; i++) {
+        min = src[i] < min ? src[i] : min;
+        max = src[i] > max ? src[i] : max;
+    }
+    float scale = max == min ? 1 : (max - min) / 255;
+    struct quant quant = {.low = 0, .high = 255};
+    quant.zero = quant_round(&quant, -min / scale);
+    struct tensor *outputs[3] = {0};
+    for (size_t i = 0; i < args->node->output_count && i < 3; i++)
+        outputs[i] = args->out[i] ? *args->out[i] : NULL;
+    for (size_t i = 0; i < count && outputs[0]; i++)
+        ((uint8_t *)outputs[0]->data)[i] = (uint8_t)quant_round(&quant, src[i] / scale);
+    if (outputs[1])
+        *(float *)outputs[1]->data = scale;
+    if (outputs[2])
+        *(uint8_t *)outputs[2]->data = (uint8_t)quant.zero;
+    return STATUS_OK;
+}
+
+static const struct kernel_entry entries[] = {
+    {OP_QUANTIZE_LINEAR, kernel_quantize},
+    {OP_DEQUANTIZE_LINEAR, kernel_dequantize},
+    {OP_MS_QUANTIZE_LINEAR, kernel_quantize},
+    {OP_MS_DEQUANTIZE_LINEAR, kernel_dequantize},
+    {OP_DYNAMIC_QUANTIZE_LINEAR, kernel_dynamic_quantize},
+    {OP_QLINEAR_CONV, kernel_qlinear_conv},
+    {OP_CONV_INTEGER, kernel_conv_integer},
+    {OP_QLINEAR_MATMUL, kernel_qlinear_matmul},
+    {OP_MATMUL_INTEGER, kernel_matmul_integer},
+    {OP_QGEMM, kernel_qgemm},
+    {OP_QLINEAR_ADD, kernel_qlinear_binary},
+    {OP_QLINEAR_MUL, kernel_qlinear_binary},
+    {OP_QLINEAR_SIGMOID, kernel_qlinear_unary},
+    {OP_QLINEAR_LEAKY_RELU, kernel_qlinear_unary},
+    {OP_QLINEAR_SOFTMAX, kernel_qlinear_softmax},
+    {OP_QLINEAR_WHERE, kernel_qlinear_where},
+    {OP_QLINEAR_CONCAT, kernel_qlinear_concat},
+    {OP_QLINEAR_AVERAGE_POOL, kernel_qlinear_average_pool},
+    {OP_QLINEAR_GLOBAL_AVERAGE_POOL, kernel_qlinear_global_average_pool},
+    {OP_MS_GELU, kernel_gelu},
+    {OP_MS_FUSED_CONV, kernel_fused_conv},
+};
+
+const struct kernel_family kernels_quantize = {entries, COUNT_OF(entries)};

@@ -1,0 +1,342 @@
+/* Resize and Upsample: separable, one pass along each axis that changes. A table says, for every
+ * output position, which input positions count and how much; positions outside are clamped to the
+ * edge, or left out (exclude_outside). Interpolation is done in double; integers are rounded to
+ * nearest even and saturate. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/cpu/ref/convert.h"
+#include "engine/cpu/ref/copy.h"
+#include "engine/cpu/ref/nn.h"
+
+struct table {
+    size_t taps;    /* for each output position */
+    size_t *index;  /* [out, taps] */
+    double *weight; /* [out, taps] */
+    bool *outside;  /* [out], tf_crop_and_resize: the extrapolation value */
+};
+
+static void table_free(struct table *table)
+{
+    free(table->index);
+    free(table->weight);
+    free(table->outside);
+    *table = (struct table){0};
+}
+
+/* x / scale, by the exact ratio where there is one. */
+static double unscale(const struct resize_axis *axis, double x)
+{
+    return axis->from_sizes ? x * (double)axis->in / (double)axis->out : x / axis->scale;
+}
+
+/* Where output position i lies in the input. */
+static double source_position(const struct resize_plan *plan, const struct resize_axis *axis,
+                              int64_t i)
+{
+    double x = (double)i, in = (double)axis->in, out = (double)axis->out;
+    switch (plan->coordinate) {
+    case RESIZE_HALF_PIXEL:
+        return unscale(axis, x + 0.5) - 0.5;
+    case RESIZE_HALF_PIXEL_SYMMETRIC: {
+        double adjustment = axis->from_sizes ? 1 : out / (axis->scale * in);
+        return in / 2 * (1 - adjustment) + unscale(axis, x + 0.5) - 0.5;
+    }
+    case RESIZE_PYTORCH_HALF_PIXEL:
+        return axis->out > 1 ? unscale(axis, x + 0.5) - 0.5 : 0;
+    case RESIZE_ALIGN_CORNERS:
+        return axis->out > 1 ? x * (in - 1) / (out - 1) : 0;
+    case RESIZE_ASYMMETRIC:
+        return unscale(axis, x);
+    case RESIZE_TF_HALF_PIXEL_FOR_NN:
+        return unscale(axis, x + 0.5);
+    case RESIZE_TF_CROP_AND_RESIZE:
+        if (axis->out > 1)
+            return axis->start * (in - 1) + x * (axis->end - axis->start) * (in - 1) / (out - 1);
+        return 0.5 * (axis->start + axis->end) * (in - 1);
+    }
+    return x;
+}
+
+static double nearest_position(const struct resize_plan *plan, const struct resize_axis *axis,
+                               double x)
+{
+    switch (plan->nearest) {
+    case NEAREST_ROUND_PREFER_FLOOR:
+        return ceil(x - 0.5);
+    case NEAREST_ROUND_PREFER_CEIL:
+        return floor(x + 0.5);
+    case NEAREST_FLOOR:
+        return floor(x);
+    case NEAREST_CEIL:
+        return ceil(x);
+    case NEAREST_SIMPLE:
+        return axis->scale < 1 ? ceil(x) : floor(x);
+    }
+    return x;
+}
+
+/* The cubic convolution kernel (Keys 1981) and the triangle. */
+static double cubic(double x, double a)
+{
+    x = fabs(x);
+    if (x <= 1)
+        return ((a + 2) * x - (a + 3)) * x * x + 1;
+    return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
+}
+
+static double triangle(double x)
+{
+    x = fabs(x);
+    return x < 1 ? 1 - x : 0;
+}
+
+/* How far the kernel is stretched: antialiasing when going down. */
+static double kernel_scale(const struct resize_plan *plan, const struct resize_axis *axis)
+{
+    return plan->antialias && axis->scale < 1 ? axis->scale : 1;
+}
+
+/* The first tap relative to the input position left of the source position. */
+static int64_t first_tap(const struct resize_plan *plan, const struct resize_axis *axis)
+{
+    double reach = plan->mode == RESIZE_CUBIC ? 2 : 1;
+    return (int64_t)floor(-reach / kernel_scale(plan, axis)) + 1;
+}
+
+static size_t tap_count(const struct resize_plan *plan, const struct resize_axis *axis)
+{
+    return plan->mode == RESIZE_NEAREST ? 1 : (size_t)(2 - 2 * first_tap(plan, axis));
+}
+
+/* A position may lie anywhere (crop regions come from the model), beyond int64 too. */
+static double bounded(double x, const struct resize_axis *axis)
+{
+    double low = -1e9 - (double)axis->in, high = 1e9 + 2 * (double)axis->in;
+    return x < low ? low : x > high ? high : x;
+}
+
+static size_t clamp_index(int64_t i, int64_t in)
+{
+    return (size_t)(i < 0 ? 0 : i >= in ? in - 1 : i);
+}
+
+/* Taps of one output position. */
+static void fill_taps(const struct resize_plan *plan, const struct resize_axis *axis, double x,
+                      size_t taps, size_t *index, double *weight)
+{
+    if (plan->mode == RESIZE_NEAREST) {
+        index[0] = clamp_index((int64_t)nearest_position(plan, axis, x), axis->in);
+        weight[0] = 1;
+        return;
+    }
+    double scale = kernel_scale(plan, axis), sum = 0;
+    /* left of x: an exact position counts as the right end of the interval before it */
+    int64_t base = (int64_t)ceil(x) - 1, first = first_tap(plan, axis);
+    double ratio = x - (double)base;
+    for (size_t k = 0; k < taps; k++) {
+        int64_t at = base + first + (int64_t)k;
+        double distance = scale * ((double)(first + (int64_t)k) - ratio);
+        weight[k] =
+            plan->mode == RESIZE_CUBIC ? cubic(distance, plan->cubic_a) : triangle(distance);
+        if (plan->exclude_outside && (at < 0 || at >= axis->in))
+            weight[k] = 0;
+        index[k] = clamp_index(at, axis->in);
+        sum += weight[k];
+    }
+    if ((plan->exclude_outside || plan->antialias) && sum != 0)
+        for (size_t k = 0; k < taps; k++)
+            weight[k] /= sum;
+}
+
+static enum status table_fill(const struct kernel_args *args, const struct resize_plan *plan,
+                              const struct resize_axis *axis, struct table *ret, struct error *err)
+{
+    struct table table = {.taps = tap_count(plan, axis)};
+    size_t out = (size_t)axis->out, room;
+    if (!size_mul(out, table.taps, &room))
+        return error_set(err, STATUS_NO_MEMORY, "the resize is too large");
+    bool ok = (table.index = kernel_scratch(args, room, sizeof *table.index, err)) &&
+              (table.weight = kernel_scratch(args, room, sizeof *table.weight, err)) &&
+              (table.outside = kernel_scratch(args, out, sizeof *table.outside, err));
+    for (size_t i = 0; i < out && ok; i++) {
+        double x = source_position(plan, axis, (int64_t)i);
+        table.outside[i] =
+            plan->coordinate == RESIZE_TF_CROP_AND_RESIZE && (x < 0 || x > (double)(axis->in - 1));
+        fill_taps(plan, axis, bounded(x, axis), table.taps, table.index + i * table.taps,
+                  table.weight + i * table.taps);
+    }
+    if (!ok) {
+        table_free(&table);
+        return STATUS_NO_MEMORY;
+    }
+    *ret = table;
+    return STATUS_OK;
+}
+
+/* ---- passes ---- */
+
+/* An array seen as [outer, extent, inner] from the axis of the pass. */
+struct stage {
+    const char *data;
+    void *owned;
+    size_t item; /* bytes of an element */
+    int64_t dims[TENSOR_MAX_RANK];
+    int rank;
+};
+
+static size_t stage_product(const struct stage *stage, int begin, int end)
+{
+    size_t count = 1;
+    for (int i = begin; i < end; i++)
+        count *= (size_t)stage->dims[i];
+    return count;
+}
+
+static void weigh_row(double *dst, const double *src, const size_t *index, const double *weight,
+                      size_t taps, size_t inner)
+{
+    for (size_t i = 0; i < inner; i++)
+        dst[i] = 0;
+    for (size_t k = 0; k < taps; k++) {
+        const double *row = src + index[k] * inner;
+        double w = weight[k];
+        if (w != 0)
+            for (size_t i = 0; i < inner; i++)
+                dst[i] += w * row[i];
+    }
+}
+
+static void pass(const struct stage *from, char *dst, const struct table *table, int axis,
+                 size_t out, bool nearest)
+{
+    size_t outer = stage_product(from, 0, axis), in = (size_t)from->dims[axis];
+    size_t inner = stage_product(from, axis + 1, from->rank), row = inner * from->item;
+    for (size_t o = 0; o < outer; o++) {
+        const char *src = from->data + o * in * row;
+        for (size_t i = 0; i < out; i++, dst += row) {
+            const size_t *index = table->index + i * table->taps;
+            if (nearest)
+                memcpy(dst, src + index[0] * row, row);
+            else
+                weigh_row((double *)dst, (const double *)src, index,
+                          table->weight + i * table->taps, table->taps, inner);
+        }
+    }
+}
+
+/* Runs the pass along one axis; *stage becomes its result. */
+static enum status advance(const struct kernel_args *args, const struct resize_plan *plan,
+                           struct table *table, int axis, struct stage *stage, struct error *err)
+{
+    const struct resize_axis *a = &plan->axis[axis];
+    struct stage next = *stage;
+    struct shape shape = {.rank = stage->rank};
+    size_t count;
+    next.dims[axis] = a->out;
+    memcpy(shape.dims, next.dims, sizeof shape.dims);
+    TRY(shape_check(&shape, DTYPE_F64, &count, NULL, err));
+    if (a->out)
+        TRY(table_fill(args, plan, a, table, err));
+    next.owned = kernel_scratch(args, count, stage->item, err);
+    if (!next.owned)
+        return STATUS_NO_MEMORY;
+    next.data = next.owned;
+    if (count)
+        pass(stage, next.owned, table, axis, (size_t)a->out, plan->mode == RESIZE_NEAREST);
+    free(stage->owned);
+    *stage = next;
+    return STATUS_OK;
+}
+
+/* ---- result ---- */
+
+static void store_result(const struct stage *stage, struct tensor *y, bool nearest)
+{
+    size_t count = shape_count(&y->shape);
+    double values[BLOCK];
+    if (nearest) {
+        copy_bytes(y->data, stage->data, y->bytes);
+        return;
+    }
+    bool rounds = !dtype_is_float(y->dtype);
+    for (size_t i = 0; i < count; i += BLOCK) {
+        size_t n = count - i < BLOCK ? count - i : BLOCK;
+        const double *src = (const double *)stage->data + i;
+        for (size_t k = 0; k < n; k++)
+            values[k] = rounds ? rint(src[k]) : src[k];
+        store_doubles(values, y->dtype, element_at(y->data, y->dtype, i), n);
+    }
+}
+
+/* Positions outside the crop along any axis get the extrapolation value. */
+static void extrapolate(const struct resize_plan *plan, const struct table *tables,
+                        struct tensor *y)
+{
+    size_t at[TENSOR_MAX_RANK] = {0}, count = shape_count(&y->shape);
+    for (size_t i = 0; i < count; i++) {
+        bool outside = false;
+        for (int a = 0; a < plan->rank; a++)
+            outside = outside || (tables[a].outside && tables[a].outside[at[a]]);
+        if (outside)
+            store_floats(&plan->extrapolation, y->dtype, element_at(y->data, y->dtype, i), 1);
+        for (int a = plan->rank - 1; a >= 0 && ++at[a] == (size_t)y->shape.dims[a]; a--)
+            at[a] = 0;
+    }
+}
+
+static enum status run(const struct kernel_args *args, const struct resize_plan *plan,
+                       struct tensor *y, struct error *err)
+{
+    const struct tensor *x = args->in[0];
+    bool nearest = plan->mode == RESIZE_NEAREST;
+    struct table tables[TENSOR_MAX_RANK] = {0};
+    struct operand in = {0};
+    struct stage stage = {.data = x->data, .item = dtype_size(x->dtype), .rank = x->shape.rank};
+    memcpy(stage.dims, x->shape.dims, sizeof stage.dims);
+    enum status status = STATUS_OK;
+    if (!nearest) {
+        status = operand_open(args, x, ARITHMETIC_F64, &in, err);
+        stage.data = in.data;
+        stage.item = sizeof(double);
+    }
+    for (int i = 0; i < plan->rank && status == STATUS_OK; i++)
+        if (plan->axis[i].resized)
+            status = advance(args, plan, &tables[i], i, &stage, err);
+    if (status == STATUS_OK) {
+        store_result(&stage, y, nearest);
+        if (plan->coordinate == RESIZE_TF_CROP_AND_RESIZE)
+            extrapolate(plan, tables, y);
+    }
+    free(stage.owned);
+    operand_close(&in);
+    for (int i = 0; i < plan->rank; i++)
+        table_free(&tables[i]);
+    return status;
+}
+
+KERNEL(kernel_resize)
+{
+    const struct node *node = args->node;
+    const struct tensor *operands[3] = {0}; /* roi, scales, sizes */
+    bool simple = node->op == OP_UPSAMPLE || node->opset < 11;
+    struct resize_plan plan;
+    for (size_t i = 1; i < node->input_count && i < 4; i++)
+        operands[simple ? 1 : i - 1] = args->in[i];
+    TRY(resize_plan_from(node, &args->in[0]->shape, operands[0], operands[1], operands[2], &plan,
+                         err));
+    struct shape out = {.rank = plan.rank};
+    for (int i = 0; i < plan.rank; i++)
+        out.dims[i] = plan.axis[i].out;
+    if (!*args->out[0])
+        TRY(kernel_output(args, 0, args->in[0]->dtype, &out, err));
+    struct tensor *y = *args->out[0];
+    if (!shape_equal(&y->shape, &out)) {
+        char left[SHAPE_TEXT], right[SHAPE_TEXT];
+        return error_set(err, STATUS_SHAPE, "the output is %s, but was planned as %s",
+                         shape_text(&out, left), shape_text(&y->shape, right));
+    }
+    return run(args, &plan, y, err);
+}

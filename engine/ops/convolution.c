@@ -1,0 +1,249 @@
+/* Convolution and pooling: Conv, ConvTranspose, DeformConv, MaxPool, AveragePool, LpPool, the
+ * global pools, MaxUnpool. */
+#include "engine/base/size.h"
+#include "engine/ops/geometry.h"
+#include "engine/ops/operands.h"
+
+static enum status infer_conv(struct node *node, struct error *err)
+{
+    struct conv_shape conv;
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_same_dtype(node, 1, "W", err));
+    TRY(operand_same_dtype(node, 2, "B", err));
+    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
+    TRY(operand_vector(node, 2, "B", (int64_t)conv.out_channels, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
+}
+
+static enum status infer_conv_transpose(struct node *node, struct error *err)
+{
+    struct conv_shape conv;
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_same_dtype(node, 1, "W", err));
+    TRY(operand_same_dtype(node, 2, "B", err));
+    TRY(conv_transpose_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv,
+                                  err));
+    TRY(operand_vector(node, 2, "B", (int64_t)conv.out_channels, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
+}
+
+/* Operand i has shape [N, channels, out …] with the convolution's output extents. */
+static enum status check_field(const struct node *node, size_t i, const char *name,
+                               const struct conv_shape *conv, int64_t channels, struct error *err)
+{
+    const struct value *value = node_input(node, i);
+    if (!value)
+        return STATUS_OK;
+    struct shape wanted = conv->out;
+    wanted.dims[1] = channels;
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    if (shape_equal(&value->shape, &wanted))
+        return STATUS_OK;
+    return error_set(err, STATUS_SHAPE, "%s has shape %s, expected %s", name,
+                     shape_text(&value->shape, left), shape_text(&wanted, right));
+}
+
+static enum status infer_deform_conv(struct node *node, struct error *err)
+{
+    struct conv_shape conv;
+    int64_t groups = node_int(node, "offset_group", 1), taps = groups, coordinates;
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_same_dtype(node, 1, "W", err));
+    TRY(operand_same_dtype(node, 2, "offset", err));
+    TRY(operand_same_dtype(node, 3, "B", err));
+    TRY(operand_same_dtype(node, 4, "mask", err));
+    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
+    if (groups < 1 || (int64_t)conv.in_channels % groups)
+        return error_set(err, STATUS_SHAPE,
+                         "offset_group is %lld, which does not divide %zu input "
+                         "channels",
+                         (long long)groups, conv.in_channels);
+    for (int i = 0; i < conv.window.spatial; i++)
+        if (__builtin_mul_overflow(taps, conv.window.kernel[i], &taps))
+            return error_set(err, STATUS_SHAPE, "offset_group is too large");
+    if (__builtin_mul_overflow(taps, (int64_t)conv.window.spatial, &coordinates))
+        return error_set(err, STATUS_SHAPE, "offset_group is too large");
+    TRY(check_field(node, 2, "offset", &conv, coordinates, err));
+    TRY(operand_vector(node, 3, "B", (int64_t)conv.out_channels, err));
+    TRY(check_field(node, 4, "mask", &conv, taps, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
+}
+
+static enum status infer_pool(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    struct window window;
+    unsigned dtypes = node->op == OP_MAX_POOL ? DTYPES_FLOAT | DTYPES_8BIT : DTYPES_FLOAT;
+    TRY(operand_dtype(node, 0, "X", dtypes, err));
+    TRY(pool_window_init(node, &x->shape, false, &window, err));
+    if (node->op == OP_LP_POOL && node_int(node, "p", 2) < 1)
+        return error_set(err, STATUS_MODEL, "p is %lld, expected at least 1",
+                         (long long)node_int(node, "p", 2));
+    struct shape out = x->shape;
+    for (int i = 0; i < window.spatial; i++)
+        out.dims[2 + i] = window.out[i];
+    if (node->op == OP_MAX_POOL)
+        TRY(infer_output(node, 1, DTYPE_I64, &out, err));
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_global_pool(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "X", 3, TENSOR_MAX_RANK, err));
+    if (node->op == OP_GLOBAL_LP_POOL && node_int(node, "p", 2) < 1)
+        return error_set(err, STATUS_MODEL, "p is %lld, expected at least 1",
+                         (long long)node_int(node, "p", 2));
+    struct shape out = x->shape;
+    for (int i = 2; i < out.rank; i++) {
+        if (out.dims[i] < 1)
+            return error_set(err, STATUS_SHAPE, "spatial dimension %d of the input is empty",
+                             i - 2);
+        out.dims[i] = 1;
+    }
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_max_unpool(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *indices = node->inputs[1];
+    struct shape out;
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT | DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 1, "I", DTYPE_BIT(I64), err));
+    TRY(unpool_shape_init(node, &x->shape, &out, err));
+    if (!shape_equal(&x->shape, &indices->shape))
+        return error_set(err, STATUS_SHAPE, "X %s and I %s must have one shape",
+                         shape_text(&x->shape, left), shape_text(&indices->shape, right));
+    if (node_input(node, 2)) {
+        int64_t wanted[TENSOR_MAX_RANK];
+        size_t count;
+        bool known;
+        TRY(infer_ints(node, 2, wanted, COUNT_OF(wanted), &count, &known, err));
+        if (!known) {
+            infer_unknown(node, 0, x->dtype);
+            return STATUS_OK;
+        }
+        if (count != (size_t)out.rank)
+            return error_set(err, STATUS_SHAPE, "output_shape has %zu numbers, expected %d", count,
+                             out.rank);
+        for (int i = 0; i < out.rank; i++) {
+            if (wanted[i] < out.dims[i] || (i < 2 && wanted[i] != out.dims[i]))
+                return error_set(err, STATUS_SHAPE,
+                                 "output_shape holds %lld at %d, where strides and kernel_shape "
+                                 "give %lld",
+                                 (long long)wanted[i], i, (long long)out.dims[i]);
+            out.dims[i] = wanted[i];
+        }
+    }
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+#define WINDOW_ATTRS                                                                               \
+    {"auto_pad", ATTR_STRING}, {"dilations", ATTR_INTS}, {"kernel_shape", ATTR_INTS},              \
+        {"pads", ATTR_INTS},                                                                       \
+    {                                                                                              \
+        "strides", ATTR_INTS                                                                       \
+    }
+
+static const struct attr_spec conv_attrs[] = {WINDOW_ATTRS, {"group", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec conv_transpose_attrs[] = {WINDOW_ATTRS,
+                                                        {"group", ATTR_INT},
+                                                        {"output_padding", ATTR_INTS},
+                                                        {"output_shape", ATTR_INTS},
+                                                        {NULL, 0}};
+static const struct attr_spec deform_conv_attrs[] = {
+    WINDOW_ATTRS, {"group", ATTR_INT}, {"offset_group", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec max_pool_attrs[] = {
+    WINDOW_ATTRS, {"ceil_mode", ATTR_INT}, {"storage_order", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec average_pool_attrs[] = {
+    WINDOW_ATTRS, {"ceil_mode", ATTR_INT}, {"count_include_pad", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec lp_pool_attrs[] = {
+    WINDOW_ATTRS, {"ceil_mode", ATTR_INT}, {"p", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec global_lp_pool_attrs[] = {{"p", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec max_unpool_attrs[] = {
+    {"kernel_shape", ATTR_INTS}, {"pads", ATTR_INTS}, {"strides", ATTR_INTS}, {NULL, 0}};
+
+static const struct op_info entries[] = {
+    {.op = OP_CONV,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = conv_attrs,
+     .infer = infer_conv},
+    {.op = OP_CONV_TRANSPOSE,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = conv_transpose_attrs,
+     .infer = infer_conv_transpose},
+    {.op = OP_DEFORM_CONV,
+     .since = 19,
+     .min_inputs = 3,
+     .max_inputs = 5,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = deform_conv_attrs,
+     .infer = infer_deform_conv},
+    {.op = OP_MAX_POOL,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 2,
+     .attrs = max_pool_attrs,
+     .infer = infer_pool},
+    {.op = OP_AVERAGE_POOL,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = average_pool_attrs,
+     .infer = infer_pool},
+    {.op = OP_LP_POOL,
+     .since = 2,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = lp_pool_attrs,
+     .infer = infer_pool},
+    {.op = OP_GLOBAL_AVERAGE_POOL,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .infer = infer_global_pool},
+    {.op = OP_GLOBAL_MAX_POOL,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .infer = infer_global_pool},
+    {.op = OP_GLOBAL_LP_POOL,
+     .since = 2,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = global_lp_pool_attrs,
+     .infer = infer_global_pool},
+    {.op = OP_MAX_UNPOOL,
+     .since = 9,
+     .min_inputs = 2,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = max_unpool_attrs,
+     .infer = infer_max_unpool},
+};
+
+const struct op_family ops_convolution = {entries, COUNT_OF(entries)};

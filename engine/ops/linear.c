@@ -1,0 +1,80 @@
+/* Linear algebra: Gemm, MatMul, Einsum. */
+#include "engine/base/size.h"
+#include "engine/ops/geometry.h"
+#include "engine/ops/operands.h"
+
+static enum status infer_gemm(struct node *node, struct error *err)
+{
+    const struct value *a = node->inputs[0], *b = node->inputs[1], *c = node_input(node, 2);
+    struct gemm_shape gemm;
+    TRY(operand_dtype(node, 0, "A", DTYPES_NUMBER, err));
+    TRY(operand_same_dtype(node, 1, "B", err));
+    TRY(operand_same_dtype(node, 2, "C", err));
+    TRY(gemm_shape_init(node, &a->shape, &b->shape, &gemm, err));
+    struct shape out = SHAPE((int64_t)gemm.m, (int64_t)gemm.n), both;
+    if (c) {
+        TRY(infer_broadcast(&out, &c->shape, &both, err));
+        if (!shape_equal(&both, &out)) {
+            char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
+            return error_set(err, STATUS_SHAPE, "C has shape %s, which does not broadcast to %s",
+                             shape_text(&c->shape, text), shape_text(&out, wanted));
+        }
+    }
+    return infer_output(node, 0, a->dtype, &out, err);
+}
+
+static enum status infer_matmul(struct node *node, struct error *err)
+{
+    struct matmul_shape matmul;
+    TRY(operand_dtype(node, 0, "A", DTYPES_NUMBER, err));
+    TRY(operand_same_dtype(node, 1, "B", err));
+    TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[1]->shape, &matmul, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &matmul.out, err);
+}
+
+static enum status infer_einsum(struct node *node, struct error *err)
+{
+    const struct shape *shapes[EINSUM_MAX_OPERANDS];
+    struct einsum_plan plan;
+    TRY(operand_dtype(node, 0, "input 0", DTYPES_NUMBER, err));
+    for (size_t i = 0; i < node->input_count && i < EINSUM_MAX_OPERANDS; i++) {
+        TRY(operand_present(node, i, "an operand", err));
+        TRY(operand_same_dtype(node, i, "an operand", err));
+        shapes[i] = &node->inputs[i]->shape;
+    }
+    TRY(einsum_plan_init(node, shapes, node->input_count, &plan, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &plan.out, err);
+}
+
+static const struct attr_spec gemm_attrs[] = {{"alpha", ATTR_FLOAT},   {"beta", ATTR_FLOAT},
+                                              {"transA", ATTR_INT},    {"transB", ATTR_INT},
+                                              {"broadcast", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec einsum_attrs[] = {{"equation", ATTR_STRING}, {NULL, 0}};
+
+static const struct op_info entries[] = {
+    {.op = OP_GEMM,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = gemm_attrs,
+     .infer = infer_gemm},
+    {.op = OP_MATMUL,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 2,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .infer = infer_matmul},
+    {.op = OP_EINSUM,
+     .since = 12,
+     .min_inputs = 1,
+     .max_inputs = OP_VARIADIC,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = einsum_attrs,
+     .infer = infer_einsum},
+};
+
+const struct op_family ops_linear = {entries, COUNT_OF(entries)};

@@ -1,0 +1,305 @@
+/* Normalisation: BatchNormalization, InstanceNormalization, LayerNormalization,
+ * GroupNormalization, MeanVarianceNormalization, LpNormalization, LRN, Softmax, LogSoftmax,
+ * Hardmax; and the pieces passes make of them: ScaleShift, Silu. */
+#include "engine/base/size.h"
+#include "engine/ops/families.h"
+#include "engine/ops/operands.h"
+
+static enum status check_not_training(const struct node *node, struct error *err)
+{
+    bool training = node->opset >= 14 ? node_int(node, "training_mode", 0) != 0
+                    : node->opset < 7 ? node_int(node, "is_test", 0) == 0
+                                      : false;
+    for (size_t i = 1; i < node->output_count; i++)
+        training = training || node->outputs[i];
+    if (training)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "this is the training form (batch statistics); lensd runs the inference "
+                         "form: export the model in eval mode");
+    return STATUS_OK;
+}
+
+static enum status infer_batch_normalization(struct node *node, struct error *err)
+{
+    static const char *const names[] = {"X", "scale", "B", "mean", "var"};
+    const struct value *x = node->inputs[0];
+    TRY(check_not_training(node, err));
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        TRY(operand_dtype(node, i, names[i], DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
+    /* Before opset 9, spatial = 0 has statistics for every position of [C, D1, D2 …]. */
+    bool spatial = node->opset >= 9 || node_int(node, "spatial", 1) != 0;
+    struct shape wanted = {.rank = spatial ? 1 : x->shape.rank - 1};
+    for (int i = 0; i < wanted.rank; i++)
+        wanted.dims[i] = x->shape.dims[1 + i];
+    for (size_t i = 1; i < COUNT_OF(names); i++) {
+        char text[SHAPE_TEXT], expected[SHAPE_TEXT];
+        if (!shape_equal(&node->inputs[i]->shape, &wanted))
+            return error_set(err, STATUS_SHAPE, "%s has shape %s, expected %s", names[i],
+                             shape_text(&node->inputs[i]->shape, text),
+                             shape_text(&wanted, expected));
+    }
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_instance_normalization(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
+    TRY(operand_same_dtype(node, 1, "scale", err));
+    TRY(operand_same_dtype(node, 2, "B", err));
+    TRY(operand_rank(node, 0, "input", 3, TENSOR_MAX_RANK, err));
+    TRY(operand_vector(node, 1, "scale", x->shape.dims[1], err));
+    TRY(operand_vector(node, 2, "B", x->shape.dims[1], err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+/* Scale and B of LayerNormalization broadcast to X, never the other way. */
+static enum status check_broadcasts_to(const struct node *node, size_t i, const char *name,
+                                       const struct shape *x, struct error *err)
+{
+    const struct value *value = node_input(node, i);
+    struct shape both;
+    if (!value)
+        return STATUS_OK;
+    TRY(infer_broadcast(&value->shape, x, &both, err));
+    if (shape_equal(&both, x))
+        return STATUS_OK;
+    char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    return error_set(err, STATUS_SHAPE, "%s has shape %s, which does not broadcast to %s", name,
+                     shape_text(&value->shape, text), shape_text(x, wanted));
+}
+
+static enum status infer_layer_normalization(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t axis = node_int(node, "axis", -1), stash = node_int(node, "stash_type", DTYPE_F32);
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 1, "Scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 2, "B", DTYPES_FLOAT, err));
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    TRY(check_broadcasts_to(node, 1, "Scale", &x->shape, err));
+    TRY(check_broadcasts_to(node, 2, "B", &x->shape, err));
+    if (stash < 0 || stash > DTYPE_BF16 || !dtype_is_float((enum dtype)stash))
+        return error_set(err, STATUS_MODEL, "stash_type is %lld, expected a floating-point type",
+                         (long long)stash);
+    struct shape statistics = x->shape;
+    for (int i = (int)axis; i < statistics.rank; i++)
+        statistics.dims[i] = 1;
+    TRY(infer_output(node, 1, (enum dtype)stash, &statistics, err));
+    TRY(infer_output(node, 2, (enum dtype)stash, &statistics, err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_group_normalization(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t groups = node_int(node, "num_groups", 0);
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 1, "scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 2, "bias", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
+    if (groups < 1 || x->shape.dims[1] % groups)
+        return error_set(err, STATUS_SHAPE,
+                         "num_groups is %lld, expected a divisor of the %lld "
+                         "channels",
+                         (long long)groups, (long long)x->shape.dims[1]);
+    /* Opset 18 had one scale a group, opset 21 has one a channel. */
+    int64_t length = node->opset < 21 ? groups : x->shape.dims[1];
+    TRY(operand_vector(node, 1, "scale", length, err));
+    TRY(operand_vector(node, 2, "bias", length, err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_mean_variance_normalization(struct node *node, struct error *err)
+{
+    static const int64_t otherwise[] = {0, 2, 3};
+    const struct value *x = node->inputs[0];
+    size_t count;
+    const int64_t *axes = node_ints(node, "axes", &count);
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    if (!axes) {
+        axes = otherwise;
+        count = COUNT_OF(otherwise);
+    }
+    for (size_t i = 0; i < count; i++) {
+        int64_t axis = axes[i];
+        TRY(infer_axis(&axis, x->shape.rank, err));
+    }
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_lp_normalization(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t axis = node_int(node, "axis", -1), p = node_int(node, "p", 2);
+    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    if (p != 1 && p != 2)
+        return error_set(err, STATUS_MODEL, "p is %lld, expected 1 or 2", (long long)p);
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_lrn(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t size = node_int(node, "size", 0);
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
+    if (size < 1)
+        return error_set(err, STATUS_MODEL, "size is %lld, expected at least 1", (long long)size);
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_softmax(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t axis = node_int(node, "axis", node->opset < 13 ? 1 : -1);
+    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_scale_shift(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    TRY(operand_dtype(node, 0, "x", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 1, "scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 2, "shift", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "x", 1, TENSOR_MAX_RANK, err));
+    int64_t channels = x->shape.dims[x->shape.rank - 1];
+    TRY(operand_vector(node, 1, "scale", channels, err));
+    TRY(operand_vector(node, 2, "shift", channels, err));
+    return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+static enum status infer_silu(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "x", DTYPES_FLOAT, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[0]->shape, err);
+}
+
+static const struct attr_spec batch_normalization_attrs[] = {{"epsilon", ATTR_FLOAT},
+                                                             {"momentum", ATTR_FLOAT},
+                                                             {"spatial", ATTR_INT},
+                                                             {"is_test", ATTR_INT},
+                                                             {"training_mode", ATTR_INT},
+                                                             {"consumed_inputs", ATTR_INTS},
+                                                             {NULL, 0}};
+static const struct attr_spec instance_normalization_attrs[] = {
+    {"epsilon", ATTR_FLOAT}, {"consumed_inputs", ATTR_INTS}, {NULL, 0}};
+static const struct attr_spec layer_normalization_attrs[] = {
+    {"axis", ATTR_INT}, {"epsilon", ATTR_FLOAT}, {"stash_type", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec group_normalization_attrs[] = {
+    {"epsilon", ATTR_FLOAT}, {"num_groups", ATTR_INT}, {"stash_type", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec mean_variance_attrs[] = {{"axes", ATTR_INTS}, {NULL, 0}};
+static const struct attr_spec lp_normalization_attrs[] = {
+    {"axis", ATTR_INT}, {"p", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec lrn_attrs[] = {{"alpha", ATTR_FLOAT},
+                                             {"beta", ATTR_FLOAT},
+                                             {"bias", ATTR_FLOAT},
+                                             {"size", ATTR_INT},
+                                             {NULL, 0}};
+static const struct attr_spec axis_attrs[] = {{"axis", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec silu_attrs[] = {{"alpha", ATTR_FLOAT}, {NULL, 0}};
+
+static const struct op_info entries[] = {
+    {.op = OP_BATCH_NORMALIZATION,
+     .since = 1,
+     .min_inputs = 5,
+     .max_inputs = 5,
+     .min_outputs = 1,
+     .max_outputs = 5,
+     .attrs = batch_normalization_attrs,
+     .infer = infer_batch_normalization},
+    {.op = OP_INSTANCE_NORMALIZATION,
+     .since = 1,
+     .min_inputs = 3,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = instance_normalization_attrs,
+     .infer = infer_instance_normalization},
+    {.op = OP_LAYER_NORMALIZATION,
+     .since = 17,
+     .min_inputs = 2,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 3,
+     .attrs = layer_normalization_attrs,
+     .infer = infer_layer_normalization},
+    {.op = OP_GROUP_NORMALIZATION,
+     .since = 18,
+     .min_inputs = 3,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = group_normalization_attrs,
+     .infer = infer_group_normalization},
+    {.op = OP_MEAN_VARIANCE_NORMALIZATION,
+     .since = 9,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = mean_variance_attrs,
+     .infer = infer_mean_variance_normalization},
+    {.op = OP_LP_NORMALIZATION,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = lp_normalization_attrs,
+     .infer = infer_lp_normalization},
+    {.op = OP_LRN,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = lrn_attrs,
+     .infer = infer_lrn},
+    {.op = OP_SOFTMAX,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = axis_attrs,
+     .infer = infer_softmax},
+    {.op = OP_LOG_SOFTMAX,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = axis_attrs,
+     .infer = infer_softmax},
+    {.op = OP_HARDMAX,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = axis_attrs,
+     .infer = infer_softmax},
+    {.op = OP_SCALE_SHIFT,
+     .since = 1,
+     .min_inputs = 3,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .infer = infer_scale_shift},
+    {.op = OP_SILU,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .flags = OP_UNARY,
+     .attrs = silu_attrs,
+     .infer = infer_silu},
+};
+
+const struct op_family ops_norm = {entries, COUNT_OF(entries)};

@@ -1,0 +1,533 @@
+/* Quantisation: ONNX's own operators, and those of com.microsoft that quantised models use.
+ *
+ * A zero point of another 8-bit type than its tensor is accepted (the model zoo's
+ * resnet50-v1-12-qdq has int8 data with uint8 zero points); its value counts. */
+#include "engine/base/size.h"
+#include "engine/ops/geometry.h"
+#include "engine/ops/operands.h"
+
+/* The dtype of a quantised output: its zero point's, or `otherwise`. */
+static enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise)
+{
+    const struct value *value = node_input(node, zero_point);
+    return value ? value->dtype : otherwise;
+}
+
+/* Operands first (one 8-bit tensor), first + 1 (its scale), first + 2 (its zero point), the latter
+ * two one number each. */
+static enum status check_triple(const struct node *node, size_t first, const char *name,
+                                struct error *err)
+{
+    TRY(operand_present(node, first, name, err));
+    TRY(operand_present(node, first + 1, "a scale", err));
+    TRY(operand_dtype(node, first, name, DTYPES_8BIT, err));
+    TRY(operand_dtype(node, first + 1, "a scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, first + 2, "a zero point", DTYPES_8BIT, err));
+    TRY(operand_single(node, first + 1, "a scale", err));
+    return operand_single(node, first + 2, "a zero point", err);
+}
+
+/* Scale and zero point of a quantised output. */
+static enum status check_output_params(const struct node *node, size_t scale, struct error *err)
+{
+    TRY(operand_present(node, scale, "the output's scale", err));
+    TRY(operand_dtype(node, scale, "the output's scale", DTYPES_FLOAT, err));
+    TRY(operand_single(node, scale, "the output's scale", err));
+    TRY(operand_dtype(node, scale + 1, "the output's zero point", DTYPES_8BIT, err));
+    return operand_single(node, scale + 1, "the output's zero point", err);
+}
+
+/* ---- QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear ---- */
+
+static enum status check_scale(const struct node *node, struct error *err)
+{
+    const struct value *scale = node->inputs[1], *zero = node_input(node, 2);
+    struct quant_layout layout;
+    TRY(operand_dtype(node, 1, "the scale", DTYPES_FLOAT, err));
+    TRY(quant_layout_init(node, &node->inputs[0]->shape, &scale->shape, &layout, err));
+    if (!zero || shape_count(&zero->shape) == 1 || shape_equal(&zero->shape, &scale->shape))
+        return STATUS_OK;
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    return error_set(err, STATUS_SHAPE, "the zero point has shape %s but the scale %s",
+                     shape_text(&zero->shape, left), shape_text(&scale->shape, right));
+}
+
+static enum status check_output_dtype(int64_t number, unsigned allowed, struct error *err)
+{
+    if (number > 0 && number <= DTYPE_BF16 && allowed >> number & 1)
+        return STATUS_OK;
+    return error_set(err, STATUS_UNSUPPORTED,
+                     "output_dtype is %lld, which lensd does not have here", (long long)number);
+}
+
+static enum status infer_quantize(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *zero = node_input(node, 2);
+    int64_t wanted = node_int(node, "output_dtype", 0), precision = node_int(node, "precision", 0);
+    TRY(operand_dtype(node, 0, "x", DTYPES_FLOAT | DTYPE_BIT(I32), err));
+    TRY(operand_dtype(node, 2, "y_zero_point", DTYPES_QUANTIZED, err));
+    TRY(check_scale(node, err));
+    if (wanted)
+        TRY(check_output_dtype(wanted, DTYPES_QUANTIZED, err));
+    if (wanted && zero && (enum dtype)wanted != zero->dtype)
+        return error_set(err, STATUS_MODEL, "output_dtype is %s but y_zero_point %s",
+                         dtype_name((enum dtype)wanted), dtype_name(zero->dtype));
+    if (precision)
+        TRY(check_output_dtype(precision, DTYPES_FLOAT, err));
+    enum dtype dtype = zero ? zero->dtype : wanted ? (enum dtype)wanted : DTYPE_U8;
+    return infer_output(node, 0, dtype, &x->shape, err);
+}
+
+static enum status infer_dequantize(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t wanted = node_int(node, "output_dtype", 0);
+    TRY(operand_dtype(node, 0, "x", DTYPES_QUANTIZED | DTYPE_BIT(I32), err));
+    TRY(operand_dtype(node, 2, "x_zero_point", DTYPES_QUANTIZED | DTYPE_BIT(I32), err));
+    TRY(check_scale(node, err));
+    if (wanted)
+        TRY(check_output_dtype(wanted, DTYPES_FLOAT, err));
+    return infer_output(node, 0, wanted ? (enum dtype)wanted : node->inputs[1]->dtype, &x->shape,
+                        err);
+}
+
+static enum status infer_dynamic_quantize(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "x", DTYPE_BIT(F32), err));
+    TRY(infer_output(node, 0, DTYPE_U8, &node->inputs[0]->shape, err));
+    TRY(infer_output(node, 1, DTYPE_F32, &SHAPE_SCALAR, err));
+    return infer_output(node, 2, DTYPE_U8, &SHAPE_SCALAR, err);
+}
+
+/* ---- convolutions and matrix products ---- */
+
+/* One number, or one for each output channel. */
+static enum status check_per_channel(const struct node *node, size_t i, const char *name,
+                                     size_t channels, struct error *err)
+{
+    const struct value *value = node_input(node, i);
+    if (!value || shape_count(&value->shape) == 1)
+        return STATUS_OK;
+    return operand_vector(node, i, name, (int64_t)channels, err);
+}
+
+static enum status infer_qlinear_conv(struct node *node, struct error *err)
+{
+    struct conv_shape conv;
+    TRY(check_triple(node, 0, "x", err));
+    TRY(operand_dtype(node, 3, "w", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 4, "w_scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 5, "w_zero_point", DTYPES_8BIT, err));
+    TRY(check_output_params(node, 6, err));
+    TRY(operand_dtype(node, 8, "B", DTYPE_BIT(I32), err));
+    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[3]->shape, &conv, err));
+    TRY(check_per_channel(node, 4, "w_scale", conv.out_channels, err));
+    TRY(check_per_channel(node, 5, "w_zero_point", conv.out_channels, err));
+    TRY(operand_vector(node, 8, "B", (int64_t)conv.out_channels, err));
+    return infer_output(node, 0, quantized_dtype(node, 7, node->inputs[0]->dtype), &conv.out, err);
+}
+
+static enum status infer_conv_integer(struct node *node, struct error *err)
+{
+    struct conv_shape conv;
+    TRY(operand_dtype(node, 0, "x", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 1, "w", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 2, "x_zero_point", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 3, "w_zero_point", DTYPES_8BIT, err));
+    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
+    TRY(operand_single(node, 2, "x_zero_point", err));
+    TRY(check_per_channel(node, 3, "w_zero_point", conv.out_channels, err));
+    return infer_output(node, 0, DTYPE_I32, &conv.out, err);
+}
+
+static enum status check_matmul_param(const struct node *node, size_t operand, size_t param,
+                                      const char *name, bool rows, struct error *err)
+{
+    const struct value *value = node_input(node, param);
+    struct matmul_param layout;
+    if (!value)
+        return STATUS_OK;
+    return matmul_param_init(&node->inputs[operand]->shape, &value->shape, rows, name, &layout,
+                             err);
+}
+
+static enum status infer_qlinear_matmul(struct node *node, struct error *err)
+{
+    struct matmul_shape matmul;
+    TRY(operand_dtype(node, 0, "a", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 1, "a_scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 2, "a_zero_point", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 3, "b", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 4, "b_scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 5, "b_zero_point", DTYPES_8BIT, err));
+    TRY(check_output_params(node, 6, err));
+    TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[3]->shape, &matmul, err));
+    TRY(check_matmul_param(node, 0, 1, "a_scale", true, err));
+    TRY(check_matmul_param(node, 0, 2, "a_zero_point", true, err));
+    TRY(check_matmul_param(node, 3, 4, "b_scale", false, err));
+    TRY(check_matmul_param(node, 3, 5, "b_zero_point", false, err));
+    return infer_output(node, 0, quantized_dtype(node, 7, node->inputs[0]->dtype), &matmul.out,
+                        err);
+}
+
+static enum status infer_matmul_integer(struct node *node, struct error *err)
+{
+    struct matmul_shape matmul;
+    TRY(operand_dtype(node, 0, "A", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 1, "B", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 2, "a_zero_point", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 3, "b_zero_point", DTYPES_8BIT, err));
+    TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[1]->shape, &matmul, err));
+    TRY(check_matmul_param(node, 0, 2, "a_zero_point", true, err));
+    TRY(check_matmul_param(node, 1, 3, "b_zero_point", false, err));
+    return infer_output(node, 0, DTYPE_I32, &matmul.out, err);
+}
+
+static enum status infer_qgemm(struct node *node, struct error *err)
+{
+    struct gemm_shape gemm;
+    const struct value *c = node_input(node, 6);
+    TRY(check_triple(node, 0, "A", err));
+    TRY(operand_dtype(node, 3, "B", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 4, "b_scale", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 5, "b_zero_point", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 6, "C", DTYPE_BIT(I32), err));
+    TRY(gemm_shape_init(node, &node->inputs[0]->shape, &node->inputs[3]->shape, &gemm, err));
+    TRY(check_per_channel(node, 4, "b_scale", gemm.n, err));
+    TRY(check_per_channel(node, 5, "b_zero_point", gemm.n, err));
+    struct shape out = SHAPE((int64_t)gemm.m, (int64_t)gemm.n), both;
+    if (c) {
+        TRY(infer_broadcast(&out, &c->shape, &both, err));
+        if (!shape_equal(&both, &out))
+            return error_set(err, STATUS_SHAPE, "C does not broadcast to the product's shape");
+    }
+    if (!node_input(node, 7))
+        return infer_output(node, 0, DTYPE_F32, &out, err);
+    TRY(check_output_params(node, 7, err));
+    return infer_output(node, 0, quantized_dtype(node, 8, node->inputs[0]->dtype), &out, err);
+}
+
+/* ---- com.microsoft, elementwise and pools ---- */
+
+static enum status infer_qlinear_binary(struct node *node, struct error *err)
+{
+    struct shape out;
+    TRY(check_triple(node, 0, "A", err));
+    TRY(check_triple(node, 3, "B", err));
+    TRY(check_output_params(node, 6, err));
+    TRY(infer_broadcast(&node->inputs[0]->shape, &node->inputs[3]->shape, &out, err));
+    return infer_output(node, 0, quantized_dtype(node, 7, node->inputs[0]->dtype), &out, err);
+}
+
+static enum status infer_qlinear_unary(struct node *node, struct error *err)
+{
+    TRY(check_triple(node, 0, "X", err));
+    TRY(check_output_params(node, 3, err));
+    return infer_output(node, 0, quantized_dtype(node, 4, node->inputs[0]->dtype),
+                        &node->inputs[0]->shape, err);
+}
+
+static enum status infer_qlinear_softmax(struct node *node, struct error *err)
+{
+    int64_t axis = node_int(node, "axis", -1);
+    TRY(infer_axis(&axis, node->inputs[0]->shape.rank, err));
+    return infer_qlinear_unary(node, err);
+}
+
+static enum status infer_qlinear_where(struct node *node, struct error *err)
+{
+    struct shape out;
+    TRY(operand_dtype(node, 0, "condition", DTYPE_BIT(BOOL), err));
+    TRY(check_triple(node, 1, "X", err));
+    TRY(check_triple(node, 4, "Y", err));
+    TRY(check_output_params(node, 7, err));
+    TRY(infer_broadcast(&node->inputs[1]->shape, &node->inputs[4]->shape, &out, err));
+    TRY(infer_broadcast(&node->inputs[0]->shape, &out, &out, err));
+    return infer_output(node, 0, quantized_dtype(node, 8, node->inputs[1]->dtype), &out, err);
+}
+
+static enum status infer_qlinear_concat(struct node *node, struct error *err)
+{
+    int64_t axis = node_int(node, "axis", INT64_MIN);
+    TRY(check_output_params(node, 0, err));
+    if (node->input_count % 3 != 2)
+        return error_set(err, STATUS_MODEL,
+                         "%zu inputs, expected the output's scale and zero "
+                         "point, then triples",
+                         node->input_count);
+    TRY(check_triple(node, 2, "an operand", err));
+    struct shape out = node->inputs[2]->shape;
+    TRY(infer_axis(&axis, out.rank, err));
+    for (size_t i = 5; i < node->input_count; i += 3) {
+        TRY(check_triple(node, i, "an operand", err));
+        struct shape shape = node->inputs[i]->shape;
+        int64_t extent = shape.rank == out.rank ? shape.dims[axis] : 0, sum;
+        if (shape.rank == out.rank)
+            shape.dims[axis] = out.dims[axis];
+        if (!shape_equal(&shape, &out) || __builtin_add_overflow(out.dims[axis], extent, &sum)) {
+            char left[SHAPE_TEXT], right[SHAPE_TEXT];
+            return error_set(err, STATUS_SHAPE, "shapes %s and %s cannot be joined along axis %lld",
+                             shape_text(&out, left), shape_text(&node->inputs[i]->shape, right),
+                             (long long)axis);
+        }
+        out.dims[axis] = sum;
+    }
+    return infer_output(node, 0, quantized_dtype(node, 1, node->inputs[2]->dtype), &out, err);
+}
+
+static enum status infer_qlinear_average_pool(struct node *node, struct error *err)
+{
+    bool last = node_int(node, "channels_last", 0) != 0;
+    struct window window;
+    TRY(check_triple(node, 0, "X", err));
+    TRY(check_output_params(node, 3, err));
+    TRY(pool_window_init(node, &node->inputs[0]->shape, last, &window, err));
+    struct shape out = node->inputs[0]->shape;
+    for (int i = 0; i < window.spatial; i++)
+        out.dims[(last ? 1 : 2) + i] = window.out[i];
+    return infer_output(node, 0, quantized_dtype(node, 4, node->inputs[0]->dtype), &out, err);
+}
+
+static enum status infer_qlinear_global_average_pool(struct node *node, struct error *err)
+{
+    bool last = node_int(node, "channels_last", 0) != 0;
+    TRY(check_triple(node, 0, "X", err));
+    TRY(check_output_params(node, 3, err));
+    TRY(operand_rank(node, 0, "X", 3, TENSOR_MAX_RANK, err));
+    struct shape out = node->inputs[0]->shape;
+    for (int i = 2; i < out.rank; i++) {
+        int64_t *extent = &out.dims[last ? i - 1 : i];
+        if (*extent < 1)
+            return error_set(err, STATUS_SHAPE, "a spatial dimension of the input is empty");
+        *extent = 1;
+    }
+    return infer_output(node, 0, quantized_dtype(node, 4, node->inputs[0]->dtype), &out, err);
+}
+
+/* ---- com.microsoft, floating point ---- */
+
+static enum status infer_gelu(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[0]->shape, err);
+}
+
+static enum status infer_fused_conv(struct node *node, struct error *err)
+{
+    struct conv_shape conv;
+    struct epilogue epilogue;
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    for (size_t i = 1; i < 4; i++)
+        TRY(operand_same_dtype(node, i, "an operand", err));
+    TRY(fused_activation(node, &epilogue, err));
+    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
+    TRY(operand_vector(node, 2, "B", (int64_t)conv.out_channels, err));
+    const struct value *z = node_input(node, 3);
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    if (z && !shape_equal(&z->shape, &conv.out))
+        return error_set(err, STATUS_SHAPE, "Z has shape %s, expected the output's %s",
+                         shape_text(&z->shape, left), shape_text(&conv.out, right));
+    return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
+}
+
+/* ---- table ---- */
+
+/* min_inputs stops before the first zero point that may be left out; the inference functions check
+ * the operands behind it. */
+
+#define WINDOW_ATTRS                                                                               \
+    {"auto_pad", ATTR_STRING}, {"dilations", ATTR_INTS}, {"kernel_shape", ATTR_INTS},              \
+        {"pads", ATTR_INTS},                                                                       \
+    {                                                                                              \
+        "strides", ATTR_INTS                                                                       \
+    }
+
+static const struct attr_spec quantize_attrs[] = {
+    {"axis", ATTR_INT},         {"saturate", ATTR_INT},  {"block_size", ATTR_INT},
+    {"output_dtype", ATTR_INT}, {"precision", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec dequantize_attrs[] = {
+    {"axis", ATTR_INT}, {"block_size", ATTR_INT}, {"output_dtype", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec conv_attrs[] = {WINDOW_ATTRS, {"group", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec qgemm_attrs[] = {
+    {"alpha", ATTR_FLOAT}, {"transA", ATTR_INT}, {"transB", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec axis_attrs[] = {{"axis", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec leaky_relu_attrs[] = {{"alpha", ATTR_FLOAT}, {NULL, 0}};
+static const struct attr_spec softmax_attrs[] = {
+    {"axis", ATTR_INT}, {"opset", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec pool_attrs[] = {WINDOW_ATTRS,
+                                              {"ceil_mode", ATTR_INT},
+                                              {"channels_last", ATTR_INT},
+                                              {"count_include_pad", ATTR_INT},
+                                              {NULL, 0}};
+static const struct attr_spec channels_last_attrs[] = {{"channels_last", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec fused_conv_attrs[] = {WINDOW_ATTRS,
+                                                    {"group", ATTR_INT},
+                                                    {"activation", ATTR_STRING},
+                                                    {"activation_params", ATTR_FLOATS},
+                                                    {NULL, 0}};
+
+static const struct op_info entries[] = {
+    {.op = OP_QUANTIZE_LINEAR,
+     .since = 10,
+     .min_inputs = 2,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = quantize_attrs,
+     .infer = infer_quantize},
+    {.op = OP_DEQUANTIZE_LINEAR,
+     .since = 10,
+     .min_inputs = 2,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = dequantize_attrs,
+     .infer = infer_dequantize},
+    {.op = OP_MS_QUANTIZE_LINEAR,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = quantize_attrs,
+     .infer = infer_quantize},
+    {.op = OP_MS_DEQUANTIZE_LINEAR,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = dequantize_attrs,
+     .infer = infer_dequantize},
+    {.op = OP_DYNAMIC_QUANTIZE_LINEAR,
+     .since = 11,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 3,
+     .infer = infer_dynamic_quantize},
+    {.op = OP_QLINEAR_CONV,
+     .since = 10,
+     .min_inputs = 8,
+     .max_inputs = 9,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = conv_attrs,
+     .infer = infer_qlinear_conv},
+    {.op = OP_CONV_INTEGER,
+     .since = 10,
+     .min_inputs = 2,
+     .max_inputs = 4,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = conv_attrs,
+     .infer = infer_conv_integer},
+    {.op = OP_QLINEAR_MATMUL,
+     .since = 10,
+     .min_inputs = 8,
+     .max_inputs = 8,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .infer = infer_qlinear_matmul},
+    {.op = OP_MATMUL_INTEGER,
+     .since = 10,
+     .min_inputs = 2,
+     .max_inputs = 4,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .infer = infer_matmul_integer},
+    {.op = OP_QGEMM,
+     .since = 1,
+     .min_inputs = 6,
+     .max_inputs = 9,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = qgemm_attrs,
+     .infer = infer_qgemm},
+    {.op = OP_QLINEAR_ADD,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 8,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .infer = infer_qlinear_binary},
+    {.op = OP_QLINEAR_MUL,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 8,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .infer = infer_qlinear_binary},
+    {.op = OP_QLINEAR_CONCAT,
+     .since = 1,
+     .min_inputs = 5,
+     .max_inputs = OP_VARIADIC,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = axis_attrs,
+     .infer = infer_qlinear_concat},
+    {.op = OP_QLINEAR_SIGMOID,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 5,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .infer = infer_qlinear_unary},
+    {.op = OP_QLINEAR_LEAKY_RELU,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 5,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = leaky_relu_attrs,
+     .infer = infer_qlinear_unary},
+    {.op = OP_QLINEAR_SOFTMAX,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 5,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = softmax_attrs,
+     .infer = infer_qlinear_softmax},
+    {.op = OP_QLINEAR_WHERE,
+     .since = 1,
+     .min_inputs = 8,
+     .max_inputs = 9,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .infer = infer_qlinear_where},
+    {.op = OP_QLINEAR_AVERAGE_POOL,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 5,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = pool_attrs,
+     .infer = infer_qlinear_average_pool},
+    {.op = OP_QLINEAR_GLOBAL_AVERAGE_POOL,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 5,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = channels_last_attrs,
+     .infer = infer_qlinear_global_average_pool},
+    {.op = OP_MS_GELU,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .flags = OP_UNARY,
+     .infer = infer_gelu},
+    {.op = OP_MS_FUSED_CONV,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 4,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = fused_conv_attrs,
+     .infer = infer_fused_conv},
+};
+
+const struct op_family ops_quantize = {entries, COUNT_OF(entries)};

@@ -1,0 +1,236 @@
+/* Resampling and detection: Resize, Upsample, GridSample, AffineGrid, RoiAlign,
+ * NonMaxSuppression. */
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/geometry.h"
+#include "engine/ops/operands.h"
+
+static enum status infer_resize(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    bool simple = node->op == OP_UPSAMPLE || node->opset < 11;
+    bool nearest = !strcmp(node_string(node, "mode", "nearest"), "nearest");
+    struct resize_plan plan;
+    bool known;
+    TRY(operand_dtype(node, 0, "X", nearest ? DTYPES_ANY : DTYPES_NUMBER, err));
+    TRY(operand_dtype(node, simple ? 1 : 2, "scales", DTYPE_BIT(F32), err));
+    if (!simple) {
+        TRY(operand_dtype(node, 1, "roi", DTYPES_FLOAT, err));
+        TRY(operand_dtype(node, 3, "sizes", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
+    }
+    TRY(resize_plan_init(node, &plan, &known, err));
+    if (!known) {
+        infer_unknown(node, 0, x->dtype);
+        return STATUS_OK;
+    }
+    struct shape out = {.rank = plan.rank};
+    for (int i = 0; i < plan.rank; i++)
+        out.dims[i] = plan.axis[i].out;
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+/* A string attribute is one of `words`, which are separated by spaces. */
+static enum status check_word(const struct node *node, const char *name, const char *otherwise,
+                              const char *words, struct error *err)
+{
+    const char *text = node_string(node, name, otherwise);
+    size_t length = strlen(text);
+    for (const char *word = words; *word; word += strcspn(word, " "), word += *word == ' ')
+        if (strcspn(word, " ") == length && !memcmp(word, text, length))
+            return STATUS_OK;
+    return error_set(err, STATUS_MODEL, "%s is '%.40s', expected one of: %s", name, text, words);
+}
+
+static enum status infer_grid_sample(struct node *node, struct error *err)
+{
+    const struct shape *x = &node->inputs[0]->shape, *grid = &node->inputs[1]->shape;
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    TRY(operand_dtype(node, 0, "X", DTYPES_NUMBER, err));
+    TRY(operand_dtype(node, 1, "grid", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "X", 3, 5, err));
+    if (grid->rank != x->rank || grid->dims[0] != x->dims[0] ||
+        grid->dims[grid->rank - 1] != x->rank - 2)
+        return error_set(err, STATUS_SHAPE,
+                         "X %s and grid %s do not agree (need grid [N, out ..., %d])",
+                         shape_text(x, left), shape_text(grid, right), x->rank - 2);
+    TRY(check_word(node, "mode", node->opset < 20 ? "bilinear" : "linear",
+                   node->opset < 20 ? "bilinear bicubic nearest" : "linear cubic nearest", err));
+    TRY(check_word(node, "padding_mode", "zeros", "zeros border reflection", err));
+    for (int i = 2; i < x->rank; i++)
+        if (x->dims[i] < 1)
+            return error_set(err, STATUS_SHAPE, "X has an empty spatial dimension: %s",
+                             shape_text(x, left));
+    struct shape out = *x;
+    for (int i = 2; i < x->rank; i++)
+        out.dims[i] = grid->dims[i - 1];
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+static enum status infer_affine_grid(struct node *node, struct error *err)
+{
+    const struct value *theta = node->inputs[0];
+    int64_t size[TENSOR_MAX_RANK];
+    size_t count;
+    bool known;
+    char text[SHAPE_TEXT];
+    TRY(operand_dtype(node, 0, "theta", DTYPES_FLOAT, err));
+    TRY(operand_rank(node, 0, "theta", 3, 3, err));
+    TRY(infer_ints(node, 1, size, COUNT_OF(size), &count, &known, err));
+    if (!known) {
+        infer_unknown(node, 0, theta->dtype);
+        return STATUS_OK;
+    }
+    int spatial = (int)count - 2;
+    if ((spatial != 2 && spatial != 3) || theta->shape.dims[1] != spatial ||
+        theta->shape.dims[2] != spatial + 1 || theta->shape.dims[0] != size[0])
+        return error_set(err, STATUS_SHAPE,
+                         "theta has shape %s and size has %zu numbers, expected [N, 2, 3] and 4, "
+                         "or [N, 3, 4] and 5",
+                         shape_text(&theta->shape, text), count);
+    struct shape out = {.rank = spatial + 2};
+    out.dims[0] = size[0];
+    for (int i = 0; i < spatial; i++)
+        out.dims[1 + i] = size[2 + i];
+    out.dims[spatial + 1] = spatial;
+    return infer_output(node, 0, theta->dtype, &out, err);
+}
+
+static enum status infer_roi_align(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0], *rois = node->inputs[1];
+    char text[SHAPE_TEXT];
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_same_dtype(node, 1, "rois", err));
+    TRY(operand_dtype(node, 2, "batch_indices", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
+    TRY(operand_rank(node, 0, "X", 4, 4, err));
+    if (rois->shape.rank != 2 || rois->shape.dims[1] != 4)
+        return error_set(err, STATUS_SHAPE, "rois has shape %s, expected [rois, 4]",
+                         shape_text(&rois->shape, text));
+    TRY(operand_vector(node, 2, "batch_indices", rois->shape.dims[0], err));
+    TRY(check_word(node, "mode", "avg", "avg max", err));
+    TRY(check_word(node, "coordinate_transformation_mode", "half_pixel",
+                   "half_pixel output_half_pixel", err));
+    int64_t height = node_int(node, "output_height", 1), width = node_int(node, "output_width", 1);
+    int64_t sampling = node_int(node, "sampling_ratio", 0);
+    if (height < 1 || width < 1 || sampling < 0 || sampling > 1000)
+        return error_set(err, STATUS_SHAPE,
+                         "output_height %lld, output_width %lld or sampling_ratio %lld is out of "
+                         "range",
+                         (long long)height, (long long)width, (long long)sampling);
+    struct shape out = SHAPE(rois->shape.dims[0], x->shape.dims[1], height, width);
+    return infer_output(node, 0, x->dtype, &out, err);
+}
+
+static enum status infer_non_max_suppression(struct node *node, struct error *err)
+{
+    const struct shape *boxes = &node->inputs[0]->shape, *scores = &node->inputs[1]->shape;
+    char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    static const char *const names[] = {"boxes", "scores", "max_output_boxes_per_class",
+                                        "iou_threshold", "score_threshold"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        TRY(operand_dtype(node, i, names[i],
+                          i == 2 ? DTYPE_BIT(I64) | DTYPE_BIT(I32) : DTYPES_FLOAT, err));
+    if (boxes->rank != 3 || scores->rank != 3 || boxes->dims[2] != 4 ||
+        boxes->dims[0] != scores->dims[0] || boxes->dims[1] != scores->dims[2])
+        return error_set(err, STATUS_SHAPE,
+                         "boxes %s and scores %s do not agree (need [batch, boxes, 4] and [batch, "
+                         "classes, boxes])",
+                         shape_text(boxes, left), shape_text(scores, right));
+    for (size_t i = 2; i < COUNT_OF(names); i++) {
+        const struct value *value = node_input(node, i);
+        if (value && shape_count(&value->shape) > 1)
+            TRY(operand_single(node, i, names[i], err));
+    }
+    infer_unknown(node, 0, DTYPE_I64);
+    return STATUS_OK;
+}
+
+static const struct attr_spec resize_attrs[] = {{"mode", ATTR_STRING},
+                                                {"coordinate_transformation_mode", ATTR_STRING},
+                                                {"cubic_coeff_a", ATTR_FLOAT},
+                                                {"exclude_outside", ATTR_INT},
+                                                {"extrapolation_value", ATTR_FLOAT},
+                                                {"nearest_mode", ATTR_STRING},
+                                                {"antialias", ATTR_INT},
+                                                {"axes", ATTR_INTS},
+                                                {"keep_aspect_ratio_policy", ATTR_STRING},
+                                                {NULL, 0}};
+static const struct attr_spec upsample_attrs[] = {
+    {"mode", ATTR_STRING}, {"scales", ATTR_FLOATS}, {NULL, 0}};
+static const struct attr_spec grid_sample_attrs[] = {
+    {"align_corners", ATTR_INT}, {"mode", ATTR_STRING}, {"padding_mode", ATTR_STRING}, {NULL, 0}};
+static const struct attr_spec affine_grid_attrs[] = {{"align_corners", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec roi_align_attrs[] = {{"coordinate_transformation_mode", ATTR_STRING},
+                                                   {"mode", ATTR_STRING},
+                                                   {"output_height", ATTR_INT},
+                                                   {"output_width", ATTR_INT},
+                                                   {"sampling_ratio", ATTR_INT},
+                                                   {"spatial_scale", ATTR_FLOAT},
+                                                   {NULL, 0}};
+static const struct attr_spec non_max_suppression_attrs[] = {{"center_point_box", ATTR_INT},
+                                                             {NULL, 0}};
+
+static const struct op_info entries[] = {
+    {.op = OP_RESIZE,
+     .since = 10,
+     .until = 10,
+     .min_inputs = 2,
+     .max_inputs = 2,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = resize_attrs,
+     .infer = infer_resize},
+    {.op = OP_RESIZE,
+     .since = 11,
+     .min_inputs = 1,
+     .max_inputs = 4,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = resize_attrs,
+     .infer = infer_resize},
+    {.op = OP_UPSAMPLE,
+     .since = 7,
+     .until = 9,
+     .min_inputs = 1,
+     .max_inputs = 2,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = upsample_attrs,
+     .infer = infer_resize},
+    {.op = OP_GRID_SAMPLE,
+     .since = 16,
+     .min_inputs = 2,
+     .max_inputs = 2,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = grid_sample_attrs,
+     .infer = infer_grid_sample},
+    {.op = OP_AFFINE_GRID,
+     .since = 20,
+     .min_inputs = 2,
+     .max_inputs = 2,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = affine_grid_attrs,
+     .infer = infer_affine_grid},
+    {.op = OP_ROI_ALIGN,
+     .since = 10,
+     .min_inputs = 3,
+     .max_inputs = 3,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = roi_align_attrs,
+     .infer = infer_roi_align},
+    {.op = OP_NON_MAX_SUPPRESSION,
+     .since = 10,
+     .min_inputs = 2,
+     .max_inputs = 5,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .flags = OP_DATA_SHAPE,
+     .attrs = non_max_suppression_attrs,
+     .infer = infer_non_max_suppression},
+};
+
+const struct op_family ops_resample = {entries, COUNT_OF(entries)};

@@ -1,0 +1,274 @@
+/* What Resize (opset 10 to 28) and Upsample (7 to 9) do along each axis.
+ *
+ * Easy to get wrong: an empty tensor means "left out" (Resize-11); coordinates use the scale that
+ * was given, not out / in; the extent is floor(in * scale) in float32, as exporters and ONNX's own
+ * inference compute it; align_corners uses the whole output extent (PyTorch, ONNX Runtime);
+ * Resize-10 and Upsample map coordinates asymmetrically. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/geometry.h"
+
+struct choice {
+    const char *text;
+    int value;
+};
+
+static enum status read_choice(const struct node *node, const char *name, const char *otherwise,
+                               const struct choice *choices, size_t count, int *ret,
+                               struct error *err)
+{
+    const char *text = node_string(node, name, otherwise);
+    for (size_t i = 0; i < count; i++) {
+        if (!strcmp(text, choices[i].text)) {
+            *ret = choices[i].value;
+            return STATUS_OK;
+        }
+    }
+    return error_set(err, STATUS_MODEL, "%s is '%.60s', which this operator does not have", name,
+                     text);
+}
+
+static const struct choice modes[] = {
+    {"nearest", RESIZE_NEAREST}, {"linear", RESIZE_LINEAR}, {"cubic", RESIZE_CUBIC}};
+static const struct choice coordinates[] = {
+    {"half_pixel", RESIZE_HALF_PIXEL},
+    {"half_pixel_symmetric", RESIZE_HALF_PIXEL_SYMMETRIC},
+    {"pytorch_half_pixel", RESIZE_PYTORCH_HALF_PIXEL},
+    {"align_corners", RESIZE_ALIGN_CORNERS},
+    {"asymmetric", RESIZE_ASYMMETRIC},
+    {"tf_half_pixel_for_nn", RESIZE_TF_HALF_PIXEL_FOR_NN},
+    {"tf_crop_and_resize", RESIZE_TF_CROP_AND_RESIZE},
+};
+static const struct choice nearests[] = {
+    {"round_prefer_floor", NEAREST_ROUND_PREFER_FLOOR},
+    {"round_prefer_ceil", NEAREST_ROUND_PREFER_CEIL},
+    {"floor", NEAREST_FLOOR},
+    {"ceil", NEAREST_CEIL},
+};
+enum policy { POLICY_STRETCH, POLICY_NOT_LARGER, POLICY_NOT_SMALLER };
+static const struct choice policies[] = {
+    {"stretch", POLICY_STRETCH},
+    {"not_larger", POLICY_NOT_LARGER},
+    {"not_smaller", POLICY_NOT_SMALLER},
+};
+
+/* Upsample and Resize-10 have neither coordinate nor nearest modes. */
+static bool is_simple(const struct node *node)
+{
+    return node->op == OP_UPSAMPLE || node->opset < 11;
+}
+
+static enum status read_modes(const struct node *node, struct resize_plan *plan, struct error *err)
+{
+    int mode = RESIZE_NEAREST, coordinate = RESIZE_ASYMMETRIC, nearest = NEAREST_SIMPLE;
+    TRY(read_choice(node, "mode", "nearest", modes, COUNT_OF(modes), &mode, err));
+    if (!is_simple(node)) {
+        TRY(read_choice(node, "coordinate_transformation_mode", "half_pixel", coordinates,
+                        COUNT_OF(coordinates), &coordinate, err));
+        TRY(read_choice(node, "nearest_mode", "round_prefer_floor", nearests, COUNT_OF(nearests),
+                        &nearest, err));
+    }
+    plan->mode = (enum resize_mode)mode;
+    plan->coordinate = (enum resize_coordinate)coordinate;
+    plan->nearest = (enum resize_nearest)nearest;
+    plan->antialias = node_int(node, "antialias", 0) != 0;
+    plan->exclude_outside = node_int(node, "exclude_outside", 0) != 0;
+    plan->cubic_a = node_float(node, "cubic_coeff_a", -0.75f);
+    plan->extrapolation = node_float(node, "extrapolation_value", 0.0f);
+    if (plan->antialias && plan->mode == RESIZE_NEAREST)
+        return error_set(err, STATUS_MODEL, "antialias does not go with the mode nearest");
+    return STATUS_OK;
+}
+
+/* The axes that scales, sizes and roi talk about. */
+static enum status read_axes(const struct node *node, int rank, int *ret, int *ret_count,
+                             struct error *err)
+{
+    size_t count;
+    const int64_t *axes = node_ints(node, "axes", &count);
+    unsigned seen = 0;
+    if (!axes) {
+        for (int i = 0; i < rank; i++)
+            ret[i] = i;
+        *ret_count = rank;
+        return STATUS_OK;
+    }
+    if (count > (size_t)rank)
+        return error_set(err, STATUS_SHAPE, "axes has %zu entries for a tensor of rank %d", count,
+                         rank);
+    for (size_t i = 0; i < count; i++) {
+        int64_t axis = axes[i];
+        TRY(infer_axis(&axis, rank, err));
+        if (seen >> axis & 1)
+            return error_set(err, STATUS_SHAPE, "axes names axis %lld twice", (long long)axis);
+        seen |= 1u << axis;
+        ret[i] = (int)axis;
+    }
+    *ret_count = (int)count;
+    return STATUS_OK;
+}
+
+static bool is_given(const struct tensor *tensor)
+{
+    return tensor && shape_count(&tensor->shape);
+}
+
+static enum status check_count(const struct tensor *tensor, const char *name, size_t expected,
+                               struct error *err)
+{
+    size_t count = shape_count(&tensor->shape);
+    if (count == expected)
+        return STATUS_OK;
+    return error_set(err, STATUS_SHAPE, "%s has %zu numbers, expected %zu", name, count, expected);
+}
+
+static enum status apply_scale(struct resize_axis *axis, float scale, struct error *err)
+{
+    if (!(scale > 0) || isinf(scale))
+        return error_set(err, STATUS_SHAPE, "a scale is %g, expected a number above 0",
+                         (double)scale);
+    float extent = floorf((float)axis->in * scale);
+    if (extent >= 0x1p62f)
+        return error_set(err, STATUS_SHAPE, "a scale of %g makes the output too large",
+                         (double)scale);
+    axis->out = (int64_t)extent;
+    axis->scale = scale;
+    axis->from_sizes = false;
+    return STATUS_OK;
+}
+
+static enum status apply_size(struct resize_axis *axis, int64_t size, struct error *err)
+{
+    if (size < 0)
+        return error_set(err, STATUS_SHAPE, "a size is %lld, expected no negative number",
+                         (long long)size);
+    if (size > 0 && axis->in == 0)
+        return error_set(err, STATUS_SHAPE, "an empty dimension cannot be resized to %lld",
+                         (long long)size);
+    axis->out = size;
+    axis->scale = axis->in ? (double)size / (double)axis->in : 1;
+    axis->from_sizes = true;
+    return STATUS_OK;
+}
+
+/* keep_aspect_ratio_policy: one scale for all the axes, the smallest or the largest. */
+static enum status keep_aspect(struct resize_plan *plan, enum policy policy, const int *axes,
+                               int count, struct error *err)
+{
+    double scale = 0;
+    for (int i = 0; i < count; i++) {
+        double own = plan->axis[axes[i]].scale;
+        if (!i || (policy == POLICY_NOT_LARGER ? own < scale : own > scale))
+            scale = own;
+    }
+    for (int i = 0; i < count; i++) {
+        struct resize_axis *axis = &plan->axis[axes[i]];
+        double extent = floor(scale * (double)axis->in + 0.5);
+        if (extent >= 0x1p62)
+            return error_set(err, STATUS_SHAPE, "sizes make the output too large");
+        axis->out = (int64_t)extent;
+        axis->scale = scale;
+        axis->from_sizes = false;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_extents(const struct node *node, const struct tensor *scales,
+                                const struct tensor *sizes, const int *axes, int count,
+                                struct resize_plan *plan, struct error *err)
+{
+    size_t listed = 0;
+    const float *attr = node->op == OP_UPSAMPLE ? node_floats(node, "scales", &listed) : NULL;
+    bool sized = is_given(sizes), scaled = is_given(scales) || attr;
+    if (sized == scaled)
+        return error_set(err, STATUS_MODEL, "%s",
+                         sized ? "both scales and sizes are given, expected one of them"
+                               : "neither scales nor sizes is given");
+    if (sized)
+        TRY(check_count(sizes, "sizes", (size_t)count, err));
+    else if (!attr)
+        TRY(check_count(scales, "scales", (size_t)count, err));
+    else if (listed != (size_t)count)
+        return error_set(err, STATUS_SHAPE, "scales has %zu numbers, expected %d", listed, count);
+    for (int i = 0; i < count; i++) {
+        struct resize_axis *axis = &plan->axis[axes[i]];
+        axis->resized = true;
+        if (sized)
+            TRY(apply_size(axis, tensor_int(sizes, (size_t)i), err));
+        else
+            TRY(apply_scale(axis, attr ? attr[i] : (float)tensor_number(scales, (size_t)i), err));
+    }
+    int policy = POLICY_STRETCH;
+    if (sized)
+        TRY(read_choice(node, "keep_aspect_ratio_policy", "stretch", policies, COUNT_OF(policies),
+                        &policy, err));
+    if (policy != POLICY_STRETCH)
+        TRY(keep_aspect(plan, (enum policy)policy, axes, count, err));
+    return STATUS_OK;
+}
+
+static enum status read_roi(const struct tensor *roi, const int *axes, int count,
+                            struct resize_plan *plan, struct error *err)
+{
+    if (!is_given(roi))
+        return error_set(err, STATUS_MODEL, "tf_crop_and_resize needs the input roi");
+    TRY(check_count(roi, "roi", 2 * (size_t)count, err));
+    for (int i = 0; i < count; i++) {
+        struct resize_axis *axis = &plan->axis[axes[i]];
+        axis->start = tensor_number(roi, (size_t)i);
+        axis->end = tensor_number(roi, (size_t)(count + i));
+        if (!(fabs(axis->start) <= 1e9 && fabs(axis->end) <= 1e9))
+            return error_set(err, STATUS_SHAPE,
+                             "roi holds a number that is no position in an image");
+    }
+    return STATUS_OK;
+}
+
+enum status resize_plan_from(const struct node *node, const struct shape *x,
+                             const struct tensor *roi, const struct tensor *scales,
+                             const struct tensor *sizes, struct resize_plan *ret, struct error *err)
+{
+    struct resize_plan plan = {.rank = x->rank};
+    int axes[TENSOR_MAX_RANK], count = 0;
+    TRY(read_modes(node, &plan, err));
+    TRY(read_axes(node, x->rank, axes, &count, err));
+    for (int i = 0; i < x->rank; i++)
+        plan.axis[i] = (struct resize_axis){
+            .in = x->dims[i], .out = x->dims[i], .scale = 1, .from_sizes = true, .end = 1};
+    TRY(read_extents(node, scales, sizes, axes, count, &plan, err));
+    bool crop = plan.coordinate == RESIZE_TF_CROP_AND_RESIZE;
+    if (crop)
+        TRY(read_roi(roi, axes, count, &plan, err));
+    for (int i = 0; i < x->rank; i++) {
+        struct resize_axis *axis = &plan.axis[i];
+        /* exactly: a scale next to 1 still moves the coordinates */
+        bool whole = !crop || (axis->start == 0 && axis->end == 1);
+        if (axis->out == axis->in && axis->scale == 1 && whole)
+            axis->resized = false;
+    }
+    *ret = plan;
+    return STATUS_OK;
+}
+
+enum status resize_plan_init(const struct node *node, struct resize_plan *ret, bool *ret_known,
+                             struct error *err)
+{
+    bool simple = is_simple(node);
+    const struct value *roi = simple ? NULL : node_input(node, 1);
+    const struct value *scales = node_input(node, simple ? 1 : 2);
+    const struct value *sizes = simple ? NULL : node_input(node, 3);
+    bool crop =
+        !strcmp(node_string(node, "coordinate_transformation_mode", ""), "tf_crop_and_resize");
+    /* An operand of no elements is as good as known. */
+    bool known = true;
+    known = known && (!scales || scales->known || !shape_count(&scales->shape));
+    known = known && (!sizes || sizes->known || !shape_count(&sizes->shape));
+    known = known && (!crop || !roi || roi->known);
+    *ret_known = known;
+    if (!known)
+        return STATUS_OK;
+    return resize_plan_from(node, &node->inputs[0]->shape, roi ? roi->known : NULL,
+                            scales ? scales->known : NULL, sizes ? sizes->known : NULL, ret, err);
+}
