@@ -1,6 +1,6 @@
 /* Exported model families against PyTorch's own numbers.
  *
- *     lensd_families FOLDER [--bf16]
+ *     lensd_families FOLDER [--bf16]   ($LENSD_FAMILIES wins over FOLDER)
  *
  * FOLDER holds a folder per family as `./dev families` writes it: model.onnx, input.npy (float32
  * [3, 3, H, W]) and logits.npy (what PyTorch computes in float32). Every family is loaded once and
@@ -72,7 +72,8 @@ static size_t best_of(const float *row, size_t classes)
 }
 
 struct verdict {
-    double worst; /* greatest difference over the greatest logit */
+    double largest; /* greatest logit of all expected rows */
+    double worst;   /* greatest difference, over it */
     size_t top1_wrong;
 };
 
