@@ -123,6 +123,8 @@ static enum status preprocess_from_file(const struct model_place *place, const c
     TRY(model_side_file(place, name, &text, &size, err));
     enum status status = read(text, size, ret, err);
     free(text);
+    if (status == STATUS_OK && preprocess_check(ret, err) != STATUS_OK)
+        status = error_set(err, STATUS_MODEL, "%s", err->message);
     return status == STATUS_OK || status == STATUS_NOT_FOUND ? status
                                                              : error_prefix(err, "%s", name);
 }

@@ -48,11 +48,19 @@ static enum status compare_integers(const struct tensor *actual, const struct te
     return STATUS_OK;
 }
 
-enum status compare_tensors(const struct tensor *actual, const struct tensor *expected, double rtol,
-                            double atol, struct error *err)
+static bool same_dtype(const struct tensor *actual, const struct tensor *expected,
+                       enum dtype declared)
+{
+    return actual->dtype == expected->dtype ||
+           (actual->dtype == declared && dtype_is_float(actual->dtype) &&
+            dtype_is_float(expected->dtype));
+}
+
+enum status compare_tensors(const struct tensor *actual, const struct tensor *expected,
+                            enum dtype declared, double rtol, double atol, struct error *err)
 {
     char a[SHAPE_TEXT], e[SHAPE_TEXT];
-    if (actual->dtype != expected->dtype || !shape_equal(&actual->shape, &expected->shape))
+    if (!same_dtype(actual, expected, declared) || !shape_equal(&actual->shape, &expected->shape))
         return error_set(err, STATUS_SHAPE, "got %s %s, expected %s %s", dtype_name(actual->dtype),
                          shape_text(&actual->shape, a), dtype_name(expected->dtype),
                          shape_text(&expected->shape, e));

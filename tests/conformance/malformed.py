@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Runs a checker over models that lie and compares with what EXPECT.tsv says of each.
+
+    malformed.py CHECKER… -- CORPUS [--no-limits]
+
+CHECKER is a command that takes a file and exits 0 (taken) or 1 to 123 (refused). Every file gets
+10 seconds, 8 MiB of stack and, unless --no-limits (AddressSanitizer reserves terabytes), 8 GiB of
+address space. A signal, a timeout, a refusal without a sentence are failures whatever was expected.
+Exit 77 where the corpus is absent.
+"""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SECONDS = 10
+STACK = 8 << 20
+MEMORY = 8 << 30
+
+
+def scratch_copy(corpus, folder):
+    """The corpus with the links that cannot be stored in it."""
+    copy = os.path.join(folder, "malformed")
+    shutil.copytree(corpus, copy, copy_function=shutil.copyfile)
+    for root, folders, files in os.walk(copy):
+        for name in folders:
+            os.chmod(os.path.join(root, name), 0o755)
+    os.chmod(copy, 0o755)
+    with open(os.path.join(copy, "outside.bin"), "wb") as file:
+        file.write(bytes(64))
+    ext = os.path.join(copy, "ext")
+    for name, target in (("link.bin", "../outside.bin"), ("uplink", "..")):
+        path = os.path.join(ext, name)
+        if os.path.lexists(path):
+            os.remove(path)
+        os.symlink(target, path)
+    source, hard = os.path.join(ext, "hard_src.bin"), os.path.join(ext, "hard.bin")
+    if os.path.exists(source):
+        if os.path.lexists(hard):
+            os.remove(hard)
+        os.link(source, hard)
+    return copy
+
+
+def limit(no_limits):
+    def apply():
+        resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if not no_limits:
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    return apply
+
+
+def judge(expect, code, text):
+    """None when the outcome is allowed, else what is wrong with it."""
+    if code is None:
+        return f"took more than {SECONDS} s"
+    if code < 0 or code > 123:
+        return f"ended by a signal or sanitizer (exit {code})"
+    if code and len(text.strip()) < 20:
+        return "refused without saying why"
+    if expect == "reject" and code == 0:
+        return "taken, but must be refused"
+    if expect == "accept" and code != 0:
+        return f"refused, but must be taken: {text.strip()}"
+    return None
+
+
+def main():
+    arguments = sys.argv[1:]
+    no_limits = "--no-limits" in arguments
+    arguments = [a for a in arguments if a != "--no-limits"]
+    if "--" not in arguments:
+        print(__doc__)
+        return 2
+    split = arguments.index("--")
+    checker, corpus = arguments[:split], arguments[split + 1]
+    if not os.path.isfile(os.path.join(corpus, "EXPECT.tsv")):
+        print(f"skipped: there is no {corpus}/EXPECT.tsv")
+        return 77
+    wrong = right = 0
+    with tempfile.TemporaryDirectory(prefix="lensd_malformed_") as folder:
+        copy = scratch_copy(corpus, folder)
+        with open(os.path.join(copy, "EXPECT.tsv"), encoding="utf-8") as file:
+            rows = [line.rstrip("\n").split("\t") for line in file][1:]
+        for name, expect, *_ in rows:
+            try:
+                done = subprocess.run(checker + [os.path.join(copy, name)], timeout=SECONDS,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                      preexec_fn=limit(no_limits))
+                code, text = done.returncode, done.stdout.decode("utf-8", "replace")
+            except subprocess.TimeoutExpired:
+                code, text = None, ""
+            problem = judge(expect, code, text)
+            if problem:
+                wrong += 1
+                print(f"FAIL {name} ({expect}): {problem}\n{text[-2000:]}")
+            else:
+                right += 1
+    print(f"{right} as expected, {wrong} not")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
