@@ -182,7 +182,8 @@ size_t log_format(bool json, const struct timespec *time, enum log_level level,
 {
     static const char json_cut[] = ",\"cut\":true", text_cut[] = " cut=true";
     /* Room stays free for the mark of a cut and for the end of the line. */
-    struct line out = {.text = line, .size = LOG_LINE_MAX - sizeof json_cut - sizeof "}\n"};
+    struct line out = {.size = LOG_LINE_MAX - sizeof json_cut - sizeof "}\n"};
+    out.text = line;
     put_head(&out, json, time, level, fields[0].text);
     bool cut = false;
     for (const struct log_field *field = fields + 1; field->key; field++) {

@@ -111,8 +111,8 @@ void batcher_give_up(struct batcher *batcher);
 struct batch_slot batcher_reserve(struct batcher *batcher, void *item, int64_t now);
 
 /* The slot is written / will not be written. An abandoned slot of a forming batch is used again. */
-void batcher_commit(struct batcher *batcher, struct batch_slot slot, int64_t now);
-void batcher_abandon(struct batcher *batcher, struct batch_slot slot, int64_t now);
+void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t now);
+void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t now);
 
 /* A lane has nothing to do from now on; it stays so until batcher_take gives it a batch. */
 void batcher_lane_idle(struct batcher *batcher, int64_t now);
@@ -134,8 +134,9 @@ bool batcher_can_take(const struct batcher *batcher, int64_t now);
  * stays idle. The buffer's memory is the lane's until batcher_done. */
 bool batcher_take(struct batcher *batcher, int64_t now, struct batch *ret);
 
-/* The lane needs the buffer's memory no more. (The lane itself is busy until batcher_lane_idle.) */
-void batcher_done(struct batcher *batcher, int buffer);
+/* The lane needs the memory of buffer `index` no more. (The lane itself is busy until
+ * batcher_lane_idle.) */
+void batcher_done(struct batcher *batcher, int index);
 
 /* `images` admitted ones have been answered, one way or the other. */
 void batcher_answered(struct batcher *batcher, size_t images);
