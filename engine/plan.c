@@ -38,7 +38,8 @@ static void find_last_reads(struct planner *p)
 static bool is_view(const struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
-    return info && info->flags & OP_VIEW;
+    /* Dropout with its mask makes a second output that has to be filled. */
+    return info && info->flags & OP_VIEW && !node_output(node, 1);
 }
 
 /* The block of an operand may be taken over when this node is its very last reader, also through

@@ -229,7 +229,8 @@ static enum status run_compiled(struct session *session, struct compiled *c, int
         struct tensor *tensor = c->tensors[i];
         if (c->output_of[i] >= 0) {
             tensor->data = (void *)(uintptr_t)c->static_data[c->output_of[i]];
-            if (session->info.batched && tensor->shape.rank > 0) {
+            /* A batch of one is whole: its first dimension may be anything, also 0. */
+            if (session->info.batched && c->size > 1 && tensor->shape.rank > 0) {
                 size_t each = tensor->bytes / (size_t)tensor->shape.dims[0];
                 tensor->shape.dims[0] = batch;
                 tensor->bytes = each * (size_t)batch;

@@ -240,7 +240,8 @@ static enum status make_step(const struct compile *compile, struct step **ret, s
 static bool is_view(const struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
-    return info && info->flags & OP_VIEW;
+    /* Dropout with its mask makes a second output that has to be filled. */
+    return info && info->flags & OP_VIEW && !node_output(node, 1);
 }
 
 static enum status add_steps(struct program *program, const struct graph *graph, struct error *err)

@@ -1,7 +1,9 @@
 /* lensd_conformance: runs case folders through the reference interpreter and says which agree.
  *
  *     lensd_conformance DIR... [--filter TEXT] [--op OP] [--manifest FILE] [--list]
- *                              [--baseline FILE] [-v]
+ *                              [--baseline FILE] [--session] [-v]
+ *
+ * --session runs them as the server does, through a compiled session, instead.
  *
  * Any folder in ONNX's layout works (cases.h). Prints a line for every case that does not pass,
  * with the reason, and `N passed, N failed, N unsupported` last. Exit 0; 1 when a case named in the
@@ -15,11 +17,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/cpu/interpret.h"
 #include "models/onnx.h"
 #include "tests/conformance/cases.h"
 #include "tests/conformance/compare.h"
 #include "tests/conformance/randfill.h"
+#include "tests/conformance/runner.h"
 
 #define MEMORY_LIMIT ((size_t)8 << 30)
 #define SKIP         77
@@ -29,7 +31,7 @@ static const char *const result_words[RESULTS] = {"pass", "FAIL", "unsupported"}
 
 struct options {
     const char *filter, *op, *manifest, *baseline;
-    bool list, verbose;
+    bool list, verbose, session;
 };
 
 /* Per operator and opset of the models: how their cases ended. */
@@ -103,9 +105,8 @@ static enum status compare_outputs(const struct conformance_case *c, size_t set,
 }
 
 static enum status run_set(const struct conformance_case *c, size_t set, struct graph *graph,
-                           const enum dtype *declared, struct error *err)
+                           const enum dtype *declared, runner_fn run, struct error *err)
 {
-    struct budget budget = {.limit = MEMORY_LIMIT};
     struct tensor **inputs = calloc(graph->input_count + 1, sizeof *inputs);
     struct tensor **outputs = calloc(graph->output_count + 1, sizeof *outputs);
     enum status status =
@@ -113,7 +114,7 @@ static enum status run_set(const struct conformance_case *c, size_t set, struct 
     for (size_t i = 0; status == STATUS_OK && i < graph->input_count; i++)
         status = case_tensor(c, set, "input", i, &inputs[i], err);
     if (status == STATUS_OK)
-        status = interpret(graph, inputs, outputs, &budget, NULL, err);
+        status = run(graph, inputs, outputs, err);
     if (status == STATUS_OK)
         status = compare_outputs(c, set, graph, declared, outputs, err);
     if (inputs)
@@ -123,7 +124,7 @@ static enum status run_set(const struct conformance_case *c, size_t set, struct 
     return status;
 }
 
-static enum status run_case(const struct conformance_case *c, struct error *err)
+static enum status run_case(const struct conformance_case *c, runner_fn run, struct error *err)
 {
     struct onnx_model model;
     const struct onnx_options options = {.memory_limit = MEMORY_LIMIT};
@@ -137,7 +138,7 @@ static enum status run_case(const struct conformance_case *c, struct error *err)
     for (size_t i = 0; declared && i < model.graph->output_count; i++)
         declared[i] = model.graph->outputs[i]->dtype;
     for (size_t set = 0; status == STATUS_OK && set < sets; set++)
-        status = run_set(c, set, model.graph, declared, err);
+        status = run_set(c, set, model.graph, declared, run, err);
     free(declared);
     onnx_model_done(&model);
     return status;
@@ -240,7 +241,7 @@ static enum result judge(const struct conformance_case *c, const struct options 
         fflush(stdout);
     }
     double start = seconds();
-    enum status status = run_case(c, &err);
+    enum status status = run_case(c, options->session ? run_compiled : run_interpreted, &err);
     enum result result = status == STATUS_OK            ? PASSED
                          : status == STATUS_UNSUPPORTED ? UNSUPPORTED
                                                         : FAILED;
@@ -284,9 +285,13 @@ static size_t run_all(const struct case_list *list, const struct options *option
 static bool parse_options(int argc, char **argv, struct options *options)
 {
     static const struct option names[] = {
-        {"filter", required_argument, NULL, 'f'},   {"op", required_argument, NULL, 'o'},
-        {"manifest", required_argument, NULL, 'm'}, {"baseline", required_argument, NULL, 'b'},
-        {"list", no_argument, NULL, 'l'},           {NULL, 0, NULL, 0},
+        {"filter", required_argument, NULL, 'f'},
+        {"op", required_argument, NULL, 'o'},
+        {"manifest", required_argument, NULL, 'm'},
+        {"baseline", required_argument, NULL, 'b'},
+        {"list", no_argument, NULL, 'l'},
+        {"session", no_argument, NULL, 's'},
+        {NULL, 0, NULL, 0},
     };
     for (int option; (option = getopt_long(argc, argv, "v", names, NULL)) != -1;) {
         switch (option) {
@@ -304,6 +309,9 @@ static bool parse_options(int argc, char **argv, struct options *options)
             break;
         case 'l':
             options->list = true;
+            break;
+        case 's':
+            options->session = true;
             break;
         case 'v':
             options->verbose = true;
@@ -332,7 +340,7 @@ int main(int argc, char **argv)
     if (!parse_options(argc, argv, &options)) {
         fprintf(stderr,
                 "usage: lensd_conformance DIR... [--filter TEXT] [--op OP] [--manifest FILE]"
-                " [--list] [--baseline FILE] [-v]\n");
+                " [--list] [--baseline FILE] [--session] [-v]\n");
         return 2;
     }
     if (options.manifest && read_whole(options.manifest, &manifest, &size, &err) != STATUS_OK)
