@@ -26,11 +26,11 @@ struct device_info {
     struct device_id id;
     char name[96];
     bool usable;
-    char reason[256];   /* why it is not usable; empty when it is */
+    char reason[256]; /* why it is not usable; empty when it is */
     uint64_t total_bytes, free_bytes;
-    int threads;        /* CPU: threads lensd may use */
-    int cores;          /* CPU: cores the affinity mask and the cgroup quota leave */
-    char isa[64];       /* CPU: "avx512_core_amx" …; GPU: "sm_90" */
+    int threads;           /* CPU: threads lensd may use */
+    int cores;             /* CPU: cores the affinity mask and the cgroup quota leave */
+    char isa[64];          /* CPU: "avx512_core_amx" …; GPU: "sm_90" */
     bool bf16, fp16, int8; /* precisions the hardware is fast at */
 };
 
@@ -40,9 +40,9 @@ struct device_info {
 size_t device_list(struct device_info *ret, size_t max);
 
 /* Parses what a user wrote: auto | cpu | cuda | cuda:N | mps | a comma list | all.
- * "auto" takes the first usable GPU, else the CPU, and then *ret_fallback says why (a sentence, empty
- * otherwise). An explicit device that is not there, or `mps`, is STATUS_DEVICE with a sentence that
- * says which devices this machine has. ret holds DEVICE_MAX. */
+ * "auto" takes the first usable GPU, else the CPU, and then *ret_fallback says why (a sentence,
+ * empty otherwise). An explicit device that is not there, or `mps`, is STATUS_DEVICE with a
+ * sentence that says which devices this machine has. ret holds DEVICE_MAX. */
 enum status device_parse(const char *text, struct device_id *ret, size_t *ret_count,
                          char *ret_fallback, size_t fallback_size, struct error *err) MUST_USE;
 

@@ -18,17 +18,17 @@ struct graph;
 
 /* One tensor that flows through the graph. */
 struct value {
-    const char *name;     /* unique in its graph; "" only for values made by passes */
-    enum dtype dtype;     /* DTYPE_NONE: not inferred yet */
-    struct shape shape;   /* SHAPE_NONE: not inferred yet, or depends on data */
-    struct tensor *known; /* contents, when they are known before the run: initialiser, folded
-                             constant (one reference is held); while a data-dependent part is
-                             interpreted, the contents of this run. NULL otherwise. */
+    const char *name;      /* unique in its graph; "" only for values made by passes */
+    enum dtype dtype;      /* DTYPE_NONE: not inferred yet */
+    struct shape shape;    /* SHAPE_NONE: not inferred yet, or depends on data */
+    struct tensor *known;  /* contents, when they are known before the run: initialiser, folded
+                              constant (one reference is held); while a data-dependent part is
+                              interpreted, the contents of this run. NULL otherwise. */
     struct node *producer; /* NULL for graph inputs, constants, captures */
     struct value *outer;   /* in the body of If / Loop / Scan: the value of the enclosing graph that
                               this one stands for; NULL otherwise */
     const char *dim_names[TENSOR_MAX_RANK]; /* graph inputs / outputs: symbolic names, or NULL */
-    uint32_t index;        /* position in graph->values */
+    uint32_t index;                         /* position in graph->values */
 };
 
 enum attr_kind {
@@ -62,8 +62,8 @@ struct attr {
 enum activation {
     ACTIVATION_NONE,
     ACTIVATION_RELU,
-    ACTIVATION_LEAKY_RELU,   /* alpha */
-    ACTIVATION_CLIP,         /* [alpha, beta]; ReLU6 is clip 0 … 6 */
+    ACTIVATION_LEAKY_RELU, /* alpha */
+    ACTIVATION_CLIP,       /* [alpha, beta]; ReLU6 is clip 0 … 6 */
     ACTIVATION_SIGMOID,
     ACTIVATION_HARD_SIGMOID, /* max(0, min(1, alpha * x + beta)) */
     ACTIVATION_HARD_SWISH,   /* x * hard_sigmoid(x), alpha 1/6, beta 1/2 */
@@ -83,8 +83,8 @@ struct epilogue {
 
 struct node {
     enum op op;
-    const char *name; /* from the file; made up ("Conv_12") where the file has none */
-    int opset;        /* of the operator's domain */
+    const char *name;      /* from the file; made up ("Conv_12") where the file has none */
+    int opset;             /* of the operator's domain */
     struct value **inputs; /* NULL: optional input left out */
     size_t input_count;
     struct value **outputs; /* NULL: optional output not wanted */
@@ -100,19 +100,20 @@ struct node {
 struct graph {
     struct arena *arena;
     const char *name;
-    const char *producer;   /* "pytorch 2.1.0", "" when the file does not say */
+    const char *producer; /* "pytorch 2.1.0", "" when the file does not say */
     int64_t ir_version;
-    int opset;              /* of ai.onnx */
+    int opset; /* of ai.onnx */
     struct value **values;
     size_t value_count, value_capacity;
-    struct node **nodes;    /* topological order */
+    struct node **nodes; /* topological order */
     size_t node_count, node_capacity;
-    struct value **inputs;  /* real inputs only: never an initialiser */
+    struct value **inputs; /* real inputs only: never an initialiser */
     size_t input_count;
     struct value **outputs;
     size_t output_count;
-    struct budget *budget;  /* what tensors made on behalf of this graph are charged to; may be NULL */
-    struct graph *parent;   /* for bodies of If / Loop / Scan */
+    struct budget
+        *budget; /* what tensors made on behalf of this graph are charged to; may be NULL */
+    struct graph *parent; /* for bodies of If / Loop / Scan */
 };
 
 /* An empty graph with its own arena; NULL when out of memory. graph_free takes NULL, drops the
@@ -158,7 +159,8 @@ struct value *node_input(const struct node *node, size_t i);
 struct value *node_output(const struct node *node, size_t i);
 
 /* Infers dtype and shape of the node's outputs through the operator's table: checks operand counts
- * first, leaves outputs unknown when an input's shape is unknown. Errors name node, op and opset. */
+ * first, leaves outputs unknown when an input's shape is unknown. Errors name node, op and opset.
+ */
 enum status graph_infer_node(struct node *node, struct error *err) MUST_USE;
 
 /* "Conv 'layer1.0.conv1' (opset 13)" for error texts; returns text. */

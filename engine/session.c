@@ -494,6 +494,42 @@ static bool file_fixes_batch(const struct session *session)
            session->base->inputs[options->image_input]->shape.dims[0] >= 1;
 }
 
+/* Multiply-adds of one image, times two; what a backend does besides is small beside it. */
+static double graph_flops(const struct graph *graph)
+{
+    double flops = 0;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        bool conv = node->op == OP_CONV || node->op == OP_QLINEAR_CONV;
+        const struct value *y = node_output(node, 0);
+        const struct value *b = node_input(node, node->op == OP_QLINEAR_CONV ? 3 : 1);
+        if ((!conv && node->op != OP_GEMM && node->op != OP_MATMUL) || !y || !b ||
+            !shape_is_known(&y->shape) || !shape_is_known(&b->shape) || b->shape.rank < 1)
+            continue;
+        const struct shape *w = &b->shape;
+        double columns = conv ? (double)w->dims[0] : (double)y->shape.dims[y->shape.rank - 1];
+        if (columns > 0)
+            flops += 2 * (double)shape_count(&y->shape) * (double)shape_count(w) / columns;
+    }
+    return flops;
+}
+
+/* Splitting a loop over threads costs some ten microseconds each time; a model that one core runs
+ * in a fraction of a millisecond is faster on one, and leaves the others to the decode workers. */
+static enum status choose_threads(struct session *session, struct error *err)
+{
+    static const double small = 16e6;
+    if (session->options.threads > 0)
+        return STATUS_OK;
+    struct compiled probe = {.size = 1};
+    enum status status = specialise(session, &probe, err);
+    session->options.threads =
+        status == STATUS_OK && graph_flops(probe.graph) < small ? 1 : device_cpu_threads();
+    session->info.threads = session->options.threads;
+    graph_free(probe.graph);
+    return status;
+}
+
 /* Compiles 1, 2, 4 … max; a size that the graph does not allow ends the list. */
 static enum status compile_all(struct session *session, struct error *err)
 {
@@ -580,6 +616,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     session->output_count = graph->output_count;
     TRY(feed_channels_last(session, err));
     TRY(optimize_weights(session->base, err));
+    TRY(choose_threads(session, err));
     struct backend_options options = {session->options.device, session->options.precision,
                                       session->options.threads};
     TRY(session->ops->open(&options, &session->backend, err));
@@ -621,8 +658,6 @@ enum status session_create(const struct graph *graph, const struct session_optio
         return no_memory(err);
     session->ops = &backend_cpu;
     session->options = *options;
-    if (session->options.threads < 1)
-        session->options.threads = device_cpu_threads();
     session->info.device = options->device;
     session->info.precision = options->precision;
     session->info.threads = session->options.threads;

@@ -22,7 +22,8 @@ enum image_layout {
 struct session_options {
     struct device_id device;
     enum precision precision;
-    int threads;        /* CPU: threads of the forward pass; 0 = device_cpu_threads() */
+    int threads; /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
+                    so small that splitting it costs more than it gains */
     int max_batch;      /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
     size_t image_input; /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;

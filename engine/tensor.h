@@ -2,7 +2,8 @@
  *
  * A tensor is a reference-counted object. Its bytes are contiguous, row-major, little-endian,
  * 64-byte aligned when lensd allocated them. Tensors are immutable once shared: whoever creates one
- * fills it, then only reads. Reference counts are atomic; everything else is "one thread at a time".
+ * fills it, then only reads. Reference counts are atomic; everything else is "one thread at a
+ * time".
  */
 #pragma once
 
@@ -17,7 +18,8 @@
 #define TENSOR_MAX_RANK 8
 #define TENSOR_ALIGN    64
 
-/* Numbers are ONNX's TensorProto.DataType. X(NAME, number, bytes, ONNX word, Open Inference word) */
+/* Numbers are ONNX's TensorProto.DataType. X(NAME, number, bytes, ONNX word, Open Inference word)
+ */
 #define DTYPE_LIST(X)                                                                              \
     X(F32, 1, 4, "float32", "FP32")                                                                \
     X(U8, 2, 1, "uint8", "UINT8")                                                                  \
@@ -139,8 +141,8 @@ enum status tensor_to(const struct tensor *tensor, struct device_id device, stru
 enum status tensors_same_device(const struct tensor *const *tensors, size_t n,
                                 struct error *err) MUST_USE;
 
-/* Element i of an integer or bool tensor as int64 (uint64 above INT64_MAX saturates), of any numeric
- * tensor as double. For small host tensors (shapes, axes, scalars), not for hot loops. */
+/* Element i of an integer or bool tensor as int64 (uint64 above INT64_MAX saturates), of any
+ * numeric tensor as double. For small host tensors (shapes, axes, scalars), not for hot loops. */
 int64_t tensor_int(const struct tensor *tensor, size_t i);
 double tensor_number(const struct tensor *tensor, size_t i);
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/openmp.h"
 #include "engine/base/size.h"
 #include "server/commands/commands.h"
 
@@ -70,6 +71,7 @@ static int run_command(size_t which, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    openmp_wait_passively(argv);
     /* A client or a pipe that goes away is an error of that write. */
     signal(SIGPIPE, SIG_IGN);
     if (argc < 2) {

@@ -2,6 +2,7 @@
  * scores buffer and the batch that was taken belong to the lane's thread alone. */
 #include "server/schedule/lane.h"
 
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@ struct lane {
     struct scheduler *scheduler;
     bool started;
     pthread_t thread;
+    sem_t warm; /* posted once by the thread */
 
     /* the thread's own */
     const struct tensor **outputs; /* of the last run, session_output_count */
@@ -84,6 +86,7 @@ enum status lane_create(const struct model *model, const struct session_options 
     if (!lane)
         return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
     lane->model = model;
+    sem_init(&lane->warm, 0, 0);
     enum status status = session_create(model->graph, options, &lane->session, err);
     if (status == STATUS_OK)
         status = check_input(lane, err);
@@ -245,10 +248,21 @@ static void run_batch(struct lane *lane, struct batch *batch)
         answer(lane, batch->items[i], batch->count, i, ms, status, &failure);
 }
 
+/* OpenMP makes its threads for each thread that enters a parallel loop: the first pass of this one
+ * pays for them here, not in a client's request. Should it fail, the request will say why. */
+static void warm_up(struct lane *lane)
+{
+    const void *inputs[1] = {lane->single};
+    struct error ignored;
+    (void)!session_run(lane->session, 1, inputs, lane->outputs, &ignored);
+    sem_post(&lane->warm);
+}
+
 static void *lane_main(void *argument)
 {
     struct lane *lane = argument;
     struct batch batch;
+    warm_up(lane);
     while (scheduler_next_batch(lane->scheduler, &batch)) {
         size_t images = (size_t)batch.count;
         drop_unwanted(lane, &batch);
@@ -270,6 +284,9 @@ enum status lane_start(struct lane *lane, struct scheduler *scheduler, struct er
     if (!lane->started)
         return error_set(err, STATUS_NO_MEMORY, "the thread of device %s could not be started",
                          device);
+    while (sem_wait(&lane->warm) != 0) {
+        /* interrupted by a signal: wait on */
+    }
     return STATUS_OK;
 }
 
@@ -279,6 +296,7 @@ void lane_free(struct lane *lane)
         return;
     if (lane->started)
         pthread_join(lane->thread, NULL);
+    sem_destroy(&lane->warm);
     scores_buffer_done(&lane->scores);
     free(lane->single);
     free(lane->outputs);

@@ -69,13 +69,15 @@ static enum status check_options(const struct pipeline_options *options, struct 
     return STATUS_OK;
 }
 
-/* Cores are shared evenly by the lanes on the CPU; GPU lanes need none. */
+/* Several lanes on the CPU share its cores evenly; a lane alone lets the session choose (0). */
 static int threads_per_lane(const struct pipeline_options *options)
 {
     int lanes = 0;
     for (size_t i = 0; i < options->device_count; i++)
         lanes += options->devices[i].kind == DEVICE_CPU;
-    int threads = lanes > 0 ? device_cpu_threads() / lanes : 1;
+    if (lanes < 2)
+        return 0;
+    int threads = device_cpu_threads() / lanes;
     return threads > 1 ? threads : 1;
 }
 
