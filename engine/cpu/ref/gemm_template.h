@@ -126,8 +126,8 @@ static void NAME(gemm_nt)(size_t m, size_t n, size_t k, const void *a, size_t ld
     for (size_t j = 0; j < n; j += 4)
         for (size_t i = 0; i < m; i++)
             NAME(dots)
-            (n - j < 4 ? n - j : 4, k, (const ELEMENT *)a + i * lda, (const ELEMENT *)b + j * ldb,
-             ldb, (ELEMENT *)c + i * ldc + j);
+    (n - j < 4 ? n - j : 4, k, (const ELEMENT *)a + i * lda, (const ELEMENT *)b + j * ldb, ldb,
+     (ELEMENT *)c + i * ldc + j);
 }
 
 #undef ELEMENT

@@ -1,9 +1,9 @@
 /* GridSample and AffineGrid, 2-D and 3-D (GridSample also 1-D).
  *
  * Easy to get wrong: the grid's last dimension counts x first; coordinates outside the borders are
- * clamped or reflected before interpolation, and every tap again by itself (ONNX's reference and
- * ONNX Runtime; PyTorch's bicubic differs beyond the border); nearest rounds half to even. Grids
- * come from data: NaN and infinity count as outside. */
+ * clamped or reflected before interpolation, and every tap again by itself, but a cubic at a border
+ * is clamped tap by tap only (PyTorch and ONNX Runtime; ONNX's reference clamps the coordinate);
+ * nearest rounds half to even. Grids come from data: NaN and infinity count as outside. */
 #include <math.h>
 #include <string.h>
 
@@ -46,6 +46,11 @@ static void sampler_init(const struct node *node, const struct shape *x, struct 
         ret->extent[i] = x->dims[2 + i];
 }
 
+static double clamp(double x, double low, double high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
 /* x mirrored at low and high until it lies between them. */
 static double reflect(double x, double low, double high)
 {
@@ -58,11 +63,6 @@ static double reflect(double x, double low, double high)
     double turns = trunc(distance / range), rest = distance - turns * range;
     bool even = fmod(turns, 2) == 0;
     return (x < low) == even ? low + rest : high - rest;
-}
-
-static double clamp(double x, double low, double high)
-{
-    return x < low ? low : x > high ? high : x;
 }
 
 /* The position of tap i, or -1. */
@@ -96,16 +96,18 @@ static void find_taps(const struct sampler *s, double normalised, int64_t extent
     ret->count = 0;
     if (isnan(x) || (isinf(x) && s->padding == PADDING_REFLECTION))
         x = s->padding == PADDING_ZEROS ? -1e9 : 0;
+    x = clamp(x, -1e9 - n, 1e9 + n);
     if (s->interpolation == INTERPOLATE_NEAREST)
         x = rint(x);
     if (x < low || x > high) {
-        if (s->padding == PADDING_BORDER)
+        /* The border goes on for ever: the taps of a cubic are clamped one by one. */
+        if (s->padding == PADDING_BORDER && s->interpolation != INTERPOLATE_CUBIC)
             x = clamp(x, 0, n - 1);
         else if (s->padding == PADDING_REFLECTION)
             x = reflect(x, low, high);
+        else if (s->padding == PADDING_ZEROS && (x < -4 || x > n + 4))
+            return; /* every tap is zero */
     }
-    if (x < -4 || x > n + 4) /* every tap is zero */
-        return;
     double base = floor(x), weights[MAX_TAPS] = {1};
     int first = 0;
     ret->count = 1;

@@ -34,10 +34,9 @@ struct window window_in_3d(const struct window *window);
  * *first … *end-1; the input position of tap t is at * stride - pad_begin + t * dilation. */
 void window_taps(const struct window *window, int i, int64_t at, int64_t *first, int64_t *end);
 
-/* dst = mean over the window of src; `planes` planes of window->in and window->out extents, float,
- * contiguous. Counts padding in the divisor where asked. */
-void average_pool(const float *src, float *dst, size_t planes, const struct window *window,
-                  bool count_include_pad);
+/* Taps along axis i that lie inside the input or its padding, not beyond (ceil_mode may have the
+ * window stick out). */
+int64_t window_padded_taps(const struct window *window, int i, int64_t at);
 
 /* Softmax along `extent` elements `inner` apart; src and dst may be the same. */
 void softmax_column(const double *src, double *dst, size_t extent);

@@ -196,20 +196,11 @@ KERNEL(kernel_max_pool)
 
 /* ---- means and norms ---- */
 
-/* Taps along axis i that lie inside the input or its padding, not beyond (ceil_mode may have the
- * window stick out). */
-static int64_t padded_taps(const struct window *w, int i, int64_t at)
-{
-    int64_t room = w->in[i] + w->pad_end[i] - (at * w->stride[i] - w->pad_begin[i]);
-    int64_t taps = room <= 0 ? 0 : ceil_div(room, w->dilation[i]);
-    return taps < w->kernel[i] ? taps : w->kernel[i];
-}
-
 static double mean_divisor(const struct walk *walk, bool count_include_pad)
 {
     double divisor = 1;
     for (int i = 0; i < 3; i++)
-        divisor *= count_include_pad ? (double)padded_taps(walk->window, i, walk->at[i])
+        divisor *= count_include_pad ? (double)window_padded_taps(walk->window, i, walk->at[i])
                                      : (double)(walk->taps.end[i] - walk->taps.first[i]);
     return divisor > 0 ? divisor : 1;
 }
@@ -242,20 +233,6 @@ static double root(double x, int64_t p)
 DEFINE_SUM(f32, float)
 DEFINE_SUM(f64, double)
 #undef DEFINE_SUM
-
-void average_pool(const float *src, float *dst, size_t planes, const struct window *window,
-                  bool count_include_pad)
-{
-    struct window w = window_in_3d(window);
-    size_t in = plane_in(&w), out = plane_out(&w);
-    for (size_t n = 0; n < planes; n++) {
-        struct walk walk;
-        walk_start(&walk, &w);
-        for (size_t i = 0; i < out; i++, walk_next(&walk))
-            dst[n * out + i] =
-                (float)(sum_f32(src + n * in, &walk, 0) / mean_divisor(&walk, count_include_pad));
-    }
-}
 
 /* AveragePool (p 0) and LpPool over tensors of any float type. */
 static enum status run_sums(const struct kernel_args *args, const struct window *window,

@@ -19,14 +19,20 @@ void quant_range(enum dtype dtype, int64_t *ret_low, int64_t *ret_high);
  * `dtype`. The operands hold one number each: inference has checked it. */
 struct quant quant_read(const struct kernel_args *args, size_t scale, enum dtype dtype);
 
-/* real / scale, already divided, to the stored number: half to even, saturating; NaN gives the
- * lowest. */
-static inline int64_t quant_round(const struct quant *q, double divided)
+/* real / scale + zero to the stored number: half to even, saturating; NaN gives the lowest. */
+static inline int64_t quant_round_shifted(const struct quant *q, double shifted)
 {
-    double value = rint(divided) + (double)q->zero;
+    double value = rint(shifted);
     if (!(value > (double)q->low))
         return q->low;
     return value < (double)q->high ? (int64_t)value : q->high;
+}
+
+/* The same of real / scale. ONNX rounds before it adds the zero point, which shows at ties when the
+ * zero point is odd. */
+static inline int64_t quant_round(const struct quant *q, double divided)
+{
+    return quant_round_shifted(q, rint(divided) + (double)q->zero);
 }
 
 /* dst[i] = src[i] - zero[i / run] (zero 0 where `zeros` is NULL, zeros[0] for all where run is 0);

@@ -1,6 +1,11 @@
 /* Operators of com.microsoft on 8-bit tensors: elementwise ones, Concat, Where, Softmax, pools.
- * What depends on one stored number alone is a table of 256. Sources: ONNX Runtime's
- * ContribOperators.md. */
+ * What depends on one stored number alone is a table of 256. Source: ONNX Runtime's
+ * ContribOperators.md.
+ *
+ * Easy to get wrong: results that lie halfway between two stored numbers are common here (scales
+ * are round numbers), and ONNX Runtime, which defines these operators, decides them by float32
+ * arithmetic in a certain order, in some operators with the zero point added before rounding. The
+ * same order is kept here. */
 #include <stdlib.h>
 
 #include "engine/cpu/ref/convert.h"
@@ -14,32 +19,64 @@ static int64_t stored_at(const void *data, enum dtype dtype, size_t i)
     return dtype == DTYPE_I8 ? ((const int8_t *)data)[i] : ((const uint8_t *)data)[i];
 }
 
-static double real_of(const struct quant *quant, int64_t stored)
+static float real_of(const struct quant *quant, int64_t stored)
 {
-    return (double)(stored - quant->zero) * quant->scale;
+    return (float)(stored - quant->zero) * (float)quant->scale;
 }
 
 /* ---- binary ---- */
+
+/* What a binary operator computes with, made of the three scales once. */
+struct binary {
+    bool adds;
+    struct quant a, b, c;
+    float a_ratio, b_ratio, fixed; /* Add: c = a * a_ratio + b * b_ratio + fixed */
+    float product_ratio;           /* Mul: c = (a - zero) * (b - zero) * product_ratio + zero */
+};
+
+static void binary_prepare(struct binary *binary)
+{
+    float a = (float)binary->a.scale, b = (float)binary->b.scale, c = (float)binary->c.scale;
+    float a_ratio = a / c, b_ratio = b / c;
+    float zeros = a_ratio * (float)binary->a.zero + b_ratio * (float)binary->b.zero;
+    binary->a_ratio = a_ratio;
+    binary->b_ratio = b_ratio;
+    binary->fixed = (float)binary->c.zero - zeros;
+    binary->product_ratio = a * b / c;
+}
+
+static int64_t binary_value(const struct binary *binary, int64_t a, int64_t b)
+{
+    float value;
+    if (binary->adds) {
+        value = binary->fixed + (float)b * binary->b_ratio;
+        value += (float)a * binary->a_ratio;
+    } else {
+        value = (float)((a - binary->a.zero) * (b - binary->b.zero)) * binary->product_ratio;
+        value += (float)binary->c.zero;
+    }
+    return quant_round_shifted(&binary->c, (double)value);
+}
 
 KERNEL(kernel_qlinear_binary)
 {
     const struct tensor *a = args->in[0], *b = args->in[3];
     struct tensor *c = *args->out[0];
     const struct shape *shapes[] = {&a->shape, &b->shape};
-    struct quant left = quant_read(args, 1, a->dtype), right = quant_read(args, 4, b->dtype);
-    struct quant out = quant_read(args, 6, c->dtype);
-    bool adds = args->node->op == OP_QLINEAR_ADD;
+    struct binary binary = {.adds = args->node->op == OP_QLINEAR_ADD,
+                            .a = quant_read(args, 1, a->dtype),
+                            .b = quant_read(args, 4, b->dtype),
+                            .c = quant_read(args, 6, c->dtype)};
     struct broadcast walk;
     (void)err;
+    binary_prepare(&binary);
     if (!broadcast_start(&walk, &c->shape, shapes, 2))
         return STATUS_OK;
     do {
         for (size_t i = 0; i < walk.row; i++) {
-            double x = real_of(
-                &left, stored_at(a->data, a->dtype, walk.offset[0] + (walk.moves[0] ? i : 0)));
-            double y = real_of(
-                &right, stored_at(b->data, b->dtype, walk.offset[1] + (walk.moves[1] ? i : 0)));
-            int64_t stored = quant_round(&out, (adds ? x + y : x * y) / out.scale);
+            int64_t x = stored_at(a->data, a->dtype, walk.offset[0] + (walk.moves[0] ? i : 0));
+            int64_t y = stored_at(b->data, b->dtype, walk.offset[1] + (walk.moves[1] ? i : 0));
+            int64_t stored = binary_value(&binary, x, y);
             store_integers(&stored, c->dtype, element_at(c->data, c->dtype, walk.done + i), 1);
         }
     } while (broadcast_next(&walk));
@@ -52,16 +89,16 @@ enum function { FUNCTION_NONE, FUNCTION_SIGMOID, FUNCTION_LEAKY_RELU };
 
 /* ret[stored byte] = the byte of function(real) in the output's terms. */
 static void fill_table(const struct quant *in, enum dtype in_dtype, const struct quant *out,
-                       enum function function, double alpha, uint8_t *ret)
+                       enum function function, float alpha, uint8_t *ret)
 {
     for (int byte = 0; byte < 256; byte++) {
         int64_t stored = in_dtype == DTYPE_I8 ? (int8_t)byte : byte;
-        double x = real_of(in, stored);
+        float x = real_of(in, stored);
         if (function == FUNCTION_SIGMOID)
-            x = 1 / (1 + exp(-x));
+            x = (float)(1 / (1 + exp(-(double)x)));
         else if (function == FUNCTION_LEAKY_RELU)
             x = x < 0 ? alpha * x : x;
-        ret[byte] = (uint8_t)quant_round(out, x / out->scale);
+        ret[byte] = (uint8_t)quant_round(out, (double)(x / (float)out->scale));
     }
 }
 
@@ -181,76 +218,94 @@ KERNEL(kernel_qlinear_softmax)
 
 /* ---- pools ---- */
 
-/* Planes of floats less the zero point, [N * C, spatial …], of x in either layout. */
-static void read_planes(const struct tensor *x, int64_t zero, bool channels_last, size_t channels,
-                        size_t plane, float *dst)
+/* Where element i of a tensor of [N, C, plane] or, channels last, [N, plane, C] lies in the former
+ * order. */
+static size_t plane_index(size_t i, bool channels_last, size_t channels, size_t plane)
 {
-    size_t count = shape_count(&x->shape);
-    for (size_t i = 0; i < count; i++) {
-        size_t n = i / (channels * plane), rest = i % (channels * plane);
-        size_t c = channels_last ? rest % channels : rest / plane;
-        size_t at = channels_last ? rest / channels : rest % plane;
-        dst[(n * channels + c) * plane + at] = (float)(stored_at(x->data, x->dtype, i) - zero);
-    }
+    if (!channels_last)
+        return i;
+    size_t rest = i % (channels * plane);
+    return i - rest + rest % channels * plane + rest / channels;
 }
 
-/* Means of the planes, in the input's terms, to the output. */
-static void write_planes(const float *src, double factor, const struct quant *out,
-                         bool channels_last, size_t channels, size_t plane, struct tensor *y)
+/* The mean of the window at output position `at`, summed in float32 in the order of memory; the
+ * window is in 3-D. */
+static float window_mean(const struct window *w, bool count_include_pad, const float *src,
+                         const int64_t *at)
 {
-    size_t count = shape_count(&y->shape);
-    for (size_t i = 0; i < count; i++) {
-        size_t n = i / (channels * plane), rest = i % (channels * plane);
-        size_t c = channels_last ? rest % channels : rest / plane;
-        size_t at = channels_last ? rest / channels : rest % plane;
-        int64_t stored =
-            quant_round(out, (double)src[(n * channels + c) * plane + at] * factor / out->scale);
+    int64_t first[3], end[3], start[3], taps = 1;
+    float sum = 0;
+    for (int i = 0; i < 3; i++) {
+        window_taps(w, i, at[i], &first[i], &end[i]);
+        start[i] = at[i] * w->stride[i] - w->pad_begin[i];
+        taps *= count_include_pad ? window_padded_taps(w, i, at[i]) : end[i] - first[i];
+    }
+    for (int64_t z = first[0]; z < end[0]; z++) {
+        for (int64_t y = first[1]; y < end[1]; y++) {
+            int64_t row =
+                (start[0] + z * w->dilation[0]) * w->in[1] + start[1] + y * w->dilation[1];
+            for (int64_t x = first[2]; x < end[2]; x++)
+                sum += src[row * w->in[2] + start[2] + x * w->dilation[2]];
+        }
+    }
+    return sum / (float)(taps > 0 ? taps : 1);
+}
+
+KERNEL(kernel_qlinear_average_pool)
+{
+    const struct tensor *x = args->in[0];
+    struct tensor *y = *args->out[0];
+    bool last = node_int(args->node, "channels_last", 0) != 0;
+    bool count_include_pad = node_int(args->node, "count_include_pad", 0) != 0;
+    struct quant in = quant_read(args, 1, x->dtype), out = quant_read(args, 3, y->dtype);
+    struct window w;
+    TRY(pool_window_init(args->node, &x->shape, last, &w, err));
+    w = window_in_3d(&w);
+    size_t channels = (size_t)x->shape.dims[last ? x->shape.rank - 1 : 1];
+    size_t in_plane = (size_t)(w.in[0] * w.in[1] * w.in[2]);
+    size_t out_plane = (size_t)(w.out[0] * w.out[1] * w.out[2]);
+    size_t in_count = shape_count(&x->shape), out_count = shape_count(&y->shape);
+    float *src = kernel_scratch(args, in_count, sizeof *src, err);
+    if (!src)
+        return STATUS_NO_MEMORY;
+    for (size_t i = 0; i < in_count; i++)
+        src[plane_index(i, last, channels, in_plane)] =
+            real_of(&in, stored_at(x->data, x->dtype, i));
+    for (size_t i = 0; i < out_count; i++) {
+        size_t p = plane_index(i, last, channels, out_plane);
+        int64_t t = (int64_t)(p % out_plane);
+        int64_t at[3] = {t / w.out[2] / w.out[1], t / w.out[2] % w.out[1], t % w.out[2]};
+        float mean = window_mean(&w, count_include_pad, src + p / out_plane * in_plane, at);
+        float shifted = mean / (float)out.scale + (float)out.zero;
+        int64_t stored = quant_round_shifted(&out, (double)shifted);
         store_integers(&stored, y->dtype, element_at(y->data, y->dtype, i), 1);
     }
+    free(src);
+    return STATUS_OK;
 }
 
-static enum status run_average(const struct kernel_args *args, const struct window *window,
-                               bool count_include_pad, struct error *err)
+KERNEL(kernel_qlinear_global_average_pool)
 {
     const struct tensor *x = args->in[0];
     struct tensor *y = *args->out[0];
     bool last = node_int(args->node, "channels_last", 0) != 0;
     struct quant in = quant_read(args, 1, x->dtype), out = quant_read(args, 3, y->dtype);
+    size_t count = shape_count(&x->shape), planes = shape_count(&y->shape);
+    size_t plane = planes ? count / planes : 1;
     size_t channels = (size_t)x->shape.dims[last ? x->shape.rank - 1 : 1];
-    size_t planes = (size_t)x->shape.dims[0] * channels, in_plane = 1, out_plane = 1;
-    for (int i = 0; i < window->spatial; i++) {
-        in_plane *= (size_t)window->in[i];
-        out_plane *= (size_t)window->out[i];
+    int64_t *sums = kernel_scratch(args, planes, sizeof *sums, err);
+    if (!sums)
+        return STATUS_NO_MEMORY;
+    for (size_t i = 0; i < planes; i++)
+        sums[i] = 0;
+    for (size_t i = 0; i < count; i++)
+        sums[plane_index(i, last, channels, plane) / plane] +=
+            stored_at(x->data, x->dtype, i) - in.zero;
+    float factor = (float)in.scale / ((float)out.scale * (float)plane);
+    for (size_t i = 0; i < planes; i++) {
+        int64_t stored = quant_round(&out, (double)((float)sums[i] * factor));
+        store_integers(&stored, y->dtype, element_at(y->data, y->dtype, i), 1);
     }
-    float *src = kernel_scratch(args, shape_count(&x->shape), sizeof *src, err);
-    float *dst = src ? kernel_scratch(args, shape_count(&y->shape), sizeof *dst, err) : NULL;
-    if (dst && shape_count(&y->shape)) {
-        read_planes(x, in.zero, last, channels, in_plane, src);
-        average_pool(src, dst, planes, window, count_include_pad);
-        write_planes(dst, in.scale, &out, last, channels, out_plane, y);
-    }
-    free(src);
-    free(dst);
-    return dst ? STATUS_OK : STATUS_NO_MEMORY;
-}
-
-KERNEL(kernel_qlinear_average_pool)
-{
-    bool last = node_int(args->node, "channels_last", 0) != 0;
-    struct window window;
-    TRY(pool_window_init(args->node, &args->in[0]->shape, last, &window, err));
-    return run_average(args, &window, node_int(args->node, "count_include_pad", 0) != 0, err);
-}
-
-KERNEL(kernel_qlinear_global_average_pool)
-{
-    const struct shape *x = &args->in[0]->shape;
-    int first = node_int(args->node, "channels_last", 0) ? 1 : 2;
-    /* All spatial dimensions as one. */
-    struct window window = {.spatial = 1, .stride = {1}, .dilation = {1}, .out = {1}};
-    window.in[0] = 1;
-    for (int i = 0; i < x->rank - 2; i++)
-        window.in[0] *= x->dims[first + i];
-    window.kernel[0] = window.in[0];
-    return run_average(args, &window, false, err);
+    free(sums);
+    return STATUS_OK;
 }

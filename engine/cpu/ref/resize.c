@@ -26,10 +26,14 @@ static void table_free(struct table *table)
     *table = (struct table){0};
 }
 
-/* x / scale, by the exact ratio where there is one. */
+/* x / scale, by the exact ratio where there is one. A scale that was given is float32, and so is
+ * the quotient: 6.5 / 2.6 is 2.5 then, as whoever wrote the scale meant it, and not a little more.
+ */
 static double unscale(const struct resize_axis *axis, double x)
 {
-    return axis->from_sizes ? x * (double)axis->in / (double)axis->out : x / axis->scale;
+    if (axis->from_sizes)
+        return x * (double)axis->in / (double)axis->out;
+    return (double)((float)x / (float)axis->scale);
 }
 
 /* Where output position i lies in the input. */

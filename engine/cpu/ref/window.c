@@ -29,3 +29,11 @@ void window_taps(const struct window *window, int i, int64_t at, int64_t *first,
     *first = from;
     *end = to > from ? to : from;
 }
+
+int64_t window_padded_taps(const struct window *window, int i, int64_t at)
+{
+    int64_t start = at * window->stride[i] - window->pad_begin[i];
+    int64_t room = window->in[i] + window->pad_end[i] - start;
+    int64_t taps = room <= 0 ? 0 : ceil_div(room, window->dilation[i]);
+    return taps < window->kernel[i] ? taps : window->kernel[i];
+}
