@@ -128,7 +128,7 @@ enum status resolve_legacy_broadcast(const struct node *node, const struct shape
     int64_t axis = node_int(node, "axis", a->rank - b->rank);
     if (axis < 0)
         axis += a->rank;
-    if (axis < 0 || axis + b->rank > a->rank)
+    if (axis < 0 || axis > a->rank - b->rank)
         return error_set(err, STATUS_SHAPE, "shape %s does not fit into %s at axis %lld",
                          shape_text(b, right), shape_text(a, left), (long long)axis);
     *ret = place(b, axis, a->rank);

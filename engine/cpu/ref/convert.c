@@ -173,7 +173,8 @@ void store_doubles(const double *src, enum dtype dtype, void *dst, size_t n)
         VECTOR_LOOP for (size_t i = 0; i < n; i++) single[i] = (float)src[i];
         break;
     case DTYPE_F64:
-        memcpy(dst, src, n * sizeof *src);
+        if (n)
+            memcpy(dst, src, n * sizeof *src);
         break;
     case DTYPE_F16:
         for (size_t i = 0; i < n; i++)
@@ -196,7 +197,8 @@ void store_floats(const float *src, enum dtype dtype, void *dst, size_t n)
     uint16_t *half = dst;
     switch (dtype) {
     case DTYPE_F32:
-        memcpy(dst, src, n * sizeof *src);
+        if (n)
+            memcpy(dst, src, n * sizeof *src);
         break;
     case DTYPE_F16:
         VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = half_narrow(src[i]);
@@ -257,6 +259,8 @@ static bool is_narrow_float(enum dtype dtype)
 
 void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, size_t n)
 {
+    if (n == 0)
+        return;
     if (from == to && from != DTYPE_BOOL) {
         memcpy(dst, src, n * dtype_size(from));
         return;

@@ -40,15 +40,15 @@ void store_doubles(const double *src, enum dtype dtype, void *dst, size_t n);
 void load_integers(const void *src, enum dtype dtype, int64_t *dst, size_t n);
 void store_integers(const int64_t *src, enum dtype dtype, void *dst, size_t n);
 
-/* Element i of an array of `dtype`. */
+/* Element i of an array of `dtype`; element 0 of one without elements is NULL. */
 static inline const void *element(const void *data, enum dtype dtype, size_t i)
 {
-    return (const char *)data + i * dtype_size(dtype);
+    return i ? (const char *)data + i * dtype_size(dtype) : data;
 }
 
 static inline void *element_at(void *data, enum dtype dtype, size_t i)
 {
-    return (char *)data + i * dtype_size(dtype);
+    return i ? (char *)data + i * dtype_size(dtype) : data;
 }
 
 /* x truncated toward zero and saturated; 0 for NaN. */

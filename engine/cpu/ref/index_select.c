@@ -95,7 +95,7 @@ enum status run_compress(const struct kernel_args *args, struct error *err)
         dtype_size(x->dtype) * (flat ? 1 : resolve_extent(&x->shape, (int)axis + 1, x->shape.rank));
     char *to = (*args->out[0])->data;
     const char *from = x->data;
-    for (size_t o = 0; o < outer && bytes; o++) {
+    for (size_t o = 0; o < outer && x->bytes; o++) {
         for (size_t i = 0; i < length; i++) {
             if (!flags[i])
                 continue;
