@@ -19,7 +19,10 @@ struct interpreter_limits {
 /* Runs `graph` (it writes the graph's value->known, dtype and shape while running: one thread at a
  * time per graph) on inputs[graph->input_count], in the order of graph->inputs; dtypes and ranks
  * are checked against what the graph declares. outputs[graph->output_count] receives one reference
- * each on success, and is untouched on failure. Tensors are charged to `budget` (may be NULL). */
+ * each on success, and is untouched on failure. Tensors are charged to `budget` (may be NULL).
+ * An output may be an input, or a view of one (Identity, Reshape …): whoever wraps memory of its own
+ * as an input copies such outputs before it reuses the memory. What the run wrote into the graph is
+ * taken back when it ends. */
 enum status interpret(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
                       struct budget *budget, const struct interpreter_limits *limits,
                       struct error *err) MUST_USE;
@@ -31,6 +34,6 @@ enum status interpreter_run_body(struct interpreter *interpreter, struct graph *
                                  struct error *err) MUST_USE;
 
 /* Runs one node whose inputs are all known; outputs are returned as interpret() does, NULL where
- * not wanted. For constant folding. */
+ * not wanted. For constant folding; bodies run for at most a million steps. */
 enum status interpret_node(struct node *node, struct budget *budget, struct tensor **outputs,
                            struct error *err) MUST_USE;
