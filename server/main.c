@@ -29,8 +29,8 @@ static void print_usage(FILE *out)
                  "  lensd serve\n"
                  "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"
                  "  lensd predict resnet50/ cat.jpg\n\n"
-                 "lensd COMMAND --help lists a command's options; lensd --version prints the "
-                 "version.\n");
+                 "lensd COMMAND --help lists the options of a command.\n"
+                 "lensd --version prints the version.\n");
 }
 
 static int unknown_command(const char *word)

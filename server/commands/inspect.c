@@ -200,16 +200,17 @@ static void print_operators(const struct inspect_answer *answer)
     printf("\noperators\n");
     for (size_t i = 0; i < answer->operator_count; i++) {
         const struct inspect_operator *op = &answer->operators[i];
-        printf("%8zu  %s%s%s%s  (opset %d)%s\n", op->count, op->domain, op->domain[0] ? "." : "",
-               op->name, "", op->opset, op->supported ? "" : "  NOT SUPPORTED");
+        printf("%8zu  %s%s%s  (opset %d)%s\n", op->count, op->domain, op->domain[0] ? "." : "",
+               op->name, op->opset, op->supported ? "" : "  NOT SUPPORTED");
     }
 }
 
 static void print_answer(const struct inspect_answer *answer)
 {
     char size[SIZE_TEXT];
-    printf("%s  (%s)\n\n", answer->name, answer->file);
+    printf("%s  (%s)\n", answer->name, answer->file);
     if (answer->opset) {
+        printf("\n");
         printf("%-12s%s\n", "file", size_text(answer->file_bytes, size));
         printf("%-12s%d%s%s\n", "opset", answer->opset,
                answer->producer && answer->producer[0] ? ", made by " : "",

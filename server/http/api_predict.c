@@ -146,6 +146,11 @@ static enum status read_multipart(const struct exchange *x, struct work *work, s
                         &work->multipart, err));
     for (size_t i = 0; i < work->multipart.count; i++) {
         const struct multipart_part *part = &work->multipart.parts[i];
+        if (is_parameter(part) && !part->name[0])
+            return error_set(err, STATUS_INVALID,
+                             "a part of the form has no name and is no image; send images as "
+                             "files: curl -F image=@photo.jpg %s/predict",
+                             x->server->url);
         if (is_parameter(part))
             TRY(set_parameter(work, part->name, (const char *)part->data, part->size, err));
         else

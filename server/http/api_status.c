@@ -68,6 +68,11 @@ void devices_handle(struct exchange *x)
 void metrics_handle(struct exchange *x)
 {
     size_t size = 0;
-    char *text = metrics_text(x->server->options.metrics, &size);
+    struct metrics *metrics = x->server->options.metrics;
+    /* Looked at only here: no need to keep it up to date with every byte. */
+    metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_http_upload_bytes",
+                           "Memory that bodies of requests take now.", "", NULL, 0),
+               (double)atomic_load(&x->server->uploads.used));
+    char *text = metrics_text(metrics, &size);
     respond_text(x, 200, TYPE_METRICS, text, size);
 }

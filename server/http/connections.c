@@ -149,6 +149,15 @@ bool connection_is_gone(struct connections *connections, struct connection *conn
     return gone;
 }
 
+/* libmicrohttpd also waits for edges, and an end that comes together with the last bytes is one
+ * that it does not see: it would hold half a request until the idle timeout. Ending our reading
+ * side, which can lose nothing any more, makes another edge; what has arrived can still be read. */
+static void show_end_locked(struct connection *connection)
+{
+    if (connection->gone && connection->phase != CONNECTION_WORKING)
+        (void)shutdown(connection->fd, SHUT_RD);
+}
+
 static void handle_event(struct connections *connections, uint64_t data)
 {
     size_t fd = (uint32_t)data;
@@ -220,6 +229,7 @@ static void check_times(struct connections *connections)
     int64_t now = clock_now();
     pthread_mutex_lock(&connections->lock);
     for (struct connection *c = connections->head; c; c = c->next) {
+        show_end_locked(c);
         switch (c->phase) {
         case CONNECTION_WAITING:
             check_header_locked(connections, c, now);

@@ -1,7 +1,7 @@
 /* libmicrohttpd's callbacks, and what they mean for an exchange:
  *
  *     on_uri         the request line            EXCHANGE_NEW
- *     on_request     headers are there           checks; → EXCHANGE_BODY, or refused
+ *     on_request     headers are there           admit.c; → EXCHANGE_BODY, or refused
  *       … again      pieces of the body          collected, or dropped when the answer is known
  *       … again      the end                     the route's handler: answers, or waits
  *       … again      after exchange_resume()     the handler's finish(): answers
@@ -13,7 +13,6 @@
  *   - the client waits for "100 Continue": at once, no body is coming;
  *   - a short body: it is read and dropped, then the answer is given and the connection kept;
  *   - a long one, or one that turns out too long: connection_refuse(). */
-#include <ctype.h>
 #include <math.h>
 #include <microhttpd.h>
 #include <poll.h>
@@ -28,24 +27,19 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "server/http/admit.h"
 #include "server/http/connections.h"
 #include "server/http/exchange.h"
 #include "server/http/listen.h"
 #include "server/http/respond.h"
 #include "server/observe/log.h"
 
-#define TARGET_MAX 8192
-#define SWALLOW_MAX                                                                                \
-    ((uint64_t)1 << 20)        /* a body this short is read to the end to keep the                 \
-                                  connection */
 #define POOL_BYTES (64 * 1024) /* of a connection; half of it is the read buffer */
 #define QUIET_MS   200         /* without a request, before a drain believes it */
 
 struct http_daemon {
     struct MHD_Daemon *mhd;
     int listen_fd;
-    _Atomic uint64_t next_id;
-    uint64_t id_seed;
     struct metric *bytes_in, *seconds;
     struct metric *by_status[600]; /* lensd_http_requests_total, made when first needed */
 };
@@ -159,7 +153,8 @@ static void *on_uri(void *context, const char *uri, struct MHD_Connection *handl
     x->started = clock_now();
     x->target_size = uri ? strlen(uri) : 0;
     /* Beyond the limit the beginning is kept, for the log. */
-    x->target = strndup(uri ? uri : "", x->target_size > TARGET_MAX ? 256 : x->target_size);
+    x->target =
+        strndup(uri ? uri : "", x->target_size > EXCHANGE_TARGET_MAX ? 256 : x->target_size);
     x->path = x->target;
     if (!x->target) {
         exchange_free(x);
@@ -174,140 +169,35 @@ static const char *header(struct MHD_Connection *handle, const char *name)
     return MHD_lookup_connection_value(handle, MHD_HEADER_KIND, name);
 }
 
-/* A client's own id is kept when it is short and plain; otherwise one is made. */
-static void take_request_id(struct exchange *x)
-{
-    const char *given = header(x->handle, "X-Request-Id");
-    size_t length = given ? strlen(given) : 0;
-    bool plain = length > 0 && length <= REQUEST_ID_MAX;
-    for (size_t i = 0; plain && i < length; i++)
-        plain = isalnum((unsigned char)given[i]) || strchr("-_.:/+=@", given[i]);
-    if (plain) {
-        memcpy(x->request_id, given, length + 1);
-        return;
-    }
-    /* splitmix64 over a counter: unique in this process, unlikely to meet one of another. */
-    struct http_daemon *daemon = x->server->daemon;
-    uint64_t z = daemon->id_seed + atomic_fetch_add(&daemon->next_id, 1) * 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    snprintf(x->request_id, sizeof x->request_id, "%016llx", (unsigned long long)(z ^ (z >> 31)));
-}
-
-/* ---- checks of the headers ---- */
-
-struct framing {
-    int lengths, encodings;
-    const char *length, *encoding;
-};
-
 static enum MHD_Result note_framing(void *context, enum MHD_ValueKind kind, const char *name,
                                     const char *value)
 {
     (void)kind;
-    struct framing *framing = context;
+    struct request_head *head = context;
     if (!strcasecmp(name, "Content-Length")) {
-        framing->lengths++;
-        framing->length = value;
+        head->lengths++;
+        head->length = value;
     } else if (!strcasecmp(name, "Transfer-Encoding")) {
-        framing->encodings++;
-        framing->encoding = value;
+        head->encodings++;
+        head->encoding = value;
     }
     return MHD_YES;
 }
 
-/* How the body is framed must be beyond doubt (RFC 9112, section 6.3): two readings of one request
- * are how requests are smuggled past a proxy. */
-static void check_framing(struct exchange *x)
-{
-    struct framing framing = {0};
-    MHD_get_connection_values(x->handle, MHD_HEADER_KIND, note_framing, &framing);
-    if (framing.lengths > 1 || framing.encodings > 1 || (framing.lengths && framing.encodings)) {
-        respond_refusal(x, 400, "invalid_request",
-                        "the request has more than one Content-Length or Transfer-Encoding header; "
-                        "send exactly one of them");
-    } else if (framing.encoding && strcasecmp(framing.encoding, "chunked") != 0) {
-        respond_refusal(x, 501, "not_implemented",
-                        "Transfer-Encoding '%.40s' is not implemented; use chunked or none",
-                        framing.encoding);
-    } else {
-        x->chunked = framing.encoding != NULL;
-        x->expected = framing.length ? strtoull(framing.length, NULL, 10) : 0;
-        return;
-    }
-    /* Where the body ends is unknown: nothing behind it can be read as a request. */
-    x->chunked = true;
-}
-
-static void check_target(struct exchange *x)
-{
-    struct error err;
-    if (x->target_size > TARGET_MAX) {
-        respond_refusal(x, 414, "uri_too_long", "the address has %zu bytes; the limit is %d",
-                        x->target_size, TARGET_MAX);
-        return;
-    }
-    char *query = strchr(x->target, '?');
-    if (query)
-        *query++ = '\0';
-    if (url_decode(x->target, &err) != STATUS_OK ||
-        query_parse(query, &x->query, &err) != STATUS_OK)
-        respond_error(x, &err);
-}
-
-static void check_headers(struct exchange *x, const char *version)
+static struct request_head read_head(struct MHD_Connection *handle, const char *method,
+                                     const char *version)
 {
     const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(x->handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
-    const char *expect = header(x->handle, "Expect");
-    if (info && info->header_size > x->server->options.max_header)
-        respond_refusal(x, 431, "header_too_large",
-                        "the request line and headers have %zu bytes; the limit is %zu "
-                        "(--max-header)",
-                        info->header_size, x->server->options.max_header);
-    else if (!strcmp(version, "HTTP/1.1") && !x->host)
-        respond_refusal(x, 400, "invalid_request", "an HTTP/1.1 request needs a Host header");
-    else if (expect && strcasecmp(expect, "100-continue") != 0)
-        respond_refusal(x, 417, "expectation_failed",
-                        "Expect: %.40s is not known; only 100-continue is", expect);
-}
-
-static void check_route(struct exchange *x)
-{
-    unsigned method = route_method(x->method);
-    x->route = route_find(x->path);
-    if (!x->route) {
-        respond_refusal(x, 404, "not_found",
-                        "there is no %.100s here; GET / says what there is, POST /predict takes "
-                        "images",
-                        x->path);
-        return;
-    }
-    if (!(x->route->methods & method)) {
-        char allow[32];
-        respond_refusal(x, 405, "method_not_allowed", "%s does not take %.20s; it takes %s",
-                        x->route->path, x->method,
-                        route_allow(x->route->methods, allow, sizeof allow));
-        x->answer.allow = x->route->methods;
-    }
-}
-
-static void check_body(struct exchange *x)
-{
-    size_t limit = x->server->options.max_body;
-    struct error err;
-    if (!x->route->takes_body) {
-        x->swallow = true;
-        limit = SWALLOW_MAX;
-    }
-    if (!x->chunked && x->expected > limit)
-        respond_refusal(x, 413, "too_large", "the body has %llu bytes; the limit is %zu%s",
-                        (unsigned long long)x->expected, limit,
-                        x->route->takes_body ? " (--max-body)" : "");
-    else if (x->route->admit && x->route->admit(x, &err) != STATUS_OK)
-        respond_error(x, &err);
-    else
-        upload_init(&x->body, &x->server->uploads, limit, x->chunked ? 0 : (size_t)x->expected);
+        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    struct request_head head = {.method = method,
+                                .version = version,
+                                .size = info ? info->header_size : 0,
+                                .host = header(handle, "Host"),
+                                .content_type = header(handle, "Content-Type"),
+                                .expect = header(handle, "Expect"),
+                                .request_id = header(handle, "X-Request-Id")};
+    MHD_get_connection_values(handle, MHD_HEADER_KIND, note_framing, &head);
+    return head;
 }
 
 /* ---- answers ---- */
@@ -362,33 +252,20 @@ static void refuse_now(struct exchange *x)
 
 static enum MHD_Result begin(struct exchange *x, const char *method, const char *version)
 {
-    snprintf(x->method, sizeof x->method, "%s", method);
-    x->host = header(x->handle, "Host");
-    x->content_type = header(x->handle, "Content-Type");
-    x->head = !strcmp(method, "HEAD");
-    take_request_id(x);
+    struct request_head head = read_head(x->handle, method, version);
     if (!connection_enter(x->server->connections, x->connection, CONNECTION_BODY))
         return MHD_NO;
     x->state = EXCHANGE_BODY;
-    check_framing(x);
-    if (!x->answer.status)
-        check_target(x);
-    if (!x->answer.status)
-        check_headers(x, version);
-    if (!x->answer.status)
-        check_route(x);
-    if (!x->answer.status)
-        check_body(x);
-    if (!x->answer.status)
+    switch (exchange_admit(x, &head)) {
+    case ADMIT_READ:
         return MHD_YES;
-    x->swallow = true;
-    if (!x->chunked && x->expected == 0)
-        return MHD_YES;
-    if (header(x->handle, "Expect"))
+    case ADMIT_ANSWER_NOW:
         return queue_answer(x);
-    if (x->chunked || x->expected > SWALLOW_MAX)
+    case ADMIT_REFUSE:
         refuse_now(x);
-    return MHD_YES;
+        return MHD_YES;
+    }
+    return MHD_NO;
 }
 
 static void take_body(struct exchange *x, const char *bytes, size_t size)
@@ -398,7 +275,7 @@ static void take_body(struct exchange *x, const char *bytes, size_t size)
     if (x->state == EXCHANGE_REFUSED)
         return;
     if (x->swallow) {
-        if (x->bytes_in <= SWALLOW_MAX)
+        if (x->bytes_in <= EXCHANGE_SWALLOW_MAX)
             return;
         if (!x->answer.status)
             respond_refusal(x, 413, "too_large", "%s takes no body", x->route->path);
@@ -410,7 +287,7 @@ static void take_body(struct exchange *x, const char *bytes, size_t size)
     respond_error(x, &err);
     upload_done(&x->body);
     x->swallow = true;
-    if (x->chunked || x->expected > SWALLOW_MAX)
+    if (x->chunked || x->expected > EXCHANGE_SWALLOW_MAX)
         refuse_now(x);
 }
 
@@ -563,8 +440,6 @@ static struct http_daemon *daemon_create(const struct http_options *options)
     if (!daemon)
         return NULL;
     daemon->listen_fd = -1;
-    if (getrandom(&daemon->id_seed, sizeof daemon->id_seed, 0) != sizeof daemon->id_seed)
-        daemon->id_seed = (uint64_t)clock_now();
     daemon->bytes_in = metrics_get(options->metrics, METRIC_COUNTER, "lensd_http_body_bytes_total",
                                    "Bytes of request bodies received.", "", NULL, 0);
     daemon->seconds =
@@ -605,6 +480,8 @@ enum status http_server_start(const struct http_options *options, struct http_se
     server->options = *options;
     server->uploads.limit = options->max_upload_memory;
     server->started = clock_now();
+    if (getrandom(&server->id_seed, sizeof server->id_seed, 0) != sizeof server->id_seed)
+        server->id_seed = (uint64_t)clock_now();
     enum status status = start(server, err);
     if (status != STATUS_OK) {
         http_server_free(server);

@@ -22,6 +22,8 @@ struct http_server {
     struct connections *connections;
     struct upload_budget uploads;
     _Atomic int draining;
+    _Atomic uint64_t next_id; /* of requests without one of their own */
+    uint64_t id_seed;
     int64_t started; /* clock_now() */
     char url[320];
     int port;

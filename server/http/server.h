@@ -1,6 +1,7 @@
 /* The HTTP server: sockets, limits, routes; answers come from the pipeline.
  *
  *     daemon.c        libmicrohttpd's callbacks: the life of a request (struct exchange)
+ *     admit.c         what line and headers say, before the body is read
  *     listen.c        the listening socket: bind, and the end of accepting without losing anyone
  *     connections.c   every open connection: hang-ups, time limits, limits per address
  *     upload.c        the body, bounded as it grows

@@ -1,0 +1,141 @@
+#include "server/http/admit.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "server/http/respond.h"
+
+/* A client's own id is kept when it is short and plain; otherwise one is made. */
+static void take_request_id(struct exchange *x, const char *given)
+{
+    size_t length = given ? strlen(given) : 0;
+    bool plain = length > 0 && length <= REQUEST_ID_MAX;
+    for (size_t i = 0; plain && i < length; i++)
+        plain = isalnum((unsigned char)given[i]) || strchr("-_.:/+=@", given[i]);
+    if (plain) {
+        memcpy(x->request_id, given, length + 1);
+        return;
+    }
+    /* splitmix64 over a counter: unique in this process, unlikely to meet one of another. */
+    uint64_t z =
+        x->server->id_seed + atomic_fetch_add(&x->server->next_id, 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    snprintf(x->request_id, sizeof x->request_id, "%016llx", (unsigned long long)(z ^ (z >> 31)));
+}
+
+/* How the body is framed must be beyond doubt (RFC 9112, section 6.3): two readings of one request
+ * are how requests are smuggled past a proxy. */
+static void check_framing(struct exchange *x, const struct request_head *head)
+{
+    if (head->lengths > 1 || head->encodings > 1 || (head->lengths && head->encodings)) {
+        respond_refusal(x, 400, "invalid_request",
+                        "the request has more than one Content-Length or Transfer-Encoding header; "
+                        "send exactly one of them");
+    } else if (head->encoding && strcasecmp(head->encoding, "chunked") != 0) {
+        respond_refusal(x, 501, "not_implemented",
+                        "Transfer-Encoding '%.40s' is not implemented; use chunked or none",
+                        head->encoding);
+    } else {
+        x->chunked = head->encoding != NULL;
+        x->expected = head->length ? strtoull(head->length, NULL, 10) : 0;
+        return;
+    }
+    /* Where the body ends is unknown: nothing behind it may be read as a request. */
+    x->chunked = true;
+}
+
+static void check_target(struct exchange *x)
+{
+    struct error err;
+    if (x->target_size > EXCHANGE_TARGET_MAX) {
+        respond_refusal(x, 414, "uri_too_long", "the address has %zu bytes; the limit is %d",
+                        x->target_size, EXCHANGE_TARGET_MAX);
+        return;
+    }
+    char *query = strchr(x->target, '?');
+    if (query)
+        *query++ = '\0';
+    if (url_decode(x->target, &err) != STATUS_OK ||
+        query_parse(query, &x->query, &err) != STATUS_OK)
+        respond_error(x, &err);
+}
+
+static void check_headers(struct exchange *x, const struct request_head *head)
+{
+    size_t limit = x->server->options.max_header;
+    if (head->size > limit)
+        respond_refusal(x, 431, "header_too_large",
+                        "the request line and headers have %zu bytes; the limit is %zu "
+                        "(--max-header)",
+                        head->size, limit);
+    else if (!strcmp(head->version, "HTTP/1.1") && !head->host)
+        respond_refusal(x, 400, "invalid_request", "an HTTP/1.1 request needs a Host header");
+    else if (head->expect && strcasecmp(head->expect, "100-continue") != 0)
+        respond_refusal(x, 417, "expectation_failed",
+                        "Expect: %.40s is not known; only 100-continue is", head->expect);
+}
+
+static void check_route(struct exchange *x)
+{
+    x->route = route_find(x->path);
+    if (!x->route) {
+        respond_refusal(x, 404, "not_found",
+                        "there is no %.100s here; GET / says what there is, POST /predict takes "
+                        "images",
+                        x->path);
+        return;
+    }
+    if (!(x->route->methods & route_method(x->method))) {
+        char allow[32];
+        respond_refusal(x, 405, "method_not_allowed", "%s does not take %.20s; it takes %s",
+                        x->route->path, x->method,
+                        route_allow(x->route->methods, allow, sizeof allow));
+        x->answer.allow = x->route->methods;
+    }
+}
+
+static void check_body(struct exchange *x)
+{
+    size_t limit = x->route->takes_body ? x->server->options.max_body : EXCHANGE_SWALLOW_MAX;
+    struct error err;
+    x->swallow = !x->route->takes_body;
+    if (!x->chunked && x->expected > limit)
+        respond_refusal(x, 413, "too_large", "the body has %llu bytes; the limit is %zu%s",
+                        (unsigned long long)x->expected, limit,
+                        x->route->takes_body ? " (--max-body)" : "");
+    else if (x->route->admit && x->route->admit(x, &err) != STATUS_OK)
+        respond_error(x, &err);
+    else
+        upload_init(&x->body, &x->server->uploads, limit, x->chunked ? 0 : (size_t)x->expected);
+}
+
+enum admission exchange_admit(struct exchange *x, const struct request_head *head)
+{
+    snprintf(x->method, sizeof x->method, "%s", head->method);
+    x->head = !strcmp(head->method, "HEAD");
+    x->host = head->host;
+    x->content_type = head->content_type;
+    x->path = x->target;
+    take_request_id(x, head->request_id);
+    check_framing(x, head);
+    if (!x->answer.status)
+        check_target(x);
+    if (!x->answer.status)
+        check_headers(x, head);
+    if (!x->answer.status)
+        check_route(x);
+    if (!x->answer.status)
+        check_body(x);
+    if (!x->answer.status)
+        return ADMIT_READ;
+    x->swallow = true;
+    if (!x->chunked && x->expected == 0)
+        return ADMIT_READ; /* nothing to read: the answer keeps the connection */
+    if (head->expect)
+        return ADMIT_ANSWER_NOW; /* the client waits for "100 Continue" before it sends */
+    return x->chunked || x->expected > EXCHANGE_SWALLOW_MAX ? ADMIT_REFUSE : ADMIT_READ;
+}

@@ -1,0 +1,272 @@
+"""What the HTTP tests share: the real binary, real sockets on the loopback, bounded time.
+
+Only Python's standard library. LENSD names the binary; LENSD_SHARED the folder of real models (tests
+that need it skip where it is absent).
+"""
+
+import http.client
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+import zlib
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BINARY = os.environ.get("LENSD", os.path.join(ROOT, "build", "server", "lensd"))
+SHARED = os.environ.get("LENSD_SHARED", os.path.join(os.path.dirname(ROOT), "shared"))
+DIGITS = os.path.join(ROOT, "tests", "data", "digits")
+
+# Sanitizers and loaded machines are slow; nothing here waits this long when all is well.
+PATIENCE = 30.0
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def seven():
+    """A drawn seven, as PNG bytes."""
+    return read(os.path.join(DIGITS, "drawn", "7_canvas.png"))
+
+
+def drawn(digit, paper="canvas"):
+    return read(os.path.join(DIGITS, "drawn", f"{digit}_{paper}.png"))
+
+
+def png_chunk(kind, data):
+    return (struct.pack(">I", len(data)) + kind + data +
+            struct.pack(">I", zlib.crc32(kind + data) & 0xFFFFFFFF))
+
+
+def png_header(width, height):
+    """The beginning of a PNG that claims this size, and nothing else."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header)
+
+
+def png(width, height, shade=0):
+    """A whole RGB PNG with a gradient."""
+    row = b"\0" + bytes((x * 7 + shade) & 0xFF for x in range(width * 3))
+    return (png_header(width, height) + png_chunk(b"IDAT", zlib.compress(row * height, 1)) +
+            png_chunk(b"IEND", b""))
+
+
+def multipart(parts, boundary="XboundaryX"):
+    """[(name, filename or None, bytes)] as a body; returns (content type, bytes)."""
+    body = b""
+    for name, filename, data in parts:
+        disposition = f'form-data; name="{name}"'
+        if filename is not None:
+            disposition += f'; filename="{filename}"'
+        body += (f"--{boundary}\r\nContent-Disposition: {disposition}\r\n\r\n").encode() + data + b"\r\n"
+    return f"multipart/form-data; boundary={boundary}", body + f"--{boundary}--\r\n".encode()
+
+
+def run_lensd(*arguments, environment=None, timeout=PATIENCE):
+    """Runs a command to its end; returns the CompletedProcess with text output."""
+    return subprocess.run([BINARY, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=timeout,
+                          env={**os.environ, **(environment or {})})
+
+
+class Answer:
+    """A response, read to its end."""
+
+    def __init__(self, status, headers, body):
+        self.status, self.headers, self.body = status, headers, body
+
+    def json(self):
+        return json.loads(self.body)
+
+
+class Server:
+    """A running `lensd serve` on a free port."""
+
+    def __init__(self, *arguments, wait_ready=True, environment=None):
+        self.folder = tempfile.mkdtemp(prefix="lensd-http-")
+        port_file = os.path.join(self.folder, "port")
+        self.log_path = os.path.join(self.folder, "log")
+        self.log_file = open(self.log_path, "wb")
+        self.process = subprocess.Popen(
+            [BINARY, "serve", *arguments, "--port", "0", "--port-file", port_file],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log_file,
+            env={**os.environ, **(environment or {})})
+        self.port = int(self.wait_for(lambda: os.path.exists(port_file) and read(port_file),
+                                      "the port file"))
+        if wait_ready:
+            self.wait_ready()
+
+    def wait_for(self, condition, what, patience=PATIENCE):
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            found = condition()
+            if found:
+                return found
+            if self.process.poll() is not None:
+                raise AssertionError(f"lensd ended with {self.process.returncode} while waiting for "
+                                     f"{what}:\n{self.log()}")
+            time.sleep(0.01)
+        raise AssertionError(f"no {what} within {patience} s:\n{self.log()}")
+
+    def wait_ready(self):
+        self.wait_for(lambda: self.get("/readyz").status == 200, "readiness")
+
+    def log(self):
+        self.log_file.flush()
+        return read(self.log_path).decode(errors="replace")
+
+    def request(self, method, path, body=None, headers=None, timeout=PATIENCE):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            return Answer(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+
+    def get(self, path):
+        return self.request("GET", path)
+
+    def predict(self, body, path="/predict", headers=None, timeout=PATIENCE):
+        return self.request("POST", path, body, headers, timeout)
+
+    def connect(self, timeout=PATIENCE):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
+
+    def raw(self, data, timeout=PATIENCE):
+        """Sends bytes and reads until the server closes."""
+        with self.connect(timeout) as connection:
+            connection.sendall(data)
+            return read_to_end(connection)
+
+    def metric(self, name):
+        """The sum of a counter's or gauge's series whose line starts with `name`."""
+        total = 0.0
+        for line in self.get("/metrics").body.decode().splitlines():
+            if line.startswith(name):
+                total += float(line.rsplit(" ", 1)[1])
+        return total
+
+    def signal(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+
+    def wait(self, timeout=PATIENCE):
+        return self.process.wait(timeout)
+
+    def stop(self):
+        """Ends it as an operator would and says how it ended."""
+        if self.process.poll() is None:
+            self.signal()
+        try:
+            code = self.wait()
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            code = -signal.SIGKILL
+        self.output = self.process.stdout.read().decode()
+        self.process.stdout.close()
+        text = self.log()
+        self.log_file.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return code, text
+
+
+def read_to_end(connection):
+    data = b""
+    while True:
+        try:
+            piece = connection.recv(65536)
+        except ConnectionResetError:
+            return data
+        if not piece:
+            return data
+        data += piece
+
+
+def read_answer(connection, buffered=b"", head=False):
+    """One response from a socket; returns (Answer, bytes of the next one)."""
+    data = buffered
+    while b"\r\n\r\n" not in data:
+        piece = connection.recv(65536)
+        if not piece:
+            raise AssertionError(f"closed within the head of an answer: {data!r}")
+        data += piece
+    lines, rest = data.split(b"\r\n\r\n", 1)
+    first, *others = lines.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, value in
+               (line.split(":", 1) for line in others)}
+    size = 0 if head else int(headers.get("content-length", 0))
+    while len(rest) < size:
+        piece = connection.recv(65536)
+        if not piece:
+            raise AssertionError(f"closed within the body of an answer: {lines!r}")
+        rest += piece
+    return Answer(int(first.split()[1]), headers, rest[:size]), rest[size:]
+
+
+def post(path, body, *headers):
+    """The bytes of a POST request."""
+    lines = [f"POST {path} HTTP/1.1", "Host: lensd", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+class ServedCase(unittest.TestCase):
+    """Tests that share one server, which must end well afterwards."""
+
+    arguments = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(*cls.arguments)
+
+    @classmethod
+    def tearDownClass(cls):
+        code, log = cls.server.stop()
+        if code != 0:
+            raise AssertionError(f"lensd ended with {code}:\n{log[-4000:]}")
+
+    def tearDown(self):
+        # Whatever a test sent: the server answers the next one.
+        self.assertEqual(self.server.get("/livez").status, 200)
+
+    def assert_error(self, answer, status, code, *words):
+        """A JSON error with this status and code, whose sentence has these words."""
+        self.assertEqual(answer.status, status, answer.body)
+        error = json.loads(answer.body)
+        self.assertEqual(set(error), {"error", "code"})
+        self.assertEqual(error["code"], code, error)
+        for word in words:
+            self.assertIn(word, error["error"])
+
+
+def together(count, work):
+    """Runs work(i) in `count` threads at once; returns the results, raises the first error."""
+    results, errors = [None] * count, []
+    gate = threading.Barrier(count)
+
+    def run(i):
+        try:
+            gate.wait(PATIENCE)
+            results[i] = work(i)
+        except BaseException as error:  # noqa: B902 - handed to the caller below
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * PATIENCE)
+    if errors:
+        raise errors[0]
+    if any(thread.is_alive() for thread in threads):
+        raise AssertionError("a client is still waiting")
+    return results

@@ -1,0 +1,78 @@
+"""Writes small ONNX files with the standard library: just enough protobuf (field numbers from
+proto/onnx.proto) for a chain of convolutions that takes as long as a test needs."""
+
+import random
+import struct
+
+
+def varint(value):
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def number(field, value):
+    return varint(field << 3) + varint(value)
+
+
+def blob(field, data):
+    data = data.encode() if isinstance(data, str) else data
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def ints(name, values):
+    """AttributeProto of kind INTS."""
+    return blob(1, name) + b"".join(number(8, value) for value in values) + number(20, 7)
+
+
+def node(op, inputs, outputs, *attributes):
+    return (b"".join(blob(1, name) for name in inputs) + b"".join(blob(2, name) for name in outputs) +
+            blob(4, op) + b"".join(blob(5, attribute) for attribute in attributes))
+
+
+def weights(name, *shape):
+    count = 1
+    for dim in shape:
+        count *= dim
+    # The same few numbers over and over: quick to write, and no convolution can blow up.
+    pattern = [random.Random(7).uniform(-1, 1) / 24 for _ in range(97)]
+    values = [pattern[i % 97] for i in range(count)]
+    return (b"".join(number(1, dim) for dim in shape) + number(2, 1) + blob(8, name) +
+            blob(9, struct.pack(f"<{count}f", *values)))
+
+
+def tensor_info(name, *shape):
+    dims = b"".join(blob(1, blob(2, dim) if isinstance(dim, str) else number(1, dim))
+                    for dim in shape)
+    return blob(1, name) + blob(2, blob(1, number(1, 1) + blob(2, dims)))
+
+
+def convolutions(path, layers, side=128, channels=32):
+    """[N, 3, side, side] -> `layers` 3x3 convolutions with ReLU -> mean -> [N, channels] scores."""
+    nodes, tensors, value, width = [], [], "image", 3
+    for i in range(layers):
+        tensors.append(weights(f"w{i}", channels, width, 3, 3))
+        nodes.append(node("Conv", [value, f"w{i}"], [f"c{i}"], ints("pads", [1, 1, 1, 1])))
+        nodes.append(node("Relu", [f"c{i}"], [f"r{i}"]))
+        value, width = f"r{i}", channels
+    nodes.append(node("GlobalAveragePool", [value], ["mean"]))
+    nodes.append(node("Flatten", ["mean"], ["scores"]))
+    write(path, nodes, tensors, [tensor_info("image", "N", 3, side, side)],
+          [tensor_info("scores", "N", channels)])
+
+
+def unknown_operator(path):
+    """A model with an operator that nobody has."""
+    write(path, [node("Frobnicate", ["image"], ["scores"])], [],
+          [tensor_info("image", "N", 3, 8, 8)], [tensor_info("scores", "N", 3, 8, 8)])
+
+
+def write(path, nodes, tensors, inputs, outputs):
+    graph = (b"".join(blob(1, n) for n in nodes) + blob(2, "small") +
+             b"".join(blob(5, t) for t in tensors) + b"".join(blob(11, i) for i in inputs) +
+             b"".join(blob(12, o) for o in outputs))
+    model = number(1, 8) + blob(2, "small_onnx.py") + blob(7, graph) + blob(8, number(2, 13))
+    with open(path, "wb") as file:
+        file.write(model)

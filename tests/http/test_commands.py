@@ -1,0 +1,163 @@
+"""The commands without a server: predict, devices, inspect, help."""
+
+import json
+import os
+import tempfile
+import unittest
+
+import harness
+import small_onnx
+from harness import DIGITS, run_lensd
+
+SEVEN = os.path.join(DIGITS, "drawn", "7_canvas.png")
+THREE = os.path.join(DIGITS, "drawn", "3_paper.png")
+
+
+class Commands(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
+        self.addCleanup(self.folder.cleanup)
+
+    def file(self, name, data):
+        path = os.path.join(self.folder.name, name)
+        with open(path, "wb") as out:
+            out.write(data)
+        return path
+
+    def run_ok(self, *arguments):
+        ended = run_lensd(*arguments)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(ended.stderr, "")
+        return ended.stdout
+
+
+class Predict(Commands):
+    def test_table(self):
+        lines = self.run_ok("predict", "digits", SEVEN, THREE, "--top-k", "2").splitlines()
+        self.assertEqual(len(lines), 6)
+        self.assertRegex(lines[0], r"7_canvas\.png  \(280 x 280; cpu, forward \d+\.\d+ ms\)$")
+        self.assertRegex(lines[1], r"^ +9\d\.\d\d %  7  \(class 7\)$")
+        self.assertRegex(lines[4], r"^ +\d\d\.\d\d %  3  \(class 3\)$")
+
+    def test_json(self):
+        result = json.loads(self.run_ok("predict", "digits", SEVEN, "--json"))
+        (entry,) = result["results"]
+        self.assertEqual((result["model"], entry["name"]), ("digits", SEVEN))
+        self.assertEqual(entry["predictions"][0]["label"], "7")
+
+    def test_an_image_that_fails(self):
+        text = self.file("notes.jpg", b"hello, this is text")
+        missing = os.path.join(self.folder.name, "missing.png")
+        ended = run_lensd("predict", "digits", text, SEVEN, missing, self.folder.name)
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("error: this is not a JPEG or PNG", ended.stdout)
+        self.assertIn("error: cannot read it: No such file", ended.stdout)
+        self.assertIn("error: not a regular file", ended.stdout)
+        self.assertIn("%  7  (class 7)", ended.stdout)
+        ended = run_lensd("predict", "digits", text, SEVEN, "--json")
+        self.assertEqual(ended.returncode, 1)
+        bad, good = json.loads(ended.stdout)["results"]
+        self.assertEqual(bad["code"], "unsupported_media_type")
+        self.assertEqual(good["predictions"][0]["label"], "7")
+
+    def test_more_images_than_the_queue_holds(self):
+        images = [SEVEN] * 40
+        result = json.loads(self.run_ok("predict", "digits", *images, "--max-queue", "3", "--json"))
+        self.assertEqual([r["predictions"][0]["label"] for r in result["results"]], ["7"] * 40)
+
+    def test_no_model(self):
+        ended = run_lensd("predict", "nowhere.onnx", SEVEN)
+        self.assertEqual((ended.returncode, ended.stdout), (2, ""))
+        self.assertEqual(ended.stderr, "lensd: nowhere.onnx: there is no such file or folder\n")
+
+    def test_words_that_start_with_a_dash(self):
+        image = self.file("-odd.png", harness.seven())
+        ended = run_lensd("predict", "digits", "--json", "--", image)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+
+
+class Inspect(Commands):
+    def test_the_embedded_model(self):
+        text = self.run_ok("inspect", "digits")
+        for word in ("digits", "opset", "inputs", "float32 [batch, 3, 32, 32]", "outputs", "parameters",
+                     "photos", "resize to 32 x 32", "labels", "0, 1, 2, 3", "Conv  (opset",
+                     "lensd can run this model."):
+            self.assertIn(word, text)
+
+    def test_a_file(self):
+        path = os.path.join(self.folder.name, "small.onnx")
+        small_onnx.convolutions(path, 2, side=32, channels=4)
+        result = json.loads(self.run_ok("inspect", path, "--json"))
+        self.assertEqual((result["name"], result["opset"], result["producer"], result["supported"]),
+                         ("small", 13, "small_onnx.py", True))
+        self.assertEqual(result["inputs"],
+                         [{"name": "image", "dtype": "float32", "shape": "[N, 3, 32, 32]"}])
+        self.assertEqual(result["outputs"],
+                         [{"name": "scores", "dtype": "float32", "shape": "[N, 4]"}])
+        self.assertEqual(result["parameters"], 4 * 3 * 9 + 4 * 4 * 9)
+        self.assertEqual({op["name"]: op["count"] for op in result["operators"]},
+                         {"Conv": 2, "Relu": 2, "GlobalAveragePool": 1, "Flatten": 1})
+        self.assertEqual(result["classes"], 4)
+
+    def test_an_operator_lensd_does_not_have(self):
+        path = os.path.join(self.folder.name, "odd.onnx")
+        small_onnx.unknown_operator(path)
+        ended = run_lensd("inspect", path)
+        self.assertEqual((ended.returncode, ended.stderr), (1, ""))
+        self.assertIn("Frobnicate  (opset 13)  NOT SUPPORTED", ended.stdout)
+        self.assertIn("lensd cannot run this model", ended.stdout)
+        ended = run_lensd("inspect", path, "--json")
+        self.assertEqual(ended.returncode, 1)
+        result = json.loads(ended.stdout)
+        self.assertFalse(result["supported"])
+        self.assertIn("Frobnicate", result["problem"])
+
+    def test_what_is_no_model(self):
+        for path in (self.file("text.onnx", b"hello hello"), os.path.join(self.folder.name, "no"),
+                     self.folder.name):
+            with self.subTest(path=path):
+                ended = run_lensd("inspect", path)
+                self.assertEqual((ended.returncode, ended.stdout), (2, ""))
+                self.assertEqual(len(ended.stderr.splitlines()), 1)
+                self.assertTrue(ended.stderr.startswith("lensd: "))
+
+
+class Devices(Commands):
+    def test_table_and_json(self):
+        text = self.run_ok("devices")
+        self.assertTrue(text.startswith("cpu "), text)
+        self.assertIn("memory", text)
+        result = json.loads(self.run_ok("devices", "--json"))
+        self.assertEqual((result["devices"][0]["id"], result["devices"][0]["models"]), ("cpu", []))
+
+
+class Help(Commands):
+    def test_version(self):
+        self.assertRegex(self.run_ok("--version"), r"^lensd \d+\.\d+\.\d+\n$")
+
+    def test_without_a_command(self):
+        ended = run_lensd()
+        self.assertEqual((ended.returncode, ended.stdout), (2, ""))
+        self.assertIn("Usage: lensd COMMAND", ended.stderr)
+
+    def test_help_fits_the_screen(self):
+        for arguments in (("--help",), ("help",), ("-h",), ("serve", "--help"), ("predict", "-h"),
+                          ("devices", "--help"), ("inspect", "--help"),
+                          ("serve", "--port", "1", "--help")):
+            text = self.run_ok(*arguments)
+            with self.subTest(arguments=arguments):
+                self.assertIn("Usage: lensd", text)
+                self.assertIn("Examples:", text)
+                self.assertLessEqual(max(len(line) for line in text.splitlines()), 80)
+
+    def test_help_of_serve_has_every_option(self):
+        text = self.run_ok("serve", "--help")
+        for word in ("--device", "--precision fp32|bf16", "--threads", "--max-batch", "--host", "--port",
+                     "--log text|json", "--config", "--max-body", "--grace", "(default 8080)",
+                     "LENSD_TOP_K", "Limits", "Times", "curl"):
+            self.assertIn(word, text)
+        self.assertNotIn("--json", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,233 @@
+"""What goes wrong, and how it is said: each error is JSON with the right status, and the server goes
+on."""
+
+import base64
+import json
+import os
+import socket
+import unittest
+
+import harness
+from harness import ServedCase, multipart, png, png_header, post, read_answer, seven
+
+
+class BadImages(ServedCase):
+    def test_empty(self):
+        self.assert_error(self.server.predict(b""), 400, "invalid_request", "empty", "curl")
+        # A POST without any body at all.
+        answer = self.server.raw(b"POST /predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), answer)
+
+    def test_truncated(self):
+        whole = seven()
+        for size in (1, 8, 20, 33, len(whole) // 2, len(whole) - 12):
+            answer = self.server.predict(whole[:size])
+            with self.subTest(size=size):
+                self.assertIn(answer.status, (400, 415))
+                self.assertIn(answer.json()["code"], ("bad_image", "unsupported_media_type"))
+
+    def test_text_named_jpg(self):
+        self.assert_error(self.server.predict(b"just some words", headers={
+            "Content-Type": "image/jpeg"}), 415, "unsupported_media_type", "JPEG", "PNG")
+        content_type, body = multipart([("image", "photo.jpg", b"just some words")])
+        self.assert_error(self.server.predict(body, headers={"Content-Type": content_type}), 415,
+                          "unsupported_media_type", "text")
+
+    def test_other_formats_by_their_names(self):
+        for start, name in ((b"GIF89a" + bytes(20), "GIF"), (b"RIFF\0\0\0\0WEBPVP8 " + bytes(20), "WebP"),
+                            (b"<!DOCTYPE html><html>", "HTML"), (b"%PDF-1.7\n" + bytes(20), "PDF")):
+            self.assert_error(self.server.predict(start), 415, "unsupported_media_type", name)
+
+    def test_a_huge_header_costs_nothing(self):
+        before = self.memory()
+        answer = self.server.predict(png_header(50000, 50000))
+        self.assert_error(answer, 413, "too_large", "50000")
+        answer = self.server.predict(png_header(16000, 16000))
+        self.assert_error(answer, 413, "too_large", "50000000")
+        self.assertLess(self.memory() - before, 64 * 2**20)
+
+    def memory(self):
+        with open(f"/proc/{self.server.process.pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def test_bad_base64(self):
+        for b64, word in (("!!!!", "base64"), ("abcde", "base64"), ("QUJD", "JPEG"), ("", "empty")):
+            answer = self.server.predict(json.dumps({"image": {"b64": b64}}))
+            with self.subTest(b64=b64):
+                self.assertIn(answer.status, (400, 415))
+                self.assertIn(word, answer.json()["error"])
+
+
+class BadRequests(ServedCase):
+    def test_wrong_method(self):
+        for method, path, allow in (("GET", "/predict", "POST"), ("PUT", "/predict", "POST"),
+                                    ("DELETE", "/predict", "POST"), ("PATCH", "/health", "GET, HEAD"),
+                                    ("POST", "/health", "GET, HEAD"), ("OPTIONS", "/", "GET, HEAD"),
+                                    ("BREW", "/metrics", "GET, HEAD")):
+            answer = self.server.request(method, path)
+            with self.subTest(method=method, path=path):
+                self.assert_error(answer, 405, "method_not_allowed", allow)
+                self.assertEqual(answer.headers["Allow"], allow)
+        answer = self.server.request("HEAD", "/predict")
+        self.assertEqual((answer.status, answer.headers["Allow"], answer.body), (405, "POST", b""))
+
+    def test_wrong_path(self):
+        for path in ("/nope", "/predict/", "/Predict", "//predict", "/predict/../health",
+                     "/../../etc/passwd", "/%2e%2e/etc/passwd", "/predict%2F", "*"):
+            with self.subTest(path=path):
+                self.assert_error(self.server.get(path), 404, "not_found", "/predict")
+        # With a body behind it, and the connection goes on.
+        with self.server.connect() as connection:
+            connection.sendall(post("/nope", b"x" * 100000))
+            answer, _ = read_answer(connection)
+            self.assert_error(answer, 404, "not_found")
+            connection.sendall(post("/predict", seven()))
+            answer, _ = read_answer(connection)
+            self.assertEqual(answer.status, 200)
+
+    def test_addresses_that_are_none(self):
+        for path in ("/%zz", "/%", "/%0", "/a%00b", "/a%0Ab", "/%ff", "/%c0%af"):
+            with self.subTest(path=path):
+                self.assert_error(self.server.get(path), 400, "invalid_request", "address")
+        answer = self.server.get("/" + "a" * 9000)
+        self.assert_error(answer, 414, "uri_too_long", "8192")
+
+    def test_bad_json(self):
+        for body, word in (("{", "byte 1"), ("{}", "no image"), ("[]", "object"), ("{]", "key"),
+                           ('{"image":{"b64":"QUJD"}} x', "end"), ('{"image":"QUJD"}', "object"),
+                           ('{"image":{"b64":"QUJD"},"top_k":0}', "top_k"),
+                           ('{"image":{"b64":"QUJD"},"topk":1}', "topk"),
+                           ('{"images":[]}', "images"), ('{"image":{"url":"http://x"}}', "url"),
+                           ("[" * 100000, "64 levels"), ('{"a":' * 65 + "1", "--max-json-depth"),
+                           ('{"image":{"b64":"\\u0000"}}', "u0000"), ('{"a":NaN}', "value"),
+                           ('{"images":[' + "1," * 60000 + "1]}", "values")):
+            with self.subTest(body=body[:60]):
+                self.assert_error(self.server.predict(body), 400, "invalid_request", word)
+        self.assert_error(self.server.predict("null", headers={"Content-Type": "application/json"}),
+                          400, "invalid_request", "object")
+
+    def test_bad_multipart(self):
+        good_type, good = multipart([("image", "a.png", seven())])
+        for content_type, body, word in (
+                ("multipart/form-data", good, "boundary"),
+                ("multipart/form-data; boundary=", good, "boundary"),
+                ("multipart/form-data; boundary=" + "x" * 71, good, "boundary"),
+                ("multipart/form-data; boundary=other", good, "not in the body"),
+                (good_type, good[:-8], "cut"), (good_type, b"", "boundary"),
+                (good_type, b"--XboundaryX--\r\n", "no part"),
+                (good_type, b"--XboundaryX\r\n\r\n--XboundaryX--\r\n", "image"),
+                (good_type, b"--XboundaryX\r\nA: b\r\n--XboundaryX--\r\n", "headers"),
+                (good_type, b"--XboundaryX\r\n" + b"A: b\r\n" * 900 + b"\r\nx\r\n--XboundaryX--", "headers"),
+                (*multipart([("comment", None, b"hello")]), "comment"),
+                (*multipart([("top_k", None, b"0"), ("i", "a.png", seven())]), "top_k"),
+                (*multipart([("top_k", None, b"3")]), "no image")):
+            with self.subTest(body=body[:40], word=word):
+                self.assert_error(self.server.predict(body, headers={"Content-Type": content_type}),
+                                  400, "invalid_request", word)
+
+    def test_framing_beyond_doubt(self):
+        head = "POST /predict HTTP/1.1\r\nHost: x\r\n"
+        for headers, status in (("Content-Length: 5\r\nContent-Length: 6\r\n", 400),
+                                ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", 400),
+                                ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", 400),
+                                ("Transfer-Encoding: gzip\r\n", 501),
+                                ("Content-Length: -1\r\n", 400), ("Content-Length: 1x\r\n", 400),
+                                ("Content-Length: 99999999999999999999999\r\n", 413)):
+            behind = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+            answer = self.server.raw((head + headers + "\r\n").encode() + behind)
+            with self.subTest(headers=headers):
+                self.assertTrue(answer.startswith(b"HTTP/1.1 %d " % status), answer)
+                # What came behind it has not been taken for a request.
+                self.assertNotIn(b" 404 ", answer)
+                self.assertNotIn(b" 200 ", answer)
+
+    def test_requests_that_are_none(self):
+        for data in (b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n",
+                     b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+                     b"POST /predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"):
+            with self.subTest(data=data):
+                answer = self.server.raw(data)
+                self.assertNotIn(b" 200 ", answer)
+        self.assert_error(read_answer_of(self.server, b"GET / HTTP/1.1\r\n\r\n"), 400,
+                          "invalid_request", "Host")
+        self.assertIn(b" 200 ", self.server.raw(b"GET /livez HTTP/1.0\r\n\r\n"))
+
+    def test_seeded_noise(self):
+        import random
+        noise = random.Random(11)
+        for _ in range(60):
+            data = bytearray(post("/predict?top_k=3", *[multipart([("i", "a.png", seven())])[1]],
+                                  "Content-Type: multipart/form-data; boundary=XboundaryX"))
+            for _ in range(noise.randrange(1, 12)):
+                data[noise.randrange(len(data))] = noise.randrange(256)
+            with self.server.connect() as connection:
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
+                harness.read_to_end(connection)
+
+
+def read_answer_of(server, data):
+    with server.connect() as connection:
+        connection.sendall(data)
+        return read_answer(connection)[0]
+
+
+class Head(ServedCase):
+    def test_head_is_get_without_the_body(self):
+        for path in ("/", "/health", "/livez", "/readyz", "/ping", "/devices", "/metrics"):
+            got = self.server.get(path)
+            with self.server.connect() as connection, self.subTest(path=path):
+                for _ in range(2):
+                    connection.sendall(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                    answer, rest = read_answer(connection, head=True)
+                    self.assertEqual((answer.status, rest), (got.status, b""))
+                    self.assertEqual(answer.headers["content-type"], got.headers["Content-Type"])
+                    self.assertGreater(int(answer.headers["content-length"]), 0)
+
+    def test_status_answers(self):
+        health = self.server.get("/health").json()
+        self.assertEqual((health["status"], health["ready"]), ("ready", True))
+        self.assertEqual([(m["name"], m["state"], m["progress"], m["default"])
+                          for m in health["models"]], [("digits", "ready", 1, True)])
+        self.assertEqual(self.server.get("/readyz").json(), {"status": "ready"})
+        self.assertEqual(self.server.get("/ping").json(), {"status": "Healthy"})
+        self.assertEqual(self.server.get("/health?probe=1").status, 200)
+        devices = self.server.get("/devices").json()["devices"]
+        cpu = devices[0]
+        self.assertEqual((cpu["id"], cpu["usable"]), ("cpu", True))
+        self.assertGreater(cpu["memory"]["total_bytes"], cpu["memory"]["used_by_lensd_bytes"])
+        model = cpu["models"][0]
+        self.assertEqual((model["name"], model["precision"]), ("digits", "fp32"))
+        self.assertEqual(model["batches"][0]["size"], 1)
+        for batch in model["batches"]:
+            self.assertGreater(batch["milliseconds"], 0)
+            self.assertGreater(batch["activation_bytes"], 0)
+        for other in devices[1:]:
+            self.assertTrue(other["usable"] or other["reason"])
+
+    def test_metrics(self):
+        self.server.predict(seven())
+        self.server.get("/nope")
+        answer = self.server.get("/metrics")
+        self.assertTrue(answer.headers["Content-Type"].startswith("text/plain; version=0.0.4"))
+        self.assertGreaterEqual(self.server.metric('lensd_http_requests_total{status="200"}'), 1)
+        self.assertGreaterEqual(self.server.metric('lensd_http_requests_total{status="404"}'), 1)
+        self.assertGreaterEqual(self.server.metric("lensd_http_body_bytes_total"), len(seven()))
+        self.assertGreaterEqual(self.server.metric("lensd_http_connections"), 1)
+        self.assertGreaterEqual(
+            self.server.metric("lensd_http_request_duration_seconds_count"), 1)
+
+    def test_the_page(self):
+        answer = self.server.request("GET", "/", headers={"Host": 'x"><script>alert(1)</script>'})
+        page = answer.body.decode()
+        self.assertTrue(answer.headers["Content-Type"].startswith("text/html"))
+        self.assertIn("Content-Security-Policy", answer.headers)
+        for word in ("digits (default)", "curl --data-binary", "/devices", "32 × 32 × 3", "ready"):
+            self.assertIn(word, page)
+        self.assertNotIn("<script>", page)
+        self.assertNotIn("{{", page)
+        self.assertNotIn("http://", page.replace('http://x&quot;', ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

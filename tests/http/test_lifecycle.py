@@ -1,0 +1,409 @@
+"""From the first moment to the last: loading, draining, signals, what may go wrong at the start."""
+
+import json
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+import unittest
+
+import harness
+import small_onnx
+from harness import Server, multipart, png, post, read_answer, read_to_end, run_lensd, seven
+
+
+class Lifecycle(unittest.TestCase):
+    def setUp(self):
+        self.servers = []
+        self.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
+
+    def tearDown(self):
+        for server in self.servers:
+            if server.process.poll() is None:
+                server.process.kill()
+            if not server.log_file.closed:
+                server.stop()
+        self.folder.cleanup()
+
+    def serve(self, *arguments, **options):
+        server = Server(*arguments, **options)
+        self.servers.append(server)
+        return server
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def slow_to_load(self):
+        """A model whose warm-up takes a while."""
+        path = self.path("slow.onnx")
+        if not os.path.exists(path):
+            small_onnx.convolutions(path, 24, side=256)
+        return path
+
+    def slow_to_run(self):
+        """Some tens of milliseconds an image."""
+        path = self.path("run.onnx")
+        small_onnx.convolutions(path, 12)
+        return path
+
+    def assert_ended(self, server, code=0):
+        ended, log = server.stop()
+        self.assertEqual(ended, code, log[-3000:])
+        return log
+
+
+class Start(Lifecycle):
+    def test_the_port_is_open_before_the_model_is_loaded(self):
+        server = self.serve(self.slow_to_load(), wait_ready=False)
+        self.assertEqual(server.get("/livez").status, 200)
+        answer = server.get("/health")
+        self.assertEqual(answer.status, 503)
+        self.assertGreaterEqual(int(answer.headers["Retry-After"]), 1)
+        health = answer.json()
+        self.assertEqual((health["status"], health["ready"]), ("loading", False))
+        (model,) = health["models"]
+        self.assertEqual((model["name"], model["state"]), ("slow", "loading"))
+        self.assertTrue(0 <= model["progress"] < 1)
+        for path, word in (("/readyz", "loading"), ("/ping", "Unhealthy")):
+            answer = server.get(path)
+            self.assertEqual((answer.status, answer.json()["status"]), (503, word))
+        answer = server.predict(seven())
+        self.assertEqual((answer.status, answer.json()["code"]), (503, "not_ready"))
+        self.assertIn("Retry-After", answer.headers)
+        self.assertEqual(server.get("/devices").status, 200)
+        self.assertEqual(server.get("/").status, 200)
+        # Before it takes the body, if the client asks.
+        with server.connect() as connection:
+            connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
+                               b"Expect: 100-continue\r\n\r\n")
+            self.assertEqual(read_answer(connection)[0].status, 503)
+        seen = []
+        def progress():
+            answer = server.get("/health")
+            seen.append(answer.json()["models"][0]["progress"])
+            return answer.status == 200
+        server.wait_for(progress, "readiness", 2 * harness.PATIENCE)
+        self.assertEqual(seen, sorted(seen))
+        self.assertEqual(seen[-1], 1)
+        self.assert_ended(server)
+
+    def test_one_friendly_line(self):
+        server = self.serve()
+        self.assert_ended(server)
+        url = f"http://127.0.0.1:{server.port}"
+        first, second = server.output.splitlines()
+        self.assertRegex(first, rf"^lensd serves digits at {url} on cpu with \d+ threads?; try it:$")
+        self.assertEqual(second, f"  curl --data-binary @photo.jpg {url}/predict")
+
+    def test_a_signal_while_loading(self):
+        server = self.serve(self.slow_to_load(), wait_ready=False)
+        start = time.monotonic()
+        log = self.assert_ended(server)
+        self.assertLess(time.monotonic() - start, 10)
+        self.assertNotIn(" ready ", log)
+
+    def test_logs_as_json(self):
+        server = self.serve("--log", "json")
+        server.request("GET", "/livez", headers={"X-Request-Id": "me"})
+        log = self.assert_ended(server)
+        lines = [json.loads(line) for line in log.splitlines()]
+        (request,) = [line for line in lines if line.get("id") == "me"]
+        self.assertEqual((request["event"], request["path"], request["status"], request["client"]),
+                         ("request", "/livez", 200, "127.0.0.1"))
+        self.assertEqual([line["event"] for line in lines if line["event"] in ("ready", "stopped")],
+                         ["ready", "stopped"])
+
+    def test_quiet_logs(self):
+        server = self.serve("--log-level", "warn")
+        server.get("/livez")
+        self.assertEqual(self.assert_ended(server), "")
+
+    def test_options_from_environment_and_file(self):
+        config = self.path("lensd.json")
+        with open(config, "w", encoding="ascii") as file:
+            json.dump({"max-body": 1000, "top_k": 3, "max-images": 2, "host": "localhost"}, file)
+        server = self.serve("--top-k", "1", environment={"LENSD_CONFIG": config, "LENSD_TOP_K": "2",
+                                                         "LENSD_MAX_IMAGES": "7"})
+        self.assertEqual(len(server.predict(seven()).json()["predictions"]), 1)
+        self.assertIn("the limit is 1000 ", server.predict(bytes(1001)).json()["error"])
+        body = json.dumps({"images": [{"b64": ""}] * 8})
+        self.assertIn("the limit is 7 ", server.predict(body).json()["error"])
+        self.assert_ended(server)
+
+    def test_two_threads_for_http(self):
+        server = self.serve("--http-threads", "3")
+        def client(_):
+            return [server.predict(seven()).status for _ in range(5)]
+        self.assertEqual(harness.together(8, client), [[200] * 5] * 8)
+        self.assert_ended(server)
+
+    def test_ipv6(self):
+        try:
+            with socket.socket(socket.AF_INET6) as probe:
+                probe.bind(("::1", 0))
+        except OSError:
+            self.skipTest("this machine has no IPv6")
+        server = self.serve("--host", "::1", wait_ready=False)
+        with socket.create_connection(("::1", server.port), timeout=harness.PATIENCE) as connection:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertEqual(read_answer(connection)[0].status, 200)
+        server.wait_for(lambda: " ready " in server.log(), "readiness")
+        self.assert_ended(server)
+        self.assertIn(f"http://[::1]:{server.port}", server.output)
+
+
+class WrongStarts(Lifecycle):
+    def assert_refused(self, *arguments, words=(), environment=None):
+        ended = run_lensd(*arguments, environment=environment)
+        self.assertEqual(ended.returncode, 2, ended.stderr)
+        last = ended.stderr.splitlines()[-1]
+        self.assertTrue(last.startswith("lensd: "), ended.stderr)
+        for word in words:
+            self.assertIn(word, last)
+        return ended
+
+    def test_port_in_use(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = str(taken.getsockname()[1])
+            self.assert_refused("serve", "--port", port, words=(port, "in use", "--port"))
+
+    def test_a_second_server_on_the_same_port(self):
+        server = self.serve()
+        self.assert_refused("serve", "--port", str(server.port), words=("in use",))
+        self.assertEqual(server.get("/livez").status, 200)
+        self.assert_ended(server)
+
+    def test_bad_options(self):
+        table = (
+            (("serve", "--prot", "1"), ("'--prot'", "'--port'")),
+            (("serve", "--max-bdoy", "1"), ("--max-body",)),
+            (("serve", "-p", "1"), ("-p", "--help")),
+            (("serve", "--port"), ("--port", "needs a value")),
+            (("serve", "--port", "http"), ("--port", "http", "65535")),
+            (("serve", "--port", "65536"), ("65536",)),
+            (("serve", "--port", "-1"), ("-1",)),
+            (("serve", "--port", "0x50"), ("0x50",)),
+            (("serve", "--port", " 80"), ("--port",)),
+            (("serve", "--port", "99999999999999999999"), ("--port",)),
+            (("serve", "--port="), ("--port",)),
+            (("serve", "--host", ""), ("--host", "empty")),
+            (("serve", "--host", "no.such.host.invalid", "--port", "0"), ("no.such.host.invalid",)),
+            (("serve", "--host", "192.0.2.1", "--port", "0"), ("192.0.2.1", "--host")),
+            (("serve", "--threads", "1.5"), ("--threads", "1.5")),
+            (("serve", "--max-body", "lots"), ("--max-body", "16M")),
+            (("serve", "--max-body", "0"), ("--max-body",)),
+            (("serve", "--max-body", "1M", "--max-upload-memory", "1000"), ("--max-upload-memory",)),
+            (("serve", "--grace", "soon"), ("--grace", "seconds")),
+            (("serve", "--grace", "nan"), ("--grace",)),
+            (("serve", "--log", "xml"), ("--log", "text|json")),
+            (("serve", "--precision", "fp8"), ("--precision", "fp32|bf16")),
+            (("serve", "--device", "mps"), ("mps", "cpu")),
+            (("serve", "--device", "cuda:99"), ("cuda:99", "cpu")),
+            (("serve", "--device", "gpu"), ("gpu", "auto")),
+            (("serve", "--config", "/nowhere.json"), ("/nowhere.json",)),
+            (("serve", "a.onnx", "b.onnx"), ("b.onnx",)),
+            (("serve", "--port-file", "/nowhere/port", "--port", "0"), ("/nowhere/port",)),
+            (("predict",), ("IMAGE",)),
+            (("predict", "digits"), ("IMAGE",)),
+            (("predict", "digits", "x.png", "--port", "1"), ("--port",)),
+            (("inspect",), ("MODEL",)),
+            (("devices", "all"), ("all",)),
+            (("sreve",), ("'serve'",)),
+            (("--port", "80"), ("--port", "serve")),
+        )
+        for arguments, words in table:
+            with self.subTest(arguments=arguments):
+                ended = self.assert_refused(*arguments, words=words)
+                self.assertEqual(len([line for line in ended.stderr.splitlines()
+                                      if line.startswith("lensd:")]), 1)
+                self.assertEqual(ended.stdout, "")
+
+    def test_bad_environment_and_file(self):
+        self.assert_refused("serve", environment={"LENSD_PORT": "8o80"}, words=("LENSD_PORT", "8o80"))
+        config = self.path("bad.json")
+        for text, word in (("{", "byte"), ("[]", "object"), ('{"prot":1}', '"port"'),
+                           ('{"port":null}', "port"), ('{"port":1,"port":2}', "twice"),
+                           ('{"port":"x"}', "port"), ('{"config":"x"}', "config")):
+            with open(config, "w", encoding="ascii") as file:
+                file.write(text)
+            with self.subTest(text=text):
+                self.assert_refused("serve", "--config", config, words=("bad.json", word))
+
+    def test_models_that_cannot_be_served(self):
+        def file(name, data):
+            with open(self.path(name), "wb") as out:
+                out.write(data)
+            return self.path(name)
+        os.mkdir(self.path("empty"))
+        small_onnx.unknown_operator(self.path("odd.onnx"))
+        for model, words in ((self.path("missing.onnx"), ("missing.onnx", "no such file")),
+                             (self.path("empty"), ("empty", "model.onnx")),
+                             (file("text.onnx", b"this is not a model"), ("text.onnx",)),
+                             (file("none.onnx", b""), ("none.onnx",)),
+                             (self.path("odd.onnx"), ("odd.onnx", "Frobnicate"))):
+            with self.subTest(model=model):
+                self.assert_refused("serve", model, "--port", "0", words=words)
+
+
+class Drain(Lifecycle):
+    def test_idle(self):
+        server = self.serve()
+        start = time.monotonic()
+        with server.connect() as idle:
+            idle.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            read_answer(idle)
+            server.signal()
+            self.assertEqual(read_to_end(idle), b"")
+        self.assertEqual(server.wait(), 0)
+        self.assertLess(time.monotonic() - start, 5)
+
+    def test_interrupt_ends_as_well(self):
+        server = self.serve()
+        server.signal(signal.SIGINT)
+        self.assertEqual(server.wait(), 0)
+        self.assertIn("cause=SIGINT", server.log())
+
+    def test_delay_before_the_end_of_accepting(self):
+        server = self.serve("--drain-delay", "1500ms")
+        server.signal()
+        server.wait_for(lambda: server.get("/readyz").status == 503, "the drain")
+        health = server.get("/health")
+        self.assertEqual((health.status, health.json()["status"]), (503, "draining"))
+        self.assertEqual(server.get("/livez").status, 200)
+        # Load balancers have not noticed yet: it still serves, and ends each connection.
+        answer = server.predict(seven())
+        self.assertEqual(answer.status, 200)
+        self.assertEqual(answer.headers["Connection"], "close")
+        self.assertEqual(server.wait(), 0)
+
+    def test_an_upload_under_way_is_answered(self):
+        server = self.serve()
+        data = post("/predict", seven())
+        with server.connect() as connection:
+            connection.sendall(data[:500])
+            server.wait_for(lambda: server.metric("lensd_http_upload_bytes") > 0, "the upload")
+            server.signal()
+            server.wait_for(lambda: "draining" in server.log(), "the drain")
+            time.sleep(0.4)
+            connection.sendall(data[500:])
+            answer, _ = read_answer(connection)
+            self.assertEqual((answer.status, answer.headers["connection"]), (200, "close"))
+        self.assertEqual(server.wait(), 0)
+
+    def test_grace_ends(self):
+        server = self.serve("--grace", "500ms")
+        start = time.monotonic()
+        with server.connect() as connection:
+            connection.sendall(post("/predict", seven())[:-5])
+            server.wait_for(lambda: server.metric("lensd_http_upload_bytes") > 0, "the upload")
+            server.signal()
+            self.assertEqual(server.wait(), 0)
+        self.assertLess(time.monotonic() - start, 10)
+        self.assertIn("all_answered=false", server.log())
+
+    def test_a_second_signal_ends_it_at_once(self):
+        server = self.serve("--grace", "60")
+        with server.connect() as connection:
+            connection.sendall(post("/predict", seven())[:-5])
+            server.wait_for(lambda: server.metric("lensd_http_upload_bytes") > 0, "the upload")
+            server.signal()
+            server.wait_for(lambda: "draining" in server.log(), "the drain")
+            time.sleep(0.1)
+            start = time.monotonic()
+            server.signal()
+            self.assertEqual(server.wait(), 128 + signal.SIGTERM)
+        self.assertLess(time.monotonic() - start, 2)
+
+    def test_no_answer_is_lost_under_load(self):
+        """Clients that open connections, keep them, and send as fast as they can while the server
+        ends. A request that has been sent gets its answer, or its connection was never taken."""
+        server = self.serve(self.slow_to_run(), "--max-queue", "64")
+        image, stop = seven(), threading.Event()
+        counts = {"answered": 0, "refused": 0}
+        lost, guard = [], threading.Lock()
+
+        def count(what):
+            with guard:
+                counts[what] += 1
+
+        def client(keep_alive):
+            while not stop.is_set():
+                try:
+                    connection = server.connect(5)
+                except OSError:
+                    count("refused")
+                    return
+                with connection:
+                    fresh = True
+                    while not stop.is_set():
+                        try:
+                            connection.sendall(post("/predict", image))
+                            answer, _ = read_answer(connection)
+                        except (AssertionError, OSError) as error:
+                            with guard:
+                                lost.append((fresh, repr(error)))
+                            return
+                        self.assertIn(answer.status, (200, 503))
+                        if answer.status == 503:
+                            self.assertIn("retry-after", answer.headers)
+                        count("answered")
+                        fresh = False
+                        if not keep_alive or answer.headers.get("connection") == "close":
+                            break
+
+        threads = [threading.Thread(target=client, args=(i % 2 == 0,), daemon=True)
+                   for i in range(16)]
+        for thread in threads:
+            thread.start()
+        server.wait_for(lambda: counts["answered"] > 40, "load")
+        server.signal()
+        try:
+            self.assertEqual(server.wait(), 0)
+        finally:
+            stop.set()
+        for thread in threads:
+            thread.join(harness.PATIENCE)
+        self.assertEqual(lost, [])
+        self.assertIn("all_answered=true", server.log())
+
+    def test_what_is_queued_is_answered(self):
+        server = self.serve(self.slow_to_run(), "--max-queue", "200")
+        content_type, body = multipart([("image", "a.png", png(64, 64, i)) for i in range(32)])
+        connections = [server.connect() for _ in range(3)]
+        for connection in connections:
+            connection.sendall(post("/predict", body, f"Content-Type: {content_type}"))
+        server.wait_for(lambda: sum(m["queued"] + m["in_flight"] for m in
+                                    server.get("/health").json()["models"]) >= 64, "a queue")
+        server.signal()
+        for connection in connections:
+            with connection:
+                answer, _ = read_answer(connection)
+                self.assertEqual(answer.status, 200)
+                self.assertNotIn(b'"error"', answer.body)
+        self.assertEqual(server.wait(), 0)
+
+
+class Overload(Lifecycle):
+    def test_beyond_the_queue_is_refused_at_once(self):
+        server = self.serve(self.slow_to_run(), "--max-queue", "8")
+
+        def client(_):
+            start = time.monotonic()
+            answer = server.predict(seven())
+            return answer.status, answer.headers.get("Retry-After"), time.monotonic() - start
+
+        results = harness.together(40, client)
+        statuses = [status for status, _, _ in results]
+        self.assertEqual(set(statuses), {200, 503}, statuses)
+        self.assertGreaterEqual(statuses.count(200), 8)
+        for status, retry_after, _ in results:
+            self.assertEqual(retry_after is not None, status == 503)
+        self.assert_ended(server)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,329 @@
+"""Limits in bytes, time and connections: named in the error they cause, cheap to run into."""
+
+import socket
+import time
+import unittest
+
+import harness
+from harness import ServedCase, multipart, png, post, read_answer, read_to_end, seven
+
+
+def chunked(pieces):
+    return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+
+
+CHUNKED = (b"POST /predict?top_k=1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+
+class Bodies(ServedCase):
+    arguments = ("--max-body", "3M", "--max-upload-memory", "6M", "--max-header", "4K")
+
+    def test_exactly_the_limit_and_one_more(self):
+        limit = 3 * 2**20
+        image = seven()
+        # Bytes behind the end of a PNG do no harm.
+        answer = self.server.predict(image + bytes(limit - len(image)))
+        self.assertEqual(answer.status, 200, answer.body)
+        answer = self.server.predict(image + bytes(limit + 1 - len(image)))
+        self.assert_error(answer, 413, "too_large", str(limit + 1), str(limit), "--max-body")
+
+    def test_too_long_is_refused_before_it_is_read(self):
+        with self.server.connect() as connection:
+            connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n")
+            answer, _ = read_answer(connection)
+            self.assert_error(answer, 413, "too_large", "4000000", "--max-body")
+            self.assertEqual(answer.headers["connection"], "close")
+            self.assertEqual(read_to_end(connection), b"")
+
+    def test_the_refusal_reaches_a_client_that_is_still_sending(self):
+        for _ in range(20):
+            with self.server.connect() as connection:
+                try:
+                    connection.sendall(post("/predict", bytes(8000000)))
+                except (BrokenPipeError, ConnectionResetError):
+                    self.fail("the connection was reset before the answer could be read")
+                answer, _ = read_answer(connection)
+                self.assert_error(answer, 413, "too_large")
+
+    def test_a_chunked_body_is_bounded_as_it_grows(self):
+        with self.server.connect() as connection:
+            connection.sendall(CHUNKED)
+            try:
+                for _ in range(64):
+                    connection.sendall(b"10000\r\n" + bytes(65536) + b"\r\n")
+            except (BrokenPipeError, ConnectionResetError):
+                self.fail("the connection was reset before the answer could be read")
+            answer, _ = read_answer(connection)
+            self.assert_error(answer, 413, "too_large", str(3 * 2**20), "--max-body")
+
+    def test_chunks(self):
+        image = seven()
+        for pieces in ([image], [image[:1], image[1:]], [image[i:i + 7] for i in range(0, len(image), 7)]):
+            answer = self.server.raw(CHUNKED.replace(b"Host", b"Connection: close\r\nHost") +
+                                     chunked(pieces))
+            self.assertIn(b'"label":"7"', answer)
+
+    def test_65536_chunks_of_one_byte(self):
+        image = seven()
+        image += bytes(65536 - len(image))
+        body = chunked([image[i:i + 1] for i in range(len(image))])
+        start = time.monotonic()
+        with self.server.connect() as connection:
+            connection.sendall(CHUNKED + body)
+            answer, _ = read_answer(connection)
+        self.assertEqual(answer.status, 200, answer.body)
+        self.assertLess(time.monotonic() - start, 10)
+
+    def test_all_bodies_together_are_bounded(self):
+        """Three bodies of 3 MiB do not fit into 6 MiB; when two are gone, they do."""
+        body = seven() + bytes(3 * 2**20 - len(seven()) - 1)
+        held = []
+        try:
+            for _ in range(2):
+                connection = self.server.connect()
+                held.append(connection)
+                connection.sendall(post("/predict", body)[:-1])
+            self.server.wait_for(lambda: self.server.metric("lensd_http_upload_bytes") > 6 * 2**20 - 9,
+                                 "both bodies")
+            answer = self.server.predict(body)
+            self.assert_error(answer, 503, "overloaded", "--max-upload-memory")
+            self.assertGreaterEqual(int(answer.headers["Retry-After"]), 1)
+            # Small ones are refused, too: there is nothing left at all.
+            self.assertEqual(self.server.predict(seven()).status, 503)
+            for connection in held:
+                connection.sendall(body[-1:])
+                self.assertEqual(read_answer(connection)[0].status, 200)
+            self.assertEqual(self.server.predict(body).status, 200)
+        finally:
+            for connection in held:
+                connection.close()
+        self.assertEqual(self.server.metric("lensd_http_upload_bytes"), 0)
+
+    def test_long_headers(self):
+        answer = self.server.get("/livez")
+        self.assertEqual(answer.status, 200)
+        answer = self.server.request("GET", "/livez", headers={"X-Long": "x" * 5000})
+        self.assert_error(answer, 431, "header_too_large", "4096", "--max-header")
+        answer = self.server.request("GET", "/livez", headers={"X-Long": "x" * 3000})
+        self.assertEqual(answer.status, 200)
+        # Far beyond: the library cuts it off itself.
+        answer = self.server.raw(b"GET /livez HTTP/1.1\r\nX: " + b"x" * 200000)
+        self.assertNotIn(b" 200 ", answer)
+
+    def test_a_body_where_none_belongs(self):
+        with self.server.connect() as connection:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+                               b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer, rest = read_answer(connection)
+            self.assertEqual(answer.json(), {"status": "live"})
+            answer, _ = read_answer(connection, rest)
+            self.assertEqual(answer.json(), {"status": "ready"})
+        answer = self.server.request("GET", "/livez", bytes(2 * 2**20))
+        self.assert_error(answer, 413, "too_large")
+
+
+class ExpectContinue(ServedCase):
+    arguments = ("--max-body", "1M")
+
+    def head(self, path, size, expect="100-continue"):
+        return (f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n"
+                f"Expect: {expect}\r\n\r\n").encode()
+
+    def test_continue_and_then_the_answer(self):
+        with self.server.connect() as connection:
+            connection.sendall(self.head("/predict", len(seven())))
+            self.assertEqual(connection.recv(100), b"HTTP/1.1 100 Continue\r\n\r\n")
+            connection.sendall(seven())
+            answer, _ = read_answer(connection)
+            self.assertEqual(answer.json()["predictions"][0]["label"], "7")
+
+    def test_refused_before_the_body(self):
+        for path, size, status in (("/predict", 5000000, 413), ("/nope", 500, 404),
+                                   ("/health", 500, 405)):
+            with self.server.connect() as connection, self.subTest(path=path):
+                connection.sendall(self.head(path, size))
+                answer, _ = read_answer(connection)
+                self.assertEqual(answer.status, status)
+                self.assertEqual(answer.headers["connection"].lower(), "close")
+                self.assertEqual(read_to_end(connection), b"")
+
+    def test_other_expectations(self):
+        with self.server.connect() as connection:
+            connection.sendall(self.head("/predict", 10, "miracles"))
+            answer, _ = read_answer(connection)
+            self.assert_error(answer, 417, "expectation_failed", "miracles")
+
+
+class Times(ServedCase):
+    arguments = ("--header-timeout", "600ms", "--body-timeout", "900ms", "--idle-timeout", "2")
+
+    def test_headers_that_drip_are_cut_off(self):
+        start = time.monotonic()
+        with self.server.connect() as connection:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
+            answer = self.drip(connection, b"X-Slow: y\r\n")
+        self.assertIn(b" 408 ", answer)
+        self.assertIn(b"--header-timeout", answer)
+        self.assertLess(time.monotonic() - start, 10)
+
+    def test_headers_that_drip_on_a_used_connection(self):
+        with self.server.connect() as connection:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer, _ = read_answer(connection)
+            self.assertEqual(answer.status, 200)
+            time.sleep(0.3)
+            self.assertIn(b" 408 ", self.drip(connection, b"G"))
+
+    def test_bytes_that_never_become_a_request(self):
+        answer = self.server.raw(b"\0\0\0\0\r\n\r\n")
+        self.assertIn(b" 408 ", answer)
+
+    def test_bodies_that_drip_are_cut_off(self):
+        start = time.monotonic()
+        with self.server.connect() as connection:
+            connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n")
+            answer = self.drip(connection, b"x")
+        self.assertIn(b" 408 ", answer)
+        self.assertIn(b'"code":"request_timeout"', answer)
+        self.assertIn(b"--body-timeout", answer)
+        self.assertLess(time.monotonic() - start, 10)
+
+    def drip(self, connection, piece):
+        """Sends a piece every 50 ms until there is an answer; returns it."""
+        connection.settimeout(0.05)
+        end = time.monotonic() + harness.PATIENCE
+        while time.monotonic() < end:
+            try:
+                connection.sendall(piece)
+                data = connection.recv(65536)
+                if data:
+                    return data
+                self.fail("closed without an answer")
+            except socket.timeout:
+                pass
+        return self.fail("never cut off")
+
+    def test_a_slow_upload_in_time_is_fine(self):
+        data = post("/predict", seven())
+        with self.server.connect() as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            step = len(data) // 20 + 1
+            for start in range(0, len(data), step):
+                connection.sendall(data[start:start + step])
+                time.sleep(0.02)
+            answer, _ = read_answer(connection)
+        self.assertEqual(answer.json()["predictions"][0]["label"], "7")
+
+    def test_silence_is_closed(self):
+        start = time.monotonic()
+        with self.server.connect() as quiet, self.server.connect() as used:
+            used.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            read_answer(used)
+            self.assertEqual(read_to_end(quiet), b"")
+            self.assertEqual(read_to_end(used), b"")
+        self.assertGreater(time.monotonic() - start, 1.0)
+
+    def test_a_refused_client_that_goes_on_sending_is_cut_off(self):
+        with self.server.connect() as connection:
+            connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
+            answer, _ = read_answer(connection)
+            self.assertEqual(answer.status, 413)
+            start = time.monotonic()
+            with self.assertRaises((BrokenPipeError, ConnectionResetError)):
+                while time.monotonic() - start < harness.PATIENCE:
+                    connection.sendall(bytes(1000))
+                    time.sleep(0.01)
+
+
+class Connections(ServedCase):
+    arguments = ("--max-connections-per-address", "8")
+
+    def test_per_address(self):
+        held = []
+        try:
+            for _ in range(7):
+                connection = self.server.connect()
+                connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+                self.assertEqual(read_answer(connection)[0].status, 200)
+                held.append(connection)
+            held.append(self.server.connect())
+            with self.server.connect() as one_more:
+                answer, _ = read_answer(one_more)
+                self.assert_error(answer, 429, "too_many_connections", "8",
+                                  "--max-connections-per-address")
+                self.assertEqual(read_to_end(one_more), b"")
+            held[0].sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertEqual(read_answer(held[0])[0].status, 200)
+        finally:
+            for connection in held:
+                connection.close()
+        self.server.wait_for(lambda: self.answers(), "room for a connection")
+
+    def answers(self):
+        try:
+            return self.server.get("/livez").status == 200
+        except OSError:
+            return False
+
+
+class TotalConnections(ServedCase):
+    arguments = ("--max-connections", "8")
+
+    def test_more_wait_for_their_turn(self):
+        held = [self.server.connect() for _ in range(8)]
+        for connection in held:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertEqual(read_answer(connection)[0].status, 200)
+        with self.server.connect() as waiting:
+            waiting.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            waiting.settimeout(0.3)
+            with self.assertRaises(socket.timeout):
+                waiting.recv(1)
+            for connection in held:
+                connection.close()
+            waiting.settimeout(harness.PATIENCE)
+            self.assertEqual(read_answer(waiting)[0].status, 200)
+
+
+class GoneClients(ServedCase):
+    arguments = ("--workers", "1", "--max-queue", "1000")
+
+    def test_gone_in_the_middle_of_the_upload(self):
+        for cut in (10, 200, 700):
+            for _ in range(10):
+                with self.server.connect() as connection:
+                    connection.sendall(post("/predict", seven())[:cut])
+        self.assertEqual(self.server.predict(seven()).status, 200)
+
+    def test_reset_in_the_middle_of_the_upload(self):
+        for _ in range(20):
+            with self.server.connect() as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                connection.sendall(post("/predict", seven())[:-1])
+        self.assertEqual(self.server.predict(seven()).status, 200)
+
+    def test_work_for_the_gone_is_dropped(self):
+        """One worker, forty large images, and nobody who waits for them."""
+        large = png(3000, 3000)
+        content_type, body = multipart([("image", "a.png", large)] * 8)
+        before = self.server.metric("lensd_images_total{")
+        gone = self.server.metric("lensd_http_clients_gone_total")
+        for _ in range(5):
+            connection = self.server.connect()
+            connection.sendall(post("/predict", body, f"Content-Type: {content_type}"))
+            self.server.wait_for(lambda: self.busy() > 0, "work")
+            connection.close()
+        self.server.wait_for(lambda: self.server.metric("lensd_images_total{") >= before + 40,
+                             "all images settled")
+        self.assertGreaterEqual(self.server.metric("lensd_http_clients_gone_total"), gone + 5)
+        self.assertGreaterEqual(
+            self.server.metric('lensd_images_total{model="digits",result="cancelled"}'), 20)
+        self.assertIn("status=499", self.server.log())
+
+    def busy(self):
+        return sum(model["queued"] + model["in_flight"]
+                   for model in self.server.get("/health").json()["models"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,287 @@
+/* What the HTTP room takes to pieces without a socket: forms, addresses, bodies, heads of requests.
+ */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/http/admit.h"
+#include "server/http/multipart.h"
+#include "server/http/query.h"
+#include "server/http/upload.h"
+
+/* ---- multipart ---- */
+
+#define TYPE "multipart/form-data; boundary=B"
+
+/* parts: "name|filename|bytes" joined by " & "; filename '-' where there is none. */
+static const struct {
+    const char *type, *body;
+    const char *parts; /* NULL: refused */
+    const char *says;
+} forms[] = {
+    {TYPE,
+     "--B\r\nContent-Disposition: form-data; name=\"a\"; filename=\"f\"\r\n\r\nxyz\r\n--B--\r\n",
+     "a|f|xyz", NULL},
+    {TYPE, "preamble\r\n--B\r\ncontent-disposition:form-data;name=a\r\n\r\nx\r\n--B--epilogue",
+     "a|-|x", NULL},
+    {TYPE,
+     "--B\r\nContent-Type: x\r\nContent-Disposition: form-data; filename=f; "
+     "name=a\r\n\r\n\r\n--B--",
+     "a|f|", NULL},
+    {TYPE, "--B\r\nA: b\r\n\r\n1\r\n--B \t\r\nA: b\r\n\r\n2\r\n--B--", "|-|1 & |-|2", NULL},
+    /* What only looks like a delimiter. */
+    {TYPE, "--B\r\nA: b\r\n\r\n1\r\n--Bx\r\n--B\r\n2--B\r\n\n--B\r\n--B--", NULL, "headers"},
+    {TYPE, "--B\r\nA: b\r\n\r\n1\r\n--Bx\r\n2--B\r\n3\r\n-B\r\n--B--",
+     "|-|1\r\n--Bx\r\n2--B\r\n3\r\n-B", NULL},
+    /* Quotes and escapes. */
+    {TYPE,
+     "--B\r\nContent-Disposition: form-data; name=\"a;b=\\\"c\\\"\"; "
+     "filename=\"C:\\x\"\r\n\r\n\r\n--B--",
+     "a;b=\"c\"|C:\\x|", NULL},
+    {"Multipart/Form-Data; x=y; Boundary=\"B C\"", "--B C\r\nA: b\r\n\r\n1\r\n--B C--", "|-|1",
+     NULL},
+    {"multipart/form-data;boundary=B", "--B\r\nA: b\r\n\r\n1\r\n--B--", "|-|1", NULL},
+    {"multipart/form-data", "--B--", NULL, "no boundary"},
+    {"multipart/form-data; boundary=\"\"", "--B--", NULL, "no boundary"},
+    {"multipart/form-data; xboundary=B", "--B--", NULL, "no boundary"},
+    {TYPE, "", NULL, "not in the body"},
+    {TYPE, "--C\r\n\r\n\r\n--C--", NULL, "not in the body"},
+    {TYPE, "--B--", NULL, "no part"},
+    {TYPE, "--B\r\nA: b\r\n\r\n1", NULL, "cut off"},
+    {TYPE, "--B\r\nA: b\r\n\r\n1\r\n--B", NULL, "cut off"},
+    {TYPE, "--B\r\n--B--", NULL, "headers"},
+    {TYPE, "--B\r\nA: b\r\n--B--", NULL, "headers"},
+};
+
+static void describe(const struct multipart *multipart, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < multipart->count; i++) {
+        const struct multipart_part *part = &multipart->parts[i];
+        used += (size_t)snprintf(text + used, size - used, "%s%s|%s|%.*s", i ? " & " : "",
+                                 part->name, part->has_filename ? part->filename : "-",
+                                 (int)part->size, (const char *)part->data);
+    }
+}
+
+Test(multipart, table)
+{
+    for (size_t i = 0; i < COUNT_OF(forms); i++) {
+        struct multipart multipart = {0};
+        struct error err = {0};
+        /* An exact allocation: a read past the end is seen by the address sanitizer. */
+        size_t size = strlen(forms[i].body);
+        uint8_t *body = malloc(size ? size : 1);
+        memcpy(body, forms[i].body, size);
+        cr_assert(multipart_is(forms[i].type), "case %zu", i);
+        enum status status = multipart_parse(forms[i].type, body, size, 8, &multipart, &err);
+        if (forms[i].parts) {
+            char text[256];
+            cr_assert_eq(status, STATUS_OK, "case %zu: %s", i, err.message);
+            describe(&multipart, text, sizeof text);
+            cr_assert_str_eq(text, forms[i].parts, "case %zu: %s", i, text);
+        } else {
+            cr_assert_eq(status, STATUS_INVALID, "case %zu", i);
+            cr_assert(strstr(err.message, forms[i].says), "case %zu: %s", i, err.message);
+        }
+        multipart_done(&multipart);
+        free(body);
+    }
+}
+
+Test(multipart, every_cut_of_a_body_is_refused)
+{
+    static const char body[] =
+        "--B\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nxyz\r\n--B--";
+    for (size_t size = 0; size < sizeof body - 1; size++) {
+        struct multipart multipart = {0};
+        uint8_t *copy = malloc(size ? size : 1);
+        memcpy(copy, body, size);
+        cr_assert_neq(multipart_parse(TYPE, copy, size, 8, &multipart, NULL), STATUS_OK,
+                      "cut at %zu", size);
+        free(copy);
+    }
+}
+
+Test(multipart, parts_are_bounded)
+{
+    char body[2048] = "";
+    size_t used = 0;
+    for (int i = 0; i < 9; i++)
+        used += (size_t)snprintf(body + used, sizeof body - used, "--B\r\nA: b\r\n\r\n%d\r\n", i);
+    used += (size_t)snprintf(body + used, sizeof body - used, "--B--");
+    struct multipart multipart = {0};
+    struct error err;
+    cr_assert_eq(multipart_parse(TYPE, (const uint8_t *)body, used, 8, &multipart, &err),
+                 STATUS_TOO_LARGE);
+    cr_assert_eq(multipart_parse(TYPE, (const uint8_t *)body, used, 9, &multipart, &err),
+                 STATUS_OK);
+    cr_assert_eq(multipart.count, 9);
+    multipart_done(&multipart);
+}
+
+Test(multipart, other_types)
+{
+    cr_assert_not(multipart_is(NULL));
+    cr_assert_not(multipart_is("multipart/mixed; boundary=B"));
+    cr_assert_not(multipart_is("multipart/form-database"));
+}
+
+/* ---- addresses ---- */
+
+Test(query, table)
+{
+    static const struct {
+        const char *text;
+        const char *pairs; /* NULL: refused */
+    } cases[] = {
+        {"", ""},
+        {"a=1", "a=1;"},
+        {"a=1&b=2", "a=1;b=2;"},
+        {"&&a&b=&", "a=;b=;"},
+        {"a=b=c", "a=b=c;"},
+        {"a+b=c%2Bd%20e", "a b=c+d e;"},
+        {"m=caf%C3%A9", "m=caf\xc3\xa9;"},
+        {"a=1&a=2", NULL},
+        {"a=%", NULL},
+        {"a=%4", NULL},
+        {"a=%4g", NULL},
+        {"a=%00", NULL},
+        {"a=%0d%0a", NULL},
+        {"a=%ff", NULL},
+        {"a&b&c&d&e&f&g&h&i&j&k&l&m&n&o&p&q", NULL},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[128], pairs[128] = "";
+        struct query query;
+        struct error err;
+        snprintf(text, sizeof text, "%s", cases[i].text);
+        enum status status = query_parse(text, &query, &err);
+        cr_assert_eq(status == STATUS_OK, cases[i].pairs != NULL, "'%s'", cases[i].text);
+        if (status != STATUS_OK)
+            continue;
+        size_t used = 0;
+        for (size_t k = 0; k < query.count; k++)
+            used += (size_t)snprintf(pairs + used, sizeof pairs - used, "%s=%s;",
+                                     query.parameters[k].name, query.parameters[k].value);
+        cr_assert_str_eq(pairs, cases[i].pairs);
+    }
+    struct query none;
+    cr_assert_eq(query_parse(NULL, &none, NULL), STATUS_OK);
+    cr_assert_null(query_value(&none, "a"));
+}
+
+/* ---- bodies ---- */
+
+Test(upload, is_charged_as_it_grows_and_gives_back)
+{
+    struct upload_budget budget = {.limit = 100000};
+    struct upload a, b;
+    struct error err;
+    char bytes[1000] = "abc";
+    upload_init(&a, &budget, 90000, 0);
+    upload_init(&b, &budget, 90000, 60000);
+    cr_assert_eq(budget.used, 0, "nothing has arrived");
+    for (int i = 0; i < 60; i++)
+        cr_assert_eq(upload_append(&a, bytes, sizeof bytes, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(a.size, 60000);
+    cr_assert_geq(budget.used, 60000);
+    cr_assert_leq(budget.used, 90000, "no more than the body may have");
+    cr_assert_eq(upload_append(&b, bytes, sizeof bytes, &err), STATUS_OVERLOADED);
+    cr_assert(strstr(err.message, "--max-upload-memory"));
+    upload_done(&a);
+    cr_assert_eq(budget.used, 0);
+    cr_assert_eq(upload_append(&b, bytes, sizeof bytes, &err), STATUS_OK);
+    cr_assert_leq(budget.used, 60000, "no more than was announced");
+    upload_done(&b);
+    upload_done(&b);
+    cr_assert_eq(budget.used, 0);
+}
+
+Test(upload, limit)
+{
+    struct upload_budget budget = {.limit = SIZE_MAX};
+    struct upload upload;
+    struct error err;
+    upload_init(&upload, &budget, 10, 0);
+    cr_assert_eq(upload_append(&upload, "0123456789", 10, &err), STATUS_OK);
+    cr_assert_eq(upload_append(&upload, "x", 1, &err), STATUS_TOO_LARGE);
+    cr_assert(strstr(err.message, "10 bytes"), "%s", err.message);
+    cr_assert_eq(upload_append(&upload, "x", SIZE_MAX, &err), STATUS_TOO_LARGE);
+    cr_assert_eq(upload.size, 10);
+    upload_done(&upload);
+}
+
+/* ---- heads of requests ---- */
+
+static const struct {
+    const char *what, *target;
+    struct request_head head;
+    enum admission admission;
+    int status; /* 0: no answer yet */
+} heads[] = {
+    {"plain GET", "/livez?x=1", {"GET", "HTTP/1.1", .host = "h"}, ADMIT_READ, 0},
+    {"HTTP/1.0 has no Host", "/livez", {"GET", "HTTP/1.0"}, ADMIT_READ, 0},
+    {"no Host", "/livez", {"GET", "HTTP/1.1"}, ADMIT_READ, 400},
+    {"no such path", "/x", {"GET", "HTTP/1.1", .host = "h"}, ADMIT_READ, 404},
+    {"wrong method", "/livez", {"POST", "HTTP/1.1", .host = "h"}, ADMIT_READ, 405},
+    {"long headers", "/livez", {"GET", "HTTP/1.1", 5000, "h"}, ADMIT_READ, 431},
+    {"wrong method, short body",
+     "/livez",
+     {"POST", "HTTP/1.1", .host = "h", .lengths = 1, .length = "5"},
+     ADMIT_READ,
+     405},
+    {"no such path, long body",
+     "/x",
+     {"POST", "HTTP/1.1", .host = "h", .lengths = 1, .length = "5000000"},
+     ADMIT_REFUSE,
+     404},
+    {"no such path, a body of any length",
+     "/x",
+     {"POST", "HTTP/1.1", .host = "h", .encodings = 1, .encoding = "Chunked"},
+     ADMIT_REFUSE,
+     404},
+    {"no such path, the client asks first",
+     "/x",
+     {"POST", "HTTP/1.1", .host = "h", .expect = "100-continue", .lengths = 1, .length = "5"},
+     ADMIT_ANSWER_NOW,
+     404},
+    {"two lengths",
+     "/livez",
+     {"GET", "HTTP/1.1", .host = "h", .lengths = 2, .length = "5"},
+     ADMIT_REFUSE,
+     400},
+    {"length and chunks",
+     "/livez",
+     {"GET", "HTTP/1.1", .host = "h", .lengths = 1, .length = "5", .encodings = 1,
+      .encoding = "chunked"},
+     ADMIT_REFUSE,
+     400},
+    {"unknown encoding",
+     "/livez",
+     {"GET", "HTTP/1.1", .host = "h", .encodings = 1, .encoding = "gzip"},
+     ADMIT_REFUSE,
+     501},
+    {"unknown expectation",
+     "/livez",
+     {"GET", "HTTP/1.1", .host = "h", .expect = "miracles"},
+     ADMIT_READ,
+     417},
+};
+
+Test(admit, table)
+{
+    for (size_t i = 0; i < COUNT_OF(heads); i++) {
+        struct http_server server = {.options = {.max_body = 1000, .max_header = 4096}};
+        struct exchange x = {.server = &server,
+                             .target = strdup(heads[i].target),
+                             .target_size = strlen(heads[i].target)};
+        cr_assert_eq(exchange_admit(&x, &heads[i].head), heads[i].admission, "%s", heads[i].what);
+        cr_assert_eq(x.answer.status, heads[i].status, "%s: %d", heads[i].what, x.answer.status);
+        cr_assert_eq(strlen(x.request_id), 16);
+        free(x.answer.text);
+        free(x.target);
+    }
+}
