@@ -14,10 +14,20 @@ static enum status no_memory(struct error *err)
     return error_set(err, STATUS_NO_MEMORY, "out of memory while reading labels");
 }
 
+/* Stands for every class without a label: a file that names class 999999 alone costs pointers, not
+ * a million allocations. */
+static char hole[1] = "";
+
+static void drop(char *name)
+{
+    if (name != hole)
+        free(name);
+}
+
 void labels_done(struct labels *labels)
 {
     for (size_t i = 0; i < labels->count; i++)
-        free(labels->names[i]);
+        drop(labels->names[i]);
     free(labels->names);
     *labels = (struct labels){0};
 }
@@ -45,9 +55,8 @@ static bool make_room(struct builder *b, size_t count)
         b->labels.names = bigger;
         b->capacity = capacity;
     }
-    for (; b->labels.count < count; b->labels.count++)
-        if (!(b->labels.names[b->labels.count] = strdup("")))
-            return false;
+    while (b->labels.count < count)
+        b->labels.names[b->labels.count++] = hole;
     return true;
 }
 
@@ -70,7 +79,7 @@ static enum status put(struct builder *b, size_t index, const char *name, size_t
     char *copy = strndup(name, size);
     if (!copy)
         return no_memory(err);
-    free(b->labels.names[index]);
+    drop(b->labels.names[index]);
     b->labels.names[index] = copy;
     return STATUS_OK;
 }
@@ -104,7 +113,7 @@ static enum status read_lines(struct builder *b, const char *text, size_t size, 
         at = next;
     }
     while (b->labels.count && !*b->labels.names[b->labels.count - 1])
-        free(b->labels.names[--b->labels.count]);
+        drop(b->labels.names[--b->labels.count]);
     return STATUS_OK;
 }
 

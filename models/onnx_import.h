@@ -21,7 +21,7 @@
 #define IMPORT_MAX_CALLS     100
 #define IMPORT_MAX_FUNCTIONS 10000
 #define IMPORT_MAX_OPSETS    256
-#define IMPORT_MAX_WORK      (10u << 20)
+#define IMPORT_MAX_WORK      (2u << 20)
 
 struct opsets {
     const Onnx__OperatorSetIdProto *const *entries;

@@ -160,6 +160,12 @@ static enum status import_body(struct scope *scope, const Onnx__GraphProto *prot
     return STATUS_OK;
 }
 
+/* A tensor is read as often as its function is called. */
+static enum status tensor_work(const struct scope *scope, const struct tensor *tensor)
+{
+    return scope->calls ? import_work(scope->import, tensor->bytes / 256) : STATUS_OK;
+}
+
 static enum status attribute_value(struct scope *scope, const Onnx__AttributeProto *proto,
                                    struct name_map *captures, struct attr *attr)
 {
@@ -190,7 +196,7 @@ static enum status attribute_value(struct scope *scope, const Onnx__AttributePro
         if (!proto->t)
             return error_set(import->err, STATUS_MODEL, "has no tensor");
         TRY(onnx_tensor_read(import->file, proto->t, &attr->t, import->err));
-        return import_work(import, attr->t->bytes / 16);
+        return tensor_work(scope, attr->t);
     case ATTR_GRAPH:
         if (!proto->g)
             return error_set(import->err, STATUS_MODEL, "has no graph");
@@ -383,7 +389,7 @@ static enum status import_constant(struct scope *scope, const Onnx__NodeProto *p
     value->known = tensor; /* the value takes the reference */
     value->dtype = tensor->dtype;
     value->shape = tensor->shape;
-    return import_work(import, tensor->bytes / 16);
+    return tensor_work(scope, tensor);
 }
 
 /* ---- nodes ---- */

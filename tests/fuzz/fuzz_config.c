@@ -1,0 +1,91 @@
+/* Files beside a model: labels and preprocessing. The first byte picks the reader. Whatever comes
+ * is refused with a sentence, or gives labels that are all there and UTF-8, or a preprocessing
+ * whose sizes are positive. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/labels.h"
+#include "models/model_internal.h"
+#include "models/preprocess_config.h"
+#include "models/utf8.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define HOLDS(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            abort();                                                                               \
+    } while (0)
+
+static void check_labels(enum status status, struct labels *labels, const struct error *err)
+{
+    if (status != STATUS_OK) {
+        HOLDS(*err->message && !labels->count);
+        return;
+    }
+    HOLDS(labels->count <= LABELS_MAX);
+    for (size_t i = 0; i < labels->count; i++)
+        HOLDS(utf8_valid(labels->names[i], strlen(labels->names[i])));
+    labels_done(labels);
+}
+
+static void check_preprocess(enum status status, struct preprocess *p, const struct error *err)
+{
+    if (status != STATUS_OK) {
+        HOLDS(*err->message);
+        return;
+    }
+    char text[256];
+    HOLDS(p->width > 0 && p->height > 0);
+    preprocess_fit(p, 299, 300);
+    HOLDS(p->width == 299 && p->height == 300);
+    if (preprocess_check(p, NULL) == STATUS_OK)
+        preprocess_describe(p, text, sizeof text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!size)
+        return 0;
+    struct error err = {0};
+    struct labels labels = {0};
+    struct preprocess p = {0};
+    char *text = malloc(size); /* terminated, as files are read */
+    HOLDS(text);
+    memcpy(text, data + 1, size - 1);
+    text[size - 1] = '\0';
+    size_t length = size - 1;
+    switch (data[0] % 7) {
+    case 0:
+        check_labels(labels_from_text(text, length, &labels, &err), &labels, &err);
+        break;
+    case 1:
+        check_labels(labels_from_json(text, length, &labels, &err), &labels, &err);
+        break;
+    case 2:
+        check_labels(labels_from_python(text, length, &labels, &err), &labels, &err);
+        break;
+    case 3:
+        check_preprocess(preprocess_from_huggingface(text, length, &p, &err), &p, &err);
+        break;
+    case 4:
+        check_preprocess(preprocess_from_timm(text, length, &p, &err), &p, &err);
+        break;
+    case 5: {
+        const struct onnx_metadata metadata[] = {{"imgsz", text}, {"task", "classify"}};
+        check_preprocess(preprocess_from_metadata(metadata, 2, &p, &err), &p, &err);
+        break;
+    }
+    default: {
+        struct triton_config config;
+        if (triton_config_read(text, &config, &err) == STATUS_OK) {
+            HOLDS(config.max_batch >= 0);
+            HOLDS(!config.label_file || !strchr(config.label_file, '/'));
+            free(config.label_file);
+        }
+    }
+    }
+    free(text);
+    return 0;
+}

@@ -1,0 +1,109 @@
+/* Any bytes as an ONNX file: they are refused with a sentence, or they make a graph that holds
+ * together: it can be copied, every value that a node reads is produced by an earlier node or
+ * known, and it runs on zeros within its limits (or says why not). As a TensorProto: refused, or
+ * exactly as many bytes as its shape needs. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/cpu/interpret.h"
+#include "models/onnx.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define RUN_ELEMENTS 4096
+#define RUN_BYTES    ((size_t)8 << 20)
+
+#define HOLDS(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            abort();                                                                               \
+    } while (0)
+
+static void check_graph(const struct graph *graph)
+{
+    bool *made = alloc_array(graph->value_count, sizeof *made);
+    HOLDS(made);
+    for (size_t i = 0; i < graph->value_count; i++) {
+        const struct value *value = graph->values[i];
+        HOLDS(value->index == i);
+        made[i] = value->known || !value->producer;
+        if (value->known)
+            HOLDS(value->known->bytes ==
+                  shape_count(&value->known->shape) * dtype_size(value->known->dtype));
+    }
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        HOLDS(op_find(node->op, node->opset));
+        for (size_t i = 0; i < node->input_count; i++)
+            HOLDS(!node->inputs[i] || made[node->inputs[i]->index]);
+        for (size_t i = 0; i < node->output_count; i++)
+            if (node->outputs[i])
+                made[node->outputs[i]->index] = true;
+        for (size_t a = 0; a < node->attr_count; a++)
+            if (node->attrs[a].kind == ATTR_GRAPH)
+                check_graph(node->attrs[a].g);
+    }
+    for (size_t i = 0; i < graph->output_count; i++)
+        HOLDS(made[graph->outputs[i]->index]);
+    free(made);
+}
+
+/* Zeros for every input; false when one is not of a small fixed shape. */
+static bool make_inputs(const struct graph *graph, struct tensor **inputs)
+{
+    for (size_t i = 0; i < graph->input_count; i++) {
+        const struct value *value = graph->inputs[i];
+        if (!shape_is_known(&value->shape) || shape_count(&value->shape) > RUN_ELEMENTS ||
+            tensor_create(NULL, value->dtype, &value->shape, &inputs[i], NULL) != STATUS_OK)
+            return false;
+        if (inputs[i]->bytes)
+            memset(inputs[i]->data, 0, inputs[i]->bytes);
+    }
+    return true;
+}
+
+static void run(struct graph *graph)
+{
+    if (graph->node_count > 64 || graph->input_count > 16)
+        return;
+    struct tensor **inputs = alloc_array(graph->input_count, sizeof *inputs);
+    struct tensor **outputs = alloc_array(graph->output_count, sizeof *outputs);
+    struct budget budget = {.limit = RUN_BYTES};
+    const struct interpreter_limits limits = {.max_steps = 1000};
+    struct error err = {0};
+    HOLDS(inputs && outputs);
+    if (make_inputs(graph, inputs)) {
+        if (interpret(graph, inputs, outputs, &budget, &limits, &err) != STATUS_OK)
+            HOLDS(*err.message);
+        for (size_t i = 0; i < graph->output_count; i++)
+            tensor_unref(outputs[i]);
+    }
+    for (size_t i = 0; i < graph->input_count; i++)
+        tensor_unref(inputs[i]);
+    free(inputs);
+    free(outputs);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct onnx_model model;
+    struct error err = {0};
+    const struct onnx_options options = {.memory_limit = (size_t)256 << 20};
+    if (onnx_load_memory(data, size, &options, &model, &err) == STATUS_OK) {
+        struct graph *copy;
+        check_graph(model.graph);
+        HOLDS(graph_clone(model.graph, &copy, NULL) == STATUS_OK);
+        onnx_model_done(&model);
+        run(copy);
+        graph_free(copy);
+    } else {
+        HOLDS(*err.message);
+    }
+    struct tensor *tensor;
+    if (onnx_load_tensor(data, size, &tensor, &err) == STATUS_OK) {
+        HOLDS(tensor->bytes == shape_count(&tensor->shape) * dtype_size(tensor->dtype));
+        tensor_unref(tensor);
+    }
+    return 0;
+}
