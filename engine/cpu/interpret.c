@@ -164,18 +164,17 @@ static enum status run_start(struct run *run, struct interpreter *interpreter, s
     size_t values = graph->value_count, inputs, outputs;
     widest_node(graph, &inputs, &outputs);
     size_t pointers = inputs + 2 * outputs;
-    char *memory = alloc_array(1, pointers * sizeof(void *) + values * sizeof(struct declared) +
+    void *memory = alloc_array(1, values * sizeof(struct declared) + pointers * sizeof(void *) +
                                       values * sizeof(uint32_t) + values * sizeof(bool));
     if (!memory)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while starting a run");
     *run = (struct run){.interpreter = interpreter, .graph = graph, .memory = memory};
-    void *at = memory;
-    run->declared = at;
-    run->operands.in = at = run->declared + values;
-    run->operands.out = at = run->operands.in + inputs;
-    run->operands.slots = at = run->operands.out + outputs;
-    run->readers = at = run->operands.slots + outputs;
-    run->ours = at = run->readers + values;
+    run->declared = memory;
+    run->operands.in = (void *)(run->declared + values);
+    run->operands.out = (void *)(run->operands.in + inputs);
+    run->operands.slots = (void *)(run->operands.out + outputs);
+    run->readers = (void *)(run->operands.slots + outputs);
+    run->ours = (void *)(run->readers + values);
     for (size_t v = 0; v < values; v++)
         run->declared[v] = (struct declared){graph->values[v]->shape, graph->values[v]->dtype};
     for (size_t n = 0; n < graph->node_count; n++) {
