@@ -151,7 +151,7 @@ static enum status find_in_folder(struct model_place *place, struct error *err)
         place->folders[1] = place->folders[0];
         if (asprintf(&place->folders[0], "%s/%llu", folder, (unsigned long long)survey.version) < 0)
             place->folders[0] = NULL;
-        free(place->version);
+        free(place->version); /* NOLINT(clang-analyzer-unix.Malloc): folders[1] keeps `folder` */
         if (asprintf(&place->version, "%llu", (unsigned long long)survey.version) < 0)
             place->version = NULL;
         place->file = place->folders[0] ? join(place->folders[0], "model.onnx") : NULL;

@@ -43,6 +43,7 @@ static void tidy(char *text, size_t size, int wanted)
     memcpy(text + end, mark, sizeof mark);
 }
 
+#undef error_set /* the analyzer's */
 enum status error_set(struct error *err, enum status status, const char *format, ...)
 {
     if (!err)

@@ -62,6 +62,11 @@ int status_http(enum status status);
 enum status error_set(struct error *err, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+#ifdef __clang_analyzer__
+/* It does not look into other files: here it learns that what error_set returns is the failure. */
+#define error_set(err, status, ...) ((void)(error_set)((err), (status), __VA_ARGS__), (status))
+#endif
+
 /* Puts "prefix: " in front of the message already in *err; returns err's status. */
 enum status error_prefix(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
