@@ -96,6 +96,21 @@ static enum status infer_affine_grid(struct node *node, struct error *err)
     return infer_output(node, 0, theta->dtype, &out, err);
 }
 
+/* Where the indices are known, one that names no image is an error of the model. */
+static enum status check_batch_indices(const struct node *node, int64_t images, struct error *err)
+{
+    const struct tensor *indices = node->inputs[2]->known;
+    size_t count = indices ? shape_count(&indices->shape) : 0;
+    for (size_t i = 0; i < count; i++) {
+        int64_t index = tensor_int(indices, i);
+        if (index < 0 || index >= images)
+            return error_set(err, STATUS_INVALID,
+                             "batch index %lld of region %zu is out of range, X has %lld images",
+                             (long long)index, i, (long long)images);
+    }
+    return STATUS_OK;
+}
+
 static enum status infer_roi_align(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0], *rois = node->inputs[1];
@@ -108,6 +123,7 @@ static enum status infer_roi_align(struct node *node, struct error *err)
         return error_set(err, STATUS_SHAPE, "rois has shape %s, expected [rois, 4]",
                          shape_text(&rois->shape, text));
     TRY(operand_vector(node, 2, "batch_indices", rois->shape.dims[0], err));
+    TRY(check_batch_indices(node, x->shape.dims[0], err));
     TRY(check_word(node, "mode", "avg", "avg max", err));
     TRY(check_word(node, "coordinate_transformation_mode", "half_pixel",
                    "half_pixel output_half_pixel", err));
