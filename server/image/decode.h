@@ -26,6 +26,9 @@ void pixels_turn(const uint8_t *src, uint32_t width, uint32_t height, int orient
 enum status limits_check(const char *name, uint64_t width, uint64_t height,
                          const struct image_limits *limits, struct error *err) MUST_USE;
 
+/* Whether all there is fits the signature of a JPEG or PNG, but ends inside it. */
+bool sniff_is_beginning(const uint8_t *data, size_t size);
+
 /* What unknown bytes look like, for people: "a GIF image", "HTML text". Static text. */
 const char *sniff_describe(const uint8_t *data, size_t size);
 

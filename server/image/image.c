@@ -68,6 +68,10 @@ static enum status find_reader(const uint8_t *data, size_t size, enum image_form
     if (size == 0)
         return error_set(err, STATUS_BAD_IMAGE,
                          "the image is empty (0 bytes); send a JPEG or PNG file");
+    if (sniff_is_beginning(data, size))
+        return error_set(err, STATUS_BAD_IMAGE,
+                         "the image ends after %zu bytes, inside its signature; send the whole file",
+                         size);
     enum image_format format = image_sniff(data, size);
     if (format == IMAGE_UNKNOWN)
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,

@@ -19,6 +19,12 @@ enum image_format image_sniff(const uint8_t *data, size_t size)
     return IMAGE_UNKNOWN;
 }
 
+bool sniff_is_beginning(const uint8_t *data, size_t size)
+{
+    return (size < sizeof jpeg_signature && memcmp(data, jpeg_signature, size) == 0) ||
+           (size < sizeof png_signature && memcmp(data, png_signature, size) == 0);
+}
+
 struct signature {
     size_t offset;
     const char *bytes;
@@ -48,7 +54,7 @@ static const struct signature signatures[] = {
     SIGNATURE(0, "\xFF\x0A", "a JPEG XL image"),
     SIGNATURE(0, "\0\0\0\x0CjP  ", "a JPEG 2000 image"),
     SIGNATURE(0, "\xFF\x4F\xFF\x51", "a JPEG 2000 image"),
-    SIGNATURE(0, "\xFF\xD8", "the very beginning of a JPEG, or a damaged one"),
+    SIGNATURE(0, "\xFF\xD8", "a damaged JPEG"),
     SIGNATURE(0, "\x89PNG", "a PNG damaged by a transfer in text mode"),
     SIGNATURE(1, "PNG\r\n", "a PNG damaged by a transfer in text mode"),
     SIGNATURE(0, "\0\0\1\0", "an ICO icon"),
@@ -90,9 +96,6 @@ static bool is_text(const uint8_t *data, size_t size)
 
 const char *sniff_describe(const uint8_t *data, size_t size)
 {
-    /* An upload that was cut inside the signature. */
-    if (size < sizeof png_signature && size > 0 && memcmp(data, png_signature, size) == 0)
-        return "the very beginning of a PNG, or a damaged one";
     for (size_t i = 0; i < COUNT_OF(signatures); i++) {
         const struct signature *s = &signatures[i];
         if (s->offset <= size && s->length <= size - s->offset &&

@@ -1,0 +1,87 @@
+/* Sources of the rules, which agree to the pixel with:
+ * - torchvision 0.14 transforms.Resize(n): the long side is int(n * long / short);
+ * - torchvision transforms.CenterCrop: the offset is int(round(difference / 2)), where Python rounds
+ *   halves to even; where the picture is smaller, (missing // 2) zeros stand in front;
+ * - Ultralytics LetterBox(auto=False, center=True): ratio min(W / w, H / h), sides round(side *
+ *   ratio), offset round(rest / 2 - 0.1). */
+#include "server/image/frame.h"
+
+#include <math.h>
+
+#include "engine/base/size.h"
+
+enum { SIDE_MAX = 65535 };
+
+static enum status resized_size(const struct preprocess *p, uint64_t width, uint64_t height,
+                                struct frame *frame, struct error *err)
+{
+    uint64_t to_width = width, to_height = height;
+    switch (p->resize) {
+    case RESIZE_NONE:
+        break;
+    case RESIZE_SHORT_SIDE:
+        if (width <= height) {
+            to_width = (uint64_t)p->resize_short;
+            to_height = to_width * height / width;
+        } else {
+            to_height = (uint64_t)p->resize_short;
+            to_width = to_height * width / height;
+        }
+        break;
+    case RESIZE_EXACT:
+        to_width = (uint64_t)p->resize_width;
+        to_height = (uint64_t)p->resize_height;
+        break;
+    case RESIZE_LETTERBOX: {
+        const double ratio =
+            fmin((double)p->resize_height / height, (double)p->resize_width / width);
+        to_width = (uint64_t)fmax(1, nearbyint(width * ratio));
+        to_height = (uint64_t)fmax(1, nearbyint(height * ratio));
+        break;
+    }
+    }
+    if (to_width > SIDE_MAX || to_height > SIDE_MAX)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "a picture of %llu x %llu pixels would be resized to %llu x %llu, but a "
+                         "side may have at most %d; send one that is less long and thin",
+                         (unsigned long long)width, (unsigned long long)height,
+                         (unsigned long long)to_width, (unsigned long long)to_height, SIDE_MAX);
+    frame->resized_width = (int)to_width;
+    frame->resized_height = (int)to_height;
+    return STATUS_OK;
+}
+
+/* Where a canvas of `have` pixels begins in the `want` that a centred crop keeps. */
+static int crop_begin(int have, int want)
+{
+    if (want >= have)
+        return (want - have) / 2;
+    const int rest = have - want, half = rest / 2;
+    /* round(rest / 2.0): a half goes to the even neighbour. */
+    return -(rest % 2 && half % 2 ? half + 1 : half);
+}
+
+static int letterbox_begin(int picture, int canvas)
+{
+    return (int)nearbyint((canvas - picture) / 2.0 - 0.1);
+}
+
+enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
+                     struct frame *ret, struct error *err)
+{
+    struct frame frame = {0};
+    TRY(resized_size(p, width, height, &frame, err));
+    const bool letterbox = p->resize == RESIZE_LETTERBOX;
+    frame.canvas_width = letterbox ? p->resize_width : frame.resized_width;
+    frame.canvas_height = letterbox ? p->resize_height : frame.resized_height;
+    frame.canvas_left = crop_begin(frame.canvas_width, p->width);
+    frame.canvas_top = crop_begin(frame.canvas_height, p->height);
+    frame.left = frame.canvas_left;
+    frame.top = frame.canvas_top;
+    if (letterbox) {
+        frame.left += letterbox_begin(frame.resized_width, frame.canvas_width);
+        frame.top += letterbox_begin(frame.resized_height, frame.canvas_height);
+    }
+    *ret = frame;
+    return STATUS_OK;
+}

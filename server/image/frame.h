@@ -1,0 +1,21 @@
+/* Inside server/image only: the rules of size and place, as the training frameworks have them. */
+#pragma once
+
+#include <stdint.h>
+
+#include "models/preprocess.h"
+
+/* Where the resized picture lies in what the model gets. Pixels; x to the right, y down, from the
+ * upper left corner of the model's input; left and top may be negative where the crop cuts. */
+struct frame {
+    int resized_width, resized_height;
+    int left, top; /* of the resized picture */
+    /* The letterbox around it, filled with pad_value; equal to the picture in all other modes.
+     * Beyond it is zero. */
+    int canvas_width, canvas_height, canvas_left, canvas_top;
+};
+
+/* width, height: 1 … 2^24, of the upright picture. STATUS_TOO_LARGE when a resized side would pass
+ * 65535. */
+enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
+                     struct frame *ret, struct error *err) MUST_USE;

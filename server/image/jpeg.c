@@ -1,0 +1,315 @@
+/* JPEG through libjpeg-turbo.
+ *
+ * Traps, and where they are handled:
+ * - libjpeg ends the process on errors unless told otherwise: fail() jumps back, and everything that
+ *   a decode allocates hangs on the decompress object, so that one jpeg_destroy frees it all.
+ * - A file that ends early is a warning to libjpeg, which then makes up an end marker and fills the
+ *   picture with grey. Here, as in Pillow, it is an error.
+ * - A progressive file is decoded scan by scan over the whole picture: the number of scans is
+ *   limited, and so is the memory for coefficients.
+ * - The tables of a decompress object outlive an image, so a file without tables would be decoded
+ *   with those of another client's picture. Each decode gets a fresh object (about 2 microseconds).
+ * - CMYK and YCCK are stored inverted by Adobe's programs. Pillow takes that for granted for every
+ *   file of four components, and so does this reader; ink to RGB is Pillow's cmyk2rgb to the bit.
+ * - Arithmetic coding does not tell where its data ends (a file of 200 bytes would pass as 50
+ *   million pixels of work), so it is refused, as browsers do; so are lossless and 12 bit JPEG,
+ *   which libjpeg-turbo does not read. */
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+#include "engine/base/size.h"
+#include "server/image/decode.h"
+
+/* All that one decode owns. The libjpeg structs lead back to it through cinfo.client_data. */
+struct reader {
+    struct jpeg_decompress_struct cinfo;
+    struct jpeg_error_mgr errors;
+    struct jpeg_source_mgr source;
+    struct jpeg_progress_mgr progress;
+    jmp_buf failed;
+    const struct image_limits *limits;
+    enum status status; /* why `failed` was taken */
+    struct error *err;
+};
+
+static _Noreturn void give_up(struct reader *reader, enum status status)
+{
+    reader->status = status;
+    longjmp(reader->failed, 1);
+}
+
+static _Noreturn void fail_truncated(struct reader *reader)
+{
+    error_set(reader->err, STATUS_BAD_IMAGE,
+              "the JPEG ends early: its data stops before the picture is complete; send the whole "
+              "file");
+    give_up(reader, STATUS_BAD_IMAGE);
+}
+
+static _Noreturn void fail_corrupt(struct reader *reader)
+{
+    char text[JMSG_LENGTH_MAX];
+    reader->errors.format_message((j_common_ptr)&reader->cinfo, text);
+    error_set(reader->err, STATUS_BAD_IMAGE,
+              "the JPEG is damaged (%s); save it again or send an intact file", text);
+    give_up(reader, STATUS_BAD_IMAGE);
+}
+
+static _Noreturn void fail_unsupported(struct reader *reader, const char *what)
+{
+    error_set(reader->err, STATUS_UNSUPPORTED_MEDIA,
+              "%s JPEG is not read here; save the picture as baseline or progressive JPEG of 8 bit, "
+              "or as PNG",
+              what);
+    give_up(reader, STATUS_UNSUPPORTED_MEDIA);
+}
+
+/* jpeg_error_mgr.error_exit: must not return. */
+static _Noreturn void on_error(j_common_ptr common)
+{
+    struct reader *reader = common->client_data;
+    switch (common->err->msg_code) {
+    case JERR_OUT_OF_MEMORY:
+        error_set(reader->err, STATUS_NO_MEMORY,
+                  "no memory to decode the JPEG; send a smaller picture or try again");
+        give_up(reader, STATUS_NO_MEMORY);
+    case JERR_NO_BACKING_STORE: /* what passing mem->max_memory_to_use leads to */
+        error_set(reader->err, STATUS_TOO_LARGE,
+                  "the JPEG needs more working memory than its size justifies; save it again as "
+                  "baseline JPEG");
+        give_up(reader, STATUS_TOO_LARGE);
+    case JERR_IMAGE_TOO_BIG: {
+        const uint32_t side = JPEG_MAX_DIMENSION;
+        error_set(reader->err, STATUS_TOO_LARGE,
+                  "the JPEG is %u x %u pixels, but a side may have at most %u; send a smaller "
+                  "picture",
+                  reader->cinfo.image_width, reader->cinfo.image_height, side);
+        give_up(reader, STATUS_TOO_LARGE);
+    }
+    case JERR_SOF_UNSUPPORTED:
+        fail_unsupported(reader, "lossless or hierarchical");
+    case JERR_BAD_PRECISION:
+        fail_unsupported(reader, "12 bit (or other than 8 bit)");
+    case JERR_INPUT_EOF:
+    case JERR_INPUT_EMPTY:
+        fail_truncated(reader);
+    default:
+        fail_corrupt(reader);
+    }
+}
+
+/* jpeg_error_mgr.emit_message: level -1 is a warning, others are traces. Warnings after which
+ * pixels are made up are errors here; the rest (stray bytes between segments, an odd JFIF version,
+ * an unknown Adobe transform …) leaves a whole picture, which Pillow shows too. */
+static void on_message(j_common_ptr common, int level)
+{
+    struct reader *reader = common->client_data;
+    if (level >= 0)
+        return;
+    switch (common->err->msg_code) {
+    case JWRN_HIT_MARKER:
+    case JWRN_JPEG_EOF:
+        fail_truncated(reader);
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_MUST_RESYNC:
+        fail_corrupt(reader);
+    default:
+        break;
+    }
+}
+
+static void on_output(j_common_ptr common)
+{
+    (void)common; /* libjpeg would print to stderr */
+}
+
+static void source_nothing(j_decompress_ptr cinfo)
+{
+    (void)cinfo;
+}
+
+/* Called when the bytes are used up: the whole file was there from the start. */
+static boolean source_fill(j_decompress_ptr cinfo)
+{
+    fail_truncated(cinfo->client_data);
+}
+
+static void source_skip(j_decompress_ptr cinfo, long count)
+{
+    struct reader *reader = cinfo->client_data;
+    if (count <= 0)
+        return;
+    if ((size_t)count > cinfo->src->bytes_in_buffer)
+        fail_truncated(reader);
+    cinfo->src->next_input_byte += count;
+    cinfo->src->bytes_in_buffer -= (size_t)count;
+}
+
+/* jpeg_progress_mgr.progress_monitor: called at least once per row of blocks of every scan. */
+static void on_progress(j_common_ptr common)
+{
+    struct reader *reader = common->client_data;
+    if (!reader->limits->max_scans ||
+        (uint32_t)reader->cinfo.input_scan_number <= reader->limits->max_scans)
+        return;
+    error_set(reader->err, STATUS_TOO_LARGE,
+              "the JPEG has more than %u scans (max_scans); save it again as baseline JPEG",
+              reader->limits->max_scans);
+    give_up(reader, STATUS_TOO_LARGE);
+}
+
+/* Makes `reader` ready for setjmp; the decompress object itself is made after it, because that can
+ * already fail. */
+static void reader_init(struct reader *reader, const struct image_limits *limits,
+                        struct error *err)
+{
+    memset(reader, 0, sizeof *reader);
+    reader->limits = limits;
+    reader->err = err;
+    reader->cinfo.err = jpeg_std_error(&reader->errors);
+    reader->errors.error_exit = on_error;
+    reader->errors.emit_message = on_message;
+    reader->errors.output_message = on_output;
+    reader->cinfo.client_data = reader;
+    reader->progress.progress_monitor = on_progress;
+    reader->source = (struct jpeg_source_mgr){.init_source = source_nothing,
+                                              .fill_input_buffer = source_fill,
+                                              .skip_input_data = source_skip,
+                                              .resync_to_restart = jpeg_resync_to_restart,
+                                              .term_source = source_nothing};
+}
+
+/* Everything up to the first scan, with all checks that need no pixel memory. Jumps on failure. */
+static void read_header(struct reader *reader, const uint8_t *data, size_t size)
+{
+    struct jpeg_decompress_struct *cinfo = &reader->cinfo;
+    jpeg_create_decompress(cinfo); /* keeps err and client_data */
+    reader->source.next_input_byte = data;
+    reader->source.bytes_in_buffer = size;
+    cinfo->src = &reader->source;
+    cinfo->progress = &reader->progress;
+    (void)jpeg_read_header(cinfo, TRUE); /* never suspends: source_fill does not return FALSE */
+
+    enum status status = limits_check("JPEG", cinfo->image_width, cinfo->image_height,
+                                      reader->limits, reader->err);
+    if (status != STATUS_OK)
+        give_up(reader, status);
+    if (cinfo->arith_code)
+        fail_unsupported(reader, "arithmetic-coded");
+    if (cinfo->num_components == 2 || cinfo->num_components > 4)
+        fail_unsupported(reader, cinfo->num_components == 2 ? "two-component" : "many-component");
+
+    /* A progressive file holds two bytes a sample for all samples at once. Blocks at the edges are
+     * filled up to 32 pixels, which the constant covers. */
+    enum { WORKING_MEMORY = 64 << 20, BYTES_PER_PIXEL = 2 * 4 };
+    cinfo->mem->max_memory_to_use =
+        WORKING_MEMORY + (long)cinfo->image_width * (long)cinfo->image_height * BYTES_PER_PIXEL;
+}
+
+/* Pillow's cmyk2rgb after its inversion of Adobe's inverted ink: with c = 255 - stored and
+ * white = stored black, out = white - c * white / 255 rounded. */
+static void ink_to_rgb(const uint8_t *ink, uint32_t width, uint8_t *rgb)
+{
+    for (uint32_t x = 0; x < width; x++, ink += 4, rgb += 3) {
+        const uint32_t white = ink[3];
+        for (int c = 0; c < 3; c++) {
+            const uint32_t product = (255u - ink[c]) * white + 128;
+            rgb[c] = (uint8_t)(white - (((product >> 8) + product) >> 8));
+        }
+    }
+}
+
+static void read_ink_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels)
+{
+    const size_t stride = (size_t)cinfo->output_width * 3;
+    JSAMPARRAY line =
+        cinfo->mem->alloc_sarray((j_common_ptr)cinfo, JPOOL_IMAGE, cinfo->output_width * 4, 1);
+    while (cinfo->output_scanline < cinfo->output_height) {
+        uint8_t *row = pixels + stride * cinfo->output_scanline;
+        jpeg_read_scanlines(cinfo, line, 1);
+        ink_to_rgb(line[0], cinfo->output_width, row);
+    }
+}
+
+/* libjpeg writes into the picture itself, as many rows a call as it has ready. */
+static void read_rgb_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels)
+{
+    enum { ROWS = 16 };
+    const size_t stride = (size_t)cinfo->output_width * 3;
+    while (cinfo->output_scanline < cinfo->output_height) {
+        JSAMPROW rows[ROWS];
+        const JDIMENSION left = cinfo->output_height - cinfo->output_scanline;
+        const JDIMENSION count = left < ROWS ? left : ROWS;
+        for (JDIMENSION i = 0; i < count; i++)
+            rows[i] = pixels + stride * (cinfo->output_scanline + i);
+        jpeg_read_scanlines(cinfo, rows, count);
+    }
+}
+
+static void read_pixels(struct reader *reader, struct pixel_buffer *buffer)
+{
+    struct jpeg_decompress_struct *cinfo = &reader->cinfo;
+    const bool ink = cinfo->num_components == 4;
+    cinfo->out_color_space = ink ? JCS_CMYK : JCS_RGB;
+
+    size_t bytes;
+    if (!size_mul(cinfo->image_width, cinfo->image_height, &bytes) || !size_mul(bytes, 3, &bytes)) {
+        error_set(reader->err, STATUS_TOO_LARGE, "the JPEG's pixels do not fit the address space");
+        give_up(reader, STATUS_TOO_LARGE);
+    }
+    enum status status = pixel_buffer_reserve(buffer, bytes, reader->err);
+    if (status != STATUS_OK)
+        give_up(reader, status);
+    jpeg_start_decompress(cinfo);
+    if (ink)
+        read_ink_rows(cinfo, buffer->data);
+    else
+        read_rgb_rows(cinfo, buffer->data);
+    /* No jpeg_finish_decompress: it would only look for an end marker that is not needed. */
+}
+
+/* setjmp stands in a function of its own, below the one that holds the reader: what changes between
+ * setjmp and longjmp may not be local to the function that calls setjmp (C17 7.13.2.1).
+ * Without a buffer only the header is read. */
+static void run(struct reader *reader, const uint8_t *data, size_t size,
+                struct pixel_buffer *buffer)
+{
+    if (setjmp(reader->failed) != 0)
+        return;
+    read_header(reader, data, size);
+    if (buffer)
+        read_pixels(reader, buffer);
+}
+
+static enum status run_and_destroy(const uint8_t *data, size_t size,
+                                   const struct image_limits *limits, struct pixel_buffer *buffer,
+                                   uint32_t *ret_width, uint32_t *ret_height, struct error *err)
+{
+    struct reader reader;
+    reader_init(&reader, limits, err);
+    run(&reader, data, size, buffer);
+    if (reader.status == STATUS_OK) {
+        *ret_width = reader.cinfo.image_width;
+        *ret_height = reader.cinfo.image_height;
+    }
+    jpeg_destroy_decompress(&reader.cinfo);
+    return reader.status;
+}
+
+enum status jpeg_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
+                           uint32_t *ret_width, uint32_t *ret_height, struct error *err)
+{
+    return run_and_destroy(data, size, limits, NULL, ret_width, ret_height, err);
+}
+
+enum status jpeg_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
+                        struct pixel_buffer *buffer, uint32_t *ret_width, uint32_t *ret_height,
+                        struct error *err)
+{
+    return run_and_destroy(data, size, limits, buffer, ret_width, ret_height, err);
+}

@@ -1,0 +1,196 @@
+/* PNG through libpng.
+ *
+ * What comes out is Pillow's convert("RGB"): palettes looked up, grey of 1, 2 and 4 bits spread over
+ * 0 … 255, alpha and tRNS dropped (not blended), 16 bit cut to the high byte. In one case Pillow
+ * does otherwise: grey of 16 bit without alpha is its mode "I", whose conversion clips everything
+ * above 255 to white (9.4 as 13.0) and would turn any such photo into a white page; here the high
+ * byte is taken as for all other 16 bit files. A palette index beyond the palette is black.
+ *
+ * Hostile files: the size is checked on the raw header before libpng sees the file. Every chunk
+ * that does not make pixels is skipped unread (text, profiles, … are where decompression bombs
+ * live); the rest may not allocate more than CHUNK_BYTES. A wrong checksum, a chunk that ends early
+ * or a missing IEND refuses the file. */
+#include <png.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/image/decode.h"
+
+struct reader {
+    png_structp png;
+    png_infop info;
+    const uint8_t *data;
+    size_t size, at;
+    bool no_memory; /* an allocation failed: whatever libpng says next is its consequence */
+    jmp_buf failed;
+    enum status status; /* why `failed` was taken */
+    struct error *err;
+};
+
+static _Noreturn void give_up(struct reader *reader, enum status status)
+{
+    reader->status = status;
+    longjmp(reader->failed, 1);
+}
+
+/* Called by libpng on errors: must not return. */
+static _Noreturn void on_error(png_structp png, png_const_charp text)
+{
+    struct reader *reader = png_get_error_ptr(png);
+    if (reader->no_memory) {
+        error_set(reader->err, STATUS_NO_MEMORY,
+                  "no memory to decode the PNG; send a smaller picture or try again");
+        give_up(reader, STATUS_NO_MEMORY);
+    }
+    error_set(reader->err, STATUS_BAD_IMAGE,
+              "the PNG is damaged (%s); save it again or send an intact file", text);
+    give_up(reader, STATUS_BAD_IMAGE);
+}
+
+static void on_warning(png_structp png, png_const_charp text)
+{
+    (void)png; /* libpng would print to stderr */
+    (void)text;
+}
+
+static void on_read(png_structp png, png_bytep bytes, size_t count)
+{
+    struct reader *reader = png_get_io_ptr(png);
+    if (count > reader->size - reader->at) {
+        error_set(reader->err, STATUS_BAD_IMAGE,
+                  "the PNG ends early: its data stops before the picture is complete; send the "
+                  "whole file");
+        give_up(reader, STATUS_BAD_IMAGE);
+    }
+    memcpy(bytes, reader->data + reader->at, count);
+    reader->at += count;
+}
+
+static png_voidp on_malloc(png_structp png, png_alloc_size_t size)
+{
+    struct reader *reader = png_get_mem_ptr(png);
+    void *memory = malloc(size);
+    if (!memory)
+        reader->no_memory = true;
+    return memory;
+}
+
+static void on_free(png_structp png, png_voidp memory)
+{
+    (void)png;
+    free(memory);
+}
+
+static uint32_t read_u32(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+enum status png_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
+                          uint32_t *ret_width, uint32_t *ret_height, struct error *err)
+{
+    /* signature 8, chunk length 4, "IHDR" 4, width 4, height 4 … CRC: 33 bytes in all */
+    enum { LENGTH_AT = 8, NAME_AT = 12, WIDTH_AT = 16, HEIGHT_AT = 20, HEADER_END = 33 };
+    if (size < HEADER_END)
+        return error_set(err, STATUS_BAD_IMAGE,
+                         "the PNG ends early: %zu bytes do not even hold its header; send the whole "
+                         "file",
+                         size);
+    if (read_u32(data + LENGTH_AT) != 13 || memcmp(data + NAME_AT, "IHDR", 4) != 0)
+        return error_set(err, STATUS_BAD_IMAGE,
+                         "the PNG is damaged (it does not begin with a header chunk); send an intact "
+                         "file");
+    const uint32_t width = read_u32(data + WIDTH_AT), height = read_u32(data + HEIGHT_AT);
+    TRY(limits_check("PNG", width, height, limits, err));
+    *ret_width = width;
+    *ret_height = height;
+    return STATUS_OK;
+}
+
+static void set_bounds(png_structp png)
+{
+    enum { CHUNK_BYTES = 1 << 20, CHUNKS = 16 };
+    /* The size was checked against our own limits; libpng's own (a million a side) would only
+     * speak another language. */
+    png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+    png_set_chunk_malloc_max(png, CHUNK_BYTES);
+    png_set_chunk_cache_max(png, CHUNKS);
+    png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
+    /* -1: all chunks but IHDR, PLTE, tRNS, IDAT and IEND. */
+    png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
+}
+
+static void set_transforms(png_structp png, png_infop info)
+{
+    const int colour = png_get_color_type(png, info), depth = png_get_bit_depth(png, info);
+    if (colour == PNG_COLOR_TYPE_PALETTE)
+        png_set_palette_to_rgb(png);
+    if (colour == PNG_COLOR_TYPE_GRAY && depth < 8)
+        png_set_expand_gray_1_2_4_to_8(png);
+    if (depth == 16)
+        png_set_strip_16(png);
+    if (!(colour & PNG_COLOR_MASK_COLOR))
+        png_set_gray_to_rgb(png);
+    /* Also for palettes: their lookup expands tRNS to alpha. */
+    png_set_strip_alpha(png);
+}
+
+/* Rows go straight into the picture; an interlaced file visits every row in each of seven passes. */
+static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, uint32_t width,
+                        uint32_t height)
+{
+    size_t stride, bytes;
+    if (!size_mul(width, 3, &stride) || !size_mul(stride, height, &bytes)) {
+        error_set(reader->err, STATUS_TOO_LARGE, "the PNG's pixels do not fit the address space");
+        give_up(reader, STATUS_TOO_LARGE);
+    }
+    const int passes = png_set_interlace_handling(reader->png);
+    png_read_update_info(reader->png, reader->info);
+    if (png_get_rowbytes(reader->png, reader->info) != stride)
+        png_error(reader->png, "unexpected row size");
+    enum status status = pixel_buffer_reserve(buffer, bytes, reader->err);
+    if (status != STATUS_OK)
+        give_up(reader, status);
+    for (int pass = 0; pass < passes; pass++)
+        for (uint32_t y = 0; y < height; y++)
+            png_read_row(reader->png, buffer->data + stride * y, NULL);
+    png_read_end(reader->png, NULL); /* checksums up to IEND: the proof that nothing is missing */
+}
+
+/* setjmp stands in a function of its own, below the one that holds the reader: what changes between
+ * setjmp and longjmp may not be local to the function that calls setjmp (C17 7.13.2.1). */
+static void run(struct reader *reader, struct pixel_buffer *buffer, uint32_t width, uint32_t height)
+{
+    if (setjmp(reader->failed) != 0)
+        return;
+    reader->png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, reader, on_error, on_warning,
+                                           reader, on_malloc, on_free);
+    reader->info = reader->png ? png_create_info_struct(reader->png) : NULL;
+    if (!reader->info) {
+        error_set(reader->err, STATUS_NO_MEMORY, "no memory to decode the PNG; try again");
+        give_up(reader, STATUS_NO_MEMORY);
+    }
+    png_set_read_fn(reader->png, reader, on_read);
+    set_bounds(reader->png);
+    png_read_info(reader->png, reader->info);
+    set_transforms(reader->png, reader->info);
+    read_pixels(reader, buffer, width, height);
+}
+
+enum status png_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
+                       struct pixel_buffer *buffer, uint32_t *ret_width, uint32_t *ret_height,
+                       struct error *err)
+{
+    uint32_t width, height;
+    TRY(png_read_size(data, size, limits, &width, &height, err));
+    struct reader reader = {.data = data, .size = size, .err = err};
+    run(&reader, buffer, width, height);
+    png_destroy_read_struct(&reader.png, &reader.info, NULL);
+    if (reader.status == STATUS_OK) {
+        *ret_width = width;
+        *ret_height = height;
+    }
+    return reader.status;
+}

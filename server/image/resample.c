@@ -1,0 +1,239 @@
+#include "server/image/resample.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+/* Pillow's filters, expression for expression: the weights must come out equal to the last bit
+ * (this file is compiled without fused multiply-add). */
+
+static double box(double x)
+{
+    return x > -0.5 && x <= 0.5 ? 1.0 : 0.0;
+}
+
+static double bilinear(double x)
+{
+    x = fabs(x);
+    return x < 1.0 ? 1.0 - x : 0.0;
+}
+
+static double hamming(double x)
+{
+    x = fabs(x);
+    if (x == 0.0)
+        return 1.0;
+    if (x >= 1.0)
+        return 0.0;
+    x = x * M_PI;
+    return sin(x) / x * (0.54f + 0.46f * cos(x));
+}
+
+static double bicubic(double x)
+{
+    const double a = -0.5;
+    x = fabs(x);
+    if (x < 1.0)
+        return ((a + 2.0) * x - (a + 3.0)) * x * x + 1;
+    if (x < 2.0)
+        return (((x - 5) * x + 8) * x - 4) * a;
+    return 0.0;
+}
+
+static double sinc(double x)
+{
+    if (x == 0.0)
+        return 1.0;
+    x = x * M_PI;
+    return sin(x) / x;
+}
+
+static double lanczos(double x)
+{
+    return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0;
+}
+
+static const struct filter {
+    double (*weight)(double x);
+    double support; /* samples to each side, at scale 1 */
+} filters[] = {
+    [RESAMPLE_LANCZOS] = {lanczos, 3.0}, [RESAMPLE_BILINEAR] = {bilinear, 1.0},
+    [RESAMPLE_BICUBIC] = {bicubic, 2.0}, [RESAMPLE_BOX] = {box, 0.5},
+    [RESAMPLE_HAMMING] = {hamming, 1.0},
+};
+
+static void free_tables(struct resample_axis *axis)
+{
+    free(axis->start);
+    free(axis->weights);
+    axis->start = NULL;
+    axis->weights = NULL;
+    axis->outputs_capacity = axis->weights_capacity = 0;
+}
+
+void resample_axis_done(struct resample_axis *axis)
+{
+    free_tables(axis);
+    *axis = (struct resample_axis){0};
+}
+
+/* Room for the axis' outputs with windows of `length`. */
+static enum status reserve_tables(struct resample_axis *axis, int length, struct error *err)
+{
+    const size_t count = (size_t)axis->count;
+    size_t weights;
+    if (!size_mul(count, (size_t)length, &weights))
+        return error_set(err, STATUS_TOO_LARGE, "the resize needs too large a table of weights");
+    if (count > axis->outputs_capacity || weights > axis->weights_capacity) {
+        free_tables(axis);
+        axis->start = alloc_array(count, sizeof *axis->start);
+        axis->weights = alloc_array(weights, sizeof *axis->weights);
+        if (!axis->start || !axis->weights)
+            return error_set(err, STATUS_NO_MEMORY,
+                             "no memory for a resize with %zu weights; send a smaller picture or "
+                             "try again",
+                             weights);
+        axis->outputs_capacity = count;
+        axis->weights_capacity = weights;
+    }
+    axis->length = length;
+    return STATUS_OK;
+}
+
+/* One input sample per output with the whole weight on it: the identity, and nearest neighbour. */
+static void set_single(struct resample_axis *axis, int i, int start)
+{
+    axis->start[i] = start;
+    axis->weights[i] = 1 << RESAMPLE_BITS;
+}
+
+/* As ImagingScaleAffine of Pillow's Geometry.c: the position is a running sum, not a product, and
+ * the rounding errors of the sum are part of the result. */
+static enum status fill_nearest(struct resample_axis *axis, struct error *err)
+{
+    TRY(reserve_tables(axis, 1, err));
+    const double step = (double)axis->in / axis->out;
+    double position = step * 0.5;
+    for (int i = 0; i < axis->first + axis->count; i++, position += step) {
+        int start = (int)position < axis->in ? (int)position : axis->in - 1;
+        if (i >= axis->first)
+            set_single(axis, i - axis->first, start);
+    }
+    return STATUS_OK;
+}
+
+static enum status fill_identity(struct resample_axis *axis, struct error *err)
+{
+    TRY(reserve_tables(axis, 1, err));
+    for (int i = 0; i < axis->count; i++)
+        set_single(axis, i, axis->first + i);
+    return STATUS_OK;
+}
+
+/* The window of output `i` before it is filled up: precompute_coeffs of Pillow's Resample.c. */
+static void window_of(const struct resample_axis *axis, int i, double scale, double support,
+                      int *ret_low, int *ret_high)
+{
+    const double center = (axis->first + i + 0.5) * scale;
+    const int low = (int)(center - support + 0.5), high = (int)(center + support + 0.5);
+    *ret_low = low < 0 ? 0 : low;
+    *ret_high = high > axis->in ? axis->in : high;
+}
+
+/* The rest of precompute_coeffs, and normalize_coeffs_8bpc. */
+static void fill_output(struct resample_axis *axis, const struct filter *filter, int i,
+                        double scale, double *scratch)
+{
+    const double filter_scale = scale < 1.0 ? 1.0 : scale;
+    const double center = (axis->first + i + 0.5) * scale;
+    const double inverse = 1.0 / filter_scale;
+    int low, high;
+    window_of(axis, i, scale, filter->support * filter_scale, &low, &high);
+    double sum = 0.0;
+    for (int t = 0; t < high - low; t++) {
+        scratch[t] = filter->weight((t + low - center + 0.5) * inverse);
+        sum += scratch[t];
+    }
+    /* Filled up at the end, or at the front where the input has no more samples. */
+    const int start = low + axis->length <= axis->in ? low : axis->in - axis->length;
+    int32_t *weights = axis->weights + (size_t)i * (size_t)axis->length;
+    memset(weights, 0, (size_t)axis->length * sizeof *weights);
+    for (int t = 0; t < high - low; t++) {
+        const double weight = sum != 0.0 ? scratch[t] / sum : scratch[t];
+        const double scaled = weight * (1 << RESAMPLE_BITS);
+        weights[low - start + t] = (int32_t)(weight < 0 ? -0.5 + scaled : 0.5 + scaled);
+    }
+    axis->start[i] = start;
+}
+
+static enum status fill_filtered(struct resample_axis *axis, struct error *err)
+{
+    const struct filter *filter = &filters[axis->filter];
+    const double scale = (double)axis->in / axis->out;
+    const double support = filter->support * (scale < 1.0 ? 1.0 : scale);
+    int length = 1;
+    for (int i = 0; i < axis->count; i++) {
+        int low, high;
+        window_of(axis, i, scale, support, &low, &high);
+        length = high - low > length ? high - low : length;
+    }
+    TRY(reserve_tables(axis, length, err));
+    double *scratch = alloc_array((size_t)length, sizeof *scratch);
+    if (!scratch)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a resize; try again");
+    for (int i = 0; i < axis->count; i++)
+        fill_output(axis, filter, i, scale, scratch);
+    free(scratch);
+    return STATUS_OK;
+}
+
+enum status resample_axis_prepare(struct resample_axis *axis, enum resample filter, int in, int out,
+                                  int first, int count, struct error *err)
+{
+    if (axis->count > 0 && axis->filter == filter && axis->in == in && axis->out == out &&
+        axis->first == first && axis->count == count)
+        return STATUS_OK;
+    axis->filter = filter;
+    axis->in = in;
+    axis->out = out;
+    axis->first = first;
+    axis->count = count;
+    enum status status;
+    if (in == out)
+        status = fill_identity(axis, err);
+    else if (filter == RESAMPLE_NEAREST)
+        status = fill_nearest(axis, err);
+    else
+        status = fill_filtered(axis, err);
+    if (status != STATUS_OK)
+        resample_axis_done(axis);
+    return status;
+}
+
+/* Kernels by what the processor can do, the best last. */
+const struct resample_kernels *resample_kernels_at(int i)
+{
+    const struct resample_kernels *usable[3] = {&resample_kernels_plain};
+    int count = 1;
+#ifdef RESAMPLE_HAVE_AVX2
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        usable[count++] = &resample_kernels_avx2;
+#endif
+#ifdef RESAMPLE_HAVE_AVX512
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        usable[count++] = &resample_kernels_avx512;
+#endif
+    return i >= 0 && i < count ? usable[i] : NULL;
+}
+
+const struct resample_kernels *resample_kernels_pick(void)
+{
+    const struct resample_kernels *best = resample_kernels_at(0);
+    for (int i = 1; resample_kernels_at(i); i++)
+        best = resample_kernels_at(i);
+    return best;
+}

@@ -1,0 +1,75 @@
+/* Inside server/image only: Pillow's resampling (src/libImaging/Resample.c, Pillow 9.4 … 13) in two
+ * halves: tables of weights per axis (resample.c), and the loops over pixels (resample_plain.c,
+ * resample_x86.c). */
+#pragma once
+
+#include <stdint.h>
+
+#include "engine/base/status.h"
+#include "models/preprocess.h"
+
+/* Weights are fixed-point numbers with this many fractional bits: 32 minus 8 for the pixel minus 2
+ * for the overshoot of cubic and Lanczos filters, as Pillow's PRECISION_BITS. */
+enum { RESAMPLE_BITS = 32 - 8 - 2 };
+
+/* The kernels read and write whole blocks of this many bytes: rows they work on have room for the
+ * rounded-up length. */
+enum { RESAMPLE_BLOCK = 64 };
+
+/* How one axis of `in` samples becomes `out` samples; only outputs first … first + count - 1 are
+ * kept. Output first + i is the sum over t < length of
+ * input[start[i] + t] * weights[i * length + t], plus a half, shifted by RESAMPLE_BITS, clipped to
+ * 0 … 255. All windows have the length of the longest (a loop of one length is predicted by the
+ * processor, of two not): shorter ones are filled up with weights of 0. Every window lies inside the
+ * input, and start never falls from one output to the next. */
+struct resample_axis {
+    enum resample filter; /* with the four below: what the tables hold now */
+    int in, out, first, count;
+    int length;
+    int *start;
+    int32_t *weights;
+    size_t outputs_capacity, weights_capacity;
+};
+
+/* Fills the tables (kept as they are when they fit already). in, out: 1 … 2^24; first >= 0,
+ * count >= 1, first + count <= out. STATUS_NO_MEMORY leaves the axis empty but usable. */
+enum status resample_axis_prepare(struct resample_axis *axis, enum resample filter, int in, int out,
+                                  int first, int count, struct error *err) MUST_USE;
+void resample_axis_done(struct resample_axis *axis);
+
+/* The loops over pixels, one table per instruction set; all give equal bytes. Thread-safe. */
+struct resample_kernels {
+    const char *name;
+
+    /* Four rows of RGB at once along the horizontal axis: dst[r], `axis->count` pixels, from src[r],
+     * `axis->in` pixels. Reads one byte beyond a row's last pixel; writes one byte beyond. `flip`
+     * is xored onto the source bytes: 0, or 255 to invert. Rows may repeat. */
+    void (*horizontal)(uint8_t *const dst[4], const uint8_t *const src[4],
+                       const struct resample_axis *axis, uint8_t flip);
+
+    /* One row from `length` rows along the vertical axis: dst[i] for i < bytes, rounded up to
+     * RESAMPLE_BLOCK in reading and writing. */
+    void (*vertical)(uint8_t *dst, const uint8_t *const *rows, const int32_t *weights, int length,
+                     size_t bytes);
+
+    /* dst[3 i + c] = table[c][src[3 i + c]] for i < pixels. */
+    void (*normalise)(float *dst, const uint8_t *src, const float table[3][256], size_t pixels);
+};
+
+extern const struct resample_kernels resample_kernels_plain;
+#ifdef RESAMPLE_HAVE_AVX2
+extern const struct resample_kernels resample_kernels_avx2;
+#endif
+#ifdef RESAMPLE_HAVE_AVX512
+extern const struct resample_kernels resample_kernels_avx512;
+#endif
+
+/* Kernels number i of those this machine can run, the slowest (plain) first; NULL past the last. */
+const struct resample_kernels *resample_kernels_at(int i);
+
+/* The last of them; never NULL. */
+const struct resample_kernels *resample_kernels_pick(void);
+
+/* Makes `transform` use these kernels instead of the picked ones: for tests and measurements. */
+struct transform;
+void transform_use_kernels(struct transform *transform, const struct resample_kernels *kernels);

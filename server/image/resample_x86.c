@@ -1,0 +1,155 @@
+/* The loops over pixels in vectors, compiled twice: for AVX2 and for AVX-512. Arithmetic is written
+ * with the compilers' vector types; only widening and narrowing need the instruction by name. All
+ * of it is on integers (and one table of floats), so that every set gives equal bytes.
+ *
+ * Horizontal: four rows advance together, because their windows and weights are the same. 16
+ * numbers hold one pixel (4 bytes, of which the last is the next pixel's and ignored) of each:
+ *
+ *     row 0        row 1        row 2        row 3
+ *     R  G  B  .   R  G  B  .   R  G  B  .   R  G  B  .
+ *
+ * Vertical: a row is a run of bytes whose neighbours all have the same weights, which is the easy
+ * case; the sums of a block stay in registers while the window is walked. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "server/image/resample.h"
+
+#if defined(__AVX512BW__)
+enum { LANES = 16 };
+#define KERNELS      resample_kernels_avx512
+#define KERNELS_NAME "avx512"
+#else
+enum { LANES = 8 };
+#define KERNELS      resample_kernels_avx2
+#define KERNELS_NAME "avx2"
+#endif
+
+/* 16 sums of 32 bits, in as many registers as they take. */
+enum { REGISTERS = 16 / LANES };
+typedef int32_t words __attribute__((vector_size(LANES * 4)));
+struct sums {
+    words part[REGISTERS];
+};
+
+enum { HALF = 1 << (RESAMPLE_BITS - 1) };
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE struct sums sums_begin(void)
+{
+    struct sums sums;
+    for (int i = 0; i < REGISTERS; i++)
+        sums.part[i] = (words){0} + HALF;
+    return sums;
+}
+
+/* sums += bytes * weight */
+INLINE void sums_add(struct sums *sums, __m128i bytes, int32_t weight)
+{
+#if defined(__AVX512BW__)
+    sums->part[0] += (words)_mm512_cvtepu8_epi32(bytes) * weight;
+#else
+    sums->part[0] += (words)_mm256_cvtepu8_epi32(bytes) * weight;
+    sums->part[1] += (words)_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)) * weight;
+#endif
+}
+
+/* The sums without their fraction, clipped to bytes. */
+INLINE __m128i sums_to_bytes(const struct sums *sums)
+{
+#if defined(__AVX512BW__)
+    const __m512i value = (__m512i)(sums->part[0] >> RESAMPLE_BITS);
+    return _mm512_cvtusepi32_epi8(_mm512_max_epi32(value, _mm512_setzero_si512()));
+#else
+    /* Packing works within halves of a register: 0-3, 8-11, 4-7, 12-15 come out. */
+    const __m256i low = (__m256i)(sums->part[0] >> RESAMPLE_BITS);
+    const __m256i high = (__m256i)(sums->part[1] >> RESAMPLE_BITS);
+    const __m256i packed = _mm256_packs_epi32(low, high);
+    const __m128i bytes =
+        _mm_packus_epi16(_mm256_castsi256_si128(packed), _mm256_extracti128_si256(packed, 1));
+    return _mm_shuffle_epi32(bytes, _MM_SHUFFLE(3, 1, 2, 0));
+#endif
+}
+
+INLINE int load_pixel(const uint8_t *p)
+{
+    int pixel;
+    memcpy(&pixel, p, sizeof pixel);
+    return pixel;
+}
+
+INLINE void horizontal_length(uint8_t *const dst[4], const uint8_t *const src[4],
+                              const struct resample_axis *axis, uint8_t flip, int length)
+{
+    const __m128i flips = _mm_set1_epi8((char)flip);
+    const uint8_t *src0 = src[0], *src1 = src[1], *src2 = src[2], *src3 = src[3];
+    uint8_t *dst0 = dst[0], *dst1 = dst[1], *dst2 = dst[2], *dst3 = dst[3];
+    const int *start = axis->start, count = axis->count;
+    const int32_t *weights = axis->weights;
+    for (int i = 0; i < count; i++, weights += length) {
+        struct sums sums = sums_begin();
+        size_t at = (size_t)start[i] * 3;
+        for (int t = 0; t < length; t++, at += 3) {
+            const __m128i pixels = _mm_setr_epi32(load_pixel(src0 + at), load_pixel(src1 + at),
+                                                  load_pixel(src2 + at), load_pixel(src3 + at));
+            sums_add(&sums, _mm_xor_si128(pixels, flips), weights[t]);
+        }
+        int out[4];
+        _mm_storeu_si128((__m128i *)out, sums_to_bytes(&sums));
+        memcpy(dst0 + (size_t)i * 3, &out[0], 4);
+        memcpy(dst1 + (size_t)i * 3, &out[1], 4);
+        memcpy(dst2 + (size_t)i * 3, &out[2], 4);
+        memcpy(dst3 + (size_t)i * 3, &out[3], 4);
+    }
+}
+
+/* The lengths of everyday: a photo of up to 1000 pixels to a short side of 256. */
+static void horizontal(uint8_t *const dst[4], const uint8_t *const src[4],
+                       const struct resample_axis *axis, uint8_t flip)
+{
+    switch (axis->length) {
+    case 2:
+        horizontal_length(dst, src, axis, flip, 2);
+        break;
+    case 3:
+        horizontal_length(dst, src, axis, flip, 3);
+        break;
+    case 4:
+        horizontal_length(dst, src, axis, flip, 4);
+        break;
+    case 5:
+        horizontal_length(dst, src, axis, flip, 5);
+        break;
+    default:
+        horizontal_length(dst, src, axis, flip, axis->length);
+    }
+}
+
+static void vertical(uint8_t *dst, const uint8_t *const *rows, const int32_t *weights, int length,
+                     size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += RESAMPLE_BLOCK) {
+        struct sums sums[RESAMPLE_BLOCK / 16];
+        for (int b = 0; b < RESAMPLE_BLOCK / 16; b++)
+            sums[b] = sums_begin();
+        for (int t = 0; t < length; t++)
+            for (int b = 0; b < RESAMPLE_BLOCK / 16; b++) {
+                const __m128i *at = (const __m128i *)(const void *)(rows[t] + i) + b;
+                sums_add(&sums[b], _mm_loadu_si128(at), weights[t]);
+            }
+        for (int b = 0; b < RESAMPLE_BLOCK / 16; b++)
+            _mm_storeu_si128((__m128i *)(void *)(dst + i) + b, sums_to_bytes(&sums[b]));
+    }
+}
+
+static void normalise(float *dst, const uint8_t *src, const float table[3][256], size_t pixels)
+{
+    for (size_t i = 0; i < pixels; i++, src += 3, dst += 3) {
+        dst[0] = table[0][src[0]];
+        dst[1] = table[1][src[1]];
+        dst[2] = table[2][src[2]];
+    }
+}
+
+const struct resample_kernels KERNELS = {KERNELS_NAME, horizontal, vertical, normalise};

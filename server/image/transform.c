@@ -1,0 +1,278 @@
+/* The walk over the model's input, row by row:
+ *
+ *     source rows ──horizontal──▶ ring of rows ──vertical──▶ one row ──normalise──▶ slot of the batch
+ *                   four at once  (kept columns)
+ *
+ * The ring holds as many rows as the longest vertical window, so a picture's intermediate stays in
+ * the cache whatever its size, and rows and columns that the crop throws away are never computed.
+ * Pillow computes them and cuts them off afterwards, with equal bytes for what is left. */
+#include "server/image/transform.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/image/frame.h"
+#include "server/image/resample.h"
+
+enum { GROUP = 4, CHANNELS = 3 };
+
+struct scratch {
+    uint8_t *data;
+    size_t capacity;
+};
+
+struct transform {
+    const struct resample_kernels *kernels;
+    struct resample_axis horizontal, vertical;
+    struct scratch ring, line, last_row, window;
+};
+
+/* Where finished rows go: normalised numbers, or bytes when `floats` is NULL. */
+struct sink {
+    float *floats;
+    uint8_t *bytes;
+    enum channel_order channels;
+    const struct resample_kernels *kernels;
+    float table[CHANNELS][256]; /* by channel of the model, and byte */
+};
+
+/* One resize while it runs. */
+struct job {
+    struct transform *transform;
+    const struct image *image;
+    const struct preprocess *preprocess;
+    struct frame frame;
+    int x0, x1, y0, y1; /* what is kept of the resized picture */
+    int ring_rows;
+    size_t ring_stride;
+    int next_row;  /* the first source row not yet in the ring */
+    uint8_t flip;
+};
+
+struct transform *transform_create(void)
+{
+    struct transform *transform = calloc(1, sizeof *transform);
+    if (transform)
+        transform->kernels = resample_kernels_pick();
+    return transform;
+}
+
+void transform_free(struct transform *transform)
+{
+    if (!transform)
+        return;
+    resample_axis_done(&transform->horizontal);
+    resample_axis_done(&transform->vertical);
+    free(transform->ring.data);
+    free(transform->line.data);
+    free(transform->last_row.data);
+    free(transform->window.data);
+    free(transform);
+}
+
+void transform_use_kernels(struct transform *transform, const struct resample_kernels *kernels)
+{
+    transform->kernels = kernels;
+}
+
+/* Zeroed when new: the kernels read whole blocks, past what was written. */
+static enum status scratch_reserve(struct scratch *scratch, size_t count, size_t size,
+                                   struct error *err)
+{
+    size_t bytes;
+    if (!size_mul(count, size, &bytes))
+        return error_set(err, STATUS_TOO_LARGE, "the resize needs too much working memory");
+    if (bytes <= scratch->capacity)
+        return STATUS_OK;
+    free(scratch->data);
+    scratch->capacity = 0;
+    scratch->data = alloc_array(bytes, 1);
+    if (!scratch->data)
+        return error_set(err, STATUS_NO_MEMORY,
+                         "no memory for %zu bytes of a resize; send a smaller picture or try again",
+                         bytes);
+    scratch->capacity = bytes;
+    return STATUS_OK;
+}
+
+static void sink_table(struct sink *sink, const struct preprocess *p)
+{
+    const int channels = preprocess_channels(p);
+    for (int c = 0; c < channels; c++)
+        for (int x = 0; x < 256; x++)
+            sink->table[c][x] = ((float)x * p->scale - p->mean[c]) / p->std[c];
+}
+
+/* Pillow's convert("L"), ITU-R 601-2 in 16 bit fixed point. */
+static uint8_t luma(const uint8_t *rgb)
+{
+    return (uint8_t)((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000u) >> 16);
+}
+
+static void sink_pixels(struct sink *sink, const uint8_t *rgb, size_t pixels)
+{
+    if (!sink->floats) {
+        memcpy(sink->bytes, rgb, pixels * CHANNELS);
+        sink->bytes += pixels * CHANNELS;
+        return;
+    }
+    switch (sink->channels) {
+    case CHANNELS_RGB:
+        sink->kernels->normalise(sink->floats, rgb, sink->table, pixels);
+        sink->floats += pixels * CHANNELS;
+        break;
+    case CHANNELS_BGR:
+        for (size_t i = 0; i < pixels; i++, rgb += CHANNELS)
+            for (int c = 0; c < CHANNELS; c++)
+                *sink->floats++ = sink->table[c][rgb[CHANNELS - 1 - c]];
+        break;
+    case CHANNELS_GRAY:
+        for (size_t i = 0; i < pixels; i++, rgb += CHANNELS)
+            *sink->floats++ = sink->table[0][luma(rgb)];
+        break;
+    }
+}
+
+static void sink_fill(struct sink *sink, int value, int pixels)
+{
+    uint8_t rgb[CHANNELS * 16];
+    memset(rgb, value, sizeof rgb);
+    for (; pixels > 0; pixels -= 16)
+        sink_pixels(sink, rgb, pixels < 16 ? (size_t)pixels : 16);
+}
+
+static int max_of(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static int min_of(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* The next GROUP source rows, filtered horizontally into the ring. Past the picture's last row the
+ * group repeats it, into slots that nobody reads. */
+static void fill_ring(struct job *job)
+{
+    struct transform *transform = job->transform;
+    const int last = (int)job->image->height - 1;
+    const uint8_t *src[GROUP];
+    uint8_t *dst[GROUP];
+    for (int i = 0; i < GROUP; i++) {
+        const int row = job->next_row + i;
+        src[i] = row < last ? job->image->pixels + (size_t)row * job->image->stride
+                            : transform->last_row.data;
+        dst[i] = transform->ring.data + (size_t)(row % job->ring_rows) * job->ring_stride;
+    }
+    transform->kernels->horizontal(dst, src, &transform->horizontal, job->flip);
+    job->next_row += GROUP;
+}
+
+/* Row `y` of the kept part of the resized picture: into transform->line. */
+static void resize_row(struct job *job, int y)
+{
+    struct transform *transform = job->transform;
+    const struct resample_axis *axis = &transform->vertical;
+    const int start = axis->start[y], length = axis->length;
+    job->next_row = max_of(job->next_row, start);
+    while (job->next_row < start + length)
+        fill_ring(job);
+    const uint8_t **rows = (const uint8_t **)(void *)transform->window.data;
+    for (int t = 0; t < length; t++)
+        rows[t] =
+            transform->ring.data + (size_t)((start + t) % job->ring_rows) * job->ring_stride;
+    transform->kernels->vertical(transform->line.data, rows,
+                                 axis->weights + (size_t)y * (size_t)length, length,
+                                 (size_t)(job->x1 - job->x0) * CHANNELS);
+}
+
+/* Memory and tables for what is kept of the picture, which is not empty. */
+static enum status job_prepare(struct job *job, struct error *err)
+{
+    struct transform *transform = job->transform;
+    const struct preprocess *p = job->preprocess;
+    const struct image *image = job->image;
+    TRY(resample_axis_prepare(&transform->horizontal, p->resample, (int)image->width,
+                              job->frame.resized_width, job->x0, job->x1 - job->x0, err));
+    TRY(resample_axis_prepare(&transform->vertical, p->resample, (int)image->height,
+                              job->frame.resized_height, job->y0, job->y1 - job->y0, err));
+    /* A window, and the rest of the group that completed it; one more byte a row for the kernel. */
+    job->ring_rows = transform->vertical.length + GROUP - 1;
+    job->ring_stride = size_align((size_t)(job->x1 - job->x0) * CHANNELS + 1, RESAMPLE_BLOCK);
+    TRY(scratch_reserve(&transform->ring, (size_t)job->ring_rows, job->ring_stride, err));
+    TRY(scratch_reserve(&transform->line, 1, job->ring_stride, err));
+    TRY(scratch_reserve(&transform->window, (size_t)transform->vertical.length,
+                        sizeof(uint8_t *), err));
+    /* The kernel reads a byte past a row's end, which after the last row is nobody's. */
+    const size_t row_bytes = (size_t)image->width * CHANNELS;
+    TRY(scratch_reserve(&transform->last_row, 1, row_bytes + 1, err));
+    memcpy(transform->last_row.data, image->pixels + (size_t)(image->height - 1) * image->stride,
+           row_bytes);
+    return STATUS_OK;
+}
+
+/* One row of the model's input: zeros, letterbox, picture, letterbox, zeros. */
+static void emit_row(struct job *job, int y, struct sink *sink)
+{
+    const struct frame *frame = &job->frame;
+    const int width = job->preprocess->width;
+    const int canvas_begin = min_of(max_of(frame->canvas_left, 0), width);
+    const int canvas_end = max_of(min_of(frame->canvas_left + frame->canvas_width, width), 0);
+    const int row = y - frame->top;
+    if (y < frame->canvas_top || y >= frame->canvas_top + frame->canvas_height) {
+        sink_fill(sink, 0, width);
+        return;
+    }
+    sink_fill(sink, 0, canvas_begin);
+    if (row < job->y0 || row >= job->y1 || job->x0 >= job->x1) {
+        sink_fill(sink, job->preprocess->pad_value, canvas_end - canvas_begin);
+    } else {
+        resize_row(job, row - job->y0);
+        sink_fill(sink, job->preprocess->pad_value, frame->left + job->x0 - canvas_begin);
+        sink_pixels(sink, job->transform->line.data, (size_t)(job->x1 - job->x0));
+        sink_fill(sink, job->preprocess->pad_value, canvas_end - (frame->left + job->x1));
+    }
+    sink_fill(sink, 0, width - canvas_end);
+}
+
+static enum status run(struct transform *transform, const struct image *image,
+                       const struct preprocess *p, struct sink *sink, struct error *err)
+{
+    enum { SOURCE_MAX = 1 << 24 }; /* what the tables count in; libjpeg ends at 65500 anyway */
+    if (image->width > SOURCE_MAX || image->height > SOURCE_MAX)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "a picture of %u x %u pixels cannot be resized: a side may have at most %d",
+                         image->width, image->height, SOURCE_MAX);
+    struct job job = {.transform = transform,
+                      .image = image,
+                      .preprocess = p,
+                      .flip = p->invert ? 255 : 0};
+    TRY(frame_of(p, image->width, image->height, &job.frame, err));
+    job.x0 = max_of(0, -job.frame.left);
+    job.y0 = max_of(0, -job.frame.top);
+    job.x1 = min_of(job.frame.resized_width, p->width - job.frame.left);
+    job.y1 = min_of(job.frame.resized_height, p->height - job.frame.top);
+    if (job.x0 < job.x1 && job.y0 < job.y1)
+        TRY(job_prepare(&job, err));
+    sink->kernels = transform->kernels;
+    for (int y = 0; y < p->height; y++)
+        emit_row(&job, y, sink);
+    return STATUS_OK;
+}
+
+enum status transform_apply(struct transform *transform, const struct image *image,
+                            const struct preprocess *p, float *dst, struct error *err)
+{
+    struct sink sink = {.floats = dst, .channels = p->channels};
+    sink_table(&sink, p);
+    return run(transform, image, p, &sink, err);
+}
+
+enum status transform_pixels(struct transform *transform, const struct image *image,
+                             const struct preprocess *p, uint8_t *dst, struct error *err)
+{
+    struct sink sink = {.bytes = dst};
+    return run(transform, image, p, &sink, err);
+}
