@@ -199,6 +199,7 @@ static size_t stage_product(const struct stage *stage, int begin, int end)
     return count;
 }
 
+/* A weight of 0 keeps infinities and NaN out of a result that lies exactly beside them. */
 static void weigh_row(double *dst, const double *src, const size_t *index, const double *weight,
                       size_t taps, size_t inner)
 {
@@ -213,6 +214,19 @@ static void weigh_row(double *dst, const double *src, const size_t *index, const
     }
 }
 
+/* The same for a whole row of the last axis, where every output is one element. */
+static void weigh_elements(double *dst, const double *src, const struct table *table, size_t out)
+{
+    const size_t *index = table->index;
+    const double *weight = table->weight;
+    for (size_t i = 0; i < out; i++, index += table->taps, weight += table->taps) {
+        double sum = 0;
+        for (size_t k = 0; k < table->taps; k++)
+            sum += weight[k] != 0 ? weight[k] * src[index[k]] : 0;
+        dst[i] = sum;
+    }
+}
+
 static void pass(const struct stage *from, char *dst, const struct table *table, int axis,
                  size_t out, bool nearest)
 {
@@ -220,6 +234,11 @@ static void pass(const struct stage *from, char *dst, const struct table *table,
     size_t inner = stage_product(from, axis + 1, from->rank), row = inner * from->item;
     for (size_t o = 0; o < outer; o++) {
         const char *src = from->data + o * in * row;
+        if (inner == 1 && !nearest) {
+            weigh_elements((double *)dst, (const double *)src, table, out);
+            dst += out * row;
+            continue;
+        }
         for (size_t i = 0; i < out; i++, dst += row) {
             const size_t *index = table->index + i * table->taps;
             if (nearest)
