@@ -15,6 +15,7 @@
 
 #include "engine/backend.h"
 #include "engine/base/clock.h"
+#include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/cpu/interpret.h"
 #include "engine/optimize/edit.h"
@@ -42,7 +43,8 @@ struct session {
     struct session_tensor *inputs, *outputs;
     struct compiled compiled[SESSION_MAX_BATCHES];
     size_t compiled_count;
-    struct compiled *last; /* whose tail outputs are alive */
+    struct budget tail_budget; /* of the data-dependent parts of one run */
+    struct compiled *last;     /* whose tail outputs are alive */
     struct session_options options;
 };
 
@@ -208,7 +210,7 @@ static enum status run_tail(struct session *session, struct compiled *c, struct 
     size_t first = c->graph->output_count - c->crossing;
     for (size_t i = 0; i < c->crossing; i++)
         c->tail_inputs[i]->data = (void *)(uintptr_t)c->static_data[first + i];
-    TRY(interpret(c->tail, c->tail_inputs, c->tail_outputs, NULL, NULL, err));
+    TRY(interpret(c->tail, c->tail_inputs, c->tail_outputs, &session->tail_budget, NULL, err));
     session->last = c;
     for (size_t i = 0; i < session->output_count; i++)
         if (c->output_of[i] < 0)
@@ -657,6 +659,10 @@ enum status session_create(const struct graph *graph, const struct session_optio
     if (!session)
         return no_memory(err);
     session->ops = &backend_cpu;
+    /* A Loop whose results grow must not take the machine's memory. */
+    uint64_t total, available;
+    cpu_memory(&total, &available);
+    session->tail_budget.limit = options->memory_limit ? options->memory_limit : total / 2;
     session->options = *options;
     session->info.device = options->device;
     session->info.precision = options->precision;
