@@ -189,6 +189,10 @@ enum status function_call(struct scope *caller, const Onnx__NodeProto *call,
     if (caller->calls >= IMPORT_MAX_CALLS)
         return error_set(import->err, STATUS_MODEL, "functions call each other more than %d deep",
                          IMPORT_MAX_CALLS);
+    if (import->calls >= IMPORT_MAX_EXPANDED)
+        return error_set(import->err, STATUS_MODEL,
+                         "the graph is too large: its functions call each other more than %u times",
+                         IMPORT_MAX_EXPANDED);
     char prefix[160];
     if (strlen(name) < 96)
         snprintf(prefix, sizeof prefix, "%s/", name);

@@ -20,6 +20,7 @@
 #define IMPORT_MAX_BODIES    32
 #define IMPORT_MAX_CALLS     100
 #define IMPORT_MAX_FUNCTIONS 10000
+#define IMPORT_MAX_EXPANDED  (64u << 10) /* calls, all in all */
 #define IMPORT_MAX_OPSETS    256
 #define IMPORT_MAX_WORK      (2u << 20)
 

@@ -5,10 +5,11 @@
  *
  * --session runs them as the server does, through a compiled session, instead.
  *
- * Any folder in ONNX's layout works (cases.h). Prints a line for every case that does not pass,
- * with the reason, and `N passed, N failed, N unsupported` last. Exit 0; 1 when a case named in the
- * baseline does not pass, or, without a baseline, when a case fails; 2 for bad usage; 77 when a
- * DIR does not exist (the corpus is not part of the repository). */
+ * Any folder in ONNX's layout works (cases.h); "shared:X" is X in the folder of test data beside
+ * the repository. Prints a line for every case that does not pass, with the reason, and `N passed,
+ * N failed, N unsupported` last. Exit 0; 1 when a case named in the baseline does not pass, or,
+ * without a baseline, when a case fails; 2 for bad usage; 77 when a DIR does not exist (the corpus
+ * is not part of the repository). */
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -323,6 +324,35 @@ static bool parse_options(int argc, char **argv, struct options *options)
     return optind < argc;
 }
 
+/* "shared:X" is X in the folder beside the repository, or where LENSD_SHARED says. malloc'ed. */
+static char *folder_of_argument(const char *argument)
+{
+    static const char prefix[] = "shared:";
+    const char *shared = getenv("LENSD_SHARED");
+    char *folder;
+    if (strncmp(argument, prefix, sizeof prefix - 1))
+        return strdup(argument);
+    if (asprintf(&folder, "%s/%s", shared ? shared : LENSD_SOURCE_ROOT "/../shared",
+                 argument + sizeof prefix - 1) < 0)
+        return NULL;
+    return folder;
+}
+
+/* False when there is no such folder (*ret_missing) or it cannot be read (*err). */
+static bool add_folder(struct case_list *list, const char *argument, bool *ret_missing,
+                       struct error *err)
+{
+    char *folder = folder_of_argument(argument);
+    *ret_missing = folder && access(folder, F_OK);
+    if (*ret_missing)
+        printf("skipped: there is no folder %s\n", folder);
+    bool ok = folder && !*ret_missing && cases_find(list, folder, err) == STATUS_OK;
+    if (!folder)
+        (void)error_set(err, STATUS_NO_MEMORY, "out of memory");
+    free(folder);
+    return ok;
+}
+
 static int fail(const struct error *err, int code)
 {
     fprintf(stderr, "lensd_conformance: %s\n", err->message);
@@ -348,12 +378,9 @@ int main(int argc, char **argv)
     if (options.baseline && read_whole(options.baseline, &baseline, &size, &err) != STATUS_OK)
         return fail(&err, 2);
     for (int i = optind; i < argc; i++) {
-        if (access(argv[i], F_OK)) {
-            printf("skipped: there is no folder %s\n", argv[i]);
-            return SKIP;
-        }
-        if (cases_find(&list, argv[i], &err) != STATUS_OK)
-            return fail(&err, 2);
+        bool missing;
+        if (!add_folder(&list, argv[i], &missing, &err))
+            return missing ? SKIP : fail(&err, 2);
     }
     guard();
     size_t regressions = run_all(&list, &options, manifest, baseline, &totals);

@@ -6,7 +6,7 @@
 CHECKER is a command that takes a file and exits 0 (taken) or 1 to 123 (refused). Every file gets
 10 seconds, 8 MiB of stack and, unless --no-limits (AddressSanitizer reserves terabytes), 8 GiB of
 address space. A signal, a timeout, a refusal without a sentence are failures whatever was expected.
-Exit 77 where the corpus is absent.
+"shared:X" is X in the folder of test data beside the repository. Exit 77 where the corpus is absent.
 """
 
 import os
@@ -78,6 +78,9 @@ def main():
         return 2
     split = arguments.index("--")
     checker, corpus = arguments[:split], arguments[split + 1]
+    if corpus.startswith("shared:"):
+        beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../shared")
+        corpus = os.path.join(os.environ.get("LENSD_SHARED", beside), corpus[len("shared:"):])
     if not os.path.isfile(os.path.join(corpus, "EXPECT.tsv")):
         print(f"skipped: there is no {corpus}/EXPECT.tsv")
         return 77
