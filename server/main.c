@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "engine/base/openmp.h"
 #include "engine/base/size.h"
@@ -72,6 +73,7 @@ static int run_command(size_t which, int argc, char **argv)
 int main(int argc, char **argv)
 {
     openmp_wait_passively(argv);
+    prctl(PR_SET_NAME, "lensd"); /* started again through /proc/self/exe, it would be "exe" */
     /* A client or a pipe that goes away is an error of that write. */
     signal(SIGPIPE, SIG_IGN);
     if (argc < 2) {
