@@ -74,9 +74,7 @@ static bool takes_channels_last(const struct node *node)
         taps *= kernel[i] > 0 && kernel[i] <= MOST_TAPS ? (size_t)kernel[i] : MOST_TAPS + 1;
     switch (node->op) {
     case OP_CONV: {
-        const struct value *bias = node_input(node, 2);
-        if (bias && bias == node->epilogue.residual)
-            bias = NULL;
+        const struct value *bias = node_bias(node);
         return is_f32_constant(node_input(node, 1)) && (!bias || is_f32_constant(bias));
     }
     case OP_MAX_POOL:
@@ -338,7 +336,9 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
         backend->arena = arena;
         backend->arena_bytes = bytes;
     }
-    for (struct program *program = backend->programs; program; program = program->next) {
+    /* Without an arena nothing has a place in it: a graph of constants, or one without nodes. */
+    for (struct program *program = backend->arena ? backend->programs : NULL; program;
+         program = program->next) {
         for (size_t v = 0; v < program->value_count; v++)
             if (program->plan.places[v].kind == PLACE_ARENA)
                 program->data[v] = backend->arena + program->plan.places[v].offset;
