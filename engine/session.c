@@ -46,6 +46,7 @@ struct session {
     struct budget tail_budget; /* of the data-dependent parts of one run */
     struct compiled *last;     /* whose tail outputs are alive */
     struct session_options options;
+    bool image_is_integer; /* the file wants integers where the caller feeds float32 */
 };
 
 const char *precision_name(enum precision precision)
@@ -169,12 +170,24 @@ static enum status specialise(struct session *session, struct compiled *c, struc
     return status;
 }
 
-/* Does every output grow with the batch? */
-static bool outputs_follow_batch(const struct graph *graph, int size)
+/* The shape of output i of the session, SHAPE_NONE when it depends on data. */
+static const struct value *compiled_output(const struct compiled *c, size_t i)
 {
+    return c->output_of[i] >= 0 ? c->graph->outputs[c->output_of[i]]
+                                : c->tail->outputs[-1 - c->output_of[i]];
+}
+
+/* Does every output grow with the batch? Its first dimension is the batch, and was 1 for one image:
+ * a dimension that happens to be as large does not count. */
+static bool outputs_follow_batch(const struct session *session, const struct graph *graph, int size)
+{
+    const struct compiled *one = &session->compiled[0];
     for (size_t i = 0; i < graph->output_count; i++) {
-        const struct shape *shape = &graph->outputs[i]->shape;
-        if (shape->rank < 1 || shape->dims[0] != size)
+        struct shape shape = graph->outputs[i]->shape;
+        if (shape.rank < 1 || shape.dims[0] != size)
+            return false;
+        shape.dims[0] = 1;
+        if (one->size == 1 && !shape_equal(&shape, &compiled_output(one, i)->shape))
             return false;
     }
     return true;
@@ -185,7 +198,7 @@ static enum status compile_size(struct session *session, int size, struct compil
 {
     *c = (struct compiled){.size = size};
     TRY(specialise(session, c, err));
-    if (size > 1 && !outputs_follow_batch(c->graph, size))
+    if (size > 1 && !outputs_follow_batch(session, c->graph, size))
         return error_set(err, STATUS_SHAPE, "the outputs do not follow a batch of %d", size);
     TRY(optimize_split(c->graph, &c->tail, &c->output_of, err));
     if (c->tail)
@@ -283,8 +296,30 @@ static void feed_done(struct feed *feed)
     free(feed->buffers);
 }
 
-/* Input buffers for a batch with ordinary values: small numbers that differ from image to image (a
- * fixed sequence), so that warm-up runs the paths that requests run. */
+/* Small numbers that differ from element to element (a fixed sequence); where the image is float32
+ * only for the caller and integers inside, numbers of a pixel's range. Other integers stay 0: they
+ * may be indices. */
+static void feed_numbers(void *data, enum dtype dtype, size_t count, bool pixels)
+{
+    uint32_t state = 12345;
+    for (size_t e = 0; e < count; e++) {
+        state = state * 1664525u + 1013904223u;
+        float unit = (float)(state >> 8) * 0x1p-23f - 1.0f;
+        if (dtype == DTYPE_F32)
+            ((float *)data)[e] = pixels ? (float)(state >> 24) : unit;
+        else if (dtype == DTYPE_F64)
+            ((double *)data)[e] = (double)unit;
+        else if (dtype == DTYPE_F16)
+            ((uint16_t *)data)[e] = float_to_half(unit);
+        else if (dtype == DTYPE_BF16)
+            ((uint16_t *)data)[e] = float_to_bfloat16(unit);
+        else if (dtype == DTYPE_U8)
+            ((uint8_t *)data)[e] = (uint8_t)(state >> 24);
+    }
+}
+
+/* Input buffers for a batch with ordinary values, so that warm-up runs the paths that requests run
+ * and images differ. */
 static enum status feed_init(const struct session *session, const struct compiled *c,
                              struct feed *feed, struct error *err)
 {
@@ -292,7 +327,6 @@ static enum status feed_init(const struct session *session, const struct compile
     feed->buffers = alloc_array(feed->count, sizeof *feed->buffers);
     if (!feed->buffers)
         return no_memory(err);
-    uint32_t state = 12345;
     for (size_t i = 0; i < feed->count; i++) {
         const struct value *value = c->graph->inputs[i];
         size_t count = shape_count(&value->shape), bytes = count * dtype_size(value->dtype);
@@ -300,10 +334,8 @@ static enum status feed_init(const struct session *session, const struct compile
         if (!feed->buffers[i])
             return no_memory(err);
         memset(feed->buffers[i], 0, bytes);
-        for (size_t e = 0; e < count && value->dtype == DTYPE_F32; e++) {
-            state = state * 1664525u + 1013904223u;
-            ((float *)feed->buffers[i])[e] = (float)(state >> 8) * 0x1p-23f - 1.0f;
-        }
+        feed_numbers(feed->buffers[i], value->dtype, count,
+                     i == session->options.image_input && session->image_is_integer);
     }
     return STATUS_OK;
 }
@@ -343,6 +375,26 @@ static enum status measure(struct session *session, struct compiled *c, double *
     return status;
 }
 
+/* Is `alone` row `image` of `together`, but for rounding? Integers (classes) must be equal. */
+static bool same_row(const struct session *session, const struct tensor *alone,
+                     const struct tensor *together, size_t image)
+{
+    size_t count = shape_count(&alone->shape);
+    double largest = 0, difference = 0;
+    for (size_t e = 0; e < count; e++) {
+        double a = tensor_number(alone, e), b = tensor_number(together, image * count + e);
+        if (isfinite(a))
+            largest = fmax(largest, fabs(a));
+        if (a == b || (isnan(a) && isnan(b)))
+            continue;
+        if (!isfinite(a - b))
+            return false;
+        difference = fmax(difference, fabs(a - b));
+    }
+    double tolerance = session->options.precision == PRECISION_BF16 ? 0.05 : 1e-3;
+    return difference <= (dtype_is_float(alone->dtype) ? tolerance * largest : 0);
+}
+
 /* A file that fixes its batch to 1 may still mean what it says for each image of a larger one, or
  * it may mix images (a Reshape to a constant). Runs two different images together and alone. */
 static enum status rows_are_independent(struct session *session, bool *ret, struct error *err)
@@ -350,7 +402,7 @@ static enum status rows_are_independent(struct session *session, bool *ret, stru
     struct compiled *one = &session->compiled[0], *two = &session->compiled[1];
     struct feed feed;
     const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
-    float **together = alloc_array(session->output_count, sizeof *together);
+    struct tensor **together = alloc_array(session->output_count, sizeof *together);
     const void **inputs = alloc_array(session->input_count, sizeof *inputs);
     enum status status = STATUS_OK;
     *ret = true;
@@ -362,38 +414,25 @@ static enum status rows_are_independent(struct session *session, bool *ret, stru
     if (status == STATUS_OK)
         status = run_compiled(session, two, 2, (const void *const *)feed.buffers, outputs, err);
     for (size_t i = 0; status == STATUS_OK && i < session->output_count; i++) {
-        together[i] = malloc(outputs[i]->bytes + 1);
-        if (together[i])
-            memcpy(together[i], outputs[i]->data, outputs[i]->bytes);
-        else
-            status = no_memory(err);
+        status = tensor_create(NULL, outputs[i]->dtype, &outputs[i]->shape, &together[i], err);
+        if (status == STATUS_OK && outputs[i]->bytes)
+            memcpy(together[i]->data, outputs[i]->data, outputs[i]->bytes);
     }
-    for (int image = 0; status == STATUS_OK && image < 2; image++) {
+    for (size_t image = 0; status == STATUS_OK && image < 2; image++) {
         for (size_t i = 0; i < session->input_count; i++) {
-            const struct value *value = one->graph->inputs[i];
-            size_t bytes = shape_count(&value->shape) * dtype_size(value->dtype);
-            bool follows = two->graph->inputs[i]->shape.dims[0] == 2;
-            inputs[i] = (const char *)feed.buffers[i] + (follows ? bytes * (size_t)image : 0);
+            const struct shape *shape = &one->graph->inputs[i]->shape;
+            size_t bytes = shape_count(shape) * dtype_size(one->graph->inputs[i]->dtype);
+            bool follows = !shape_equal(shape, &two->graph->inputs[i]->shape);
+            inputs[i] = (const char *)feed.buffers[i] + (follows ? bytes * image : 0);
         }
         status = run_compiled(session, one, 1, inputs, outputs, err);
-        for (size_t i = 0; status == STATUS_OK && i < session->output_count; i++) {
-            if (outputs[i]->dtype != DTYPE_F32)
-                continue;
-            size_t count = outputs[i]->bytes / sizeof(float);
-            const float *alone = outputs[i]->data, *row = together[i] + (size_t)image * count;
-            float largest = 0, difference = 0;
-            for (size_t e = 0; e < count; e++) {
-                largest = fmaxf(largest, fabsf(alone[e]));
-                difference = fmaxf(difference, fabsf(alone[e] - row[e]));
-            }
-            float tolerance = session->options.precision == PRECISION_BF16 ? 0.05f : 1e-3f;
-            *ret = *ret && difference <= tolerance * largest;
-        }
+        for (size_t i = 0; status == STATUS_OK && *ret && i < session->output_count; i++)
+            *ret = same_row(session, outputs[i], together[i], image);
     }
     if (fed)
         feed_done(&feed);
     for (size_t i = 0; together && i < session->output_count; i++)
-        free(together[i]);
+        tensor_unref(together[i]);
     free(outputs);
     free(together);
     free(inputs);
@@ -437,7 +476,9 @@ static enum status feed_channels_last(struct session *session, struct error *err
         node_set_output(node, 0, value);
         current = value;
     }
-    if (dtype != DTYPE_F32 && dtype != DTYPE_F16 && dtype != DTYPE_BF16) {
+    session->image_is_integer = !dtype_is_float(dtype);
+    /* float16 is computed in float32 where that can be: the Cast is then dropped */
+    if (dtype != DTYPE_F32) {
         struct node *node = edit_insert_node(graph, at++, OP_CAST, "input type", 1, 1);
         struct value *value = graph_add_value(graph, "", dtype, &declared->shape);
         if (!node || !value || !node_set_int(graph, node, "to", dtype))
@@ -446,15 +487,23 @@ static enum status feed_channels_last(struct session *session, struct error *err
         node->inputs[0] = current;
         node_set_output(node, 0, value);
         current = value;
-    } else {
-        /* float16 is computed in float32 anyway */
-        declared->dtype = DTYPE_F32;
     }
     edit_replace(graph, declared, current);
     return STATUS_OK;
 }
 
-static enum status describe(struct session *session, struct error *err)
+/* As for one image, also where the file fixes a larger batch. */
+static struct session_tensor described(const struct compiled *c, const char *name,
+                                       const struct value *value)
+{
+    struct shape shape = value->shape;
+    if (c->size > 1 && shape.rank > 0 && shape.dims[0] == c->size)
+        shape.dims[0] = 1;
+    return (struct session_tensor){name, value->dtype, shape};
+}
+
+/* `graph` has the names: passes replace values. */
+static enum status describe(struct session *session, const struct graph *graph, struct error *err)
 {
     const struct compiled *c = &session->compiled[0];
     session->inputs = alloc_array(session->input_count, sizeof *session->inputs);
@@ -463,16 +512,14 @@ static enum status describe(struct session *session, struct error *err)
         return no_memory(err);
     for (size_t i = 0; i < session->input_count; i++) {
         const struct value *value = c->graph->inputs[i];
-        session->inputs[i] = (struct session_tensor){value->name, value->dtype, value->shape};
+        session->inputs[i] = described(c, value->name, value);
     }
     for (size_t i = 0; i < session->output_count; i++) {
-        const struct value *value = c->output_of[i] >= 0 ? c->graph->outputs[c->output_of[i]]
-                                                         : c->tail->outputs[-1 - c->output_of[i]];
-        const char *name = session->base->outputs[i]->name;
+        const char *name = graph->outputs[i]->name;
         char *copy = arena_copy_text(c->graph->arena, name, strlen(name));
         if (!copy)
             return no_memory(err);
-        session->outputs[i] = (struct session_tensor){copy, value->dtype, value->shape};
+        session->outputs[i] = described(c, copy, compiled_output(c, i));
     }
     return STATUS_OK;
 }
@@ -506,7 +553,8 @@ static double graph_flops(const struct graph *graph)
         const struct value *y = node_output(node, 0);
         const struct value *b = node_input(node, node->op == OP_QLINEAR_CONV ? 3 : 1);
         if ((!conv && node->op != OP_GEMM && node->op != OP_MATMUL) || !y || !b ||
-            !shape_is_known(&y->shape) || !shape_is_known(&b->shape) || b->shape.rank < 1)
+            !shape_is_known(&y->shape) || !shape_is_known(&b->shape) || b->shape.rank < 1 ||
+            y->shape.rank < 1) /* the product of two vectors is a scalar */
             continue;
         const struct shape *w = &b->shape;
         double columns = conv ? (double)w->dims[0] : (double)y->shape.dims[y->shape.rank - 1];
@@ -535,12 +583,18 @@ static enum status choose_threads(struct session *session, struct error *err)
 /* Compiles 1, 2, 4 … max; a size that the graph does not allow ends the list. */
 static enum status compile_all(struct session *session, struct error *err)
 {
+    enum { MOST_IMAGES = 4096 };
     int sizes[SESSION_MAX_BATCHES], count = 0;
     int max = session->options.max_batch > 0 ? session->options.max_batch : 1;
     int fixed = 0;
     if (file_fixes_batch(session)) {
         int64_t batch = session->base->inputs[session->options.image_input]->shape.dims[0];
-        fixed = batch <= 4096 ? (int)batch : 0;
+        if (batch > MOST_IMAGES)
+            return error_set(err, STATUS_UNSUPPORTED,
+                             "the file fixes its batch to %lld images, at most %d run together; "
+                             "re-export the model with a smaller batch",
+                             (long long)batch, MOST_IMAGES);
+        fixed = (int)batch;
     }
     if (fixed > 1) {
         sizes[count++] = fixed; /* the file runs this size and no other */
@@ -636,7 +690,7 @@ static enum status build(struct session *session, const struct graph *graph, str
             "%zu; lower --max-batch or raise the limit",
             weights, largest, limit);
     TRY(session->ops->reserve(session->backend, err));
-    TRY(describe(session, err));
+    TRY(describe(session, graph, err));
     TRY(check_fixed_batch(session, err));
     graph_free(session->base);
     session->base = NULL;
