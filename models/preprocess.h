@@ -30,7 +30,7 @@ enum resize_mode {
 enum channel_order {
     CHANNELS_RGB,
     CHANNELS_BGR,
-    CHANNELS_GRAY, /* one channel, Pillow's convert("L"): (19595 R + 38470 G + 7471 B + 2^15) >> 16 */
+    CHANNELS_GRAY, /* one, Pillow's convert("L"): (19595 R + 38470 G + 7471 B + 2^15) >> 16 */
 };
 
 struct preprocess {
@@ -42,12 +42,12 @@ struct preprocess {
                                         this size is taken; where the image is smaller, it is padded
                                         with zeros as torchvision.CenterCrop does */
     enum channel_order channels;
-    int pad_value;    /* 0 … 255, RESIZE_LETTERBOX */
-    bool invert;      /* x = 255 - x before anything else: dark strokes on paper for models that
-                         learnt light strokes on black (digits) */
-    float scale;      /* y = (x * scale - mean[c]) / std[c], x in 0 … 255; 1/255 usually */
-    float mean[3];    /* in the order of `channels` */
-    float std[3];     /* in the order of `channels`; never 0 */
+    int pad_value; /* 0 … 255, RESIZE_LETTERBOX */
+    bool invert;   /* x = 255 - x before anything else: dark strokes on paper for models that
+                      learnt light strokes on black (digits) */
+    float scale;   /* y = (x * scale - mean[c]) / std[c], x in 0 … 255; 1/255 usually */
+    float mean[3]; /* in the order of `channels` */
+    float std[3];  /* in the order of `channels`; never 0 */
 };
 
 /* ImageNet's: short side 256 bilinear, centre crop 224, RGB, 1/255, the usual mean and std. */

@@ -7,7 +7,8 @@
  * whatever is wrong means orientation 1, because a bad tag must not cost a good picture.
  *
  * As in Pillow's ImageOps.exif_transpose, of several EXIF segments the first counts, and a wrong
- * number turns nothing. Orientation in XMP or in PNG text chunks is not read. */
+ * number, or one of another type than SHORT or LONG, turns nothing. Orientation in XMP or in PNG
+ * text chunks is not read. */
 #include <string.h>
 
 #include "server/image/decode.h"
@@ -26,14 +27,11 @@ static uint32_t read_u32(const uint8_t *p, bool big)
 /* An IFD entry: tag u16, type u16, count u32, then the value itself where it fits 4 bytes. */
 static int orientation_of_entry(const uint8_t *entry, bool big)
 {
-    enum { TYPE_BYTE = 1, TYPE_SHORT = 3, TYPE_LONG = 4 };
+    enum { TYPE_SHORT = 3, TYPE_LONG = 4 };
     if (read_u32(entry + 4, big) != 1)
         return 1;
     uint32_t value;
     switch (read_u16(entry + 2, big)) {
-    case TYPE_BYTE:
-        value = entry[8];
-        break;
     case TYPE_SHORT:
         value = read_u16(entry + 8, big);
         break;

@@ -1,7 +1,7 @@
 /* Sources of the rules, which agree to the pixel with:
  * - torchvision 0.14 transforms.Resize(n): the long side is int(n * long / short);
- * - torchvision transforms.CenterCrop: the offset is int(round(difference / 2)), where Python rounds
- *   halves to even; where the picture is smaller, (missing // 2) zeros stand in front;
+ * - torchvision transforms.CenterCrop: the offset is int(round(difference / 2)), where Python
+ * rounds halves to even; where the picture is smaller, (missing // 2) zeros stand in front;
  * - Ultralytics LetterBox(auto=False, center=True): ratio min(W / w, H / h), sides round(side *
  *   ratio), offset round(rest / 2 - 0.1). */
 #include "server/image/frame.h"
@@ -66,8 +66,8 @@ static int letterbox_begin(int picture, int canvas)
     return (int)nearbyint((canvas - picture) / 2.0 - 0.1);
 }
 
-enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
-                     struct frame *ret, struct error *err)
+enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height, struct frame *ret,
+                     struct error *err)
 {
     struct frame frame = {0};
     TRY(resized_size(p, width, height, &frame, err));

@@ -17,5 +17,5 @@ struct frame {
 
 /* width, height: 1 … 2^24, of the upright picture. STATUS_TOO_LARGE when a resized side would pass
  * 65535. */
-enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
-                     struct frame *ret, struct error *err) MUST_USE;
+enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height, struct frame *ret,
+                     struct error *err) MUST_USE;

@@ -7,11 +7,12 @@
 #include "server/image/decode.h"
 
 struct image_decoder {
-    struct pixel_buffer stored; /* pixels in the file's order */
+    struct pixel_buffer stored;  /* pixels in the file's order */
     struct pixel_buffer upright; /* used for turned pictures only */
 };
 
-/* One reader per format; a new format is a line here, a name in image.h and its bytes in sniff.c. */
+/* One reader per format; a new format is a line here, a name in image.h and its bytes in sniff.c.
+ */
 static const struct reader {
     enum status (*read_size)(const uint8_t *, size_t, const struct image_limits *, uint32_t *,
                              uint32_t *, struct error *);
@@ -69,9 +70,9 @@ static enum status find_reader(const uint8_t *data, size_t size, enum image_form
         return error_set(err, STATUS_BAD_IMAGE,
                          "the image is empty (0 bytes); send a JPEG or PNG file");
     if (sniff_is_beginning(data, size))
-        return error_set(err, STATUS_BAD_IMAGE,
-                         "the image ends after %zu bytes, inside its signature; send the whole file",
-                         size);
+        return error_set(
+            err, STATUS_BAD_IMAGE,
+            "the image ends after %zu bytes, inside its signature; send the whole file", size);
     enum image_format format = image_sniff(data, size);
     if (format == IMAGE_UNKNOWN)
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
@@ -95,7 +96,7 @@ static struct image_info upright_info(enum image_format format, uint32_t width, 
 enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,
                         struct image_info *ret, struct error *err)
 {
-    enum image_format format;
+    enum image_format format = IMAGE_UNKNOWN;
     TRY(find_reader(data, size, &format, err));
     const struct reader *reader = &readers[format];
     uint32_t width, height;
@@ -107,7 +108,7 @@ enum status image_probe(const uint8_t *data, size_t size, const struct image_lim
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
                          const struct image_limits *limits, struct image *ret, struct error *err)
 {
-    enum image_format format;
+    enum image_format format = IMAGE_UNKNOWN;
     TRY(find_reader(data, size, &format, err));
     const struct reader *reader = &readers[format];
     uint32_t width, height;

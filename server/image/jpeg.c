@@ -1,8 +1,8 @@
 /* JPEG through libjpeg-turbo.
  *
  * Traps, and where they are handled:
- * - libjpeg ends the process on errors unless told otherwise: fail() jumps back, and everything that
- *   a decode allocates hangs on the decompress object, so that one jpeg_destroy frees it all.
+ * - libjpeg ends the process on errors unless told otherwise: fail() jumps back, and everything
+ * that a decode allocates hangs on the decompress object, so that one jpeg_destroy frees it all.
  * - A file that ends early is a warning to libjpeg, which then makes up an end marker and fills the
  *   picture with grey. Here, as in Pillow, it is an error.
  * - A progressive file is decoded scan by scan over the whole picture: the number of scans is
@@ -62,10 +62,11 @@ static _Noreturn void fail_corrupt(struct reader *reader)
 
 static _Noreturn void fail_unsupported(struct reader *reader, const char *what)
 {
-    error_set(reader->err, STATUS_UNSUPPORTED_MEDIA,
-              "%s JPEG is not read here; save the picture as baseline or progressive JPEG of 8 bit, "
-              "or as PNG",
-              what);
+    error_set(
+        reader->err, STATUS_UNSUPPORTED_MEDIA,
+        "%s JPEG is not read here; save the picture as baseline or progressive JPEG of 8 bit, "
+        "or as PNG",
+        what);
     give_up(reader, STATUS_UNSUPPORTED_MEDIA);
 }
 
@@ -165,8 +166,7 @@ static void on_progress(j_common_ptr common)
 
 /* Makes `reader` ready for setjmp; the decompress object itself is made after it, because that can
  * already fail. */
-static void reader_init(struct reader *reader, const struct image_limits *limits,
-                        struct error *err)
+static void reader_init(struct reader *reader, const struct image_limits *limits, struct error *err)
 {
     memset(reader, 0, sizeof *reader);
     reader->limits = limits;
@@ -195,8 +195,8 @@ static void read_header(struct reader *reader, const uint8_t *data, size_t size)
     cinfo->progress = &reader->progress;
     (void)jpeg_read_header(cinfo, TRUE); /* never suspends: source_fill does not return FALSE */
 
-    enum status status = limits_check("JPEG", cinfo->image_width, cinfo->image_height,
-                                      reader->limits, reader->err);
+    enum status status =
+        limits_check("JPEG", cinfo->image_width, cinfo->image_height, reader->limits, reader->err);
     if (status != STATUS_OK)
         give_up(reader, status);
     if (cinfo->arith_code)

@@ -1,10 +1,11 @@
 /* PNG through libpng.
  *
- * What comes out is Pillow's convert("RGB"): palettes looked up, grey of 1, 2 and 4 bits spread over
- * 0 … 255, alpha and tRNS dropped (not blended), 16 bit cut to the high byte. In one case Pillow
- * does otherwise: grey of 16 bit without alpha is its mode "I", whose conversion clips everything
- * above 255 to white (9.4 as 13.0) and would turn any such photo into a white page; here the high
- * byte is taken as for all other 16 bit files. A palette index beyond the palette is black.
+ * What comes out is Pillow's convert("RGB"): palettes looked up, grey of 1, 2 and 4 bits spread
+ * over 0 … 255, alpha and tRNS dropped (not blended), 16 bit cut to the high byte. In one case
+ * Pillow does otherwise: grey of 16 bit without alpha is its mode "I", whose conversion clips
+ * everything above 255 to white (9.4 as 13.0) and would turn any such photo into a white page; here
+ * the high byte is taken as for all other 16 bit files. A palette index beyond the palette is
+ * black.
  *
  * Hostile files: the size is checked on the raw header before libpng sees the file. Every chunk
  * that does not make pixels is skipped unread (text, profiles, … are where decompression bombs
@@ -94,14 +95,16 @@ enum status png_read_size(const uint8_t *data, size_t size, const struct image_l
     /* signature 8, chunk length 4, "IHDR" 4, width 4, height 4 … CRC: 33 bytes in all */
     enum { LENGTH_AT = 8, NAME_AT = 12, WIDTH_AT = 16, HEIGHT_AT = 20, HEADER_END = 33 };
     if (size < HEADER_END)
-        return error_set(err, STATUS_BAD_IMAGE,
-                         "the PNG ends early: %zu bytes do not even hold its header; send the whole "
-                         "file",
-                         size);
+        return error_set(
+            err, STATUS_BAD_IMAGE,
+            "the PNG ends early: %zu bytes do not even hold its header; send the whole "
+            "file",
+            size);
     if (read_u32(data + LENGTH_AT) != 13 || memcmp(data + NAME_AT, "IHDR", 4) != 0)
-        return error_set(err, STATUS_BAD_IMAGE,
-                         "the PNG is damaged (it does not begin with a header chunk); send an intact "
-                         "file");
+        return error_set(
+            err, STATUS_BAD_IMAGE,
+            "the PNG is damaged (it does not begin with a header chunk); send an intact "
+            "file");
     const uint32_t width = read_u32(data + WIDTH_AT), height = read_u32(data + HEIGHT_AT);
     TRY(limits_check("PNG", width, height, limits, err));
     *ret_width = width;
@@ -137,7 +140,8 @@ static void set_transforms(png_structp png, png_infop info)
     png_set_strip_alpha(png);
 }
 
-/* Rows go straight into the picture; an interlaced file visits every row in each of seven passes. */
+/* Rows go straight into the picture; an interlaced file visits every row in each of seven passes.
+ */
 static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, uint32_t width,
                         uint32_t height)
 {

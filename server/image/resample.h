@@ -20,8 +20,8 @@ enum { RESAMPLE_BLOCK = 64 };
  * kept. Output first + i is the sum over t < length of
  * input[start[i] + t] * weights[i * length + t], plus a half, shifted by RESAMPLE_BITS, clipped to
  * 0 … 255. All windows have the length of the longest (a loop of one length is predicted by the
- * processor, of two not): shorter ones are filled up with weights of 0. Every window lies inside the
- * input, and start never falls from one output to the next. */
+ * processor, of two not): shorter ones are filled up with weights of 0. Every window lies inside
+ * the input, and start never falls from one output to the next. */
 struct resample_axis {
     enum resample filter; /* with the four below: what the tables hold now */
     int in, out, first, count;
@@ -41,9 +41,9 @@ void resample_axis_done(struct resample_axis *axis);
 struct resample_kernels {
     const char *name;
 
-    /* Four rows of RGB at once along the horizontal axis: dst[r], `axis->count` pixels, from src[r],
-     * `axis->in` pixels. Reads one byte beyond a row's last pixel; writes one byte beyond. `flip`
-     * is xored onto the source bytes: 0, or 255 to invert. Rows may repeat. */
+    /* Four rows of RGB at once along the horizontal axis: dst[r], `axis->count` pixels, from
+     * src[r], `axis->in` pixels. Reads one byte beyond a row's last pixel; writes one byte beyond.
+     * `flip` is xored onto the source bytes: 0, or 255 to invert. Rows may repeat. */
     void (*horizontal)(uint8_t *const dst[4], const uint8_t *const src[4],
                        const struct resample_axis *axis, uint8_t flip);
 

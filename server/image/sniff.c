@@ -1,6 +1,7 @@
 /* What the first bytes say. The format never comes from a header or a file name, and what is
  * refused is named, because "unsupported" alone sends people looking in the wrong place: the usual
- * causes are another image format, an error page saved as .jpg, or Base64 sent as if it were bytes. */
+ * causes are another image format, an error page saved as .jpg, or Base64 sent as if it were bytes.
+ */
 #include <ctype.h>
 #include <string.h>
 

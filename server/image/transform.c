@@ -1,7 +1,7 @@
 /* The walk over the model's input, row by row:
  *
- *     source rows ──horizontal──▶ ring of rows ──vertical──▶ one row ──normalise──▶ slot of the batch
- *                   four at once  (kept columns)
+ *     source rows ──horizontal──▶ ring of rows ──vertical──▶ one row ──normalise──▶ slot of the
+ * batch four at once  (kept columns)
  *
  * The ring holds as many rows as the longest vertical window, so a picture's intermediate stays in
  * the cache whatever its size, and rows and columns that the crop throws away are never computed.
@@ -46,7 +46,7 @@ struct job {
     int x0, x1, y0, y1; /* what is kept of the resized picture */
     int ring_rows;
     size_t ring_stride;
-    int next_row;  /* the first source row not yet in the ring */
+    int next_row; /* the first source row not yet in the ring */
     uint8_t flip;
 };
 
@@ -181,8 +181,7 @@ static void resize_row(struct job *job, int y)
         fill_ring(job);
     const uint8_t **rows = (const uint8_t **)(void *)transform->window.data;
     for (int t = 0; t < length; t++)
-        rows[t] =
-            transform->ring.data + (size_t)((start + t) % job->ring_rows) * job->ring_stride;
+        rows[t] = transform->ring.data + (size_t)((start + t) % job->ring_rows) * job->ring_stride;
     transform->kernels->vertical(transform->line.data, rows,
                                  axis->weights + (size_t)y * (size_t)length, length,
                                  (size_t)(job->x1 - job->x0) * CHANNELS);
@@ -203,8 +202,8 @@ static enum status job_prepare(struct job *job, struct error *err)
     job->ring_stride = size_align((size_t)(job->x1 - job->x0) * CHANNELS + 1, RESAMPLE_BLOCK);
     TRY(scratch_reserve(&transform->ring, (size_t)job->ring_rows, job->ring_stride, err));
     TRY(scratch_reserve(&transform->line, 1, job->ring_stride, err));
-    TRY(scratch_reserve(&transform->window, (size_t)transform->vertical.length,
-                        sizeof(uint8_t *), err));
+    TRY(scratch_reserve(&transform->window, (size_t)transform->vertical.length, sizeof(uint8_t *),
+                        err));
     /* The kernel reads a byte past a row's end, which after the last row is nobody's. */
     const size_t row_bytes = (size_t)image->width * CHANNELS;
     TRY(scratch_reserve(&transform->last_row, 1, row_bytes + 1, err));
@@ -242,13 +241,12 @@ static enum status run(struct transform *transform, const struct image *image,
 {
     enum { SOURCE_MAX = 1 << 24 }; /* what the tables count in; libjpeg ends at 65500 anyway */
     if (image->width > SOURCE_MAX || image->height > SOURCE_MAX)
-        return error_set(err, STATUS_TOO_LARGE,
-                         "a picture of %u x %u pixels cannot be resized: a side may have at most %d",
-                         image->width, image->height, SOURCE_MAX);
-    struct job job = {.transform = transform,
-                      .image = image,
-                      .preprocess = p,
-                      .flip = p->invert ? 255 : 0};
+        return error_set(
+            err, STATUS_TOO_LARGE,
+            "a picture of %u x %u pixels cannot be resized: a side may have at most %d",
+            image->width, image->height, SOURCE_MAX);
+    struct job job = {
+        .transform = transform, .image = image, .preprocess = p, .flip = p->invert ? 255 : 0};
     TRY(frame_of(p, image->width, image->height, &job.frame, err));
     job.x0 = max_of(0, -job.frame.left);
     job.y0 = max_of(0, -job.frame.top);
