@@ -1,5 +1,5 @@
-/* Files of tests/data/images for the tests of server/image: bytes as they are, and the PPM that hold
- * what Pillow makes of them (tests/data/make_images.py). */
+/* Files of tests/data/images for the tests of server/image: bytes as they are, and the PPM that
+ * hold what Pillow makes of them (tests/data/make_images.py). */
 #pragma once
 
 #include <stdint.h>
