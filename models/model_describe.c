@@ -8,6 +8,7 @@
 #include "engine/validate.h"
 #include "models/model_internal.h"
 #include "models/preprocess_config.h"
+#include "models/utf8.h"
 
 /* Below this the whole photo is scaled where nobody says otherwise: a crop would lose too much of
  * what a model for icons or digits looks at. */
@@ -15,16 +16,16 @@
 
 void model_warn(struct model *model, const char *format, ...)
 {
-    size_t used = strlen(model->warning), room = sizeof model->warning - used;
-    if (used && room > 2) {
-        memcpy(model->warning + used, "; ", 3);
-        used += 2;
-        room -= 2;
-    }
+    char text[sizeof model->warning];
     va_list args;
     va_start(args, format);
-    vsnprintf(model->warning + used, room, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    size_t used = strlen(model->warning);
+    snprintf(model->warning + used, sizeof model->warning - used, "%s%s", used ? "; " : "", text);
+    /* A cut may have left half a character, which JSON does not bear. */
+    for (used = strlen(model->warning); used && !utf8_valid(model->warning, used); used--)
+        model->warning[used - 1] = '\0';
 }
 
 /* ---- the image input ---- */
@@ -204,7 +205,7 @@ static enum status probe_outputs(struct model *model, struct error *err)
     if (graph_validate(copy, NULL, &trouble) == STATUS_OK)
         find_output(model, copy);
     else
-        model_warn(model, "for a photo of %d x %d the graph does not fit: %.120s",
+        model_warn(model, "for a photo of %d x %d the graph does not fit: %s",
                    model->preprocess.width, model->preprocess.height, trouble.message);
     graph_free(copy);
     if (!model->class_count)

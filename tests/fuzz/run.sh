@@ -35,7 +35,7 @@ for target in "${targets[@]}"; do
     fi
     echo "fuzz: $name for $each s"
     log=$build/fuzz/$name.log
-    if "$target" -max_total_time="$each" -timeout=20 -rss_limit_mb=4096 -max_len=65536 \
+    if "$target" -max_total_time="$each" -timeout=60 -rss_limit_mb=4096 -max_len=65536 \
         -print_final_stats=1 -artifact_prefix="$build/fuzz/$name-" \
         "$build/fuzz/$name" "${seeds[@]}" >"$log" 2>&1; then
         grep -E 'number_of_executed_units|new_units_added' "$log" || true

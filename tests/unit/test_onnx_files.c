@@ -51,7 +51,8 @@ Test(onnx_files, survives_every_truncation_and_every_flipped_bit)
 Test(onnx_files, judges_the_wire_format)
 {
     static const struct {
-        const char *name, *bytes;
+        const char *name;
+        const void *bytes;
         size_t size;
         const char *words; /* NULL: accepted */
     } cases[] = {
@@ -101,8 +102,10 @@ Test(onnx_files, limits_nesting)
     /* Groups inside groups, then messages inside messages, far beyond what a stack would bear. */
     enum { DEPTH = 200000 };
     char *bytes = malloc(2 * DEPTH);
-    for (size_t i = 0; i < DEPTH; i++)
-        memcpy(bytes + 2 * i, "\xfb\x3f", 2);
+    for (size_t i = 0; i < DEPTH; i++) {
+        bytes[2 * i] = '\xfb';
+        bytes[2 * i + 1] = '\x3f';
+    }
     struct onnx_model model;
     struct error err;
     cr_expect_eq(onnx_load_memory(bytes, 2 * DEPTH, NULL, &model, &err), STATUS_MODEL);
