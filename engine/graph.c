@@ -485,6 +485,12 @@ struct value *node_output(const struct node *node, size_t i)
     return i < node->output_count ? node->outputs[i] : NULL;
 }
 
+struct value *node_bias(const struct node *node)
+{
+    bool only_residual = node->epilogue.residual && node->input_count == 3;
+    return only_residual ? NULL : node_input(node, 2);
+}
+
 const char *node_text(const struct node *node, char text[static NODE_TEXT])
 {
     const char *domain = op_domain(node->op);

@@ -157,6 +157,8 @@ bool node_set_ints(struct graph *graph, struct node *node, const char *name, con
 /* Input i, or NULL when left out or beyond the end. */
 struct value *node_input(const struct node *node, size_t i);
 struct value *node_output(const struct node *node, size_t i);
+/* Input 2 of a product, which is its bias, unless a pass has put the residual there; or NULL. */
+struct value *node_bias(const struct node *node);
 
 /* Infers dtype and shape of the node's outputs through the operator's table: checks operand counts
  * first, leaves outputs unknown when an input's shape is unknown. Errors name node, op and opset.

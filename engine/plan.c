@@ -106,8 +106,11 @@ static enum status make_blocks(struct planner *p, struct plan *plan, struct erro
             struct value *value = node->outputs[o];
             if (!value)
                 continue;
-            if (o == 0 && is_view(node)) {
-                const struct value *base = node->inputs[0];
+            const struct value *base = node_input(node, 0);
+            /* An output of the graph must not lie in the caller's input: its view is copied. */
+            bool caller_s = base && plan->places[base->index].kind == PLACE_INPUT &&
+                            p->last_read[value->index] == graph->node_count;
+            if (o == 0 && is_view(node) && !caller_s) {
                 plan->places[value->index] = plan->places[base->index];
                 p->block_of[value->index] = p->block_of[base->index];
                 if (p->block_of[base->index] != NO_BLOCK)
@@ -220,6 +223,15 @@ out:
     }
     *ret = plan;
     return STATUS_OK;
+}
+
+bool plan_shares_bytes(const struct plan *plan, const struct node *node)
+{
+    if (!is_view(node) || !node->outputs[0])
+        return is_view(node);
+    const struct place *from = &plan->places[node->inputs[0]->index];
+    const struct place *to = &plan->places[node->outputs[0]->index];
+    return from->kind == to->kind && from->input == to->input && from->offset == to->offset;
 }
 
 void plan_done(struct plan *plan)

@@ -33,4 +33,8 @@ typedef int (*in_place_fn)(const struct node *node);
 /* Every shape in the graph must be known. The caller frees with plan_done(). */
 enum status plan_create(const struct graph *graph, in_place_fn in_place, struct plan *ret,
                         struct error *err) MUST_USE;
+
+/* Has the plan made output 0 of `node` the bytes of input 0 under another shape, so that there is
+ * nothing to run? */
+bool plan_shares_bytes(const struct plan *plan, const struct node *node);
 void plan_done(struct plan *plan);

@@ -36,12 +36,11 @@ struct session_options {
         *cancel; /* session_create stops with STATUS_CANCELLED when it turns 1; or NULL */
 };
 
-/* What one input or output of a session looks like for one image (batch dimension left out where
- * there is one). */
+/* What one input or output of a session looks like for one image. */
 struct session_tensor {
     const char *name;
     enum dtype dtype;
-    struct shape shape; /* with the batch dimension of the batch size asked for */
+    struct shape shape; /* the batch dimension, where there is one, is 1 */
 };
 
 struct session_batch {

@@ -235,18 +235,11 @@ static enum status make_step(const struct compile *compile, struct step **ret, s
     return status;
 }
 
-static bool is_view(const struct node *node)
-{
-    const struct op_info *info = op_find(node->op, node->opset);
-    /* Dropout with its mask makes a second output that has to be filled. */
-    return info && info->flags & OP_VIEW && !node_output(node, 1);
-}
-
 static enum status add_steps(struct program *program, const struct graph *graph, struct error *err)
 {
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        if (is_view(node))
+        if (plan_shares_bytes(&program->plan, node))
             continue;
         struct compile compile = {program->backend, program, graph, node};
         struct step *step;

@@ -57,9 +57,7 @@ enum status make_conv(const struct compile *compile, struct step **ret, struct e
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     struct tensor *weights = node->inputs[1]->known;
-    const struct value *bias = node_input(node, 2);
-    if (bias && bias == node->epilogue.residual)
-        bias = NULL;
+    const struct value *bias = node_bias(node);
     int spatial = x->shape.rank - 2;
     int64_t group = node_int(node, "group", 1);
     struct window window;

@@ -185,7 +185,7 @@ static enum status make_parts(const struct compile *compile, struct step **ret, 
     const struct value *whole = gather ? node->outputs[0] : node->inputs[0];
     size_t count = gather ? node->input_count : node->output_count;
     int rank = whole->shape.rank;
-    int64_t axis = node_int(node, "axis", 0);
+    int64_t axis = node_int(node, "axis", gather ? 1 : 0); /* Concat: until opset 3 */
     if (axis < 0)
         axis += rank;
     for (size_t p = 0; p < count; p++)

@@ -14,8 +14,9 @@ struct generic_step {
     kernel_fn kernel;
     struct node node; /* a copy without the epilogue */
     struct tensor **in, **out, ***out_slots;
-    bool *constant; /* in[i] is a constant */
-    bool *lent;     /* known was set by this run, and must be taken back */
+    bool *constant;           /* in[i] is a constant */
+    bool *lent;               /* known was set by this run, and must be taken back */
+    const struct value *bias; /* of a MatMul: over the last dimension; NULL without */
     struct epilogue epilogue;
     bool residual_in_y; /* the plan put the result over the residual: copy it aside first */
     size_t y_count;
@@ -35,11 +36,14 @@ static void generic_free(struct step *base)
     free(s->constant);
 }
 
-/* y = activation(y + residual) where no kernel has an epilogue of its own. */
+/* y = activation(y + bias + residual) where no kernel has an epilogue of its own. */
 static void apply_epilogue(const struct generic_step *s, struct program *program)
 {
     const struct epilogue *e = &s->epilogue;
     float *y = s->out[0]->data;
+    size_t row = s->bias ? shape_count(&s->bias->shape) : 0;
+    for (size_t at = 0; s->bias && at < s->y_count; at += row)
+        simd()->accumulate(program->data[s->bias->index], y + at, row);
     if (e->residual)
         simd()->accumulate(s->residual_in_y ? (const float *)(const void *)program->scratch
                                             : program->data[e->residual->index],
@@ -101,8 +105,19 @@ enum status make_generic(const struct compile *compile, struct step **ret, struc
     step->node = *node;
     step->epilogue = node->epilogue;
     step->node.epilogue = (struct epilogue){0};
+    bool has_epilogue = node->epilogue.residual || node->epilogue.activation;
     if (node->epilogue.residual)
         step->node.input_count--;
+    if (node->op == OP_MATMUL && step->node.input_count > 2) {
+        step->node.input_count = 2;
+        step->bias = node->inputs[2];
+        has_epilogue = true;
+    }
+    if (has_epilogue && node->outputs[0]->dtype != DTYPE_F32)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "%s: the CPU backend has no kernel for this operator in %s; use "
+                         "--precision fp32",
+                         node_text(node, text), dtype_name(node->outputs[0]->dtype));
     step->in = calloc(step->node.input_count + 1, sizeof(struct tensor *));
     step->out = calloc(node->output_count + 1, sizeof(struct tensor *));
     step->out_slots = calloc(node->output_count + 1, sizeof(struct tensor **));

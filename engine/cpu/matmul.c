@@ -62,9 +62,7 @@ static enum status describe(const struct operand *operand, enum dtype dtype,
  * connected layer is; anything else is left to the reference kernel. */
 static bool gemm_fits(const struct node *node)
 {
-    const struct value *bias = node_input(node, 2);
-    if (bias == node->epilogue.residual)
-        bias = NULL;
+    const struct value *bias = node_bias(node);
     int64_t columns = node->outputs[0]->shape.dims[1];
     if (node_float(node, "alpha", 1) != 1 || (bias && node_float(node, "beta", 1) != 1))
         return false;
@@ -99,9 +97,7 @@ enum status make_matmul(const struct compile *compile, struct step **ret, struct
     if (!matmul_takes(node))
         return STATUS_OK;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
-    const struct value *bias = node_input(node, 2);
-    if (bias == node->epilogue.residual)
-        bias = NULL;
+    const struct value *bias = node_bias(node);
     struct operand src, weights, dst;
     if (b->shape.rank == 2) {
         src = flattened(&a->shape);

@@ -86,11 +86,14 @@ static enum status fold_shape(struct graph *graph, struct node *node, struct err
     return status;
 }
 
-/* Identity (also of an initialiser) and inference-mode Dropout pass their input on. */
-static bool is_identity(const struct node *node)
+/* Identity (also of an initialiser), inference-mode Dropout and, once dtypes are inferred, a Cast
+ * to the dtype there is pass their input on. */
+static bool is_identity(const struct node *node, bool inferred)
 {
     if (node->op == OP_IDENTITY)
         return true;
+    if (node->op == OP_CAST && inferred && node->inputs[0])
+        return node->inputs[0]->dtype == (enum dtype)node_int(node, "to", 0);
     return node->op == OP_DROPOUT && !node_output(node, 1);
 }
 
@@ -135,7 +138,7 @@ static enum status fold_graph(struct graph *graph, bool infer, struct error *err
         struct node *node = graph->nodes[n];
         if (node->op == OP_NONE)
             continue;
-        if (is_identity(node)) {
+        if (is_identity(node, infer)) {
             drop_identity(graph, node);
             if (node->op == OP_NONE)
                 continue;

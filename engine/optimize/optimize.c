@@ -1,8 +1,27 @@
 #include "engine/optimize/passes.h"
 
+/* An output that is an input is copied: outputs must not change when the caller's buffer does. */
+static enum status copy_inputs_to_outputs(struct graph *graph, struct error *err)
+{
+    for (size_t i = 0; i < graph->output_count; i++) {
+        struct value *input = graph->outputs[i];
+        if (input->producer || input->known)
+            continue;
+        struct node *node = graph_add_node(graph, OP_IDENTITY, "copy", 1, 1);
+        struct value *copy = graph_add_value(graph, "", input->dtype, &input->shape);
+        if (!node || !copy)
+            return edit_no_memory(err);
+        node->inputs[0] = input;
+        node_set_output(node, 0, copy);
+        graph->outputs[i] = copy;
+    }
+    return STATUS_OK;
+}
+
 enum status optimize_kernels(struct graph *graph, const struct optimize_options *options,
                              struct error *err)
 {
+    TRY(copy_inputs_to_outputs(graph, err));
     if (options->fuse) {
         struct edit edit;
         enum status status = edit_init(&edit, graph, err);

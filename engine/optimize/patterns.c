@@ -204,32 +204,22 @@ static bool is_last_vector(const struct value *value, const struct shape *like)
 }
 
 /* LayerNormalization before opset 17:
- *   d = x - mean(x);  y = d / sqrt(mean(d ^ 2) + epsilon) [* scale [+ bias]]
- * matched at the last of Div, Mul, Add that is there. */
+ *   d = x - mean(x);  y = d / sqrt(mean(d ^ 2) + epsilon) * scale
+ * matched at the Mul. */
 static bool match_layer_norm(struct edit *edit, struct node *node)
 {
-    struct value *scale = NULL, *bias = NULL;
-    const struct node *at = node;
-    if (at->op == OP_ADD) {
-        size_t i = made_by(at, 0, OP_MUL) ? 0 : 1;
-        const struct node *mul = made_by(at, i, OP_MUL);
-        if (!mul || !is_last_vector(other(at, i), &at->outputs[0]->shape) ||
-            !edit_single_reader(edit, mul->outputs[0]))
-            return false;
-        bias = other(at, i);
-        at = mul;
-    }
-    if (at->op != OP_MUL)
+    if (node->op != OP_MUL)
         return false;
-    size_t i = made_by(at, 0, OP_DIV) ? 0 : 1;
-    const struct node *div = made_by(at, i, OP_DIV);
-    if (!div || !is_last_vector(other(at, i), &at->outputs[0]->shape))
+    size_t i = made_by(node, 0, OP_DIV) ? 0 : 1;
+    const struct node *div = made_by(node, i, OP_DIV);
+    if (!div)
         return false;
-    scale = other(at, i);
+    struct value *scale = other(node, i);
     const struct node *sub = made_by(div, 0, OP_SUB), *root = made_by(div, 1, OP_SQRT);
     const struct node *plus = root ? made_by(root, 0, OP_ADD) : NULL;
     if (!sub || !plus || !is_last_axis_mean(sub->inputs[1]->producer) ||
-        sub->inputs[1]->producer->inputs[0] != sub->inputs[0])
+        sub->inputs[1]->producer->inputs[0] != sub->inputs[0] ||
+        !is_last_vector(scale, &sub->inputs[0]->shape))
         return false;
     size_t m = made_by(plus, 0, OP_REDUCE_MEAN) ? 0 : 1;
     const struct node *variance = made_by(plus, m, OP_REDUCE_MEAN);
@@ -242,25 +232,48 @@ static bool match_layer_norm(struct edit *edit, struct node *node)
           (square->op == OP_MUL && square->inputs[1] == square->inputs[0])))
         return false;
     struct graph *graph = edit->graph;
-    struct value **inputs = arena_alloc(graph->arena, 3, sizeof *inputs);
-    if (!inputs)
-        return false;
-    inputs[0] = sub->inputs[0];
-    inputs[1] = scale;
-    inputs[2] = bias;
     node->op = OP_LAYER_NORMALIZATION;
     node->opset = 17;
-    node->inputs = inputs;
-    node->input_count = bias ? 3 : 2;
+    node->inputs[0] = sub->inputs[0];
+    node->inputs[1] = scale;
     node->attr_count = 0;
     return node_set_int(graph, node, "axis", -1) && set_float(graph, node, "epsilon", epsilon);
 }
 
-/* BatchNormalization with constant statistics: y = x * scale + shift per channel. */
+/* LayerNormalization + a constant vector: its bias. */
+static bool match_layer_norm_bias(struct edit *edit, struct node *add)
+{
+    if (add->op != OP_ADD)
+        return false;
+    size_t i = made_by(add, 0, OP_LAYER_NORMALIZATION) ? 0 : 1;
+    const struct node *norm = made_by(add, i, OP_LAYER_NORMALIZATION);
+    if (!norm || norm->input_count != 2 || !edit_single_reader(edit, norm->outputs[0]))
+        return false;
+    const struct shape *shape = &norm->inputs[0]->shape;
+    int64_t axis = node_int(norm, "axis", -1);
+    struct value *bias = other(add, i);
+    struct value **inputs = arena_alloc(edit->graph->arena, 3, sizeof *inputs);
+    if (!inputs || (axis != -1 && axis != shape->rank - 1) || !is_last_vector(bias, shape))
+        return false;
+    inputs[0] = norm->inputs[0];
+    inputs[1] = norm->inputs[1];
+    inputs[2] = bias;
+    add->op = OP_LAYER_NORMALIZATION;
+    add->opset = norm->opset;
+    add->inputs = inputs;
+    add->input_count = 3;
+    add->attrs = norm->attrs;
+    add->attr_count = norm->attr_count;
+    return true;
+}
+
+/* BatchNormalization with constant statistics: y = x * scale + shift per channel. ScaleShift wants
+ * channels last, which they are from the start or are going to be. */
 static enum status match_batch_norm(struct graph *graph, struct node *node, struct error *err)
 {
-    if (node->op != OP_BATCH_NORMALIZATION || node->output_count > 1 ||
-        node->inputs[0]->shape.rank < 2 || node_int(node, "training_mode", 0))
+    if (node->op != OP_BATCH_NORMALIZATION || node->output_count > 1 || node->inputs[0]->known ||
+        node->inputs[0]->shape.rank < 2 || node->inputs[0]->shape.rank > 5 ||
+        !shape_count(&node->inputs[0]->shape) || node_int(node, "training_mode", 0))
         return STATUS_OK;
     for (size_t i = 1; i <= 4; i++)
         if (!node->inputs[i] || !node->inputs[i]->known ||
@@ -346,7 +359,8 @@ enum status pass_patterns(struct edit *edit, struct error *err)
             continue;
         TRY(match_batch_norm(graph, node, err));
         if (match_hard(graph, node) || match_gate(node) || match_gelu(node) ||
-            match_layer_norm(edit, node) || match_padded_conv(edit, node))
+            match_layer_norm(edit, node) || match_layer_norm_bias(edit, node) ||
+            match_padded_conv(edit, node))
             TRY(edit_count_readers(edit, err));
     }
     TRY(edit_sweep(graph, err));

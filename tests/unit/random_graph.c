@@ -1,20 +1,7 @@
-#include "tests/unit/random_graph.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/size.h"
-
-#define MOST_LIVE 64
-
-struct builder {
-    struct graph *graph;
-    uint32_t state;
-    /* image values whose shapes are known for batch 1: [1, C, H, W] */
-    struct value *live[MOST_LIVE];
-    size_t live_count;
-    bool failed;
-};
+#include "tests/unit/random_build.h"
 
 uint32_t random_next(uint32_t *state)
 {
@@ -34,7 +21,7 @@ float random_unit(uint32_t *state)
     return (float)(random_next(state) >> 8) * 0x1p-23f - 1.0f;
 }
 
-static struct value *constant(struct builder *b, struct shape shape, float scale, float offset)
+struct value *constant(struct builder *b, struct shape shape, float scale, float offset)
 {
     struct tensor *tensor;
     if (tensor_create(NULL, DTYPE_F32, &shape, &tensor, NULL) != STATUS_OK)
@@ -48,7 +35,7 @@ static struct value *constant(struct builder *b, struct shape shape, float scale
     return value;
 }
 
-static struct value *ints(struct builder *b, const int64_t *data, size_t count)
+struct value *ints(struct builder *b, const int64_t *data, size_t count)
 {
     struct tensor *tensor;
     struct shape shape = SHAPE((int64_t)count);
@@ -61,8 +48,8 @@ static struct value *ints(struct builder *b, const int64_t *data, size_t count)
 }
 
 /* Appends a node and infers its first output, for batch 1. */
-static struct value *add(struct builder *b, enum op op, size_t count, struct value *const *inputs,
-                         size_t outputs, struct node **ret)
+struct value *add(struct builder *b, enum op op, size_t count, struct value *const *inputs,
+                  size_t outputs, struct node **ret)
 {
     char name[32] = "n";
     struct node *node = graph_add_node(b->graph, op, name, count, outputs);
@@ -78,7 +65,7 @@ static struct value *add(struct builder *b, enum op op, size_t count, struct val
     return node->outputs[0];
 }
 
-static struct value *finish(struct builder *b, struct node *node)
+struct value *finish(struct builder *b, struct node *node)
 {
     struct error err;
     if (graph_infer_node(node, &err) != STATUS_OK) {
@@ -88,7 +75,7 @@ static struct value *finish(struct builder *b, struct node *node)
     return node->outputs[0];
 }
 
-static struct value *pick(struct builder *b)
+struct value *pick(struct builder *b)
 {
     /* the newer half more often, so that graphs are deep */
     size_t half = b->live_count / 2;
@@ -97,20 +84,20 @@ static struct value *pick(struct builder *b)
     return b->live[random_below(&b->state, (uint32_t)b->live_count)];
 }
 
-static void keep(struct builder *b, struct value *value)
+void keep(struct builder *b, struct value *value)
 {
     if (value && b->live_count < MOST_LIVE && value->shape.rank == 4)
         b->live[b->live_count++] = value;
 }
 
-static struct value *unary(struct builder *b, enum op op, struct value *x)
+struct value *unary(struct builder *b, enum op op, struct value *x)
 {
     struct node *node;
     add(b, op, 1, &x, 1, &node);
     return b->failed ? NULL : finish(b, node);
 }
 
-static struct value *binary(struct builder *b, enum op op, struct value *x, struct value *y)
+struct value *binary(struct builder *b, enum op op, struct value *x, struct value *y)
 {
     struct node *node;
     add(b, op, 2, (struct value *[]){x, y}, 1, &node);
@@ -347,6 +334,8 @@ static struct value *step(struct builder *b)
     static const enum op unaries[] = {OP_RELU, OP_SIGMOID,    OP_TANH, OP_HARD_SWISH,
                                       OP_ELU,  OP_LEAKY_RELU, OP_NEG,  OP_IDENTITY};
     struct value *x = pick(b);
+    if (random_below(&b->state, 3) == 0)
+        return rare_step(b, x);
     switch (random_below(&b->state, 20)) {
     case 0:
     case 1:
@@ -412,7 +401,7 @@ struct graph *random_graph(uint32_t seed, int64_t height, int64_t width)
     struct shape shape = SHAPE(1, 3, height, width);
     struct value *input = graph_add_value(b.graph, "image", DTYPE_F32, &shape);
     b.graph->inputs = arena_alloc(b.graph->arena, 1, sizeof(struct value *));
-    b.graph->outputs = arena_alloc(b.graph->arena, 2, sizeof(struct value *));
+    b.graph->outputs = arena_alloc(b.graph->arena, RANDOM_GRAPH_OUTPUTS, sizeof(struct value *));
     if (!input || !b.graph->inputs || !b.graph->outputs)
         return NULL;
     b.graph->inputs[0] = input;
@@ -424,9 +413,13 @@ struct graph *random_graph(uint32_t seed, int64_t height, int64_t width)
     struct value *logits = head(&b, b.live[b.live_count - 1]);
     if (logits)
         b.graph->outputs[b.graph->output_count++] = logits;
-    struct value *map = b.live[b.live_count / 2];
-    if ((!logits || random_below(&b.state, 2)) && map->producer)
-        b.graph->outputs[b.graph->output_count++] = map;
+    /* values in the middle, perhaps read further down, perhaps in place */
+    for (int i = 0; i < 2; i++) {
+        struct value *map = b.live[random_below(&b.state, (uint32_t)b.live_count)];
+        bool wanted = random_below(&b.state, 2) || !b.graph->output_count;
+        if (wanted && map->producer && map->dtype == DTYPE_F32)
+            b.graph->outputs[b.graph->output_count++] = map;
+    }
     /* what was inferred for batch 1 is what the session must find out itself */
     for (size_t v = 0; v < b.graph->value_count; v++)
         if (!b.graph->values[v]->known)
