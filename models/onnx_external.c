@@ -168,7 +168,7 @@ enum status onnx_external_find(struct onnx_file *file, const Onnx__TensorProto *
                          (unsigned long long)file->external_size);
     length = file->external_size - offset;
     if (found[2]) {
-        uint64_t given;
+        uint64_t given = 0;
         TRY(parse_decimal("length", found[2], &given, err));
         if (given > length)
             return error_set(err, STATUS_MODEL,

@@ -186,7 +186,7 @@ static enum status read_special_resize(const cJSON *json, const struct family *f
                                        const struct size_spec *size, struct preprocess *p,
                                        bool *ret_done, struct error *err)
 {
-    double crop_pct;
+    double crop_pct = 0;
     int side = size->shortest ? size->shortest : size->height;
     *ret_done = true;
     TRY(get_number(json, "crop_pct", is_family(family, "ConvNext") ? 224.0 / 256.0 : 0, &crop_pct,
@@ -209,7 +209,7 @@ static enum status read_special_resize(const cJSON *json, const struct family *f
 static enum status read_geometry(const cJSON *json, const struct family *family,
                                  struct preprocess *p, struct error *err)
 {
-    bool do_resize, do_crop, special = false;
+    bool do_resize = false, do_crop = false, special = false;
     struct size_spec size, crop;
     TRY(get_bool(json, "do_resize", true, &do_resize, err));
     TRY(get_bool(json, "do_center_crop", family->crop, &do_crop, err));
@@ -248,7 +248,7 @@ static enum status read_geometry(const cJSON *json, const struct family *family,
 static enum status read_resample(const cJSON *json, const struct family *family,
                                  struct preprocess *p, struct error *err)
 {
-    double resample;
+    double resample = 0;
     TRY(get_number(json, "resample", family->resample, &resample, err));
     if (resample < RESAMPLE_NEAREST || resample > RESAMPLE_HAMMING || resample != floor(resample))
         return bad_key("resample", "one of Pillow's filters, 0 to 5", err);
@@ -261,8 +261,8 @@ static enum status read_values(const cJSON *json, const struct family *family, s
                                struct error *err)
 {
     static const float zero[3] = {0, 0, 0}, one[3] = {1, 1, 1};
-    bool do_rescale, do_normalize, offset, again;
-    double factor;
+    bool do_rescale = false, do_normalize = false, offset = false, again = false;
+    double factor = 0;
     TRY(get_bool(json, "do_rescale", true, &do_rescale, err));
     TRY(get_bool(json, "do_normalize", true, &do_normalize, err));
     TRY(get_bool(json, "rescale_offset", false, &offset, err));
@@ -290,7 +290,7 @@ static enum status read_values(const cJSON *json, const struct family *family, s
 
 static enum status read_channels(const cJSON *json, struct preprocess *p, struct error *err)
 {
-    bool flip, gray;
+    bool flip = false, gray = false;
     TRY(get_bool(json, "do_flip_channel_order", false, &flip, err));
     TRY(get_bool(json, "do_convert_grayscale", false, &gray, err));
     TRY(get_bool(json, "do_invert", false, &p->invert, err));
@@ -337,7 +337,7 @@ static enum status read_interpolation(const cJSON *cfg, struct preprocess *p, st
 static enum status read_timm_geometry(const cJSON *cfg, struct preprocess *p, struct error *err)
 {
     const cJSON *input = get(cfg, "input_size"), *mode = get(cfg, "crop_mode");
-    double crop_pct;
+    double crop_pct = 0;
     int width, height;
     if (!cJSON_IsArray(input) || cJSON_GetArraySize(input) != 3 ||
         !as_pixels(cJSON_GetArrayItem(input, 1), &height) ||
