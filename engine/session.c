@@ -363,7 +363,15 @@ static enum status measure(struct session *session, struct compiled *c, double *
         times[runs] = clock_ms(clock_now() - start);
         total += times[runs++];
     }
-    if (status == STATUS_OK) {
+    /* Made-up contents may be wrong for an input that holds axes, indices or sizes: that says
+     * nothing about the model, and nothing could be measured. */
+    if (session->input_count > 1 &&
+        (status == STATUS_SHAPE || status == STATUS_MODEL || status == STATUS_INVALID)) {
+        *ret_ms = 0;
+        status = STATUS_OK;
+        runs = 0;
+    }
+    if (status == STATUS_OK && runs > 0) {
         double *first = runs > 1 ? times + 1 : times;
         size_t count = (size_t)(runs > 1 ? runs - 1 : 1);
         qsort(first, count, sizeof *first, compare_doubles);

@@ -22,9 +22,9 @@ enum image_layout {
 struct session_options {
     struct device_id device;
     enum precision precision;
-    int threads; /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
-                    so small that splitting it costs more than it gains */
-    int max_batch;      /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
+    int threads;   /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
+                      so small that splitting it costs more than it gains */
+    int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
     size_t image_input; /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
     bool image_channels_last;      /* the file declares [N, H, W, C], not [N, C, H, W] */
@@ -45,7 +45,7 @@ struct session_tensor {
 
 struct session_batch {
     int size;
-    double milliseconds;     /* L(b): median of the warm-up runs */
+    double milliseconds;     /* L(b): median of the warm-up runs; 0: not measurable */
     size_t activation_bytes; /* planned arena of this size */
 };
 

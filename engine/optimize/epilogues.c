@@ -20,11 +20,11 @@ static bool activation_of(const struct node *node, struct epilogue *ret)
     case OP_CLIP:
         e.activation = ACTIVATION_CLIP;
         if (node->opset < 11) {
-            e.alpha = node_float(node, "min", -3.402823466e38f);
-            e.beta = node_float(node, "max", 3.402823466e38f);
+            e.alpha = node_float(node, "min", -INFINITY);
+            e.beta = node_float(node, "max", INFINITY);
         } else {
-            e.alpha = -3.402823466e38f;
-            e.beta = 3.402823466e38f;
+            e.alpha = -INFINITY;
+            e.beta = INFINITY;
             if ((node_input(node, 1) && !edit_scalar(node_input(node, 1), &e.alpha)) ||
                 (node_input(node, 2) && !edit_scalar(node_input(node, 2), &e.beta)))
                 return false;
