@@ -1,6 +1,7 @@
 /* What the HTTP room takes to pieces without a socket: forms, addresses, bodies, heads of requests.
  */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
