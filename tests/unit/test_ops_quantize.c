@@ -107,6 +107,38 @@ Test(ops_quantize, scales_per_axis_and_per_block)
     one_end(&one);
 }
 
+/* Runs of neighbours that share a scale are converted together; there and back. */
+Test(ops_quantize, channels_with_their_own_scale_there_and_back)
+{
+    enum { CHANNELS = 3, PIXELS = 37, COUNT = 2 * CHANNELS * PIXELS };
+    const float scale[CHANNELS] = {0.5f, 0.013f, 7};
+    const int8_t zero[CHANNELS] = {0, -7, 100};
+    float x[COUNT], back[COUNT];
+    int8_t stored[COUNT];
+    for (size_t i = 0; i < COUNT; i++) {
+        size_t c = i / PIXELS % CHANNELS;
+        x[i] = scale[c] * ((float)(i * 7919 % 2003) / 6 - 150);
+        double value = rint((double)(x[i] / scale[c])) + zero[c];
+        stored[i] = (int8_t)fmin(fmax(value, -128), 127);
+        back[i] = (float)(stored[i] - zero[c]) * scale[c];
+    }
+    struct one_node one;
+    one_start(&one, OP_QUANTIZE_LINEAR, 13, 3, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2, CHANNELS, PIXELS), x);
+    one_input(&one, 1, DTYPE_F32, SHAPE(CHANNELS), scale);
+    one_input(&one, 2, DTYPE_I8, SHAPE(CHANNELS), zero);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_I8, SHAPE(2, CHANNELS, PIXELS), stored);
+    one_end(&one);
+    one_start(&one, OP_DEQUANTIZE_LINEAR, 13, 3, 1);
+    one_input(&one, 0, DTYPE_I8, SHAPE(2, CHANNELS, PIXELS), stored);
+    one_input(&one, 1, DTYPE_F32, SHAPE(CHANNELS), scale);
+    one_input(&one, 2, DTYPE_I8, SHAPE(CHANNELS), zero);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(2, CHANNELS, PIXELS), back);
+    one_end(&one);
+}
+
 Test(ops_quantize, scales_that_do_not_fit)
 {
     static const struct {
