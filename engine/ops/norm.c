@@ -5,11 +5,38 @@
 #include "engine/ops/families.h"
 #include "engine/ops/operands.h"
 
-static enum status check_not_training(const struct node *node, struct error *err)
+/* Does the value follow from constants alone? Looks back over as many nodes as weights are ever
+ * prepared with; a longer way counts as no. */
+static bool is_made_of_constants(const struct value *value)
+{
+    enum { MOST_NODES = 64, MOST_VALUES = 128 };
+    const struct value *open[MOST_VALUES];
+    size_t count = 0, nodes = 0;
+    open[count++] = value;
+    while (count) {
+        const struct value *v = open[--count];
+        if (v->known)
+            continue;
+        const struct node *from = v->producer;
+        if (!from || ++nodes > MOST_NODES || from->input_count > MOST_VALUES - count)
+            return false;
+        for (size_t i = 0; i < from->input_count; i++)
+            if (from->inputs[i])
+                open[count++] = from->inputs[i];
+    }
+    return true;
+}
+
+/* Batch statistics make an image's answer depend on its neighbours: refused. On constants they are
+ * how weight standardisation is exported (NFNet, BiT), and mean what they say. */
+static enum status check_training(const struct node *node, struct error *err)
 {
     bool training = node->opset >= 14 ? node_int(node, "training_mode", 0) != 0
                     : node->opset < 7 ? node_int(node, "is_test", 0) == 0
                                       : false;
+    if (training && node->opset >= 14 && node->output_count <= 3 &&
+        is_made_of_constants(node->inputs[0]))
+        return STATUS_OK;
     for (size_t i = 1; i < node->output_count; i++)
         training = training || node->outputs[i];
     if (training)
@@ -23,7 +50,7 @@ static enum status infer_batch_normalization(struct node *node, struct error *er
 {
     static const char *const names[] = {"X", "scale", "B", "mean", "var"};
     const struct value *x = node->inputs[0];
-    TRY(check_not_training(node, err));
+    TRY(check_training(node, err));
     for (size_t i = 0; i < COUNT_OF(names); i++)
         TRY(operand_dtype(node, i, names[i], DTYPES_FLOAT, err));
     TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
@@ -39,6 +66,9 @@ static enum status infer_batch_normalization(struct node *node, struct error *er
                              shape_text(&node->inputs[i]->shape, text),
                              shape_text(&wanted, expected));
     }
+    /* running statistics, of the training form */
+    TRY(infer_output(node, 1, node->inputs[3]->dtype, &wanted, err));
+    TRY(infer_output(node, 2, node->inputs[4]->dtype, &wanted, err));
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 

@@ -1,6 +1,7 @@
 /* Normalisation: refused training forms, old axis rules, edges of the numbers. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <string.h>
 
 #include "engine/base/size.h"
 #include "tests/unit/one_node.h"
@@ -39,13 +40,44 @@ Test(ops_norm, training_is_refused)
     struct one_node one;
     batch_normalization(&one, 15, SHAPE(2), 1);
     one_int(&one, "training_mode", 1);
-    one_fails(&one, STATUS_UNSUPPORTED, "eval mode");
+    tensor_unref(one.node->inputs[0]->known); /* not a constant, but what a request brings */
+    one.node->inputs[0]->known = NULL;
+    cr_expect_eq(graph_infer_node(one.node, &one.err), STATUS_UNSUPPORTED);
+    cr_expect(strstr(one.err.message, "eval mode"), "%s", one.err.message);
     one_end(&one);
     batch_normalization(&one, 9, SHAPE(2), 5);
     one_fails(&one, STATUS_UNSUPPORTED, "eval mode");
     one_end(&one);
     batch_normalization(&one, 6, SHAPE(2), 1);
     one_fails(&one, STATUS_UNSUPPORTED, "eval mode");
+    one_end(&one);
+}
+
+/* How exporters write weight standardisation. */
+Test(ops_norm, training_form_on_constants_is_weight_standardisation)
+{
+    const float x[] = {1, 3, 10, 10, 5, 7, 10, 14}; /* [2, 2, 2]: means 4 and 11 */
+    const float scale[] = {2, 1}, shift[] = {0, 1}, old[] = {8, 8};
+    const float variance[] = {5, 3};
+    struct one_node one;
+    one_start(&one, OP_BATCH_NORMALIZATION, 15, 5, 3);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2, 2, 2), x);
+    one_input(&one, 1, DTYPE_F32, SHAPE(2), scale);
+    one_input(&one, 2, DTYPE_F32, SHAPE(2), shift);
+    one_input(&one, 3, DTYPE_F32, SHAPE(2), old);
+    one_input(&one, 4, DTYPE_F32, SHAPE(2), old);
+    one_int(&one, "training_mode", 1);
+    one_float(&one, "epsilon", 0);
+    one_float(&one, "momentum", 0.5f);
+    run_ok(&one);
+    const double means[] = {4, 11};
+    for (size_t i = 0; i < 8; i++) {
+        size_t c = i / 2 % 2;
+        double expected = (x[i] - means[c]) / sqrt(variance[c]) * scale[c] + shift[c];
+        cr_expect_float_eq(tensor_number(one.out[0], i), expected, 1e-5, "element %zu", i);
+    }
+    one_equals(&one, 1, DTYPE_F32, SHAPE(2), (const float[]){6, 9.5f});
+    one_equals(&one, 2, DTYPE_F32, SHAPE(2), (const float[]){6.5f, 5.5f});
     one_end(&one);
 }
 

@@ -47,8 +47,75 @@ static void affine_row(const struct tensor *x, struct tensor *y, size_t at, size
     }
 }
 
+/* Mean and population variance of every channel over images and positions. */
+static void channel_statistics(const double *x, size_t images, size_t channels, size_t inner,
+                               double *mean, double *variance)
+{
+    double count = (double)images * (double)inner;
+    for (size_t c = 0; c < channels; c++) {
+        double sum = 0, squares = 0;
+        for (size_t n = 0; n < images; n++)
+            for (size_t i = 0; i < inner; i++)
+                sum += x[(n * channels + c) * inner + i];
+        mean[c] = count > 0 ? sum / count : 0;
+        for (size_t n = 0; n < images; n++)
+            for (size_t i = 0; i < inner; i++) {
+                double d = x[(n * channels + c) * inner + i] - mean[c];
+                squares += d * d;
+            }
+        variance[c] = count > 0 ? squares / count : 0;
+    }
+}
+
+/* Output i: the old statistic moved towards that of this batch. */
+static enum status store_running(const struct kernel_args *args, size_t i, const double *old,
+                                 const double *now, size_t channels, struct error *err)
+{
+    struct result out = {0};
+    double momentum = node_float(args->node, "momentum", 0.9f);
+    if (i >= args->node->output_count || !args->out[i])
+        return STATUS_OK;
+    enum status status = result_open(args, *args->out[i], ARITHMETIC_F64, &out, err);
+    for (size_t c = 0; c < channels && status == STATUS_OK; c++)
+        ((double *)out.data)[c] = old[c] * momentum + now[c] * (1 - momentum);
+    if (status == STATUS_OK)
+        result_store(&out);
+    result_close(&out);
+    return status;
+}
+
+/* training_mode of opset 14: normalised by the statistics of X itself. */
+static enum status normalise_by_own(const struct kernel_args *args, struct error *err)
+{
+    const struct tensor *x = args->in[0];
+    struct operand in[5] = {0};
+    double epsilon = node_float(args->node, "epsilon", 1e-5f);
+    size_t channels = (size_t)x->shape.dims[1], inner = product(&x->shape, 2, x->shape.rank);
+    size_t rows = (size_t)x->shape.dims[0] * channels;
+    double *now = kernel_scratch(args, channels, 2 * sizeof *now, err);
+    enum status status = now ? open_all(args, 0, 5, in, err) : STATUS_NO_MEMORY;
+    if (status == STATUS_OK)
+        channel_statistics(in[0].data, (size_t)x->shape.dims[0], channels, inner, now,
+                           now + channels);
+    for (size_t i = 0; i < rows && status == STATUS_OK; i++) {
+        size_t c = i % channels;
+        double factor = ((const double *)in[1].data)[c] / sqrt(now[channels + c] + epsilon);
+        affine_row(x, *args->out[0], i * inner, inner, factor,
+                   ((const double *)in[2].data)[c] - now[c] * factor);
+    }
+    if (status == STATUS_OK)
+        status = store_running(args, 1, in[3].data, now, channels, err);
+    if (status == STATUS_OK)
+        status = store_running(args, 2, in[4].data, now + channels, channels, err);
+    close_all(in, 5);
+    free(now);
+    return status;
+}
+
 static KERNEL(kernel_batch_normalization)
 {
+    if (args->node->opset >= 14 && node_int(args->node, "training_mode", 0))
+        return normalise_by_own(args, err);
     const struct tensor *x = args->in[0];
     struct tensor *y = *args->out[0];
     struct operand params[4] = {0};
