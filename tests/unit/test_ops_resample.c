@@ -255,7 +255,7 @@ Test(ops_resample, batch_indices_out_of_range)
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         struct one_node one;
         roi_align(&one, rois, &bad[i], 1);
-        one_fails(&one, STATUS_INVALID, "outside the batch");
+        one_fails(&one, STATUS_INVALID, "out of range");
         one_end(&one);
     }
     struct one_node one;

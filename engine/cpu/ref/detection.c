@@ -176,7 +176,7 @@ KERNEL(kernel_roi_align)
         int64_t n = tensor_int(batch, i);
         if (n < 0 || n >= x->shape.dims[0])
             status = error_set(err, STATUS_INVALID,
-                               "batch index %lld of region %zu is outside the batch of %lld",
+                               "batch index %lld of region %zu is out of range, X has %lld images",
                                (long long)n, i, (long long)x->shape.dims[0]);
         else if (!image)
             memset((double *)dst.data + i * region, 0, region * sizeof(double));
@@ -199,46 +199,54 @@ struct candidate {
     size_t box;
 };
 
+/* Smaller coordinates first. */
+struct box {
+    float top, left, bottom, right, area;
+};
+
 struct suppression {
     int64_t max_boxes;
     float iou_threshold, score_threshold;
     bool has_score_threshold, center;
     size_t boxes;
     struct candidate *candidates; /* [boxes] */
-    size_t *selected;             /* [boxes], of the class at hand */
+    struct box *selected;         /* [boxes], of the class at hand */
     int64_t *out;                 /* triples */
     size_t count, capacity;       /* of triples */
 };
 
-/* y1, x1, y2, x2 with the smaller ones first. */
-static void corners(const float *box, bool center, float *ret)
+/* Not fminf and fmaxf: calls for every pair of boxes, and a NaN gives no overlap either way. */
+static float least(float a, float b)
 {
-    if (center) { /* x_center, y_center, width, height */
-        ret[0] = box[1] - box[3] / 2;
-        ret[1] = box[0] - box[2] / 2;
-        ret[2] = box[1] + box[3] / 2;
-        ret[3] = box[0] + box[2] / 2;
-        return;
-    }
-    ret[0] = fminf(box[0], box[2]);
-    ret[1] = fminf(box[1], box[3]);
-    ret[2] = fmaxf(box[0], box[2]);
-    ret[3] = fmaxf(box[1], box[3]);
+    return a < b ? a : b;
 }
 
-static bool overlaps(const struct suppression *s, const float *boxes, size_t a, size_t b)
+static float greatest(float a, float b)
 {
-    float p[4], q[4];
-    corners(boxes + 4 * a, s->center, p);
-    corners(boxes + 4 * b, s->center, q);
-    float height = fminf(p[2], q[2]) - fmaxf(p[0], q[0]);
-    float width = fminf(p[3], q[3]) - fmaxf(p[1], q[1]);
+    return a > b ? a : b;
+}
+
+static struct box box_of(const float *box, bool center)
+{
+    struct box ret;
+    if (center) /* x_center, y_center, width, height */
+        ret = (struct box){box[1] - box[3] / 2, box[0] - box[2] / 2, box[1] + box[3] / 2,
+                           box[0] + box[2] / 2, 0};
+    else
+        ret = (struct box){least(box[0], box[2]), least(box[1], box[3]), greatest(box[0], box[2]),
+                           greatest(box[1], box[3]), 0};
+    ret.area = (ret.bottom - ret.top) * (ret.right - ret.left);
+    return ret;
+}
+
+static bool overlaps(const struct box *p, const struct box *q, float threshold)
+{
+    float height = least(p->bottom, q->bottom) - greatest(p->top, q->top);
+    float width = least(p->right, q->right) - greatest(p->left, q->left);
     if (!(height > 0 && width > 0))
         return false;
-    float common = height * width;
-    float area_p = (p[2] - p[0]) * (p[3] - p[1]), area_q = (q[2] - q[0]) * (q[3] - q[1]);
-    float both = area_p + area_q - common;
-    return area_p > 0 && area_q > 0 && both > 0 && common / both > s->iou_threshold;
+    float common = height * width, both = p->area + q->area - common;
+    return p->area > 0 && q->area > 0 && both > 0 && common / both > threshold;
 }
 
 /* Highest score first, then the lower index. */
@@ -284,14 +292,15 @@ static enum status suppress_class(const struct kernel_args *args, struct suppres
     }
     qsort(s->candidates, candidates, sizeof *s->candidates, compare_candidates);
     for (size_t i = 0; i < candidates && (int64_t)selected < s->max_boxes; i++) {
-        size_t box = s->candidates[i].box;
+        size_t at = s->candidates[i].box;
+        struct box box = box_of(boxes + 4 * at, s->center);
         bool keep = true;
         for (size_t k = 0; k < selected && keep; k++)
-            keep = !overlaps(s, boxes, box, s->selected[k]);
+            keep = !overlaps(&box, &s->selected[k], s->iou_threshold);
         if (!keep)
             continue;
         s->selected[selected++] = box;
-        TRY(emit(args, s, batch, class, box, err));
+        TRY(emit(args, s, batch, class, at, err));
     }
     return STATUS_OK;
 }
