@@ -109,7 +109,8 @@ static void log_request(const struct exchange *x, const char *how, double millis
                   LOG_INT("bytes_out", bytes_out), LOG_REAL("ms", milliseconds));
 }
 
-static void on_log(void *context, const char *format, va_list args)
+__attribute__((format(printf, 2, 0))) static void on_log(void *context, const char *format,
+                                                         va_list args)
 {
     (void)context;
     char text[512];
