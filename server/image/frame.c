@@ -1,7 +1,8 @@
 /* Sources of the rules, which agree to the pixel with:
  * - torchvision 0.14 transforms.Resize(n): the long side is int(n * long / short);
  * - torchvision transforms.CenterCrop: the offset is int(round(difference / 2)), where Python
- * rounds halves to even; where the picture is smaller, (missing // 2) zeros stand in front;
+ *   rounds halves to even; where the picture is smaller, (missing // 2) zeros stand in front
+ *   (Hugging Face's center_crop rounds halves down: one pixel off for some odd differences);
  * - Ultralytics LetterBox(auto=False, center=True): ratio min(W / w, H / h), sides round(side *
  *   ratio), offset round(rest / 2 - 0.1). */
 #include "server/image/frame.h"

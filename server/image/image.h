@@ -58,9 +58,10 @@ enum status image_probe(const uint8_t *data, size_t size, const struct image_lim
 
 /* Decodes `size` bytes from a client (hostile until proven otherwise).
  * STATUS_UNSUPPORTED_MEDIA: neither JPEG nor PNG (the text says what it looks like: GIF, WebP,
- * HTML, text …). STATUS_BAD_IMAGE: empty, truncated, corrupt. STATUS_TOO_LARGE: over a limit, which
- * the text names with its value. STATUS_NO_MEMORY. On failure *ret is untouched and the decoder
- * stays usable. A JPEG whose data ends early is refused, not half shown. */
+ * HTML, text …), or a JPEG process that browsers do not read either (arithmetic coding, lossless,
+ * 12 bit, two components). STATUS_BAD_IMAGE: empty, truncated, corrupt. STATUS_TOO_LARGE: over a
+ * limit, which the text names with its value. STATUS_NO_MEMORY. On failure *ret is untouched and
+ * the decoder stays usable. A JPEG whose data ends early is refused, not half shown. */
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
                          const struct image_limits *limits, struct image *ret,
                          struct error *err) MUST_USE;

@@ -1,8 +1,8 @@
 /* JPEG through libjpeg-turbo.
  *
  * Traps, and where they are handled:
- * - libjpeg ends the process on errors unless told otherwise: fail() jumps back, and everything
- * that a decode allocates hangs on the decompress object, so that one jpeg_destroy frees it all.
+ * - libjpeg ends the process on errors unless told otherwise: give_up() jumps back, and all that
+ *   a decode allocates hangs on the decompress object, so that one jpeg_destroy frees it.
  * - A file that ends early is a warning to libjpeg, which then makes up an end marker and fills the
  *   picture with grey. Here, as in Pillow, it is an error.
  * - A progressive file is decoded scan by scan over the whole picture: the number of scans is

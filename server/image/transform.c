@@ -1,7 +1,7 @@
 /* The walk over the model's input, row by row:
  *
- *     source rows ──horizontal──▶ ring of rows ──vertical──▶ one row ──normalise──▶ slot of the
- * batch four at once  (kept columns)
+ *     source rows ──horizontal──▶ ring of rows ──vertical──▶ one row ──normalise──▶ slot
+ *                   four at once  (kept columns)                                    of the batch
  *
  * The ring holds as many rows as the longest vertical window, so a picture's intermediate stays in
  * the cache whatever its size, and rows and columns that the crop throws away are never computed.
