@@ -63,15 +63,16 @@ def wake_branches(model):
 
 
 @torch.no_grad()
-def calibrate(model, classes, height, width, mean, std, seed, logit_std=2.0):
+def calibrate(model, classes, height, width, mean, std, seed, logit_std=2.0, count=0):
     """Measures BatchNormalization statistics, then centres and scales the head.
 
     On return, over the calibration images, a class's logit has mean 0 and the logits' standard
-    deviation is `logit_std`; model is in eval mode. Same seed, same torch: same weights.
+    deviation is `logit_std`; model is in eval mode. Same seed, same torch: same weights. count:
+    images to measure on; 0: as many as the kind of network wants.
     """
     torch.manual_seed(seed)
     # Networks with LayerNorm have no statistics to measure and are slow without an optimised BLAS.
-    count = 8 if any(isinstance(m, nn.LayerNorm) for m in model.modules()) else 32
+    count = count or (8 if any(isinstance(m, nn.LayerNorm) for m in model.modules()) else 32)
     images = torch.from_numpy(normalise(structured_images(count, height, width, seed + 1), mean, std))
     head = head_of(model, classes)
     if float(head.weight.abs().max()) == 0:  # vit's head starts at zero

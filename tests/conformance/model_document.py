@@ -1,0 +1,160 @@
+"""Writes docs/models.md from the results of model_table.py."""
+
+import importlib.metadata
+import os
+import sys
+
+import model_table as table
+
+sys.path.insert(0, os.path.join(table.HERE, "..", "bench"))
+
+PACKAGES = ["torch", "torchvision", "timm", "transformers", "ultralytics", "onnx", "onnxruntime",
+            "onnxscript", "onnxconverter-common"]
+
+HEAD = """# Models that were checked
+
+Each row is a model as an exporter writes it, run by lensd as a compiled session and by ONNX
+Runtime, on the same structured images. The table is written by
+
+    python tests/conformance/model_table.py CACHE --run BUILD/tests/conformance/lensd_run \\
+        --write docs/models.md
+
+in a virtual environment with {packages}.
+
+- Weights are random with a fixed seed; BatchNormalization's statistics are measured and the head
+  is scaled, so that logits have a trained model's size. Where the export has a symbolic batch,
+  {images} images go through as one batch.
+- **agrees**: float32 within 1e-4 (greatest difference of an output over its greatest magnitude,
+  the worst output is shown), and the best class of every image equal. float16 within 1e-2,
+  bfloat16 within 6e-2. int8 within 5e-2 or, where that is more, twice what ONNX Runtime's own
+  answer moves when the input moves by a millionth: a value on the edge between two steps flips
+  with the order of a sum, and a deep network of random weights makes much of a flip. int8 is
+  compared with ONNX Runtime without its fusions, bfloat16 files with PyTorch.
+- **bf16**: lensd's `--precision bf16` against the float32 answer: images whose best class is the
+  same, or the greatest difference for models that do not classify. Random weights have no margin
+  between classes, trained ones do; for models that do not classify a difference of 1 or more
+  mostly is another order of near-equal boxes ("—": another number of them).
+- **ms**: one image, {threads}, median of the warm-up runs. {busy}
+
+Measured on:
+
+{machine}
+"""
+
+
+def versions():
+    found = []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return ", ".join(found)
+
+
+def number(value):
+    if value is None:
+        return ""
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def small(value):
+    return "0" if value == 0 else "—" if value == float("inf") else f"{value:.1e}"
+
+
+def agreement(report):
+    """"3/3" of a classifier, else the greatest difference."""
+    if not report or "error" in report:
+        return ""
+    if "top1" in report:
+        return "{}/{}".format(*report["top1"])
+    return small(report["error_max"])
+
+
+def how(entry):
+    exporter = {"script": "TorchScript"}.get(entry.exporter, entry.exporter.replace(
+        "dynamo", "torch.export"))
+    return f"{exporter} {entry.opset}" + ("" if entry.dynamic else ", fixed batch")
+
+
+def row(entry, result):
+    """The cells of one line."""
+    facts, report = result["facts"], result["fp32"]
+    shape = "×".join(str(n) for n in facts["shape"][-2:])
+    if "error" in report:
+        return [entry.name, shape, how(entry), "no: " + report["error"], "", "", "", "", "", ""]
+    bf16, int8 = result.get("bf16", {}), result.get("int8", {})
+    verdict = {"ok": "yes", "FAIL": "**no**"}[table.verdict(entry, result)]
+    return [entry.name, shape, how(entry), verdict, small(report["error_max"]),
+            number(report.get("one_ms")), number(bf16.get("one_ms")), agreement(bf16),
+            number(int8.get("one_ms")), small(int8["error_max"]) if "error_max" in int8 else ""]
+
+
+def lines_of(header, rows):
+    yield "| " + " | ".join(header) + " |"
+    yield "|" + "|".join("---" if i < 3 else "--:" for i in range(len(header))) + "|"
+    for cells in rows:
+        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def family_section(title, entries, results):
+    header = ["model", "image", "exported by", "agrees", "greatest error", "fp32 ms", "bf16 ms",
+              "bf16 agrees", "int8 ms", "int8 error"]
+    rows = [row(entry, results[table.key_of(entry)]) for entry in entries
+            if "facts" in results.get(table.key_of(entry), {})]
+    if not rows:
+        return []
+    return ["", f"## {title}", ""] + list(lines_of(header, rows))
+
+
+def variant_section(entries, results):
+    header = ["model", "exported by", "converted to", "agrees", "greatest error", "ms"]
+    rows = []
+    for entry in entries:
+        result = results.get(table.key_of(entry), {})
+        if "facts" not in result:
+            continue
+        report = result["fp32"]
+        verdict = {"ok": "yes", "FAIL": "**no**"}[table.verdict(entry, result)]
+        rows.append([entry.name, how(entry), entry.convert or "", verdict,
+                     small(report["error_max"]) if "error_max" in report else report["error"],
+                     number(report.get("one_ms"))])
+    return ["", "## Exporters, opsets, precisions, quantisers", ""] + list(lines_of(header, rows)) \
+        if rows else []
+
+
+def failed_section(entries, results):
+    rows = [(entry, results[table.key_of(entry)]["not_exported"]) for entry in entries
+            if "not_exported" in results.get(table.key_of(entry), {})]
+    if not rows:
+        return []
+    lines = ["", "## Not exported", "",
+             "The exporter, the converter or ONNX Runtime refused these; lensd never saw them.", ""]
+    return lines + list(lines_of(["model", "exported by", "reason"], [
+        [entry.name, how(entry) + (f", {entry.convert}" if entry.convert else ""),
+         " ".join(reason.split())[:160]] for entry, reason in rows]))
+
+
+def write(path, results, selected, threads):
+    import common
+    groups = {}
+    for group, entry in selected:
+        groups.setdefault(group, []).append(entry)
+    classifiers = groups.get("classification", [])
+    busy = os.getloadavg()[1] > 1.5
+    lines = [HEAD.format(
+        packages=versions(), images=table.catalogue.IMAGES,
+        threads="one thread" if threads == 1 else f"{threads} threads",
+        busy="The machine was shared and busy while this was measured: read the milliseconds as an "
+             "upper bound, and compare only rows far apart." if busy else "",
+        machine="\n".join(f"- {line}" for line in common.machine())).rstrip()]
+    titles = {"torchvision": "Classification: torchvision", "timm": "Classification: timm",
+              "transformers": "Classification and more: Hugging Face transformers"}
+    for source, title in titles.items():
+        lines += family_section(title, [e for e in classifiers if e.source == source], results)
+    dense = groups.get("dense", [])
+    lines += family_section("Segmentation and detection", dense, results)
+    lines += variant_section(groups.get("variants", []), results)
+    lines += failed_section(sum(groups.values(), []), results)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
