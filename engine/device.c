@@ -4,8 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/cpu.h"
+
+static const char no_cuda[] = "this version of lensd has no CUDA backend";
 
 const char *device_text(struct device_id device, char text[static DEVICE_TEXT])
 {
@@ -45,18 +48,30 @@ static void describe_cpu(struct device_info *ret)
     ret->int8 = features->avx512_vnni || features->amx_int8;
 }
 
+/* GPUs as the NVIDIA driver's device files show them: this version has no backend that could ask
+ * the driver itself. */
+static size_t list_gpus(struct device_info *ret, size_t max)
+{
+    size_t count = 0;
+    for (int i = 0; i < DEVICE_MAX && count < max; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "/dev/nvidia%d", i);
+        if (access(path, F_OK) != 0)
+            continue;
+        struct device_info *gpu = &ret[count++];
+        *gpu = (struct device_info){.id = {DEVICE_CUDA, i}};
+        snprintf(gpu->name, sizeof gpu->name, "NVIDIA GPU");
+        snprintf(gpu->reason, sizeof gpu->reason, "%s", no_cuda);
+    }
+    return count;
+}
+
 size_t device_list(struct device_info *ret, size_t max)
 {
     if (max == 0)
         return 0;
     describe_cpu(&ret[0]);
-    if (max == 1)
-        return 1;
-    ret[1] = (struct device_info){.id = {DEVICE_CUDA, 0}};
-    snprintf(ret[1].name, sizeof ret[1].name, "NVIDIA GPU");
-    snprintf(ret[1].reason, sizeof ret[1].reason,
-             "this build has no CUDA backend (module lensd_cuda.so)");
-    return 2;
+    return 1 + list_gpus(ret + 1, max - 1);
 }
 
 /* "cpu, cuda:0": the usable devices, for error texts. */
@@ -93,7 +108,7 @@ static enum status parse_one(const char *word, const struct device_info *devices
     if (!strcmp(word, "mps") || !strncmp(word, "mps:", 4))
         return error_set(err, STATUS_DEVICE,
                          "device '%s': this build has no MPS (Apple Metal) backend; the devices of "
-                         "this machine are: %s",
+                         "this machine are: %s (use one of them, or --device auto)",
                          word, have);
     int index = 0;
     if (!strncmp(word, "cuda:", 5)) {
@@ -110,7 +125,7 @@ static enum status parse_one(const char *word, const struct device_info *devices
                          "cuda:0,cuda:1, or all",
                          word);
     }
-    const char *reason = "there is no such GPU";
+    const char *reason = no_cuda;
     for (size_t i = 0; i < known; i++) {
         if (devices[i].id.kind != DEVICE_CUDA)
             continue;
@@ -138,7 +153,7 @@ enum status device_parse(const char *text, struct device_id *ret, size_t *ret_co
             if (devices[i].usable)
                 pick = i;
         if (!pick && known > 1)
-            snprintf(ret_fallback, fallback_size, "serving on the CPU: no usable GPU (%s)",
+            snprintf(ret_fallback, fallback_size, "serving on the CPU: the GPU is not usable, %s",
                      devices[1].reason);
         ret[0] = devices[pick].id;
         *ret_count = 1;

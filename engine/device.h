@@ -30,12 +30,12 @@ struct device_info {
     uint64_t total_bytes, free_bytes;
     int threads;           /* CPU: threads lensd may use */
     int cores;             /* CPU: cores the affinity mask and the cgroup quota leave */
-    char isa[64];          /* CPU: "avx512_core_amx" …; GPU: "sm_90" */
+    char isa[64];          /* CPU: "avx512 vnni bf16" …; GPU: "sm_90" */
     bool bf16, fp16, int8; /* precisions the hardware is fast at */
 };
 
 /* Every device of the machine; the CPU is always first and usable. A GPU that is there but cannot
- * be used, or the missing CUDA module or driver, is one entry with usable = false and the reason.
+ * be used is an entry with usable = false and the reason.
  * Returns how many were written, at most `max`. Thread-safe. */
 size_t device_list(struct device_info *ret, size_t max);
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "models/utf8.h"
+#include "engine/base/utf8.h"
 
 static enum status no_memory(struct error *err)
 {

@@ -1,6 +1,6 @@
 /* A model as a user thinks of it: a name, a graph, labels, and how photos are prepared.
  *
- * Read from an .onnx file, a model folder (docs: "Model folders that work as they are") or the
+ * Read from an .onnx file, a model folder (README, "Your model") or the
  * embedded default. Immutable after load, except that model_drop_graph() frees the weights once
  * every session has its own packed copy. */
 #pragma once

@@ -14,7 +14,7 @@
 #include <strings.h>
 
 #include "engine/base/size.h"
-#include "models/utf8.h"
+#include "engine/base/utf8.h"
 #include "proto/onnx.pb-c.h"
 
 #define LENGTH_BYTES 5

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "proto/utf8.h"
+#include "engine/base/utf8.h"
 
 #define JSON_BYTES_MAX ((size_t)1 << 30)
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/utf8.h"
+#include "engine/base/utf8.h"
 
 static cJSON *attach(struct writer *w, cJSON *parent, const char *key, cJSON *item)
 {

@@ -27,19 +27,20 @@ const struct option config_options[] = {
      "lensd "
      "(the same as the argument MODEL)"},
     {"top-k", OPTION_NUMBER, RUNS, FIELD(top_k), 1, 1000, "5", "N", MODEL,
-     "how many predictions an image gets; a request may ask for another number"},
+     "how many predictions an image gets, unless a request asks for another number"},
 
     {"device", OPTION_TEXT, RUNS, FIELD(device), 0, 0, "auto", "DEVICE", DEVICE,
-     "auto (a GPU if one is usable, else the CPU), cpu, cuda, cuda:N, mps, a list such as "
+     "auto (a GPU if one is usable, else the CPU), cpu, cuda, cuda:N, a list such as "
      "cuda:0,cuda:1, or all"},
     {"precision", OPTION_CHOICE, RUNS, FIELD(precision), 0, 0, "fp32", "fp32|bf16", DEVICE,
      "numbers of the forward pass"},
     {"threads", OPTION_NUMBER, RUNS, FIELD(threads), 0, 1024, "0", "N", DEVICE,
-     "threads of a forward pass on the CPU; 0: the cores this process may use"},
+     "threads of a forward pass on the CPU; 0: the cores this process may use, or one "
+     "where the model is too small to share"},
     {"workers", OPTION_NUMBER, RUNS, FIELD(workers), 0, 1024, "0", "N", DEVICE,
      "threads that decode and resize images; 0: the cores this process may use"},
-    {"max-batch", OPTION_NUMBER, RUNS, FIELD(max_batch), 0, 1024, "0", "N", DEVICE,
-     "largest number of images in a forward pass; 0: chosen by the device"},
+    {"max-batch", OPTION_NUMBER, RUNS, FIELD(max_batch), 0, 256, "0", "N", DEVICE,
+     "largest number of images in a forward pass; 0: what the model asks for, else 8"},
 
     {"host", OPTION_TEXT, COMMAND_SERVE, FIELD(host), 0, 0, "127.0.0.1", "ADDRESS", SERVER,
      "address to listen on; 0.0.0.0 or :: opens it to other machines"},

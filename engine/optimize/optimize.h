@@ -6,7 +6,7 @@
  *               fold, BN into Conv    infer, fold shape math   bf16
  *
  * All functions change the graph they are given, which must belong to the caller alone. Sources for
- * the patterns: what torch.onnx, tf2onnx and the model zoo emit (issue notes, onnx-cases OPS.md).
+ * the patterns: what torch.onnx, tf2onnx and the model zoo emit.
  */
 #pragma once
 

@@ -113,7 +113,7 @@ static void check_body(struct exchange *x)
         upload_init(&x->body, &x->server->uploads, limit, x->chunked ? 0 : (size_t)x->expected);
 }
 
-enum admission exchange_admit(struct exchange *x, const struct request_head *head)
+enum head_verdict exchange_admit(struct exchange *x, const struct request_head *head)
 {
     snprintf(x->method, sizeof x->method, "%s", head->method);
     x->head = !strcmp(head->method, "HEAD");

@@ -20,11 +20,11 @@ struct request_head {
     const char *length, *encoding; /* the last of each */
 };
 
-enum admission {
+enum head_verdict {
     ADMIT_READ,       /* the body may come (where exchange->swallow is set, only to be dropped) */
     ADMIT_ANSWER_NOW, /* the answer is there, and no body is on its way */
     ADMIT_REFUSE,     /* the answer is there, and a body is coming that shall not be waited for */
 };
 
 /* Fills in what the head says. exchange->target, target_size and server are set. */
-enum admission exchange_admit(struct exchange *exchange, const struct request_head *head);
+enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);

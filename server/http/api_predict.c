@@ -12,7 +12,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "proto/answers.h"
-#include "proto/utf8.h"
+#include "engine/base/utf8.h"
 #include "server/describe.h"
 #include "server/http/exchange.h"
 #include "server/http/multipart.h"

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "proto/utf8.h"
+#include "engine/base/utf8.h"
 
 static int hex_value(char c)
 {

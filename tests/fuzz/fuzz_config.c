@@ -8,7 +8,7 @@
 #include "models/labels.h"
 #include "models/model_internal.h"
 #include "models/preprocess_config.h"
-#include "models/utf8.h"
+#include "engine/base/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

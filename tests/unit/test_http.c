@@ -220,7 +220,7 @@ Test(upload, limit)
 static const struct {
     const char *what, *target;
     struct request_head head;
-    enum admission admission;
+    enum head_verdict admission;
     int status; /* 0: no answer yet */
 } heads[] = {
     {"plain GET", "/livez?x=1", {"GET", "HTTP/1.1", .host = "h"}, ADMIT_READ, 0},

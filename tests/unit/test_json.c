@@ -8,7 +8,7 @@
 #include "proto/answers.h"
 #include "proto/base64.h"
 #include "proto/json.h"
-#include "proto/utf8.h"
+#include "engine/base/utf8.h"
 
 /* ---- base64 ---- */
 

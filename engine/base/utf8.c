@@ -1,4 +1,4 @@
-#include "proto/utf8.h"
+#include "engine/base/utf8.h"
 
 #include <stdint.h>
 #include <string.h>
