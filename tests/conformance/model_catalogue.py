@@ -132,9 +132,10 @@ def torchvision_detection(name, side=160, **options):
         from random_weights import structured_images
         torch.manual_seed(SEED)
         module = torchvision.models.get_model(name, weights=None, weights_backbone=None, **options)
-        image = structured_images(1, side, side, INPUT_SEED)[0].astype(numpy.float32) / 255
-        image = numpy.ascontiguousarray(image.transpose(2, 0, 1))
-        measure(module.backbone, image[None])
+        pixels = structured_images(2, side, side, INPUT_SEED).astype(numpy.float32) / 255
+        pixels = numpy.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+        measure(module.backbone, pixels)
+        image = pixels[0]
         spread_heads(module, image)
 
         class Plain(torch.nn.Module):
