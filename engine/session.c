@@ -708,11 +708,24 @@ static enum status build(struct session *session, const struct graph *graph, str
     return STATUS_OK;
 }
 
+/* Where a further backend is entered. */
+static const struct backend_ops *backend_find(enum device_kind kind)
+{
+    switch (kind) {
+    case DEVICE_CPU:
+        return &backend_cpu;
+    case DEVICE_CUDA:
+        break;
+    }
+    return NULL;
+}
+
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err)
 {
-    if (options->device.kind != DEVICE_CPU)
-        return error_set(err, STATUS_DEVICE, "this build has no CUDA backend");
+    const struct backend_ops *ops = backend_find(options->device.kind);
+    if (!ops)
+        return error_set(err, STATUS_DEVICE, "this version of lensd has no CUDA backend");
     if (options->precision == PRECISION_BF16 && !device_cpu_has_bf16())
         return error_set(err, STATUS_DEVICE,
                          "--precision bf16 needs a CPU with AVX512-BF16 or AMX, which this one is "
@@ -720,7 +733,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
     struct session *session = calloc(1, sizeof *session);
     if (!session)
         return no_memory(err);
-    session->ops = &backend_cpu;
+    session->ops = ops;
     /* A Loop whose results grow must not take the machine's memory. */
     uint64_t total, available;
     cpu_memory(&total, &available);
