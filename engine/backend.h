@@ -1,5 +1,6 @@
-/* Backends: what a device must be able to do. Two implementations stand behind this table, the
- * CPU's (engine/cpu) and CUDA's (engine/cuda, loaded at run time); above it nothing knows which.
+/* Backends: what a device must be able to do. Behind this table stands the
+ * CPU's implementation (engine/cpu); a further one is entered in session.c's backend_find() and
+ * device.c's list.
  *
  * A backend object belongs to one session. compile() may be called for several graphs (one per
  * batch size); their programs share weights (packed once per constant) and one arena, so only one
