@@ -240,6 +240,11 @@ static enum status read_json(struct builder *b, const cJSON *json, struct error 
 
 enum status labels_from_json(const char *text, size_t size, struct labels *ret, struct error *err)
 {
+    size_t blank = 0;
+    while (blank < size && strchr(" \t\r\n", text[blank]) && text[blank])
+        blank++;
+    if (blank == size)
+        return error_set(err, STATUS_MODEL, "the file is empty");
     cJSON *json = cJSON_ParseWithLength(text, size);
     if (!json)
         return error_set(err, STATUS_MODEL, "the file is not valid JSON");

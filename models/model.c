@@ -44,24 +44,27 @@ typedef enum status (*labels_reader)(const char *text, size_t size, struct label
 static enum status labels_from_file(const struct model_place *place, const char *name,
                                     labels_reader read, struct labels *ret, struct error *err)
 {
-    char *text = NULL;
+    char *text = NULL, *path = NULL;
     size_t size = 0;
-    TRY(model_side_file(place, name, &text, &size, err));
+    TRY(model_side_file(place, name, &text, &size, &path, err));
     enum status status = read(text, size, ret, err);
     free(text);
-    return status == STATUS_OK || status == STATUS_NOT_FOUND ? status
-                                                             : error_prefix(err, "%s", name);
+    if (status != STATUS_OK && status != STATUS_NOT_FOUND)
+        status = error_prefix(err, "%.200s", path);
+    free(path);
+    return status;
 }
 
 /* config.pbtxt: labels of the first output that names a file, and the largest batch. */
 static enum status read_triton(const struct model_place *place, struct model *model,
                                bool want_labels, struct error *err)
 {
-    char *text = NULL;
+    char *text = NULL, *path = NULL;
     size_t size = 0;
     bool found;
     struct triton_config config = {0};
-    TRY(not_found_is_fine(model_side_file(place, "config.pbtxt", &text, &size, err), &found));
+    TRY(not_found_is_fine(model_side_file(place, "config.pbtxt", &text, &size, &path, err),
+                          &found));
     if (!found)
         return STATUS_OK;
     enum status status = triton_config_read(text, &config, err);
@@ -70,9 +73,11 @@ static enum status read_triton(const struct model_place *place, struct model *mo
         status = labels_from_file(place, config.label_file, labels_from_text, &model->labels, err);
     free(config.label_file);
     if (status != STATUS_OK) {
-        (void)error_prefix(err, "config.pbtxt");
-        return error_set(err, STATUS_MODEL, "%s", err->message);
+        (void)error_prefix(err, "%.200s", path);
+        status = error_set(err, STATUS_MODEL, "%s", err->message);
     }
+    free(path);
+    TRY(status);
     model->max_batch = config.max_batch;
     return STATUS_OK;
 }
@@ -106,7 +111,7 @@ static enum status read_labels(const struct model_place *place, const struct onn
     if (model->labels.count || !names)
         return STATUS_OK;
     enum status status = labels_from_python(names, strlen(names), &model->labels, err);
-    return status == STATUS_OK ? status : error_prefix(err, "metadata");
+    return status == STATUS_OK ? status : error_prefix(err, "%.200s: metadata", place->file);
 }
 
 /* ---- preprocessing ---- */
@@ -118,15 +123,17 @@ static enum status preprocess_from_file(const struct model_place *place, const c
                                         preprocess_reader read, struct preprocess *ret,
                                         struct error *err)
 {
-    char *text = NULL;
+    char *text = NULL, *path = NULL;
     size_t size = 0;
-    TRY(model_side_file(place, name, &text, &size, err));
+    TRY(model_side_file(place, name, &text, &size, &path, err));
     enum status status = read(text, size, ret, err);
     free(text);
     if (status == STATUS_OK && preprocess_check(ret, err) != STATUS_OK)
         status = error_set(err, STATUS_MODEL, "%s", err->message);
-    return status == STATUS_OK || status == STATUS_NOT_FOUND ? status
-                                                             : error_prefix(err, "%s", name);
+    if (status != STATUS_OK && status != STATUS_NOT_FOUND)
+        status = error_prefix(err, "%.200s", path);
+    free(path);
+    return status;
 }
 
 static enum status read_preprocess(const struct model_place *place, const struct onnx_model *onnx,
@@ -149,9 +156,11 @@ static enum status read_preprocess(const struct model_place *place, const struct
             return STATUS_OK;
         }
     }
-    TRY(not_found_is_fine(
+    enum status status = not_found_is_fine(
         preprocess_from_metadata(onnx->metadata, onnx->metadata_count, &model->preprocess, err),
-        ret_configured));
+        ret_configured);
+    if (status != STATUS_OK)
+        return error_prefix(err, "%.200s", place->file);
     if (!*ret_configured)
         preprocess_default(&model->preprocess);
     snprintf(model->preprocess_source, sizeof model->preprocess_source, "%s",
@@ -175,11 +184,10 @@ static enum status fill(struct model *model, const struct model_place *place, co
     TRY(onnx_load_file(place->file, &options, &onnx, err));
     model->graph = onnx.graph;
     model->file_bytes = onnx.file_bytes;
-    enum status status = read_labels(place, &onnx, model, err);
-    if (status == STATUS_OK)
-        status = read_preprocess(place, &onnx, model, &configured, err);
-    if (status == STATUS_OK)
-        status = model_describe(model, configured, err);
+    /* These name the file that is wrong, which need not be the model's. */
+    TRY(read_labels(place, &onnx, model, err));
+    TRY(read_preprocess(place, &onnx, model, &configured, err));
+    enum status status = model_describe(model, configured, err);
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", place->file);
 }
 

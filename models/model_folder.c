@@ -73,6 +73,7 @@ static char *parent_of(const char *path)
 struct survey {
     char *only;       /* the single *.onnx file; NULL when there is none */
     size_t files;     /* *.onnx files */
+    char *checkpoint; /* a model that is not ONNX: weights, or else config.json; NULL: none */
     uint64_t version; /* highest N with N/model.onnx */
     bool has_version;
 };
@@ -89,6 +90,33 @@ static bool parse_version(const char *text, uint64_t *ret)
     }
     *ret = value;
     return true;
+}
+
+static bool ends_with(const char *name, const char *ending)
+{
+    size_t length = strlen(name), tail = strlen(ending);
+    return length > tail && !strcmp(name + length - tail, ending);
+}
+
+/* Weights of a framework that models/export/ knows. */
+static bool is_weights(const char *name)
+{
+    return ends_with(name, ".safetensors") || ends_with(name, ".pt") || ends_with(name, ".pth") ||
+           ends_with(name, ".ckpt") ||
+           (!strncmp(name, "pytorch_model", 13) && ends_with(name, ".bin"));
+}
+
+/* Weights say more than config.json; of several the first by name, whatever the folder's order. */
+static enum status note_checkpoint(const char *name, struct survey *survey, struct error *err)
+{
+    bool weights = is_weights(name), known = survey->checkpoint && is_weights(survey->checkpoint);
+    if (!weights && (survey->checkpoint || strcmp(name, "config.json") != 0))
+        return STATUS_OK;
+    if (known && strcmp(survey->checkpoint, name) < 0)
+        return STATUS_OK;
+    free(survey->checkpoint);
+    survey->checkpoint = strdup(name);
+    return survey->checkpoint ? STATUS_OK : no_memory(err);
 }
 
 static enum status survey_entry(const char *folder, const char *name, struct survey *survey,
@@ -113,8 +141,9 @@ static enum status survey_entry(const char *folder, const char *name, struct sur
         }
         free(model);
     }
+    enum status status = is_file(path) ? note_checkpoint(name, survey, err) : STATUS_OK;
     free(path);
-    return STATUS_OK;
+    return status;
 }
 
 static enum status survey_folder(const char *folder, struct survey *survey, struct error *err)
@@ -127,6 +156,24 @@ static enum status survey_folder(const char *folder, struct survey *survey, stru
         status = survey_entry(folder, entry->d_name, survey, err);
     closedir(dir);
     return status;
+}
+
+static enum status nothing_found(const struct survey *survey, struct error *err)
+{
+    if (survey->files)
+        return error_set(err, STATUS_NOT_FOUND,
+                         "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton) "
+                         "and a single *.onnx file, found %zu of those; name the .onnx file "
+                         "instead",
+                         survey->files);
+    if (survey->checkpoint)
+        return error_set(err, STATUS_NOT_FOUND,
+                         "no .onnx file, but %.80s: export it to ONNX first "
+                         "(models/export/README.md)",
+                         survey->checkpoint);
+    return error_set(err, STATUS_NOT_FOUND,
+                     "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton) and "
+                     "a single *.onnx file, found none of those");
 }
 
 /* Looks through the layouts; place->folders[0] is the folder itself. */
@@ -160,14 +207,10 @@ static enum status find_in_folder(struct model_place *place, struct error *err)
         place->file = survey.only;
         survey.only = NULL;
     } else if (status == STATUS_OK) {
-        status =
-            error_set(err, STATUS_NOT_FOUND,
-                      "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton) "
-                      "and a single *.onnx file, found %zu of those; name the .onnx file "
-                      "instead",
-                      survey.files);
+        status = nothing_found(&survey, err);
     }
     free(survey.only);
+    free(survey.checkpoint);
     return status;
 }
 
@@ -253,7 +296,7 @@ static enum status read_side(const char *path, char **ret, size_t *ret_size, str
 }
 
 enum status model_side_file(const struct model_place *place, const char *name, char **ret,
-                            size_t *ret_size, struct error *err)
+                            size_t *ret_size, char **ret_path, struct error *err)
 {
     for (size_t i = 0; i < COUNT_OF(place->folders); i++) {
         char *path = place->folders[i] ? join(place->folders[i], name) : NULL;
@@ -262,7 +305,10 @@ enum status model_side_file(const struct model_place *place, const char *name, c
         enum status status = path ? read_side(path, ret, ret_size, err) : STATUS_NOT_FOUND;
         if (status != STATUS_OK && status != STATUS_NOT_FOUND)
             status = error_prefix(err, "%.200s", path);
-        free(path);
+        if (status == STATUS_OK)
+            *ret_path = path;
+        else
+            free(path);
         if (status != STATUS_NOT_FOUND)
             return status;
     }

@@ -17,10 +17,11 @@ struct model_place {
 enum status model_place_find(const char *path, struct model_place *ret, struct error *err) MUST_USE;
 void model_place_done(struct model_place *place);
 
-/* Reads a small file of the model's folders. *ret is malloc'ed and terminated; *ret_path (may be
- * NULL) names the file for messages. STATUS_NOT_FOUND when neither folder has it. */
+/* Reads a small file of the model's folders. *ret is malloc'ed and terminated; *ret_path, malloc'ed
+ * too, names the file for messages. STATUS_NOT_FOUND when neither folder has it; other errors name
+ * the file. */
 enum status model_side_file(const struct model_place *place, const char *name, char **ret,
-                            size_t *ret_size, struct error *err) MUST_USE;
+                            size_t *ret_size, char **ret_path, struct error *err) MUST_USE;
 
 /* What Triton's config.pbtxt says that lensd uses; labels NULL and max_batch 0 where it is silent.
  * A name with a '/' or ".." is not taken. */

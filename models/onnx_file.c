@@ -135,8 +135,13 @@ enum status onnx_unpack(struct onnx_file *file, const ProtobufCMessageDescriptor
     if (file->used >= file->limit)
         return error_set(err, STATUS_NO_MEMORY, "the file alone passes the memory limit");
     if (wire_slim(descriptor, file->data, file->size, file->limit - file->used, &slim, &size,
-                  err) != STATUS_OK)
-        return err->status;
+                  err) != STATUS_OK) {
+        const char *guess =
+            err->status == STATUS_MODEL && descriptor == &onnx__model_proto__descriptor
+                ? wire_guess(file->data, file->size)
+                : NULL;
+        return guess ? error_set(err, STATUS_MODEL, "%s", guess) : err->status;
+    }
     /* The messages are gone again before the graph is used: they are limited, not charged. */
     struct arena *arena = arena_create(file->limit - file->used);
     ProtobufCAllocator allocator = {

@@ -45,6 +45,19 @@ static enum status bad(const struct walker *w, const char *what)
     return error_set(w->err, STATUS_MODEL, "malformed file: %s at byte %zu", what, w->at);
 }
 
+/* Something goes on behind `end`. Where that is the end of the file, the rest is missing. */
+static enum status cut_off(const struct walker *w, const char *what, size_t end)
+{
+    if (end != w->size)
+        return error_set(w->err, STATUS_MODEL,
+                         "malformed file: %s passes the end of its message at byte %zu", what,
+                         w->at);
+    return error_set(w->err, STATUS_MODEL,
+                     "malformed file: %s passes the end of the file at byte %zu; the file is "
+                     "incomplete or damaged: copy it again",
+                     what, w->at);
+}
+
 static enum status reserve(struct walker *w, size_t bytes)
 {
     size_t wanted;
@@ -98,7 +111,7 @@ static enum status read_varint(struct walker *w, size_t end, uint64_t *ret)
     uint64_t value = 0;
     for (unsigned i = 0; i < 10; i++) {
         if (w->at >= end)
-            return bad(w, "a number is cut off by the end of the message");
+            return cut_off(w, "a number that", end);
         uint8_t byte = w->data[w->at++];
         value |= (uint64_t)(byte & 0x7f) << (7 * i);
         if (!(byte & 0x80)) {
@@ -114,7 +127,7 @@ static enum status read_length(struct walker *w, size_t end, size_t *ret)
     uint64_t length = 0;
     TRY(read_varint(w, end, &length));
     if (length > end - w->at)
-        return bad(w, "a length that passes the end of the file or message");
+        return cut_off(w, "a length that", end);
     *ret = (size_t)length;
     return STATUS_OK;
 }
@@ -155,7 +168,7 @@ static enum status skip(struct walker *w, int wire, size_t end)
     default:
         length = wire == WIRE_64 ? 8 : 4;
         if (length > end - w->at)
-            return bad(w, "a number is cut off by the end of the message");
+            return cut_off(w, "a number that", end);
         w->at += length;
         return STATUS_OK;
     }
@@ -321,6 +334,15 @@ static bool starts_with(const uint8_t *data, size_t size, const char *text)
     return size >= length && !strncasecmp((const char *)data, text, length);
 }
 
+static bool starts_with_bytes(const uint8_t *data, size_t size, const void *bytes, size_t length)
+{
+    return size >= length && !memcmp(data, bytes, length);
+}
+
+#define NOT_ONNX    "not an ONNX file: it looks like "
+#define EXPORT      "; export the model to ONNX first"
+#define TEXT_WINDOW ((size_t)256)
+
 const char *wire_recognise(const uint8_t *data, size_t size)
 {
     if (size == 0)
@@ -329,18 +351,58 @@ const char *wire_recognise(const uint8_t *data, size_t size)
         return "the file is a git-lfs pointer, not the model: run `git lfs pull` in its repository";
     if (starts_with(data, size, "<!doctype") || starts_with(data, size, "<html") ||
         starts_with(data, size, "<?xml"))
-        return "the file is a web page, not a model: the download went wrong";
-    if (size >= 4 && !memcmp(data, "PK\3\4", 4))
-        return "the file is a zip archive (a PyTorch checkpoint?), not ONNX: export the model with "
-               "torch.onnx.export";
-    if (size >= 4 && !memcmp(data, "\x89HDF", 4))
-        return "the file is HDF5 (a Keras checkpoint?), not ONNX: convert it with tf2onnx";
+        return NOT_ONNX "a web page; the download went wrong";
+    if (starts_with_bytes(data, size, "PK\3\4", 4))
+        return NOT_ONNX "a zip archive (a PyTorch checkpoint?)" EXPORT " (torch.onnx.export)";
+    if (starts_with_bytes(data, size, "\x89HDF", 4))
+        return NOT_ONNX "HDF5 (a Keras checkpoint?); convert it with tf2onnx first";
     if (size >= 8 && !memcmp(data + 4, "TFL3", 4))
-        return "the file is a TensorFlow Lite model, not ONNX: convert it with tf2onnx";
+        return NOT_ONNX "a TensorFlow Lite model; convert it with tf2onnx first";
     if (size >= 2 && data[0] == 0x80 && data[1] >= 2 && data[1] <= 5)
-        return "the file is a Python pickle (a PyTorch checkpoint?), not ONNX: export the model "
-               "with torch.onnx.export";
-    if (size >= 2 && data[0] == 0x1f && data[1] == 0x8b)
-        return "the file is gzip-compressed: unpack it first";
+        return NOT_ONNX "a Python pickle (a PyTorch checkpoint?)" EXPORT " (torch.onnx.export)";
+    if (starts_with_bytes(data, size, "\x1f\x8b", 2))
+        return NOT_ONNX "gzip data; unpack it first";
     return NULL;
+}
+
+/* Whether the first bytes are UTF-8 without control characters, which a model hardly begins with.
+ */
+static bool looks_like_text(const uint8_t *data, size_t size)
+{
+    size_t length = size < TEXT_WINDOW ? size : TEXT_WINDOW;
+    for (size_t i = 0; i < length; i++)
+        if (data[i] == 0x7f || (data[i] < ' ' && !(data[i] >= '\t' && data[i] <= '\r')))
+            return false;
+    /* The window may cut through a character of up to 4 bytes. */
+    for (size_t less = 0; less < 4 && less < length; less++)
+        if (utf8_valid((const char *)data, length - less))
+            return true;
+        else if (length == size)
+            return false;
+    return false;
+}
+
+const char *wire_guess(const uint8_t *data, size_t size)
+{
+    static const struct {
+        const char *bytes;
+        size_t size;
+        const char *text;
+    } starts[] = {
+        {"\xff\xd8", 2, NOT_ONNX "a JPEG image" EXPORT},
+        {"\x89PNG", 4, NOT_ONNX "a PNG image" EXPORT},
+        {"GIF8", 4, NOT_ONNX "a GIF image" EXPORT},
+        {"RIFF", 4, NOT_ONNX "a WebP image or another RIFF file" EXPORT},
+        {"%PDF", 4, NOT_ONNX "a PDF document" EXPORT},
+    };
+    const char *known = wire_recognise(data, size);
+    if (known)
+        return known;
+    for (size_t i = 0; i < COUNT_OF(starts); i++)
+        if (starts_with_bytes(data, size, starts[i].bytes, starts[i].size))
+            return starts[i].text;
+    /* A length of 8 bytes, then JSON. */
+    if (size > 10 && !memcmp(data + 8, "{\"", 2))
+        return NOT_ONNX "safetensors weights" EXPORT;
+    return looks_like_text(data, size) ? NOT_ONNX "plain text" EXPORT : NULL;
 }

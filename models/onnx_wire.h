@@ -32,3 +32,7 @@ enum status wire_slim(const ProtobufCMessageDescriptor *descriptor, const uint8_
 /* A sentence part for bytes that are no ONNX model but something known ("a git-lfs pointer …");
  * NULL when nothing is recognised. */
 const char *wire_recognise(const uint8_t *data, size_t size);
+
+/* The same for bytes that wire_slim() refused: also looks for what a model could begin with by
+ * chance (images, plain text). */
+const char *wire_guess(const uint8_t *data, size_t size);

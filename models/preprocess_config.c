@@ -390,6 +390,11 @@ static enum status
 read_with(enum status (*reader)(const cJSON *, struct preprocess *, struct error *),
           const char *text, size_t size, struct preprocess *ret, struct error *err)
 {
+    size_t blank = 0;
+    while (blank < size && strchr(" \t\r\n", text[blank]) && text[blank])
+        blank++;
+    if (blank == size)
+        return error_set(err, STATUS_MODEL, "the file is empty");
     cJSON *json = cJSON_ParseWithLength(text, size);
     if (!json)
         return error_set(err, STATUS_MODEL, "the file is not valid JSON");

@@ -114,7 +114,7 @@ Test(labels, refuses_json)
 {
     static const struct bad_case cases[] = {
         {"no JSON", "{tench}", 0, STATUS_MODEL, "JSON"},
-        {"empty", "", 0, STATUS_MODEL, "JSON"},
+        {"empty", "", 0, STATUS_MODEL, "the file is empty"},
         {"no labels", "{\"size\": 224}", 0, STATUS_NOT_FOUND, "id2label"},
         {"labels null", "{\"id2label\": null}", 0, STATUS_NOT_FOUND, "no labels"},
         {"a number", "{\"id2label\": {\"0\": 7}}", 0, STATUS_MODEL, "class 0"},

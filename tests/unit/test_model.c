@@ -499,3 +499,37 @@ Test(model, reads_the_real_squeezenet)
     cr_expect_str_empty(model->warning, "%s", model->warning);
     model_free(model);
 }
+
+/* ---- what went wrong, and with which file ---- */
+
+Test(model, a_folder_without_onnx_says_what_to_do)
+{
+    struct folder folder = make_folder();
+    expect_failure(&folder, STATUS_NOT_FOUND, "found none");
+    put_text(&folder, "config.json", "{}");
+    expect_failure(&folder, STATUS_NOT_FOUND, "but config.json: export it to ONNX first");
+    put_text(&folder, "model.safetensors", "x");
+    expect_failure(&folder, STATUS_NOT_FOUND,
+                   "but model.safetensors: export it to ONNX first (models/export/README.md)");
+    put_net(&folder, "a.onnx", &plain_net);
+    put_net(&folder, "b.onnx", &plain_net);
+    expect_failure(&folder, STATUS_NOT_FOUND, "found 2 of those; name the .onnx file");
+    remove_folder(&folder);
+}
+
+Test(model, errors_of_configurations_name_their_file)
+{
+    static const char *const names[] = {"preprocessor_config.json", "config.json"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        struct folder folder = make_folder();
+        char words[256];
+        put_net(&folder, "model.onnx", &plain_net);
+        put_text(&folder, names[i], "");
+        snprintf(words, sizeof words, "%s/%s: the file is empty", folder.path, names[i]);
+        struct model *model = NULL;
+        struct error err = {0};
+        cr_expect_eq(model_load(folder.path, NULL, NULL, &model, &err), STATUS_MODEL);
+        cr_expect_str_eq(err.message, words);
+        remove_folder(&folder);
+    }
+}

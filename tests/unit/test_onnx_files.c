@@ -69,7 +69,7 @@ Test(onnx_files, judges_the_wire_format)
         {"group that stays open", "\xfb\x3f", 2, "does not end"},
         {"varint of 11 bytes", "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 12, "10 bytes"},
         {"length of 2^64-1", "\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11, "passes the end"},
-        {"length past the end", "\x12\x7f", 2, "passes the end"},
+        {"length past the end", "\x12\x7f", 2, "end of the file"},
         {"known field of another wire type", "\x0a\x01x", 3, "ir_version"},
         {"known field as a group", "\x3b\x3c", 2, "group"},
         {"NUL in a name", "\x12\x03x\0y", 5, "NUL"},
@@ -123,6 +123,13 @@ Test(onnx_files, says_what_a_file_is_instead)
         {"<!DOCTYPE html><html>", "web page"},
         {"PK\x03\x04 zip", "torch.onnx.export"},
         {"\x89HDF\r\n", "Keras"},
+        {"\xff\xd8\xff\xe0 JFIF", "a JPEG image"},
+        {"\x89PNG\r\n\x1a\n", "a PNG image"},
+        {"\x80\x02}q\x01", "pickle"},
+        {"\x1f\x8b\x08", "gzip"},
+        {"# ResNet-50\n\nA model of images.\n", "not an ONNX file: it looks like plain text"},
+        {"\x08\x07\x3a\x7f\x0a", "incomplete or damaged: copy it again"},
+        {"\x08\x07\x3f\x7f", "malformed file: an unknown wire type"},
     };
     char path[] = "/tmp/lensd_test_onnx_XXXXXX";
     int fd = mkstemp(path);

@@ -232,7 +232,9 @@ Test(preprocess_config, refuses_with_the_key)
     static const struct {
         const char *json, *words;
     } cases[] = {
-        {"", "JSON"},
+        {"", "the file is empty"},
+        {" \n", "the file is empty"},
+        {"{", "JSON"},
         {"[]", "object"},
         {"{\"do_resize\": true}", "size"},
         {"{\"size\": \"224\"}", "\"size\""},
