@@ -8,11 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "proto/answers.h"
 #include "engine/base/utf8.h"
+#include "proto/answers.h"
 #include "server/describe.h"
 #include "server/http/exchange.h"
 #include "server/http/multipart.h"
@@ -139,6 +140,21 @@ static bool is_parameter(const struct multipart_part *part)
     return !part->has_filename && image_sniff(part->data, part->size) == IMAGE_UNKNOWN;
 }
 
+/* A form's field that is no file: a parameter, or an image whose @ was forgotten. */
+static enum status read_field(struct work *work, const struct multipart_part *part,
+                              struct error *err)
+{
+    const char *text = (const char *)part->data;
+    if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model"))
+        return set_parameter(work, part->name, text, part->size, err);
+    bool short_text = part->size > 0 && part->size <= 80 && utf8_valid(text, part->size);
+    return error_set(err, STATUS_INVALID,
+                     "field '%.60s' is text, not a file; write -F %.60s=@%.*s (text fields are "
+                     "only top_k and model)",
+                     part->name, part->name, short_text ? (int)part->size : 9,
+                     short_text ? text : "photo.jpg");
+}
+
 static enum status read_multipart(const struct exchange *x, struct work *work, struct error *err)
 {
     size_t max_images = x->server->options.max_images, count = 0;
@@ -152,7 +168,7 @@ static enum status read_multipart(const struct exchange *x, struct work *work, s
                              "files: curl -F image=@photo.jpg %s/predict",
                              x->server->url);
         if (is_parameter(part))
-            TRY(set_parameter(work, part->name, (const char *)part->data, part->size, err));
+            TRY(read_field(work, part, err));
         else
             count++;
     }
@@ -235,12 +251,25 @@ static void on_done(struct predict_request *request)
     exchange_resume(work->exchange);
 }
 
+/* curl --data @file drops line ends, and the image with them. */
+static void hint_at_form(const struct exchange *x, struct predict_image *image)
+{
+    static const char form[] = "application/x-www-form-urlencoded";
+    if ((image->status != STATUS_BAD_IMAGE && image->status != STATUS_UNSUPPORTED_MEDIA) ||
+        !x->content_type || strncasecmp(x->content_type, form, sizeof form - 1) != 0)
+        return;
+    struct error plain = image->error;
+    error_set(&image->error, plain.status,
+              "%.380s; with curl, --data changes the file: use --data-binary @file", plain.message);
+}
+
 static void finish(struct exchange *x)
 {
     struct work *work = x->work;
-    const struct predict_request *request = &work->request;
+    struct predict_request *request = &work->request;
     if (x->answer.status)
         return; /* it was not admitted */
+    hint_at_form(x, &request->images[0]);
     size_t size = 0;
     char *text = describe_predictions(request, work->as_list,
                                       clock_ms(clock_now() - request->started), &size);
@@ -252,6 +281,8 @@ static void finish(struct exchange *x)
     if (request->served) /* for the log */
         snprintf(x->model, sizeof x->model, "%s", request->served->name);
     respond_text(x, http, TYPE_JSON, text, size);
+    if (text && http >= 400)
+        x->answer.code = status_word(image->status);
 }
 
 static struct work *make_work(struct exchange *x)

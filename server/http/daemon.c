@@ -40,6 +40,7 @@
 struct http_daemon {
     struct MHD_Daemon *mhd;
     int listen_fd;
+    bool is_quiesced; /* libmicrohttpd has given listen_fd back */
     struct metric *bytes_in, *seconds;
     struct metric *by_status[600]; /* lensd_http_requests_total, made when first needed */
 };
@@ -92,21 +93,25 @@ static void log_request(const struct exchange *x, const char *how, double millis
 {
     size_t bytes_out = x->head ? 0 : x->answer.size;
     milliseconds = round(milliseconds * 1000) / 1000;
-    if (x->image_count)
-        log_event(LOG_INFO, "request",
-                  LOG_STR("client", x->connection ? connection_address(x->connection) : NULL),
-                  LOG_STR("id", x->request_id), LOG_STR("method", x->method),
-                  LOG_STR("path", x->path), LOG_INT("status", x->answer.status),
-                  LOG_STR("outcome", how), LOG_STR("model", x->model),
-                  LOG_INT("images", x->image_count), LOG_INT("bytes_in", x->bytes_in),
-                  LOG_INT("bytes_out", bytes_out), LOG_REAL("ms", milliseconds));
-    else
-        log_event(LOG_INFO, "request",
-                  LOG_STR("client", x->connection ? connection_address(x->connection) : NULL),
-                  LOG_STR("id", x->request_id), LOG_STR("method", x->method),
-                  LOG_STR("path", x->path), LOG_INT("status", x->answer.status),
-                  LOG_STR("outcome", how), LOG_INT("bytes_in", x->bytes_in),
-                  LOG_INT("bytes_out", bytes_out), LOG_REAL("ms", milliseconds));
+    struct log_field fields[16] = {
+        LOG_STR("event", "request"),
+        LOG_STR("client", x->connection ? connection_address(x->connection) : NULL),
+        LOG_STR("id", x->request_id),
+        LOG_STR("method", x->method),
+        LOG_STR("path", x->path),
+        LOG_INT("status", x->answer.status),
+        LOG_STR("outcome", how)};
+    size_t count = 7; /* the rest stays zero: a NULL key ends the list */
+    if (x->answer.code)
+        fields[count++] = LOG_STR("code", x->answer.code);
+    if (x->image_count) {
+        fields[count++] = LOG_STR("model", x->model);
+        fields[count++] = LOG_INT("images", x->image_count);
+    }
+    fields[count++] = LOG_INT("bytes_in", x->bytes_in);
+    fields[count++] = LOG_INT("bytes_out", bytes_out);
+    fields[count++] = LOG_REAL("ms", milliseconds);
+    log_fields(LOG_INFO, fields);
 }
 
 __attribute__((format(printf, 2, 0))) static void on_log(void *context, const char *format,
@@ -509,14 +514,21 @@ void http_server_begin_drain(struct http_server *server)
 
 void http_server_stop_accepting(struct http_server *server)
 {
-    listen_stop(server->daemon->listen_fd);
+    struct http_daemon *daemon = server->daemon;
+    if (listen_stop(daemon->listen_fd))
+        return;
+    /* Second best: whoever is connected and not accepted yet is lost. The descriptor stays, a
+     * thread of libmicrohttpd may still look at it. */
+    (void)MHD_quiesce_daemon(daemon->mhd);
+    (void)shutdown(daemon->listen_fd, SHUT_RDWR);
+    daemon->is_quiesced = true;
 }
 
 /* Clients that connected before the end, and are not yet accepted. */
 static bool someone_waits(const struct http_server *server)
 {
     struct pollfd waiting = {.fd = server->daemon->listen_fd, .events = POLLIN};
-    return poll(&waiting, 1, 0) > 0;
+    return !server->daemon->is_quiesced && poll(&waiting, 1, 0) > 0;
 }
 
 bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
@@ -543,13 +555,13 @@ void http_server_free(struct http_server *server)
 {
     if (!server)
         return;
-    if (server->daemon && server->daemon->mhd) {
-        (void)MHD_quiesce_daemon(server->daemon->mhd);
-        MHD_stop_daemon(server->daemon->mhd);
-    }
-    if (server->daemon && server->daemon->listen_fd >= 0)
-        close(server->daemon->listen_fd);
+    struct http_daemon *daemon = server->daemon;
+    bool theirs = daemon && daemon->mhd && !daemon->is_quiesced; /* closed by MHD_stop_daemon */
+    if (daemon && daemon->mhd)
+        MHD_stop_daemon(daemon->mhd);
+    if (daemon && daemon->listen_fd >= 0 && !theirs)
+        close(daemon->listen_fd);
     connections_free(server->connections);
-    free(server->daemon);
+    free(daemon);
     free(server);
 }

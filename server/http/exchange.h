@@ -37,6 +37,7 @@ struct answer {
     char *text; /* malloc'ed; owned */
     size_t size;
     const char *type;  /* Content-Type; a constant */
+    const char *code;  /* of an error, for the log; a constant; NULL: none */
     unsigned allow;    /* methods for Allow; 0: no such header */
     int retry_after_s; /* 0: no such header */
 };

@@ -108,7 +108,7 @@ enum status listen_open(const char *host, int port, int *ret_fd, int *ret_port, 
     return STATUS_OK;
 }
 
-void listen_stop(int fd)
+bool listen_stop(int fd)
 {
     /* Classic BPF over the TCP header: its 14th byte holds the flags. Dropped: SYN without ACK. */
     struct sock_filter program[] = {
@@ -117,5 +117,5 @@ void listen_stop(int fd)
         {BPF_RET | BPF_K, 0, 0, UINT32_MAX},
     };
     struct sock_fprog filter = {sizeof program / sizeof *program, program};
-    (void)setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
+    return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0;
 }

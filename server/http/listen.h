@@ -1,6 +1,7 @@
 /* The listening socket: how it is opened, and how accepting ends without losing a client. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "engine/base/status.h"
@@ -13,6 +14,6 @@ enum status listen_open(const char *host, int port, int *ret_fd, int *ret_port, 
 
 /* Drops new connection attempts in the kernel, before it answers them: their clients' kernels try
  * again after a second and are then refused, while handshakes under way still reach accept(). So no
- * client is told "connected" and then cut off, as closing the socket would do. Best effort: without
- * it (a kernel that does not let us) the socket simply stays open a little longer. */
-void listen_stop(int fd);
+ * client is told "connected" and then cut off, as closing the socket would do. False where the
+ * kernel does not let us: then the socket can only be closed. */
+bool listen_stop(int fd) MUST_USE;

@@ -110,6 +110,16 @@ static void put_routes(FILE *out)
     }
 }
 
+static void put_size(FILE *out, size_t bytes)
+{
+    if (bytes % (1 << 20) == 0)
+        fprintf(out, "%zu MiB", bytes >> 20);
+    else if (bytes % (1 << 10) == 0)
+        fprintf(out, "%zu KiB", bytes >> 10);
+    else
+        fprintf(out, "%zu bytes", bytes);
+}
+
 static void put_slot(FILE *out, const struct exchange *x, const char *name, size_t length)
 {
     char slot[32];
@@ -125,7 +135,7 @@ static void put_slot(FILE *out, const struct exchange *x, const char *name, size
     else if (!strcmp(slot, "url"))
         put_url(out, x);
     else if (!strcmp(slot, "max_body"))
-        fprintf(out, "%zu", x->server->options.max_body);
+        put_size(out, x->server->options.max_body);
     else if (!strcmp(slot, "routes"))
         put_routes(out);
 }

@@ -14,6 +14,7 @@ void respond_text(struct exchange *exchange, int http, const char *type, char *t
     free(exchange->answer.text);
     exchange->answer.status = http;
     exchange->answer.type = type;
+    exchange->answer.code = NULL;
     exchange->answer.text = text;
     exchange->answer.size = size;
     if (text)
@@ -30,6 +31,7 @@ static void respond_with(struct exchange *exchange, int http, const char *code,
     size_t size = 0;
     char *text = error_json(sentence, code, &size);
     respond_text(exchange, http, TYPE_JSON, text, size);
+    exchange->answer.code = code;
     if (http == 503 && exchange->answer.retry_after_s == 0)
         exchange->answer.retry_after_s = 1;
 }

@@ -14,7 +14,7 @@ void respond_text(struct exchange *exchange, int http, const char *type, char *t
 /* {"error", "code"} with the HTTP status of err->status. Those with a 503 get Retry-After. */
 void respond_error(struct exchange *exchange, const struct error *err);
 
-/* The same where HTTP has a finer word than enum status: 405, 408, 414 … */
+/* The same where HTTP has a finer word than enum status: 405, 408, 414 … `code` is a constant. */
 void respond_refusal(struct exchange *exchange, int http, const char *code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import tempfile
 import unittest
 
@@ -70,6 +71,19 @@ class Predict(Commands):
         self.assertEqual((ended.returncode, ended.stdout), (2, ""))
         self.assertEqual(ended.stderr, "lensd: nowhere.onnx: there is no such file or folder\n")
 
+    def test_an_image_in_the_place_of_the_model(self):
+        ended = run_lensd("predict", SEVEN)
+        self.assertEqual(ended.returncode, 2)
+        self.assertEqual(ended.stderr, "lensd: no model given; for the built-in one: "
+                                       f"lensd predict digits {SEVEN}\n")
+
+    def test_a_model_without_labels(self):
+        path = os.path.join(self.folder.name, "small.onnx")
+        small_onnx.convolutions(path, 2, side=32, channels=4)
+        ended = run_lensd("predict", path, SEVEN, SEVEN)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(ended.stderr.count("labels.txt"), 1, ended.stderr)
+
     def test_words_that_start_with_a_dash(self):
         image = self.file("-odd.png", harness.seven())
         ended = run_lensd("predict", "digits", "--json", "--", image)
@@ -80,9 +94,10 @@ class Inspect(Commands):
     def test_the_embedded_model(self):
         text = self.run_ok("inspect", "digits")
         for word in ("digits", "opset", "inputs", "float32 [batch, 3, 32, 32]", "outputs", "parameters",
-                     "photos", "resize to 32 x 32", "labels", "0, 1, 2, 3", "Conv  (opset",
+                     "photos", "resize to 32 x 32", "labels", "labels      0\n            1\n", "… and 5 more", "Conv  (opset",
                      "lensd can run this model."):
             self.assertIn(word, text)
+        self.assertLessEqual(max(len(line) for line in text.splitlines()), 80)
 
     def test_a_file(self):
         path = os.path.join(self.folder.name, "small.onnx")
@@ -131,7 +146,23 @@ class Devices(Commands):
         self.assertEqual((result["devices"][0]["id"], result["devices"][0]["models"]), ("cpu", []))
 
 
+class Output(Commands):
+    def test_a_full_disk(self):
+        for arguments in (("--help",), ("--version",), ("predict", "digits", SEVEN), ("devices",),
+                          ("inspect", "digits"), ("devices", "--json"), ("serve", "--help")):
+            with self.subTest(arguments=arguments), open("/dev/full", "wb") as full:
+                ended = subprocess.run([harness.BINARY, *arguments], stdout=full, text=True,
+                                       stderr=subprocess.PIPE, timeout=harness.PATIENCE)
+                self.assertEqual((ended.returncode, ended.stderr),
+                                 (1, "lensd: cannot write the output: No space left on device\n"))
+
+
 class Help(Commands):
+    def test_a_path_instead_of_a_command(self):
+        ended = run_lensd(self.folder.name)
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn(f"lensd serve {self.folder.name}\n", ended.stderr)
+
     def test_version(self):
         self.assertRegex(self.run_ok("--version"), r"^lensd \d+\.\d+\.\d+\n$")
 

@@ -33,6 +33,14 @@ class BadImages(ServedCase):
         self.assert_error(self.server.predict(body, headers={"Content-Type": content_type}), 415,
                           "unsupported_media_type", "text")
 
+    def test_curl_data_without_binary(self):
+        answer = self.server.predict(seven().replace(b"\r", b"").replace(b"\n", b""), headers={
+            "Content-Type": "application/x-www-form-urlencoded", "X-Request-Id": "curl-data"})
+        self.assert_error(answer, 415, "unsupported_media_type", "--data-binary @file")
+        self.server.wait_for(lambda: "id=curl-data" in self.server.log(), "the log line")
+        (line,) = [line for line in self.server.log().splitlines() if "id=curl-data" in line]
+        self.assertIn(" code=unsupported_media_type ", line)
+
     def test_other_formats_by_their_names(self):
         for start, name in ((b"GIF89a" + bytes(20), "GIF"), (b"RIFF\0\0\0\0WEBPVP8 " + bytes(20), "WebP"),
                             (b"<!DOCTYPE html><html>", "HTML"), (b"%PDF-1.7\n" + bytes(20), "PDF")):
@@ -119,6 +127,7 @@ class BadRequests(ServedCase):
                 (good_type, b"--XboundaryX\r\nA: b\r\n--XboundaryX--\r\n", "headers"),
                 (good_type, b"--XboundaryX\r\n" + b"A: b\r\n" * 900 + b"\r\nx\r\n--XboundaryX--", "headers"),
                 (*multipart([("comment", None, b"hello")]), "comment"),
+                (*multipart([("image", None, b"cat.jpg")]), "-F image=@cat.jpg"),
                 (*multipart([("top_k", None, b"0"), ("i", "a.png", seven())]), "top_k"),
                 (*multipart([("top_k", None, b"3")]), "no image")):
             with self.subTest(body=body[:40], word=word):
@@ -222,7 +231,8 @@ class Head(ServedCase):
         page = answer.body.decode()
         self.assertTrue(answer.headers["Content-Type"].startswith("text/html"))
         self.assertIn("Content-Security-Policy", answer.headers)
-        for word in ("digits (default)", "curl --data-binary", "/devices", "32 × 32 × 3", "ready"):
+        for word in ("digits (default)", "curl --data-binary", "/devices", "32 × 32 × 3", "ready",
+                     "up to 64 MiB."):
             self.assertIn(word, page)
         self.assertNotIn("<script>", page)
         self.assertNotIn("{{", page)

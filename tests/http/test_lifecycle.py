@@ -39,13 +39,13 @@ class Lifecycle(unittest.TestCase):
         """A model whose warm-up takes a while."""
         path = self.path("slow.onnx")
         if not os.path.exists(path):
-            small_onnx.convolutions(path, 24, side=256)
+            small_onnx.convolutions(path, 10, side=224)
         return path
 
     def slow_to_run(self):
-        """Some tens of milliseconds an image."""
+        """Some ten milliseconds an image."""
         path = self.path("run.onnx")
-        small_onnx.convolutions(path, 12)
+        small_onnx.convolutions(path, 6)
         return path
 
     def assert_ended(self, server, code=0):
@@ -261,11 +261,14 @@ class Drain(Lifecycle):
         self.assertEqual(server.wait(), 0)
         self.assertLess(time.monotonic() - start, 5)
 
-    def test_interrupt_ends_as_well(self):
-        server = self.serve()
-        server.signal(signal.SIGINT)
-        self.assertEqual(server.wait(), 0)
-        self.assertIn("cause=SIGINT", server.log())
+    def test_interrupt_and_hangup_end_as_well(self):
+        for number in (signal.SIGINT, signal.SIGHUP):
+            with self.subTest(signal=number.name):
+                server = self.serve()
+                server.signal(number)
+                self.assertEqual(server.wait(), 0)
+                self.assertIn(f"cause={number.name}", server.log())
+                self.assertIn(" precision=fp32 ", server.log())
 
     def test_delay_before_the_end_of_accepting(self):
         server = self.serve("--drain-delay", "1500ms")
@@ -312,11 +315,14 @@ class Drain(Lifecycle):
             server.wait_for(lambda: server.metric("lensd_http_upload_bytes") > 0, "the upload")
             server.signal()
             server.wait_for(lambda: "draining" in server.log(), "the drain")
-            time.sleep(0.1)
+            server.signal()  # the first one again, as timeout(1) sends it
+            time.sleep(1.2)
+            self.assertIsNone(server.process.poll())
             start = time.monotonic()
             server.signal()
             self.assertEqual(server.wait(), 128 + signal.SIGTERM)
         self.assertLess(time.monotonic() - start, 2)
+        self.assertIn("second signal, leaving at once", server.log())
 
     def test_no_answer_is_lost_under_load(self):
         """Clients that open connections, keep them, and send as fast as they can while the server
@@ -367,17 +373,20 @@ class Drain(Lifecycle):
             stop.set()
         for thread in threads:
             thread.join(harness.PATIENCE)
+        if "SO_ATTACH_FILTER" in server.log():
+            # This kernel cannot close the door gently: those on the doorstep are lost, no others.
+            lost = [error for fresh, error in lost if not fresh]
         self.assertEqual(lost, [])
         self.assertIn("all_answered=true", server.log())
 
     def test_what_is_queued_is_answered(self):
         server = self.serve(self.slow_to_run(), "--max-queue", "200")
-        content_type, body = multipart([("image", "a.png", png(64, 64, i)) for i in range(32)])
+        content_type, body = multipart([("image", "a.png", png(64, 64, i)) for i in range(24)])
         connections = [server.connect() for _ in range(3)]
         for connection in connections:
             connection.sendall(post("/predict", body, f"Content-Type: {content_type}"))
         server.wait_for(lambda: sum(m["queued"] + m["in_flight"] for m in
-                                    server.get("/health").json()["models"]) >= 64, "a queue")
+                                    server.get("/health").json()["models"]) >= 48, "a queue")
         server.signal()
         for connection in connections:
             with connection:
