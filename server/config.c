@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/base/size.h"
 #include "proto/json.h"
@@ -311,6 +312,14 @@ static enum status add_model(struct reading *reading, const char *model, struct 
     return config_set(reading->config, option, "MODEL", model, err);
 }
 
+/* By its name: which file it is, and whether it is there, is of no interest yet. */
+static bool is_image_name(const char *path)
+{
+    const char *dot = path ? strrchr(path, '.') : NULL;
+    return dot &&
+           (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
+}
+
 static enum status check_arguments(const struct reading *reading, char *const *words, size_t count,
                                    struct error *err)
 {
@@ -331,6 +340,10 @@ static enum status check_arguments(const struct reading *reading, char *const *w
                              words[0]);
         return STATUS_OK;
     case COMMAND_PREDICT:
+        if (is_image_name(reading->config->model))
+            return error_set(err, STATUS_CONFIG,
+                             "no model given; for the built-in one: lensd predict digits %.200s",
+                             reading->config->model);
         if (count == 0)
             return error_set(err, STATUS_CONFIG, "no image given; use: lensd predict MODEL IMAGE…");
         return STATUS_OK;

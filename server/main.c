@@ -1,8 +1,10 @@
 /* lensd: which command, and how it ends. */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include "engine/base/openmp.h"
 #include "engine/base/size.h"
@@ -45,9 +47,15 @@ static int unknown_command(const char *word)
                   word, word);
     else {
         const char *nearest = config_nearest(word, names, COUNT_OF(names));
-        error_set(&err, STATUS_CONFIG,
-                  "unknown command '%.60s'; %s%s%slensd --help lists the commands", word,
-                  nearest ? "did you mean '" : "", nearest ? nearest : "", nearest ? "'? " : "");
+        if ((!nearest || strchr(word, '/')) && access(word, F_OK) == 0)
+            error_set(&err, STATUS_CONFIG,
+                      "'%.160s' is no command; to serve it as a model: lensd serve %.160s", word,
+                      word);
+        else
+            error_set(&err, STATUS_CONFIG,
+                      "unknown command '%.60s'; %s%s%slensd --help lists the commands", word,
+                      nearest ? "did you mean '" : "", nearest ? nearest : "",
+                      nearest ? "'? " : "");
     }
     return command_failed(&err);
 }
@@ -70,6 +78,21 @@ static int run_command(size_t which, int argc, char **argv)
     return result;
 }
 
+/* What was printed may still be in the buffer: a full disk shows here at the latest. */
+static int finish_output(int result)
+{
+    bool failed = ferror(stdout);
+    errno = 0;
+    failed |= fflush(stdout) != 0;
+    if (!failed)
+        failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: closed, but nothing to say */
+    if (!failed)
+        return result;
+    fprintf(stderr, "lensd: cannot write the output%s%s\n", errno ? ": " : "",
+            errno ? strerror(errno) : "");
+    return result ? result : 1;
+}
+
 int main(int argc, char **argv)
 {
     openmp_wait_passively(argv);
@@ -82,14 +105,14 @@ int main(int argc, char **argv)
     }
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         print_usage(stdout);
-        return 0;
+        return finish_output(0);
     }
     if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V") || !strcmp(argv[1], "version")) {
         printf("lensd %s\n", LENSD_VERSION);
-        return 0;
+        return finish_output(0);
     }
     for (size_t i = 0; i < COUNT_OF(commands); i++)
         if (!strcmp(argv[1], commands[i].name))
-            return run_command(i, argc - 2, argv + 2);
+            return finish_output(run_command(i, argc - 2, argv + 2));
     return unknown_command(argv[1]);
 }

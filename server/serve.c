@@ -1,12 +1,13 @@
 /* lensd serve: wiring and lifecycle.
  *
- *     port opens ─▶ loader thread: model, session ─▶ ready ─▶ SIGTERM / SIGINT ─▶ drain ─▶ exit 0
- *       /livez 200    /readyz 503, with progress       200      503, and after --drain-delay no
+ *     port opens ─▶ loader thread: model, session ─▶ ready ─▶ SIGTERM, SIGINT, SIGHUP ─▶ drain ─▶
+ * exit 0 /livez 200    /readyz 503, with progress       200      503, and after --drain-delay no
  *                                                               new connections; what was accepted
  *                                                               is answered, up to --grace
  *
  * The main thread only waits for signals and for the loader. A second signal ends the process at
- * once. */
+ * once, unless it is the first one again within a second: timeout(1) and a closing terminal send
+ * theirs to the process and to its group. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -30,6 +31,9 @@
 /* What is left of a drain whose grace time is over: answers that say so still go out. */
 #define LAST_WORDS_MS 1000
 
+/* The same signal again within this time is the first one, sent twice. */
+#define SAME_SIGNAL_MS 1000
+
 struct serve {
     const struct config *config;
     struct metrics *metrics;
@@ -46,6 +50,10 @@ struct serve {
     struct error load_error;
 
     int signal_fd;
+    int first_signal; /* 0: none came, the model could not be loaded */
+    int64_t first_signal_time;
+    pthread_t watcher; /* waits for the second signal */
+    bool has_watcher;
 };
 
 /* ---- loading ---- */
@@ -102,9 +110,13 @@ static enum status write_port_file(const char *path, int port, struct error *err
 static enum status take_signals(struct serve *serve, struct error *err)
 {
     sigset_t signals;
+    struct sigaction hangup;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
+    /* nohup(1) has it ignored, but a descriptor would get it all the same. */
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaddset(&signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     serve->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
     serve->loaded_fd = eventfd(0, EFD_CLOEXEC);
@@ -158,6 +170,10 @@ static void tear_down(struct serve *serve)
     metrics_free(serve->metrics);
     free(serve->file);
     free(serve->name);
+    if (serve->has_watcher) {
+        pthread_cancel(serve->watcher);
+        pthread_join(serve->watcher, NULL);
+    }
     if (serve->signal_fd >= 0)
         close(serve->signal_fd);
     if (serve->loaded_fd >= 0)
@@ -170,6 +186,7 @@ static void say_ready(struct serve *serve)
 {
     struct model_status *status = calloc(1, sizeof *status);
     char devices[DEVICE_MAX * (DEVICE_TEXT + 2)] = "";
+    const char *precision = NULL;
     size_t used = 0;
     int threads = 0;
     if (status && pipeline_models(serve->pipeline, status, 1) == 1) {
@@ -178,6 +195,7 @@ static void say_ready(struct serve *serve)
             int n = snprintf(devices + used, sizeof devices - used, "%s%s", i ? ", " : "",
                              device_text(status->lanes[i].device, device));
             used += n < 0 ? 0 : (size_t)n;
+            precision = precision_name(status->lanes[i].precision);
             if (status->lanes[i].device.kind == DEVICE_CPU)
                 threads = status->lanes[i].threads;
             if (status->lanes[i].note[0])
@@ -194,27 +212,43 @@ static void say_ready(struct serve *serve)
     printf("lensd serves %s at %s on %s%s; try it:\n"
            "  curl --data-binary @photo.jpg %s/predict\n",
            serve->name, url, devices, with_threads, url);
-    fflush(stdout);
+    /* Only a courtesy, the log says it as well: nobody need be there to read it. */
+    if (fflush(stdout) != 0)
+        clearerr(stdout);
     log_event(LOG_INFO, "ready", LOG_STR("model", serve->name), LOG_STR("device", devices),
-              LOG_INT("threads", threads), LOG_STR("url", url));
+              LOG_STR("precision", precision), LOG_INT("threads", threads), LOG_STR("url", url));
+}
+
+static const char *signal_name(int number)
+{
+    return number == SIGINT ? "SIGINT" : number == SIGHUP ? "SIGHUP" : "SIGTERM";
 }
 
 /* The second signal: whoever sends it does not want to wait. */
-static void end_now(int signal_number)
+static void *watch_signals(void *context)
 {
-    _exit(128 + signal_number);
+    struct serve *serve = context;
+    struct signalfd_siginfo info;
+    for (;;) {
+        ssize_t got = read(serve->signal_fd, &info, sizeof info); /* a cancellation point */
+        if (got < 0 && errno != EINTR)
+            return NULL;
+        if (got != sizeof info)
+            continue;
+        bool again = (int)info.ssi_signo == serve->first_signal &&
+                     clock_now() - serve->first_signal_time < SAME_SIGNAL_MS * MILLION;
+        if (again)
+            continue;
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+        log_event(LOG_WARN, "stopped", LOG_STR("cause", signal_name((int)info.ssi_signo)),
+                  LOG_STR("text", "second signal, leaving at once"));
+        _exit(128 + (int)info.ssi_signo);
+    }
 }
 
-static void hurry_on_next_signal(void)
+static void hurry_on_next_signal(struct serve *serve)
 {
-    sigset_t signals;
-    struct sigaction action = {.sa_handler = end_now};
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+    serve->has_watcher = pthread_create(&serve->watcher, NULL, watch_signals, serve) == 0;
 }
 
 static void sleep_ms(int64_t milliseconds)
@@ -254,8 +288,11 @@ static const char *wait_for_end(struct serve *serve)
         struct signalfd_siginfo info;
         if (poll(events, 2, -1) < 0)
             continue;
-        if (events[0].revents && read(serve->signal_fd, &info, sizeof info) == sizeof info)
-            return info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM";
+        if (events[0].revents && read(serve->signal_fd, &info, sizeof info) == sizeof info) {
+            serve->first_signal = (int)info.ssi_signo;
+            serve->first_signal_time = clock_now();
+            return signal_name(serve->first_signal);
+        }
         if (!events[1].revents)
             continue;
         pthread_join(serve->loader, NULL);
@@ -276,7 +313,7 @@ int command_serve(const struct config *config)
         result = command_failed(&err);
     } else {
         const char *cause = wait_for_end(&serve);
-        hurry_on_next_signal();
+        hurry_on_next_signal(&serve);
         if (cause)
             drain(&serve, cause);
         else

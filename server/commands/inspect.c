@@ -8,6 +8,8 @@
 #include "proto/answers.h"
 #include "server/commands/commands.h"
 
+#define LABELS_SHOWN 5
+
 /* All texts live until the end of the command. */
 struct inspection {
     struct model *model; /* NULL when it could not be loaded */
@@ -185,14 +187,34 @@ static void print_tensors(const char *title, const struct inspect_tensor *tensor
                tensors[i].shape);
 }
 
+/* "title       words …", broken at blanks where a line would pass 80 columns. */
+static void print_wrapped(const char *title, const char *text)
+{
+    const size_t indent = 12, width = 80;
+    size_t column = indent;
+    printf("%-12s", title);
+    for (const char *word = text + strspn(text, " "); *word;) {
+        size_t length = strcspn(word, " ");
+        if (column > indent && column + 1 + length > width) {
+            printf("\n%-12s", "");
+            column = indent;
+        }
+        int n = printf("%s%.*s", column > indent ? " " : "", (int)length, word);
+        column += n < 0 ? 0 : (size_t)n;
+        word += length;
+        word += strspn(word, " ");
+    }
+    printf("\n");
+}
+
 static void print_labels(const struct inspect_answer *answer)
 {
-    printf("%-12s", "labels");
     if (answer->label_count == 0)
-        printf("none");
-    for (size_t i = 0; i < answer->label_count && i < 10; i++)
-        printf("%s%s", i ? ", " : "", answer->labels[i]);
-    printf("%s\n", answer->label_count > 10 ? ", …" : "");
+        print_wrapped("labels", "none");
+    for (size_t i = 0; i < answer->label_count && i < LABELS_SHOWN; i++)
+        print_wrapped(i ? "" : "labels", answer->labels[i]);
+    if (answer->label_count > LABELS_SHOWN)
+        printf("%-12s… and %zu more\n", "", answer->label_count - LABELS_SHOWN);
 }
 
 static void print_operators(const struct inspect_answer *answer)
@@ -219,10 +241,10 @@ static void print_answer(const struct inspect_answer *answer)
         print_tensors("outputs", answer->outputs, answer->output_count);
         printf("%-12s%llu (%s)\n", "parameters", (unsigned long long)answer->parameter_count,
                size_text(answer->parameter_bytes, size));
-        if (answer->transform && answer->transform[0])
-            printf("%-12s%s\n%-12s(from %s)\n", "photos", answer->transform, "",
-                   answer->transform_source);
-        else
+        if (answer->transform && answer->transform[0]) {
+            print_wrapped("photos", answer->transform);
+            printf("%-12s(from %s)\n", "", answer->transform_source);
+        } else
             printf("%-12sno input looks like a photo\n", "photos");
         printf("%-12s%zu\n", "classes", answer->class_count);
         print_labels(answer);

@@ -75,6 +75,22 @@ static void print_image(const char *path, const struct predict_image *image)
     }
 }
 
+/* Once, on standard error: numbers where names could be. */
+static void hint_at_labels(const struct predict_request *request)
+{
+    bool nameless = false;
+    for (size_t i = 0; i < request->image_count; i++)
+        for (size_t k = 0; k < request->images[i].prediction_count; k++)
+            nameless |= !request->images[i].predictions[k].label;
+    if (!nameless)
+        return;
+    if (request->served->warning[0])
+        fprintf(stderr, "lensd: %s\n", request->served->warning);
+    else
+        fprintf(stderr, "lensd: the model has no labels; put labels.txt beside the .onnx file, "
+                        "one name a line\n");
+}
+
 static int print_results(const struct config *config, const struct predict_request *request)
 {
     int failed = 0;
@@ -155,7 +171,7 @@ int command_predict(const struct config *config)
             image->data = files[i];
     }
     if (run(pipeline, &request, &err) == STATUS_OK)
-        result = print_results(config, &request);
+        hint_at_labels(&request), result = print_results(config, &request);
     else
         result = command_failed(&err);
 out:
