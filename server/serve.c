@@ -67,7 +67,7 @@ static enum status load(struct serve *serve, struct error *err)
         log_event(LOG_WARN, "model", LOG_STR("model", model->name),
                   LOG_STR("text", model->warning));
     TRY(pipeline_add_model(serve->pipeline, model, &serve->cancel, err));
-    log_event(LOG_INFO, "model loaded", LOG_STR("model", serve->name),
+    log_event(LOG_DEBUG, "model loaded", LOG_STR("model", serve->name),
               LOG_REAL("ms", clock_ms(clock_now() - start)));
     return STATUS_OK;
 }
@@ -141,7 +141,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     TRY(http_server_start(&http_options, &serve->http, err));
     if (config->port_file)
         TRY(write_port_file(config->port_file, http_server_port(serve->http), err));
-    log_event(LOG_INFO, "listening", LOG_STR("url", http_server_url(serve->http)),
+    log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_url(serve->http)),
               LOG_STR("version", LENSD_VERSION));
     if (config->fallback[0])
         log_event(LOG_INFO, "device", LOG_STR("text", config->fallback));

@@ -207,7 +207,7 @@ static enum status read_json(struct exchange *x, struct work *work, struct error
         limits.json.max_values = 1000;
     TRY(predict_json_parse((const char *)x->body.data, x->body.size, &limits, &work->json, err));
     /* Everything has been copied into the tree: the text need not wait for the pipeline. */
-    upload_done(&x->body);
+    upload_drop_bytes(&x->body);
     const struct predict_json *json = work->json;
     if (json->top_k)
         work->request.top_k = json->top_k;

@@ -66,11 +66,17 @@ enum status upload_append(struct upload *upload, const void *bytes, size_t size,
     return STATUS_OK;
 }
 
+void upload_drop_bytes(struct upload *upload)
+{
+    free(upload->data);
+    upload->data = NULL;
+    upload->size = 0;
+}
+
 void upload_done(struct upload *upload)
 {
     if (upload->capacity)
         atomic_fetch_sub(&upload->budget->used, upload->capacity);
-    free(upload->data);
-    upload->data = NULL;
-    upload->size = upload->capacity = 0;
+    upload_drop_bytes(upload);
+    upload->capacity = 0;
 }

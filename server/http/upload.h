@@ -34,5 +34,8 @@ void upload_init(struct upload *upload, struct upload_budget *budget, size_t lim
 enum status upload_append(struct upload *upload, const void *bytes, size_t size,
                           struct error *err) MUST_USE;
 
+/* Frees the bytes but keeps their charge: something of their size stands in for them. */
+void upload_drop_bytes(struct upload *upload);
+
 /* Frees the bytes and gives their charge back; may be called again. */
 void upload_done(struct upload *upload);

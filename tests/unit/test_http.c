@@ -196,6 +196,9 @@ Test(upload, is_charged_as_it_grows_and_gives_back)
     cr_assert_eq(budget.used, 0);
     cr_assert_eq(upload_append(&b, bytes, sizeof bytes, &err), STATUS_OK);
     cr_assert_leq(budget.used, 60000, "no more than was announced");
+    upload_drop_bytes(&b);
+    cr_assert_null(b.data);
+    cr_assert_geq(budget.used, 1000, "something else holds what it was");
     upload_done(&b);
     upload_done(&b);
     cr_assert_eq(budget.used, 0);

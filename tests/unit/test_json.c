@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/utf8.h"
 #include "proto/answers.h"
 #include "proto/base64.h"
 #include "proto/json.h"
-#include "engine/base/utf8.h"
 
 /* ---- base64 ---- */
 
