@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/validate.h"
 #include "models/model_internal.h"
 #include "models/preprocess_config.h"
-#include "engine/base/utf8.h"
 
 /* Below this the whole photo is scaled where nobody says otherwise: a crop would lose too much of
  * what a model for icons or digits looks at. */

@@ -14,8 +14,8 @@ int cpu_available_cores(void);
 double cpu_cgroup_quota(const char *root, const char *proc_cgroup);
 
 struct cpu_features {
-    bool avx2;        /* with FMA and F16C */
-    bool avx512;      /* F, BW, VL, DQ */
+    bool avx2;   /* with FMA and F16C */
+    bool avx512; /* F, BW, VL, DQ */
     bool avx512_vnni;
     bool avx512_bf16;
     bool avx512_fp16;

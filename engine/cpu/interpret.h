@@ -20,9 +20,9 @@ struct interpreter_limits {
  * time per graph) on inputs[graph->input_count], in the order of graph->inputs; dtypes and ranks
  * are checked against what the graph declares. outputs[graph->output_count] receives one reference
  * each on success, and is untouched on failure. Tensors are charged to `budget` (may be NULL).
- * An output may be an input, or a view of one (Identity, Reshape …): whoever wraps memory of its own
- * as an input copies such outputs before it reuses the memory. What the run wrote into the graph is
- * taken back when it ends. */
+ * An output may be an input, or a view of one (Identity, Reshape …): whoever wraps memory of its
+ * own as an input copies such outputs before it reuses the memory. What the run wrote into the
+ * graph is taken back when it ends. */
 enum status interpret(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
                       struct budget *budget, const struct interpreter_limits *limits,
                       struct error *err) MUST_USE;

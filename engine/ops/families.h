@@ -30,8 +30,8 @@ enum status infer_output(struct node *node, size_t i, enum dtype dtype, const st
 void infer_unknown(struct node *node, size_t i, enum dtype dtype);
 
 /* Reads the contents of integer input i (axes, shape, pads, …) into ret[max].
- * *ret_known false: the input's contents are not known yet. *ret_count 0 with known true: input left
- * out or empty. STATUS_SHAPE when it is no integer tensor of rank <= 1 or longer than max. */
+ * *ret_known false: the input's contents are not known yet. *ret_count 0 with known true: input
+ * left out or empty. STATUS_SHAPE when it is no integer tensor of rank <= 1 or longer than max. */
 enum status infer_ints(const struct node *node, size_t i, int64_t *ret, size_t max,
                        size_t *ret_count, bool *ret_known, struct error *err) MUST_USE;
 

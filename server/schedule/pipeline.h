@@ -66,7 +66,7 @@ struct predict_image {
     uint32_t width, height;         /* upright, as decoded */
     struct prediction *predictions; /* top-k, best first; freed by predict_request_done */
     size_t prediction_count;
-    int batch;        /* size of the batch it ran in */
+    int batch; /* size of the batch it ran in */
     struct device_id device;
     /* Milliseconds of the phases it went through; 0 for those it did not reach. queue_ms: waiting
      * for a worker plus waiting, ready, for its lane. forward_ms: of the whole batch. */
