@@ -91,6 +91,7 @@ class Start(Lifecycle):
 
     def test_one_friendly_line(self):
         server = self.serve()
+        server.wait_for(lambda: " ready " in server.log(), "the line")  # follows readiness
         self.assert_ended(server)
         url = f"http://127.0.0.1:{server.port}"
         first, second = server.output.splitlines()
@@ -107,6 +108,7 @@ class Start(Lifecycle):
     def test_logs_as_json(self):
         server = self.serve("--log", "json")
         server.request("GET", "/livez", headers={"X-Request-Id": "me"})
+        server.wait_for(lambda: '"ready"' in server.log(), "the log line")
         log = self.assert_ended(server)
         lines = [json.loads(line) for line in log.splitlines()]
         (request,) = [line for line in lines if line.get("id") == "me"]
@@ -265,6 +267,7 @@ class Drain(Lifecycle):
         for number in (signal.SIGINT, signal.SIGHUP):
             with self.subTest(signal=number.name):
                 server = self.serve()
+                server.wait_for(lambda: " ready " in server.log(), "the log line")
                 server.signal(number)
                 self.assertEqual(server.wait(), 0)
                 self.assertIn(f"cause={number.name}", server.log())
