@@ -350,6 +350,9 @@ def dense():
                        ("fasterrcnn_resnet50_fpn", 160), ("maskrcnn_resnet50_fpn", 160),
                        ("keypointrcnn_resnet50_fpn", 160)):
         sizes = {} if name.startswith("ssd") else {"min_size": 160, "max_size": 224}
+        if "rcnn" in name:  # fewer regions than the usual 1000 and 100: the same graph, sooner
+            sizes.update(rpn_pre_nms_top_n_test=200, rpn_post_nms_top_n_test=100,
+                         box_detections_per_img=20)
         yield Entry(name, "torchvision", torchvision_detection(name, side, **sizes), dynamic=False)
     for config in ("yolov5n.yaml", "yolov8n.yaml", "yolov8n-seg.yaml", "yolov8n-pose.yaml",
                    "yolov8n-obb.yaml", "yolov9t.yaml", "yolov10n.yaml", "yolo11n.yaml",

@@ -27,9 +27,9 @@ in a virtual environment with {packages}.
 - **agrees**: float32 within 1e-4 (greatest difference of an output over its greatest magnitude,
   the worst output is shown), and the best class of every image equal. float16 within 1e-2,
   bfloat16 within 6e-2. int8 within 5e-2 or, where that is more, twice what ONNX Runtime's own
-  answer moves when the input moves by a millionth: a value on the edge between two steps flips
-  with the order of a sum, and a deep network of random weights makes much of a flip. int8 is
-  compared with ONNX Runtime without its fusions, bfloat16 files with PyTorch.
+  answer moves when ten input values move by 1/255 of their range: a value on the edge between two
+  steps flips with the order of a sum, and a deep network of random weights makes much of a flip.
+  int8 is compared with ONNX Runtime without its fusions, bfloat16 files with PyTorch.
 - **bf16**: lensd's `--precision bf16` against the float32 answer: images whose best class is the
   same, or the greatest difference for models that do not classify. Random weights have no margin
   between classes, trained ones do; for models that do not classify a difference of 1 or more
