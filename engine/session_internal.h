@@ -1,0 +1,80 @@
+/* Private to engine/session*.c: a session and its compiled batch sizes.
+ *
+ * session.c makes one, session_compile.c compiles a batch size, session_run.c runs them,
+ * session_measure.c feeds them made-up numbers to time, check and profile them. */
+#pragma once
+
+#include "engine/backend.h"
+#include "engine/session.h"
+
+/* One batch size. */
+struct compiled {
+    int size;
+    struct graph *graph; /* static part; constants dropped once compiled */
+    struct graph *tail;  /* NULL without data-dependent nodes */
+    int *output_of;      /* see optimize_split */
+    size_t crossing;     /* outputs of the static part that feed the tail: the last ones */
+    struct program *program;
+    const void **static_data;
+    struct tensor **tensors; /* the session's outputs: wrappers of static data, or tail results */
+    struct tensor **tail_inputs; /* wrappers */
+    struct tensor **tail_outputs;
+};
+
+struct session {
+    const struct backend_ops *ops;
+    struct backend *backend;
+    struct session_info info;
+    struct graph *base; /* only while creating */
+    size_t input_count, output_count;
+    struct session_tensor *inputs, *outputs;
+    struct compiled compiled[SESSION_MAX_BATCHES];
+    size_t compiled_count;
+    struct budget tail_budget; /* of the data-dependent parts of one run */
+    struct compiled *last;     /* whose tail outputs are alive */
+    struct session_options options;
+    bool image_is_integer; /* the file wants integers where the caller feeds float32 */
+};
+
+/* STATUS_NO_MEMORY, with the sentence for it. */
+enum status session_no_memory(struct error *err);
+
+/* ---- session_compile.c ---- */
+
+/* Puts an [N, H, W, C] float32 input in front of the declared image input of session->base. */
+enum status session_feed_channels_last(struct session *session, struct error *err) MUST_USE;
+
+/* Settles options.threads where the caller left it to the session. */
+enum status session_choose_threads(struct session *session, struct error *err) MUST_USE;
+
+/* Compiles session->base for `size` images into *c, which is to be freed with compiled_done() in
+ * every case. STATUS_SHAPE when the graph does not follow that batch. */
+enum status compiled_create(struct session *session, int size, struct compiled *c,
+                            struct error *err) MUST_USE;
+void compiled_done(struct session *session, struct compiled *c);
+
+/* Output i of the session; its shape is SHAPE_NONE when it depends on data. */
+const struct value *compiled_output(const struct compiled *c, size_t i);
+
+/* ---- session_run.c ---- */
+
+/* As session_run, with this very batch size: inputs hold c->size images. */
+enum status compiled_run(struct session *session, struct compiled *c, int batch,
+                         const void *const *inputs, const struct tensor **outputs,
+                         struct error *err) MUST_USE;
+
+/* The smallest that takes n images; NULL when n is too many. */
+struct compiled *compiled_for(struct session *session, int n);
+
+/* Lets go of what the last run of the data-dependent tail left. */
+void compiled_drop_tail_outputs(struct session *session, struct compiled *c);
+
+/* ---- session_measure.c ---- */
+
+/* L(b): the median time of a run, in milliseconds; 0 when made-up inputs do not run. */
+enum status session_measure(struct session *session, struct compiled *c, double *ret_ms,
+                            struct error *err) MUST_USE;
+
+/* Does a batch of two give each image what it gets alone? */
+enum status session_rows_are_independent(struct session *session, bool *ret,
+                                         struct error *err) MUST_USE;

@@ -1,0 +1,202 @@
+/* What a session finds out about itself by running on made-up numbers: how long a batch takes,
+ * whether images of a batch are independent, where the time goes. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "engine/session_internal.h"
+
+struct feed {
+    void **buffers;
+    size_t count;
+};
+
+static void feed_done(struct feed *feed)
+{
+    for (size_t i = 0; feed->buffers && i < feed->count; i++)
+        free(feed->buffers[i]);
+    free(feed->buffers);
+}
+
+/* Small numbers that differ from element to element (a fixed sequence); where the image is float32
+ * only for the caller and integers inside, numbers of a pixel's range. Other integers stay 0: they
+ * may be indices. */
+static void feed_numbers(void *data, enum dtype dtype, size_t count, bool pixels)
+{
+    uint32_t state = 12345;
+    for (size_t e = 0; e < count; e++) {
+        state = state * 1664525u + 1013904223u;
+        float unit = (float)(state >> 8) * 0x1p-23f - 1.0f;
+        if (dtype == DTYPE_F32)
+            ((float *)data)[e] = pixels ? (float)(state >> 24) : unit;
+        else if (dtype == DTYPE_F64)
+            ((double *)data)[e] = (double)unit;
+        else if (dtype == DTYPE_F16)
+            ((uint16_t *)data)[e] = float_to_half(unit);
+        else if (dtype == DTYPE_BF16)
+            ((uint16_t *)data)[e] = float_to_bfloat16(unit);
+        else if (dtype == DTYPE_U8)
+            ((uint8_t *)data)[e] = (uint8_t)(state >> 24);
+    }
+}
+
+/* Input buffers for a batch with ordinary values, so that warm-up runs the paths that requests run
+ * and images differ. */
+static enum status feed_init(const struct session *session, const struct compiled *c,
+                             struct feed *feed, struct error *err)
+{
+    *feed = (struct feed){.count = session->input_count};
+    feed->buffers = alloc_array(feed->count, sizeof *feed->buffers);
+    if (!feed->buffers)
+        return session_no_memory(err);
+    for (size_t i = 0; i < feed->count; i++) {
+        const struct value *value = c->graph->inputs[i];
+        size_t count = shape_count(&value->shape), bytes = count * dtype_size(value->dtype);
+        feed->buffers[i] = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
+        if (!feed->buffers[i])
+            return session_no_memory(err);
+        memset(feed->buffers[i], 0, bytes);
+        feed_numbers(feed->buffers[i], value->dtype, count,
+                     i == session->options.image_input && session->image_is_integer);
+    }
+    return STATUS_OK;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Up to five runs, fewer when one takes long: the first one of a size is a warm-up, unless it is
+ * the only one that is affordable. */
+enum status session_measure(struct session *session, struct compiled *c, double *ret_ms,
+                            struct error *err)
+{
+    enum { RUNS = 6 };
+    double times[RUNS], total = 0;
+    struct feed feed;
+    const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
+    enum status status = outputs ? feed_init(session, c, &feed, err) : session_no_memory(err);
+    int runs = 0;
+    while (status == STATUS_OK && runs < RUNS && (runs == 0 || total < 60)) {
+        int64_t start = clock_now();
+        status = compiled_run(session, c, c->size, (const void *const *)feed.buffers, outputs, err);
+        times[runs] = clock_ms(clock_now() - start);
+        total += times[runs++];
+    }
+    /* Made-up contents may be wrong for an input that holds axes, indices or sizes: that says
+     * nothing about the model, and nothing could be measured. */
+    if (session->input_count > 1 &&
+        (status == STATUS_SHAPE || status == STATUS_MODEL || status == STATUS_INVALID)) {
+        *ret_ms = 0;
+        status = STATUS_OK;
+        runs = 0;
+    }
+    if (status == STATUS_OK && runs > 0) {
+        double *first = runs > 1 ? times + 1 : times;
+        size_t count = (size_t)(runs > 1 ? runs - 1 : 1);
+        qsort(first, count, sizeof *first, compare_doubles);
+        *ret_ms = first[count / 2];
+    }
+    if (outputs)
+        feed_done(&feed);
+    free(outputs);
+    return status;
+}
+
+/* Is `alone` row `image` of `together`, but for rounding? Integers (classes) must be equal. */
+static bool same_row(const struct session *session, const struct tensor *alone,
+                     const struct tensor *together, size_t image)
+{
+    size_t count = shape_count(&alone->shape);
+    double largest = 0, difference = 0;
+    for (size_t e = 0; e < count; e++) {
+        double a = tensor_number(alone, e), b = tensor_number(together, image * count + e);
+        if (isfinite(a))
+            largest = fmax(largest, fabs(a));
+        if (a == b || (isnan(a) && isnan(b)))
+            continue;
+        if (!isfinite(a - b))
+            return false;
+        difference = fmax(difference, fabs(a - b));
+    }
+    double tolerance = session->options.precision == PRECISION_BF16 ? 0.05 : 1e-3;
+    return difference <= (dtype_is_float(alone->dtype) ? tolerance * largest : 0);
+}
+
+/* A file that fixes its batch to 1 may still mean what it says for each image of a larger one, or
+ * it may mix images (a Reshape to a constant). Runs two different images together and alone. */
+enum status session_rows_are_independent(struct session *session, bool *ret, struct error *err)
+{
+    struct compiled *one = &session->compiled[0], *two = &session->compiled[1];
+    struct feed feed;
+    const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
+    struct tensor **together = alloc_array(session->output_count, sizeof *together);
+    const void **inputs = alloc_array(session->input_count, sizeof *inputs);
+    enum status status = STATUS_OK;
+    *ret = true;
+    if (!outputs || !together || !inputs)
+        status = session_no_memory(err);
+    bool fed = status == STATUS_OK;
+    if (fed)
+        status = feed_init(session, two, &feed, err);
+    if (status == STATUS_OK)
+        status = compiled_run(session, two, 2, (const void *const *)feed.buffers, outputs, err);
+    for (size_t i = 0; status == STATUS_OK && i < session->output_count; i++) {
+        status = tensor_create(NULL, outputs[i]->dtype, &outputs[i]->shape, &together[i], err);
+        if (status == STATUS_OK && outputs[i]->bytes)
+            memcpy(together[i]->data, outputs[i]->data, outputs[i]->bytes);
+    }
+    for (size_t image = 0; status == STATUS_OK && image < 2; image++) {
+        for (size_t i = 0; i < session->input_count; i++) {
+            const struct shape *shape = &one->graph->inputs[i]->shape;
+            size_t bytes = shape_count(shape) * dtype_size(one->graph->inputs[i]->dtype);
+            bool follows = !shape_equal(shape, &two->graph->inputs[i]->shape);
+            inputs[i] = (const char *)feed.buffers[i] + (follows ? bytes * image : 0);
+        }
+        status = compiled_run(session, one, 1, inputs, outputs, err);
+        for (size_t i = 0; status == STATUS_OK && *ret && i < session->output_count; i++)
+            *ret = same_row(session, outputs[i], together[i], image);
+    }
+    if (fed)
+        feed_done(&feed);
+    for (size_t i = 0; together && i < session->output_count; i++)
+        tensor_unref(together[i]);
+    free(outputs);
+    free(together);
+    free(inputs);
+    return status;
+}
+
+enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,
+                            size_t *ret_count, struct error *err)
+{
+    enum { MOST_STEPS = 16384 };
+    struct compiled *c = compiled_for(session, batch);
+    if (!c)
+        return error_set(err, STATUS_INVALID, "no batch size %d", batch);
+    struct session_step *best = alloc_array(MOST_STEPS, sizeof *best);
+    struct session_step *once = alloc_array(MOST_STEPS, sizeof *once);
+    struct feed feed = {0};
+    size_t count = 0;
+    enum status status = best && once ? feed_init(session, c, &feed, err) : session_no_memory(err);
+    for (int run = 0; status == STATUS_OK && run < runs; run++) {
+        status = session->ops->profile(c->program, (const void *const *)feed.buffers, once,
+                                       MOST_STEPS, &count, err);
+        for (size_t i = 0; status == STATUS_OK && i < count; i++)
+            if (run == 0 || once[i].milliseconds < best[i].milliseconds)
+                best[i] = once[i];
+    }
+    feed_done(&feed);
+    free(once);
+    if (status != STATUS_OK) {
+        free(best);
+        return status;
+    }
+    *ret = best;
+    *ret_count = count;
+    return STATUS_OK;
+}
