@@ -207,23 +207,37 @@ const char *config_nearest(const char *word, const char *const *names, size_t co
     return nearest;
 }
 
-/* `name` of `length` characters; the environment and the file may write '_' for '-'. */
+/* Whether `written`, of `length` characters, is `name`; '_' may be written for '-'. */
+static bool is_name(const char *name, const char *written, size_t length)
+{
+    size_t k = 0;
+    while (k < length && (name[k] == written[k] || (name[k] == '-' && written[k] == '_')))
+        k++;
+    return k == length && !name[k];
+}
+
 static const struct option *find_option(const char *name, size_t length)
 {
-    for (size_t i = 0; i < config_option_count; i++) {
-        const char *candidate = config_options[i].name;
-        size_t k = 0;
-        while (k < length && (candidate[k] == name[k] || (candidate[k] == '-' && name[k] == '_')))
-            k++;
-        if (k == length && !candidate[k])
-            return &config_options[i];
+    /* What KServe passes to the containers of its runtimes. */
+    static const struct {
+        const char *alias, *name;
+    } aliases[] = {{"model-path", "model"}, {"rest-port", "port"}, {"http-port", "port"}};
+    for (size_t i = 0; i < COUNT_OF(aliases); i++) {
+        if (!is_name(aliases[i].alias, name, length))
+            continue;
+        name = aliases[i].name;
+        length = strlen(name);
+        break;
     }
+    for (size_t i = 0; i < config_option_count; i++)
+        if (is_name(config_options[i].name, name, length))
+            return &config_options[i];
     return NULL;
 }
 
 static const char *suggest(const char *name, unsigned commands)
 {
-    const char *names[64];
+    const char *names[128];
     size_t count = 0;
     for (size_t i = 0; i < config_option_count && count < COUNT_OF(names); i++)
         if (config_options[i].commands & commands)
@@ -242,6 +256,8 @@ static const char *command_name(enum command command)
         return "devices";
     case COMMAND_INSPECT:
         return "inspect";
+    case COMMAND_HEALTH:
+        return "health";
     }
     return "";
 }
@@ -251,7 +267,7 @@ static const char *command_name(enum command command)
 /* The state of reading: which options a stronger source has set. */
 struct reading {
     struct config *config;
-    bool set[64];
+    bool set[128];
     const char *file;
 };
 
@@ -333,11 +349,11 @@ static enum status check_arguments(const struct reading *reading, char *const *w
                              words[0], command_name(reading->config->command));
         return STATUS_OK;
     case COMMAND_DEVICES:
+    case COMMAND_HEALTH:
         if (count > 0)
             return error_set(err, STATUS_CONFIG,
-                             "lensd devices takes no argument, but '%.80s' was "
-                             "given",
-                             words[0]);
+                             "lensd %s takes no argument, but '%.80s' was given",
+                             command_name(reading->config->command), words[0]);
         return STATUS_OK;
     case COMMAND_PREDICT:
         if (is_image_name(reading->config->model))
@@ -485,7 +501,7 @@ static enum status read_all(struct reading *reading, int argc, char *const *argv
     if (*ret_action == CONFIG_HELP)
         return STATUS_OK;
     size_t first = 0;
-    if (count > 0 && config->command != COMMAND_DEVICES &&
+    if (count > 0 && !(config->command & (COMMAND_DEVICES | COMMAND_HEALTH)) &&
         !(config->command == COMMAND_PREDICT && config->model)) {
         TRY(add_model(reading, words[0], err));
         first = 1;

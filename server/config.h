@@ -19,6 +19,7 @@ enum command {
     COMMAND_PREDICT = 1u << 1,
     COMMAND_DEVICES = 1u << 2,
     COMMAND_INSPECT = 1u << 3,
+    COMMAND_HEALTH = 1u << 4,
 };
 
 enum config_log_form { CONFIG_LOG_TEXT, CONFIG_LOG_JSON };

@@ -24,6 +24,11 @@ static const struct command_help commands[] = {
      "Shows the devices of this machine: what can run a model, and if not, why not.",
      "  lensd devices\n"
      "  lensd devices --json\n"},
+    {COMMAND_HEALTH, "lensd health [options]",
+     "Asks the lensd that listens on --host and --port whether it is ready: exit status 0 when it "
+     "is, 1 when not. For container health checks and scripts.",
+     "  lensd health\n"
+     "  lensd health --port 9000\n"},
     {COMMAND_INSPECT, "lensd inspect MODEL [options]",
      "Shows what a model is: inputs, outputs, operators, parameters, how photos are prepared, "
      "labels. The exit status is 1 when lensd cannot run it.",

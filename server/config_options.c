@@ -8,7 +8,7 @@
 
 #define RUNS  (COMMAND_SERVE | COMMAND_PREDICT)
 #define SHOWS (COMMAND_PREDICT | COMMAND_DEVICES | COMMAND_INSPECT)
-#define ALL   (COMMAND_SERVE | SHOWS)
+#define ALL   (COMMAND_SERVE | COMMAND_HEALTH | SHOWS)
 
 #define MODEL  "Model"
 #define DEVICE "Device"
@@ -22,7 +22,8 @@
 #define GIB (1024 * MIB)
 
 const struct option config_options[] = {
-    {"model", OPTION_TEXT, ALL & ~COMMAND_DEVICES, FIELD(model), 0, 0, NULL, "MODEL", MODEL,
+    {"model", OPTION_TEXT, ALL & ~(COMMAND_DEVICES | COMMAND_HEALTH), FIELD(model), 0, 0, NULL,
+     "MODEL", MODEL,
      "an .onnx file, a model folder, or the word digits: the digit classifier that is part of "
      "lensd "
      "(the same as the argument MODEL)"},
@@ -42,10 +43,10 @@ const struct option config_options[] = {
     {"max-batch", OPTION_NUMBER, RUNS, FIELD(max_batch), 0, 256, "0", "N", DEVICE,
      "largest number of images in a forward pass; 0: what the model asks for, else 8"},
 
-    {"host", OPTION_TEXT, COMMAND_SERVE, FIELD(host), 0, 0, "127.0.0.1", "ADDRESS", SERVER,
-     "address to listen on; 0.0.0.0 or :: opens it to other machines"},
-    {"port", OPTION_NUMBER, COMMAND_SERVE, FIELD(port), 0, 65535, "8080", "N", SERVER,
-     "port to listen on; 0: any free one"},
+    {"host", OPTION_TEXT, COMMAND_SERVE | COMMAND_HEALTH, FIELD(host), 0, 0, "127.0.0.1", "ADDRESS",
+     SERVER, "address to listen on; 0.0.0.0 or :: opens it to other machines"},
+    {"port", OPTION_NUMBER, COMMAND_SERVE | COMMAND_HEALTH, FIELD(port), 0, 65535, "8080", "N",
+     SERVER, "port to listen on; 0: any free one"},
     {"port-file", OPTION_TEXT, COMMAND_SERVE, FIELD(port_file), 0, 0, NULL, "FILE", SERVER,
      "write the port number to FILE once it is open"},
     {"http-threads", OPTION_NUMBER, COMMAND_SERVE, FIELD(http_threads), 1, 64, "1", "N", SERVER,

@@ -9,6 +9,7 @@
 int command_serve(const struct config *config);
 int command_predict(const struct config *config);
 int command_devices(const struct config *config);
+int command_health(const struct config *config);
 int command_inspect(const struct config *config);
 
 /* Writes "lensd: sentence" to standard error and returns 2. */

@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import subprocess
 import tempfile
+import threading
 import unittest
 
 import harness
@@ -146,6 +148,49 @@ class Devices(Commands):
         self.assertEqual((result["devices"][0]["id"], result["devices"][0]["models"]), ("cpu", []))
 
 
+class Health(Commands):
+    def ask(self, *arguments):
+        ended = run_lensd("health", *arguments)
+        return ended.returncode, ended.stdout, ended.stderr
+
+    def test_ready_and_draining(self):
+        server = harness.Server("--drain-delay", "1")
+        try:
+            port = str(server.port)
+            code, out, err = self.ask("--port", port)
+            self.assertEqual((code, err, json.loads(out)), (0, "", {"status": "ready"}))
+            # Where the daemon listens on every address, the question goes to the loopback.
+            self.assertEqual(self.ask("--host", "0.0.0.0", "--rest_port", port)[0], 0)
+            server.signal()
+            server.wait_for(lambda: server.get("/readyz").status == 503, "draining")
+            code, out, err = self.ask("--port", port)
+            self.assertEqual((code, out), (1, ""))
+            self.assertIn("draining", err)
+        finally:
+            server.stop()
+
+    def test_nobody_there(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+        code, out, err = self.ask("--port", port)
+        self.assertEqual((code, out), (1, ""))
+        self.assertEqual(err, f"lensd: nothing answers on 127.0.0.1 port {port}: Connection refused\n")
+
+    def test_something_else_there(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            def answer():
+                connection, _ = listener.accept()
+                connection.recv(1000)
+                connection.sendall(b"220 mail.example ESMTP\r\n")
+                connection.close()
+            thread = threading.Thread(target=answer)
+            thread.start()
+            code, out, err = self.ask("--port", str(listener.getsockname()[1]))
+            thread.join()
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("gave no HTTP answer", err)
+
+
 class Output(Commands):
     def test_a_full_disk(self):
         for arguments in (("--help",), ("--version",), ("predict", "digits", SEVEN), ("devices",),
@@ -173,7 +218,7 @@ class Help(Commands):
 
     def test_help_fits_the_screen(self):
         for arguments in (("--help",), ("help",), ("-h",), ("serve", "--help"), ("predict", "-h"),
-                          ("devices", "--help"), ("inspect", "--help"),
+                          ("devices", "--help"), ("inspect", "--help"), ("health", "--help"),
                           ("serve", "--port", "1", "--help")):
             text = self.run_ok(*arguments)
             with self.subTest(arguments=arguments):

@@ -1,0 +1,103 @@
+/* lensd health: asks a running daemon whether it is ready, for HEALTHCHECK lines and scripts in
+ * images that have neither shell nor curl. One request over one connection, bounded in time. */
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "server/commands/commands.h"
+
+#define HEALTH_TIMEOUT_S 3
+
+/* Where a client finds a daemon that listens on every address. */
+static const char *client_host(const char *host)
+{
+    if (!strcmp(host, "0.0.0.0"))
+        return "127.0.0.1";
+    return strcmp(host, "::") ? host : "::1";
+}
+
+static int connect_one(const struct addrinfo *address)
+{
+    struct timeval limit = {.tv_sec = HEALTH_TIMEOUT_S};
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -1;
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
+        connect(fd, address->ai_addr, address->ai_addrlen) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* A connected socket, or -1 with a sentence. */
+static int open_connection(const char *host, int port, struct error *err)
+{
+    char service[8];
+    struct addrinfo *list = NULL;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    snprintf(service, sizeof service, "%u", (unsigned)port & 0xFFFFu);
+    int failed = getaddrinfo(host, service, &hints, &list);
+    if (failed) {
+        (void)error_set(err, STATUS_IO, "no address for '%.100s': %s", host, gai_strerror(failed));
+        return -1;
+    }
+    int fd = -1;
+    for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next)
+        fd = connect_one(at);
+    if (fd < 0)
+        (void)error_set(err, STATUS_IO, "nothing answers on %.100s port %d: %s", host, port,
+                        strerror(errno));
+    freeaddrinfo(list);
+    return fd;
+}
+
+/* The beginning of the answer to GET /readyz, as much as `text` holds; its length. */
+static size_t ask(int fd, char *text, size_t size)
+{
+    static const char request[] = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n"
+                                  "User-Agent: lensd-health\r\nConnection: close\r\n\r\n";
+    size_t length = 0;
+    int64_t until = clock_now() + (int64_t)HEALTH_TIMEOUT_S * 1000000000;
+    if (send(fd, request, sizeof request - 1, MSG_NOSIGNAL) != (ssize_t)sizeof request - 1)
+        return 0;
+    while (length + 1 < size && clock_now() < until) {
+        ssize_t got = recv(fd, text + length, size - 1 - length, 0);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            break;
+        length += (size_t)got;
+    }
+    text[length] = '\0';
+    return length;
+}
+
+int command_health(const struct config *config)
+{
+    struct error err;
+    char answer[4096];
+    const char *host = client_host(config->host);
+    int fd = open_connection(host, (int)config->port, &err);
+    if (fd < 0) {
+        fprintf(stderr, "lensd: %s\n", err.message);
+        return 1;
+    }
+    size_t length = ask(fd, answer, sizeof answer);
+    close(fd);
+    if (length < sizeof "HTTP/1.1 200" || strncmp(answer, "HTTP/1.", 7) != 0) {
+        fprintf(stderr, "lensd: %s port %d gave no HTTP answer within %d s\n", host,
+                (int)config->port, HEALTH_TIMEOUT_S);
+        return 1;
+    }
+    const char *body = strstr(answer, "\r\n\r\n");
+    bool ready = !strncmp(answer + 9, "200", 3);
+    fprintf(ready ? stdout : stderr, "%s", body ? body + 4 : "\n");
+    return ready ? 0 : 1;
+}
