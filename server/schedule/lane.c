@@ -2,6 +2,7 @@
  * scores buffer and the batch that was taken belong to the lane's thread alone. */
 #include "server/schedule/lane.h"
 
+#include <assert.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "server/observe/log.h"
+#include "server/schedule/batch_cap.h"
 #include "server/schedule/postprocess.h"
 #include "server/schedule/thread.h"
 
@@ -29,8 +31,19 @@ struct lane {
     /* the thread's own */
     const struct tensor **outputs; /* of the last run, session_output_count */
     struct scores_buffer scores;
-    float *single; /* a batch of one, padded as the session wants it with zeros: for retries */
+    struct batch_cap cap;
+    struct lane_meters meters;
+    float *aside; /* a batch of the smallest compiled size: for retries, and to warm up */
 };
+
+/* Part of a taken batch: what one forward pass runs. */
+struct piece {
+    int first, count;
+};
+
+/* A split goes on with a part that is a smaller compiled size, or below those half of 256 images at
+ * most, and leaves the rest. */
+#define MOST_PIECES (SESSION_MAX_BATCHES + 10)
 
 /* What the decode workers write must be what the session reads. */
 static enum status check_input(struct lane *lane, struct error *err)
@@ -71,11 +84,11 @@ static enum status allocate(struct lane *lane, struct error *err)
     lane->outputs = alloc_array(session_output_count(lane->session), sizeof *lane->outputs);
     if (size_mul(lane->image_bytes, padded, &bytes) && bytes < SIZE_MAX / 2) {
         bytes = size_align(bytes, TENSOR_ALIGN);
-        lane->single = aligned_alloc(TENSOR_ALIGN, bytes);
+        lane->aside = aligned_alloc(TENSOR_ALIGN, bytes);
     }
-    if (!lane->outputs || !lane->single)
+    if (!lane->outputs || !lane->aside)
         return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
-    memset(lane->single, 0, bytes);
+    memset(lane->aside, 0, bytes);
     return STATUS_OK;
 }
 
@@ -99,6 +112,7 @@ enum status lane_create(const struct model *model, const struct session_options 
         return status;
     }
     lane->info = *session_info(lane->session);
+    lane->cap = batch_cap_begin(lane_max_batch(lane));
     *ret = lane;
     return STATUS_OK;
 }
@@ -159,19 +173,18 @@ static void close_gaps(struct lane *lane, struct batch *batch)
                scheduler_slot(lane->scheduler, batch->buffer, moves[i].from), lane->image_bytes);
 }
 
-/* A forward pass of the first `count` images at `input`. */
+/* A forward pass of `count` images at `input`. */
 static enum status run(struct lane *lane, const float *input, int count, double *ret_ms,
                        struct error *err)
 {
-    struct meters *meters = scheduler_meters(lane->scheduler);
     const void *const inputs[] = {input};
     int64_t start = clock_now();
     enum status status = session_run(lane->session, count, inputs, lane->outputs, err);
     *ret_ms = clock_ms(clock_now() - start);
-    metric_observe(meters->batch_size, count);
+    metric_observe(lane->meters.batch_size, count);
     if (status == STATUS_OK)
         return STATUS_OK;
-    metric_add(meters->forward_failures, 1);
+    metric_add(lane->meters.forward_failures, 1);
     char device[DEVICE_TEXT];
     log_event(LOG_WARN, "forward pass failed", LOG_STR("model", lane->model->name),
               LOG_STR("device", device_text(lane->info.device, device)), LOG_INT("batch", count),
@@ -200,7 +213,7 @@ static void answer(struct lane *lane, struct predict_image *image, int batch, in
     image->device = lane->info.device;
     image->forward_ms = forward_ms;
     metric_observe(meters->phases[PHASE_QUEUE], image->queue_ms * 1e-3);
-    metric_observe(meters->phases[PHASE_FORWARD], forward_ms * 1e-3);
+    metric_observe(lane->meters.forward, forward_ms * 1e-3);
     if (status == STATUS_OK) {
         image->status = classify(lane, batch, row, image);
     } else {
@@ -210,19 +223,109 @@ static void answer(struct lane *lane, struct predict_image *image, int batch, in
     scheduler_finish(lane->scheduler, image);
 }
 
-/* After a failed run of several, or of one beside what lay in its padding: one by one, so that only
- * the image that fails, fails. */
-static void run_one_by_one(struct lane *lane, const struct batch *batch)
+/* The largest number of images below `count` that runs without padding; half, where all of them are
+ * padded. `count` is at least 2. */
+static int smaller_batch(const struct lane *lane, int count)
 {
-    for (int i = 0; i < batch->count; i++) {
-        /* Elsewhere, so that a session that pads its batch does not read the neighbours. */
-        memcpy(lane->single, scheduler_slot(lane->scheduler, batch->buffer, i), lane->image_bytes);
-        double ms;
-        struct error failure;
-        enum status status = run(lane, lane->single, 1, &ms, &failure);
-        answer(lane, batch->items[i], 1, 0, ms, status, &failure);
+    for (size_t i = lane->info.batch_count; i-- > 0;)
+        if (lane->info.batches[i].size < count)
+            return lane->info.batches[i].size;
+    return (count + 1) / 2;
+}
+
+static bool is_out_of_memory(enum status status)
+{
+    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
+}
+
+/* A pass of `count` images ran out of memory: the next ones are smaller for a while. */
+static void lower_cap(struct lane *lane, int count)
+{
+    int padded = lane_padded_batch(lane, count);
+    batch_cap_lower(&lane->cap, padded > 1 ? smaller_batch(lane, padded) : 1, clock_now());
+    metric_set(lane->meters.batch_cap, lane->cap.cap);
+    char device[DEVICE_TEXT];
+    log_event(LOG_WARN, "batches made smaller: out of memory", LOG_STR("model", lane->model->name),
+              LOG_STR("device", device_text(lane->info.device, device)), LOG_INT("batch", padded),
+              LOG_INT("cap", lane->cap.cap));
+}
+
+/* The images of a piece where a pass may read them. A retry must not read its neighbours, nor what
+ * an earlier batch left in the slots behind it, as padding: they may be what made it fail. */
+static const float *place(struct lane *lane, const struct batch *batch, struct piece piece,
+                          bool is_retry)
+{
+    const float *images = scheduler_slot(lane->scheduler, batch->buffer, piece.first);
+    size_t padded = (size_t)lane_padded_batch(lane, piece.count), count = (size_t)piece.count;
+    if (!is_retry || padded == count)
+        return images;
+    memcpy(lane->aside, images, count * lane->image_bytes);
+    memset((char *)lane->aside + count * lane->image_bytes, 0,
+           (padded - count) * lane->image_bytes);
+    return lane->aside;
+}
+
+/* Whether a retry of that many images would need padding that `aside` has no room for. */
+static bool is_awkward(const struct lane *lane, int count)
+{
+    return lane_padded_batch(lane, count) != count && count > lane_padded_batch(lane, 1);
+}
+
+static void answer_piece(struct lane *lane, const struct batch *batch, struct piece piece,
+                         double ms, enum status status, const struct error *failure)
+{
+    for (int i = 0; i < piece.count; i++)
+        answer(lane, batch->items[piece.first + i], piece.count, i, ms, status, failure);
+}
+
+/* Runs one piece and answers it. False: it failed, and is to be run again in parts. */
+static bool run_piece(struct lane *lane, const struct batch *batch, struct piece piece,
+                      bool is_retry, bool is_last)
+{
+    double ms;
+    struct error failure;
+    const float *input = place(lane, batch, piece, is_retry);
+    enum status status = run(lane, input, piece.count, &ms, &failure);
+    bool may_recover = piece.count > 1 || (!is_retry && lane_padded_batch(lane, 1) > 1);
+    if (is_out_of_memory(status))
+        lower_cap(lane, piece.count);
+    if (status != STATUS_OK && may_recover) {
+        metric_add(
+            is_out_of_memory(status) ? lane->meters.memory_splits : lane->meters.failure_splits, 1);
+        return false;
     }
-    scheduler_release(lane->scheduler, batch->buffer);
+    /* The outputs are the session's own: the buffer may fill again meanwhile. */
+    if (is_last)
+        scheduler_release(lane->scheduler, batch->buffer);
+    answer_piece(lane, batch, piece, ms, status, &failure);
+    return true;
+}
+
+/* The whole batch in one pass, if that works. What fails is split, down to the images that fail by
+ * themselves; and what is larger than the cap is split at once. */
+static void run_pieces(struct lane *lane, const struct batch *batch)
+{
+    struct piece pieces[MOST_PIECES] = {{0, batch->count}};
+    int count = 1;
+    bool is_retry = false;
+    while (count > 0) {
+        struct piece piece = pieces[--count];
+        int cap = batch_cap_now(&lane->cap, clock_now());
+        bool too_large = piece.count > cap || (is_retry && is_awkward(lane, piece.count));
+        if (!too_large && run_piece(lane, batch, piece, is_retry, count == 0))
+            continue;
+        is_retry = is_retry || !too_large;
+        if (piece.count == 1) { /* again, beside zeros */
+            pieces[count++] = piece;
+            continue;
+        }
+        int part = smaller_batch(lane, piece.count);
+        if (part > cap)
+            part = smaller_batch(lane, cap + 1);
+        assert(count + 2 <= MOST_PIECES);
+        pieces[count++] = (struct piece){piece.first + part, piece.count - part};
+        pieces[count++] = (struct piece){piece.first, part};
+    }
 }
 
 static void run_batch(struct lane *lane, struct batch *batch)
@@ -233,26 +336,14 @@ static void run_batch(struct lane *lane, struct batch *batch)
         image->queue_ms += clock_ms(now - image->since);
     }
     close_gaps(lane, batch);
-    double ms;
-    struct error failure;
-    const float *input = scheduler_slot(lane->scheduler, batch->buffer, 0);
-    enum status status = run(lane, input, batch->count, &ms, &failure);
-    bool was_alone = batch->count == 1 && lane_padded_batch(lane, 1) == 1;
-    if (status != STATUS_OK && !was_alone) {
-        run_one_by_one(lane, batch);
-        return;
-    }
-    /* The outputs are the session's own: the buffer may fill again meanwhile. */
-    scheduler_release(lane->scheduler, batch->buffer);
-    for (int i = 0; i < batch->count; i++)
-        answer(lane, batch->items[i], batch->count, i, ms, status, &failure);
+    run_pieces(lane, batch);
 }
 
 /* OpenMP makes its threads for each thread that enters a parallel loop: the first pass of this one
  * pays for them here, not in a client's request. Should it fail, the request will say why. */
 static void warm_up(struct lane *lane)
 {
-    const void *inputs[1] = {lane->single};
+    const void *inputs[1] = {lane->aside};
     struct error ignored;
     (void)!session_run(lane->session, 1, inputs, lane->outputs, &ignored);
     sem_post(&lane->warm);
@@ -280,6 +371,8 @@ enum status lane_start(struct lane *lane, struct scheduler *scheduler, struct er
     char name[64], device[DEVICE_TEXT];
     snprintf(name, sizeof name, "%s-%s", device_text(lane->info.device, device), lane->model->name);
     lane->scheduler = scheduler;
+    lane_meters_init(&lane->meters, scheduler_meters(scheduler), lane->info.device);
+    metric_set(lane->meters.batch_cap, lane->cap.cap);
     lane->started = thread_start(&lane->thread, name, lane_main, lane);
     if (!lane->started)
         return error_set(err, STATUS_NO_MEMORY, "the thread of device %s could not be started",
@@ -298,7 +391,7 @@ void lane_free(struct lane *lane)
         pthread_join(lane->thread, NULL);
     sem_destroy(&lane->warm);
     scores_buffer_done(&lane->scores);
-    free(lane->single);
+    free(lane->aside);
     free(lane->outputs);
     session_free(lane->session);
     free(lane);

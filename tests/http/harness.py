@@ -60,6 +60,13 @@ def png(width, height, shade=0):
             png_chunk(b"IEND", b""))
 
 
+def flat_png(shade, side=16):
+    """A whole gray PNG of one shade."""
+    row = b"\0" + bytes([shade] * side * 3)
+    return (png_header(side, side) + png_chunk(b"IDAT", zlib.compress(row * side, 1)) +
+            png_chunk(b"IEND", b""))
+
+
 def multipart(parts, boundary="XboundaryX"):
     """[(name, filename or None, bytes)] as a body; returns (content type, bytes)."""
     body = b""

@@ -27,6 +27,11 @@ def ints(name, values):
     return blob(1, name) + b"".join(number(8, value) for value in values) + number(20, 7)
 
 
+def integer(name, value):
+    """AttributeProto of kind INT."""
+    return blob(1, name) + number(3, value) + number(20, 2)
+
+
 def node(op, inputs, outputs, *attributes):
     return (b"".join(blob(1, name) for name in inputs) + b"".join(blob(2, name) for name in outputs) +
             blob(4, op) + b"".join(blob(5, attribute) for attribute in attributes))
@@ -61,6 +66,22 @@ def convolutions(path, layers, side=128, channels=32):
     nodes.append(node("Flatten", ["mean"], ["scores"]))
     write(path, nodes, tensors, [tensor_info("image", "N", 3, side, side)],
           [tensor_info("scores", "N", channels)])
+
+
+def not_finite_when_dark(path, side=16):
+    """The square roots of the three channels' means as scores: NaN where a mean is negative."""
+    write(path, [node("GlobalAveragePool", ["image"], ["mean"]), node("Flatten", ["mean"], ["flat"]),
+                 node("Sqrt", ["flat"], ["scores"])], [],
+          [tensor_info("image", "N", 3, side, side)], [tensor_info("scores", "N", 3)])
+
+
+def fails_when_light(path, side=16):
+    """The channels' means as indices of a table: beyond its end the whole pass fails."""
+    table = number(1, 2) + number(2, 1) + blob(8, "table") + blob(9, struct.pack("<2f", 1, 2))
+    write(path, [node("GlobalAveragePool", ["image"], ["mean"]), node("Flatten", ["mean"], ["flat"]),
+                 node("Cast", ["flat"], ["index"], integer("to", 7)),
+                 node("Gather", ["table", "index"], ["scores"])], [table],
+          [tensor_info("image", "N", 3, side, side)], [tensor_info("scores", "N", 3)])
 
 
 def unknown_operator(path):

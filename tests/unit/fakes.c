@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/size.h"
 #include "engine/session.h"
 #include "server/image/transform.h"
 
 #define CLASS_POISON (-1)
 #define CLASS_NAN    (-2)
+#define CLASS_VAST   (-3)
 
 static void fail(const char *what)
 {
@@ -29,6 +31,8 @@ static bool runs_shut[FAKE_MODELS], decodes_shut;
 static int runs[FAKE_MODELS], images_run[FAKE_MODELS], greatest_run[FAKE_MODELS];
 static int running[FAKE_MODELS];
 static int decodes, sessions_alive, models_freed;
+static int memory_fits;
+static int run_sizes[FAKE_MODELS][31], run_size_count[FAKE_MODELS];
 static struct fake_session_plan plan;
 
 static void set(bool *flag, bool value)
@@ -128,6 +132,27 @@ void fake_plan(struct fake_session_plan new_plan)
     pthread_mutex_unlock(&lock);
 }
 
+void fake_memory_fits(int images)
+{
+    pthread_mutex_lock(&lock);
+    memory_fits = images;
+    pthread_mutex_unlock(&lock);
+}
+
+const char *fake_run_sizes(int height)
+{
+    static char text[31 * 5 + 1];
+    size_t used = 0;
+    text[0] = '\0';
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < run_size_count[height]; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", i ? " " : "",
+                                 run_sizes[height][i]);
+    run_size_count[height] = 0;
+    pthread_mutex_unlock(&lock);
+    return text;
+}
+
 /* --- models --- */
 
 struct model *fake_model(const char *name, int height)
@@ -198,6 +223,8 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
         decoder->value = CLASS_POISON;
     else if (!strcmp(text, "nan"))
         decoder->value = CLASS_NAN;
+    else if (!strcmp(text, "vast"))
+        decoder->value = CLASS_VAST;
     else if (!strcmp(text, "untransformed"))
         decoder->value = INT32_MAX;
     else
@@ -341,6 +368,8 @@ static void begin_run(const struct session *session, int batch)
 {
     int h = session->height;
     pthread_mutex_lock(&lock);
+    if (run_size_count[h] < (int)COUNT_OF(run_sizes[h]))
+        run_sizes[h][run_size_count[h]++] = batch;
     runs[h]++;
     images_run[h] += batch;
     running[h]++;
@@ -380,12 +409,17 @@ enum status session_run(struct session *session, int batch, const void *const *i
     size_t each = (size_t)session->height * FAKE_WIDTH;
     enum status status = STATUS_OK;
     int padded = session_batch_for(session, batch);
+    int fits = read_counter(&memory_fits);
+    if (fits && padded > fits)
+        status = error_set(err, STATUS_DEVICE_MEMORY, "%d images do not fit", padded);
     for (int i = 0; i < padded; i++) {
         /* The padding holds anything, and what is poisonous there is so for the whole pass. */
         const float *image = images + (size_t)i * each;
         int value = i < batch ? read_image(session, image) : (int)image[0];
         if (value == CLASS_POISON)
             status = error_set(err, STATUS_DEVICE, "poison in image %d of %d", i, batch);
+        if (value == CLASS_VAST)
+            status = error_set(err, STATUS_DEVICE_MEMORY, "image %d of %d is vast", i, batch);
         float *scores = session->scores + (size_t)i * FAKE_CLASSES;
         for (int c = 0; c < FAKE_CLASSES; c++)
             scores[c] = value == CLASS_NAN ? NAN : (float)(c == value);

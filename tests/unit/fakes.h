@@ -7,6 +7,7 @@
  *     "untransformed" decodes, but the transform fails (STATUS_TOO_LARGE)
  *     "poison"       makes every forward pass fail that it is part of (STATUS_DEVICE)
  *     "nan"          its scores are not finite
+ *     "vast"         makes every forward pass run out of memory (STATUS_DEVICE_MEMORY)
  *
  * The transform writes the class into every value of the slot; the session checks that all values
  * of an image agree (a torn or misplaced copy aborts the test) and that it is run by one thread at
@@ -36,6 +37,13 @@ struct fake_session_plan {
     bool fails;             /* session_create fails with STATUS_UNSUPPORTED */
     int run_us;             /* time of a forward pass */
 };
+
+/* From now on forward passes of more images (padding included) run out of memory; 0: none does. */
+void fake_memory_fits(int images);
+
+/* The sizes of the forward passes of that height since the last call, as "8 4 2 2"; at most 31 of
+ * them. The text is valid until the next call. */
+const char *fake_run_sizes(int height);
 
 void fake_plan(struct fake_session_plan plan);
 

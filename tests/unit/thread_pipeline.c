@@ -97,6 +97,7 @@ static enum status expected_status(const char *text)
     return !strncmp(text, "ok ", 3)         ? STATUS_OK
            : !strcmp(text, "nan")           ? STATUS_NUMERIC
            : !strcmp(text, "poison")        ? STATUS_DEVICE
+           : !strcmp(text, "vast")          ? STATUS_DEVICE_MEMORY
            : !strcmp(text, "untransformed") ? STATUS_TOO_LARGE
                                             : STATUS_BAD_IMAGE;
 }
@@ -194,8 +195,10 @@ static void test_one_image(void)
     CHECK(strstr(text, "lensd_phase_seconds_count{model=\"digits\",phase=\"decode\"} 1\n"));
     CHECK(strstr(text, "lensd_phase_seconds_count{model=\"digits\",phase=\"preprocess\"} 1\n"));
     CHECK(strstr(text, "lensd_phase_seconds_count{model=\"digits\",phase=\"queue\"} 1\n"));
-    CHECK(strstr(text, "lensd_phase_seconds_count{model=\"digits\",phase=\"forward\"} 1\n"));
-    CHECK(strstr(text, "lensd_batch_size_count{model=\"digits\"} 1\n"));
+    CHECK(strstr(text,
+                 "lensd_phase_seconds_count{model=\"digits\",phase=\"forward\",device=\"cpu\"} "
+                 "1\n"));
+    CHECK(strstr(text, "lensd_batch_size_count{model=\"digits\",device=\"cpu\"} 1\n"));
     free(text);
     pipeline_free(pipeline);
     metrics_free(metrics);
@@ -300,7 +303,7 @@ static void test_many_submitters(void)
         CHECK(counted == by_status[results[i]]);
     }
     CHECK(fake_greatest_run(1) > 1); /* images did meet in batches */
-    CHECK(count(metrics, "lensd_forward_failures_total", "model=\"a\"") > 0);
+    CHECK(count(metrics, "lensd_forward_failures_total", "model=\"a\",device=\"cpu\"") > 0);
     pipeline_free(pipeline);
     metrics_free(metrics);
 }
@@ -430,28 +433,93 @@ static void test_two_lanes_run_at_the_same_time(void)
     pipeline_free(pipeline);
 }
 
+/* Has the images of `texts` run as one batch: they gather behind a forward pass. With one worker
+ * the decode of the image behind them begins when the last of them is in its slot. Returns the
+ * sizes of the passes, the one in front and the one behind left out. */
+static const char *run_together(struct pipeline *pipeline, const char *name, const char *texts)
+{
+    int runs = fake_runs(1), decodes = fake_decodes();
+    fake_shut_runs(1);
+    struct job *first = submit(pipeline, name, "ok 1");
+    CHECK(fake_wait(fake_runs, 1, runs + 1));
+    fake_run_sizes(1);
+    struct job *batch = submit(pipeline, name, texts);
+    struct job *behind = submit(pipeline, name, "ok 4");
+    CHECK(fake_wait_decodes(decodes + (int)batch->request.image_count + 2));
+    fake_open_runs(1);
+    finish(first);
+    finish(batch);
+    finish(behind);
+    static char sizes[160];
+    snprintf(sizes, sizeof sizes, "%s", fake_run_sizes(1));
+    char *last = strrchr(sizes, ' ');
+    CHECK(last);
+    *last = '\0';
+    return sizes;
+}
+
+#define CHECK_SIZES(actual, expected)                                                              \
+    do {                                                                                           \
+        const char *actual_ = (actual);                                                            \
+        if (strcmp(actual_, (expected)) != 0)                                                      \
+            fprintf(stderr, "passes of %s images\n", actual_);                                     \
+        CHECK(!strcmp(actual_, (expected)));                                                       \
+    } while (0)
+
 static void test_only_the_failing_image_fails(void)
 {
-    struct pipeline *pipeline = start((struct pipeline_options){.max_batch = 4, .workers = 1});
-    for (int smallest = 1; smallest <= 4; smallest += 3) {
-        char name[8];
-        snprintf(name, sizeof name, "m%d", smallest);
-        fake_plan((struct fake_session_plan){.smallest_batch = smallest});
-        add(pipeline, name, 1);
-        int runs = fake_runs(1), decodes = fake_decodes();
-        fake_shut_runs(1);
-        struct job *first = submit(pipeline, name, "ok 1");
-        CHECK(fake_wait(fake_runs, 1, runs + 1));
-        struct job *batch = submit(pipeline, name, "ok 2|poison|nan|ok 3");
-        CHECK(fake_wait_decodes(decodes + 5));
-        fake_open_runs(1);
-        finish(first);
-        finish(batch);
-        /* The first, the batch (perhaps split by timing), and its images one by one. */
-        CHECK(fake_runs(1) >= runs + 3);
+    static const struct {
+        const char *images, *sizes;
+        int smallest, largest;
+    } cases[] = {
+        {"ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8", "8", 1, 8},
+        {"ok 1|nan|ok 3|nan|nan|ok 6|ok 7|ok 8", "8", 1, 8},
+        {"ok 1|ok 2|ok 3|poison|ok 5|ok 6|ok 7|ok 8", "8 4 2 2 1 1 4", 1, 8},
+        {"poison|ok 2|nan|ok 4|ok 5|ok 6|ok 7|poison", "8 4 2 1 1 2 4 2 2 1 1", 1, 8},
+        {"poison|poison|poison|poison", "4 2 1 1 2 1 1", 1, 4},
+        /* Not a compiled size: padded at first, then only as far as nothing lies beside it. */
+        {"ok 1|ok 2|poison|ok 4|ok 5|ok 6|ok 7", "7 4 2 2 1 1 2 1", 1, 7},
+        /* What the file fixes at 4 is padded with zeros, not with its neighbours. */
+        {"ok 1|poison|ok 3|ok 4", "4 2 1 1 2", 4, 4},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct pipeline *pipeline =
+            start((struct pipeline_options){.max_batch = cases[i].largest, .workers = 1});
+        fake_plan((struct fake_session_plan){.smallest_batch = cases[i].smallest});
+        add(pipeline, "m", 1);
+        CHECK_SIZES(run_together(pipeline, "m", cases[i].images), cases[i].sizes);
+        pipeline_free(pipeline);
     }
     fake_plan((struct fake_session_plan){0});
+}
+
+static void test_out_of_memory_makes_batches_smaller(void)
+{
+    static const char eight[] = "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8";
+    static const char labels[] = "model=\"m\",device=\"cpu\",cause=\"memory\"";
+    struct metrics *metrics = metrics_create();
+    struct pipeline *pipeline =
+        start((struct pipeline_options){.max_batch = 8, .workers = 1, .metrics = metrics});
+    add(pipeline, "m", 1);
+    fake_memory_fits(2);
+    CHECK_SIZES(run_together(pipeline, "m", eight), "8 4 2 2 2 2");
+    CHECK(count(metrics, "lensd_batch_splits_total", labels) == 2);
+    /* The next batch is not even tried, nor counted. */
+    CHECK_SIZES(run_together(pipeline, "m", eight), "2 2 2 2");
+    CHECK(count(metrics, "lensd_batch_splits_total", labels) == 2);
+    CHECK(metric_value(metrics_get(metrics, METRIC_GAUGE, "lensd_batch_cap", "",
+                                   "model=\"m\",device=\"cpu\"", NULL, 0)) == 2);
+    fake_memory_fits(0);
+    usleep(1050000);
+    CHECK_SIZES(run_together(pipeline, "m", eight), "4 4"); /* it recovers step by step */
     pipeline_free(pipeline);
+
+    /* An image that does not fit even alone is nobody else's error. */
+    pipeline = start((struct pipeline_options){.max_batch = 4, .workers = 1});
+    add(pipeline, "m", 1);
+    CHECK_SIZES(run_together(pipeline, "m", "ok 1|vast|ok 3|ok 4"), "4 2 1 1 1 1");
+    pipeline_free(pipeline);
+    metrics_free(metrics);
 }
 
 static void test_images_known_bad_are_carried_along(void)
@@ -688,6 +756,7 @@ int main(void)
         {"a stuck model does not stop another", test_a_stuck_model_does_not_stop_another},
         {"two lanes run at the same time", test_two_lanes_run_at_the_same_time},
         {"only the failing image fails", test_only_the_failing_image_fails},
+        {"out of memory makes batches smaller", test_out_of_memory_makes_batches_smaller},
         {"images known bad are carried along", test_images_known_bad_are_carried_along},
         {"drain answers everything accepted", test_drain_answers_everything_accepted},
         {"drain cuts off after the grace time", test_drain_cuts_off_after_the_grace_time},
