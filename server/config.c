@@ -13,6 +13,7 @@
 #include "server/config_options.h"
 
 #define CONFIG_FILE_MAX (1024 * 1024)
+#define OPTIONS_MAX     160
 
 /* ---- one value ---- */
 
@@ -237,7 +238,7 @@ static const struct option *find_option(const char *name, size_t length)
 
 static const char *suggest(const char *name, unsigned commands)
 {
-    const char *names[128];
+    const char *names[OPTIONS_MAX];
     size_t count = 0;
     for (size_t i = 0; i < config_option_count && count < COUNT_OF(names); i++)
         if (config_options[i].commands & commands)
@@ -258,6 +259,8 @@ static const char *command_name(enum command command)
         return "inspect";
     case COMMAND_HEALTH:
         return "health";
+    case COMMAND_KEY:
+        return "key";
     }
     return "";
 }
@@ -267,7 +270,7 @@ static const char *command_name(enum command command)
 /* The state of reading: which options a stronger source has set. */
 struct reading {
     struct config *config;
-    bool set[128];
+    bool set[OPTIONS_MAX];
     const char *file;
 };
 
@@ -354,6 +357,11 @@ static enum status check_arguments(const struct reading *reading, char *const *w
             return error_set(err, STATUS_CONFIG,
                              "lensd %s takes no argument, but '%.80s' was given",
                              command_name(reading->config->command), words[0]);
+        return STATUS_OK;
+    case COMMAND_KEY:
+        if (count != 1)
+            return error_set(err, STATUS_CONFIG,
+                             "lensd key takes one NAME, whose key it makes: lensd key alice");
         return STATUS_OK;
     case COMMAND_PREDICT:
         if (is_image_name(reading->config->model))
@@ -501,7 +509,7 @@ static enum status read_all(struct reading *reading, int argc, char *const *argv
     if (*ret_action == CONFIG_HELP)
         return STATUS_OK;
     size_t first = 0;
-    if (count > 0 && !(config->command & (COMMAND_DEVICES | COMMAND_HEALTH)) &&
+    if (count > 0 && !(config->command & (COMMAND_DEVICES | COMMAND_HEALTH | COMMAND_KEY)) &&
         !(config->command == COMMAND_PREDICT && config->model)) {
         TRY(add_model(reading, words[0], err));
         first = 1;

@@ -20,6 +20,7 @@ enum command {
     COMMAND_DEVICES = 1u << 2,
     COMMAND_INSPECT = 1u << 3,
     COMMAND_HEALTH = 1u << 4,
+    COMMAND_KEY = 1u << 5,
 };
 
 enum config_log_form { CONFIG_LOG_TEXT, CONFIG_LOG_JSON };
@@ -36,6 +37,8 @@ struct config {
     int64_t top_k; /* 1 … PREDICT_MAX_TOP_K */
     bool json;     /* predict, devices, inspect: JSON instead of a table */
 
+    int64_t key_rate, key_burst; /* key: requests a second, at once; 0: no limit */
+
     char *device;
     struct device_id devices[DEVICE_MAX]; /* what `device` means on this machine */
     size_t device_count;
@@ -48,6 +51,10 @@ struct config {
     int64_t port;    /* 0: any free one */
     char *port_file; /* NULL: none */
     int64_t http_threads;
+
+    /* Who may ask. */
+    char *api_keys, *admin_key_file; /* NULL: none */
+    bool protect_health;
 
     /* Limits. */
     int64_t max_body, max_upload_memory, max_header; /* bytes */

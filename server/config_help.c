@@ -34,6 +34,12 @@ static const struct command_help commands[] = {
      "labels. The exit status is 1 when lensd cannot run it.",
      "  lensd inspect resnet50/\n"
      "  lensd inspect model.onnx --json\n"},
+    {COMMAND_KEY, "lensd key NAME [options]",
+     "Makes an API key. Its line for the file of --api-keys goes to standard output; the key "
+     "itself "
+     "is shown once, on standard error: give it to the client, the server only knows its hash.",
+     "  lensd key alice >> keys\n"
+     "  lensd key alice --rate 10 --burst 50 >> keys\n"},
 };
 
 /* Columns a UTF-8 text takes: continuation bytes take none. */

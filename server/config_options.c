@@ -13,6 +13,7 @@
 #define MODEL  "Model"
 #define DEVICE "Device"
 #define SERVER "Server"
+#define ACCESS "Access"
 #define LIMITS "Limits (what goes beyond them is refused, by name)"
 #define TIMES  "Times (seconds, or with ms, s, m)"
 #define OUTPUT "Output"
@@ -53,6 +54,18 @@ const struct option config_options[] = {
      "threads that read requests and write answers; one is enough for most machines"},
     {"config", OPTION_TEXT, ALL, FIELD(config_file), 0, 0, NULL, "FILE", SERVER,
      "read settings from a JSON file: {\"port\": 9000, \"max-body\": \"16M\"}"},
+
+    {"api-keys", OPTION_TEXT, COMMAND_SERVE, FIELD(api_keys), 0, 0, NULL, "FILE", ACCESS,
+     "answer only who sends an API key that is in FILE (a line: NAME sha256:HEX rate=N burst=N; "
+     "lensd key makes one); SIGHUP reads it again"},
+    {"admin-key-file", OPTION_TEXT, COMMAND_SERVE, FIELD(admin_key_file), 0, 0, NULL, "FILE",
+     ACCESS, "the same for admins: who may load and unload models and change the log"},
+    {"protect-health", OPTION_SWITCH, COMMAND_SERVE, FIELD(protect_health), 0, 0, "false", NULL,
+     ACCESS, "ask for a key on health, metrics and the pages, too"},
+    {"rate", OPTION_NUMBER, COMMAND_KEY, FIELD(key_rate), 0, 1000000, "0", "N", ACCESS,
+     "requests a second that the key is good for; 0: any number"},
+    {"burst", OPTION_NUMBER, COMMAND_KEY, FIELD(key_burst), 0, 1000000, "0", "N", ACCESS,
+     "requests that may come at once; 0: those of a second"},
 
     {"max-body", OPTION_BYTES, COMMAND_SERVE, FIELD(max_body), 1, GIB, "64M", "BYTES", LIMITS,
      "bytes of a request's body"},

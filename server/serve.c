@@ -1,9 +1,12 @@
 /* lensd serve: wiring and lifecycle.
  *
- *     port opens ─▶ loader thread: model, session ─▶ ready ─▶ SIGTERM, SIGINT, SIGHUP ─▶ drain ─▶
- * exit 0 /livez 200    /readyz 503, with progress       200      503, and after --drain-delay no
- *                                                               new connections; what was accepted
- *                                                               is answered, up to --grace
+ *     port opens ─▶ loader thread: model, session ─▶ ready ─▶ SIGTERM, SIGINT ─▶ drain ─▶ exit 0
+ *     /livez 200    /readyz 503, with progress       200      503, and after --drain-delay no
+ *                                                             new connections; what was accepted
+ *                                                             is answered, up to --grace
+ *
+ * SIGHUP reads API keys again. One that the kernel sends because the terminal was closed ends
+ * the server like SIGTERM.
  *
  * The main thread only waits for signals and for the loader. A second signal ends the process at
  * once, unless it is the first one again within a second: timeout(1) and a closing terminal send
@@ -235,6 +238,8 @@ static void *watch_signals(void *context)
             return NULL;
         if (got != sizeof info)
             continue;
+        if (info.ssi_signo == SIGHUP && info.ssi_code != SI_KERNEL)
+            continue; /* too late to reload anything */
         bool again = (int)info.ssi_signo == serve->first_signal &&
                      clock_now() - serve->first_signal_time < SAME_SIGNAL_MS * MILLION;
         if (again)
@@ -278,7 +283,15 @@ static void drain(struct serve *serve, const char *cause)
               LOG_BOOL("all_answered", quiet && all));
 }
 
-/* Waits for a signal (returns its name) or for a model that could not be loaded (NULL). */
+static void reload(struct serve *serve)
+{
+    struct error err;
+    if (http_server_reload(serve->http, &err) != STATUS_OK)
+        log_event(LOG_ERROR, "not reloaded", LOG_STR("text", err.message));
+}
+
+/* Waits for a signal that ends it (returns its name) or for a model that could not be loaded
+ * (NULL). */
 static const char *wait_for_end(struct serve *serve)
 {
     for (;;) {
@@ -289,6 +302,10 @@ static const char *wait_for_end(struct serve *serve)
         if (poll(events, 2, -1) < 0)
             continue;
         if (events[0].revents && read(serve->signal_fd, &info, sizeof info) == sizeof info) {
+            if (info.ssi_signo == SIGHUP && info.ssi_code != SI_KERNEL) {
+                reload(serve);
+                continue;
+            }
             serve->first_signal = (int)info.ssi_signo;
             serve->first_signal_time = clock_now();
             return signal_name(serve->first_signal);

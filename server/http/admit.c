@@ -98,6 +98,42 @@ static void check_route(struct exchange *x)
     }
 }
 
+static void check_access(struct exchange *x, const struct request_head *head)
+{
+    if (!x->server->keys)
+        return;
+    int wait_s = 1;
+    const char *key = key_given(head->authorization, head->api_key);
+    switch (keyring_check(x->server->keys, x->route->access, key, x->key_name, &wait_s)) {
+    case KEY_GRANTED:
+        return;
+    case KEY_MISSING:
+        respond_refusal(x, 401, "unauthorized",
+                        "%s needs an API key; send it as Authorization: Bearer KEY or X-API-Key: "
+                        "KEY",
+                        x->path);
+        respond_header(x, "WWW-Authenticate", "Bearer realm=\"lensd\"");
+        return;
+    case KEY_UNKNOWN:
+        respond_refusal(x, 401, "unauthorized",
+                        "this API key is not known here; ask whoever runs "
+                        "the server for one");
+        respond_header(x, "WWW-Authenticate", "Bearer realm=\"lensd\", error=\"invalid_token\"");
+        return;
+    case KEY_NO_ADMIN:
+        respond_refusal(x, 403, "forbidden",
+                        "%s is for admins; it needs a key of the file that --admin-key-file names",
+                        x->path);
+        return;
+    case KEY_LIMITED:
+        x->answer.retry_after_s = wait_s;
+        respond_refusal(x, 429, "rate_limited",
+                        "key '%s' asks more often than its rate; try again in %d s", x->key_name,
+                        wait_s);
+        return;
+    }
+}
+
 static void check_body(struct exchange *x)
 {
     size_t limit = x->route->takes_body ? x->server->options.max_body : EXCHANGE_SWALLOW_MAX;
@@ -128,6 +164,8 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
         check_headers(x, head);
     if (!x->answer.status)
         check_route(x);
+    if (!x->answer.status)
+        check_access(x, head);
     if (!x->answer.status)
         check_body(x);
     if (!x->answer.status)

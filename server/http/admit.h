@@ -16,6 +16,7 @@ struct request_head {
     const char *method, *version; /* "POST", "HTTP/1.1" */
     size_t size;                  /* bytes of the request line and the headers */
     const char *host, *content_type, *expect, *request_id;
+    const char *authorization, *api_key;
     int lengths, encodings;        /* how many Content-Length and Transfer-Encoding headers */
     const char *length, *encoding; /* the last of each */
 };

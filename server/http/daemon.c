@@ -102,6 +102,8 @@ static void log_request(const struct exchange *x, const char *how, double millis
         LOG_INT("status", x->answer.status),
         LOG_STR("outcome", how)};
     size_t count = 7; /* the rest stays zero: a NULL key ends the list */
+    if (x->key_name[0])
+        fields[count++] = LOG_STR("key", x->key_name);
     if (x->answer.code)
         fields[count++] = LOG_STR("code", x->answer.code);
     if (x->image_count) {
@@ -201,7 +203,9 @@ static struct request_head read_head(struct MHD_Connection *handle, const char *
                                 .host = header(handle, "Host"),
                                 .content_type = header(handle, "Content-Type"),
                                 .expect = header(handle, "Expect"),
-                                .request_id = header(handle, "X-Request-Id")};
+                                .request_id = header(handle, "X-Request-Id"),
+                                .authorization = header(handle, "Authorization"),
+                                .api_key = header(handle, "X-API-Key")};
     MHD_get_connection_values(handle, MHD_HEADER_KIND, note_framing, &head);
     return head;
 }
@@ -234,6 +238,9 @@ static enum MHD_Result queue_answer(struct exchange *x)
         snprintf(seconds, sizeof seconds, "%d", answer->retry_after_s);
         added &= MHD_add_response_header(response, "Retry-After", seconds) == MHD_YES;
     }
+    for (size_t i = 0; i < answer->header_count; i++)
+        added &= MHD_add_response_header(response, answer->headers[i].name,
+                                         answer->headers[i].value) == MHD_YES;
     if (atomic_load(&x->server->draining))
         added &= MHD_add_response_header(response, "Connection", "close") == MHD_YES;
     x->state = EXCHANGE_ANSWERED;
@@ -384,6 +391,13 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
     }
 }
 
+const char *exchange_client(const struct exchange *x)
+{
+    if (x->key_name[0] || !x->connection)
+        return x->key_name;
+    return connection_address(x->connection);
+}
+
 void exchange_wait(struct exchange *x, _Atomic int *cancelled,
                    void (*finish)(struct exchange *exchange))
 {
@@ -465,6 +479,7 @@ static enum status start(struct http_server *server, struct error *err)
     server->daemon = daemon_create(options);
     if (!server->daemon)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
+    TRY(keyring_create(&options->keys, &server->keys, err));
     TRY(connections_create(&limits, options->metrics, &server->connections, err));
     TRY(listen_open(options->host, options->port, &server->daemon->listen_fd, &server->port,
                     server->url, sizeof server->url, err));
@@ -494,6 +509,15 @@ enum status http_server_start(const struct http_options *options, struct http_se
         return status;
     }
     *ret = server;
+    return STATUS_OK;
+}
+
+enum status http_server_reload(struct http_server *server, struct error *err)
+{
+    size_t keys, admins;
+    TRY(keyring_reload(server->keys, err));
+    keyring_count(server->keys, &keys, &admins);
+    log_event(LOG_INFO, "reloaded", LOG_INT("keys", keys), LOG_INT("admin_keys", admins));
     return STATUS_OK;
 }
 
@@ -562,6 +586,7 @@ void http_server_free(struct http_server *server)
     if (daemon && daemon->listen_fd >= 0 && !theirs)
         close(daemon->listen_fd);
     connections_free(server->connections);
+    keyring_free(server->keys);
     free(daemon);
     free(server);
 }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "server/http/keys.h"
 #include "server/http/query.h"
 #include "server/http/routes.h"
 #include "server/http/server.h"
@@ -21,6 +22,7 @@ struct http_server {
     struct http_options options;
     struct connections *connections;
     struct upload_budget uploads;
+    struct keyring *keys; /* NULL in tests */
     _Atomic int draining;
     _Atomic uint64_t next_id; /* of requests without one of their own */
     uint64_t id_seed;
@@ -32,6 +34,13 @@ struct http_server {
 
 #define REQUEST_ID_MAX 128
 
+/* Headers beyond those that every answer has. */
+#define ANSWER_HEADERS_MAX 8
+struct answer_header {
+    const char *name; /* a constant */
+    char value[160];
+};
+
 struct answer {
     int status; /* HTTP; 0: none yet */
     char *text; /* malloc'ed; owned */
@@ -40,6 +49,8 @@ struct answer {
     const char *code;  /* of an error, for the log; a constant; NULL: none */
     unsigned allow;    /* methods for Allow; 0: no such header */
     int retry_after_s; /* 0: no such header */
+    struct answer_header headers[ANSWER_HEADERS_MAX]; /* respond_header() */
+    size_t header_count;
 };
 
 enum exchange_state {
@@ -79,11 +90,16 @@ struct exchange {
     void (*finish)(struct exchange *exchange);    /* called when it was resumed: must answer */
     void (*free_work)(struct exchange *exchange); /* called before the exchange goes */
 
+    char key_name[KEY_NAME_MAX + 1]; /* of the API key; "" without one */
+
     /* For the log. */
     char model[64];
     size_t image_count;
     uint64_t bytes_in;
 };
+
+/* Who asks: the name of the key, else the address. Lives as long as the exchange. */
+const char *exchange_client(const struct exchange *exchange);
 
 /* From the handler's thread: the connection sleeps until exchange_resume(). `cancelled` is set to 1
  * when the client hangs up meanwhile (it may have already). */

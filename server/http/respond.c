@@ -1,5 +1,6 @@
 #include "server/http/respond.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,11 +52,31 @@ void respond_refusal(struct exchange *exchange, int http, const char *code, cons
     respond_with(exchange, http, code, sentence);
 }
 
+void respond_header(struct exchange *exchange, const char *name, const char *format, ...)
+{
+    struct answer *answer = &exchange->answer;
+    assert(answer->header_count < ANSWER_HEADERS_MAX);
+    if (answer->header_count == ANSWER_HEADERS_MAX)
+        return;
+    struct answer_header *header = &answer->headers[answer->header_count++];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(header->value, sizeof header->value, format, args);
+    va_end(args);
+    assert(n >= 0 && (size_t)n < sizeof header->value);
+    (void)n;
+    header->name = name;
+}
+
 static const char *reason_phrase(int http)
 {
     switch (http) {
     case 400:
         return "Bad Request";
+    case 401:
+        return "Unauthorized";
+    case 403:
+        return "Forbidden";
     case 404:
         return "Not Found";
     case 405:
@@ -64,8 +85,12 @@ static const char *reason_phrase(int http)
         return "Request Timeout";
     case 413:
         return "Content Too Large";
+    case 411:
+        return "Length Required";
     case 414:
         return "URI Too Long";
+    case 415:
+        return "Unsupported Media Type";
     case 429:
         return "Too Many Requests";
     case 431:
@@ -79,22 +104,26 @@ static const char *reason_phrase(int http)
 
 char *respond_raw(const struct answer *answer, const char *request_id, size_t *ret_size)
 {
-    char id[REQUEST_ID_MAX + 32] = "", allow[64] = "", retry[48] = "", methods[32];
-    if (request_id)
-        snprintf(id, sizeof id, "X-Request-Id: %s\r\n", request_id);
-    if (answer->allow)
-        snprintf(allow, sizeof allow, "Allow: %s\r\n",
-                 route_allow(answer->allow, methods, sizeof methods));
-    if (answer->retry_after_s > 0)
-        snprintf(retry, sizeof retry, "Retry-After: %d\r\n", answer->retry_after_s);
-    char *raw = NULL;
-    int n = asprintf(&raw,
-                     "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s%s%s"
-                     "Connection: close\r\n\r\n%s",
-                     answer->status, reason_phrase(answer->status), answer->type, answer->size, id,
-                     allow, retry, answer->text ? answer->text : "");
-    if (n < 0)
+    char *raw = NULL, methods[32];
+    FILE *out = open_memstream(&raw, ret_size);
+    if (!out)
         return NULL;
-    *ret_size = (size_t)n;
-    return raw;
+    fprintf(out, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n", answer->status,
+            reason_phrase(answer->status), answer->type, answer->size);
+    if (request_id)
+        fprintf(out, "X-Request-Id: %s\r\n", request_id);
+    if (answer->allow)
+        fprintf(out, "Allow: %s\r\n", route_allow(answer->allow, methods, sizeof methods));
+    if (answer->retry_after_s > 0)
+        fprintf(out, "Retry-After: %d\r\n", answer->retry_after_s);
+    for (size_t i = 0; i < answer->header_count; i++)
+        fprintf(out, "%s: %s\r\n", answer->headers[i].name, answer->headers[i].value);
+    fputs("Connection: close\r\n\r\n", out);
+    if (answer->text)
+        fwrite(answer->text, 1, answer->size, out);
+    bool failed = ferror(out);
+    if (fclose(out) == 0 && !failed)
+        return raw;
+    free(raw);
+    return NULL;
 }

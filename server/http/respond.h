@@ -18,6 +18,11 @@ void respond_error(struct exchange *exchange, const struct error *err);
 void respond_refusal(struct exchange *exchange, int http, const char *code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* One more header for the answer; call it after the answer is there, or before. `name` is a
+ * constant. A text that does not fit, or one header too many, is a bug (asserted). */
+void respond_header(struct exchange *exchange, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* A whole HTTP response with the answer in it, for connection_refuse(); malloc'ed, NULL when out of
  * memory. request_id may be NULL. */
 char *respond_raw(const struct answer *answer, const char *request_id, size_t *ret_size);

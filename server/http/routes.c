@@ -11,14 +11,16 @@ const struct route http_routes[] = {
     {"/predict", METHOD_POST, true, predict_admit, predict_handle,
      "an image, or several, in; labels out"},
     {"/health", READ, false, NULL, health_handle,
-     "200 when ready, 503 while loading or draining; the models and their progress"},
-    {"/livez", READ, false, NULL, livez_handle, "200 as long as the process answers"},
-    {"/readyz", READ, false, NULL, readyz_handle, "200 when requests will be served, else 503"},
-    {"/ping", READ, false, NULL, ping_handle, "the same, in TorchServe's words"},
+     "200 when ready, 503 while loading or draining; the models and their progress", ROUTE_OPEN},
+    {"/livez", READ, false, NULL, livez_handle, "200 as long as the process answers", ROUTE_OPEN},
+    {"/readyz", READ, false, NULL, readyz_handle, "200 when requests will be served, else 503",
+     ROUTE_OPEN},
+    {"/ping", READ, false, NULL, ping_handle, "the same, in TorchServe's words", ROUTE_OPEN},
     {"/devices", READ, false, NULL, devices_handle,
      "the devices of the machine and the models on them"},
-    {"/metrics", READ, false, NULL, metrics_handle, "counters and histograms for Prometheus"},
-    {"/", READ, false, NULL, page_handle, "this page"},
+    {"/metrics", READ, false, NULL, metrics_handle, "counters and histograms for Prometheus",
+     ROUTE_OPEN},
+    {"/", READ, false, NULL, page_handle, "this page", ROUTE_OPEN},
 };
 
 const size_t http_route_count = COUNT_OF(http_routes);

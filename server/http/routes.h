@@ -15,6 +15,13 @@ enum method {
     METHOD_POST = 1u << 2,
 };
 
+/* Who may use a route (keys.h). */
+enum route_access {
+    ROUTE_KEY,   /* whoever has a key, where there are keys */
+    ROUTE_OPEN,  /* everybody: health, metrics, pages; unless --protect-health */
+    ROUTE_ADMIN, /* only an admin's key; nobody where there is none */
+};
+
 struct route {
     const char *path;
     unsigned methods; /* enum method, several; HEAD goes with GET */
@@ -24,6 +31,7 @@ struct route {
     /* Called with the whole body: answers (respond.h), or waits (exchange_wait). */
     void (*handle)(struct exchange *exchange);
     const char *about; /* for GET / */
+    enum route_access access;
 };
 
 extern const struct route http_routes[];

@@ -4,6 +4,7 @@
  *     admit.c         what line and headers say, before the body is read
  *     listen.c        the listening socket: bind, and the end of accepting without losing anyone
  *     connections.c   every open connection: hang-ups, time limits, limits per address
+ *     keys.c          API keys: who may ask for what, and how often
  *     upload.c        the body, bounded as it grows
  *     routes.c        the table of paths and methods
  *     api_predict.c   POST /predict                multipart.c, query.c: its parsers
@@ -11,14 +12,16 @@
  *     page.c          GET /
  *     respond.c       answers and errors
  *
- * libmicrohttpd is named in daemon.c only. Handlers run on its threads and never block: /predict
- * suspends its connection until the pipeline is done. No request reaches the file system. */
+ * libmicrohttpd is named in daemon.c only, GnuTLS in keys.c. Handlers run on its threads and never
+ * block: /predict suspends its connection until the pipeline is done. No request reaches the file
+ * system. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/base/status.h"
+#include "server/http/keys.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/pipeline.h"
 
@@ -34,6 +37,8 @@ struct http_options {
     size_t max_connections, max_connections_per_address;
     int64_t header_timeout_ms, body_timeout_ms, idle_timeout_ms;
 
+    struct keyring_options keys;
+
     struct pipeline *pipeline; /* borrowed; outlives the server */
     struct metrics *metrics;   /* borrowed; may be NULL */
 };
@@ -45,6 +50,10 @@ struct http_server;
  * borrowed. */
 enum status http_server_start(const struct http_options *options, struct http_server **ret,
                               struct error *err) MUST_USE;
+
+/* Reads again what may change while it runs: API keys. On failure everything stays as it was. From
+ * one thread at a time. */
+enum status http_server_reload(struct http_server *server, struct error *err) MUST_USE;
 
 int http_server_port(const struct http_server *server);
 const char *http_server_url(const struct http_server *server); /* "http://127.0.0.1:8080" */

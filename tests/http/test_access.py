@@ -1,0 +1,234 @@
+"""API keys: who is let in, who is not, how often, and what the log says about it."""
+
+import hashlib
+import json
+import os
+import signal
+import tempfile
+import time
+import unittest
+
+import harness
+from harness import ServedCase, Server, post, read_answer, read_to_end, run_lensd, seven
+
+ALICE, BOB, ROOT = "alice-key-" + "a" * 40, "bob-key-" + "b" * 40, "root-key-" + "r" * 40
+
+
+def line(name, key, limits=""):
+    return f"{name} sha256:{hashlib.sha256(key.encode()).hexdigest()} {limits}\n"
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+class WithKeys(ServedCase):
+    extra = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.keys = tempfile.NamedTemporaryFile("w", suffix=".keys")
+        cls.admins = tempfile.NamedTemporaryFile("w", suffix=".admins")
+        cls.write(cls.keys, "# who may ask\n\n", line("alice", ALICE), line("bob", BOB, "rate=0.5 burst=3"))
+        cls.write(cls.admins, line("root", ROOT))
+        cls.arguments = ("--api-keys", cls.keys.name, "--admin-key-file", cls.admins.name, *cls.extra)
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.keys.close()
+        cls.admins.close()
+
+    @staticmethod
+    def write(file, *lines):
+        file.seek(0)
+        file.truncate()
+        file.write("".join(lines))
+        file.flush()
+
+
+class Keys(WithKeys):
+    def test_with_a_key(self):
+        for headers in (bearer(ALICE), {"X-API-Key": ALICE}, {"Authorization": f"bearer  {ALICE}"},
+                        {"Authorization": "Basic eDp5", "X-API-Key": ALICE}, bearer(ROOT)):
+            answer = self.server.predict(seven(), headers=headers)
+            self.assertEqual(answer.status, 200, answer.body)
+        self.assertEqual(self.server.request("GET", "/devices", headers=bearer(ALICE)).status, 200)
+
+    def test_without_a_key(self):
+        answer = self.server.predict(seven())
+        self.assert_error(answer, 401, "unauthorized", "/predict", "Authorization: Bearer")
+        self.assertEqual(answer.headers["WWW-Authenticate"], 'Bearer realm="lensd"')
+        self.assertEqual(self.server.get("/devices").status, 401)
+        for header in ({"Authorization": "Basic eDp5"}, {"Authorization": "Bearer"}):
+            self.assertEqual(self.server.predict(seven(), headers=header).status, 401)
+
+    def test_with_a_wrong_key(self):
+        hash_of_alice = hashlib.sha256(ALICE.encode()).hexdigest()
+        for key in (ALICE[:-1], ALICE + "x", "x", "alice", "y" * 5000, "\xe9", hash_of_alice,
+                    "sha256:" + hash_of_alice):
+            answer = self.server.predict(seven(), headers={"X-API-Key": key})
+            self.assert_error(answer, 401, "unauthorized", "not known")
+            self.assertIn('error="invalid_token"', answer.headers["WWW-Authenticate"])
+
+    def test_health_and_metrics_are_open(self):
+        for path in ("/health", "/livez", "/readyz", "/ping", "/metrics", "/"):
+            self.assertEqual(self.server.get(path).status, 200, path)
+            # A probe's own credentials are nobody's business.
+            self.assertEqual(self.server.request("GET", path, headers=bearer("wrong")).status, 200, path)
+
+    def test_refused_before_the_body(self):
+        with self.server.connect() as connection:
+            connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 5000000\r\n"
+                               b"Expect: 100-continue\r\n\r\n")
+            answer, _ = read_answer(connection)
+            self.assert_error(answer, 401, "unauthorized")
+        with self.server.connect() as connection:
+            connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 5000000\r\n\r\n")
+            answer, _ = read_answer(connection)
+            self.assert_error(answer, 401, "unauthorized")
+            self.assertIn("www-authenticate", answer.headers)
+            self.assertEqual(read_to_end(connection), b"")
+
+    def test_rate(self):
+        answers = [self.server.predict(seven(), headers=bearer(BOB)) for _ in range(4)]
+        self.assertEqual([answer.status for answer in answers[:3]], [200] * 3)
+        self.assert_error(answers[3], 429, "rate_limited", "bob")
+        self.assertIn(int(answers[3].headers["Retry-After"]), (1, 2))
+        # Another's rate is another's; and a reload gives nothing back.
+        self.assertEqual(self.server.predict(seven(), headers=bearer(ALICE)).status, 200)
+        self.reload()
+        self.assertEqual(self.server.predict(seven(), headers=bearer(BOB)).status, 429)
+        time.sleep(2.1)
+        self.assertEqual(self.server.predict(seven(), headers=bearer(BOB)).status, 200)
+
+    def test_the_log_has_names_and_no_keys(self):
+        self.server.predict(seven(), headers={**bearer(ALICE), "X-Request-Id": "named"})
+        self.server.wait_for(lambda: "id=named" in self.server.log(), "the line")
+        found = [text for text in self.server.log().splitlines() if "id=named" in text]
+        self.assertIn(" key=alice ", found[0])
+        log = self.server.log()
+        for key in (ALICE, BOB, ROOT):
+            self.assertNotIn(key, log)
+
+    def reload(self, event="reloaded"):
+        before = self.server.log().count(f" {event} ")
+        self.server.signal(signal.SIGHUP)
+        self.server.wait_for(lambda: self.server.log().count(f" {event} ") > before, event)
+
+    def test_reload(self):
+        carol = "carol-key"
+        self.assertEqual(self.server.predict(seven(), headers=bearer(carol)).status, 401)
+        held = self.server.connect()
+        head = f"Authorization: Bearer {ALICE}"
+        held.sendall(post("/predict", seven(), head)[:-1])
+        try:
+            self.write(self.keys, line("carol", carol), line("bob", BOB, "rate=0.5 burst=3"))
+            self.reload()
+            self.assertEqual(self.server.predict(seven(), headers=bearer(carol)).status, 200)
+            self.assertEqual(self.server.predict(seven(), headers=bearer(ALICE)).status, 401)
+            # Who was let in is answered, on the connection that was there.
+            held.sendall(seven()[-1:])
+            self.assertEqual(read_answer(held)[0].status, 200)
+            # A broken file changes nothing.
+            self.write(self.keys, line("carol", carol), "dave its-plain-key\n")
+            self.reload("not reloaded")
+            self.assertIn("line 2: behind 'dave' comes sha256:", self.server.log())
+            self.assertEqual(self.server.predict(seven(), headers=bearer(carol)).status, 200)
+        finally:
+            held.close()
+            self.write(self.keys, line("alice", ALICE), line("bob", BOB, "rate=0.5 burst=3"))
+            self.reload()
+
+
+class Protected(WithKeys):
+    extra = ("--protect-health",)
+
+    @classmethod
+    def setUpClass(cls):
+        patched = Server.get
+        cls.plain_get = patched
+        Server.get = lambda self, path: self.request("GET", path, headers=bearer(ALICE))
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        Server.get = cls.plain_get
+        super().tearDownClass()
+
+    def test_everything_needs_a_key(self):
+        for path in ("/health", "/livez", "/readyz", "/ping", "/metrics", "/", "/devices"):
+            self.assertEqual(self.server.request("GET", path).status, 401, path)
+            self.assertEqual(self.server.get(path).status, 200, path)
+
+
+class AdminOnly(ServedCase):
+    """An admin's key alone guards nothing else."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.admins = tempfile.NamedTemporaryFile("w")
+        WithKeys.write(cls.admins, line("root", ROOT))
+        cls.arguments = ("--admin-key-file", cls.admins.name)
+        super().setUpClass()
+
+    def test_everybody_may_ask(self):
+        self.assertEqual(self.server.predict(seven()).status, 200)
+        self.assertEqual(self.server.predict(seven(), headers=bearer("unknown")).status, 200)
+
+
+class KeyCommand(unittest.TestCase):
+    def test_a_key_that_works(self):
+        made = run_lensd("key", "carol", "--rate", "5", "--burst", "7")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertRegex(made.stdout, r"^carol sha256:[0-9a-f]{64} rate=5 burst=7\n$")
+        key = made.stderr.split("\n\n    ")[1].split("\n")[0]
+        self.assertNotIn(key, made.stdout)
+        self.assertNotEqual(made.stdout, run_lensd("key", "carol", "--rate", "5", "--burst", "7").stdout)
+        with tempfile.NamedTemporaryFile("w") as keys:
+            WithKeys.write(keys, made.stdout)
+            server = Server("--api-keys", keys.name)
+            try:
+                self.assertEqual(server.predict(seven(), headers=bearer(key)).status, 200)
+            finally:
+                self.assertEqual(server.stop()[0], 0)
+
+    def test_wrong_use(self):
+        for arguments, words in ((("key",), ("one NAME",)), (("key", "a b"), ("'a b'", "letters")),
+                                 (("key", "a", "b"), ("one NAME",)), (("key", "x" * 64), ("63",)),
+                                 (("key", "a", "--burst", "3"), ("--rate",))):
+            made = run_lensd(*arguments)
+            self.assertEqual(made.returncode, 2)
+            for word in words:
+                self.assertIn(word, made.stderr)
+
+
+class BadFiles(unittest.TestCase):
+    def test_sentences(self):
+        good = line("alice", ALICE)
+        cases = (("", ("no key in it", "lensd key NAME")),
+                 ("alice secret\n", ("line 1", "sha256:", "never the key itself")),
+                 ("alice\n", ("line 1", "sha256:")),
+                 ("al/ice sha256:00\n", ("line 1", "letters")),
+                 (good + good, ("line 2", "'alice' is there twice")),
+                 (good + line("bob", ALICE), ("'alice' and 'bob' have the same key",)),
+                 (line("alice", ALICE, "rate=0"), ("'rate=0'", "rate=N")),
+                 (line("alice", ALICE, "rate=x"), ("'rate=x'",)),
+                 (line("alice", ALICE, "burst=3"), ("no rate",)),
+                 ("#" * 2000 + "\n", ("line 1", "over 1022 bytes")),
+                 (good + "\xff\n", ("line 2",)))
+        for text, words in cases:
+            with self.subTest(text=text[:40]), tempfile.NamedTemporaryFile("w", encoding="latin-1") as keys:
+                WithKeys.write(keys, text)
+                ended = run_lensd("serve", "--port", "0", "--api-keys", keys.name)
+                self.assertEqual(ended.returncode, 2, ended.stderr)
+                self.assertEqual(len(ended.stderr.splitlines()), 1, ended.stderr)
+                for word in (keys.name, *words):
+                    self.assertIn(word, ended.stderr)
+        ended = run_lensd("serve", "--port", "0", "--api-keys", "/no/such/file")
+        self.assertIn("--api-keys '/no/such/file': No such file", ended.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
