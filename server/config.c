@@ -197,9 +197,9 @@ const char *config_nearest(const char *word, const char *const *names, size_t co
     size_t best = strlen(word) / 3 + 1;
     for (size_t i = 0; i < count; i++) {
         size_t d = distance(word, names[i]);
-        /* A beginning of a name is meant to be that name: --max-bo. */
-        if (strlen(word) >= 3 && !strncmp(word, names[i], strlen(word)))
-            d = 0;
+        /* A beginning of a name is as near as one slip of the finger: --max-bo. */
+        if (strlen(word) >= 3 && !strncmp(word, names[i], strlen(word)) && d > 1)
+            d = 1;
         if (d <= best && (!nearest || d < best)) {
             best = d;
             nearest = names[i];
