@@ -118,6 +118,15 @@ static enum status compile_all(struct session *session, struct error *err)
             break;
         }
         TRY(status);
+        status = session_check_memory(session, err);
+        if (status != STATUS_OK && i > 0 && !session->options.max_batch_is_pinned) {
+            compiled_done(session, c);
+            session->compiled_count--;
+            snprintf(session->info.note, sizeof session->info.note, "batches of at most %d: %.130s",
+                     sizes[i - 1], err->message);
+            break;
+        }
+        TRY(status);
         progress(session, 0.6 * (i + 1) / count);
     }
     return STATUS_OK;
@@ -167,23 +176,13 @@ static enum status build(struct session *session, const struct graph *graph, str
     session->output_count = graph->output_count;
     TRY(session_feed_channels_last(session, err));
     TRY(optimize_weights(session->base, err));
+    TRY(session_check_weights(session, err));
     TRY(session_choose_threads(session, err));
     struct backend_options options = {session->options.device, session->options.precision,
                                       session->options.threads};
     TRY(session->ops->open(&options, &session->backend, err));
     TRY(compile_all(session, err));
-    size_t limit = session->options.memory_limit, largest = 0;
-    for (size_t i = 0; i < session->compiled_count; i++) {
-        size_t bytes = session->ops->activation_bytes(session->compiled[i].program);
-        largest = bytes > largest ? bytes : largest;
-    }
     size_t weights = session->ops->weight_bytes(session->backend);
-    if (limit && (weights > limit || largest > limit - weights))
-        return error_set(
-            err, STATUS_NO_MEMORY,
-            "the model needs %zu bytes of weights and %zu of activations, the limit is "
-            "%zu; lower --max-batch or raise the limit",
-            weights, largest, limit);
     TRY(session->ops->reserve(session->backend, err));
     TRY(describe(session, graph, err));
     TRY(check_fixed_batch(session, err));

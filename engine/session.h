@@ -29,7 +29,12 @@ struct session_options {
     enum image_layout image_layout;
     bool image_channels_last;      /* the file declares [N, H, W, C], not [N, C, H, W] */
     int image_height, image_width; /* for symbolic H and W; 0 = the file's own */
-    size_t memory_limit;           /* bytes of weights and activations; 0 = no limit */
+    size_t memory_limit;           /* bytes of weights, activations and the caller's inputs;
+                                      0 = no limit */
+    bool max_batch_is_pinned;      /* beyond memory_limit it is an error; else smaller batches are
+                                      compiled, as many as fit, and the note says so */
+    size_t input_batches, input_images; /* what the caller keeps for the session beside it: inputs
+                                           of so many largest batches and so many single images */
     void (*on_progress)(void *context, double fraction); /* 0 … 1, from session_create; or NULL */
     void *progress_context;
     const _Atomic int

@@ -69,6 +69,16 @@ struct compiled *compiled_for(struct session *session, int n);
 /* Lets go of what the last run of the data-dependent tail left. */
 void compiled_drop_tail_outputs(struct session *session, struct compiled *c);
 
+/* ---- session_memory.c ---- */
+
+/* Before anything is compiled: do the weights of session->base fit into memory_limit?
+ * STATUS_NO_MEMORY says how much is missing. */
+enum status session_check_weights(const struct session *session, struct error *err) MUST_USE;
+
+/* Does the batch size compiled last fit into memory_limit? STATUS_NO_MEMORY says how much is
+ * missing, and which size would fit. */
+enum status session_check_memory(struct session *session, struct error *err) MUST_USE;
+
 /* ---- session_measure.c ---- */
 
 /* L(b): the median time of a run, in milliseconds; 0 when made-up inputs do not run. */

@@ -138,6 +138,7 @@ struct device_entry {
     bool usable;
     const char *reason;                           /* when not usable */
     uint64_t total_bytes, free_bytes, used_bytes; /* used: by lensd's models */
+    uint64_t limit_bytes;                         /* of what they may use; 0: left out */
     int threads, cores;                           /* CPU; 0: left out */
     const char *isa;                              /* "avx512 amx", "sm_90"; NULL or "": left out */
     bool bf16, fp16, int8;                        /* precisions it is fast at, beside fp32 */
@@ -146,7 +147,7 @@ struct device_entry {
 };
 
 /* {"devices":[{"id","name","usable","reason"?,"memory":{"total_bytes","free_bytes",
- * "used_by_lensd_bytes"},"threads"?,"cores"?,"isa"?,"precisions":[…],"models":[…]}],"note"?} */
+ * "used_by_lensd_bytes","limit_bytes"?},"threads"?,"cores"?,"isa"?,"precisions":[…],"models":[…]}],"note"?} */
 char *devices_answer_json(const struct device_entry *devices, size_t count, const char *note,
                           size_t *ret_size);
 

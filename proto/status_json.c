@@ -83,6 +83,8 @@ static void write_device(struct writer *w, cJSON *list, const struct device_entr
     write_count(w, memory, "total_bytes", device->total_bytes);
     write_count(w, memory, "free_bytes", device->free_bytes);
     write_count(w, memory, "used_by_lensd_bytes", device->used_bytes);
+    if (device->limit_bytes > 0)
+        write_count(w, memory, "limit_bytes", device->limit_bytes);
     if (device->threads > 0)
         write_count(w, entry, "threads", (unsigned long long)device->threads);
     if (device->cores > 0)

@@ -45,8 +45,8 @@ static enum status set_number(const struct option *option, const char *origin, c
     return STATUS_OK;
 }
 
-static enum status set_bytes(const struct option *option, const char *origin, const char *text,
-                             int64_t *ret, struct error *err)
+/* "64K", "16M", "1GiB", "65536". */
+static bool read_bytes(const char *text, int64_t *ret)
 {
     const char *rest;
     int64_t value = -1, unit = 1;
@@ -64,8 +64,14 @@ static enum status set_bytes(const struct option *option, const char *origin, co
             rest++;
         known = known && !*rest;
     }
-    if (!known || __builtin_mul_overflow(value, unit, &value) || value < option->min ||
-        value > option->max)
+    return known && !__builtin_mul_overflow(value, unit, ret);
+}
+
+static enum status set_bytes(const struct option *option, const char *origin, const char *text,
+                             int64_t *ret, struct error *err)
+{
+    int64_t value;
+    if (!read_bytes(text, &value) || value < option->min || value > option->max)
         return error_set(
             err, STATUS_CONFIG,
             "%s is '%.60s'; it must be bytes from %lld to %lld, such as 65536, 64K, 16M "
@@ -479,6 +485,47 @@ static enum status read_defaults(struct reading *reading, struct error *err)
     return STATUS_OK;
 }
 
+/* One "BYTES" or "DEVICE=BYTES" of --memory. */
+static enum status set_memory(struct config *config, const char *part, struct error *err)
+{
+    const char *equals = strchr(part, '='), *bytes = equals ? equals + 1 : part;
+    size_t length = equals ? (size_t)(equals - part) : 0;
+    int64_t value;
+    bool found = !equals;
+    if (!read_bytes(bytes, &value) || value < 0)
+        return error_set(err, STATUS_CONFIG,
+                         "--memory is '%.60s'; it must be bytes, such as 512M or 4G, or those of "
+                         "each device: cpu=2G,cuda:0=12G",
+                         part);
+    for (size_t i = 0; i < config->device_count; i++) {
+        char name[DEVICE_TEXT];
+        device_text(config->devices[i], name);
+        if (equals && (strlen(name) != length || memcmp(name, part, length) != 0))
+            continue;
+        config->memory_limits[i] = (size_t)value;
+        found = true;
+    }
+    if (!found)
+        return error_set(err, STATUS_CONFIG,
+                         "--memory has a limit for '%.*s', which is none of the devices in use "
+                         "(--device %.80s)",
+                         length < 40 ? (int)length : 40, part, config->device);
+    return STATUS_OK;
+}
+
+static enum status read_memory(struct config *config, struct error *err)
+{
+    const char *rest = config->memory;
+    do {
+        char part[64];
+        size_t length = strcspn(rest, ",");
+        snprintf(part, sizeof part, "%.*s", length < sizeof part ? (int)length : 63, rest);
+        TRY(set_memory(config, part, err));
+        rest += length;
+    } while (*rest++ == ',');
+    return STATUS_OK;
+}
+
 static enum status check_together(struct config *config, struct error *err)
 {
     if (config->command == COMMAND_SERVE && config->max_upload_memory < config->max_body)
@@ -492,8 +539,9 @@ static enum status check_together(struct config *config, struct error *err)
                          "file or a model folder)");
     if (!(config->command & (COMMAND_SERVE | COMMAND_PREDICT)))
         return STATUS_OK;
-    return device_parse(config->device, config->devices, &config->device_count, config->fallback,
-                        sizeof config->fallback, err);
+    TRY(device_parse(config->device, config->devices, &config->device_count, config->fallback,
+                     sizeof config->fallback, err));
+    return read_memory(config, err);
 }
 
 static enum status read_all(struct reading *reading, int argc, char *const *argv,

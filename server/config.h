@@ -42,6 +42,8 @@ struct config {
     char *device;
     struct device_id devices[DEVICE_MAX]; /* what `device` means on this machine */
     size_t device_count;
+    char *memory;
+    size_t memory_limits[DEVICE_MAX];    /* of each of `devices`, from `memory`; 0: the default */
     char fallback[256];                  /* why `auto` did not take a GPU; "" otherwise */
     int64_t precision;                   /* enum precision */
     int64_t threads, workers, max_batch; /* 0: chosen by the machine */

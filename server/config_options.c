@@ -43,6 +43,9 @@ const struct option config_options[] = {
      "threads that decode and resize images; 0: the cores this process may use"},
     {"max-batch", OPTION_NUMBER, RUNS, FIELD(max_batch), 0, 256, "0", "N", DEVICE,
      "largest number of images in a forward pass; 0: what the model asks for, else 8"},
+    {"memory", OPTION_TEXT, RUNS, FIELD(memory), 0, 0, "0", "BYTES", DEVICE,
+     "what all models together may take of each device: weights, activations, batches; "
+     "4G, or by device: cpu=2G,cuda:0=12G; 0: nine tenths of what it has"},
 
     {"host", OPTION_TEXT, COMMAND_SERVE | COMMAND_HEALTH, FIELD(host), 0, 0, "127.0.0.1", "ADDRESS",
      SERVER, "address to listen on; 0.0.0.0 or :: opens it to other machines"},

@@ -180,8 +180,6 @@ static void add_device(const struct device_info *info, const struct model_status
                                  .int8 = info->int8,
                                  .models = lanes->models + first,
                                  .model_count = lanes->count - first};
-    for (size_t i = first; i < lanes->count; i++)
-        ret->used_bytes += lanes->models[i].parameter_bytes + lanes->models[i].activation_bytes;
 }
 
 char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_size)
@@ -194,8 +192,13 @@ char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_
     struct lanes *lanes = calloc(1, sizeof *lanes);
     char *text = NULL;
     if (models && lanes) {
-        for (size_t i = 0; i < device_count; i++)
+        for (size_t i = 0; i < device_count; i++) {
             add_device(&devices[i], models, model_count, lanes, ids[i], &entries[i]);
+            size_t limit = 0;
+            if (pipeline)
+                entries[i].used_bytes = pipeline_memory(pipeline, devices[i].id, &limit);
+            entries[i].limit_bytes = limit;
+        }
         text = devices_answer_json(entries, device_count, note, ret_size);
     }
     free(models);

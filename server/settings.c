@@ -15,6 +15,7 @@ struct pipeline_options settings_pipeline(const struct config *config, struct me
                                                   .max_scans = (uint32_t)config->max_scans},
                                        .metrics = metrics};
     memcpy(options.devices, config->devices, sizeof options.devices);
+    memcpy(options.memory_limits, config->memory_limits, sizeof options.memory_limits);
     return options;
 }
 

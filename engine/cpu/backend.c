@@ -304,21 +304,25 @@ static enum status cpu_compile(struct backend *backend, const struct graph *grap
         free_program(program);
         return status;
     }
-    size_t wanted =
-        size_align(program->plan.arena_bytes, 4096) + size_align(program->scratch_bytes, 4096);
-    if (wanted > backend->arena_wanted)
-        backend->arena_wanted = wanted;
     *ret = program;
     return STATUS_OK;
+}
+
+static size_t activation_bytes(const struct program *program)
+{
+    return size_align(program->plan.arena_bytes, 4096) + size_align(program->scratch_bytes, 4096);
 }
 
 /* One arena, touched once here so that no request pays for page faults, on huge pages where the
  * system has them. */
 static enum status cpu_reserve(struct backend *backend, struct error *err)
 {
-    if (backend->arena_wanted > backend->arena_bytes) {
+    size_t bytes = 0;
+    for (const struct program *program = backend->programs; program; program = program->next)
+        if (activation_bytes(program) > bytes)
+            bytes = activation_bytes(program);
+    if (bytes > backend->arena_bytes) {
         arena_release(backend);
-        size_t bytes = backend->arena_wanted;
         void *arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (arena == MAP_FAILED)
             return error_set(err, STATUS_NO_MEMORY,
@@ -380,11 +384,6 @@ static enum status cpu_profile(struct program *program, const void *const *input
     }
     *ret_count = count;
     return STATUS_OK;
-}
-
-static size_t activation_bytes(const struct program *program)
-{
-    return size_align(program->plan.arena_bytes, 4096) + size_align(program->scratch_bytes, 4096);
 }
 
 static size_t weight_bytes(const struct backend *backend)

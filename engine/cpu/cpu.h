@@ -21,7 +21,7 @@ struct backend {
     struct weight *weights; /* packed constants, shared by all programs: weights.c */
     size_t weight_bytes;
     unsigned char *arena;
-    size_t arena_bytes, arena_wanted;
+    size_t arena_bytes;
     struct program *programs; /* linked, so that reserve() can place them */
 };
 

@@ -23,6 +23,8 @@ struct lane {
     size_t output; /* index of the class scores */
     size_t classes;
     size_t image_floats, image_bytes;
+    struct budget *budget; /* NULL: none, or nothing is booked yet */
+    size_t booked;
     struct scheduler *scheduler;
     bool started;
     pthread_t thread;
@@ -92,8 +94,16 @@ static enum status allocate(struct lane *lane, struct error *err)
     return STATUS_OK;
 }
 
+/* What the session takes of its device: as its limit was checked. */
+static size_t booked_bytes(const struct lane *lane, const struct session_options *options)
+{
+    size_t images = (size_t)lane_padded_batch(lane, lane_max_batch(lane));
+    images = images * options->input_batches + options->input_images;
+    return lane->info.parameter_bytes + lane->info.activation_bytes + images * lane->image_bytes;
+}
+
 enum status lane_create(const struct model *model, const struct session_options *options,
-                        struct lane **ret, struct error *err)
+                        struct budget *budget, struct lane **ret, struct error *err)
 {
     struct lane *lane = calloc(1, sizeof *lane);
     if (!lane)
@@ -113,6 +123,10 @@ enum status lane_create(const struct model *model, const struct session_options 
     }
     lane->info = *session_info(lane->session);
     lane->cap = batch_cap_begin(lane_max_batch(lane));
+    lane->budget = budget;
+    lane->booked = booked_bytes(lane, options);
+    if (budget)
+        budget_take(budget, lane->info.device, lane->booked);
     *ret = lane;
     return STATUS_OK;
 }
@@ -394,5 +408,7 @@ void lane_free(struct lane *lane)
     free(lane->aside);
     free(lane->outputs);
     session_free(lane->session);
+    if (lane->budget)
+        budget_return(lane->budget, lane->info.device, lane->booked);
     free(lane);
 }

@@ -2,6 +2,7 @@
  * the forward pass, and turns scores into classes. Several lanes of a model pull from one queue. */
 #pragma once
 
+#include "server/schedule/budget.h"
 #include "server/schedule/scheduler.h"
 
 struct lane;
@@ -9,9 +10,11 @@ struct lane;
 /* Compiles `model` for the device in `options` (session_create; may take seconds) and checks that
  * the outcome is an image classifier that takes what the decode workers write: one float32 input
  * [1, height, width, channels], one output of class scores. STATUS_UNSUPPORTED / STATUS_SHAPE
- * otherwise. `model` is borrowed and outlives the lane; its graph is needed only here. */
+ * otherwise. `model` is borrowed and outlives the lane; its graph is needed only here. What the
+ * lane takes of its device is booked in `budget` (may be NULL; outlives the lane) as long as it
+ * lives; the limit is the caller's, in the options. */
 enum status lane_create(const struct model *model, const struct session_options *options,
-                        struct lane **ret, struct error *err) MUST_USE;
+                        struct budget *budget, struct lane **ret, struct error *err) MUST_USE;
 
 /* As measured when it was created; alive and unchanged as long as the lane. */
 const struct session_info *lane_info(const struct lane *lane);

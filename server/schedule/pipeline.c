@@ -14,6 +14,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "server/schedule/budget.h"
 #include "server/schedule/lane.h"
 #include "server/schedule/meters.h"
 #include "server/schedule/worker.h"
@@ -39,6 +40,7 @@ struct served_model {
 struct pipeline {
     struct pipeline_options options; /* immutable, defaults filled in */
     struct pool *pool;
+    struct budget *budget;
     _Atomic int state; /* enum pipeline_state */
 
     pthread_mutex_t lock;
@@ -81,6 +83,33 @@ static int threads_per_lane(const struct pipeline_options *options)
     return threads > 1 ? threads : 1;
 }
 
+static struct budget *create_budget(const struct pipeline_options *options)
+{
+    struct budget_limit limits[DEVICE_MAX];
+    budget_limits(options->devices, options->memory_limits, options->device_count, limits);
+    return budget_create(limits, options->device_count);
+}
+
+/* Lanes of options->devices[i …] that are on the same device as number i. */
+static int lanes_to_come(const struct pipeline_options *options, size_t i)
+{
+    int lanes = 0;
+    for (size_t k = i; k < options->device_count; k++)
+        lanes += options->devices[k].kind == options->devices[i].kind &&
+                 options->devices[k].index == options->devices[i].index;
+    return lanes;
+}
+
+/* How many lanes' batch buffers a lane has to answer for: those of the host are in its memory. */
+static void count_inputs(const struct pipeline_options *options, struct session_options *session)
+{
+    if (session->device.kind != DEVICE_CPU)
+        return;
+    size_t lanes = options->device_count;
+    session->input_batches = (lanes + 2 + lanes - 1) / lanes;
+    session->input_images = ((size_t)options->workers + lanes - 1) / lanes;
+}
+
 static void fill_in_defaults(struct pipeline_options *options)
 {
     if (options->threads == 0)
@@ -104,7 +133,8 @@ enum status pipeline_create(const struct pipeline_options *options, struct pipel
     pipeline->default_model = SIZE_MAX;
     pipeline->models = alloc_array(PIPELINE_MAX_MODELS, sizeof *pipeline->models);
     enum status status = STATUS_OK;
-    if (!pipeline->models)
+    pipeline->budget = create_budget(&pipeline->options);
+    if (!pipeline->models || !pipeline->budget)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the table of models");
     else
         status = pool_create(&(struct pool_options){.threads = pipeline->options.workers,
@@ -247,8 +277,8 @@ static int choose_max_batch(const struct pipeline_options *options, const struct
 }
 
 /* A session on every device. */
-static enum status create_lanes(struct loading *loading, const _Atomic int *cancel,
-                                struct error *err)
+static enum status create_lanes_in_turn(struct loading *loading, const _Atomic int *cancel,
+                                        struct error *err)
 {
     const struct pipeline_options *options = &loading->pipeline->options;
     const struct model *model = loading->model;
@@ -271,11 +301,25 @@ static enum status create_lanes(struct loading *loading, const _Atomic int *canc
             .on_progress = on_progress,
             .progress_context = loading,
             .cancel = cancel,
+            .memory_limit = budget_share(loading->pipeline->budget, options->devices[i],
+                                         lanes_to_come(options, i)),
+            .max_batch_is_pinned = options->max_batch > 0,
         };
-        TRY(lane_create(model, &session, &loading->lanes[i], err));
+        count_inputs(options, &session);
+        TRY(lane_create(model, &session, loading->pipeline->budget, &loading->lanes[i], err));
         loading->lane_count++;
     }
     return STATUS_OK;
+}
+
+static enum status create_lanes(struct loading *loading, const _Atomic int *cancel,
+                                struct error *err)
+{
+    if (!budget_begin(loading->pipeline->budget, cancel))
+        return error_set(err, STATUS_CANCELLED, "loading was cancelled");
+    enum status status = create_lanes_in_turn(loading, cancel, err);
+    budget_end(loading->pipeline->budget);
+    return status;
 }
 
 static enum status create_scheduler(struct loading *loading, struct error *err)
@@ -519,6 +563,11 @@ size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size
     }
 }
 
+size_t pipeline_memory(struct pipeline *pipeline, struct device_id device, size_t *ret_limit)
+{
+    return budget_used(pipeline->budget, device, ret_limit);
+}
+
 bool pipeline_drain(struct pipeline *pipeline, int grace_ms)
 {
     int64_t until = clock_now() + (int64_t)(grace_ms > 0 ? grace_ms : 0) * 1000000;
@@ -555,6 +604,7 @@ void pipeline_free(struct pipeline *pipeline)
         free_parts(entry->model, entry->scheduler, entry->lanes);
     }
     free(pipeline->models);
+    budget_free(pipeline->budget);
     pthread_mutex_destroy(&pipeline->lock);
     free(pipeline);
 }

@@ -38,9 +38,11 @@ struct pipeline_options {
     struct device_id devices[DEVICE_MAX];
     size_t device_count;
     enum precision precision;
-    int threads;      /* forward threads per CPU lane; 0 = all available cores */
-    int workers;      /* decode threads; 0 = all available cores */
-    int max_batch;    /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
+    int threads;                      /* forward threads per CPU lane; 0 = all available cores */
+    int workers;                      /* decode threads; 0 = all available cores */
+    int max_batch;                    /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
+    size_t memory_limits[DEVICE_MAX]; /* bytes for each of `devices`, for all models together; 0 =
+                                         nine tenths of what it has */
     size_t max_queue; /* images admitted and not yet answered, per model; 0 = 256, at most 2^20 */
     struct image_limits limits;
     struct metrics *metrics; /* borrowed; may be NULL in tests */
@@ -161,6 +163,10 @@ struct model_status {
     size_t class_count;
     bool is_default;
 };
+
+/* Bytes that models take of a device (weights, activations, batches of inputs); *ret_limit: how
+ * many they may take, 0 without a limit. */
+size_t pipeline_memory(struct pipeline *pipeline, struct device_id device, size_t *ret_limit);
 
 /* At most `max`, in the order they were announced; returns how many. */
 size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size_t max);

@@ -153,14 +153,59 @@ Test(session, notices_that_a_graph_allows_no_batch)
     graph_free(graph);
 }
 
+/* Bytes of a session for batches of up to `size`, from one that has no limit. */
+static size_t planned(const struct session *session, int size)
+{
+    const struct session_info *info = session_info(session);
+    for (size_t i = 0; i < info->batch_count; i++)
+        if (info->batches[i].size == size)
+            return info->parameter_bytes + info->batches[i].activation_bytes;
+    cr_assert(false, "no batch of %d", size);
+    return 0;
+}
+
 Test(session, respects_the_memory_limit)
 {
     struct error err = {0};
     struct graph *graph = random_graph(7, 16, 16);
-    struct session_options options = {.threads = 1, .max_batch = 2, .memory_limit = 100};
+    struct session_options options = {.threads = 1, .max_batch = 8};
     struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    size_t for_four = planned(session, 4), for_eight = planned(session, 8);
+    cr_assert_lt(for_four, for_eight);
+    session_free(session);
+
+    /* The largest batch that fits, unless another one was asked for. */
+    options.memory_limit = for_eight - 1;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    const struct session_info *info = session_info(session);
+    cr_assert_eq(info->batches[info->batch_count - 1].size, 4);
+    cr_assert(info->batched);
+    cr_assert_leq(info->parameter_bytes + info->activation_bytes, options.memory_limit);
+    cr_assert(strstr(info->note, "batches of at most 4"), "%s", info->note);
+    session_free(session);
+    options.max_batch_is_pinned = true;
+    session = NULL;
     cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_NO_MEMORY);
-    cr_assert(strstr(err.message, "the limit is 100"), "%s", err.message);
+    cr_assert(strstr(err.message, "batch of 8") && strstr(err.message, "1 bytes are missing") &&
+                  strstr(err.message, "--max-batch 4"),
+              "%s", err.message);
+    options.memory_limit = for_eight;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    session_free(session);
+
+    /* What the caller keeps beside it counts, too. */
+    options.input_images = 1;
+    session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_NO_MEMORY);
+    options.input_images = 0;
+    options.max_batch_is_pinned = false;
+    for (size_t limit = 100; limit <= 2000; limit += 1900) {
+        options.memory_limit = limit; /* not even one image, not even the weights */
+        cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_NO_MEMORY);
+        cr_assert(strstr(err.message, "missing") && strstr(err.message, "--memory"), "%s",
+                  err.message);
+    }
     cr_assert_null(session);
     graph_free(graph);
 }

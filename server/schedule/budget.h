@@ -1,0 +1,48 @@
+/* The memory budget: how many bytes of each device models may take, and who has taken them.
+ *
+ * One budget for all models of a pipeline. A model is loaded between budget_begin and budget_end,
+ * one at a time, because each takes what the others have left; what its lanes take is booked when
+ * it is known and comes back when they go. Bytes are those that lensd plans: weights, activations,
+ * batches of inputs; not the decoders' memory, nor request bodies, which have limits of their own.
+ *
+ * Thread-safe. Locks: one, held for a few instructions; who waits in budget_begin does not hold
+ * it. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/device.h"
+
+struct budget;
+
+/* What one device may give; 0: no limit. */
+struct budget_limit {
+    struct device_id device;
+    size_t bytes;
+};
+
+/* Limits of devices that are not named are 0. NULL when out of memory; budget_free takes NULL. */
+struct budget *budget_create(const struct budget_limit *limits, size_t count);
+void budget_free(struct budget *budget);
+
+/* Waits until no other model is being loaded; false when *cancel (may be NULL) turned 1 meanwhile:
+ * budget_end is then not to be called. */
+bool budget_begin(struct budget *budget, const _Atomic int *cancel);
+void budget_end(struct budget *budget);
+
+/* Bytes that one of `sharers` (at least 1) lanes still to be made on the device may take: an equal
+ * part of what is left, at least 1; 0 when there is no limit. */
+size_t budget_share(struct budget *budget, struct device_id device, int sharers);
+
+/* Books, and unbooks, bytes of a device. */
+void budget_take(struct budget *budget, struct device_id device, size_t bytes);
+void budget_return(struct budget *budget, struct device_id device, size_t bytes);
+
+/* What is booked now, and the limit (may be NULL). */
+size_t budget_used(struct budget *budget, struct device_id device, size_t *ret_limit);
+
+/* The limits for `count` devices: `wanted[i]` bytes for devices[i] where that is not 0, otherwise
+ * nine tenths of the device's memory, as far as that is known. */
+void budget_limits(const struct device_id *devices, const size_t *wanted, size_t count,
+                   struct budget_limit *ret);
