@@ -81,7 +81,7 @@ static void *load_thread(void *context)
     uint64_t one = 1;
     serve->load_status = load(serve, &serve->load_error);
     if (serve->load_status != STATUS_OK)
-        pipeline_progress(serve->pipeline, serve->name, 0, serve->load_error.message);
+        pipeline_progress(serve->pipeline, serve->name, NULL, 0, serve->load_error.message);
     (void)!write(serve->loaded_fd, &one, sizeof one);
     return NULL;
 }
@@ -139,7 +139,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     serve->metrics = metrics_create();
     struct pipeline_options pipeline_options = settings_pipeline(config, serve->metrics);
     TRY(pipeline_create(&pipeline_options, &serve->pipeline, err));
-    pipeline_announce(serve->pipeline, serve->name, 1);
+    pipeline_announce(serve->pipeline, serve->name, NULL, 1);
     struct http_options http_options = settings_http(config, serve->pipeline, serve->metrics);
     TRY(http_server_start(&http_options, &serve->http, err));
     if (config->port_file)

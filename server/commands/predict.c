@@ -137,7 +137,7 @@ static enum status open_pipeline(const struct config *config, struct pipeline **
         model_free(model);
         return status;
     }
-    pipeline_announce(pipeline, model->name, 1);
+    pipeline_announce(pipeline, model->name, model->version, 1);
     status = pipeline_add_model(pipeline, model, NULL, err);
     if (status != STATUS_OK) {
         pipeline_free(pipeline);

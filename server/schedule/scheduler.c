@@ -18,12 +18,12 @@ struct scheduler {
     struct pool_source source; /* guarded by the pool's lock */
 
     /* immutable after create */
-    const struct model *model;
+    struct served *served;
     struct pool *pool;
     struct meters meters;
-    size_t image_floats;
+    struct batch_layout layout;
     int buffer_count;
-    float **buffers;
+    void **buffers;
 
     _Atomic bool cut;
 
@@ -44,32 +44,29 @@ static int count_buffers(const struct scheduler_options *options)
     return options->admission.lanes + 1 + (for_workers > 1 ? for_workers : 1);
 }
 
-static enum status allocate_buffers(struct scheduler *scheduler, size_t images, struct error *err)
+static enum status allocate_buffers(struct scheduler *scheduler, struct error *err)
 {
-    size_t floats, bytes, all;
+    const struct batch_layout *layout = &scheduler->layout;
+    size_t all;
     uint64_t total, available;
     cpu_memory(&total, &available);
-    if (!size_mul(scheduler->image_floats, images, &floats) ||
-        !size_mul(floats, sizeof(float), &bytes) || !size_add(bytes, TENSOR_ALIGN, &bytes) ||
-        !size_mul(bytes, (size_t)scheduler->buffer_count, &all) || all > available)
+    if (!size_mul(layout->bytes, (size_t)scheduler->buffer_count, &all) || all > available)
         return error_set(err, STATUS_NO_MEMORY,
-                         "%d batch buffers of %zu images, %zu values each, do not fit into the "
+                         "%d batch buffers of %zu bytes (%zu images each) do not fit into the "
                          "%" PRIu64 " bytes of memory that are free; choose a smaller --max-batch",
-                         scheduler->buffer_count, images, scheduler->image_floats, available);
-    bytes = size_align(bytes - TENSOR_ALIGN, TENSOR_ALIGN);
+                         scheduler->buffer_count, layout->bytes, layout->rows, available);
     scheduler->buffers = alloc_array((size_t)scheduler->buffer_count, sizeof *scheduler->buffers);
+    /* Of zeros: the unused tail of every batch is finite. */
     for (int i = 0; scheduler->buffers && i < scheduler->buffer_count; i++) {
-        scheduler->buffers[i] = aligned_alloc(TENSOR_ALIGN, bytes);
+        scheduler->buffers[i] = batch_layout_buffer(layout);
         if (!scheduler->buffers[i])
             break;
-        /* Touches the pages, and makes the unused tail of every batch finite. */
-        memset(scheduler->buffers[i], 0, bytes);
     }
     if (!scheduler->buffers || !scheduler->buffers[scheduler->buffer_count - 1])
         return error_set(
             err, STATUS_NO_MEMORY,
             "no memory for %d batch buffers of %zu bytes; choose a smaller --max-batch",
-            scheduler->buffer_count, bytes);
+            scheduler->buffer_count, layout->bytes);
     return STATUS_OK;
 }
 
@@ -79,17 +76,17 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     struct scheduler *scheduler = calloc(1, sizeof *scheduler);
     if (!scheduler)
         return error_set(err, STATUS_NO_MEMORY, "no memory for a scheduler");
-    scheduler->model = options->model;
+    scheduler->served = options->served;
     scheduler->pool = options->pool;
-    scheduler->image_floats = options->image_floats;
+    scheduler->layout = options->layout;
     scheduler->admission = options->admission;
     scheduler->buffer_count = count_buffers(options);
     scheduler->accepting = true;
     pthread_mutex_init(&scheduler->lock, NULL);
     condition_init(&scheduler->lane_ready);
     condition_init(&scheduler->all_answered);
-    meters_init(&scheduler->meters, options->metrics, options->model->name);
-    enum status status = allocate_buffers(scheduler, (size_t)options->padded_batch, err);
+    meters_init(&scheduler->meters, options->metrics, options->served->model->name);
+    enum status status = allocate_buffers(scheduler, err);
     if (status == STATUS_OK) {
         scheduler->batcher =
             batcher_create(&(struct batcher_config){.max_batch = options->admission.max_batch,
@@ -101,6 +98,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
                                options->admission.max_images);
     }
     if (status != STATUS_OK) {
+        scheduler->layout = (struct batch_layout){0}; /* still the caller's */
         scheduler_free(scheduler);
         return status;
     }
@@ -115,6 +113,7 @@ void scheduler_free(struct scheduler *scheduler)
     for (int i = 0; scheduler->buffers && i < scheduler->buffer_count; i++)
         free(scheduler->buffers[i]);
     free(scheduler->buffers);
+    batch_layout_done(&scheduler->layout);
     batcher_free(scheduler->batcher);
     pthread_cond_destroy(&scheduler->all_answered);
     pthread_cond_destroy(&scheduler->lane_ready);
@@ -122,9 +121,19 @@ void scheduler_free(struct scheduler *scheduler)
     free(scheduler);
 }
 
+struct served *scheduler_served(const struct scheduler *scheduler)
+{
+    return scheduler->served;
+}
+
 const struct model *scheduler_model(const struct scheduler *scheduler)
 {
-    return scheduler->model;
+    return scheduler->served->model;
+}
+
+const struct batch_layout *scheduler_layout(const struct scheduler *scheduler)
+{
+    return &scheduler->layout;
 }
 
 struct meters *scheduler_meters(struct scheduler *scheduler)
@@ -160,17 +169,19 @@ static void unlock_and_wake(struct scheduler *scheduler)
     pool_offer(scheduler->pool, &scheduler->source, tickets);
 }
 
-static void finish_request(struct predict_request *request)
+static void finish_request(struct scheduler *scheduler, struct predict_request *request)
 {
     /* acq_rel: what other threads wrote into their images is seen by on_done. */
-    if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) == 1)
-        request->on_done(request);
+    if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
+        return;
+    served_note_request(scheduler->served, request);
+    request->on_done(request);
 }
 
 void scheduler_finish(struct scheduler *scheduler, struct predict_image *image)
 {
     meters_image(&scheduler->meters, image->status);
-    finish_request(image->request);
+    finish_request(scheduler, image->request);
 }
 
 /* Admits all images that are not known bad already, or none. */
@@ -186,8 +197,8 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
                            "the server is shutting down; send the request to another one");
     } else if (images > 0) {
         size_t admitted = batcher_counts(scheduler->batcher).admitted;
-        status = admission_check(&scheduler->admission, scheduler->model->name, admitted, images,
-                                 ret_retry_after_s, err);
+        status = admission_check(&scheduler->admission, scheduler_model(scheduler)->name, admitted,
+                                 images, ret_retry_after_s, err);
     }
     for (size_t i = 0; status == STATUS_OK && i < request->image_count; i++)
         if (request->images[i].preset.status == STATUS_OK)
@@ -207,13 +218,13 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
         image->since = now;
         images += image->preset.status == STATUS_OK;
     }
-    request->served = scheduler->model;
+    request->served = scheduler_model(scheduler);
     /* One more, so that the request outlives the work on presets below. */
     atomic_store_explicit(&request->pending, images + 1, memory_order_relaxed);
     enum status status = admit(scheduler, request, images, ret_retry_after_s, err);
     if (status != STATUS_OK) {
         request->served = NULL;
-        meters_refused(scheduler->meters.metrics, scheduler->model->name, status,
+        meters_refused(scheduler->meters.metrics, scheduler_model(scheduler)->name, status,
                        request->image_count);
         return status;
     }
@@ -225,7 +236,7 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
         image->error = image->preset;
         meters_image(&scheduler->meters, image->status);
     }
-    finish_request(request);
+    finish_request(scheduler, request);
     return STATUS_OK;
 }
 
@@ -250,17 +261,17 @@ void scheduler_drop(struct scheduler *scheduler)
     unlock_and_wake(scheduler);
 }
 
-float *scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
-                         struct batch_slot *ret)
+bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
+                       struct batch_slot *ret)
 {
     pthread_mutex_lock(&scheduler->lock);
     if (scheduler_is_cut(scheduler)) {
         pthread_mutex_unlock(&scheduler->lock);
-        return NULL;
+        return false;
     }
     *ret = batcher_reserve(scheduler->batcher, image, clock_now());
     unlock_and_wake(scheduler);
-    return scheduler_slot(scheduler, ret->buffer, ret->slot);
+    return true;
 }
 
 void scheduler_commit(struct scheduler *scheduler, struct batch_slot slot)
@@ -292,9 +303,9 @@ bool scheduler_next_batch(struct scheduler *scheduler, struct batch *ret)
     return !stopping;
 }
 
-float *scheduler_slot(struct scheduler *scheduler, int buffer, int slot)
+void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot)
 {
-    return scheduler->buffers[buffer] + (size_t)slot * scheduler->image_floats;
+    return batch_layout_row(&scheduler->layout, scheduler->buffers[buffer], input, (size_t)slot);
 }
 
 void scheduler_release(struct scheduler *scheduler, int buffer)
@@ -354,6 +365,11 @@ void scheduler_cut(struct scheduler *scheduler)
         scheduler_finish(scheduler, image);
         scheduler_answered(scheduler, 1);
     }
+}
+
+void scheduler_leave_pool(struct scheduler *scheduler)
+{
+    pool_forget(scheduler->pool, &scheduler->source);
 }
 
 void scheduler_stop(struct scheduler *scheduler)

@@ -12,6 +12,7 @@
 
 #include "server/schedule/admission.h"
 #include "server/schedule/batcher.h"
+#include "server/schedule/layout.h"
 #include "server/schedule/meters.h"
 #include "server/schedule/pipeline.h"
 #include "server/schedule/pool.h"
@@ -19,24 +20,26 @@
 struct scheduler;
 
 struct scheduler_options {
-    const struct model *model; /* borrowed, outlives the scheduler */
-    struct metrics *metrics;   /* borrowed; may be NULL */
-    struct pool *pool;         /* borrowed: gets a ticket for every image a worker may prepare */
+    struct served *served;   /* borrowed, outlives the scheduler */
+    struct metrics *metrics; /* borrowed; may be NULL */
+    struct pool *pool;       /* borrowed: gets a ticket for every image a worker may prepare */
     struct admission admission;
-    int workers;         /* threads of the pool */
-    int padded_batch;    /* images that a buffer has room for, at least admission.max_batch: what
-                            the sessions pad a full batch to */
-    size_t image_floats; /* float32 values of one image in a batch */
+    int workers;                /* threads of the pool */
+    struct batch_layout layout; /* of a buffer; its rows at least admission.max_batch: what the
+                                   sessions pad a full batch to. Taken over on success. */
 };
 
 /* Makes lanes + 1 + (at least one, enough for all workers) batch buffers, 64-byte aligned, with
  * their pages touched. STATUS_NO_MEMORY. */
 enum status scheduler_create(const struct scheduler_options *options, struct scheduler **ret,
                              struct error *err) MUST_USE;
-/* Nobody may be inside any more: pool and lanes have ended. NULL is fine. */
+/* Nobody may be inside any more: lanes have ended, and the pool has, or has forgotten it. NULL is
+ * fine. */
 void scheduler_free(struct scheduler *scheduler);
 
+struct served *scheduler_served(const struct scheduler *scheduler);
 const struct model *scheduler_model(const struct scheduler *scheduler);
+const struct batch_layout *scheduler_layout(const struct scheduler *scheduler);
 struct meters *scheduler_meters(struct scheduler *scheduler);
 struct batcher_counts scheduler_counts(struct scheduler *scheduler);
 
@@ -58,10 +61,11 @@ struct predict_image *scheduler_claim(struct scheduler *scheduler);
 /* A claimed image was finished without a slot. */
 void scheduler_drop(struct scheduler *scheduler);
 
-/* A slot for a claimed image: image_floats values for the worker to write. NULL when the grace time
- * is over and it is not to run any more: the image is still the worker's to finish and drop. */
-float *scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
-                         struct batch_slot *ret);
+/* A slot for a claimed image, for the worker to write its row of every input (scheduler_row). False
+ * when the grace time is over and it is not to run any more: the image is still the worker's to
+ * finish and drop. */
+bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
+                       struct batch_slot *ret);
 
 /* The slot is written: the image belongs to its batch. */
 void scheduler_commit(struct scheduler *scheduler, struct batch_slot slot);
@@ -74,8 +78,8 @@ void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot);
 /* Sleeps until a batch is there for an idle lane; false: the lane shall end. */
 bool scheduler_next_batch(struct scheduler *scheduler, struct batch *ret);
 
-/* Slot `slot` of a batch's memory; slot 0 is the start of the buffer. */
-float *scheduler_slot(struct scheduler *scheduler, int buffer, int slot);
+/* What slot `slot` of a batch gives to an input; slot 0 is the start of the input. */
+void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot);
 
 /* The lane needs the buffer's memory no more. */
 void scheduler_release(struct scheduler *scheduler, int buffer);
@@ -88,6 +92,9 @@ bool scheduler_is_cut(const struct scheduler *scheduler);
 enum status scheduler_cut_error(struct error *err);
 
 /* --- the pipeline --- */
+
+/* After scheduler_wait_answered, when nobody submits any more: returns when no worker is inside. */
+void scheduler_leave_pool(struct scheduler *scheduler);
 
 /* submit refuses from now on; what is inside goes on, nothing is held back. */
 void scheduler_stop_accepting(struct scheduler *scheduler);
