@@ -52,6 +52,10 @@ struct config {
     char *host;
     int64_t port;    /* 0: any free one */
     char *port_file; /* NULL: none */
+    char *unix_path; /* NULL: host and port */
+    char *unix_mode; /* octal digits */
+    unsigned unix_bits;
+    char *tls_cert, *tls_key; /* NULL: no TLS */
     int64_t http_threads;
 
     /* Who may ask. */
