@@ -556,6 +556,10 @@ static enum status check_together(struct config *config, struct error *err)
                          "--max-upload-memory (%lld) is less than --max-body (%lld): no request of "
                          "that size could be taken; raise the one or lower the other",
                          (long long)config->max_upload_memory, (long long)config->max_body);
+    if (config->model_name && (strlen(config->model_name) > 127 || strchr(config->model_name, '/')))
+        return error_set(err, STATUS_CONFIG,
+                         "--model-name is '%.140s'; a name has at most 127 bytes and no '/'",
+                         config->model_name);
     if (config->command == COMMAND_INSPECT && !config->model)
         return error_set(err, STATUS_CONFIG,
                          "no model given; use: lensd inspect MODEL (an .onnx "

@@ -32,6 +32,7 @@ struct config {
     char *config_file;
 
     char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
+    char *model_name; /* serve: the name it is asked for by; NULL: the file's or folder's own */
     char **arguments; /* predict: the image files */
     size_t argument_count;
     int64_t top_k; /* 1 … PREDICT_MAX_TOP_K */

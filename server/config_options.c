@@ -29,6 +29,8 @@ const struct option config_options[] = {
      "an .onnx file, a model folder, or the word digits: the digit classifier that is part of "
      "lensd "
      "(the same as the argument MODEL)"},
+    {"model-name", OPTION_TEXT, COMMAND_SERVE, FIELD(model_name), 0, 0, NULL, "NAME", MODEL,
+     "the name that requests call the model by, instead of its file's or folder's"},
     {"top-k", OPTION_NUMBER, RUNS, FIELD(top_k), 1, 1000, "5", "N", MODEL,
      "how many predictions an image gets, unless a request asks for another number"},
 

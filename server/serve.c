@@ -65,7 +65,7 @@ static enum status load(struct serve *serve, struct error *err)
 {
     struct model *model;
     int64_t start = clock_now();
-    TRY(model_open(serve->config->model, &model, err));
+    TRY(model_open(serve->config->model, serve->config->model_name, &model, err));
     if (model->warning[0])
         log_event(LOG_WARN, "model", LOG_STR("model", model->name),
                   LOG_STR("text", model->warning));
@@ -136,6 +136,11 @@ static enum status set_up(struct serve *serve, struct error *err)
         TRY(model_find(config->model, &serve->file, &serve->name, err));
     else if (!(serve->name = strdup("digits")))
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    if (config->model_name) {
+        free(serve->name);
+        if (!(serve->name = strdup(config->model_name)))
+            return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    }
     serve->metrics = metrics_create();
     struct pipeline_options pipeline_options = settings_pipeline(config, serve->metrics);
     TRY(pipeline_create(&pipeline_options, &serve->pipeline, err));

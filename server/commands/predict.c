@@ -130,7 +130,7 @@ static enum status open_pipeline(const struct config *config, struct pipeline **
     if (options.max_queue < config->argument_count)
         options.max_queue = config->argument_count;
     struct model *model;
-    TRY(model_open(config->model, &model, err));
+    TRY(model_open(config->model, NULL, &model, err));
     struct pipeline *pipeline;
     enum status status = pipeline_create(&options, &pipeline, err);
     if (status != STATUS_OK) {

@@ -88,7 +88,8 @@ class Kubernetes(unittest.TestCase):
         self.assertLess(drain, pod["terminationGracePeriodSeconds"])
 
     def test_kserve(self):
-        schema = json.loads(open(os.path.join(HERE, "kserve.schema.json"), encoding="utf-8").read())
+        with open(os.path.join(HERE, "kserve.schema.json"), encoding="utf-8") as file:
+            schema = json.load(file)
         for name in ("servingruntime.yaml", "inferenceservice.yaml"):
             for resource in documents("kserve", name):
                 jsonschema.validate(resource, schema)
@@ -142,11 +143,12 @@ def board():
 class Metrics(unittest.TestCase):
     def names_served(self):
         """The families of a daemon that has answered, failed and refused."""
-        server = Server("--max-queue", "1")
+        server = Server("--max-queue", "2")
         try:
             self.assertEqual(server.predict(drawn(1)).status, 200)
             self.assertEqual(server.predict(b"no picture").status, 415)
-            kind, body = multipart([("a", "a.png", drawn(1)), ("b", "b.png", drawn(2))])
+            kind, body = multipart([("a", "a.png", drawn(1)), ("b", "b.png", drawn(2)),
+                                    ("c", "c.png", drawn(3))])
             self.assertGreaterEqual(server.predict(body, headers={"Content-Type": kind}).status, 400)
             text = server.get("/metrics").body.decode()
         finally:
