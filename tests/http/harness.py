@@ -131,11 +131,8 @@ class Server:
         self.log_file.flush()
         return read(self.log_path).decode(errors="replace")
 
-    def client(self, timeout):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-
     def request(self, method, path, body=None, headers=None, timeout=PATIENCE):
-        connection = self.client(timeout)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
