@@ -15,6 +15,13 @@ void model_drop_graph(struct model *model)
     model->graph = NULL;
 }
 
+static void free_tensors(struct model_tensor *tensors, size_t count)
+{
+    for (size_t i = 0; tensors && i < count; i++)
+        free(tensors[i].name);
+    free(tensors);
+}
+
 void model_free(struct model *model)
 {
     if (!model)
@@ -26,6 +33,8 @@ void model_free(struct model *model)
     free(model->version);
     free(model->input_name);
     free(model->output_name);
+    free_tensors(model->inputs, model->input_count);
+    free_tensors(model->outputs, model->output_count);
     free(model);
 }
 

@@ -13,6 +13,14 @@ struct model_limits {
     size_t memory; /* bytes a load may take; 0 = 16 GiB */
 };
 
+/* An input or output as the file declares it: DIM_UNKNOWN where a dimension is symbolic, and for an
+ * output whose shape the file does not say, rank SHAPE_UNKNOWN. */
+struct model_tensor {
+    char *name;
+    enum dtype dtype;
+    struct shape shape;
+};
+
 struct model {
     char *name;          /* folder or file name without extension; "digits" for the default */
     char *source;        /* path, or "embedded" */
@@ -38,7 +46,10 @@ struct model {
     char *input_name, *output_name; /* input_name: NULL without an image input */
     size_t class_count;             /* 0 when not known before a run */
     bool has_probabilities;         /* the graph ends in Softmax: do not apply it again */
-    size_t parameter_count;         /* elements of all initialisers */
+    /* In the graph's order; they stay when the graph goes. */
+    struct model_tensor *inputs, *outputs;
+    size_t input_count, output_count;
+    size_t parameter_count; /* elements of all initialisers */
     uint64_t parameter_bytes;
 };
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "engine/validate.h"
 #include "models/model_internal.h"
@@ -229,6 +230,24 @@ static void count_parameters(struct model *model, const struct graph *graph)
                 count_parameters(model, graph->nodes[n]->attrs[a].g);
 }
 
+/* ---- the tensors of raw requests ---- */
+
+static enum status copy_tensors(struct value *const *values, size_t count,
+                                struct model_tensor **ret, size_t *ret_count, struct error *err)
+{
+    *ret = alloc_array(count, sizeof **ret);
+    if (!*ret)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    *ret_count = count;
+    for (size_t i = 0; i < count; i++) {
+        (*ret)[i] =
+            (struct model_tensor){strdup(values[i]->name), values[i]->dtype, values[i]->shape};
+        if (!(*ret)[i].name)
+            return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    }
+    return STATUS_OK;
+}
+
 enum status model_describe(struct model *model, bool configured, struct error *err)
 {
     struct image image = {false, DIM_UNKNOWN, DIM_UNKNOWN, DIM_UNKNOWN};
@@ -250,6 +269,10 @@ enum status model_describe(struct model *model, bool configured, struct error *e
     if (model->class_count && model->labels.count && model->class_count != model->labels.count)
         model_warn(model, "the model has %zu classes but there are %zu labels", model->class_count,
                    model->labels.count);
+    const struct graph *graph = model->graph;
+    TRY(copy_tensors(graph->inputs, graph->input_count, &model->inputs, &model->input_count, err));
+    TRY(copy_tensors(graph->outputs, graph->output_count, &model->outputs, &model->output_count,
+                     err));
     count_parameters(model, model->graph);
     return STATUS_OK;
 }

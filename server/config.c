@@ -526,13 +526,40 @@ static enum status read_memory(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
+/* Where it listens, and with which certificate. */
+static enum status check_listening(struct config *config, struct error *err)
+{
+    char *end;
+    unsigned long bits = strtoul(config->unix_mode, &end, 8);
+    if (*end || end == config->unix_mode || bits == 0 || bits > 0777)
+        return error_set(err, STATUS_CONFIG,
+                         "--unix-mode is '%.20s'; it must be permissions in octal digits, such as "
+                         "0660 or 0666",
+                         config->unix_mode);
+    config->unix_bits = (unsigned)bits;
+    if (config->unix_path && config->port_file)
+        return error_set(err, STATUS_CONFIG,
+                         "--port-file has nothing to say with --unix: there is no port");
+    if (!config->tls_cert != !config->tls_key)
+        return error_set(err, STATUS_CONFIG,
+                         "--tls-cert and --tls-key belong together; give %s as well",
+                         config->tls_cert ? "--tls-key" : "--tls-cert");
+    return STATUS_OK;
+}
+
 static enum status check_together(struct config *config, struct error *err)
 {
+    if (config->command == COMMAND_SERVE)
+        TRY(check_listening(config, err));
     if (config->command == COMMAND_SERVE && config->max_upload_memory < config->max_body)
         return error_set(err, STATUS_CONFIG,
                          "--max-upload-memory (%lld) is less than --max-body (%lld): no request of "
                          "that size could be taken; raise the one or lower the other",
                          (long long)config->max_upload_memory, (long long)config->max_body);
+    if (config->model_name && (strlen(config->model_name) > 127 || strchr(config->model_name, '/')))
+        return error_set(err, STATUS_CONFIG,
+                         "--model-name is '%.140s'; a name has at most 127 bytes and no '/'",
+                         config->model_name);
     if (config->command == COMMAND_INSPECT && !config->model)
         return error_set(err, STATUS_CONFIG,
                          "no model given; use: lensd inspect MODEL (an .onnx "

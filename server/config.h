@@ -32,6 +32,7 @@ struct config {
     char *config_file;
 
     char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
+    char *model_name; /* serve: the name it is asked for by; NULL: the file's or folder's own */
     char **arguments; /* predict: the image files */
     size_t argument_count;
     int64_t top_k; /* 1 … PREDICT_MAX_TOP_K */
@@ -52,6 +53,10 @@ struct config {
     char *host;
     int64_t port;    /* 0: any free one */
     char *port_file; /* NULL: none */
+    char *unix_path; /* NULL: host and port */
+    char *unix_mode; /* octal digits */
+    unsigned unix_bits;
+    char *tls_cert, *tls_key; /* NULL: no TLS */
     int64_t http_threads;
 
     /* Who may ask. */

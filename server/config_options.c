@@ -8,6 +8,7 @@
 
 #define RUNS  (COMMAND_SERVE | COMMAND_PREDICT)
 #define SHOWS (COMMAND_PREDICT | COMMAND_DEVICES | COMMAND_INSPECT)
+#define ASKS  (COMMAND_SERVE | COMMAND_HEALTH)
 #define ALL   (COMMAND_SERVE | COMMAND_HEALTH | SHOWS)
 
 #define MODEL  "Model"
@@ -28,6 +29,8 @@ const struct option config_options[] = {
      "an .onnx file, a model folder, or the word digits: the digit classifier that is part of "
      "lensd "
      "(the same as the argument MODEL)"},
+    {"model-name", OPTION_TEXT, COMMAND_SERVE, FIELD(model_name), 0, 0, NULL, "NAME", MODEL,
+     "the name that requests call the model by, instead of its file's or folder's"},
     {"top-k", OPTION_NUMBER, RUNS, FIELD(top_k), 1, 1000, "5", "N", MODEL,
      "how many predictions an image gets, unless a request asks for another number"},
 
@@ -53,6 +56,15 @@ const struct option config_options[] = {
      SERVER, "port to listen on; 0: any free one"},
     {"port-file", OPTION_TEXT, COMMAND_SERVE, FIELD(port_file), 0, 0, NULL, "FILE", SERVER,
      "write the port number to FILE once it is open"},
+    {"unix", OPTION_TEXT, ASKS, FIELD(unix_path), 0, 0, NULL, "PATH", SERVER,
+     "listen on a unix-domain socket of this name instead of --host and --port"},
+    {"unix-mode", OPTION_TEXT, COMMAND_SERVE, FIELD(unix_mode), 0, 0, "0660", "MODE", SERVER,
+     "permissions of that socket; who may write to it may connect"},
+    {"tls-cert", OPTION_TEXT, ASKS, FIELD(tls_cert), 0, 0, NULL, "FILE", SERVER,
+     "serve HTTPS (TLS 1.2 and 1.3) with this certificate, PEM, its chain behind it; SIGHUP "
+     "reads it again"},
+    {"tls-key", OPTION_TEXT, COMMAND_SERVE, FIELD(tls_key), 0, 0, NULL, "FILE", SERVER,
+     "the key of that certificate, PEM, not encrypted"},
     {"http-threads", OPTION_NUMBER, COMMAND_SERVE, FIELD(http_threads), 1, 64, "1", "N", SERVER,
      "threads that read requests and write answers; one is enough for most machines"},
     {"config", OPTION_TEXT, ALL, FIELD(config_file), 0, 0, NULL, "FILE", SERVER,

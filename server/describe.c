@@ -93,8 +93,11 @@ const char *describe_state(const struct pipeline *pipeline, bool draining)
 char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s, const char *note,
                       size_t *ret_size)
 {
-    static const char *const states[] = {
-        [MODEL_LOADING] = "loading", [MODEL_READY] = "ready", [MODEL_FAILED] = "failed"};
+    static const char *const states[] = {[MODEL_LOADING] = "loading",
+                                         [MODEL_READY] = "ready",
+                                         [MODEL_FAILED] = "failed",
+                                         [MODEL_UNLOADING] = "unloading",
+                                         [MODEL_UNLOADED] = "unloaded"};
     size_t count;
     struct model_status *models = snapshot(pipeline, &count);
     struct health_model *rows = alloc_array(count, sizeof *rows);

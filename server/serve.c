@@ -5,8 +5,8 @@
  *                                                             new connections; what was accepted
  *                                                             is answered, up to --grace
  *
- * SIGHUP reads API keys again. One that the kernel sends because the terminal was closed ends
- * the server like SIGTERM.
+ * SIGHUP reads API keys and the certificate again. One that the kernel sends because the terminal
+ * was closed ends the server like SIGTERM.
  *
  * The main thread only waits for signals and for the loader. A second signal ends the process at
  * once, unless it is the first one again within a second: timeout(1) and a closing terminal send
@@ -65,7 +65,7 @@ static enum status load(struct serve *serve, struct error *err)
 {
     struct model *model;
     int64_t start = clock_now();
-    TRY(model_open(serve->config->model, &model, err));
+    TRY(model_open(serve->config->model, serve->config->model_name, &model, err));
     if (model->warning[0])
         log_event(LOG_WARN, "model", LOG_STR("model", model->name),
                   LOG_STR("text", model->warning));
@@ -81,7 +81,7 @@ static void *load_thread(void *context)
     uint64_t one = 1;
     serve->load_status = load(serve, &serve->load_error);
     if (serve->load_status != STATUS_OK)
-        pipeline_progress(serve->pipeline, serve->name, 0, serve->load_error.message);
+        pipeline_progress(serve->pipeline, serve->name, NULL, 0, serve->load_error.message);
     (void)!write(serve->loaded_fd, &one, sizeof one);
     return NULL;
 }
@@ -136,15 +136,20 @@ static enum status set_up(struct serve *serve, struct error *err)
         TRY(model_find(config->model, &serve->file, &serve->name, err));
     else if (!(serve->name = strdup("digits")))
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    if (config->model_name) {
+        free(serve->name);
+        if (!(serve->name = strdup(config->model_name)))
+            return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    }
     serve->metrics = metrics_create();
     struct pipeline_options pipeline_options = settings_pipeline(config, serve->metrics);
     TRY(pipeline_create(&pipeline_options, &serve->pipeline, err));
-    pipeline_announce(serve->pipeline, serve->name, 1);
+    pipeline_announce(serve->pipeline, serve->name, NULL, 1);
     struct http_options http_options = settings_http(config, serve->pipeline, serve->metrics);
     TRY(http_server_start(&http_options, &serve->http, err));
     if (config->port_file)
         TRY(write_port_file(config->port_file, http_server_port(serve->http), err));
-    log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_url(serve->http)),
+    log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_where(serve->http)),
               LOG_STR("version", LENSD_VERSION));
     if (config->fallback[0])
         log_event(LOG_INFO, "device", LOG_STR("text", config->fallback));
@@ -207,19 +212,21 @@ static void say_ready(struct serve *serve)
         }
     }
     free(status);
-    const char *url = http_server_url(serve->http);
+    const char *url = http_server_url(serve->http), *where = http_server_where(serve->http);
+    const char *path = serve->config->unix_path;
     char with_threads[48] = "";
     if (threads > 0)
         snprintf(with_threads, sizeof with_threads, " with %d thread%s", threads,
                  threads == 1 ? "" : "s");
     printf("lensd serves %s at %s on %s%s; try it:\n"
-           "  curl --data-binary @photo.jpg %s/predict\n",
-           serve->name, url, devices, with_threads, url);
+           "  curl %s%s%s--data-binary @photo.jpg %s/predict\n",
+           serve->name, where, devices, with_threads, path ? "--unix-socket " : "",
+           path ? path : "", path ? " " : "", url);
     /* Only a courtesy, the log says it as well: nobody need be there to read it. */
     if (fflush(stdout) != 0)
         clearerr(stdout);
     log_event(LOG_INFO, "ready", LOG_STR("model", serve->name), LOG_STR("device", devices),
-              LOG_STR("precision", precision), LOG_INT("threads", threads), LOG_STR("url", url));
+              LOG_STR("precision", precision), LOG_INT("threads", threads), LOG_STR("url", where));
 }
 
 static const char *signal_name(int number)

@@ -25,6 +25,10 @@ struct http_options settings_http(const struct config *config, struct pipeline *
     return (struct http_options){
         .host = config->host,
         .port = (int)config->port,
+        .unix_path = config->unix_path,
+        .unix_mode = config->unix_bits,
+        .tls_cert = config->tls_cert,
+        .tls_key = config->tls_key,
         .threads = (int)config->http_threads,
         .top_k = (int)config->top_k,
         .note = config->fallback,

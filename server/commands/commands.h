@@ -18,7 +18,9 @@ int command_failed(const struct error *err);
 
 /* The model of an option: NULL, and "digits" unless there is such a file, is the embedded one. */
 bool model_is_embedded(const char *model);
-enum status model_open(const char *model, struct model **ret, struct error *err) MUST_USE;
+/* `name` replaces the model's own; may be NULL. */
+enum status model_open(const char *model, const char *name, struct model **ret,
+                       struct error *err) MUST_USE;
 
 /* "3.4 MB", "812 bytes"; returns text. */
 #define SIZE_TEXT 32

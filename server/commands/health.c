@@ -5,10 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "server/commands/commands.h"
+#include "server/http/tls_client.h"
 
 #define HEALTH_TIMEOUT_S 3
 
@@ -58,17 +60,45 @@ static int open_connection(const char *host, int port, struct error *err)
     return fd;
 }
 
+static int open_socket(const char *path, struct error *err)
+{
+    struct timeval limit = {.tv_sec = HEALTH_TIMEOUT_S};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t length = strlen(path);
+    int fd = -1;
+    errno = ENAMETOOLONG;
+    if (length < sizeof address.sun_path) {
+        memcpy(address.sun_path, path, length + 1);
+        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    }
+    if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
+        connect(fd, (const void *)&address, sizeof address) == 0)
+        return fd;
+    (void)error_set(err, STATUS_IO, "nothing answers on '%.200s': %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+static ssize_t receive(int fd, struct tls_client *tls, char *text, size_t size)
+{
+    return tls ? tls_client_receive(tls, text, size) : recv(fd, text, size, 0);
+}
+
 /* The beginning of the answer to GET /readyz, as much as `text` holds; its length. */
-static size_t ask(int fd, char *text, size_t size)
+static size_t ask(int fd, struct tls_client *tls, char *text, size_t size)
 {
     static const char request[] = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n"
                                   "User-Agent: lensd-health\r\nConnection: close\r\n\r\n";
     size_t length = 0;
     int64_t until = clock_now() + (int64_t)HEALTH_TIMEOUT_S * 1000000000;
-    if (send(fd, request, sizeof request - 1, MSG_NOSIGNAL) != (ssize_t)sizeof request - 1)
+    ssize_t sent = tls ? tls_client_send(tls, request, sizeof request - 1)
+                       : send(fd, request, sizeof request - 1, MSG_NOSIGNAL);
+    if (sent != (ssize_t)sizeof request - 1)
         return 0;
     while (length + 1 < size && clock_now() < until) {
-        ssize_t got = recv(fd, text + length, size - 1 - length, 0);
+        ssize_t got = receive(fd, tls, text + length, size - 1 - length);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
@@ -82,18 +112,26 @@ static size_t ask(int fd, char *text, size_t size)
 int command_health(const struct config *config)
 {
     struct error err;
-    char answer[4096];
-    const char *host = client_host(config->host);
-    int fd = open_connection(host, (int)config->port, &err);
+    char answer[4096], where[160];
+    const char *host = client_host(config->host), *path = config->unix_path;
+    if (path)
+        snprintf(where, sizeof where, "'%s'", path);
+    else
+        snprintf(where, sizeof where, "%s port %d", host, (int)config->port);
+    int fd = path ? open_socket(path, &err) : open_connection(host, (int)config->port, &err);
     if (fd < 0) {
         fprintf(stderr, "lensd: %s\n", err.message);
         return 1;
     }
-    size_t length = ask(fd, answer, sizeof answer);
+    size_t length = 0;
+    struct tls_client *tls = config->tls_cert ? tls_client_open(fd) : NULL;
+    if (tls || !config->tls_cert)
+        length = ask(fd, tls, answer, sizeof answer);
+    tls_client_free(tls);
     close(fd);
     if (length < sizeof "HTTP/1.1 200" || strncmp(answer, "HTTP/1.", 7) != 0) {
-        fprintf(stderr, "lensd: %s port %d gave no HTTP answer within %d s\n", host,
-                (int)config->port, HEALTH_TIMEOUT_S);
+        fprintf(stderr, "lensd: %s gave no HTTP%s answer within %d s\n", where,
+                config->tls_cert ? "S" : "", HEALTH_TIMEOUT_S);
         return 1;
     }
     const char *body = strstr(answer, "\r\n\r\n");

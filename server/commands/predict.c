@@ -130,14 +130,14 @@ static enum status open_pipeline(const struct config *config, struct pipeline **
     if (options.max_queue < config->argument_count)
         options.max_queue = config->argument_count;
     struct model *model;
-    TRY(model_open(config->model, &model, err));
+    TRY(model_open(config->model, NULL, &model, err));
     struct pipeline *pipeline;
     enum status status = pipeline_create(&options, &pipeline, err);
     if (status != STATUS_OK) {
         model_free(model);
         return status;
     }
-    pipeline_announce(pipeline, model->name, 1);
+    pipeline_announce(pipeline, model->name, model->version, 1);
     status = pipeline_add_model(pipeline, model, NULL, err);
     if (status != STATUS_OK) {
         pipeline_free(pipeline);

@@ -16,10 +16,21 @@ bool model_is_embedded(const char *model)
     return !model || (!strcmp(model, "digits") && access(model, F_OK) != 0);
 }
 
-enum status model_open(const char *model, struct model **ret, struct error *err)
+enum status model_open(const char *model, const char *name, struct model **ret, struct error *err)
 {
-    return model_is_embedded(model) ? model_load_embedded(ret, err)
-                                    : model_load(model, NULL, NULL, ret, err);
+    if (!model_is_embedded(model))
+        return model_load(model, name, NULL, ret, err);
+    TRY(model_load_embedded(ret, err));
+    char *copy = name ? strdup(name) : NULL;
+    if (name && !copy) {
+        model_free(*ret);
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    }
+    if (copy) {
+        free((*ret)->name);
+        (*ret)->name = copy;
+    }
+    return STATUS_OK;
 }
 
 const char *size_text(uint64_t bytes, char text[static SIZE_TEXT])

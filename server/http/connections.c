@@ -16,6 +16,7 @@
 #include "engine/base/clock.h"
 #include "proto/answers.h"
 #include "server/http/respond.h"
+#include "server/http/tls.h"
 
 #define TICK_MS   100  /* how exact the time limits are */
 #define LINGER_MS 2000 /* how long a refused client may go on sending */
@@ -26,6 +27,8 @@ struct connection {
     uint32_t
         generation; /* tells events of this socket from those of an earlier one with its number */
     char address[INET6_ADDRSTRLEN];
+    gnutls_session_t tls; /* NULL: plain */
+    bool has_name;        /* a socket with a name: the kernel does not count its bytes */
     struct connection *previous, *next;
 
     /* Guarded by connections->lock. */
@@ -35,6 +38,8 @@ struct connection {
     uint64_t bytes_before; /* received by the socket before this header */
     bool bytes_known;      /* bytes_before has been read */
     bool gone;
+    char *last_words; /* owned; see connection_last_words */
+    size_t last_words_size;
     _Atomic int *cancelled; /* of the request that is being worked on; NULL without */
 };
 
@@ -90,7 +95,9 @@ static void refuse_locked(struct connections *connections, struct connection *co
 {
     if (connection->phase == CONNECTION_REFUSED)
         return;
-    if (answer)
+    if (answer && connection->tls)
+        tls_send_last(connection->tls, answer, size);
+    else if (answer)
         (void)!send(connection->fd, answer, size, MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)shutdown(connection->fd, SHUT_WR);
     enter_locked(connections, connection, CONNECTION_REFUSED);
@@ -104,6 +111,41 @@ void connection_refuse(struct connections *connections, struct connection *conne
     pthread_mutex_unlock(&connections->lock);
 }
 
+/* The watcher's way. Under TLS it must not write: the thread that may finds the words when the next
+ * piece of the body comes. Where no piece comes, or headers are late, nobody can say them. */
+static void refuse_from_afar_locked(struct connections *connections, struct connection *connection,
+                                    char *answer, size_t size)
+{
+    if (!connection->tls) {
+        refuse_locked(connections, connection, answer, size);
+    } else if (connection->phase == CONNECTION_BODY) {
+        connection->last_words = answer;
+        connection->last_words_size = answer ? size : 0;
+        answer = NULL;
+        enter_locked(connections, connection, CONNECTION_REFUSED);
+    } else if (connection->phase != CONNECTION_REFUSED) {
+        enter_locked(connections, connection, CONNECTION_REFUSED);
+        (void)shutdown(connection->fd, SHUT_RDWR);
+    }
+    free(answer);
+}
+
+bool connection_last_words(struct connections *connections, struct connection *connection)
+{
+    if (!connection->tls)
+        return false;
+    pthread_mutex_lock(&connections->lock);
+    char *words = connection->last_words;
+    connection->last_words = NULL;
+    pthread_mutex_unlock(&connections->lock);
+    if (!words)
+        return false;
+    tls_send_last(connection->tls, words, connection->last_words_size);
+    (void)shutdown(connection->fd, SHUT_WR);
+    free(words);
+    return true;
+}
+
 static void refuse_with(struct connections *connections, struct connection *connection, int http,
                         const char *code, const char *sentence)
 {
@@ -111,9 +153,8 @@ static void refuse_with(struct connections *connections, struct connection *conn
     answer.text = error_json(sentence, code, &answer.size);
     size_t size = 0;
     char *raw = respond_raw(&answer, NULL, &size);
-    refuse_locked(connections, connection, raw, size);
     free(answer.text);
-    free(raw);
+    refuse_from_afar_locked(connections, connection, raw, size);
 }
 
 /* ---- hang-ups ---- */
@@ -189,13 +230,22 @@ static void check_header_locked(struct connections *connections, struct connecti
                                 int64_t now)
 {
     int64_t limit = connections->limits.header_timeout_ms;
-    uint64_t bytes;
-    if (limit == 0 || !bytes_received(connection->fd, &bytes))
+    uint64_t bytes = 0;
+    if (limit == 0)
         return;
-    if (!connection->bytes_known) {
+    if (connection->has_name) {
+        /* Nobody counts its bytes: headers may take as long as silence before them may last. */
+        connection->header_since = connection->since;
+        limit += connections->limits.idle_timeout_ms;
+    } else if (!bytes_received(connection->fd, &bytes)) {
+        return;
+    }
+    if (connection->header_since) {
+        ; /* its clock runs */
+    } else if (!connection->bytes_known) {
         connection->bytes_known = true;
         connection->bytes_before = bytes;
-    } else if (!connection->header_since && bytes > connection->bytes_before) {
+    } else if (bytes > connection->bytes_before) {
         connection->header_since = now;
     }
     if (!connection->header_since || now - connection->header_since < limit * MILLION)
@@ -330,9 +380,15 @@ void connections_free(struct connections *connections)
     free(connections);
 }
 
-static void address_text(const struct sockaddr *address, char *text, size_t size)
+static void address_text(int fd, const struct sockaddr *address, char *text, size_t size)
 {
     const void *bytes = NULL;
+    struct ucred peer;
+    socklen_t peer_size = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) == 0 && peer.pid > 0) {
+        snprintf(text, size, "uid:%u", (unsigned)peer.uid);
+        return;
+    }
     if (address && address->sa_family == AF_INET) {
         bytes = &((const struct sockaddr_in *)(const void *)address)->sin_addr;
     } else if (address && address->sa_family == AF_INET6) {
@@ -380,7 +436,7 @@ static size_t count_address_locked(const struct connections *connections, const 
 }
 
 struct connection *connection_open(struct connections *connections, int fd,
-                                   const struct sockaddr *address)
+                                   const struct sockaddr *address, void *tls)
 {
     struct connection *connection = calloc(1, sizeof *connection);
     if (!connection)
@@ -388,7 +444,9 @@ struct connection *connection_open(struct connections *connections, int fd,
     connection->fd = fd;
     connection->since = clock_now();
     connection->bytes_known = true; /* none: the socket is new */
-    address_text(address, connection->address, sizeof connection->address);
+    connection->tls = tls;
+    address_text(fd, address, connection->address, sizeof connection->address);
+    connection->has_name = !strncmp(connection->address, "uid:", 4);
     pthread_mutex_lock(&connections->lock);
     connection->generation = ++connections->generation;
     bool kept = remember_locked(connections, connection);
@@ -432,6 +490,7 @@ void connection_close(struct connections *connections, struct connection *connec
     connections->busy -= is_busy(connection->phase);
     pthread_mutex_unlock(&connections->lock);
     metric_add(connections->open_gauge, -1);
+    free(connection->last_words);
     free(connection);
 }
 

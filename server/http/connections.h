@@ -10,6 +10,9 @@
  * A connection is refused by writing the answer straight to its socket and shutting down our side.
  * The client's bytes are still read and dropped for a moment, so that the answer is not lost to a
  * TCP reset while it is still sending. That is only done while libmicrohttpd has nothing to write.
+ * Under TLS only the connection's own thread may write: what the watcher has to say of a late body
+ * is kept until the next piece of it comes (connection_last_words). Late headers are cut off
+ * without a word there, as is one connection too many.
  *
  * Thread-safe: one lock guards the table, the phases and the pointers to requests. */
 #pragma once
@@ -36,6 +39,7 @@ enum connection_phase {
 struct connection_limits {
     size_t per_address;
     int64_t header_timeout_ms, body_timeout_ms; /* 0: none */
+    int64_t idle_timeout_ms;
 };
 
 enum status connections_create(const struct connection_limits *limits, struct metrics *metrics,
@@ -43,12 +47,14 @@ enum status connections_create(const struct connection_limits *limits, struct me
 /* Every connection must be closed. NULL is fine. */
 void connections_free(struct connections *connections);
 
-/* A new socket; NULL when out of memory. Over the limit of its address it is refused at once. */
+/* A new socket; NULL when out of memory. Over the limit of its address it is refused at once.
+ * `tls`: its gnutls_session_t, NULL without TLS; alive until the connection's last request has
+ * ended. */
 struct connection *connection_open(struct connections *connections, int fd,
-                                   const struct sockaddr *address);
+                                   const struct sockaddr *address, void *tls);
 void connection_close(struct connections *connections, struct connection *connection);
 
-/* "127.0.0.1", "::1"; lives as long as the connection. */
+/* "127.0.0.1", "::1", "uid:1000" behind a socket with a name; lives as long as the connection. */
 const char *connection_address(const struct connection *connection);
 
 /* Enters a phase. False: the connection has been refused meanwhile, do not answer. */
@@ -56,9 +62,13 @@ bool connection_enter(struct connections *connections, struct connection *connec
                       enum connection_phase phase);
 
 /* Writes `answer` (a whole HTTP response) to the socket and ends our side, unless that has been
- * done. */
+ * done. From the connection's own thread. */
 void connection_refuse(struct connections *connections, struct connection *connection,
                        const char *answer, size_t size);
+
+/* Under TLS: has the watcher refused it, and could not say so? Then this says it and ends our side.
+ * From the connection's own thread, when a piece of the body has come. */
+bool connection_last_words(struct connections *connections, struct connection *connection);
 
 /* Sets *cancelled to 1 as soon as the client has hung up, which may be at once. NULL ends that: the
  * pointer is not used any more when this returns. */

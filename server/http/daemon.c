@@ -32,6 +32,7 @@
 #include "server/http/exchange.h"
 #include "server/http/listen.h"
 #include "server/http/respond.h"
+#include "server/http/tls.h"
 #include "server/observe/log.h"
 
 #define POOL_BYTES (64 * 1024) /* of a connection; half of it is the read buffer */
@@ -39,8 +40,10 @@
 
 struct http_daemon {
     struct MHD_Daemon *mhd;
-    int listen_fd;
-    bool is_quiesced; /* libmicrohttpd has given listen_fd back */
+    struct listener listener;
+    bool is_quiesced; /* libmicrohttpd has given the listener's descriptor back */
+    struct tls *tls;  /* NULL: plain */
+    struct metric *certificate_expires;
     struct metric *bytes_in, *seconds;
     struct metric *by_status[600]; /* lensd_http_requests_total, made when first needed */
 };
@@ -285,6 +288,9 @@ static void take_body(struct exchange *x, const char *bytes, size_t size)
 {
     struct error err;
     x->bytes_in += size;
+    if (x->state != EXCHANGE_REFUSED &&
+        connection_last_words(x->server->connections, x->connection))
+        x->state = EXCHANGE_REFUSED; /* the log learns why in on_completed */
     if (x->state == EXCHANGE_REFUSED)
         return;
     if (x->swallow) {
@@ -382,8 +388,13 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
             MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
         const union MHD_ConnectionInfo *address =
             MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+        const union MHD_ConnectionInfo *tls =
+            server->daemon->tls
+                ? MHD_get_connection_info(handle, MHD_CONNECTION_INFO_GNUTLS_SESSION)
+                : NULL;
         *connection = fd ? connection_open(server->connections, fd->connect_fd,
-                                           address ? address->client_addr : NULL)
+                                           address ? address->client_addr : NULL,
+                                           tls ? tls->tls_session : NULL)
                          : NULL;
     } else if (*connection) {
         connection_close(server->connections, *connection);
@@ -437,6 +448,7 @@ static size_t fit_connections(size_t wanted)
 static struct MHD_Daemon *start_daemon(struct http_server *server)
 {
     const struct http_options *o = &server->options;
+    static char tls_priorities[] = TLS_PRIORITIES;
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     struct MHD_OptionItem items[] = {
         {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)fit_connections(o->max_connections), NULL},
@@ -444,12 +456,21 @@ static struct MHD_Daemon *start_daemon(struct http_server *server)
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)(POOL_BYTES + 2 * o->max_header), NULL},
         {MHD_OPTION_END, 0, NULL},
         {MHD_OPTION_END, 0, NULL},
+        {MHD_OPTION_END, 0, NULL},
+        {MHD_OPTION_END, 0, NULL},
     };
+    size_t count = 3;
     if (o->threads > 1)
-        items[3] = (struct MHD_OptionItem){MHD_OPTION_THREAD_POOL_SIZE, o->threads, NULL};
+        items[count++] = (struct MHD_OptionItem){MHD_OPTION_THREAD_POOL_SIZE, o->threads, NULL};
+    if (server->daemon->tls) {
+        flags |= MHD_USE_TLS;
+        items[count++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_PRIORITIES, 0, tls_priorities};
+        items[count++] =
+            (struct MHD_OptionItem){MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)tls_on_handshake};
+    }
     return MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
-        MHD_OPTION_LISTEN_SOCKET, server->daemon->listen_fd, MHD_OPTION_URI_LOG_CALLBACK, on_uri,
+        MHD_OPTION_LISTEN_SOCKET, server->daemon->listener.fd, MHD_OPTION_URI_LOG_CALLBACK, on_uri,
         server, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_NOTIFY_CONNECTION,
         on_connection, server, MHD_OPTION_ARRAY, items, MHD_OPTION_END);
 }
@@ -459,7 +480,7 @@ static struct http_daemon *daemon_create(const struct http_options *options)
     struct http_daemon *daemon = calloc(1, sizeof *daemon);
     if (!daemon)
         return NULL;
-    daemon->listen_fd = -1;
+    daemon->listener.fd = -1;
     daemon->bytes_in = metrics_get(options->metrics, METRIC_COUNTER, "lensd_http_body_bytes_total",
                                    "Bytes of request bodies received.", "", NULL, 0);
     daemon->seconds =
@@ -470,19 +491,49 @@ static struct http_daemon *daemon_create(const struct http_options *options)
     return daemon;
 }
 
+static void look_at_certificate(struct http_daemon *daemon)
+{
+    char text[400];
+    metric_set(daemon->certificate_expires, (double)tls_expires(daemon->tls));
+    if (tls_warning(daemon->tls, text, sizeof text))
+        log_event(LOG_WARN, "certificate", LOG_STR("text", text));
+}
+
+static enum status open_tls(struct http_server *server, struct error *err)
+{
+    const struct http_options *options = &server->options;
+    struct http_daemon *daemon = server->daemon;
+    if (!options->tls_cert)
+        return STATUS_OK;
+    TRY(tls_create(options->tls_cert, options->tls_key, &daemon->tls, err));
+    daemon->certificate_expires =
+        metrics_get(options->metrics, METRIC_GAUGE, "lensd_tls_certificate_expires_seconds",
+                    "When the certificate expires, in seconds since 1970.", "", NULL, 0);
+    look_at_certificate(daemon);
+    return STATUS_OK;
+}
+
 static enum status start(struct http_server *server, struct error *err)
 {
     const struct http_options *options = &server->options;
     struct connection_limits limits = {.per_address = options->max_connections_per_address,
                                        .header_timeout_ms = options->header_timeout_ms,
-                                       .body_timeout_ms = options->body_timeout_ms};
+                                       .body_timeout_ms = options->body_timeout_ms,
+                                       .idle_timeout_ms = options->idle_timeout_ms};
     server->daemon = daemon_create(options);
     if (!server->daemon)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
     TRY(keyring_create(&options->keys, &server->keys, err));
     TRY(connections_create(&limits, options->metrics, &server->connections, err));
-    TRY(listen_open(options->host, options->port, &server->daemon->listen_fd, &server->port,
-                    server->url, sizeof server->url, err));
+    TRY(open_tls(server, err));
+    struct listen_options where = {.host = options->host,
+                                   .port = options->port,
+                                   .unix_path = options->unix_path,
+                                   .unix_mode = options->unix_mode,
+                                   .tls = server->daemon->tls != NULL};
+    TRY(listen_open(&where, &server->daemon->listener, err));
+    server->port = server->daemon->listener.port;
+    memcpy(server->url, server->daemon->listener.url, sizeof server->url);
     server->daemon->mhd = start_daemon(server);
     if (!server->daemon->mhd)
         return error_set(err, STATUS_IO,
@@ -515,7 +566,14 @@ enum status http_server_start(const struct http_options *options, struct http_se
 enum status http_server_reload(struct http_server *server, struct error *err)
 {
     size_t keys, admins;
-    TRY(keyring_reload(server->keys, err));
+    /* Each for itself: a broken file of keys does not keep a new certificate away. */
+    enum status status = keyring_reload(server->keys, err), tls = STATUS_OK;
+    if (server->daemon->tls) {
+        tls = tls_reload(server->daemon->tls, status == STATUS_OK ? err : NULL);
+        look_at_certificate(server->daemon);
+    }
+    if (status != STATUS_OK || tls != STATUS_OK)
+        return status != STATUS_OK ? status : tls;
     keyring_count(server->keys, &keys, &admins);
     log_event(LOG_INFO, "reloaded", LOG_INT("keys", keys), LOG_INT("admin_keys", admins));
     return STATUS_OK;
@@ -531,6 +589,11 @@ const char *http_server_url(const struct http_server *server)
     return server->url;
 }
 
+const char *http_server_where(const struct http_server *server)
+{
+    return server->daemon->listener.where;
+}
+
 void http_server_begin_drain(struct http_server *server)
 {
     atomic_store(&server->draining, 1);
@@ -539,19 +602,19 @@ void http_server_begin_drain(struct http_server *server)
 void http_server_stop_accepting(struct http_server *server)
 {
     struct http_daemon *daemon = server->daemon;
-    if (listen_stop(daemon->listen_fd))
+    if (listen_stop(&daemon->listener))
         return;
     /* Second best: whoever is connected and not accepted yet is lost. The descriptor stays, a
      * thread of libmicrohttpd may still look at it. */
     (void)MHD_quiesce_daemon(daemon->mhd);
-    (void)shutdown(daemon->listen_fd, SHUT_RDWR);
+    (void)shutdown(daemon->listener.fd, SHUT_RDWR);
     daemon->is_quiesced = true;
 }
 
 /* Clients that connected before the end, and are not yet accepted. */
 static bool someone_waits(const struct http_server *server)
 {
-    struct pollfd waiting = {.fd = server->daemon->listen_fd, .events = POLLIN};
+    struct pollfd waiting = {.fd = server->daemon->listener.fd, .events = POLLIN};
     return !server->daemon->is_quiesced && poll(&waiting, 1, 0) > 0;
 }
 
@@ -583,8 +646,12 @@ void http_server_free(struct http_server *server)
     bool theirs = daemon && daemon->mhd && !daemon->is_quiesced; /* closed by MHD_stop_daemon */
     if (daemon && daemon->mhd)
         MHD_stop_daemon(daemon->mhd);
-    if (daemon && daemon->listen_fd >= 0 && !theirs)
-        close(daemon->listen_fd);
+    if (daemon && daemon->listener.fd >= 0 && !theirs)
+        close(daemon->listener.fd);
+    if (daemon) {
+        listen_remove(&daemon->listener);
+        tls_free(daemon->tls);
+    }
     connections_free(server->connections);
     keyring_free(server->keys);
     free(daemon);

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define BACKLOG 1024
@@ -56,59 +58,145 @@ static int open_socket(const struct addrinfo *address)
 }
 
 /* The port that was really bound, and an address clients on this machine can use. */
-static int describe(int fd, const char *host, char *url, size_t url_size)
+static void describe(const struct listen_options *options, struct listener *listener)
 {
     struct sockaddr_storage bound;
     socklen_t size = sizeof bound;
     char name[128];
-    snprintf(name, sizeof name, strchr(host, ':') ? "[%s]" : "%s", host);
-    int port = 0;
-    if (getsockname(fd, (struct sockaddr *)&bound, &size) == 0) {
+    snprintf(name, sizeof name, strchr(options->host, ':') ? "[%s]" : "%s", options->host);
+    if (getsockname(listener->fd, (struct sockaddr *)&bound, &size) == 0) {
         if (bound.ss_family == AF_INET) {
             const struct sockaddr_in *v4 = (const void *)&bound;
-            port = ntohs(v4->sin_port);
+            listener->port = ntohs(v4->sin_port);
             if (v4->sin_addr.s_addr == htonl(INADDR_ANY))
                 snprintf(name, sizeof name, "127.0.0.1");
         } else {
             const struct sockaddr_in6 *v6 = (const void *)&bound;
-            port = ntohs(v6->sin6_port);
+            listener->port = ntohs(v6->sin6_port);
             if (IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr))
                 snprintf(name, sizeof name, "[::1]");
         }
     }
-    snprintf(url, url_size, "http://%s:%d", name, port);
-    return port;
+    snprintf(listener->url, sizeof listener->url, "%s://%s:%d", options->tls ? "https" : "http",
+             name, listener->port);
+    memcpy(listener->where, listener->url, sizeof listener->where);
 }
 
-enum status listen_open(const char *host, int port, int *ret_fd, int *ret_port, char *url,
-                        size_t url_size, struct error *err)
+static enum status open_port(const struct listen_options *options, struct listener *listener,
+                             struct error *err)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC,
                              .ai_socktype = SOCK_STREAM,
                              .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     char service[16];
-    snprintf(service, sizeof service, "%d", port);
-    int failure = getaddrinfo(host, service, &hints, &found);
+    snprintf(service, sizeof service, "%d", options->port);
+    int failure = getaddrinfo(options->host, service, &hints, &found);
     if (failure)
         return error_set(err, STATUS_CONFIG,
                          "'%.100s' is not an address of this machine (%s); use --host 127.0.0.1 or "
                          "0.0.0.0",
-                         host, gai_strerror(failure));
-    int fd = -1, cause = 0;
-    for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
-        fd = open_socket(a);
+                         options->host, gai_strerror(failure));
+    int cause = 0;
+    for (const struct addrinfo *a = found; a && listener->fd < 0; a = a->ai_next) {
+        listener->fd = open_socket(a);
         cause = errno;
     }
     freeaddrinfo(found);
-    if (fd < 0)
-        return cannot_listen(host, port, cause, err);
-    *ret_port = describe(fd, host, url, url_size);
-    *ret_fd = fd;
+    if (listener->fd < 0)
+        return cannot_listen(options->host, options->port, cause, err);
+    describe(options, listener);
     return STATUS_OK;
 }
 
-bool listen_stop(int fd)
+/* ---- a socket with a name ---- */
+
+/* What lies at the path already: nothing, or a socket without a listener, is no obstacle. */
+static enum status clear_path(const struct sockaddr_un *address, struct error *err)
+{
+    struct stat there;
+    const char *path = address->sun_path;
+    if (lstat(path, &there) != 0)
+        return STATUS_OK; /* or bind says what is wrong */
+    if (!S_ISSOCK(there.st_mode))
+        return error_set(err, STATUS_CONFIG,
+                         "'%s' is there and is no socket; choose another path with --unix", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool stale = fd >= 0 && connect(fd, (const void *)address, sizeof *address) != 0 &&
+                 errno == ECONNREFUSED;
+    if (fd >= 0)
+        close(fd);
+    if (!stale)
+        return error_set(err, STATUS_CONFIG,
+                         "another program listens on '%s'; stop it, or choose another path with "
+                         "--unix",
+                         path);
+    if (unlink(path) != 0)
+        return error_set(err, STATUS_CONFIG, "cannot remove the old socket '%s': %s", path,
+                         strerror(errno));
+    return STATUS_OK;
+}
+
+static bool bind_path(int fd, const struct sockaddr_un *address, unsigned mode)
+{
+    /* Before bind it bounds what the file may be, so that it is never wider than asked for; after
+     * it, it gives back what umask has taken. */
+    return fchmod(fd, mode) == 0 && bind(fd, (const void *)address, sizeof *address) == 0 &&
+           chmod(address->sun_path, mode) == 0 && listen(fd, BACKLOG) == 0;
+}
+
+static enum status open_path(const struct listen_options *options, struct listener *listener,
+                             struct error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t length = strlen(options->unix_path);
+    struct stat made;
+    if (length >= sizeof address.sun_path)
+        return error_set(err, STATUS_CONFIG,
+                         "--unix has %zu bytes; the path of a socket has at most %zu", length,
+                         sizeof address.sun_path - 1);
+    memcpy(address.sun_path, options->unix_path, length + 1);
+    TRY(clear_path(&address, err));
+    listener->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listener->fd < 0 || !bind_path(listener->fd, &address, options->unix_mode))
+        return error_set(err, STATUS_CONFIG, "cannot listen on --unix '%s': %s", options->unix_path,
+                         strerror(errno));
+    memcpy(listener->path, address.sun_path, sizeof listener->path);
+    if (stat(listener->path, &made) == 0) {
+        listener->device = made.st_dev;
+        listener->inode = made.st_ino;
+    }
+    snprintf(listener->url, sizeof listener->url, "%s://localhost",
+             options->tls ? "https" : "http");
+    snprintf(listener->where, sizeof listener->where, "unix:%s", listener->path);
+    return STATUS_OK;
+}
+
+void listen_remove(struct listener *listener)
+{
+    struct stat there;
+    if (listener->path[0] && lstat(listener->path, &there) == 0 &&
+        there.st_dev == listener->device && there.st_ino == listener->inode)
+        (void)unlink(listener->path);
+    listener->path[0] = '\0';
+}
+
+/* ---- both ---- */
+
+enum status listen_open(const struct listen_options *options, struct listener *ret,
+                        struct error *err)
+{
+    struct listener listener = {.fd = -1};
+    enum status status = options->unix_path ? open_path(options, &listener, err)
+                                            : open_port(options, &listener, err);
+    if (status == STATUS_OK)
+        *ret = listener;
+    else if (listener.fd >= 0)
+        close(listener.fd);
+    return status;
+}
+
+bool listen_stop(struct listener *listener)
 {
     /* Classic BPF over the TCP header: its 14th byte holds the flags. Dropped: SYN without ACK. */
     struct sock_filter program[] = {
@@ -117,5 +205,9 @@ bool listen_stop(int fd)
         {BPF_RET | BPF_K, 0, 0, UINT32_MAX},
     };
     struct sock_fprog filter = {sizeof program / sizeof *program, program};
-    return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0;
+    if (listener->path[0]) {
+        listen_remove(listener);
+        return true;
+    }
+    return setsockopt(listener->fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0;
 }

@@ -41,7 +41,7 @@ static void put_escaped(FILE *out, const char *text)
 static void put_url(FILE *out, const struct exchange *x)
 {
     if (x->host) {
-        fputs("http://", out);
+        fputs(x->server->options.tls_cert ? "https://" : "http://", out);
         put_escaped(out, x->host);
     } else {
         put_escaped(out, x->server->url);

@@ -5,6 +5,7 @@
  *     listen.c        the listening socket: bind, and the end of accepting without losing anyone
  *     connections.c   every open connection: hang-ups, time limits, limits per address
  *     keys.c          API keys: who may ask for what, and how often
+ *     tls.c           the certificate
  *     upload.c        the body, bounded as it grows
  *     routes.c        the table of paths and methods
  *     api_predict.c   POST /predict                multipart.c, query.c: its parsers
@@ -12,7 +13,8 @@
  *     page.c          GET /
  *     respond.c       answers and errors
  *
- * libmicrohttpd is named in daemon.c only, GnuTLS in keys.c. Handlers run on its threads and never
+ * libmicrohttpd is named in daemon.c only, GnuTLS in keys.c, tls.c
+ * and connections.c. Handlers run on its threads and never
  * block: /predict suspends its connection until the pipeline is done. No request reaches the file
  * system. */
 #pragma once
@@ -26,10 +28,13 @@
 #include "server/schedule/pipeline.h"
 
 struct http_options {
-    const char *host; /* address or name to listen on */
-    int port;         /* 0: any free one */
-    int threads;      /* 1 … */
-    int top_k;        /* predictions where a request does not say */
+    const char *host;               /* address or name to listen on */
+    int port;                       /* 0: any free one */
+    const char *unix_path;          /* not NULL: a socket of this name instead of host and port */
+    unsigned unix_mode;             /* its permissions */
+    const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
+    int threads;                    /* 1 … */
+    int top_k;                      /* predictions where a request does not say */
     const char *note; /* for /health and /devices: why --device auto fell back; "" otherwise */
 
     size_t max_body, max_upload_memory, max_header; /* bytes */
@@ -51,12 +56,13 @@ struct http_server;
 enum status http_server_start(const struct http_options *options, struct http_server **ret,
                               struct error *err) MUST_USE;
 
-/* Reads again what may change while it runs: API keys. On failure everything stays as it was. From
- * one thread at a time. */
+/* Reads again what may change while it runs: API keys, the certificate. On failure everything stays
+ * as it was. From one thread at a time. */
 enum status http_server_reload(struct http_server *server, struct error *err) MUST_USE;
 
 int http_server_port(const struct http_server *server);
-const char *http_server_url(const struct http_server *server); /* "http://127.0.0.1:8080" */
+const char *http_server_url(const struct http_server *server);   /* "http://127.0.0.1:8080" */
+const char *http_server_where(const struct http_server *server); /* the same, or "unix:PATH" */
 
 /* From now on the server is not ready, and each answer ends its connection. Requests are answered
  * as before. */

@@ -13,6 +13,7 @@
 #include "server/observe/log.h"
 #include "server/schedule/batch_cap.h"
 #include "server/schedule/postprocess.h"
+#include "server/schedule/rows.h"
 #include "server/schedule/thread.h"
 
 struct lane {
@@ -20,23 +21,23 @@ struct lane {
     const struct model *model;
     struct session *session;
     struct session_info info;
-    size_t output; /* index of the class scores */
-    size_t classes;
-    size_t image_floats, image_bytes;
+    size_t input_count;
     struct budget *budget; /* NULL: none, or nothing is booked yet */
     size_t booked;
     struct scheduler *scheduler;
-    int index; /* of this lane in its scheduler */
+    struct served *served;
     bool started;
     pthread_t thread;
     sem_t warm; /* posted once by the thread */
 
     /* the thread's own */
     const struct tensor **outputs; /* of the last run, session_output_count */
+    const void **inputs;           /* of the next run, input_count */
     struct scores_buffer scores;
     struct batch_cap cap;
     struct lane_meters meters;
-    float *aside; /* a batch of the smallest compiled size: for retries, and to warm up */
+    struct batch_layout aside_layout;
+    void *aside; /* a batch of the smallest compiled size: for retries, and to warm up */
 };
 
 /* Part of a taken batch: what one forward pass runs. */
@@ -48,59 +49,27 @@ struct piece {
  * most, and leaves the rest. */
 #define MOST_PIECES (SESSION_MAX_BATCHES + 10)
 
-/* What the decode workers write must be what the session reads. */
-static enum status check_input(struct lane *lane, struct error *err)
-{
-    const struct preprocess *p = &lane->model->preprocess;
-    size_t count = session_input_count(lane->session);
-    if (count != 1)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "model '%s' has %zu inputs; image classifiers with one input are served",
-                         lane->model->name, count);
-    const struct session_tensor *input = session_input(lane->session, 0);
-    struct shape wanted = SHAPE(1, p->height, p->width, preprocess_channels(p));
-    if (input->dtype == DTYPE_F32 && shape_equal(&input->shape, &wanted))
-        return shape_check(&wanted, DTYPE_F32, &lane->image_floats, &lane->image_bytes, err);
-    char wanted_text[SHAPE_TEXT], input_text[SHAPE_TEXT];
-    return error_set(err, STATUS_SHAPE,
-                     "model '%s': the preprocessing makes float32 %s (batch, height, width, "
-                     "channels), but input '%s' takes %s %s; correct the sizes in the model's "
-                     "preprocessor file",
-                     lane->model->name, shape_text(&wanted, wanted_text), input->name,
-                     dtype_name(input->dtype), shape_text(&input->shape, input_text));
-}
-
-static enum status check_output(struct lane *lane, struct error *err)
-{
-    size_t count = session_output_count(lane->session);
-    if (lane->model->output >= count)
-        return error_set(err, STATUS_UNSUPPORTED, "model '%s' has no output", lane->model->name);
-    lane->output = lane->model->output;
-    enum status status =
-        scores_check(session_output(lane->session, lane->output), &lane->classes, err);
-    return status == STATUS_OK ? STATUS_OK : error_prefix(err, "model '%s'", lane->model->name);
-}
-
 static enum status allocate(struct lane *lane, struct error *err)
 {
-    size_t padded = (size_t)session_batch_for(lane->session, 1), bytes = 0;
+    size_t padded = (size_t)session_batch_for(lane->session, 1);
+    lane->input_count = session_input_count(lane->session);
+    TRY(batch_layout_init(lane->session, padded, &lane->aside_layout, err));
+    lane->aside = batch_layout_buffer(&lane->aside_layout);
     lane->outputs = alloc_array(session_output_count(lane->session), sizeof *lane->outputs);
-    if (size_mul(lane->image_bytes, padded, &bytes) && bytes < SIZE_MAX / 2) {
-        bytes = size_align(bytes, TENSOR_ALIGN);
-        lane->aside = aligned_alloc(TENSOR_ALIGN, bytes);
-    }
-    if (!lane->outputs || !lane->aside)
+    lane->inputs = alloc_array(lane->input_count, sizeof *lane->inputs);
+    if (!lane->outputs || !lane->inputs || !lane->aside)
         return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
-    memset(lane->aside, 0, bytes);
     return STATUS_OK;
 }
 
 /* What the session takes of its device: as its limit was checked. */
 static size_t booked_bytes(const struct lane *lane, const struct session_options *options)
 {
-    size_t images = (size_t)lane_padded_batch(lane, lane_max_batch(lane));
-    images = images * options->input_batches + options->input_images;
-    return lane->info.parameter_bytes + lane->info.activation_bytes + images * lane->image_bytes;
+    size_t rows = (size_t)lane_padded_batch(lane, lane_max_batch(lane)), row_bytes = 0;
+    rows = rows * options->input_batches + options->input_images;
+    for (size_t k = 0; k < lane->input_count; k++)
+        row_bytes += lane->aside_layout.row_bytes[k];
+    return lane->info.parameter_bytes + lane->info.activation_bytes + rows * row_bytes;
 }
 
 enum status lane_create(const struct model *model, const struct session_options *options,
@@ -112,10 +81,6 @@ enum status lane_create(const struct model *model, const struct session_options 
     lane->model = model;
     sem_init(&lane->warm, 0, 0);
     enum status status = session_create(model->graph, options, &lane->session, err);
-    if (status == STATUS_OK)
-        status = check_input(lane, err);
-    if (status == STATUS_OK)
-        status = check_output(lane, err);
     if (status == STATUS_OK)
         status = allocate(lane, err);
     if (status != STATUS_OK) {
@@ -130,6 +95,11 @@ enum status lane_create(const struct model *model, const struct session_options 
         budget_take(budget, lane->info.device, lane->booked);
     *ret = lane;
     return STATUS_OK;
+}
+
+const struct session *lane_session(const struct lane *lane)
+{
+    return lane->session;
 }
 
 const struct session_info *lane_info(const struct lane *lane)
@@ -147,19 +117,23 @@ int lane_padded_batch(const struct lane *lane, int batch)
     return session_batch_for(lane->session, batch);
 }
 
-size_t lane_classes(const struct lane *lane)
+double lane_batch_ms(const struct lane *lane)
 {
-    return lane->classes;
+    return lane->info.batches[lane->info.batch_count - 1].milliseconds;
 }
 
 /* Takes the images that nobody waits for any more out of the batch and finishes them. */
 static void drop_unwanted(struct lane *lane, struct batch *batch)
 {
+    bool cut = scheduler_is_cut(lane->scheduler);
     int kept = 0;
     for (int i = 0; i < batch->count; i++) {
         struct predict_image *image = batch->items[i];
-        image->status = scheduler_check_wanted(lane->scheduler, image, &image->error);
-        if (image->status == STATUS_OK) {
+        if (cut) {
+            image->status = scheduler_cut_error(&image->error);
+        } else if (atomic_load_explicit(&image->request->cancelled, memory_order_relaxed)) {
+            image->status = error_set(&image->error, STATUS_CANCELLED, "the client has gone");
+        } else {
             batch->slots[kept] = batch->slots[i];
             batch->items[kept++] = image;
             continue;
@@ -172,27 +146,25 @@ static void drop_unwanted(struct lane *lane, struct batch *batch)
 /* Images that failed or were dropped leave gaps; the forward pass wants none. */
 static void close_gaps(struct lane *lane, struct batch *batch)
 {
+    const struct batch_layout *layout = scheduler_layout(lane->scheduler);
     struct batch_move moves[BATCHER_MAX_BATCH];
     int count = batch_compact(batch, moves);
     for (int i = 0; i < count; i++)
-        memcpy(scheduler_slot(lane->scheduler, batch->buffer, moves[i].to),
-               scheduler_slot(lane->scheduler, batch->buffer, moves[i].from), lane->image_bytes);
+        for (size_t k = 0; k < lane->input_count; k++)
+            memcpy(scheduler_row(lane->scheduler, batch->buffer, k, moves[i].to),
+                   scheduler_row(lane->scheduler, batch->buffer, k, moves[i].from),
+                   layout->row_bytes[k]);
 }
 
-/* A forward pass of `count` images at `input`. */
-static enum status run(struct lane *lane, const float *input, int count, double *ret_ms,
-                       struct error *err)
+/* A forward pass of `count` images at lane->inputs. */
+static enum status run(struct lane *lane, int count, double *ret_ms, struct error *err)
 {
-    const void *const inputs[] = {input};
     int64_t start = clock_now();
-    enum status status = session_run(lane->session, count, inputs, lane->outputs, err);
-    int64_t took = clock_now() - start;
-    *ret_ms = clock_ms(took);
+    enum status status = session_run(lane->session, count, lane->inputs, lane->outputs, err);
+    *ret_ms = clock_ms(clock_now() - start);
     metric_observe(lane->meters.batch_size, count);
-    if (status == STATUS_OK) {
-        scheduler_ran(lane->scheduler, lane->index, count, took);
+    if (status == STATUS_OK)
         return STATUS_OK;
-    }
     metric_add(lane->meters.forward_failures, 1);
     char device[DEVICE_TEXT];
     log_event(LOG_WARN, "forward pass failed", LOG_STR("model", lane->model->name),
@@ -206,29 +178,48 @@ static enum status classify(struct lane *lane, int batch, int row, struct predic
 {
     const float *scores;
     size_t count;
-    TRY(scores_of_image(lane->outputs[lane->output], batch, row, &lane->scores, &scores, &count,
-                        &image->error));
+    TRY(scores_of_image(lane->outputs[lane->served->output], batch, row, &lane->scores, &scores,
+                        &count, &image->error));
     return scores_top_k(scores, count, lane->model->has_probabilities, &lane->model->labels,
                         (size_t)image->request->top_k, &image->predictions,
                         &image->prediction_count, &image->error);
 }
 
-/* Row `row` of a run of `batch` images, which ended in `status`, was this image: finishes it. */
-static void answer(struct lane *lane, struct predict_image *image, int batch, int row,
-                   double forward_ms, enum status status, const struct error *failure)
+/* What the client gets of row `row` of a run. */
+static enum status take_outputs(struct lane *lane, int batch, int row, struct predict_image *image)
+{
+    if (!image->request->raw_outputs)
+        return classify(lane, batch, row, image);
+    return rows_copy(lane->outputs, lane->served->output_count, image->request->wanted_outputs,
+                     batch, row, &image->outputs, &image->error);
+}
+
+/* A run of a batch that has ended. */
+struct outcome {
+    int batch;
+    double forward_ms;
+    int64_t ended;
+    enum status status;
+    struct error failure;
+};
+
+/* Row `row` of a run was this image: finishes it. */
+static void answer(struct lane *lane, struct predict_image *image, int row,
+                   const struct outcome *outcome)
 {
     struct meters *meters = scheduler_meters(lane->scheduler);
-    image->batch = batch;
+    image->batch = outcome->batch;
     image->device = lane->info.device;
-    image->forward_ms = forward_ms;
+    image->forward_ms = outcome->forward_ms;
     metric_observe(meters->phases[PHASE_QUEUE], image->queue_ms * 1e-3);
-    metric_observe(lane->meters.forward, forward_ms * 1e-3);
-    if (status == STATUS_OK) {
-        image->status = classify(lane, batch, row, image);
+    metric_observe(lane->meters.forward, outcome->forward_ms * 1e-3);
+    if (outcome->status == STATUS_OK) {
+        image->status = take_outputs(lane, outcome->batch, row, image);
     } else {
-        image->status = status;
-        image->error = *failure;
+        image->status = outcome->status;
+        image->error = outcome->failure;
     }
+    image->output_ms = clock_ms(clock_now() - outcome->ended);
     scheduler_finish(lane->scheduler, image);
 }
 
@@ -259,20 +250,23 @@ static void lower_cap(struct lane *lane, int count)
               LOG_INT("cap", lane->cap.cap));
 }
 
-/* The images of a piece where a pass may read them. A retry must not read its neighbours, nor what
- * an earlier batch left in the slots behind it, as padding: they may be what made it fail. */
-static const float *place(struct lane *lane, const struct batch *batch, struct piece piece,
-                          bool is_retry)
+/* Points lane->inputs at the images of a piece, where a pass may read them. A retry must not read
+ * its neighbours, nor what an earlier batch left in the slots behind it, as padding: they may be
+ * what made it fail. */
+static void place(struct lane *lane, const struct batch *batch, struct piece piece, bool is_retry)
 {
-    const float *images =
-        scheduler_slot(lane->scheduler, batch->buffer, batch->first + piece.first);
     size_t padded = (size_t)lane_padded_batch(lane, piece.count), count = (size_t)piece.count;
-    if (!is_retry || padded == count)
-        return images;
-    memcpy(lane->aside, images, count * lane->image_bytes);
-    memset((char *)lane->aside + count * lane->image_bytes, 0,
-           (padded - count) * lane->image_bytes);
-    return lane->aside;
+    for (size_t k = 0; k < lane->input_count; k++) {
+        const void *rows = scheduler_row(lane->scheduler, batch->buffer, k, piece.first);
+        lane->inputs[k] = rows;
+        if (!is_retry || padded == count)
+            continue;
+        size_t each = lane->aside_layout.row_bytes[k];
+        char *aside = batch_layout_row(&lane->aside_layout, lane->aside, k, 0);
+        memcpy(aside, rows, count * each);
+        memset(aside + count * each, 0, (padded - count) * each);
+        lane->inputs[k] = aside;
+    }
 }
 
 /* Whether a retry of that many images would need padding that `aside` has no room for. */
@@ -281,21 +275,38 @@ static bool is_awkward(const struct lane *lane, int count)
     return lane_padded_batch(lane, count) != count && count > lane_padded_batch(lane, 1);
 }
 
-static void answer_piece(struct lane *lane, const struct batch *batch, struct piece piece,
-                         double ms, enum status status, const struct error *failure)
+/* Milliseconds of the image that took longest to prepare. */
+static double slowest_input(const struct batch *batch, struct piece piece)
 {
+    double slowest = 0;
+    for (int i = 0; i < piece.count; i++) {
+        const struct predict_image *image = batch->items[piece.first + i];
+        double ms = image->decode_ms + image->preprocess_ms;
+        slowest = ms > slowest ? ms : slowest;
+    }
+    return slowest;
+}
+
+static void answer_piece(struct lane *lane, const struct batch *batch, struct piece piece,
+                         const struct outcome *outcome)
+{
+    double input_ms = slowest_input(batch, piece);
     for (int i = 0; i < piece.count; i++)
-        answer(lane, batch->items[piece.first + i], piece.count, i, ms, status, failure);
+        answer(lane, batch->items[piece.first + i], i, outcome);
+    if (outcome->status == STATUS_OK)
+        served_note_run(lane->served, piece.count, input_ms, outcome->forward_ms,
+                        clock_ms(clock_now() - outcome->ended));
 }
 
 /* Runs one piece and answers it. False: it failed, and is to be run again in parts. */
 static bool run_piece(struct lane *lane, const struct batch *batch, struct piece piece,
                       bool is_retry, bool is_last)
 {
-    double ms;
-    struct error failure;
-    const float *input = place(lane, batch, piece, is_retry);
-    enum status status = run(lane, input, piece.count, &ms, &failure);
+    struct outcome outcome = {.batch = piece.count};
+    place(lane, batch, piece, is_retry);
+    enum status status = run(lane, piece.count, &outcome.forward_ms, &outcome.failure);
+    outcome.status = status;
+    outcome.ended = clock_now();
     bool may_recover = piece.count > 1 || (!is_retry && lane_padded_batch(lane, 1) > 1);
     if (is_out_of_memory(status))
         lower_cap(lane, piece.count);
@@ -306,8 +317,8 @@ static bool run_piece(struct lane *lane, const struct batch *batch, struct piece
     }
     /* The outputs are the session's own: the buffer may fill again meanwhile. */
     if (is_last)
-        scheduler_release(lane->scheduler, lane->index);
-    answer_piece(lane, batch, piece, ms, status, &failure);
+        scheduler_release(lane->scheduler, batch->buffer);
+    answer_piece(lane, batch, piece, &outcome);
     return true;
 }
 
@@ -353,9 +364,10 @@ static void run_batch(struct lane *lane, struct batch *batch)
  * pays for them here, not in a client's request. Should it fail, the request will say why. */
 static void warm_up(struct lane *lane)
 {
-    const void *inputs[1] = {lane->aside};
+    for (size_t k = 0; k < lane->input_count; k++)
+        lane->inputs[k] = batch_layout_row(&lane->aside_layout, lane->aside, k, 0);
     struct error ignored;
-    (void)!session_run(lane->session, 1, inputs, lane->outputs, &ignored);
+    (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
     sem_post(&lane->warm);
 }
 
@@ -364,25 +376,24 @@ static void *lane_main(void *argument)
     struct lane *lane = argument;
     struct batch batch;
     warm_up(lane);
-    while (scheduler_next_batch(lane->scheduler, lane->index, &batch)) {
+    while (scheduler_next_batch(lane->scheduler, &batch)) {
         size_t images = (size_t)batch.count;
         drop_unwanted(lane, &batch);
         if (batch.count > 0)
             run_batch(lane, &batch);
         else
-            scheduler_release(lane->scheduler, lane->index);
+            scheduler_release(lane->scheduler, batch.buffer);
         scheduler_answered(lane->scheduler, images);
     }
     return NULL;
 }
 
-enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index, struct error *err)
+enum status lane_start(struct lane *lane, struct scheduler *scheduler, struct error *err)
 {
     char name[64], device[DEVICE_TEXT];
     snprintf(name, sizeof name, "%s-%s", device_text(lane->info.device, device), lane->model->name);
     lane->scheduler = scheduler;
-    lane->index = index;
-    scheduler_set_latency(scheduler, index, &lane->info);
+    lane->served = scheduler_served(scheduler);
     lane_meters_init(&lane->meters, scheduler_meters(scheduler), lane->info.device);
     metric_set(lane->meters.batch_cap, lane->cap.cap);
     lane->started = thread_start(&lane->thread, name, lane_main, lane);
@@ -403,7 +414,9 @@ void lane_free(struct lane *lane)
         pthread_join(lane->thread, NULL);
     sem_destroy(&lane->warm);
     scores_buffer_done(&lane->scores);
+    batch_layout_done(&lane->aside_layout);
     free(lane->aside);
+    free(lane->inputs);
     free(lane->outputs);
     session_free(lane->session);
     if (lane->budget)

@@ -7,26 +7,25 @@
 
 struct lane;
 
-/* Compiles `model` for the device in `options` (session_create; may take seconds) and checks that
- * the outcome is an image classifier that takes what the decode workers write: one float32 input
- * [1, height, width, channels], one output of class scores. STATUS_UNSUPPORTED / STATUS_SHAPE
- * otherwise. `model` is borrowed and outlives the lane; its graph is needed only here. What the
- * lane takes of its device is booked in `budget` (may be NULL; outlives the lane) as long as it
- * lives; the limit is the caller's, in the options. */
+/* Compiles `model` for the device in `options` (session_create; may take seconds). `model` is
+ * borrowed; its graph is needed only here. What the lane takes of its device is booked in `budget`
+ * (may be NULL; outlives the lane) as long as it lives; the limit is the caller's, in the options.
+ */
 enum status lane_create(const struct model *model, const struct session_options *options,
                         struct budget *budget, struct lane **ret, struct error *err) MUST_USE;
+
+/* For descriptions only; it is the lane's thread's to run. */
+const struct session *lane_session(const struct lane *lane);
 
 /* As measured when it was created; alive and unchanged as long as the lane. */
 const struct session_info *lane_info(const struct lane *lane);
 int lane_max_batch(const struct lane *lane);
 int lane_padded_batch(const struct lane *lane, int batch); /* images a buffer for it must hold */
-size_t lane_classes(const struct lane *lane); /* 0 when the output's shape depends on data */
+double lane_batch_ms(const struct lane *lane);             /* of the largest batch */
 
-/* Starts the thread as lane `index` (0, 1 …) of `scheduler`, which outlives it. STATUS_NO_MEMORY
- * when there is no thread to be had.
+/* Starts the thread; `scheduler` outlives it. STATUS_NO_MEMORY when there is no thread to be had.
  */
-enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index,
-                       struct error *err) MUST_USE;
+enum status lane_start(struct lane *lane, struct scheduler *scheduler, struct error *err) MUST_USE;
 
 /* Joins the thread, which scheduler_stop has told to end, and frees the session. NULL is fine. */
 void lane_free(struct lane *lane);

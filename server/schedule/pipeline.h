@@ -1,4 +1,4 @@
-/* The pipeline: from the bytes of photos to predictions.
+/* The pipeline: from the bytes of photos to predictions, from raw tensors to raw tensors.
  *
  *     submit ─▶ queue ─▶ decode workers ─▶ forming batch ─▶ lane (device) ─▶ scores ─▶ on_done
  *       │               decode, transform      slots          session_run    softmax, top-k
@@ -8,13 +8,19 @@
  * turns) decode an image, reserve a slot in the forming batch of its model, and write the
  * normalised pixels straight into it. A lane (one thread per model and device) takes the forming
  * batch when it is full or when its device is idle and an image is ready: never a fixed wait. A bad
- * image fails alone, before it has a slot. When the last image of a request is done, its on_done is
- * called from a pipeline thread.
+ * image fails alone, before it has a slot. Rows of raw-tensor requests go the same way, beside
+ * images of the same model: a worker copies a row into its slot instead of decoding. When the last
+ * image of a request is done, its on_done is called from a pipeline thread.
  *
  * Rooms of the house: admission.c (who is let in) and batcher.c (which image, which slot, when a
  * batch closes) are pure and decide everything; scheduler.c gives a model's batcher its lock,
  * buffers and conditions; pool.c and worker.c are the decode threads, lane.c the device threads;
- * postprocess.c turns scores into classes; pipeline.c is the table of models.
+ * postprocess.c turns scores into classes, rows.c moves raw rows; served.c describes a version of a
+ * model, instance.c is its threads and buffers; pipeline.c is the table of models and versions.
+ *
+ * A version is replaced, or leaves, while requests go on: the new one is compiled and warmed aside,
+ * then the table is switched in one step; the old one answers what it was given, then its threads
+ * and buffers go. No request is refused because of it.
  *
  * Locks: one for the table of models, one per model scheduler, one for the pool's turns; never two
  * at once; none is held across decode, forward, copies or callbacks. */
@@ -26,7 +32,7 @@
 #include "models/model.h"
 #include "server/image/image.h"
 #include "server/observe/metrics.h"
-#include "server/schedule/queue.h"
+#include "server/schedule/served.h"
 
 enum pipeline_state {
     PIPELINE_LOADING, /* models are being loaded */
@@ -45,9 +51,6 @@ struct pipeline_options {
     size_t memory_limits[DEVICE_MAX]; /* bytes for each of `devices`, for all models together; 0 =
                                          nine tenths of what it has */
     size_t max_queue; /* images admitted and not yet answered, per model; 0 = 256, at most 2^20 */
-    size_t max_queue_bytes; /* of images that wait for a worker, per model; 0 = no bound */
-    int64_t max_queue_ms;   /* predicted milliseconds until an answer; 0 = no bound */
-    int64_t max_delay_us; /* most that an idle device waits for more images (batcher.h); 0: never */
     struct image_limits limits;
     struct metrics *metrics; /* borrowed; may be NULL in tests */
 };
@@ -60,9 +63,10 @@ struct prediction {
 
 #define PREDICT_MAX_TOP_K 1000
 
-/* One image of a request: input fields set by the caller, the rest by the pipeline. */
+/* One image, or one row of a raw-tensor request: input fields set by the caller, the rest by the
+ * pipeline. */
 struct predict_image {
-    const uint8_t *data; /* borrowed until on_done */
+    const uint8_t *data; /* borrowed until on_done; not looked at in a raw-tensor request */
     size_t size;
     const char *name;    /* field or file name for the answer; borrowed; may be NULL */
     struct error preset; /* status != OK: already known bad (bad base64 …): only carried along */
@@ -72,14 +76,17 @@ struct predict_image {
     uint32_t width, height;         /* upright, as decoded */
     struct prediction *predictions; /* top-k, best first; freed by predict_request_done */
     size_t prediction_count;
-    int batch; /* size of the batch it ran in */
+    struct tensor **outputs; /* with raw_outputs: output_count of the served model, NULL where not
+                                wanted, first dimension 1 where it has rows; freed by
+                                predict_request_done */
+    int batch;               /* size of the batch it ran in */
     struct device_id device;
     /* Milliseconds of the phases it went through; 0 for those it did not reach. queue_ms: waiting
      * for a worker plus waiting, ready, for its lane. forward_ms: of the whole batch. */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
+    double output_ms; /* from the end of the forward pass to here */
 
     struct predict_request *request; /* private to the pipeline */
-    struct batch_item entry;         /* private: its place in the queue and in batches */
     int64_t since;                   /* private: when it entered the phase it is in */
 };
 
@@ -87,20 +94,24 @@ struct predict_request {
     struct predict_image *images;
     size_t image_count;
     const char *model;     /* NULL: the default model; borrowed until on_done */
-    int top_k;             /* 1 … PREDICT_MAX_TOP_K */
-    int64_t started;       /* clock_now() at the first byte, for total times */
-    int64_t deadline;      /* clock_now() when its answer is of no use any more; 0: never */
-    int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_URGENCY */
-    uint64_t client;       /* whose it is, for fairness between clients; 0: not told */
+    const char *version;   /* NULL: the newest one served; borrowed until on_done */
+    struct served *target; /* NULL, or from pipeline_acquire: serves it, whatever `model` says */
+    /* Raw tensors instead of photos; needs `target`. One pointer per input of the served model, in
+     * its order, to image_count rows as served->inputs[i] says, packed: images[r] is row r.
+     * Borrowed until on_done. NULL: photos. */
+    const void *const *tensors;
+    bool raw_outputs;           /* the model's outputs as they are, no predictions */
+    const bool *wanted_outputs; /* of output_count; NULL: all; borrowed until on_done */
+    int top_k;                  /* 1 … PREDICT_MAX_TOP_K */
+    int64_t started;            /* clock_now() at the first byte, for total times */
     _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */
     void (*on_done)(struct predict_request *request); /* exactly once after a successful submit */
     void *context;
 
-    const struct model *served;  /* set by submit: the model that answers, alive until
-                                    pipeline_free; its graph is gone */
-    struct scheduler *scheduler; /* private to the pipeline: that of `served` */
-    _Atomic size_t pending;      /* private to the pipeline: images without an answer, and one for
-                                    everybody else who needs the request alive */
+    const struct model *served; /* set by submit: the model that answers, alive until
+                                   predict_request_done; its graph is gone */
+    struct served *hold;        /* set by submit: the same, with its inputs and outputs */
+    _Atomic size_t pending;     /* private to the pipeline: images without an answer */
 };
 
 struct pipeline;
@@ -124,71 +135,82 @@ void pipeline_free(struct pipeline *pipeline);
 #define PIPELINE_MAX_MODELS 64
 
 /* Compiles and warms `model` on every device of the options (may take seconds: call from a loader
- * thread), then serves it under model->name; the first model added is the default. Takes over
- * `model` on success and on failure; a failure is also noted as by pipeline_progress. Progress is
- * reported from inside. `cancel` may be NULL. Errors: those of session_create; STATUS_UNSUPPORTED
- * (not an image classifier: other inputs, or outputs that are no class scores); STATUS_CONFIG (the
- * name is served already, too many models); STATUS_DRAINING; STATUS_NO_MEMORY. */
+ * thread), then serves it under model->name and model->version. Where that version is served
+ * already, this one takes its place in one step, and the call returns when the old one has answered
+ * what it was given. Other versions of the name are left alone. The first model added is the
+ * default. Takes over `model` on success and on failure; a failure is also noted as by
+ * pipeline_progress, and leaves what is served as it is. Progress is reported from inside. `cancel`
+ * may be NULL. Several threads may load different models at once. Errors: those of session_create;
+ * STATUS_SHAPE; STATUS_CONFIG (too many models, a name too long); STATUS_DRAINING;
+ * STATUS_NO_MEMORY. */
 enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
                                const _Atomic int *cancel, struct error *err) MUST_USE;
 
-/* Announces a model that is about to load, so that /health can show it and the pipeline is not
- * ready before it is. `required_total`: how many models have to be loaded before the pipeline is
- * ready (the greatest number told so far counts), so that the first of three does not make it so.
- */
-void pipeline_announce(struct pipeline *pipeline, const char *name, size_t required_total);
+/* Stops serving `version` of a model (NULL: all its versions) and returns when they have answered
+ * what they were given. With `forget` the model leaves the table altogether, otherwise it is shown
+ * as MODEL_UNLOADED. STATUS_NOT_FOUND when there is none. From any thread but a pipeline's own. */
+enum status pipeline_remove_model(struct pipeline *pipeline, const char *name, const char *version,
+                                  bool forget, struct error *err) MUST_USE;
+
+/* The newest ready version of a model, or the one that is named (NULL: the default model; NULL: the
+ * newest), for a raw-tensor request that is about to be made. It goes on accepting requests until
+ * pipeline_release, which must follow soon and on every way out: whoever replaces it waits for
+ * that. Errors as pipeline_submit's: STATUS_NOT_FOUND, STATUS_NOT_READY with *ret_retry_after_s
+ * (may be NULL). */
+enum status pipeline_acquire(struct pipeline *pipeline, const char *name, const char *version,
+                             struct served **ret, int *ret_retry_after_s,
+                             struct error *err) MUST_USE;
+void pipeline_release(struct pipeline *pipeline, struct served *served);
+
+/* Announces a model (version NULL: not known yet) that is about to load, so that /health can show
+ * it and the pipeline is not ready before it is. `required_total`: how many models have to be
+ * loaded before the pipeline is ready (the greatest number told so far counts), so that the first
+ * of three does not make it so. */
+void pipeline_announce(struct pipeline *pipeline, const char *name, const char *version,
+                       size_t required_total);
 
 /* Progress 0 … 1 of an announced model; `failure`: NULL, or the sentence why it will not load,
- * which makes the pipeline PIPELINE_FAILED. Unknown names are left alone. */
-void pipeline_progress(struct pipeline *pipeline, const char *name, double fraction,
-                       const char *failure);
+ * which makes the pipeline PIPELINE_FAILED unless a version of that name is served. Where this very
+ * version is served, the failure is that of what should have replaced it. Unknown names are left
+ * alone. */
+void pipeline_progress(struct pipeline *pipeline, const char *name, const char *version,
+                       double fraction, const char *failure);
+
+/* What was to be loaded at start has been tried: from now on the pipeline is ready when any model
+ * is, or when there is none at all, and models that fail only say so. */
+void pipeline_settle(struct pipeline *pipeline);
 
 enum pipeline_state pipeline_state(const struct pipeline *pipeline);
 
 /* Admits or refuses, never blocks. The caller has set the input fields and zeroed the rest. Errors:
- * STATUS_INVALID (no image, top_k out of range), STATUS_NOT_FOUND (no such model: names those there
- * are), STATUS_TOO_LARGE (more images than the queue's bound), STATUS_NOT_READY, STATUS_DRAINING,
- * STATUS_OVERLOADED (a bound of the queue is reached, or the deadline could not be met); with the
- * last three *ret_retry_after_s is set to 1 or more. STATUS_TIMEOUT (the deadline is over). On
- * success on_done will be called exactly once, possibly before this returns, and the request must
- * stay alive until then. On failure on_done is not called. */
+ * STATUS_INVALID (no image, top_k out of range, photos for a model that takes none, labels of one
+ * that is no classifier, rows that do not go together), STATUS_NOT_FOUND (no such model: names
+ * those there are), STATUS_TOO_LARGE (more images than the queue's bound), STATUS_NOT_READY,
+ * STATUS_DRAINING, STATUS_OVERLOADED (the queue is full); with the last three *ret_retry_after_s is
+ * set to 1 or more. On success on_done will be called exactly once, possibly before this returns,
+ * and the request must stay alive until then. On failure on_done is not called. */
 enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *request,
                             int *ret_retry_after_s, struct error *err) MUST_USE;
 
-/* Would a request of `images` and `bytes` be admitted now, as far as its head tells? For refusing
- * before the body is read. Of the request only model, deadline, priority and client are looked at.
- * Errors as of pipeline_submit; refusals are counted alike. */
-enum status pipeline_check(struct pipeline *pipeline, const struct predict_request *request,
-                           size_t images, size_t bytes, int *ret_retry_after_s,
-                           struct error *err) MUST_USE;
-
-/* Keeps a request that was submitted alive: its on_done is not called before
- * pipeline_cancel. False when there is nothing to keep: it was not admitted (yet), or all is
- * answered and on_done has been called. The caller sees to it that the memory is there during the
- * call. */
-bool predict_request_pin(struct predict_request *request);
-
-/* The client of a pinned request has gone: its images that wait in the queue are answered with
- * STATUS_CANCELLED at once and make room; those further on when their turn comes. The pin is gone
- * afterwards, and on_done may be called from here. */
-void pipeline_cancel(struct predict_request *request);
-
-/* Frees what the pipeline allocated inside the request (predictions), not the request. Fine on a
- * request that was refused or never submitted. */
+/* Frees what the pipeline allocated inside the request (predictions, outputs) and lets its model
+ * go; not the request. Must follow every on_done, before pipeline_free. Fine on a request that was
+ * refused or never submitted. */
 void predict_request_done(struct predict_request *request);
 
 /* What /health and /devices show of a model; snapshot, copied. */
 struct model_status {
     char name[128], version[16];
-    enum { MODEL_LOADING, MODEL_READY, MODEL_FAILED } state;
+    enum { MODEL_LOADING, MODEL_READY, MODEL_FAILED, MODEL_UNLOADING, MODEL_UNLOADED } state;
     double progress;   /* 0 … 1 while loading */
-    char failure[480]; /* the sentence, when it failed */
+    char failure[480]; /* the sentence, when it failed; with MODEL_READY: what should have replaced
+                          it failed */
     uint64_t parameter_bytes, file_bytes;
     size_t lane_count;
     struct session_info lanes[DEVICE_MAX];
     size_t queued;    /* images admitted that wait for a decode worker */
     size_t in_flight; /* images admitted that are past that: decode, slot, forward, answer */
-    int width, height, channels;
+    bool takes_images, is_classifier; /* photos can be sent to it; and get labels */
+    int width, height, channels;      /* of the photos; 0 without */
     size_t class_count;
     bool is_default;
 };

@@ -12,6 +12,7 @@ struct pool_thread {
     struct pool *pool;
     pthread_t handle;
     void *state;
+    const struct pool_source *current; /* whose work it is at; guarded by the pool's lock */
 };
 
 struct pool {
@@ -22,7 +23,9 @@ struct pool {
     pthread_cond_t work;
     struct pool_source *first, **last; /* sources with tickets, in the order of their turns */
     bool stopping;
-    int waiting; /* threads without work */
+    int waiting;    /* threads without work */
+    int forgetting; /* callers of pool_forget, who wait on `left` */
+    pthread_cond_t left;
 };
 
 static void append_locked(struct pool *pool, struct pool_source *source)
@@ -58,9 +61,13 @@ static void *thread_main(void *argument)
         if (pool->stopping)
             break;
         struct pool_source *source = next_source_locked(pool);
+        thread->current = source;
         pthread_mutex_unlock(&pool->lock);
         pool->options.run(thread->state, source);
         pthread_mutex_lock(&pool->lock);
+        thread->current = NULL;
+        if (pool->forgetting > 0)
+            pthread_cond_broadcast(&pool->left);
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
@@ -75,6 +82,7 @@ enum status pool_create(const struct pool_options *options, struct pool **ret, s
     pool->last = &pool->first;
     pthread_mutex_init(&pool->lock, NULL);
     condition_init(&pool->work);
+    condition_init(&pool->left);
     pool->threads = alloc_array((size_t)options->threads, sizeof *pool->threads);
     for (int i = 0; pool->threads && i < options->threads; i++) {
         struct pool_thread *thread = &pool->threads[i];
@@ -114,6 +122,39 @@ void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets)
         pthread_cond_signal(&pool->work);
 }
 
+/* Takes it out of the list of turns. */
+static void remove_locked(struct pool *pool, struct pool_source *source)
+{
+    struct pool_source **at = &pool->first;
+    while (*at && *at != source)
+        at = &(*at)->next;
+    if (*at)
+        *at = source->next;
+    for (pool->last = &pool->first; *pool->last;)
+        pool->last = &(*pool->last)->next;
+    source->tickets = 0;
+}
+
+static bool is_at_work_locked(const struct pool *pool, const struct pool_source *source)
+{
+    for (int i = 0; i < pool->thread_count; i++)
+        if (pool->threads[i].current == source)
+            return true;
+    return false;
+}
+
+void pool_forget(struct pool *pool, struct pool_source *source)
+{
+    pthread_mutex_lock(&pool->lock);
+    if (source->tickets > 0)
+        remove_locked(pool, source);
+    pool->forgetting++;
+    while (is_at_work_locked(pool, source))
+        condition_wait(&pool->left, &pool->lock, INT64_MAX);
+    pool->forgetting--;
+    pthread_mutex_unlock(&pool->lock);
+}
+
 void pool_free(struct pool *pool)
 {
     if (!pool)
@@ -127,6 +168,7 @@ void pool_free(struct pool *pool)
         pool->options.stop(pool->threads[i].state);
     }
     free(pool->threads);
+    pthread_cond_destroy(&pool->left);
     pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->lock);
     free(pool);

@@ -40,5 +40,9 @@ enum status pool_create(const struct pool_options *options, struct pool **ret,
 /* Adds `tickets` to the source's; run will be called that many times. Any thread. */
 void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets);
 
+/* Drops the source's tickets and waits until no thread is at work for it: afterwards it may be
+ * freed, if nobody offers for it any more. From any thread but the pool's own. */
+void pool_forget(struct pool *pool, struct pool_source *source);
+
 /* Threads finish the piece they are at and end; tickets left are dropped. NULL is fine. */
 void pool_free(struct pool *pool);

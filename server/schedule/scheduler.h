@@ -12,6 +12,7 @@
 
 #include "server/schedule/admission.h"
 #include "server/schedule/batcher.h"
+#include "server/schedule/layout.h"
 #include "server/schedule/meters.h"
 #include "server/schedule/pipeline.h"
 #include "server/schedule/pool.h"
@@ -19,52 +20,32 @@
 struct scheduler;
 
 struct scheduler_options {
-    const struct model *model; /* borrowed, outlives the scheduler */
-    struct metrics *metrics;   /* borrowed; may be NULL */
-    struct pool *pool;         /* borrowed: gets a ticket for every image a worker may prepare */
+    struct served *served;   /* borrowed, outlives the scheduler */
+    struct metrics *metrics; /* borrowed; may be NULL */
+    struct pool *pool;       /* borrowed: gets a ticket for every image a worker may prepare */
     struct admission admission;
-    int max_batch, lanes;
-    int64_t max_delay;   /* nanoseconds (batcher.h) */
-    int workers;         /* threads of the pool */
-    int padded_batch;    /* images that a buffer has room for, at least max_batch: what the sessions
-                            pad a full batch to */
-    size_t image_floats; /* float32 values of one image in a batch */
+    int workers;                /* threads of the pool */
+    struct batch_layout layout; /* of a buffer; its rows at least admission.max_batch: what the
+                                   sessions pad a full batch to. Taken over on success. */
 };
 
 /* Makes lanes + 1 + (at least one, enough for all workers) batch buffers, 64-byte aligned, with
  * their pages touched. STATUS_NO_MEMORY. */
 enum status scheduler_create(const struct scheduler_options *options, struct scheduler **ret,
                              struct error *err) MUST_USE;
-/* Nobody may be inside any more: pool and lanes have ended. NULL is fine. */
+/* Nobody may be inside any more: lanes have ended, and the pool has, or has forgotten it. NULL is
+ * fine. */
 void scheduler_free(struct scheduler *scheduler);
 
+struct served *scheduler_served(const struct scheduler *scheduler);
 const struct model *scheduler_model(const struct scheduler *scheduler);
+const struct batch_layout *scheduler_layout(const struct scheduler *scheduler);
 struct meters *scheduler_meters(struct scheduler *scheduler);
 struct batcher_counts scheduler_counts(struct scheduler *scheduler);
-
-/* L(b) of lane `lane` (0 … lanes - 1) as its session measured it, before its first batch. */
-void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info);
-
-/* Puts L(b) as it is now in the place of what was measured when the session was made. */
-void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct session_info *info);
-
-/* pipeline_check for this model. */
-enum status scheduler_check(struct scheduler *scheduler, const struct predict_request *request,
-                            size_t images, size_t bytes, int *ret_retry_after_s,
-                            struct error *err) MUST_USE;
 
 /* pipeline_submit for this model. */
 enum status scheduler_submit(struct scheduler *scheduler, struct predict_request *request,
                              int *ret_retry_after_s, struct error *err) MUST_USE;
-
-/* pipeline_cancel for this model; the request is pinned. */
-void scheduler_cancel(struct scheduler *scheduler, struct predict_request *request);
-
-/* Does anybody still wait for this image? Asked before each piece of work on it: STATUS_DRAINING
- * (the grace time is over), STATUS_CANCELLED (its client has gone), STATUS_TIMEOUT (its deadline is
- * over or cannot be met any more). */
-enum status scheduler_check_wanted(struct scheduler *scheduler, const struct predict_image *image,
-                                   struct error *err) MUST_USE;
 
 /* The image's status, error and results are set: counts it and, when it was the last of its
  * request, calls on_done. The image must not be touched afterwards. */
@@ -80,10 +61,11 @@ struct predict_image *scheduler_claim(struct scheduler *scheduler);
 /* A claimed image was finished without a slot. */
 void scheduler_drop(struct scheduler *scheduler);
 
-/* A slot for a claimed image: image_floats values for the worker to write. NULL when the grace time
- * is over and it is not to run any more: the image is still the worker's to finish and drop. */
-float *scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
-                         struct batch_slot *ret);
+/* A slot for a claimed image, for the worker to write its row of every input (scheduler_row). False
+ * when the grace time is over and it is not to run any more: the image is still the worker's to
+ * finish and drop. */
+bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
+                       struct batch_slot *ret);
 
 /* The slot is written: the image belongs to its batch. */
 void scheduler_commit(struct scheduler *scheduler, struct batch_slot slot);
@@ -93,25 +75,14 @@ void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot);
 
 /* --- lanes --- */
 
-/* Sleeps until a batch is there for lane `lane`, which has nothing to do; false: it shall end. */
-bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct batch *ret);
+/* Sleeps until a batch is there for an idle lane; false: the lane shall end. */
+bool scheduler_next_batch(struct scheduler *scheduler, struct batch *ret);
 
-/* A forward pass of `images` on this lane took `ns`: keeps L(b) current. */
-void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns);
+/* What slot `slot` of a batch gives to an input; slot 0 is the start of the input. */
+void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot);
 
-/* Slot `slot` of a buffer; the images of a batch lie from slot batch->first on. */
-float *scheduler_slot(struct scheduler *scheduler, int buffer, int slot);
-
-/* The lane needs the memory of its batch no more. */
-void scheduler_release(struct scheduler *scheduler, int lane);
-
-/* The lane does not run its batch after all: what is left in it (batcher_give_back) goes to another
- * one. */
-void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch);
-
-/* Whether predictions count on the lane (they do at first): a device that is set aside does not
- * work. scheduler_next_batch makes it work again. */
-void scheduler_lane_works(struct scheduler *scheduler, int lane, bool works);
+/* The lane needs the buffer's memory no more. */
+void scheduler_release(struct scheduler *scheduler, int buffer);
 
 /* `images` of a batch have been finished. */
 void scheduler_answered(struct scheduler *scheduler, size_t images);
@@ -121,6 +92,9 @@ bool scheduler_is_cut(const struct scheduler *scheduler);
 enum status scheduler_cut_error(struct error *err);
 
 /* --- the pipeline --- */
+
+/* After scheduler_wait_answered, when nobody submits any more: returns when no worker is inside. */
+void scheduler_leave_pool(struct scheduler *scheduler);
 
 /* submit refuses from now on; what is inside goes on, nothing is held back. */
 void scheduler_stop_accepting(struct scheduler *scheduler);

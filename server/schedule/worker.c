@@ -6,6 +6,7 @@
 
 #include "engine/base/clock.h"
 #include "server/image/transform.h"
+#include "server/schedule/rows.h"
 #include "server/schedule/scheduler.h"
 
 struct worker {
@@ -50,20 +51,63 @@ static double end_phase(struct scheduler *scheduler, struct predict_image *image
     return clock_ms(spent);
 }
 
+static enum status check_wanted(const struct predict_image *image, struct error *err)
+{
+    if (atomic_load_explicit(&image->request->cancelled, memory_order_relaxed))
+        return error_set(err, STATUS_CANCELLED, "the client has gone");
+    return STATUS_OK;
+}
+
 /* Everything before the slot. */
 static enum status decode(struct worker *worker, struct scheduler *scheduler,
                           struct predict_image *image, struct image *ret)
 {
     struct error *err = &image->error;
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
-    TRY(scheduler_check_wanted(scheduler, image, err));
+    if (scheduler_is_cut(scheduler))
+        return scheduler_cut_error(err);
+    TRY(check_wanted(image, err));
     enum status status =
         image_decode(worker->decoder, image->data, image->size, worker->limits, ret, err);
     image->decode_ms = end_phase(scheduler, image, PHASE_DECODE);
     TRY(status);
     image->width = ret->width;
     image->height = ret->height;
-    return scheduler_check_wanted(scheduler, image, err);
+    return check_wanted(image, err);
+}
+
+/* Everything before the slot of a row of a raw-tensor request. */
+static enum status begin_row(struct scheduler *scheduler, struct predict_image *image)
+{
+    image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
+    if (scheduler_is_cut(scheduler))
+        return scheduler_cut_error(&image->error);
+    return check_wanted(image, &image->error);
+}
+
+static void write_row(struct scheduler *scheduler, const struct predict_image *image,
+                      struct batch_slot slot)
+{
+    const struct served *served = scheduler_served(scheduler);
+    size_t row = (size_t)(image - image->request->images);
+    for (size_t i = 0; i < served->input_count; i++) {
+        const char *rows = image->request->tensors[i];
+        rows_write(served, i, rows + row * served->inputs[i].bytes,
+                   scheduler_row(scheduler, slot.buffer, i, slot.slot));
+    }
+}
+
+/* Fills the slot. */
+static enum status write_slot(struct worker *worker, struct scheduler *scheduler,
+                              struct predict_image *image, const struct image *pixels,
+                              struct batch_slot slot)
+{
+    if (image->request->tensors) {
+        write_row(scheduler, image, slot);
+        return STATUS_OK;
+    }
+    return transform_apply(worker->transform, pixels, &scheduler_model(scheduler)->preprocess,
+                           scheduler_row(scheduler, slot.buffer, 0, slot.slot), &image->error);
 }
 
 void worker_run(void *state, struct pool_source *source)
@@ -73,22 +117,18 @@ void worker_run(void *state, struct pool_source *source)
     struct predict_image *image = scheduler_claim(scheduler);
     if (!image)
         return;
-    struct image pixels;
-    image->status = decode(worker, scheduler, image, &pixels);
+    struct image pixels = {0};
+    image->status = image->request->tensors ? begin_row(scheduler, image)
+                                            : decode(worker, scheduler, image, &pixels);
     struct batch_slot slot;
-    float *values = NULL;
-    if (image->status == STATUS_OK) {
-        values = scheduler_reserve(scheduler, image, &slot);
-        if (!values)
-            image->status = scheduler_cut_error(&image->error);
-    }
+    if (image->status == STATUS_OK && !scheduler_reserve(scheduler, image, &slot))
+        image->status = scheduler_cut_error(&image->error);
     if (image->status != STATUS_OK) {
         scheduler_finish(scheduler, image);
         scheduler_drop(scheduler);
         return;
     }
-    image->status = transform_apply(worker->transform, &pixels,
-                                    &scheduler_model(scheduler)->preprocess, values, &image->error);
+    image->status = write_slot(worker, scheduler, image, &pixels, slot);
     image->preprocess_ms = end_phase(scheduler, image, PHASE_PREPROCESS);
     if (image->status == STATUS_OK) {
         scheduler_commit(scheduler, slot);

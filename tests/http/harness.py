@@ -131,8 +131,11 @@ class Server:
         self.log_file.flush()
         return read(self.log_path).decode(errors="replace")
 
+    def client(self, timeout):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+
     def request(self, method, path, body=None, headers=None, timeout=PATIENCE):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        connection = self.client(timeout)
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()

@@ -166,6 +166,16 @@ struct model *fake_model(const char *name, int height)
     model->preprocess.width = FAKE_WIDTH;
     model->preprocess.height = height;
     model->preprocess.channels = CHANNELS_GRAY;
+    model->input_channels_last = true;
+    model->inputs = calloc(1, sizeof *model->inputs);
+    model->outputs = calloc(1, sizeof *model->outputs);
+    if (!model->inputs || !model->outputs)
+        fail("no memory");
+    model->input_count = model->output_count = 1;
+    *model->inputs = (struct model_tensor){strdup("image"), DTYPE_F32,
+                                           SHAPE(DIM_UNKNOWN, height, FAKE_WIDTH, 1)};
+    *model->outputs =
+        (struct model_tensor){strdup("scores"), DTYPE_F32, SHAPE(DIM_UNKNOWN, FAKE_CLASSES)};
     return model;
 }
 
@@ -178,6 +188,10 @@ void model_free(struct model *model)
 {
     if (!model)
         return;
+    free(model->inputs[0].name);
+    free(model->outputs[0].name);
+    free(model->inputs);
+    free(model->outputs);
     free(model->version);
     free(model->name);
     free(model);

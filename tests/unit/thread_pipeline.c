@@ -664,9 +664,9 @@ static void test_states_and_refusals(void)
     CHECK(pipeline_state(pipeline) == PIPELINE_LOADING);
     CHECK(refused(pipeline, NULL, &err) == STATUS_NOT_READY);
     CHECK(refused(pipeline, "a", &err) == STATUS_NOT_FOUND);
-    pipeline_announce(pipeline, "a", 2);
-    pipeline_announce(pipeline, "b", 2);
-    pipeline_progress(pipeline, "a", 0.25, NULL);
+    pipeline_announce(pipeline, "a", NULL, 2);
+    pipeline_announce(pipeline, "b", NULL, 2);
+    pipeline_progress(pipeline, "a", NULL, 0.25, NULL);
     CHECK(refused(pipeline, "a", &err) == STATUS_NOT_READY);
     CHECK(strstr(err.message, "'a'") && strstr(err.message, "loading"));
 
@@ -693,15 +693,15 @@ static void test_states_and_refusals(void)
     CHECK(models[1].state == MODEL_FAILED && strstr(models[1].failure, "operator Fake"));
 
     fake_plan((struct fake_session_plan){.unlike_classifier = true});
-    pipeline_announce(pipeline, "b", 2);
+    pipeline_announce(pipeline, "b", NULL, 2);
     CHECK(pipeline_state(pipeline) == PIPELINE_LOADING);
-    CHECK(pipeline_add_model(pipeline, fake_model("b", 1), NULL, &err) == STATUS_UNSUPPORTED);
-    CHECK(strstr(err.message, "[1, 84, 8400]"));
-    fake_plan((struct fake_session_plan){0});
-    pipeline_announce(pipeline, "b", 2);
     add(pipeline, "b", 1);
     CHECK(pipeline_state(pipeline) == PIPELINE_READY);
-    CHECK(pipeline_add_model(pipeline, fake_model("b", 1), NULL, &err) == STATUS_CONFIG);
+    CHECK(refused(pipeline, "b", &err) == STATUS_INVALID);
+    CHECK(strstr(err.message, "[1, 84, 8400]") && strstr(err.message, "/v2/models/b/infer"));
+    fake_plan((struct fake_session_plan){0});
+    add(pipeline, "b", 1); /* takes the place of the other */
+    finish(submit(pipeline, "b", "ok 3"));
     CHECK(pipeline_state(pipeline) == PIPELINE_READY);
 
     struct job *job = job_create("a", "ok 1");
@@ -721,6 +721,189 @@ static void test_states_and_refusals(void)
     free(models);
     pipeline_free(pipeline);
     metrics_free(metrics);
+}
+
+/* A raw-tensor request: row r is of class first + r. */
+struct rows {
+    float values[8][FAKE_WIDTH];
+    const void *inputs[1];
+    struct predict_image images[8];
+    struct job job;
+};
+
+static struct rows *send_rows(struct pipeline *pipeline, const char *name, size_t count, int first)
+{
+    struct rows *rows = calloc(1, sizeof *rows);
+    struct error err = {0};
+    CHECK(rows);
+    for (size_t r = 0; r < count; r++)
+        for (int i = 0; i < FAKE_WIDTH; i++)
+            rows->values[r][i] = (float)(first + (int)r);
+    rows->inputs[0] = rows->values;
+    pthread_mutex_init(&rows->job.lock, NULL);
+    pthread_cond_init(&rows->job.condition, NULL);
+    struct predict_request *request = &rows->job.request;
+    *request = (struct predict_request){.images = rows->images,
+                                        .image_count = count,
+                                        .tensors = rows->inputs,
+                                        .raw_outputs = true,
+                                        .top_k = 1,
+                                        .started = clock_now(),
+                                        .on_done = on_done,
+                                        .context = &rows->job};
+    CHECK(pipeline_acquire(pipeline, name, NULL, &request->target, NULL, &err) == STATUS_OK);
+    CHECK(request->target->has_rows && request->target->inputs[0].count == FAKE_WIDTH);
+    CHECK(pipeline_submit(pipeline, request, NULL, &err) == STATUS_OK);
+    pipeline_release(pipeline, request->target);
+    return rows;
+}
+
+static void finish_rows(struct rows *rows, int first)
+{
+    job_wait(&rows->job);
+    for (size_t r = 0; r < rows->job.request.image_count; r++) {
+        CHECK(rows->images[r].status == STATUS_OK && !rows->images[r].predictions);
+        const struct tensor *scores = rows->images[r].outputs[0];
+        struct shape wanted = SHAPE(1, FAKE_CLASSES);
+        CHECK(shape_equal(&scores->shape, &wanted));
+        for (int c = 0; c < FAKE_CLASSES; c++)
+            CHECK(((const float *)scores->data)[c] == (float)(c == first + (int)r));
+    }
+    predict_request_done(&rows->job.request);
+    pthread_cond_destroy(&rows->job.condition);
+    pthread_mutex_destroy(&rows->job.lock);
+    free(rows);
+}
+
+static void test_rows_run_beside_images(void)
+{
+    struct pipeline *pipeline =
+        start((struct pipeline_options){.max_batch = 8, .workers = 1, .max_queue = 100});
+    add(pipeline, "m", 1);
+    int runs = fake_runs(1), decodes = fake_decodes();
+    fake_shut_runs(1);
+    struct job *first = submit(pipeline, "m", "ok 1");
+    CHECK(fake_wait(fake_runs, 1, runs + 1));
+    struct rows *rows = send_rows(pipeline, "m", 5, 20);
+    struct job *images = submit(pipeline, "m", "ok 7|ok 8");
+    struct job *behind = submit(pipeline, "m", "ok 9|ok 10");
+    CHECK(fake_wait_decodes(decodes + 5));
+    fake_open_runs(1);
+    finish(first);
+    finish_rows(rows, 20);
+    CHECK(job_is_done(images) || fake_wait(fake_runs, 1, runs + 2));
+    finish(images);
+    finish(behind);
+    CHECK(fake_greatest_run(1) >= 7);
+    pipeline_free(pipeline);
+}
+
+struct replacer {
+    struct pipeline *pipeline;
+    _Atomic int stop;
+    int answered;
+};
+
+static void *submit_until_stopped(void *argument)
+{
+    struct replacer *replacer = argument;
+    while (!replacer->stop) {
+        finish_rows(send_rows(replacer->pipeline, "m", 3, replacer->answered % 50),
+                    replacer->answered % 50);
+        finish(submit(replacer->pipeline, "m", "ok 5|ok 6"));
+        replacer->answered++;
+    }
+    return NULL;
+}
+
+static void test_versions_are_replaced_under_load(void)
+{
+    enum { THREADS = 8, ROUNDS = 30 };
+    struct pipeline *pipeline =
+        start((struct pipeline_options){.max_queue = 1000, .device_count = 2});
+    struct error err;
+    fake_plan((struct fake_session_plan){.run_us = 100});
+    add(pipeline, "m", 1);
+    struct replacer replacers[THREADS];
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        replacers[i] = (struct replacer){.pipeline = pipeline};
+        CHECK(!pthread_create(&threads[i], NULL, submit_until_stopped, &replacers[i]));
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        if (round % 5 == 4) { /* a broken one leaves the old one alone */
+            fake_plan((struct fake_session_plan){.fails = true});
+            CHECK(pipeline_add_model(pipeline, fake_model("m", 1), NULL, &err) ==
+                  STATUS_UNSUPPORTED);
+            struct model_status status[2];
+            CHECK(pipeline_models(pipeline, status, 2) == 1);
+            CHECK(status[0].state == MODEL_READY && strstr(status[0].failure, "Fake"));
+            fake_plan((struct fake_session_plan){.run_us = 100});
+        }
+        add(pipeline, "m", 1);
+        CHECK(pipeline_state(pipeline) == PIPELINE_READY);
+        CHECK(fake_sessions_alive() == 2); /* the old one's are gone */
+        usleep(2000);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        replacers[i].stop = 1;
+        CHECK(!pthread_join(threads[i], NULL));
+        CHECK(replacers[i].answered > 0);
+    }
+    fake_plan((struct fake_session_plan){0});
+    pipeline_free(pipeline);
+}
+
+static struct model *version_of(const char *name, const char *version, int height)
+{
+    struct model *model = fake_model(name, height);
+    free(model->version);
+    model->version = strdup(version);
+    return model;
+}
+
+/* The version that answers, by the height of its images. */
+static int height_of(struct pipeline *pipeline, const char *version)
+{
+    struct served *served;
+    struct error err;
+    if (pipeline_acquire(pipeline, "m", version, &served, NULL, &err) != STATUS_OK)
+        return -(int)err.status;
+    int height = served->model->preprocess.height;
+    pipeline_release(pipeline, served);
+    return height;
+}
+
+static void test_versions_live_side_by_side(void)
+{
+    struct pipeline *pipeline = start((struct pipeline_options){0});
+    struct error err;
+    CHECK(pipeline_add_model(pipeline, version_of("m", "9", 1), NULL, &err) == STATUS_OK);
+    CHECK(pipeline_add_model(pipeline, version_of("m", "10", 2), NULL, &err) == STATUS_OK);
+    CHECK(height_of(pipeline, NULL) == 2 && height_of(pipeline, "9") == 1);
+    CHECK(height_of(pipeline, "10") == 2 && height_of(pipeline, "1") == -(int)STATUS_NOT_FOUND);
+    /* A newer one that does not load is passed over. */
+    fake_plan((struct fake_session_plan){.fails = true});
+    CHECK(pipeline_add_model(pipeline, version_of("m", "11", 3), NULL, &err) == STATUS_UNSUPPORTED);
+    fake_plan((struct fake_session_plan){0});
+    CHECK(pipeline_state(pipeline) == PIPELINE_READY);
+    CHECK(height_of(pipeline, NULL) == 2 && height_of(pipeline, "11") == -(int)STATUS_NOT_READY);
+
+    struct job *job = submit(pipeline, "m", "ok 4"); /* of a version that leaves meanwhile */
+    CHECK(pipeline_remove_model(pipeline, "m", "10", false, &err) == STATUS_OK);
+    CHECK(job_is_done(job));
+    CHECK(!strcmp(job->request.served->version, "10"));
+    finish(job);
+    CHECK(height_of(pipeline, NULL) == 1 && height_of(pipeline, "10") == -(int)STATUS_NOT_READY);
+    CHECK(fake_sessions_alive() == 1);
+    CHECK(pipeline_remove_model(pipeline, "m", NULL, true, &err) == STATUS_OK);
+    CHECK(height_of(pipeline, NULL) == -(int)STATUS_NOT_FOUND);
+    CHECK(pipeline_remove_model(pipeline, "m", NULL, true, &err) == STATUS_NOT_FOUND);
+    struct model_status status[2];
+    CHECK(pipeline_models(pipeline, status, 2) == 0);
+    pipeline_settle(pipeline);
+    CHECK(pipeline_state(pipeline) == PIPELINE_READY);
+    pipeline_free(pipeline);
 }
 
 static void test_options_out_of_range(void)
@@ -762,6 +945,9 @@ int main(void)
         {"drain cuts off after the grace time", test_drain_cuts_off_after_the_grace_time},
         {"free without drain", test_free_without_drain},
         {"states and refusals", test_states_and_refusals},
+        {"rows run beside images", test_rows_run_beside_images},
+        {"versions are replaced under load", test_versions_are_replaced_under_load},
+        {"versions live side by side", test_versions_live_side_by_side},
         {"options out of range", test_options_out_of_range},
     };
     alarm(120); /* a hang fails */

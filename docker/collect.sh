@@ -1,0 +1,26 @@
+#!/bin/sh
+# collect.sh PROGRAM FOLDER: puts PROGRAM and all it needs of a system into FOLDER: its shared
+# libraries and the loader, an account to run as, and the licences of what is copied. Nothing else:
+# no shell, no package manager.
+set -eu
+program=$1 folder=$2
+mkdir -p "$folder/usr/bin" "$folder/etc" "$folder/tmp" "$folder/models" "$folder/usr/share/doc"
+chmod 1777 "$folder/tmp"
+cp "$program" "$folder/usr/bin/"
+# Debian 12 has one /usr; names like /lib64/ld-linux-x86-64.so.2 lead through these links.
+for name in lib lib64; do
+    mkdir -p "$folder/usr/$name"
+    ln -s "usr/$name" "$folder/$name"
+done
+ldd "$program" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p' | sort -u |
+while read -r library; do
+    file=$(readlink -f "$library")
+    mkdir -p "$folder/$(dirname "$library")"
+    cp "$file" "$folder/$library"
+    # By its name alone: packages still list files under /lib that now lie under /usr/lib.
+    package=$(dpkg-query -S "*/$(basename "$file")" | sed -n '1s/:.*//p')
+    mkdir -p "$folder/usr/share/doc/$package"
+    cp "/usr/share/doc/$package/copyright" "$folder/usr/share/doc/$package/"
+done
+echo 'lensd:x:10001:10001:lensd:/:/usr/sbin/nologin' >"$folder/etc/passwd"
+echo 'lensd:x:10001:' >"$folder/etc/group"

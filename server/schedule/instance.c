@@ -1,0 +1,201 @@
+#include "server/schedule/instance.h"
+
+#include <stdlib.h>
+
+#include "server/schedule/scheduler.h"
+
+#define DEFAULT_MAX_BATCH 8
+
+/* What is being built. */
+struct building {
+    const struct pipeline_options *options;
+    struct pool *pool;
+    struct budget *budget;
+    struct model *model; /* NULL once the description owns it */
+    struct instance *instance;
+    void (*on_progress)(void *context, double fraction);
+    void *progress_context;
+};
+
+static void on_lane_progress(void *context, double fraction)
+{
+    const struct building *building = context;
+    double lanes = (double)building->options->device_count;
+    double before = (double)building->instance->lane_count;
+    if (building->on_progress)
+        building->on_progress(building->progress_context, (before + fraction) / lanes);
+}
+
+/* What the operator says binds; the model's own wish (config.pbtxt) goes before the default. */
+static int choose_max_batch(const struct pipeline_options *options, const struct model *model)
+{
+    if (!served_may_batch(model))
+        return 1;
+    int64_t most = options->max_batch ? options->max_batch : BATCHER_MAX_BATCH;
+    int64_t wish = model->max_batch > 0     ? model->max_batch
+                   : options->max_batch > 0 ? options->max_batch
+                                            : DEFAULT_MAX_BATCH;
+    return (int)(wish < most ? wish : most);
+}
+
+/* Lanes of options->devices[i …] that are on the same device as number i. */
+static int lanes_to_come(const struct pipeline_options *options, size_t i)
+{
+    int lanes = 0;
+    for (size_t k = i; k < options->device_count; k++)
+        lanes += options->devices[k].kind == options->devices[i].kind &&
+                 options->devices[k].index == options->devices[i].index;
+    return lanes;
+}
+
+/* How many lanes' batch buffers a lane has to answer for: those of the host are in its memory. */
+static void count_inputs(const struct pipeline_options *options, struct session_options *session)
+{
+    if (session->device.kind != DEVICE_CPU)
+        return;
+    size_t lanes = options->device_count;
+    session->input_batches = (lanes + 2 + lanes - 1) / lanes;
+    session->input_images = ((size_t)options->workers + lanes - 1) / lanes;
+}
+
+/* A session on every device. */
+static enum status create_lanes_in_turn(struct building *building, const _Atomic int *cancel,
+                                        struct error *err)
+{
+    const struct pipeline_options *options = building->options;
+    const struct model *model = building->model;
+    struct instance *instance = building->instance;
+    size_t image_input = served_image_input(model);
+    for (size_t i = 0; i < options->device_count; i++) {
+        struct session_options session = {
+            .device = options->devices[i],
+            .precision = options->precision,
+            .threads = options->threads,
+            .max_batch = choose_max_batch(options, model),
+            .image_input = image_input,
+            .image_layout = image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_F32,
+            .image_channels_last = model->input_channels_last,
+            .image_height = model->preprocess.height,
+            .image_width = model->preprocess.width,
+            .on_progress = on_lane_progress,
+            .progress_context = building,
+            .cancel = cancel,
+            .memory_limit =
+                budget_share(building->budget, options->devices[i], lanes_to_come(options, i)),
+            .max_batch_is_pinned = options->max_batch > 0,
+        };
+        count_inputs(options, &session);
+        TRY(lane_create(model, &session, building->budget, &instance->lanes[i], err));
+        instance->lane_count++;
+    }
+    return STATUS_OK;
+}
+
+static enum status create_lanes(struct building *building, const _Atomic int *cancel,
+                                struct error *err)
+{
+    if (!budget_begin(building->budget, cancel))
+        return error_set(err, STATUS_CANCELLED, "loading was cancelled");
+    enum status status = create_lanes_in_turn(building, cancel, err);
+    budget_end(building->budget);
+    return status;
+}
+
+static enum status describe(struct building *building, struct error *err)
+{
+    struct instance *instance = building->instance;
+    TRY(served_create(building->model, lane_session(instance->lanes[0]), &instance->served, err));
+    building->model = NULL;
+    instance->served->instance = instance;
+    model_drop_graph(instance->served->model);
+    return STATUS_OK;
+}
+
+static enum status create_scheduler(struct building *building, struct error *err)
+{
+    const struct pipeline_options *options = building->options;
+    struct instance *instance = building->instance;
+    /* Every lane must be able to run every batch; the slowest one sets the predictions. */
+    int max_batch = choose_max_batch(options, instance->served->model), padded_batch = 1;
+    double batch_ms = 0;
+    for (size_t i = 0; i < instance->lane_count; i++) {
+        int lane_batch = lane_max_batch(instance->lanes[i]);
+        double lane_ms = lane_batch_ms(instance->lanes[i]);
+        max_batch = lane_batch < max_batch ? lane_batch : max_batch;
+        batch_ms = lane_ms > batch_ms ? lane_ms : batch_ms;
+    }
+    for (size_t i = 0; i < instance->lane_count; i++) {
+        int padded = lane_padded_batch(instance->lanes[i], max_batch);
+        padded_batch = padded > padded_batch ? padded : padded_batch;
+    }
+    instance->served->max_batch = max_batch;
+    struct scheduler_options scheduler = {
+        .served = instance->served,
+        .metrics = options->metrics,
+        .pool = building->pool,
+        .admission = {.max_images = options->max_queue,
+                      .batch_ms = batch_ms,
+                      .max_batch = max_batch,
+                      .lanes = (int)instance->lane_count},
+        .workers = options->workers,
+    };
+    TRY(batch_layout_init(lane_session(instance->lanes[0]), (size_t)padded_batch, &scheduler.layout,
+                          err));
+    enum status status = scheduler_create(&scheduler, &instance->scheduler, err);
+    if (status != STATUS_OK)
+        batch_layout_done(&scheduler.layout);
+    for (size_t i = 0; status == STATUS_OK && i < instance->lane_count; i++)
+        status = lane_start(instance->lanes[i], instance->scheduler, err);
+    return status;
+}
+
+enum status instance_create(const struct pipeline_options *options, struct pool *pool,
+                            struct budget *budget, struct model *model,
+                            void (*on_progress)(void *context, double fraction),
+                            void *progress_context, const _Atomic int *cancel,
+                            struct instance **ret, struct error *err)
+{
+    struct building building = {.options = options,
+                                .pool = pool,
+                                .budget = budget,
+                                .model = model,
+                                .instance = calloc(1, sizeof *building.instance),
+                                .on_progress = on_progress,
+                                .progress_context = progress_context};
+    enum status status = STATUS_OK;
+    if (!building.instance)
+        status = error_set(err, STATUS_NO_MEMORY, "no memory to serve a model");
+    if (status == STATUS_OK)
+        status = create_lanes(&building, cancel, err);
+    if (status == STATUS_OK)
+        status = describe(&building, err);
+    if (status == STATUS_OK)
+        status = create_scheduler(&building, err);
+    if (status == STATUS_OK) {
+        *ret = building.instance;
+        return STATUS_OK;
+    }
+    instance_free(building.instance);
+    model_free(building.model); /* lanes read it until they end */
+    return status;
+}
+
+void instance_retire(struct instance *instance)
+{
+    scheduler_stop_accepting(instance->scheduler);
+    (void)scheduler_wait_answered(instance->scheduler, INT64_MAX);
+    scheduler_leave_pool(instance->scheduler);
+}
+
+void instance_free(struct instance *instance)
+{
+    if (!instance)
+        return;
+    if (instance->scheduler)
+        scheduler_stop(instance->scheduler);
+    for (size_t i = 0; i < DEVICE_MAX; i++)
+        lane_free(instance->lanes[i]);
+    scheduler_free(instance->scheduler);
+    served_unref(instance->served);
+    free(instance);
+}

@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""Builds the image with the engine that is there, and tries it as an operator would.
+
+    tests/docker/check.py [unittest arguments]
+
+Without an engine it says so and skips. Bounded: every call has a time limit, every container is removed.
+"""
+
+import hashlib
+import io
+import json
+import os
+import socket
+import sys
+import tarfile
+import threading
+import time
+import unittest
+import urllib.request
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path[1:1] = [os.path.join(sys.path[0], os.pardir, "http"), os.path.join(sys.path[0], os.pardir)]
+import engine as engines  # noqa: E402
+import totals  # noqa: E402
+from harness import ROOT, drawn, png  # noqa: E402
+
+ENGINE = None
+IMAGE, BARE = "localhost/lensd:check", "localhost/lensd:check-bare"
+ADDED_LIMIT = 60e6  # bytes that lensd and its libraries may add to the base image
+STRICT = ("--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges", "--memory", "256m",
+          "--pids-limit", "64")
+
+
+def base_image():
+    with open(os.path.join(ROOT, "docker", "Dockerfile"), encoding="utf-8") as file:
+        return next(line.split("=", 1)[1].strip() for line in file if line.startswith("ARG DEBIAN="))
+
+
+def setUpModule():
+    began = time.monotonic()
+    how = ENGINE.need_base(base_image())
+    print(f"base image {base_image()}: {how}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    began = time.monotonic()
+    ENGINE.build(IMAGE, ROOT)
+    ENGINE.build(BARE, ROOT, "--target", "bare")
+    print(f"built with {ENGINE.word} in {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+class Container:
+    def __init__(self, image, *words, options=()):
+        self.port = free_port()
+        self.id = ENGINE.out("run", "-d", "-p", f"127.0.0.1:{self.port}:8080", *options, image, *words)
+
+    def url(self, path):
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def predict(self, body, timeout=30):
+        request = urllib.request.Request(self.url("/predict"), data=body, method="POST")
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            return json.loads(answer.read())
+
+    def wait(self, what, limit=20.0):
+        end = time.monotonic() + limit
+        while True:
+            try:
+                return what()
+            except OSError:
+                if time.monotonic() > end:
+                    raise AssertionError(ENGINE.call("logs", self.id, check=False).stderr) from None
+                time.sleep(0.01)
+
+    def remove(self):
+        ENGINE.call("rm", "-f", self.id, check=False)
+
+
+class Image(unittest.TestCase):
+    def start(self, image=IMAGE, *words, options=STRICT):
+        container = Container(image, *words, options=options)
+        self.addCleanup(container.remove)
+        return container
+
+    def test_first_answer_within_a_second(self):
+        for image in (IMAGE, BARE):
+            with self.subTest(image=image):
+                began = time.monotonic()
+                container = self.start(image)
+                answer = container.wait(lambda: container.predict(drawn(7)))
+                took = time.monotonic() - began
+                self.assertEqual(answer["predictions"][0]["label"], "7")
+                print(f"{image}: run to first answer {took:.2f} s", file=sys.stderr)
+                self.assertLess(took, float(os.environ.get("LENSD_FIRST_ANSWER_S", "1.0")))
+
+    def test_who_runs_and_what_it_may(self):
+        container = self.start()
+        container.wait(lambda: container.predict(drawn(3)))
+        pid = ENGINE.inspect(container.id)["State"]["Pid"]
+        with open(f"/proc/{pid}/status", encoding="ascii") as file:
+            status = dict(line.rstrip("\n").split(":\t", 1) for line in file)
+        self.assertEqual(status["Uid"].split("\t"), ["10001"] * 4)
+        self.assertEqual((status["CapEff"], status["NoNewPrivs"]), ("0" * 16, "1"))
+        self.assertIn(status["Seccomp"], ("2",))
+        with open(f"/proc/{pid}/mountinfo", encoding="utf-8") as file:
+            root = next(line for line in file if line.split()[4] == "/")
+        self.assertIn("ro", root.split()[5].split(","))
+
+    def test_health_check(self):
+        config = ENGINE.inspect_image(IMAGE)
+        check = config.get("Config", {}).get("Healthcheck") or config.get("Healthcheck")
+        self.assertEqual(check["Test"], ["CMD", "/usr/bin/lensd", "health"])
+        container = self.start(BARE)
+        container.wait(lambda: container.predict(drawn(3)))
+        ended = ENGINE.call("exec", container.id, "/usr/bin/lensd", "health")
+        self.assertEqual(json.loads(ended.stdout), {"status": "ready"})
+        if ENGINE.word == "podman":
+            self.assertEqual(ENGINE.call("healthcheck", "run", container.id, check=False).returncode, 0)
+
+    def test_drain_answers_what_was_accepted(self):
+        container = self.start()
+        container.wait(lambda: container.predict(drawn(3)))
+        body, answers = png(3000, 2000), []  # a decode that takes its time
+
+        def ask():
+            answers.append(container.predict(body)["model"])
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        self.assertTrue(self.metric_reaches(container, "lensd_http_connections", 8))
+        ENGINE.call("stop", "-t", "20", container.id)
+        for thread in threads:
+            thread.join(30)
+        self.assertEqual(ENGINE.inspect(container.id)["State"]["ExitCode"], 0)
+        self.assertEqual(answers, ["digits"] * 8)
+
+    @staticmethod
+    def metric_reaches(container, name, value):
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            with urllib.request.urlopen(container.url("/metrics"), timeout=10) as answer:
+                for line in answer.read().decode().splitlines():
+                    if line.startswith(name + " ") and float(line.rsplit(" ", 1)[1]) >= value:
+                        return True
+        return False
+
+    def test_a_model_from_outside(self):
+        folder = os.path.join(ROOT, "models", "digits")
+        mount = f"{folder}:/models/drawn:ro"
+        container = self.start(BARE, "serve", "/models/drawn", options=(*STRICT, "-v", mount))
+        answer = container.wait(lambda: container.predict(drawn(5)))
+        self.assertEqual((answer["model"], answer["predictions"][0]["label"]), ("drawn", "5"))
+
+    def test_a_mistake_is_said_and_ends_it(self):
+        for words, sentence in ((("serve", "/models/none"), "none"), (("serve", "--prot", "1"), "--port")):
+            with self.subTest(words=words):
+                ended = ENGINE.call("run", "--rm", *STRICT, BARE, *words, check=False)
+                self.assertEqual(ended.returncode, 2)
+                self.assertIn(sentence, ended.stderr)
+
+    def test_size(self):
+        base, whole, bare = (ENGINE.inspect_image(name)["Size"] for name in (base_image(), IMAGE, BARE))
+        print(f"unpacked: {whole / 1e6:.1f} MB on a base of {base / 1e6:.1f} MB: lensd and its libraries "
+              f"add {(whole - base) / 1e6:.1f} MB; without Debian underneath {bare / 1e6:.1f} MB",
+              file=sys.stderr)
+        self.assertLess(whole - base, ADDED_LIMIT)
+        self.assertLess(bare, ADDED_LIMIT)
+
+    def files(self, image):
+        """path: (mode, owner, sha256 or link) of everything in an image."""
+        container = ENGINE.out("create", image)
+        try:
+            data = ENGINE.call("export", container, text=False).stdout
+        finally:
+            ENGINE.call("rm", container)
+        found = {}
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            for entry in archive:
+                content = archive.extractfile(entry).read() if entry.isreg() else entry.linkname.encode()
+                found[entry.name] = (entry.mode, entry.uid, entry.gid, hashlib.sha256(content).hexdigest())
+        return found
+
+    def test_bare_holds_nothing_else(self):
+        files = self.files(BARE)
+        programs = [name for name in files if "/bin/" in name or name.startswith("bin/")]
+        self.assertEqual(programs, ["usr/bin/lensd"])
+        for name, (mode, *_rest) in files.items():
+            self.assertFalse(mode & 0o6000, f"{name} is set-user or set-group")
+        licences = [name for name in files if name.endswith("/copyright")]
+        for package in ("libdnnl2", "libmicrohttpd12", "libc6", "libgnutls30"):
+            self.assertIn(f"usr/share/doc/{package}/copyright", licences)
+
+    def test_the_same_source_gives_the_same_bytes(self):
+        again = BARE + "-again"
+        self.addCleanup(ENGINE.call, "rmi", "-f", again, check=False)
+        ENGINE.build(again, ROOT, "--target", "bare", "--no-cache")
+        first, second = self.files(BARE), self.files(again)
+        differing = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+        # What the engine itself puts in at run time.
+        self.assertEqual([name for name in differing if not name.startswith(("etc/host", "etc/resolv", "run"))],
+                         [])
+
+
+class Kubernetes(unittest.TestCase):
+    def test_the_deployment_runs(self):
+        """The very manifest, played by podman: probes aside, as a cluster would run it."""
+        if ENGINE.word != "podman":
+            self.skipTest("podman kube play is not there")
+        with open(os.path.join(ROOT, "docker", "kubernetes", "deployment.yaml"), encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("image: localhost/lensd:latest", text)
+        port = free_port()
+        text = text.replace("localhost/lensd:latest", IMAGE).replace("replicas: 2", "replicas: 1")
+        text = text.replace("containerPort: 8080", f"containerPort: 8080\n              hostPort: {port}\n"
+                            "              hostIP: 127.0.0.1")
+        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"lensd-pod-{os.getpid()}.yaml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        self.addCleanup(os.unlink, path)
+        self.addCleanup(ENGINE.call, "kube", "down", path, check=False)
+        ENGINE.call("kube", "play", path)
+        end = time.monotonic() + 20
+        while True:
+            try:
+                request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", data=drawn(7))
+                with urllib.request.urlopen(request, timeout=10) as answer:
+                    self.assertEqual(json.loads(answer.read())["predictions"][0]["label"], "7")
+                break
+            except OSError:
+                self.assertLess(time.monotonic(), end, "the pod does not answer")
+                time.sleep(0.1)
+        name = next(line for line in ENGINE.out("ps", "--format", "{{.Names}}").splitlines()
+                    if line.endswith("-lensd"))
+        state = ENGINE.inspect(name)
+        self.assertEqual(state["Config"]["User"].split(":")[0], "10001")
+        self.assertTrue(state["HostConfig"]["ReadonlyRootfs"])
+
+
+if __name__ == "__main__":
+    ENGINE, REASON = engines.find()
+    totals.main(REASON)

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""The deployment files, each read by the program it is for, or by that program's own schema; and every metric
+that a board, an alert or an autoscaler asks for is one that a running lensd gives.
+
+What is missing on this machine is skipped, by name.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[1:1] = [os.path.join(HERE, os.pardir, "http"), os.path.join(HERE, os.pardir)]
+import totals  # noqa: E402
+from harness import ROOT, Server, drawn, multipart  # noqa: E402
+
+try:
+    import jsonschema
+    import yaml
+except ImportError:
+    jsonschema = yaml = None
+
+DOCKER = os.path.join(ROOT, "docker")
+
+
+def text_of(*names):
+    with open(os.path.join(DOCKER, *names), encoding="utf-8") as file:
+        return file.read()
+
+
+def documents(*names):
+    if yaml is None:
+        raise unittest.SkipTest("python3-yaml and python3-jsonschema are missing")
+    return [document for document in yaml.safe_load_all(text_of(*names)) if document]
+
+
+def call(*words, folder=DOCKER, environment=None):
+    if not shutil.which(words[0]):
+        raise unittest.SkipTest(f"{words[0]} is missing")
+    ended = subprocess.run(words, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                           stderr=subprocess.STDOUT, timeout=60, env={**os.environ, **(environment or {})})
+    if ended.returncode != 0:
+        raise AssertionError(f"{' '.join(words)}: exit {ended.returncode}\n{ended.stdout}")
+    return ended.stdout
+
+
+def validate_for_kubernetes(resource):
+    try:
+        import kubernetes_validate
+    except ImportError:
+        raise unittest.SkipTest("the Python package kubernetes-validate is missing") from None
+    kubernetes_validate.validate(resource, "1.31", strict=True)
+
+
+class Kubernetes(unittest.TestCase):
+    files = ("deployment.yaml", "service.yaml", "horizontalpodautoscaler.yaml", "poddisruptionbudget.yaml")
+
+    def test_every_manifest_fits_the_schema(self):
+        for name in self.files:
+            with self.subTest(file=name):
+                for resource in documents("kubernetes", name):
+                    validate_for_kubernetes(resource)
+
+    def test_kustomize(self):
+        built = call("kubectl", "kustomize", os.path.join(DOCKER, "kubernetes"))
+        kinds = sorted(document["kind"] for document in yaml.safe_load_all(built))
+        self.assertEqual(kinds, ["Deployment", "HorizontalPodAutoscaler", "PodDisruptionBudget", "Service"])
+
+    def test_they_speak_of_the_same_pods(self):
+        found = {name: documents("kubernetes", name)[0] for name in self.files}
+        labels = found["deployment.yaml"]["spec"]["template"]["metadata"]["labels"]
+        for selector in (found["deployment.yaml"]["spec"]["selector"]["matchLabels"],
+                         found["service.yaml"]["spec"]["selector"],
+                         found["poddisruptionbudget.yaml"]["spec"]["selector"]["matchLabels"]):
+            self.assertLessEqual(selector.items(), labels.items())
+        self.assertEqual(found["horizontalpodautoscaler.yaml"]["spec"]["scaleTargetRef"]["name"],
+                         found["deployment.yaml"]["metadata"]["name"])
+
+    def test_the_drain_fits_the_grace_period(self):
+        pod = documents("kubernetes", "deployment.yaml")[0]["spec"]["template"]["spec"]
+        environment = {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"]}
+        drain = sum(int(environment[name].rstrip("s")) for name in ("LENSD_DRAIN_DELAY", "LENSD_GRACE"))
+        self.assertLess(drain, pod["terminationGracePeriodSeconds"])
+
+    def test_kserve(self):
+        with open(os.path.join(HERE, "kserve.schema.json"), encoding="utf-8") as file:
+            schema = json.load(file)
+        for name in ("servingruntime.yaml", "inferenceservice.yaml"):
+            for resource in documents("kserve", name):
+                jsonschema.validate(resource, schema)
+        runtime = documents("kserve", "servingruntime.yaml")[0]
+        deployment = documents("kubernetes", "deployment.yaml")[0]
+        deployment["spec"]["template"]["spec"] = {"containers": runtime["spec"]["containers"]}
+        validate_for_kubernetes(deployment)
+
+    def test_kserve_arguments_are_taken(self):
+        """The daemon itself, started with the runtime's arguments, the variables filled in."""
+        (container,) = documents("kserve", "servingruntime.yaml")[0]["spec"]["containers"]
+        arguments = [word.replace("{{.Name}}", "numbers").replace("/mnt/models",
+                     os.path.join(ROOT, "models", "digits")) for word in container["args"]]
+        self.assertEqual(arguments.pop(0), "serve")
+        port = [word for word in arguments if word.startswith("--rest_port=")]
+        self.assertEqual(port, ["--rest_port=8080"])
+        server = Server(*[word for word in arguments if word not in port])
+        try:
+            self.assertEqual(server.predict(drawn(4)).json()["model"], "numbers")
+            self.assertEqual(server.get(container["startupProbe"]["httpGet"]["path"]).status, 200)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+
+class Compose(unittest.TestCase):
+    def test_compose(self):
+        file = os.path.join(DOCKER, "compose.yaml")
+        services = yaml.safe_load(call("docker-compose", "-f", file, "config"))["services"]
+        self.assertEqual(sorted(services), ["grafana", "haproxy", "lensd", "prometheus"])
+        for service in services.values():
+            for volume in service.get("volumes", []):
+                source = volume.split(":")[0] if isinstance(volume, str) else volume["source"]
+                if source.startswith("/"):
+                    self.assertTrue(os.path.exists(source), source)
+            for port in service.get("ports", []):
+                self.assertIn("127.0.0.1", str(port), "published beyond this machine")
+
+    def test_haproxy(self):
+        call("haproxy", "-c", "-f", os.path.join(DOCKER, "haproxy", "haproxy.cfg"))
+
+    def test_prometheus(self):
+        folder = os.path.join(DOCKER, "prometheus")
+        call("promtool", "check", "config", "prometheus.yml", folder=folder)
+        call("promtool", "test", "rules", "alerts_test.yml", folder=folder)
+
+
+def board():
+    return json.loads(text_of("grafana", "dashboards", "lensd.json"))
+
+
+class Metrics(unittest.TestCase):
+    def names_served(self):
+        """The families of a daemon that has answered, failed and refused."""
+        server = Server("--max-queue", "2")
+        try:
+            self.assertEqual(server.predict(drawn(1)).status, 200)
+            self.assertEqual(server.predict(b"no picture").status, 415)
+            kind, body = multipart([("a", "a.png", drawn(1)), ("b", "b.png", drawn(2)),
+                                    ("c", "c.png", drawn(3))])
+            self.assertGreaterEqual(server.predict(body, headers={"Content-Type": kind}).status, 400)
+            text = server.get("/metrics").body.decode()
+        finally:
+            server.stop()
+        return {re.match(r"[a-zA-Z_:]+", line)[0] for line in text.splitlines() if not line.startswith("#")}
+
+    def test_what_is_asked_for_is_there(self):
+        asked = [target["expr"] for panel in board()["panels"] for target in panel.get("targets", [])]
+        for alerts in documents("prometheus", "alerts.yml"):
+            asked += [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
+        asked += [rule["metricsQuery"] for rule in documents("kubernetes", "prometheus-adapter.yaml")[0]["rules"]]
+        self.assertGreater(len(asked), 20)
+        served = self.names_served()
+        for expression in asked:
+            for name in re.findall(r"\b(?:lensd|process|nv)_[a-z_]+\b(?!\s*\()", expression):
+                with self.subTest(expression=expression):
+                    self.assertIn(name, served)
+
+    def test_the_board(self):
+        panels = board()["panels"]
+        self.assertEqual(len({panel["id"] for panel in panels}), len(panels))
+        for panel in panels:
+            place = panel["gridPos"]
+            self.assertLessEqual(place["x"] + place["w"], 24)
+            if panel["type"] != "row":
+                self.assertTrue(panel["targets"])
+        for one in panels:
+            for other in panels:
+                a, b = one["gridPos"], other["gridPos"]
+                apart = (a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"] or
+                         a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"])
+                self.assertTrue(one is other or apart, (one["title"], other["title"]))
+
+    def test_the_expressions_are_promql(self):
+        rules = {"groups": [{"name": "board", "rules": [
+            {"record": f"board:{i}", "expr": target["expr"].replace("$__rate_interval", "1m")}
+            for i, target in enumerate(t for panel in board()["panels"] for t in panel.get("targets", []))]}]}
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(rules, file)
+            file.flush()
+            call("promtool", "check", "rules", file.name)
+
+
+if __name__ == "__main__":
+    totals.main()

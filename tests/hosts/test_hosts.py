@@ -1,0 +1,243 @@
+"""Several hosts: three daemons on addresses of their own behind HAProxy, with the shipped configuration
+(docker/haproxy/haproxy.cfg), under constant load. One host is killed, one is drained and restarted, one is
+cut off. Hosts are network namespaces, joined by a bridge in a further one, that this test makes and removes.
+
+Needs root, iproute2 and haproxy; skips with a message where they are missing.
+"""
+
+import http.client
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "http"))
+from harness import BINARY, ROOT, drawn  # noqa: E402
+sys.path.insert(1, os.path.join(ROOT, "tests"))
+import totals  # noqa: E402
+
+RATE = 100          # requests a second, well below what one host can do
+CLIENTS = 96        # threads: enough to keep the rate while some requests wait for a lost host
+BALANCER = "10.77.0.1"
+HOSTS = ("10.77.0.11", "10.77.0.12", "10.77.0.13")
+RECOVERY = 2.0      # seconds until the full rate is back
+
+
+def run(*words):
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=20)
+
+
+def why_not():
+    """A sentence when this machine cannot have namespaces or lacks a program; else None."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for program, package in (("ip", "iproute2"), ("haproxy", "haproxy")):
+        if not shutil.which(program):
+            return f"{program} is missing (Debian: {package})"
+    probe = f"lensd-probe-{os.getpid()}"
+    try:
+        run("ip", "netns", "add", probe)
+        run("ip", "netns", "del", probe)
+    except subprocess.CalledProcessError as error:
+        return "no network namespaces here: " + error.stderr.decode().strip()
+    return None
+
+
+class Network:
+    """A namespace per address and one for the bridge; names carry this process' id."""
+
+    def __init__(self, addresses):
+        self.tag = f"lensd{os.getpid()}"
+        self.names = {address: f"{self.tag}-{i}" for i, address in enumerate(addresses)}
+        self.bridge = f"{self.tag}-br"
+        run("ip", "netns", "add", self.bridge)
+        self.inside(self.bridge, "ip", "link", "add", "br0", "type", "bridge")
+        self.inside(self.bridge, "ip", "link", "set", "br0", "up")
+        for i, (address, name) in enumerate(self.names.items()):
+            run("ip", "netns", "add", name)
+            run("ip", "link", "add", f"p{i}", "netns", self.bridge, "type", "veth",
+                "peer", "name", "eth0", "netns", name)
+            self.inside(self.bridge, "ip", "link", "set", f"p{i}", "master", "br0", "up")
+            self.inside(name, "ip", "address", "add", f"{address}/24", "dev", "eth0")
+            self.inside(name, "ip", "link", "set", "lo", "up")
+            self.inside(name, "ip", "link", "set", "eth0", "up")
+
+    @staticmethod
+    def inside(name, *words):
+        run("ip", "netns", "exec", name, *words)
+
+    def start(self, address, *words, log):
+        return subprocess.Popen(["ip", "netns", "exec", self.names[address], *words],
+                                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def plug(self, address, state):
+        """The cable of a host: "down" cuts it off without a word to anyone."""
+        port = list(self.names).index(address)
+        self.inside(self.bridge, "ip", "link", "set", f"p{port}", state)
+
+    def close(self):
+        for name in (*self.names.values(), self.bridge):
+            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
+
+
+class Load(threading.Thread):
+    """Constant rate from inside the balancer's namespace, by a process of its own: see client() below."""
+
+    def __init__(self, network, seconds):
+        super().__init__()
+        self.command = ["ip", "netns", "exec", network.names[BALANCER], sys.executable,
+                        os.path.abspath(__file__), "--client", str(seconds)]
+        self.results = []
+
+    def run(self):
+        ended = subprocess.run(self.command, stdout=subprocess.PIPE, timeout=180, check=True)
+        for line in ended.stdout.decode().splitlines():
+            due, took, status = line.split(" ", 2)
+            self.results.append((float(due), float(took), status))
+
+
+def client(seconds):
+    """Sends RATE photos a second at their due times; prints "due took status" for each."""
+    body, gate, lines = drawn(7), threading.Lock(), []
+    start, state = time.monotonic() + 0.5, {"next": 0}
+
+    def work():
+        connection = http.client.HTTPConnection(BALANCER, 8080, timeout=30)
+        while True:
+            with gate:
+                number = state["next"]
+                state["next"] += 1
+            due = start + number / RATE
+            if due > start + seconds:
+                return
+            time.sleep(max(0, due - time.monotonic()))
+            try:
+                connection.request("POST", "/predict", body)
+                answer = connection.getresponse()
+                text = answer.read()
+                good = answer.status == 200 and b'"label":"7"' in text
+                status = "ok" if good else f"{answer.status} {text[:100]!r}"
+            except (OSError, http.client.HTTPException) as error:
+                status = f"{type(error).__name__} {error}"
+                connection.close()
+            with gate:
+                lines.append(f"{due} {time.monotonic() - due:.4f} {status}")
+
+    threads = [threading.Thread(target=work) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print("\n".join(sorted(lines)))
+
+
+def balancer_configuration(folder):
+    """The shipped file, with these three servers where it finds Docker's replicas by name."""
+    with open(os.path.join(ROOT, "docker", "haproxy", "haproxy.cfg"), encoding="utf-8") as file:
+        text = file.read()
+    text = re.sub(r"(?m)^resolvers docker\n(    .*\n)+", "", text)
+    text = text.replace(" resolvers docker init-addr none", "")
+    servers = "".join(f"    server replica-{i} {host}:8080\n" for i, host in enumerate(HOSTS))
+    text, count = re.subn(r"(?m)^    server-template .*\n", servers, text)
+    assert count == 1, "docker/haproxy/haproxy.cfg has no server-template line"
+    path = os.path.join(folder, "haproxy.cfg")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+class Hosts(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="lensd-hosts-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.network = Network((BALANCER, *HOSTS))
+        self.addCleanup(self.network.close)
+        self.daemons = {}
+        self.log = open(os.path.join(self.folder, "log"), "wb")
+        self.addCleanup(self.log.close)
+        self.addCleanup(self.end_all)
+        for host in HOSTS:
+            self.serve(host)
+        self.balancer = self.network.start(BALANCER, "haproxy", "-db", "-f",
+                                           balancer_configuration(self.folder), log=self.log)
+
+    def serve(self, host):
+        self.daemons[host] = self.network.start(
+            host, BINARY, "serve", "--host", host, "--port", "8080", "--drain-delay", "2",
+            "--threads", "1", "--workers", "1", "--log-level", "warn", log=self.log)
+
+    def end_all(self):
+        for process in (*self.daemons.values(), self.balancer):
+            if process.poll() is None:
+                process.kill()
+            process.wait(20)
+
+    def wait_up(self):
+        """Until every host answers for itself, and the balancer has seen it."""
+        for host in HOSTS:
+            subprocess.run(["ip", "netns", "exec", self.network.names[BALANCER], "sh", "-c",
+                            f"for i in $(seq 100); do {BINARY} health --host {host} >/dev/null 2>&1"
+                            " && exit 0; sleep 0.1; done; exit 1"], check=True, timeout=60)
+        time.sleep(1.5)
+
+    def test_kill_drain_cut(self):
+        self.wait_up()
+        killed, drained, cut = HOSTS
+        load = Load(self.network, 24)
+        events = {}
+        load.start()
+        time.sleep(3)
+
+        events["kill"] = time.monotonic()
+        self.daemons[killed].send_signal(signal.SIGKILL)
+        self.daemons[killed].wait(20)
+        time.sleep(4)
+        self.serve(killed)
+        time.sleep(2)
+
+        events["drain"] = time.monotonic()
+        self.daemons[drained].send_signal(signal.SIGTERM)
+        self.assertEqual(self.daemons[drained].wait(30), 0, "the drained daemon's exit status")
+        self.serve(drained)
+        time.sleep(3)
+
+        events["cut"] = time.monotonic()
+        self.network.plug(cut, "down")
+        time.sleep(4)
+        self.network.plug(cut, "up")
+        load.join()
+        self.judge(load.results, events)
+
+    def judge(self, results, events):
+        start, end = results[0][0], results[-1][0]
+        self.assertGreaterEqual(len(results), RATE * 20, "requests sent")
+        order = sorted(events.items(), key=lambda item: item[1])
+        for i, (name, at) in enumerate(order):
+            until = order[i + 1][1] if i + 1 < len(order) else end
+            failed = [r for r in results if at - 1 <= r[0] < until and r[2] != "ok"]
+            with self.subTest(event=name):
+                # A photo whose replica dies under it is sent again: even those in flight are answered.
+                self.assertEqual(failed, [])
+                # Full rate: what fell due later than RECOVERY after the event is answered promptly.
+                late = [r for r in results if at + RECOVERY <= r[0] < until and r[1] > 1.0]
+                self.assertEqual(late, [])
+        quiet = [r for r in results if start <= r[0] < order[0][1] - 1]
+        self.assertEqual([r for r in quiet if r[2] != "ok"], [], "before anything happened")
+        for name, at in order:
+            slow = max(r for r in ((r[1], round(r[0] - at, 2)) for r in results if at - 1 <= r[0] < at + 4))
+            print(f"{name}: slowest {slow[0]:.2f} s, due {slow[1]} s after it", file=sys.stderr)
+        slowest = max(r[1] for r in results)
+        print(f"{len(results)} requests, none failed; slowest {slowest:.2f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--client"]:
+        client(float(sys.argv[2]))
+    else:
+        totals.main(why_not())
