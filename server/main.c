@@ -97,7 +97,7 @@ static int finish_output(int result)
 
 int main(int argc, char **argv)
 {
-    openmp_wait_passively(argv);
+    openmp_wait_briefly(argv);
     prctl(PR_SET_NAME, "lensd"); /* started again through /proc/self/exe, it would be "exe" */
     /* A client or a pipe that goes away is an error of that write. */
     signal(SIGPIPE, SIG_IGN);

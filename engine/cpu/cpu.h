@@ -70,6 +70,7 @@ struct compile {
 typedef enum status (*step_maker)(const struct compile *compile, struct step **ret,
                                   struct error *err);
 
+enum status make_winograd(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_conv(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_pool(const struct compile *compile, struct step **ret, struct error *err);
@@ -106,6 +107,26 @@ dnnl_data_type_t dnnl_type(enum dtype dtype);
  * maker then runs it as a pass of its own). */
 bool dnnl_append_activation(dnnl_post_ops_t ops, const struct epilogue *epilogue);
 
+/* ---- epilogues of lensd's own products (epilogue.c) ---- */
+
+/* What follows the sum: bias, residual, activation. */
+struct finish {
+    const float *bias; /* packed or in place, alive as long as the program; NULL: none */
+    bool residual;     /* add what the result holds */
+    bool copy_residual;
+    uint32_t residual_value;
+    size_t residual_bytes;
+    bool clamp; /* the activation is [low, high] */
+    float low, high;
+    struct epilogue row; /* any other activation, applied to finished rows; NONE: nothing to do */
+};
+
+/* Reads the node's epilogue and its bias (NULL: none), which must be a float32 constant. */
+enum status finish_init(const struct compile *compile, const struct value *bias, struct finish *ret,
+                        struct error *err) MUST_USE;
+/* At the start of a run: brings the residual to where the result goes to be. */
+void finish_begin(const struct finish *finish, const struct program *program, void *dst);
+
 /* ---- packed weights (weights.c) ---- */
 
 /* Memory holding `constant` (described by `given`: its own layout) reordered to `wanted`; packed
@@ -114,6 +135,12 @@ bool dnnl_append_activation(dnnl_post_ops_t ops, const struct epilogue *epilogue
 enum status weights_get(struct backend *backend, struct tensor *constant,
                         const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted,
                         void **ret_data, struct error *err) MUST_USE;
+/* The same for lensd's own layouts. `layout` (static text) and `bytes` tell layouts of one constant
+ * apart; pack() fills the memory from the constant, which is float32; false: out of memory. */
+typedef bool (*weights_pack)(const void *context, const struct tensor *constant, float *packed);
+enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
+                             size_t bytes, weights_pack pack, const void *context, float **ret,
+                             struct error *err) MUST_USE;
 /* Compiling is over: constants that were packed into another layout are let go. */
 void weights_seal(struct backend *backend);
 void weights_free(struct backend *backend);

@@ -16,10 +16,12 @@ struct pool_step {
     struct window window; /* padded to 2 spatial dimensions in front */
     bool is_max, count_include_pad, global;
     size_t images, channels;
+    size_t pieces; /* of an image, for a global mean in float32; 0 otherwise */
     uint32_t x, y;
     enum dtype dtype;
     const unsigned char *x_data;
     unsigned char *y_data;
+    float *partial;
 };
 
 /* Rows of the window that lie inside the image, and how many positions the divisor counts. */
@@ -93,7 +95,7 @@ static void run_rows(void *context, size_t begin, size_t end)
 /* Global: images times blocks of channels, all pixels of a block go by. */
 #define BLOCK 64
 
-/* All pixels of up to BLOCK channels: maximum, or mean. */
+/* All pixels of up to BLOCK channels: their maximum. */
 static void global_block(const struct pool_step *s, const unsigned char *x, size_t pixels, size_t n,
                          float *result)
 {
@@ -105,11 +107,7 @@ static void global_block(const struct pool_step *s, const unsigned char *x, size
             taps[count++] = result; /* what the earlier pixels came to */
         while (count < MOST_TAPS && p < pixels)
             taps[count++] = pixel + p++ * s->channels;
-        float factor = p == pixels ? 1.0f / (float)pixels : 1.0f;
-        if (s->is_max)
-            s->simd->pool_max(taps, count, result, n);
-        else
-            s->simd->pool_sum(taps, count, factor, result, n);
+        s->simd->pool_max(taps, count, result, n);
     }
 }
 
@@ -150,6 +148,34 @@ static void run_global(void *context, size_t begin, size_t end)
     }
 }
 
+/* Mean of whole images in float32: each image's pixels in `pieces`, one partial sum each. */
+static void sum_pieces(void *context, size_t begin, size_t end)
+{
+    const struct pool_step *s = context;
+    const size_t pixels = (size_t)s->window.in[1];
+    for (size_t i = begin; i < end; i++) {
+        const size_t image = i / s->pieces, piece = i % s->pieces;
+        const size_t first = pixels * piece / s->pieces, last = pixels * (piece + 1) / s->pieces;
+        const float *x = (const float *)(const void *)s->x_data;
+        s->simd->sum_rows(x + (image * pixels + first) * s->channels, last - first, s->channels,
+                          false, s->partial + i * s->channels, s->channels);
+    }
+}
+
+static void run_mean(struct pool_step *s, struct program *program)
+{
+    const size_t pixels = (size_t)s->window.in[1];
+    const float factor = 1.0f / (float)pixels;
+    float *y = (float *)(void *)s->y_data;
+    s->partial = s->pieces == 1 ? y : (float *)(void *)program->scratch;
+    parallel_for(program->backend->options.threads, s->images * s->pieces,
+                 pixels * s->channels / s->pieces / 4, sum_pieces, s);
+    for (size_t i = 0; i < s->images && s->pieces > 1; i++)
+        s->simd->sum_rows(s->partial + i * s->pieces * s->channels, s->pieces, s->channels, false,
+                          y + i * s->channels, s->channels);
+    s->simd->binary(BINARY_MUL, y, 1, &factor, 0, y, s->images * s->channels);
+}
+
 static enum status run(struct step *base, struct program *program, struct error *err)
 {
     struct pool_step *s = (struct pool_step *)base;
@@ -158,7 +184,9 @@ static enum status run(struct step *base, struct program *program, struct error 
     s->y_data = program->data[s->y];
     int threads = program->backend->options.threads;
     const struct window *w = &s->window;
-    if (s->global)
+    if (s->global && s->pieces)
+        run_mean(s, program);
+    else if (s->global)
         parallel_for(threads, s->images * ((s->channels + BLOCK - 1) / BLOCK),
                      (size_t)(w->in[0] * w->in[1]) * BLOCK / 8, run_global, s);
     else
@@ -217,6 +245,11 @@ enum status make_pool(const struct compile *compile, struct step **ret, struct e
     step->dtype = x->dtype;
     step->x = x->index;
     step->y = y->index;
+    if (global && !is_max && x->dtype == DTYPE_F32) {
+        const size_t threads = (size_t)compile->backend->options.threads;
+        step->pieces = step->images >= threads ? 1 : (threads + step->images - 1) / step->images;
+        step->step.scratch = step->images * step->pieces * step->channels * sizeof(float);
+    }
     step->step.bytes = dtype_size(x->dtype) * (shape_count(&x->shape) + shape_count(&y->shape));
     step->step.flops =
         (double)(global ? shape_count(&x->shape)

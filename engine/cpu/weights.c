@@ -15,6 +15,8 @@ struct weight {
     struct tensor *constant;
     uint64_t hash; /* of the contents */
     dnnl_memory_desc_t given, wanted;
+    const char *layout; /* one of lensd's own, instead of `wanted`; NULL */
+    size_t bytes;
     void *data; /* packed, or the constant's own bytes */
     bool owned;
 };
@@ -39,14 +41,19 @@ static bool same_contents(const struct tensor *a, const struct tensor *b)
     return a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
 }
 
+static bool is_of(const struct weight *weight, const struct tensor *constant, uint64_t hash)
+{
+    return weight->constant &&
+           (weight->constant == constant ||
+            (weight->hash == hash && same_contents(weight->constant, constant)));
+}
+
 static struct weight *find(struct backend *backend, const struct tensor *constant, uint64_t hash,
                            const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted)
 {
     for (struct weight *w = backend->weights; w; w = w->next)
-        if (w->constant &&
-            (w->constant == constant ||
-             (w->hash == hash && same_contents(w->constant, constant))) &&
-            dnnl_memory_desc_equal(&w->given, given) && dnnl_memory_desc_equal(&w->wanted, wanted))
+        if (!w->layout && is_of(w, constant, hash) && dnnl_memory_desc_equal(&w->given, given) &&
+            dnnl_memory_desc_equal(&w->wanted, wanted))
             return w;
     return NULL;
 }
@@ -77,6 +84,16 @@ static enum status reorder(struct backend *backend, void *from, const dnnl_memor
     dnnl_memory_destroy(src);
     dnnl_memory_destroy(dst);
     return status;
+}
+
+static void enter(struct backend *backend, struct weight *weight, struct tensor *constant,
+                  size_t bytes)
+{
+    weight->bytes = bytes;
+    weight->constant = tensor_ref(constant);
+    weight->next = backend->weights;
+    backend->weights = weight;
+    backend->weight_bytes += bytes;
 }
 
 enum status weights_get(struct backend *backend, struct tensor *constant,
@@ -111,11 +128,37 @@ enum status weights_get(struct backend *backend, struct tensor *constant,
         }
         weight->owned = true;
     }
-    weight->constant = tensor_ref(constant);
-    weight->next = backend->weights;
-    backend->weights = weight;
-    backend->weight_bytes += bytes;
+    enter(backend, weight, constant, bytes);
     *ret_data = weight->data;
+    return STATUS_OK;
+}
+
+enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
+                             size_t bytes, weights_pack pack, const void *context, float **ret,
+                             struct error *err)
+{
+    uint64_t hash = hash_bytes(constant->data, constant->bytes);
+    for (struct weight *w = backend->weights; w; w = w->next) {
+        if (!w->layout || w->bytes != bytes || strcmp(w->layout, layout) != 0 ||
+            !is_of(w, constant, hash))
+            continue;
+        *ret = w->data;
+        return STATUS_OK;
+    }
+    struct weight *weight = calloc(1, sizeof *weight);
+    if (weight)
+        weight->data = aligned_alloc(TENSOR_ALIGN, size_align(bytes ? bytes : 1, TENSOR_ALIGN));
+    if (!weight || !weight->data || !pack(context, constant, weight->data)) {
+        free(weight ? weight->data : NULL);
+        free(weight);
+        return error_set(err, STATUS_NO_MEMORY, "out of memory: %zu bytes of packed weights",
+                         bytes);
+    }
+    weight->layout = layout;
+    weight->hash = hash;
+    weight->owned = true;
+    enter(backend, weight, constant, bytes);
+    *ret = weight->data;
     return STATUS_OK;
 }
 

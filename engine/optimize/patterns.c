@@ -345,6 +345,28 @@ static bool match_padded_conv(struct edit *edit, struct node *conv)
     return true;
 }
 
+/* A Pad that adds nothing (exporters put one in front of every AveragePool). */
+static bool match_empty_pad(struct graph *graph, struct node *pad)
+{
+    size_t count;
+    const int64_t *attr = node_ints(pad, "pads", &count);
+    const struct value *input = node_input(pad, 1), *x = node_input(pad, 0);
+    if (pad->op != OP_PAD || (!attr && (!input || !input->known)) ||
+        !shape_equal(&x->shape, &pad->outputs[0]->shape) || x->known)
+        return false;
+    if (!attr)
+        count = shape_count(&input->known->shape);
+    for (size_t i = 0; i < count; i++)
+        if (attr ? attr[i] : tensor_int(input->known, i))
+            return false;
+    for (size_t i = 0; i < graph->output_count; i++)
+        if (graph->outputs[i] == pad->outputs[0])
+            return false;
+    edit_replace(graph, pad->outputs[0], node_input(pad, 0));
+    edit_kill(pad);
+    return true;
+}
+
 static bool is_f32(const struct node *node)
 {
     return node->output_count && node->outputs[0] && node->outputs[0]->dtype == DTYPE_F32;
@@ -360,7 +382,7 @@ enum status pass_patterns(struct edit *edit, struct error *err)
         TRY(match_batch_norm(graph, node, err));
         if (match_hard(graph, node) || match_gate(node) || match_gelu(node) ||
             match_layer_norm(edit, node) || match_layer_norm_bias(edit, node) ||
-            match_padded_conv(edit, node))
+            match_padded_conv(edit, node) || match_empty_pad(graph, node))
             TRY(edit_count_readers(edit, err));
     }
     TRY(edit_sweep(graph, err));

@@ -1,8 +1,8 @@
-/* Compiled three times (meson.build): SIMD_TABLE names the table, the compiler's -m flags decide
- * the width. The loops are written so that gcc and clang vectorise them: no branches, no libm,
- * selects instead. Reductions keep LANES partial sums, because float addition may not be reordered
- * by the compiler. */
-#include "engine/cpu/simd/simd.h"
+/* Compiled three times (meson.build): SIMD_VARIANT names the variant, the compiler's -m flags
+ * decide the width. The loops are written so that gcc and clang vectorise them: no branches, no
+ * libm, selects instead. Reductions keep LANES partial sums, because float addition may not be
+ * reordered by the compiler. */
+#include "engine/cpu/simd/variant.h"
 
 #include <math.h>
 #include <string.h>
@@ -198,51 +198,6 @@ static void scale_shift(const float *x, const float *scale, const float *shift, 
         y[i] = x[i] * scale[i] + shift[i];
 }
 
-/* Blocks of 64 channels stay in registers while the taps go by. */
-#define BLOCK 64
-
-static void pool_max(const float *const *taps, size_t count, float *y, size_t n)
-{
-    size_t c = 0;
-    for (; c + BLOCK <= n; c += BLOCK) {
-        float best[BLOCK];
-        memcpy(best, taps[0] + c, sizeof best);
-        for (size_t t = 1; t < count; t++) {
-            const float *tap = taps[t] + c;
-            for (size_t i = 0; i < BLOCK; i++)
-                best[i] = tap[i] > best[i] ? tap[i] : best[i];
-        }
-        memcpy(y + c, best, sizeof best);
-    }
-    for (; c < n; c++) {
-        float best = taps[0][c];
-        for (size_t t = 1; t < count; t++)
-            best = taps[t][c] > best ? taps[t][c] : best;
-        y[c] = best;
-    }
-}
-
-static void pool_sum(const float *const *taps, size_t count, float factor, float *y, size_t n)
-{
-    size_t c = 0;
-    for (; c + BLOCK <= n; c += BLOCK) {
-        float sum[BLOCK] = {0};
-        for (size_t t = 0; t < count; t++) {
-            const float *tap = taps[t] + c;
-            for (size_t i = 0; i < BLOCK; i++)
-                sum[i] += tap[i];
-        }
-        for (size_t i = 0; i < BLOCK; i++)
-            y[c + i] = sum[i] * factor;
-    }
-    for (; c < n; c++) {
-        float sum = 0;
-        for (size_t t = 0; t < count; t++)
-            sum += taps[t][c];
-        y[c] = sum * factor;
-    }
-}
-
 static inline float widen(uint16_t x)
 {
     return from_bits((uint32_t)x << 16);
@@ -255,6 +210,8 @@ static inline uint16_t narrow(float x)
     uint32_t quiet = bits >> 16 | 0x40;
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
 }
+
+#define BLOCK 64 /* channels summed up at a time */
 
 static void pool_max_bf16(const uint16_t *const *taps, size_t count, uint16_t *y, size_t n)
 {
@@ -374,13 +331,21 @@ static void narrow_bf16(const float *x, uint16_t *y, size_t n)
         y[i] = narrow(x[i]);
 }
 
-const struct simd_kernels SIMD_TABLE = {
-    .name = SIMD_NAME,
+const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
+    .name = SIMD_TEXT(SIMD_VARIANT),
     .activate = activate,
     .binary = binary,
     .scale_shift = scale_shift,
-    .pool_max = pool_max,
-    .pool_sum = pool_sum,
+    .gemm = SIMD_NAMED(gemm),
+    .gemm_pack = SIMD_NAMED(gemm_pack),
+    .gemm_packed = SIMD_NAMED(gemm_packed),
+    .gemm_rows = GEMM_ROWS,
+    .gemm_columns = GEMM_COLUMNS,
+    .winograd_source = SIMD_NAMED(winograd_source),
+    .winograd_sink = SIMD_NAMED(winograd_sink),
+    .sum_rows = SIMD_NAMED(sum_rows),
+    .pool_max = SIMD_NAMED(pool_max),
+    .pool_sum = SIMD_NAMED(pool_sum),
     .pool_max_bf16 = pool_max_bf16,
     .pool_sum_bf16 = pool_sum_bf16,
     .accumulate = accumulate,

@@ -13,8 +13,50 @@
 
 enum binary_kind { BINARY_ADD, BINARY_SUB, BINARY_MUL, BINARY_DIV, BINARY_MAX, BINARY_MIN };
 
+/* c = clamp(a * b + bias [+ what c holds]), a with a row step, b as gemm_pack left it. */
+struct gemm {
+    const float *a, *b, *bias; /* bias: n numbers, or NULL */
+    float *c;
+    size_t lda, ldc; /* elements from row to row */
+    size_t k, n;
+    bool accumulate;
+    bool clamp; /* to [low, high]; NaN stays NaN */
+    float low, high;
+};
+
+/* A tile of an image: steps in elements from pixel to pixel, and which of its rows [top, bottom)
+ * and columns [left, right) exist. A source tile has 6 x 6 pixels, a result tile 4 x 4 whose first
+ * ones exist. */
+struct winograd_tile {
+    ptrdiff_t row_step, column_step;
+    int top, bottom, left, right;
+};
+
+#define WINOGRAD_POINTS 36
+
 struct simd_kernels {
     const char *name; /* "avx512" … */
+
+    /* The product for m rows. Columns are taken in panels of gemm_columns; b of a range of columns
+     * that starts at a panel is b + k * first column. */
+    void (*gemm)(const struct gemm *g, size_t m);
+    /* Element (p, j) of the k x n weights is w[p * k_step + j * n_step]; `packed` has room for
+     * gemm_packed(k, n) floats. */
+    void (*gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t k, size_t n,
+                      float *packed);
+    size_t (*gemm_packed)(size_t k, size_t n);
+    size_t gemm_rows, gemm_columns; /* of the block that stays in registers */
+
+    /* v[i * v_step + c] for the 36 points i: the transformed source tile whose first pixel is x (it
+     * need not exist). */
+    void (*winograd_source)(const struct winograd_tile *tile, const float *x, size_t channels,
+                            float *v, size_t v_step);
+    /* The result tile from the 36 products m[i * m_step + c]; of g: bias, n, accumulate, clamp. */
+    void (*winograd_sink)(const struct winograd_tile *tile, const struct gemm *g, const float *m,
+                          size_t m_step, float *y);
+
+    /* y[c] (+)= sum over rows of x[r * step + c] */
+    void (*sum_rows)(const float *x, size_t rows, size_t step, bool add, float *y, size_t n);
 
     /* y[i] = activation(x[i]); y may be x. NaN stays NaN. */
     void (*activate)(const float *x, float *y, size_t n, enum activation activation, float alpha,
@@ -56,3 +98,7 @@ extern const struct simd_kernels simd_base, simd_avx2, simd_avx512;
 
 /* The widest variant this CPU runs. Thread-safe. */
 const struct simd_kernels *simd(void);
+
+/* For tests: what simd() answers from now on; NULL: the widest again. Not while a session is made
+ * or used by another thread. */
+void simd_use(const struct simd_kernels *kernels);

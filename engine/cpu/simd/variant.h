@@ -1,0 +1,37 @@
+/* Private to engine/cpu/simd/: the functions of the variant that is being compiled, which its table
+ * in kernels.c names. What they do stands in simd.h. */
+#pragma once
+
+#include "engine/cpu/simd/simd.h"
+
+#define SIMD_JOIN_(a, b) a##_##b
+#define SIMD_JOIN(a, b)  SIMD_JOIN_(a, b)
+#define SIMD_NAMED(name) SIMD_JOIN(SIMD_JOIN(simd, SIMD_VARIANT), name) /* simd_avx2_name */
+#define SIMD_TEXT_(name) #name
+#define SIMD_TEXT(name)  SIMD_TEXT_(name)
+
+/* gemm's block: 32 registers hold 14 x 2 sums, two of weights and a number; 16 hold 6 x 2. */
+#if defined __AVX512F__
+#define GEMM_ROWS    14
+#define GEMM_COLUMNS 32
+#elif defined __AVX2__
+#define GEMM_ROWS    6
+#define GEMM_COLUMNS 16
+#else
+#define GEMM_ROWS    6
+#define GEMM_COLUMNS 8
+#endif
+
+void SIMD_NAMED(gemm)(const struct gemm *g, size_t m);
+void SIMD_NAMED(gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t k, size_t n,
+                           float *packed);
+size_t SIMD_NAMED(gemm_packed)(size_t k, size_t n);
+
+void SIMD_NAMED(winograd_source)(const struct winograd_tile *tile, const float *x, size_t channels,
+                                 float *v, size_t v_step);
+void SIMD_NAMED(winograd_sink)(const struct winograd_tile *tile, const struct gemm *g,
+                               const float *m, size_t m_step, float *y);
+
+void SIMD_NAMED(pool_max)(const float *const *taps, size_t count, float *y, size_t n);
+void SIMD_NAMED(pool_sum)(const float *const *taps, size_t count, float factor, float *y, size_t n);
+void SIMD_NAMED(sum_rows)(const float *x, size_t rows, size_t step, bool add, float *y, size_t n);

@@ -1,0 +1,98 @@
+/* Private to engine/cpu/simd/: one register of floats, as wide as the variant that is being
+ * compiled has it. What is written with these compiles for AVX-512, AVX2 with FMA, and plain SSE2.
+ *
+ * A count n <= VEC says how many lanes are meant; the others read as 0 and are not written. */
+#pragma once
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define ALWAYS_INLINE __attribute__((always_inline)) static inline
+
+#if defined __AVX512F__
+
+#define VEC 16
+typedef __m512 vec;
+#define vec_load(p)      _mm512_loadu_ps(p)
+#define vec_store(p, v)  _mm512_storeu_ps(p, v)
+#define vec_set(x)       _mm512_set1_ps(x)
+#define vec_zero()       _mm512_setzero_ps()
+#define vec_add(a, b)    _mm512_add_ps(a, b)
+#define vec_sub(a, b)    _mm512_sub_ps(a, b)
+#define vec_mul(a, b)    _mm512_mul_ps(a, b)
+#define vec_max(a, b)    _mm512_max_ps(a, b)
+#define vec_min(a, b)    _mm512_min_ps(a, b)
+#define vec_fma(a, b, c) _mm512_fmadd_ps(a, b, c) /* a * b + c */
+
+ALWAYS_INLINE __mmask16 vec_mask(size_t n)
+{
+    return (__mmask16)(n >= VEC ? 0xffff : (1u << n) - 1);
+}
+
+ALWAYS_INLINE vec vec_load_n(const float *p, size_t n)
+{
+    return _mm512_maskz_loadu_ps(vec_mask(n), p);
+}
+
+ALWAYS_INLINE void vec_store_n(float *p, vec v, size_t n)
+{
+    _mm512_mask_storeu_ps(p, vec_mask(n), v);
+}
+
+#else
+
+#if defined __AVX2__
+
+#define VEC              8
+typedef __m256 vec;
+#define vec_load(p)      _mm256_loadu_ps(p)
+#define vec_store(p, v)  _mm256_storeu_ps(p, v)
+#define vec_set(x)       _mm256_set1_ps(x)
+#define vec_zero()       _mm256_setzero_ps()
+#define vec_add(a, b)    _mm256_add_ps(a, b)
+#define vec_sub(a, b)    _mm256_sub_ps(a, b)
+#define vec_mul(a, b)    _mm256_mul_ps(a, b)
+#define vec_max(a, b)    _mm256_max_ps(a, b)
+#define vec_min(a, b)    _mm256_min_ps(a, b)
+#define vec_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
+
+#else
+
+#define VEC              4
+typedef __m128 vec;
+#define vec_load(p)      _mm_loadu_ps(p)
+#define vec_store(p, v)  _mm_storeu_ps(p, v)
+#define vec_set(x)       _mm_set1_ps(x)
+#define vec_zero()       _mm_setzero_ps()
+#define vec_add(a, b)    _mm_add_ps(a, b)
+#define vec_sub(a, b)    _mm_sub_ps(a, b)
+#define vec_mul(a, b)    _mm_mul_ps(a, b)
+#define vec_max(a, b)    _mm_max_ps(a, b)
+#define vec_min(a, b)    _mm_min_ps(a, b)
+#define vec_fma(a, b, c) _mm_add_ps(_mm_mul_ps(a, b), c)
+
+#endif
+
+ALWAYS_INLINE vec vec_load_n(const float *p, size_t n)
+{
+    if (n >= VEC)
+        return vec_load(p);
+    float lanes[VEC] = {0};
+    memcpy(lanes, p, n * sizeof *p);
+    return vec_load(lanes);
+}
+
+ALWAYS_INLINE void vec_store_n(float *p, vec v, size_t n)
+{
+    if (n >= VEC) {
+        vec_store(p, v);
+        return;
+    }
+    float lanes[VEC];
+    vec_store(lanes, v);
+    memcpy(p, lanes, n * sizeof *p);
+}
+
+#endif

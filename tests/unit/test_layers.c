@@ -1,0 +1,185 @@
+/* Single layers of the sizes that real networks have, where the backend picks kernels that small
+ * random graphs never reach: each instruction set, several thread counts and batch sizes against
+ * the interpreter's reference kernels. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/cpu.h"
+#include "engine/base/size.h"
+#include "engine/cpu/interpret.h"
+#include "engine/cpu/simd/simd.h"
+#include "engine/session.h"
+#include "tests/unit/random_graph.h"
+
+struct layer {
+    const char *name;
+    int64_t height, width, channels; /* of the image that the layer reads */
+    int64_t out, taps, stride, pad, group;
+    enum op activation; /* OP_NONE: none */
+    bool residual;      /* + what the layer reads, in front of the activation */
+    bool scaled;        /* squeeze-and-excite in front: x * sigmoid(mean(x)) */
+    const char *kernel; /* how the profile names what ran it */
+};
+
+static struct value *constant(struct graph *graph, uint32_t *state, struct shape shape, float scale)
+{
+    struct error err = {0};
+    struct tensor *tensor;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &tensor, &err), STATUS_OK);
+    float *data = tensor->data;
+    for (size_t i = 0; i < shape_count(&shape); i++)
+        data[i] = random_unit(state) * scale;
+    struct value *value = graph_add_constant(graph, "", tensor);
+    tensor_unref(tensor);
+    return value;
+}
+
+static struct value *append(struct graph *graph, enum op op, struct value *a, struct value *b,
+                            struct value *c)
+{
+    struct node *node = graph_add_node(graph, op, "", c ? 3 : b ? 2 : 1, 1);
+    node->opset = op == OP_SILU || op == OP_GELU ? 20 : 17;
+    node->inputs[0] = a;
+    if (b)
+        node->inputs[1] = b;
+    if (c)
+        node->inputs[2] = c;
+    node_set_output(node, 0, graph_add_value(graph, "", DTYPE_NONE, NULL));
+    return node->outputs[0];
+}
+
+static struct value *append_conv(struct graph *graph, uint32_t *state, const struct layer *l,
+                                 struct value *x, int64_t in)
+{
+    const int64_t pads[4] = {l->pad, l->pad, l->pad, l->pad};
+    const int64_t strides[2] = {l->stride, l->stride};
+    const float scale = 1.0f / sqrtf((float)(in / l->group * l->taps * l->taps));
+    struct value *weights =
+        constant(graph, state, SHAPE(l->out, in / l->group, l->taps, l->taps), scale);
+    struct value *y = append(graph, OP_CONV, x, weights, constant(graph, state, SHAPE(l->out), 1));
+    cr_assert(node_set_ints(graph, y->producer, "pads", pads, 4));
+    cr_assert(node_set_ints(graph, y->producer, "strides", strides, 2));
+    cr_assert(node_set_int(graph, y->producer, "group", l->group));
+    return y;
+}
+
+/* image -> a pointwise layer that makes l->channels of 3 -> the layer */
+static struct graph *make_graph(const struct layer *l)
+{
+    uint32_t state = 7;
+    struct graph *graph = graph_create(NULL);
+    struct shape shape = SHAPE(DIM_UNKNOWN, 3, l->height, l->width);
+    struct value *image = graph_add_value(graph, "image", DTYPE_F32, &shape);
+    const struct layer first = {.out = l->channels, .taps = 1, .stride = 1, .group = 1};
+    struct value *x = append_conv(graph, &state, &first, image, 3), *read = x;
+    if (l->scaled)
+        read = append(graph, OP_MUL, x,
+                      append(graph, OP_SIGMOID,
+                             append(graph, OP_GLOBAL_AVERAGE_POOL, x, NULL, NULL), NULL, NULL),
+                      NULL);
+    struct value *y = append_conv(graph, &state, l, read, l->channels);
+    if (l->residual)
+        y = append(graph, OP_ADD, y, x, NULL);
+    if (l->activation != OP_NONE)
+        y = append(graph, l->activation, y, NULL, NULL);
+    struct value **ends = arena_alloc(graph->arena, 2, sizeof *ends);
+    ends[0] = image;
+    ends[1] = y;
+    graph->opset = 17;
+    graph->inputs = ends;
+    graph->input_count = 1;
+    graph->outputs = ends + 1;
+    graph->output_count = 1;
+    return graph;
+}
+
+static void expect(const struct layer *l, const struct graph *graph, const float *images,
+                   const struct tensor *expected, int batch, int threads)
+{
+    struct error err = {0};
+    struct session *session;
+    const struct session_options options = {
+        .threads = threads, .max_batch = batch, .image_layout = IMAGE_AS_DECLARED};
+    const struct tensor *output;
+    const void *inputs[1] = {images};
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s: %s", l->name,
+                 err.message);
+    for (int run = 0; run < 2; run++) {
+        cr_assert_eq(session_run(session, batch, inputs, &output, &err), STATUS_OK);
+        const float *e = expected->data, *g = output->data;
+        float largest = 0, worst = 0;
+        size_t at = 0;
+        for (size_t i = 0; i < output->bytes / sizeof *g; i++) {
+            const float d = fabsf(e[i] - g[i]);
+            largest = fmaxf(largest, fabsf(e[i]));
+            if (!(d <= worst)) {
+                worst = d;
+                at = i;
+            }
+        }
+        cr_assert(worst <= 2e-5f * largest, "%s, %s, batch %d, %d threads, element %zu: %g, not %g",
+                  l->name, simd()->name, batch, threads, at, (double)g[at], (double)e[at]);
+    }
+    struct session_step *steps;
+    size_t count, found = 0;
+    cr_assert_eq(session_profile(session, batch, 1, &steps, &count, &err), STATUS_OK);
+    for (size_t i = 0; i < count; i++)
+        found += strcmp(steps[i].kernel, l->kernel) == 0;
+    cr_assert_gt(found, 0, "%s: no step was run by '%s'", l->name, l->kernel);
+    free(steps);
+    session_free(session);
+}
+
+static void check(const struct layer *l)
+{
+    enum { BATCH = 3 };
+    struct error err = {0};
+    struct graph *graph = make_graph(l), *reference;
+    struct shape shape = SHAPE(BATCH, 3, l->height, l->width);
+    struct tensor *input, *expected;
+    uint32_t state = 5;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &input, &err), STATUS_OK);
+    for (size_t i = 0; i < shape_count(&shape); i++)
+        ((float *)input->data)[i] = random_unit(&state);
+    cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
+    cr_assert_eq(interpret(reference, &input, &expected, NULL, NULL, &err), STATUS_OK, "%s: %s",
+                 l->name, err.message);
+    const struct simd_kernels *variants[] = {&simd_base, cpu_features()->avx2 ? &simd_avx2 : NULL,
+                                             cpu_features()->avx512 ? &simd_avx512 : NULL};
+    for (size_t v = 0; v < 3; v++) {
+        if (!variants[v])
+            continue;
+        simd_use(variants[v]);
+        expect(l, graph, input->data, expected, 1, 1);
+        expect(l, graph, input->data, expected, BATCH, 2);
+        if (v == 2)
+            expect(l, graph, input->data, expected, 2, 3);
+    }
+    simd_use(NULL);
+    tensor_unref(expected);
+    tensor_unref(input);
+    graph_free(reference);
+    graph_free(graph);
+}
+
+static void check_all(const struct layer *layers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        check(&layers[i]);
+}
+
+Test(layers, three_by_three)
+{
+    static const struct layer layers[] = {
+        {"by tiles", 28, 28, 64, 64, 3, 1, 1, 1, OP_RELU, true, false, "winograd"},
+        {"partial tiles", 27, 29, 48, 80, 3, 1, 1, 1, OP_NONE, false, false, "winograd"},
+        {"without padding", 30, 26, 24, 40, 3, 1, 0, 1, OP_SILU, false, false, "winograd"},
+        {"wide padding", 21, 22, 17, 33, 3, 1, 2, 1, OP_RELU, false, false, "winograd"},
+        {"by points", 14, 14, 192, 160, 3, 1, 1, 1, OP_RELU, false, false, "winograd"},
+        {"by points with a residual", 13, 12, 160, 160, 3, 1, 1, 1, OP_SIGMOID, true, false,
+         "winograd"},
+    };
+    check_all(layers, COUNT_OF(layers));
+}
