@@ -147,9 +147,40 @@ struct device_entry {
 };
 
 /* {"devices":[{"id","name","usable","reason"?,"memory":{"total_bytes","free_bytes",
- * "used_by_lensd_bytes","limit_bytes"?},"threads"?,"cores"?,"isa"?,"precisions":[…],"models":[…]}],"note"?} */
+ * "used_by_lensd_bytes","limit_bytes"?},"threads"?,"cores"?,"isa"?,"precisions":[…],"models":[…]}],"note"?}
+ */
 char *devices_answer_json(const struct device_entry *devices, size_t count, const char *note,
                           size_t *ret_size);
+
+/* ---- `lensd bench --json` ---- */
+
+struct bench_batch {
+    int size;
+    double milliseconds, best_milliseconds; /* median and best of `runs` forward passes */
+    double images_per_second;               /* by the median */
+    double speed_up;                        /* over the first device that was measured */
+    size_t runs;
+};
+
+struct bench_device {
+    const char *id, *name, *precision;
+    const char *problem; /* why it was not measured; NULL: it was */
+    int threads;         /* CPU; 0: left out */
+    const struct bench_batch *batches;
+    size_t batch_count;
+};
+
+struct bench_answer {
+    const char *model, *version; /* version: of lensd */
+    const struct bench_device *devices;
+    size_t device_count;
+    const char *note; /* NULL or "" for none */
+};
+
+/* {"model","version","devices":[{"id","name","precision","threads"?,"batches":[{"size",
+ * "milliseconds","best_milliseconds","images_per_second","speed_up","runs"}…]} or {"id","error"}],
+ * "note"?} */
+char *bench_answer_json(const struct bench_answer *answer, size_t *ret_size);
 
 /* ---- `lensd inspect --json` ---- */
 

@@ -263,6 +263,8 @@ static const char *command_name(enum command command)
         return "devices";
     case COMMAND_INSPECT:
         return "inspect";
+    case COMMAND_BENCH:
+        return "bench";
     case COMMAND_HEALTH:
         return "health";
     case COMMAND_KEY:
@@ -351,6 +353,7 @@ static enum status check_arguments(const struct reading *reading, char *const *w
     switch (reading->config->command) {
     case COMMAND_SERVE:
     case COMMAND_INSPECT:
+    case COMMAND_BENCH:
         if (count > 0)
             return error_set(err, STATUS_CONFIG,
                              "'%.80s' is one argument too many; lensd %s takes "

@@ -21,6 +21,7 @@ enum command {
     COMMAND_INSPECT = 1u << 3,
     COMMAND_HEALTH = 1u << 4,
     COMMAND_KEY = 1u << 5,
+    COMMAND_BENCH = 1u << 6,
 };
 
 enum config_log_form { CONFIG_LOG_TEXT, CONFIG_LOG_JSON };
@@ -37,6 +38,9 @@ struct config {
     size_t argument_count;
     int64_t top_k; /* 1 … PREDICT_MAX_TOP_K */
     bool json;     /* predict, devices, inspect: JSON instead of a table */
+
+    char *batch;        /* bench: "1,8,32" */
+    int64_t bench_time; /* bench: milliseconds for each device and batch size */
 
     int64_t key_rate, key_burst; /* key: requests a second, at once; 0: no limit */
 

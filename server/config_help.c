@@ -34,6 +34,13 @@ static const struct command_help commands[] = {
      "labels. The exit status is 1 when lensd cannot run it.",
      "  lensd inspect resnet50/\n"
      "  lensd inspect model.onnx --json\n"},
+    {COMMAND_BENCH, "lensd bench [MODEL] [options]",
+     "Times a model's forward pass on each device and for each batch size, side by side: "
+     "milliseconds, images a second, and how much quicker each device is than the first. With "
+     "--device auto that is every device of this machine; one that is missing is said in its row.",
+     "  lensd bench resnet50/\n"
+     "  lensd bench resnet50/ --device cpu,cuda:0 --batch 1,8,32\n"
+     "  lensd bench model.onnx --json\n"},
     {COMMAND_KEY, "lensd key NAME [options]",
      "Makes an API key. Its line for the file of --api-keys goes to standard output; the key "
      "itself "

@@ -7,7 +7,8 @@
 #define FIELD(name) offsetof(struct config, name)
 
 #define RUNS  (COMMAND_SERVE | COMMAND_PREDICT)
-#define SHOWS (COMMAND_PREDICT | COMMAND_DEVICES | COMMAND_INSPECT)
+#define TIMED (RUNS | COMMAND_BENCH)
+#define SHOWS (COMMAND_PREDICT | COMMAND_DEVICES | COMMAND_INSPECT | COMMAND_BENCH)
 #define ASKS  (COMMAND_SERVE | COMMAND_HEALTH)
 #define ALL   (COMMAND_SERVE | COMMAND_HEALTH | SHOWS)
 
@@ -34,12 +35,12 @@ const struct option config_options[] = {
     {"top-k", OPTION_NUMBER, RUNS, FIELD(top_k), 1, 1000, "5", "N", MODEL,
      "how many predictions an image gets, unless a request asks for another number"},
 
-    {"device", OPTION_TEXT, RUNS, FIELD(device), 0, 0, "auto", "DEVICE", DEVICE,
+    {"device", OPTION_TEXT, TIMED, FIELD(device), 0, 0, "auto", "DEVICE", DEVICE,
      "auto (a GPU if one is usable, else the CPU), cpu, cuda, cuda:N, a list such as "
      "cuda:0,cuda:1, or all"},
-    {"precision", OPTION_CHOICE, RUNS, FIELD(precision), 0, 0, "fp32", "fp32|bf16", DEVICE,
+    {"precision", OPTION_CHOICE, TIMED, FIELD(precision), 0, 0, "fp32", "fp32|bf16", DEVICE,
      "numbers of the forward pass"},
-    {"threads", OPTION_NUMBER, RUNS, FIELD(threads), 0, 1024, "0", "N", DEVICE,
+    {"threads", OPTION_NUMBER, TIMED, FIELD(threads), 0, 1024, "0", "N", DEVICE,
      "threads of a forward pass on the CPU; 0: the cores this process may use, or one "
      "where the model is too small to share"},
     {"workers", OPTION_NUMBER, RUNS, FIELD(workers), 0, 1024, "0", "N", DEVICE,
@@ -49,6 +50,11 @@ const struct option config_options[] = {
     {"memory", OPTION_TEXT, RUNS, FIELD(memory), 0, 0, "0", "BYTES", DEVICE,
      "what all models together may take of each device: weights, activations, batches; "
      "4G, or by device: cpu=2G,cuda:0=12G; 0: nine tenths of what it has"},
+
+    {"batch", OPTION_TEXT, COMMAND_BENCH, FIELD(batch), 0, 0, "1,8,32", "N,…", DEVICE,
+     "batch sizes to time"},
+    {"time", OPTION_SECONDS, COMMAND_BENCH, FIELD(bench_time), 0, 3600, "2", "TIME", DEVICE,
+     "for each device and batch size, once they are loaded; seconds, or with ms, s, m"},
 
     {"host", OPTION_TEXT, COMMAND_SERVE | COMMAND_HEALTH, FIELD(host), 0, 0, "127.0.0.1", "ADDRESS",
      SERVER, "address to listen on; 0.0.0.0 or :: opens it to other machines"},

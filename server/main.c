@@ -21,6 +21,7 @@ static const struct {
     {"devices", COMMAND_DEVICES, command_devices, "show the devices of this machine"},
     {"health", COMMAND_HEALTH, command_health, "ask a running lensd whether it is ready"},
     {"inspect", COMMAND_INSPECT, command_inspect, "show what a model is"},
+    {"bench", COMMAND_BENCH, command_bench, "time a model on each device and batch size"},
     {"key", COMMAND_KEY, command_key, "make an API key"},
 };
 

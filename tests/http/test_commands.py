@@ -139,6 +139,53 @@ class Inspect(Commands):
                 self.assertTrue(ended.stderr.startswith("lensd: "))
 
 
+class Bench(Commands):
+    def test_table(self):
+        lines = self.run_ok("bench", "--batch", "1,3", "--time", "20ms", "--device", "cpu").splitlines()
+        head = next(i for i, line in enumerate(lines) if line.startswith("device"))
+        self.assertEqual(lines[head].split()[-1], "speed-up")
+        rows = [line.split() for line in lines[head + 1:]]
+        self.assertEqual([row[:3] for row in rows], [["cpu", "fp32", "1"], ["cpu", "fp32", "3"]])
+        for row in rows:
+            self.assertEqual(row[6], "1.00")
+            self.assertAlmostEqual(float(row[5]), int(row[2]) * 1e3 / float(row[3]),
+                                   delta=0.02 * float(row[5]) + 1)
+
+    def test_missing_devices_are_rows(self):
+        ended = run_lensd("bench", "--batch", "2", "--time", "10ms", "--json", "--device",
+                          "cpu,cuda:31,mps")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        devices = json.loads(ended.stdout)["devices"]
+        self.assertEqual([device["id"] for device in devices], ["cpu", "cuda:31", "mps"])
+        batch, = devices[0]["batches"]
+        self.assertEqual((batch["size"], batch["speed_up"]), (2, 1))
+        self.assertGreaterEqual(batch["runs"], 9)
+        self.assertLessEqual(batch["best_milliseconds"], batch["milliseconds"])
+        for device in devices[1:]:
+            self.assertIn("device", device["error"])
+        ended = run_lensd("bench", "--device", "mps")
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("mps       not measured: ", ended.stdout)
+
+    def test_a_fixed_batch_is_run_in_pieces(self):
+        model = os.path.join(self.folder.name, "fixed.onnx")
+        small_onnx.write(model, [small_onnx.node("GlobalAveragePool", ["image"], ["mean"]),
+                                 small_onnx.node("Reshape", ["mean", "one"], ["scores"])],
+                         [small_onnx.number(1, 2) + small_onnx.number(2, 7) + small_onnx.blob(8, "one")
+                          + small_onnx.blob(9, (1).to_bytes(8, "little") + (3).to_bytes(8, "little"))],
+                         [small_onnx.tensor_info("image", 1, 3, 16, 16)],
+                         [small_onnx.tensor_info("scores", 1, 3)])
+        ended = run_lensd("bench", model, "--batch", "5", "--time", "10ms", "--json")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(json.loads(ended.stdout)["devices"][0]["batches"][0]["size"], 5)
+
+    def test_bad_batches(self):
+        for text in ("0", "x", "1,,2", "1,", "1025", "-1", ",".join(["1"] * 17)):
+            ended = run_lensd("bench", "--batch", text)
+            self.assertEqual(ended.returncode, 2, text)
+            self.assertIn("--batch is", ended.stderr)
+
+
 class Devices(Commands):
     def test_table_and_json(self):
         text = self.run_ok("devices")
