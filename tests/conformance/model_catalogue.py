@@ -261,7 +261,8 @@ def classification():
         ("mnasnet1_0", False), ("shufflenet_v2_x1_0", True), ("squeezenet1_1", True),
         ("efficientnet_b0", True), ("efficientnet_v2_s", False), ("convnext_tiny", False),
         ("vit_b_16", False), ("swin_t", False), ("swin_v2_t", False), ("maxvit_t", False)]
-    fixed = ("vit_b_16", "swin_t", "swin_v2_t", "maxvit_t")  # sizes are part of the weights
+    fixed = ("vit_b_16", "swin_t", "swin_v2_t", "maxvit_t",  # sizes are part of the weights
+             "vgg11", "vgg16_bn", "alexnet")  # their adaptive pooling exports at its own size only
     for name, int8 in torchvision_names:
         side = 224 if name in fixed else 128
         yield Entry(name, "torchvision", torchvision_classifier(name, side), int8=int8)
@@ -270,6 +271,7 @@ def classification():
     yield Entry("inception_v3", "torchvision", torchvision_classifier("inception_v3", 160, **plain))
     for name, side in TIMM:
         yield Entry(name, "timm", timm_classifier(name, side),
+                    opset=18 if name == "volo_d1_224" else 17,  # its Col2Im came with opset 18
                     int8=name == "vit_tiny_patch16_224")
     for name, kind, config, side, options in HUGGING_FACE:
         yield Entry(name, "transformers", hugging_face(kind, config, side, **options))
