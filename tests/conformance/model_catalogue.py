@@ -47,7 +47,11 @@ def images(side, count=IMAGES, channels=3):
 
 
 def settle(module, classes, side):
-    """Measured statistics and a head of a trained model's size, where the module has a head."""
+    """Measured statistics and a head of a trained model's size, where the module has a head.
+
+    A very deep network wants more images to measure: on images that its statistics do not know,
+    each BatchNormalization makes values a little larger, and after a hundred of them the last bit
+    of the input decides the answer."""
     import torch
     from random_weights import calibrate, wake_branches
     module.eval()
@@ -55,7 +59,8 @@ def settle(module, classes, side):
         wake_branches(module)
         return module
     with torch.no_grad():
-        return calibrate(module, classes, side, side, MEAN, STD, SEED, count=4)
+        deep = sum(isinstance(m, torch.nn.BatchNorm2d) for m in module.modules()) > 100
+        return calibrate(module, classes, side, side, MEAN, STD, SEED, count=32 if deep else 4)
 
 
 class Logits:
@@ -171,7 +176,8 @@ def spread_heads(module, image):
     for name, layer in module.named_modules():
         if not isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d)):
             continue
-        if any(word in name for word in ("cls_score", "cls_logits", "classification_head")):
+        if any(word in name for word in ("cls_score", "cls_logits", "classification_head",
+                                         "mask_fcn_logits")):
             hooks.append(layer.register_forward_hook(scale_to(2.0)))
         elif any(word in name for word in ("bbox_pred", "regression_head", "bbox_reg")):
             hooks.append(layer.register_forward_hook(scale_to(0.4)))
