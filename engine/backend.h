@@ -13,6 +13,7 @@
 
 struct backend; /* one opened device of one session */
 struct program; /* one compiled graph */
+struct node_call;
 
 struct backend_options {
     struct device_id device;
@@ -47,6 +48,11 @@ struct backend_ops {
      */
     enum status (*run)(struct program *program, const void *const *inputs, const void **outputs,
                        struct error *err);
+
+    /* A node_runner's function (engine/cpu/interpret.h), its context being a backend that is used
+     * for nothing else. NULL: the backend has none. */
+    enum status (*run_node)(void *backend, const struct node_call *call, bool *ret_taken,
+                            struct error *err);
 
     size_t (*activation_bytes)(const struct program *program); /* planned peak, scratch included */
     size_t (*weight_bytes)(const struct backend *backend);

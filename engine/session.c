@@ -189,6 +189,8 @@ static enum status build(struct session *session, const struct graph *graph, str
     graph_free(session->base);
     session->base = NULL;
     TRY(measure_all(session, err));
+    if (session->tail_backend)
+        weights += session->ops->weight_bytes(session->tail_backend);
     session->info.parameter_bytes = weights;
     session->info.node_count = session->compiled[0].graph->node_count;
     return STATUS_OK;
@@ -246,6 +248,8 @@ void session_free(struct session *session)
         compiled_done(session, &session->compiled[i]);
     if (session->backend)
         session->ops->close(session->backend);
+    if (session->tail_backend)
+        session->ops->close(session->tail_backend);
     graph_free(session->base);
     free(session->inputs);
     free(session->outputs);

@@ -129,6 +129,16 @@ static bool outputs_follow_batch(const struct session *session, const struct gra
     return true;
 }
 
+/* In float32 whatever the session's precision: coordinates of boxes need it. */
+static enum status open_tail_backend(struct session *session, struct error *err)
+{
+    struct backend_options options = {session->options.device, PRECISION_FP32,
+                                      session->options.threads};
+    if (session->tail_backend || !session->ops->run_node)
+        return STATUS_OK;
+    return session->ops->open(&options, &session->tail_backend, err);
+}
+
 enum status compiled_create(struct session *session, int size, struct compiled *c,
                             struct error *err)
 {
@@ -137,8 +147,10 @@ enum status compiled_create(struct session *session, int size, struct compiled *
     if (size > 1 && !outputs_follow_batch(session, c->graph, size))
         return error_set(err, STATUS_SHAPE, "the outputs do not follow a batch of %d", size);
     TRY(optimize_split(c->graph, &c->tail, &c->output_of, err));
-    if (c->tail)
+    if (c->tail) {
         c->crossing = c->tail->input_count;
+        TRY(open_tail_backend(session, err));
+    }
     struct optimize_options optimize = {
         .fuse = true,
         .channels_last = true,

@@ -192,6 +192,7 @@ static void cpu_close(struct backend *backend)
 {
     if (!backend)
         return;
+    node_programs_free(backend);
     weights_free(backend);
     arena_release(backend);
     dnnl_stream_destroy(backend->stream);
@@ -315,7 +316,7 @@ static size_t activation_bytes(const struct program *program)
 
 /* One arena, touched once here so that no request pays for page faults, on huge pages where the
  * system has them. */
-static enum status cpu_reserve(struct backend *backend, struct error *err)
+enum status cpu_place(struct backend *backend, struct error *err)
 {
     size_t bytes = 0;
     for (const struct program *program = backend->programs; program; program = program->next)
@@ -341,6 +342,12 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
                 program->data[v] = backend->arena + program->plan.places[v].offset;
         program->scratch = backend->arena + size_align(program->plan.arena_bytes, 4096);
     }
+    return STATUS_OK;
+}
+
+static enum status cpu_reserve(struct backend *backend, struct error *err)
+{
+    TRY(cpu_place(backend, err));
     weights_seal(backend);
     return STATUS_OK;
 }
@@ -405,6 +412,7 @@ const struct backend_ops backend_cpu = {
     .free_program = free_program,
     .reserve = cpu_reserve,
     .run = cpu_run,
+    .run_node = cpu_run_node,
     .activation_bytes = activation_bytes,
     .weight_bytes = weight_bytes,
     .profile = cpu_profile,

@@ -22,7 +22,8 @@ struct backend {
     size_t weight_bytes;
     unsigned char *arena;
     size_t arena_bytes;
-    struct program *programs; /* linked, so that reserve() can place them */
+    struct program *programs;           /* linked, so that reserve() can place them */
+    struct node_program *node_programs; /* last used first: node_runner.c */
 };
 
 struct program {
@@ -52,6 +53,7 @@ struct step {
     double flops;       /* multiply-adds count two */
     size_t bytes;       /* least bytes moved: operands read plus results written */
     bool packs_constants; /* the step has its own packed copy of every constant it reads */
+    bool is_reference;    /* runs the node's reference kernel */
     size_t scratch;       /* bytes wanted from program->scratch while running */
     enum status (*run)(struct step *step, struct program *program, struct error *err);
     void (*free)(struct step *step);
@@ -94,6 +96,18 @@ enum status program_keep_constant(struct program *program, const struct value *v
 
 /* Which operand a step may overwrite: the in_place_fn of the CPU backend. */
 int cpu_in_place(const struct node *node);
+
+/* Takes the arena for the largest program so far and gives every program its place in it. */
+enum status cpu_place(struct backend *backend, struct error *err) MUST_USE;
+
+/* ---- single nodes (node_runner.c) ---- */
+
+struct node_call;
+
+/* The run_node of the CPU backend; context is the backend. */
+enum status cpu_run_node(void *context, const struct node_call *call, bool *ret_taken,
+                         struct error *err) MUST_USE;
+void node_programs_free(struct backend *backend);
 
 /* ---- oneDNN helpers (dnnl.c) ---- */
 

@@ -101,6 +101,7 @@ enum status make_generic(const struct compile *compile, struct step **ret, struc
     *ret = &step->step;
     step->step.free = generic_free;
     step->step.kernel = "reference";
+    step->step.is_reference = true;
     step->kernel = kernel;
     step->node = *node;
     step->epilogue = node->epilogue;

@@ -22,6 +22,8 @@ struct interpreter {
     uint64_t steps, max_steps;
     int depth, max_depth;
     const _Atomic int *cancel;
+    const struct node_runner *runner;
+    const struct run *innermost; /* the graph that is being run: a body's, inside of a body */
 };
 
 /* What inference overwrites. */
@@ -35,6 +37,7 @@ struct operands {
     const struct tensor **in;
     struct tensor **out;
     struct tensor ***slots;
+    bool *constant; /* NULL: nothing is known to be */
 };
 
 struct run {
@@ -44,6 +47,7 @@ struct run {
     struct declared *declared; /* [value_count] */
     uint32_t *readers;         /* [value_count] how often the value is still going to be read */
     bool *ours;                /* [value_count] known was set by this run */
+    bool *constant;            /* [value_count] known is the same in every run */
     void *memory;              /* what the arrays lie in */
 };
 
@@ -100,6 +104,22 @@ static enum status make_outputs(struct interpreter *interpreter, const struct no
     return STATUS_OK;
 }
 
+/* Nodes whose outputs depend on data (a NULL in operands->out) are the kernels' own. */
+static enum status offer_to_runner(struct interpreter *interpreter, const struct node *node,
+                                   const struct operands *operands, bool *ret_taken,
+                                   struct error *err)
+{
+    const struct node_runner *runner = interpreter->runner;
+    if (!runner || !operands->constant)
+        return STATUS_OK;
+    for (size_t i = 0; i < node->output_count; i++)
+        if (node->outputs[i] && !operands->out[i])
+            return STATUS_OK;
+    struct node_call call = {node, operands->in, operands->constant, operands->out,
+                             interpreter->budget};
+    return runner->run(runner->context, &call, ret_taken, err);
+}
+
 static enum status call_kernel(struct interpreter *interpreter, const struct node *node,
                                const struct operands *operands, struct error *err)
 {
@@ -108,6 +128,10 @@ static enum status call_kernel(struct interpreter *interpreter, const struct nod
         return error_set(err, STATUS_UNSUPPORTED, "no reference kernel runs this operator%s",
                          node->channels_last ? " in channels-last layout" : "");
     TRY(make_outputs(interpreter, node, operands, err));
+    bool taken = false;
+    TRY(offer_to_runner(interpreter, node, operands, &taken, err));
+    if (taken)
+        return STATUS_OK;
     struct kernel_args args = {.node = node,
                                .in = operands->in,
                                .out = operands->slots,
@@ -165,7 +189,8 @@ static enum status run_start(struct run *run, struct interpreter *interpreter, s
     widest_node(graph, &inputs, &outputs);
     size_t pointers = inputs + 2 * outputs;
     void *memory = alloc_array(1, values * sizeof(struct declared) + pointers * sizeof(void *) +
-                                      values * sizeof(uint32_t) + values * sizeof(bool));
+                                      values * sizeof(uint32_t) + 2 * values * sizeof(bool) +
+                                      inputs * sizeof(bool));
     if (!memory)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while starting a run");
     *run = (struct run){.interpreter = interpreter, .graph = graph, .memory = memory};
@@ -175,8 +200,12 @@ static enum status run_start(struct run *run, struct interpreter *interpreter, s
     run->operands.slots = (void *)(run->operands.out + outputs);
     run->readers = (void *)(run->operands.slots + outputs);
     run->ours = (void *)(run->readers + values);
-    for (size_t v = 0; v < values; v++)
+    run->constant = run->ours + values;
+    run->operands.constant = run->constant + values;
+    for (size_t v = 0; v < values; v++) {
         run->declared[v] = (struct declared){graph->values[v]->shape, graph->values[v]->dtype};
+        run->constant[v] = graph->values[v]->known != NULL;
+    }
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
         for (size_t i = 0; i < node->input_count; i++)
@@ -244,6 +273,9 @@ static enum status run_nodes(struct run *run, struct error *err)
     for (size_t n = 0; n < graph->node_count; n++) {
         struct node *node = graph->nodes[n];
         if (!is_folded(node)) {
+            for (size_t i = 0; i < node->input_count; i++)
+                run->operands.constant[i] =
+                    node->inputs[i] && run->constant[node->inputs[i]->index];
             TRY(execute(run->interpreter, node, &run->operands, err));
             for (size_t i = 0; i < node->output_count; i++)
                 if (node->outputs[i])
@@ -267,6 +299,7 @@ static enum status run_graph(struct interpreter *interpreter, struct graph *grap
                              struct error *err)
 {
     struct run run;
+    const struct run *enclosing = interpreter->innermost;
     /* A body without nodes costs a step too. */
     TRY(take_step(interpreter, err));
     TRY(run_start(&run, interpreter, graph, err));
@@ -274,10 +307,15 @@ static enum status run_graph(struct interpreter *interpreter, struct graph *grap
         set_known(&run, graph->inputs[i], tensor_ref(inputs[i]));
     for (size_t v = 0; v < graph->value_count; v++) {
         const struct value *outer = graph->values[v]->outer;
-        if (outer && outer->known)
-            set_known(&run, graph->values[v], tensor_ref(outer->known));
+        if (!outer || !outer->known)
+            continue;
+        run.constant[v] =
+            enclosing && enclosing->graph == graph->parent && enclosing->constant[outer->index];
+        set_known(&run, graph->values[v], tensor_ref(outer->known));
     }
+    interpreter->innermost = &run;
     enum status status = run_nodes(&run, err);
+    interpreter->innermost = enclosing;
     for (size_t i = 0; status == STATUS_OK && i < graph->output_count; i++)
         outputs[i] = tensor_ref(graph->outputs[i]->known);
     run_end(&run);
@@ -317,6 +355,7 @@ enum status interpret(struct graph *graph, struct tensor *const *inputs, struct 
         interpreter.max_steps = limits->max_steps ? limits->max_steps : DEFAULT_STEPS;
         interpreter.max_depth = limits->max_depth ? limits->max_depth : DEFAULT_DEPTH;
         interpreter.cancel = limits->cancel;
+        interpreter.runner = limits->runner;
     }
     TRY(check_inputs(graph, inputs, true, err));
     return run_graph(&interpreter, graph, inputs, outputs, err);

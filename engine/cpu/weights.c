@@ -41,19 +41,33 @@ static bool same_contents(const struct tensor *a, const struct tensor *b)
     return a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
 }
 
-static bool is_of(const struct weight *weight, const struct tensor *constant, uint64_t hash)
+static bool is_packed_so(const struct weight *w, const dnnl_memory_desc_t *given,
+                         const dnnl_memory_desc_t *wanted)
 {
-    return weight->constant &&
-           (weight->constant == constant ||
-            (weight->hash == hash && same_contents(weight->constant, constant)));
+    return !w->layout && dnnl_memory_desc_equal(&w->given, given) &&
+           dnnl_memory_desc_equal(&w->wanted, wanted);
 }
 
-static struct weight *find(struct backend *backend, const struct tensor *constant, uint64_t hash,
-                           const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted)
+static struct weight *find_same(struct backend *backend, const struct tensor *constant,
+                                const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted)
 {
     for (struct weight *w = backend->weights; w; w = w->next)
-        if (!w->layout && is_of(w, constant, hash) && dnnl_memory_desc_equal(&w->given, given) &&
-            dnnl_memory_desc_equal(&w->wanted, wanted))
+        if (w->constant == constant && is_packed_so(w, given, wanted))
+            return w;
+    return NULL;
+}
+
+static bool is_equal(const struct weight *weight, const struct tensor *constant, uint64_t hash)
+{
+    return weight->constant && weight->hash == hash && same_contents(weight->constant, constant);
+}
+
+static struct weight *find_equal(struct backend *backend, const struct tensor *constant,
+                                 uint64_t hash, const dnnl_memory_desc_t *given,
+                                 const dnnl_memory_desc_t *wanted)
+{
+    for (struct weight *w = backend->weights; w; w = w->next)
+        if (is_equal(w, constant, hash) && is_packed_so(w, given, wanted))
             return w;
     return NULL;
 }
@@ -100,8 +114,12 @@ enum status weights_get(struct backend *backend, struct tensor *constant,
                         const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted,
                         void **ret_data, struct error *err)
 {
-    uint64_t hash = hash_bytes(constant->data, constant->bytes);
-    struct weight *weight = find(backend, constant, hash, given, wanted);
+    uint64_t hash = 0;
+    struct weight *weight = find_same(backend, constant, given, wanted);
+    if (!weight) {
+        hash = hash_bytes(constant->data, constant->bytes);
+        weight = find_equal(backend, constant, hash, given, wanted);
+    }
     if (weight) {
         *ret_data = weight->data;
         return STATUS_OK;
@@ -133,16 +151,32 @@ enum status weights_get(struct backend *backend, struct tensor *constant,
     return STATUS_OK;
 }
 
+static struct weight *find_own(struct backend *backend, const struct tensor *constant,
+                               const char *layout, size_t bytes)
+{
+    struct weight *candidates = NULL;
+    for (struct weight *w = backend->weights; w; w = w->next) {
+        if (!w->layout || w->bytes != bytes || strcmp(w->layout, layout) != 0)
+            continue;
+        if (w->constant == constant)
+            return w;
+        candidates = candidates ? candidates : w;
+    }
+    uint64_t hash = candidates ? hash_bytes(constant->data, constant->bytes) : 0;
+    for (struct weight *w = candidates; w; w = w->next)
+        if (w->layout && w->bytes == bytes && !strcmp(w->layout, layout) &&
+            is_equal(w, constant, hash))
+            return w;
+    return NULL;
+}
+
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
                              size_t bytes, weights_pack pack, const void *context, float **ret,
                              struct error *err)
 {
-    uint64_t hash = hash_bytes(constant->data, constant->bytes);
-    for (struct weight *w = backend->weights; w; w = w->next) {
-        if (!w->layout || w->bytes != bytes || strcmp(w->layout, layout) != 0 ||
-            !is_of(w, constant, hash))
-            continue;
-        *ret = w->data;
+    struct weight *same = find_own(backend, constant, layout, bytes);
+    if (same) {
+        *ret = same->data;
         return STATUS_OK;
     }
     struct weight *weight = calloc(1, sizeof *weight);
@@ -155,7 +189,7 @@ enum status weights_pack_own(struct backend *backend, struct tensor *constant, c
                          bytes);
     }
     weight->layout = layout;
-    weight->hash = hash;
+    weight->hash = hash_bytes(constant->data, constant->bytes);
     weight->owned = true;
     enter(backend, weight, constant, bytes);
     *ret = weight->data;

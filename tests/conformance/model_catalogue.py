@@ -59,7 +59,7 @@ def settle(module, classes, side):
         wake_branches(module)
         return module
     with torch.no_grad():
-        deep = sum(isinstance(m, torch.nn.BatchNorm2d) for m in module.modules()) > 100
+        deep = sum(isinstance(m, torch.nn.BatchNorm2d) for m in module.modules()) > 60
         return calibrate(module, classes, side, side, MEAN, STD, SEED, count=32 if deep else 4)
 
 

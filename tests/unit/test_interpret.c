@@ -297,3 +297,113 @@ Test(interpret, captures_reach_through_bodies_up_to_the_depth_limit)
         graph_free(graph);
     }
 }
+
+/* ---- runners ---- */
+
+struct taken {
+    int adds, others;
+    bool first_constant, second_constant;
+    bool refuse;
+};
+
+/* Takes every Add, and gives 100 for it. */
+static enum status take_adds(void *context, const struct node_call *call, bool *ret_taken,
+                             struct error *err)
+{
+    struct taken *taken = context;
+    if (call->node->op != OP_ADD) {
+        taken->others++;
+        return STATUS_OK;
+    }
+    if (taken->refuse)
+        return error_set(err, STATUS_DEVICE, "the device is gone");
+    taken->adds++;
+    taken->first_constant = call->constant[0];
+    taken->second_constant = call->constant[1];
+    cr_expect_eq(call->in[0]->bytes, call->out[0]->bytes);
+    ((float *)call->out[0]->data)[0] = 100;
+    *ret_taken = true;
+    return STATUS_OK;
+}
+
+Test(interpret, runners_are_asked_first)
+{
+    struct chain chain;
+    chain_start(&chain, 2);
+    struct value *y = add_node(chain.graph, OP_NEG, "last", chain.output, NULL);
+    set_operands(chain.graph, &chain.input, 1, &y, 1);
+    struct taken taken = {0};
+    struct node_runner runner = {take_adds, &taken};
+    struct interpreter_limits limits = {.runner = &runner};
+    struct error err = {0};
+    struct tensor *x = make_floats(NULL, 1, 3), *out = NULL;
+    cr_assert_eq(interpret(chain.graph, &x, &out, NULL, &limits, &err), STATUS_OK, "%s",
+                 err.message);
+    cr_expect(((float *)out->data)[0] == -100);
+    cr_expect_eq(taken.adds, 2);
+    cr_expect_eq(taken.others, 1);
+    cr_expect(!taken.first_constant && taken.second_constant);
+    tensor_unref(out);
+    taken.refuse = true;
+    struct budget budget = {0};
+    cr_expect_eq(interpret(chain.graph, &x, &out, &budget, &limits, &err), STATUS_DEVICE);
+    cr_expect(strstr(err.message, "Add 'step'") && strstr(err.message, "the device is gone"), "%s",
+              err.message);
+    cr_expect_eq(budget.used, 0u);
+    tensor_unref(x);
+    expect_clean(&chain);
+    chain_end(&chain);
+}
+
+/* What a body reads of the enclosing graph is constant where it is there. */
+Test(interpret, constants_stay_constant_in_bodies)
+{
+    struct graph *graph = graph_create(NULL);
+    cr_assert_not_null(graph);
+    graph->opset = 16;
+    struct tensor *one = make_floats(NULL, 1, 1);
+    struct value *inputs[] = {add_value(graph, "condition", DTYPE_BOOL, SHAPE_SCALAR),
+                              add_value(graph, "x", DTYPE_F32, SHAPE(1))};
+    struct value *constant = graph_add_constant(graph, "c", one);
+    struct graph *bodies[2];
+    struct value *results[2];
+    for (int i = 0; i < 2; i++) {
+        bodies[i] = graph_create(NULL);
+        bodies[i]->opset = 16;
+        bodies[i]->parent = graph;
+        struct value *x = add_value(bodies[i], "x", DTYPE_F32, SHAPE_NONE);
+        struct value *c = add_value(bodies[i], "c", DTYPE_F32, SHAPE_NONE);
+        x->outer = inputs[1];
+        c->outer = constant;
+        results[i] = add_node(bodies[i], OP_ADD, "sum", i ? x : c, i ? c : x);
+        set_operands(bodies[i], NULL, 0, &results[i], 1);
+    }
+    struct value *y = add_node(graph, OP_IF, "if", inputs[0], NULL);
+    struct node *node = graph->nodes[0];
+    struct attr attrs[] = {{.name = "then_branch", .kind = ATTR_GRAPH, .g = bodies[0]},
+                           {.name = "else_branch", .kind = ATTR_GRAPH, .g = bodies[1]}};
+    node->attrs = attrs;
+    node->attr_count = 2;
+    node->captures = (struct value *[]){inputs[1], constant};
+    node->capture_count = 2;
+    set_operands(graph, inputs, 2, &y, 1);
+    struct tensor *in[2], *out = NULL;
+    struct error err = {0};
+    cr_assert_eq(tensor_create(NULL, DTYPE_BOOL, &SHAPE_SCALAR, &in[0], NULL), STATUS_OK);
+    in[1] = make_floats(NULL, 1, 7);
+    for (int i = 0; i < 2; i++) {
+        struct taken taken = {0};
+        struct node_runner runner = {take_adds, &taken};
+        struct interpreter_limits limits = {.runner = &runner};
+        *(uint8_t *)in[0]->data = i == 0;
+        cr_assert_eq(interpret(graph, in, &out, NULL, &limits, &err), STATUS_OK, "%s", err.message);
+        cr_expect_eq(taken.adds, 1);
+        cr_expect_eq(taken.first_constant, i == 0);
+        cr_expect_eq(taken.second_constant, i == 1);
+        tensor_unref(out);
+    }
+    tensor_unref(in[0]);
+    tensor_unref(in[1]);
+    tensor_unref(one);
+    graph_free(graph);
+}

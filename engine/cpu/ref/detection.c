@@ -15,13 +15,20 @@ struct roi_settings {
     int64_t pooled_height, pooled_width; /* of the output */
     int64_t sampling;
     float scale;
-    bool half_pixel, max;
+    bool half_pixel, max, wide; /* wide: the feature map is in double, else in float */
+};
+
+struct roi_tap {
+    size_t low, high;
+    float weight; /* of high */
+    bool inside;
 };
 
 /* Samples along one axis of one region: bins of `grid` samples, `step` apart. */
 struct roi_axis {
     float start, bin, step;
     double grid; /* samples in a bin; may be far more than the feature map has pixels */
+    const struct roi_tap *taps; /* [pooled * grid], the same for each channel; NULL: too many */
 };
 
 static struct roi_axis roi_axis(const struct roi_settings *s, float begin, float end,
@@ -57,12 +64,6 @@ static void roi_samples(const struct roi_axis *axis, int64_t at, int64_t extent,
     }
 }
 
-struct roi_tap {
-    size_t low, high;
-    float weight; /* of high */
-    bool inside;
-};
-
 static struct roi_tap roi_tap(const struct roi_axis *axis, int64_t at, double sample,
                               int64_t extent)
 {
@@ -83,33 +84,60 @@ static struct roi_tap roi_tap(const struct roi_axis *axis, int64_t at, double sa
     return tap;
 }
 
-/* What one sample contributes: the interpolated value, or for max the largest of its four weighted
- * neighbours (the definition that ONNX's reference and ONNX Runtime share). */
-static double roi_value(const double *plane, int64_t width, struct roi_tap y, struct roi_tap x,
-                        bool max)
+/* Room for one axis's taps. */
+enum { MOST_TAPS = 4096 };
+
+/* Fills the axis's table, should it fit. */
+static void roi_tabulate(struct roi_axis *axis, int64_t pooled, int64_t extent,
+                         struct roi_tap taps[static MOST_TAPS])
 {
-    const double *top = plane + y.low * (size_t)width, *bottom = plane + y.high * (size_t)width;
-    double a = (1 - y.weight) * (1 - x.weight) * top[x.low];
-    double b = (1 - y.weight) * x.weight * top[x.high];
-    double c = y.weight * (1 - x.weight) * bottom[x.low];
-    double d = y.weight * x.weight * bottom[x.high];
-    return max ? fmax(fmax(a, b), fmax(c, d)) : a + b + c + d;
+    if (!(axis->grid * (double)pooled <= MOST_TAPS))
+        return;
+    int64_t grid = (int64_t)axis->grid;
+    for (int64_t at = 0; at < pooled; at++)
+        for (int64_t sample = 0; sample < grid; sample++)
+            taps[at * grid + sample] = roi_tap(axis, at, (double)sample, extent);
+    axis->taps = taps;
 }
 
-static double roi_bin(const struct roi_settings *s, const double *plane,
-                      const struct roi_axis *rows, const struct roi_axis *columns, int64_t row,
-                      int64_t column)
+static struct roi_tap roi_tap_of(const struct roi_axis *axis, int64_t at, double sample,
+                                 int64_t extent)
+{
+    return axis->taps ? axis->taps[at * (int64_t)axis->grid + (int64_t)sample]
+                      : roi_tap(axis, at, sample, extent);
+}
+
+static double roi_pixel(const void *plane, bool wide, size_t at)
+{
+    return wide ? ((const double *)plane)[at] : (double)((const float *)plane)[at];
+}
+
+/* What one sample contributes: the interpolated value, or for max the largest of its four weighted
+ * neighbours (the definition that ONNX's reference and ONNX Runtime share). */
+static double roi_value(const struct roi_settings *s, const void *plane, struct roi_tap y,
+                        struct roi_tap x)
+{
+    size_t top = y.low * (size_t)s->width, bottom = y.high * (size_t)s->width;
+    double a = (1 - y.weight) * (1 - x.weight) * roi_pixel(plane, s->wide, top + x.low);
+    double b = (1 - y.weight) * x.weight * roi_pixel(plane, s->wide, top + x.high);
+    double c = y.weight * (1 - x.weight) * roi_pixel(plane, s->wide, bottom + x.low);
+    double d = y.weight * x.weight * roi_pixel(plane, s->wide, bottom + x.high);
+    return s->max ? fmax(fmax(a, b), fmax(c, d)) : a + b + c + d;
+}
+
+static double roi_bin(const struct roi_settings *s, const void *plane, const struct roi_axis *rows,
+                      const struct roi_axis *columns, int64_t row, int64_t column)
 {
     double y_first, y_end, x_first, x_end, sum = 0, best = -INFINITY, inside = 0;
     roi_samples(rows, row, s->height, &y_first, &y_end);
     roi_samples(columns, column, s->width, &x_first, &x_end);
     for (double iy = y_first; iy < y_end; iy++) {
-        struct roi_tap y = roi_tap(rows, row, iy, s->height);
+        struct roi_tap y = roi_tap_of(rows, row, iy, s->height);
         for (double ix = x_first; ix < x_end && y.inside; ix++) {
-            struct roi_tap x = roi_tap(columns, column, ix, s->width);
+            struct roi_tap x = roi_tap_of(columns, column, ix, s->width);
             if (!x.inside)
                 continue;
-            double value = roi_value(plane, s->width, y, x, s->max);
+            double value = roi_value(s, plane, y, x);
             sum += value;
             best = value > best ? value : best;
             inside++;
@@ -123,19 +151,30 @@ static double roi_bin(const struct roi_settings *s, const double *plane,
     return inside < count && !(best > 0) ? 0 : best; /* samples outside are 0 */
 }
 
-static void roi_region(const struct roi_settings *s, const double *image, const float *box,
-                       double *dst)
+static void roi_region(const struct roi_settings *s, const char *image, const float *box, void *dst,
+                       struct roi_tap *taps)
 {
     /* boxes are x1, y1, x2, y2 */
     struct roi_axis columns = roi_axis(s, box[0], box[2], s->pooled_width);
     struct roi_axis rows = roi_axis(s, box[1], box[3], s->pooled_height);
     bool finite = isfinite(rows.start) && isfinite(rows.bin) && isfinite(columns.start) &&
                   isfinite(columns.bin);
+    size_t at = 0, plane_bytes =
+                       (size_t)(s->height * s->width) * (s->wide ? sizeof(double) : sizeof(float));
+    if (finite) {
+        roi_tabulate(&rows, s->pooled_height, s->height, taps);
+        roi_tabulate(&columns, s->pooled_width, s->width, taps + MOST_TAPS);
+    }
     for (size_t c = 0; c < s->channels; c++) {
-        const double *plane = image + c * (size_t)(s->height * s->width);
+        const char *plane = image + c * plane_bytes;
         for (int64_t row = 0; row < s->pooled_height; row++)
-            for (int64_t column = 0; column < s->pooled_width; column++)
-                *dst++ = finite ? roi_bin(s, plane, &rows, &columns, row, column) : 0;
+            for (int64_t column = 0; column < s->pooled_width; column++, at++) {
+                double value = finite ? roi_bin(s, plane, &rows, &columns, row, column) : 0;
+                if (s->wide)
+                    ((double *)dst)[at] = value;
+                else
+                    ((float *)dst)[at] = (float)value;
+            }
     }
 }
 
@@ -165,13 +204,19 @@ KERNEL(kernel_roi_align)
     struct operand src = {0}, boxes = {0};
     struct result dst = {0};
     read_roi_settings(args->node, &x->shape, &s);
-    size_t image = s.channels * (size_t)(s.height * s.width);
-    size_t region = s.channels * (size_t)s.pooled_height * (size_t)s.pooled_width;
-    enum status status = operand_open(args, x, ARITHMETIC_F64, &src, err);
+    s.wide = x->dtype == DTYPE_F64;
+    enum arithmetic arithmetic = s.wide ? ARITHMETIC_F64 : ARITHMETIC_F32;
+    size_t size = arithmetic_size(arithmetic);
+    size_t image = s.channels * (size_t)(s.height * s.width) * size;
+    size_t region = s.channels * (size_t)s.pooled_height * (size_t)s.pooled_width * size;
+    struct roi_tap *taps = kernel_scratch(args, 2 * MOST_TAPS, sizeof *taps, err);
+    enum status status = taps ? STATUS_OK : STATUS_NO_MEMORY;
+    if (status == STATUS_OK)
+        status = operand_open(args, x, arithmetic, &src, err);
     if (status == STATUS_OK)
         status = operand_open(args, rois, ARITHMETIC_F32, &boxes, err);
     if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &dst, err);
+        status = result_open(args, *args->out[0], arithmetic, &dst, err);
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         int64_t n = tensor_int(batch, i);
         if (n < 0 || n >= x->shape.dims[0])
@@ -179,13 +224,14 @@ KERNEL(kernel_roi_align)
                                "batch index %lld of region %zu is out of range, X has %lld images",
                                (long long)n, i, (long long)x->shape.dims[0]);
         else if (!image)
-            memset((double *)dst.data + i * region, 0, region * sizeof(double));
+            memset((char *)dst.data + i * region, 0, region);
         else
-            roi_region(&s, (const double *)src.data + (size_t)n * image,
-                       (const float *)boxes.data + i * 4, (double *)dst.data + i * region);
+            roi_region(&s, (const char *)src.data + (size_t)n * image,
+                       (const float *)boxes.data + i * 4, (char *)dst.data + i * region, taps);
     }
     if (status == STATUS_OK)
         result_store(&dst);
+    free(taps);
     operand_close(&src);
     operand_close(&boxes);
     result_close(&dst);

@@ -1,0 +1,269 @@
+/* Products whose shapes only a run knows (behind NonMaxSuppression, in the body of a Loop), with
+ * the kernels of compiled programs: the node becomes a program of its own for the shapes at hand,
+ * which is kept for the next run that has them.
+ *
+ *     node, shapes ──▶ kept? ──▶ program: [Transpose] product [Transpose] ──▶ out->data
+ *                       └─ no ─▶ graph of one node ─ optimize_kernels ─▶ cpu_compile
+ *
+ * The number of programs is bounded; the one that was used longest ago goes. Packed weights stay:
+ * they do not depend on the shapes, but for the few layouts that oneDNN chooses from. The arena
+ * holds one node's operands and is shared. */
+#include "engine/cpu/interpret.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/cpu/cpu.h"
+
+enum { MOST_PROGRAMS = 128, MOST_OPERANDS = 3 };
+
+/* Below, the reference kernel is as quick as a look-up and two Transposes. */
+#define WORTH_FLOPS 1e6
+
+struct node_program {
+    struct node_program *next; /* used longer ago */
+    const struct node *node;
+    struct shape in[MOST_OPERANDS], out;
+    struct tensor *constants[MOST_OPERANDS]; /* references: what the program was packed from */
+    size_t inputs[MOST_OPERANDS];            /* the node's input that is the program's input i */
+    struct program *program;                 /* NULL: not faster than the reference kernel */
+    bool in_place; /* the program may write right into the caller's tensor */
+};
+
+static bool is_float(const struct tensor *tensor)
+{
+    return tensor->dtype == DTYPE_F32;
+}
+
+static double flops_of(const struct node_call *call)
+{
+    const struct shape *w = &call->in[1]->shape, *y = &call->out[0]->shape;
+    double columns;
+    switch (call->node->op) {
+    case OP_CONV:
+        columns = w->rank > 0 ? (double)w->dims[0] : 0;
+        break;
+    case OP_CONV_TRANSPOSE: /* each input element meets every weight of its group */
+        return 2 * (double)shape_count(&call->in[0]->shape) * (double)shape_count(w) /
+               (double)(w->rank > 0 && w->dims[0] > 0 ? w->dims[0] : 1);
+    default:
+        columns = y->rank > 0 ? (double)y->dims[y->rank - 1] : 0;
+        if (w->rank > 2)
+            columns *=
+                (double)shape_count(w) / (double)(w->dims[w->rank - 1] * w->dims[w->rank - 2]);
+        break;
+    }
+    return columns > 0 ? 2 * (double)shape_count(y) * (double)shape_count(w) / columns : 0;
+}
+
+/* Is this a product that the backend may have a fast kernel for, and large enough? */
+static bool is_candidate(const struct node_call *call)
+{
+    const struct node *node = call->node;
+    bool convolution = node->op == OP_CONV || node->op == OP_CONV_TRANSPOSE;
+    if ((!convolution && node->op != OP_GEMM && node->op != OP_MATMUL) || node->channels_last ||
+        node->epilogue.residual || node->input_count > MOST_OPERANDS || node->output_count != 1)
+        return false;
+    for (size_t i = 0; i < node->input_count; i++) {
+        if (call->in[i] && (!is_float(call->in[i]) || !shape_count(&call->in[i]->shape)))
+            return false;
+        if (i > 0 && call->in[i] && !call->constant[i] && (convolution || i == 2))
+            return false;
+    }
+    return call->in[0] && call->in[1] && !call->constant[0] && is_float(call->out[0]) &&
+           shape_count(&call->out[0]->shape) && flops_of(call) >= WORTH_FLOPS;
+}
+
+static bool is_for(const struct node_program *kept, const struct node_call *call)
+{
+    if (kept->node != call->node || !shape_equal(&kept->out, &call->out[0]->shape))
+        return false;
+    for (size_t i = 0; i < call->node->input_count; i++)
+        if (call->in[i] &&
+            (call->constant[i]
+                 ? kept->constants[i] != call->in[i]
+                 : kept->constants[i] || !shape_equal(&kept->in[i], &call->in[i]->shape)))
+            return false;
+    return true;
+}
+
+static void node_program_free(struct node_program *kept)
+{
+    if (kept->program)
+        backend_cpu.free_program(kept->program);
+    for (size_t i = 0; i < MOST_OPERANDS; i++)
+        tensor_unref(kept->constants[i]);
+    free(kept);
+}
+
+void node_programs_free(struct backend *backend)
+{
+    for (struct node_program *kept = backend->node_programs, *next; kept; kept = next) {
+        next = kept->next;
+        node_program_free(kept);
+    }
+    backend->node_programs = NULL;
+}
+
+/* A graph of the node alone: constants are shared, the other operands are its inputs. Attributes
+ * are borrowed, so the graph must not outlive the node, and must let go of them before it is freed.
+ */
+static enum status graph_of(const struct node_call *call, struct node_program *kept,
+                            struct graph *graph, struct error *err)
+{
+    const struct node *node = call->node;
+    graph->inputs = arena_alloc(graph->arena, MOST_OPERANDS, sizeof *graph->inputs);
+    graph->outputs = arena_alloc(graph->arena, 1, sizeof *graph->outputs);
+    struct node *copy = graph_add_node(graph, node->op, node->name, node->input_count, 1);
+    struct value *y = graph_add_value(graph, "y", DTYPE_F32, &call->out[0]->shape);
+    if (!graph->inputs || !graph->outputs || !copy || !y)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling a node");
+    copy->opset = node->opset;
+    copy->attrs = node->attrs;
+    copy->attr_count = node->attr_count;
+    copy->epilogue = node->epilogue;
+    for (size_t i = 0; i < node->input_count; i++) {
+        if (!call->in[i])
+            continue;
+        copy->inputs[i] = call->constant[i]
+                              ? graph_add_constant(graph, "", kept->constants[i])
+                              : graph_add_value(graph, "", DTYPE_F32, &call->in[i]->shape);
+        if (!copy->inputs[i])
+            return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling a node");
+        if (call->constant[i])
+            continue;
+        kept->inputs[graph->input_count] = i;
+        graph->inputs[graph->input_count++] = copy->inputs[i];
+    }
+    node_set_output(copy, 0, y);
+    graph->outputs[graph->output_count++] = y;
+    return STATUS_OK;
+}
+
+static bool is_all_fast(const struct program *program)
+{
+    for (size_t i = 0; i < program->step_count; i++)
+        if (program->steps[i]->is_reference)
+            return false;
+    return program->step_count > 0;
+}
+
+static enum status compile_node(struct backend *backend, const struct node_call *call,
+                                struct node_program *kept, struct error *err)
+{
+    struct optimize_options optimize = {.channels_last = true,
+                                        .takes_channels_last = backend_cpu.takes_channels_last};
+    struct graph *graph = graph_create(NULL);
+    if (!graph)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling a node");
+    enum status status = graph_of(call, kept, graph, err);
+    if (status == STATUS_OK)
+        status = optimize_kernels(graph, &optimize, err);
+    if (status == STATUS_OK)
+        status = backend_cpu.compile(backend, graph, &kept->program, err);
+    if (status == STATUS_OK) {
+        const struct node *last = graph->outputs[0]->producer;
+        kept->in_place =
+            last && !plan_shares_bytes(&kept->program->plan, last) && cpu_in_place(last) < 0;
+    }
+    /* Only the passes' own nodes own their attributes. */
+    for (size_t n = 0; n < graph->node_count; n++)
+        if (graph->nodes[n]->attrs == call->node->attrs)
+            graph->nodes[n]->attr_count = 0;
+    graph_free(graph);
+    if (status == STATUS_OK && !is_all_fast(kept->program)) {
+        backend_cpu.free_program(kept->program);
+        kept->program = NULL;
+    }
+    return status;
+}
+
+/* Do the program's operands and the weights packed so far fit the budget? What does not is left to
+ * the reference kernel, which needs neither. */
+static bool has_room(const struct backend *backend, const struct program *program,
+                     const struct budget *budget)
+{
+    size_t activations = backend_cpu.activation_bytes(program), used, wanted;
+    if (!budget || !budget->limit)
+        return true;
+    if (activations < backend->arena_bytes)
+        activations = backend->arena_bytes;
+    used = budget->used;
+    return size_add(activations, backend->weight_bytes, &wanted) && used <= budget->limit &&
+           wanted <= budget->limit - used;
+}
+
+/* A new entry in front; without a program where none could be made, so that nobody tries again. */
+static enum status add(struct backend *backend, const struct node_call *call,
+                       struct node_program **ret, struct error *err)
+{
+    struct node_program *kept = calloc(1, sizeof *kept);
+    struct error reason;
+    if (!kept)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling a node");
+    kept->node = call->node;
+    kept->out = call->out[0]->shape;
+    for (size_t i = 0; i < call->node->input_count; i++) {
+        if (call->in[i] && call->constant[i])
+            kept->constants[i] = tensor_ref((struct tensor *)(uintptr_t)call->in[i]);
+        else if (call->in[i])
+            kept->in[i] = call->in[i]->shape;
+    }
+    if (compile_node(backend, call, kept, &reason) == STATUS_OK && kept->program &&
+        (!has_room(backend, kept->program, call->budget) ||
+         cpu_place(backend, &reason) != STATUS_OK)) {
+        backend_cpu.free_program(kept->program);
+        kept->program = NULL;
+    }
+    kept->next = backend->node_programs;
+    backend->node_programs = kept;
+    *ret = kept;
+    return STATUS_OK;
+}
+
+/* Finds the entry and brings it to the front; drops the last of too many. */
+static struct node_program *find(struct backend *backend, const struct node_call *call)
+{
+    size_t count = 0;
+    for (struct node_program **link = &backend->node_programs, *kept; (kept = *link);
+         link = &kept->next) {
+        if (is_for(kept, call)) {
+            *link = kept->next;
+            kept->next = backend->node_programs;
+            backend->node_programs = kept;
+            return kept;
+        }
+        if (++count == MOST_PROGRAMS) {
+            *link = NULL;
+            node_program_free(kept);
+            break;
+        }
+    }
+    return NULL;
+}
+
+enum status cpu_run_node(void *context, const struct node_call *call, bool *ret_taken,
+                         struct error *err)
+{
+    struct backend *backend = context;
+    *ret_taken = false;
+    if (!is_candidate(call))
+        return STATUS_OK;
+    struct node_program *kept = find(backend, call);
+    if (!kept)
+        TRY(add(backend, call, &kept, err));
+    struct program *program = kept->program;
+    if (!program)
+        return STATUS_OK;
+    const void *inputs[MOST_OPERANDS], *output;
+    for (size_t i = 0; i < MOST_OPERANDS; i++)
+        inputs[i] = call->in[kept->inputs[i]] ? call->in[kept->inputs[i]]->data : NULL;
+    if (kept->in_place)
+        program->data[program->output_values[0]] = call->out[0]->data;
+    TRY(backend_cpu.run(program, inputs, &output, err));
+    if (!kept->in_place)
+        memcpy(call->out[0]->data, output, call->out[0]->bytes);
+    *ret_taken = true;
+    return STATUS_OK;
+}
