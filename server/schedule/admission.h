@@ -1,26 +1,58 @@
 /* Admission: which requests are let in, and when the others should come back.
  *
- * Pure functions on numbers, like the batcher: scheduler.c asks under its lock. The bound counts
- * images that are admitted and not answered, so that memory and waiting time are bounded by it. */
+ * Pure functions on numbers, like the batcher, which takes the snapshot (batcher_load);
+ * scheduler.c asks under its lock. Three bounds keep memory and waiting time in hand: images that
+ * are admitted and not answered, bytes that wait in the queue, and the predicted time to an answer;
+ * and a request whose deadline would be over by then is not let in at all, so that no work is spent
+ * on answers that nobody waits for. */
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "engine/base/status.h"
 
 struct admission {
-    size_t max_images; /* admitted and not answered */
-    double batch_ms;   /* measured time of a full batch, L(max_batch); 0 = not known */
-    int max_batch;
-    int lanes;
+    size_t max_images;   /* admitted and not answered */
+    size_t max_bytes;    /* of images in the queue; 0: no bound */
+    int64_t max_wait_ns; /* predicted time to the answer; 0: no bound */
 };
 
-/* Whether `images` (at least 1) more may come in while `admitted` are inside: all or none.
- * STATUS_TOO_LARGE: more than the bound itself, so trying again cannot help. STATUS_OVERLOADED: no
- * room now; *ret_retry_after_s (may be NULL) is set as by admission_retry_after. `model` is for the
- * text. */
-enum status admission_check(const struct admission *admission, const char *model, size_t admitted,
-                            size_t images, int *ret_retry_after_s, struct error *err) MUST_USE;
+/* What is inside a model's scheduler, as far as admission cares; batcher_load fills it in. Times
+ * are nanoseconds; 0 where nothing is known yet, which lets requests in. */
+struct load {
+    size_t images;         /* admitted and not answered */
+    size_t bytes;          /* waiting in the queue */
+    size_t of_client;      /* images of the asking client in the queue */
+    size_t before_prepare; /* images whose decode comes before the asking one's */
+    size_t before_run;     /* images that run before it, beyond those that run now */
+    int64_t lane_free;     /* until the first lane is free */
+    int64_t prepare;       /* decode and transform of one image on one thread */
+    int workers;           /* threads that do that */
+    size_t max_batch;      /* images of a batch that gives `rate` */
+    double rate;           /* images a nanosecond, all lanes together */
+    int64_t batch;         /* a pass of max_batch images */
+    int64_t single;        /* a pass of one image */
+    int64_t single_floor;  /* the fastest that was ever seen */
+    double correction;     /* how long answers really took, as a multiple of the prediction */
+};
 
-/* Seconds until what is admitted now is predicted to be answered, 1 … 60. */
-int admission_retry_after(const struct admission *admission, size_t admitted);
+/* Nanoseconds until `images` more would be answered; 0 when not known. */
+int64_t admission_predict(const struct load *load, size_t images);
+
+struct admission_request {
+    size_t images;     /* at least 1 */
+    size_t bytes;      /* of them all */
+    int64_t time_left; /* until its deadline; INT64_MAX: none */
+    const char *model; /* for the text */
+};
+
+/* Whether a request may come in: all of its images or none. STATUS_TOO_LARGE: it is beyond a bound
+ * by itself, so trying again cannot help. STATUS_TIMEOUT: its deadline is over. STATUS_OVERLOADED:
+ * not now; *ret_retry_after_s (may be NULL) is set to 1 … 60: when what is too much now is
+ * predicted to be done. The last eighth of max_images is kept for clients that have few images in
+ * the queue, so that one that fills it does not keep the others out. *ret_predicted (may be NULL):
+ * what admission_predict says, set also on refusal. */
+enum status admission_check(const struct admission *admission, const struct load *load,
+                            const struct admission_request *request, int64_t *ret_predicted,
+                            int *ret_retry_after_s, struct error *err) MUST_USE;

@@ -1,50 +1,24 @@
-#include "server/schedule/batcher.h"
-
+/* Locks: none here; every function runs under the lock of its caller (scheduler.c). The hold rule
+ * is in hold.c. */
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "engine/base/size.h"
+#include "server/schedule/batcher_state.h"
 
-enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY };
-enum buffer_state { BUFFER_FREE, BUFFER_FORMING, BUFFER_CLOSED, BUFFER_RUNNING };
-
-struct slot {
-    enum slot_state state;
-    void *item;
-};
-
-struct buffer {
-    enum buffer_state state;
-    enum batch_close reason;
-    int writing, ready; /* slots in these states; the rest is free or abandoned */
-    int64_t opened, first_ready, closed;
-    uint64_t order; /* of closing: the oldest closed batch is taken first */
-    struct slot *slots;
-};
-
-struct batcher {
-    struct batcher_config config;
-    struct buffer *buffers;
-    struct slot *slots; /* of all buffers */
-    int forming;        /* index, or -1 */
-    int free_buffers, closed_buffers, running_buffers;
-    int idle_lanes;
-    bool draining;
-    size_t admitted, granted, preparing;
-    size_t slots_taken, running; /* images in forming and closed, in running buffers */
-    uint64_t next_order;
-    /* Images waiting to be claimed: a ring that max_images bounds. */
-    void **queue;
-    size_t queue_start, queued;
-};
+#define ARRIVALS_TAU_NS   INT64_C(100000000) /* how far back the arrival rate looks */
+#define PREPARE_WEIGHT    0.1
+#define CORRECTION_WEIGHT 0.1
+#define CORRECTION_MIN    0.5
+#define CORRECTION_MAX    4.0
+#define SURELY_LATE       0.9 /* of a pass of one image: what a deadline must leave at least */
 
 const char *batch_close_name(enum batch_close reason)
 {
     static const char *const names[BATCH_CLOSE_REASONS] = {
-        [BATCH_OPEN] = "open",
-        [BATCH_FULL] = "full",
-        [BATCH_IDLE_DEVICE] = "idle_device",
-        [BATCH_DRAIN] = "drain",
+        [BATCH_OPEN] = "open",   [BATCH_FULL] = "full",         [BATCH_IDLE_DEVICE] = "idle_device",
+        [BATCH_DELAY] = "delay", [BATCH_DEADLINE] = "deadline", [BATCH_DRAIN] = "drain",
     };
     return names[reason];
 }
@@ -58,19 +32,26 @@ struct batcher *batcher_create(const struct batcher_config *config)
     if (!batcher)
         return NULL;
     batcher->config = *config;
+    if (batcher->config.capacity < config->max_batch)
+        batcher->config.capacity = config->max_batch;
     batcher->forming = -1;
     batcher->free_buffers = config->buffers;
+    batcher->correction = 1;
+    arrivals_init(&batcher->arrivals, ARRIVALS_TAU_NS);
     size_t slots;
     if (size_mul((size_t)config->buffers, (size_t)config->max_batch, &slots))
         batcher->slots = alloc_array(slots, sizeof *batcher->slots);
     batcher->buffers = alloc_array((size_t)config->buffers, sizeof *batcher->buffers);
-    batcher->queue = alloc_array(config->max_images, sizeof *batcher->queue);
-    if (!batcher->slots || !batcher->buffers || !batcher->queue) {
+    batcher->lanes = alloc_array((size_t)config->lanes, sizeof *batcher->lanes);
+    bool has_queue = queue_init(&batcher->queue, config->max_images);
+    if (!batcher->slots || !batcher->buffers || !batcher->lanes || !has_queue) {
         batcher_free(batcher);
         return NULL;
     }
     for (int i = 0; i < config->buffers; i++)
         batcher->buffers[i].slots = batcher->slots + (size_t)i * (size_t)config->max_batch;
+    for (int i = 0; i < config->lanes; i++)
+        batcher->lanes[i] = (struct lane_state){.works = true, .buffer = -1};
     return batcher;
 }
 
@@ -78,24 +59,36 @@ void batcher_free(struct batcher *batcher)
 {
     if (!batcher)
         return;
-    free(batcher->queue);
+    queue_done(&batcher->queue);
+    free(batcher->lanes);
     free(batcher->buffers);
     free(batcher->slots);
     free(batcher);
 }
 
+struct latency *batcher_latency(struct batcher *batcher, int lane)
+{
+    assert(lane >= 0 && lane < batcher->config.lanes);
+    return &batcher->lanes[lane].latency;
+}
+
+/* --- the queue and its tickets --- */
+
 /* Slots that are sure to be there for tickets, whatever closes early.
  *
  * Free are the rest of the forming buffer and all free buffers. Slots get lost only when a batch
- * closes before it is full: at most max_batch - 1 each time, and only for a lane that has no batch
- * yet, running or closed for it. Such a lane has to finish a batch, which frees a whole buffer,
- * before it can cost slots again. So with `hungry` lanes at most hungry * (max_batch - 1) slots go
- * before others come back, and no event makes the room smaller than the tickets:
+ * closes before it is full: at most max_batch - 1 each time, and only for a lane that no closed
+ * buffer is meant for, so that fewer buffers are closed or running than there are lanes. As many
+ * more as are missing to that may cost slots before one comes back as a whole. So with `hungry`
+ * lanes at most hungry * (max_batch - 1) slots go before others come back, and no event makes the
+ * room smaller than the tickets:
  *
  *     reserve         room - 1, tickets - 1
  *     close early     the loss was counted under hungry, which falls by 1
  *     close full      nothing lost
- *     done            hungry + 1 (at most -(max_batch - 1)), a free buffer (+ max_batch)
+ *     take, give back nothing changes
+ *     done            of the last piece: hungry + 1 (at most -(max_batch - 1)), a free buffer
+ *                     (+ max_batch)
  *     abandon         never takes a slot away; an emptied closed buffer counts as done does */
 static size_t room(const struct batcher *batcher)
 {
@@ -115,21 +108,22 @@ static size_t tickets(const struct batcher *batcher)
     return batcher->granted + batcher->preparing;
 }
 
-void batcher_admit(struct batcher *batcher, void *item)
+void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t predicted, int64_t now)
 {
-    size_t capacity = batcher->config.max_images;
-    assert(batcher->admitted < capacity && batcher->queued < capacity);
-    batcher->queue[(batcher->queue_start + batcher->queued) % capacity] = item;
-    batcher->queued++;
+    assert(batcher->admitted < batcher->config.max_images);
+    item->admitted = now;
+    item->predicted = predicted;
+    queue_push(&batcher->queue, item);
+    arrivals_note(&batcher->arrivals, 1, now);
     batcher->admitted++;
 }
 
 size_t batcher_grant(struct batcher *batcher)
 {
-    size_t space = room(batcher);
+    size_t space = room(batcher), queued = batcher->queue.count;
     assert(tickets(batcher) <= space);
     space -= tickets(batcher);
-    size_t wanted = batcher->queued > batcher->granted ? batcher->queued - batcher->granted : 0;
+    size_t wanted = queued > batcher->granted ? queued - batcher->granted : 0;
     size_t grant = wanted < space ? wanted : space;
     batcher->granted += grant;
     return grant;
@@ -137,22 +131,28 @@ size_t batcher_grant(struct batcher *batcher)
 
 void *batcher_cut(struct batcher *batcher)
 {
-    if (batcher->queued == 0)
-        return NULL;
-    void *item = batcher->queue[batcher->queue_start];
-    batcher->queue_start = (batcher->queue_start + 1) % batcher->config.max_images;
-    batcher->queued--;
-    return item;
+    struct batch_item *item = queue_pop(&batcher->queue);
+    return item ? item->owner : NULL;
 }
 
-void *batcher_claim(struct batcher *batcher)
+void *batcher_claim(struct batcher *batcher, int64_t now)
 {
     assert(batcher->granted > 0);
     batcher->granted--;
-    void *item = batcher_cut(batcher);
-    if (item)
-        batcher->preparing++;
-    return item;
+    struct batch_item *item = queue_pop(&batcher->queue);
+    if (!item)
+        return NULL;
+    item->claimed = now;
+    batcher->preparing++;
+    return item->owner;
+}
+
+bool batcher_remove(struct batcher *batcher, struct batch_item *item)
+{
+    if (!item->is_queued)
+        return false;
+    queue_remove(&batcher->queue, item);
+    return true;
 }
 
 void batcher_give_up(struct batcher *batcher)
@@ -160,6 +160,8 @@ void batcher_give_up(struct batcher *batcher)
     assert(batcher->preparing > 0);
     batcher->preparing--;
 }
+
+/* --- the forming batch --- */
 
 /* Takes the forming buffer out of reach of reserve. */
 static void close_forming(struct batcher *batcher, enum batch_close reason, int64_t now)
@@ -186,14 +188,15 @@ static void open_buffer(struct batcher *batcher, int64_t now)
     while (batcher->buffers[i].state != BUFFER_FREE)
         i++;
     struct buffer *buffer = &batcher->buffers[i];
-    *buffer = (struct buffer){.state = BUFFER_FORMING, .opened = now, .slots = buffer->slots};
+    *buffer = (struct buffer){
+        .state = BUFFER_FORMING, .opened = now, .earliest = NO_DEADLINE, .slots = buffer->slots};
     for (int slot = 0; slot < batcher->config.max_batch; slot++)
-        buffer->slots[slot] = (struct slot){SLOT_FREE, NULL};
+        buffer->slots[slot] = (struct slot){.state = SLOT_FREE};
     batcher->forming = i;
     batcher->free_buffers--;
 }
 
-struct batch_slot batcher_reserve(struct batcher *batcher, void *item, int64_t now)
+struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *item, int64_t now)
 {
     assert(batcher->preparing > 0 && room(batcher) > 0);
     batcher->preparing--;
@@ -203,8 +206,10 @@ struct batch_slot batcher_reserve(struct batcher *batcher, void *item, int64_t n
     struct batch_slot place = {.buffer = batcher->forming, .slot = 0};
     while (buffer->slots[place.slot].state != SLOT_FREE)
         place.slot++;
-    buffer->slots[place.slot] = (struct slot){SLOT_WRITING, item};
+    buffer->slots[place.slot] = (struct slot){SLOT_WRITING, item, item->owner};
     buffer->writing++;
+    if (item->deadline < buffer->earliest)
+        buffer->earliest = item->deadline;
     batcher->slots_taken++;
     apply_hold_rule(batcher, now);
     return place;
@@ -222,78 +227,180 @@ static struct buffer *written_buffer(struct batcher *batcher, struct batch_slot 
 void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t now)
 {
     struct buffer *buffer = written_buffer(batcher, place);
-    buffer->slots[place.slot].state = SLOT_READY;
+    struct slot *slot = &buffer->slots[place.slot];
+    double took = (double)(now - slot->item->claimed);
+    batcher->prepare_ns +=
+        batcher->prepare_ns > 0 ? PREPARE_WEIGHT * (took - batcher->prepare_ns) : took;
+    slot->state = SLOT_READY;
     if (buffer->ready++ == 0)
         buffer->first_ready = now;
     apply_hold_rule(batcher, now);
 }
 
+/* No image of the buffer is written or waits any more. */
+static void leave_closed(struct batcher *batcher, struct buffer *buffer)
+{
+    batcher->closed_buffers--;
+    if (buffer->pieces > 0) {
+        buffer->state = BUFFER_RUNNING;
+        batcher->running_buffers++;
+    } else {
+        buffer->state = BUFFER_FREE;
+        batcher->free_buffers++;
+    }
+}
+
 void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t now)
 {
     struct buffer *buffer = written_buffer(batcher, place);
-    buffer->slots[place.slot] = (struct slot){SLOT_FREE, NULL};
+    buffer->slots[place.slot] = (struct slot){.state = SLOT_FREE};
     batcher->slots_taken--;
     if (buffer->writing + buffer->ready == 0) {
-        if (buffer->state == BUFFER_FORMING)
+        if (buffer->state == BUFFER_CLOSED) {
+            leave_closed(batcher, buffer);
+        } else {
             batcher->forming = -1;
-        else
-            batcher->closed_buffers--;
-        buffer->state = BUFFER_FREE;
-        batcher->free_buffers++;
+            buffer->state = BUFFER_FREE;
+            batcher->free_buffers++;
+        }
     }
     /* An emptied closed buffer may have been meant for a lane that is idle. */
     apply_hold_rule(batcher, now);
 }
 
-void batcher_lane_idle(struct batcher *batcher, int64_t now)
+/* --- lanes --- */
+
+static void set_idle(struct batcher *batcher, struct lane_state *lane, bool idle)
 {
-    batcher->idle_lanes++;
-    assert(batcher->idle_lanes + batcher->running_buffers <= batcher->config.lanes);
+    batcher->idle_lanes += (int)idle - (int)lane->idle;
+    lane->idle = idle;
+}
+
+void batcher_lane_idle(struct batcher *batcher, int index, int64_t now)
+{
+    struct lane_state *lane = &batcher->lanes[index];
+    assert(!lane->idle && lane->buffer < 0);
+    lane->busy_until = 0;
+    lane->works = true;
+    set_idle(batcher, lane, true);
     apply_hold_rule(batcher, now);
 }
 
-/* What the hold rule looks at when time does not matter: an idle lane that nothing closed is meant
- * for, and something to run. */
-static bool lane_wants_forming(const struct batcher *batcher)
+void batcher_lane_works(struct batcher *batcher, int index, bool works, int64_t now)
 {
-    return batcher->forming >= 0 && batcher->idle_lanes > batcher->closed_buffers &&
-           batcher->buffers[batcher->forming].ready > 0;
+    struct lane_state *lane = &batcher->lanes[index];
+    lane->works = works;
+    if (!works)
+        set_idle(batcher, lane, false);
+    apply_hold_rule(batcher, now);
 }
 
-static int64_t hold_end(const struct batcher *batcher)
+void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns)
 {
-    int64_t first = batcher->buffers[batcher->forming].first_ready, end;
-    return __builtin_add_overflow(first, batcher->config.hold_ns, &end) ? INT64_MAX : end;
+    latency_observe(&batcher->lanes[lane].latency, images, ns);
 }
 
-enum batch_close batcher_should_close(const struct batcher *batcher, int64_t now)
+/* A part of a closed buffer that one pass may run: `count` ready images in slots[], to lie from
+ * `first` on; up to `end` (exclusive) the memory is theirs. */
+struct piece {
+    int first, end, count;
+    int slots[BATCHER_MAX_BATCH];
+};
+
+/* The first run of ready slots that no slot of another lane interrupts. */
+static void find_ready(const struct batcher *batcher, const struct buffer *buffer,
+                       struct piece *ret)
 {
-    if (batcher->forming < 0)
-        return BATCH_OPEN;
-    const struct buffer *forming = &batcher->buffers[batcher->forming];
-    if (forming->writing + forming->ready == batcher->config.max_batch)
-        return BATCH_FULL;
-    if (!lane_wants_forming(batcher))
-        return BATCH_OPEN;
-    if (batcher->draining)
-        return BATCH_DRAIN;
-    return now >= hold_end(batcher) ? BATCH_IDLE_DEVICE : BATCH_OPEN;
+    ret->first = ret->count = 0;
+    ret->end = batcher->config.capacity;
+    for (int slot = 0; slot < batcher->config.max_batch; slot++) {
+        enum slot_state state = buffer->slots[slot].state;
+        if (state == SLOT_READY) {
+            ret->slots[ret->count++] = slot;
+        } else if (state == SLOT_RUNNING) {
+            if (ret->count > 0) {
+                ret->end = slot;
+                return;
+            }
+            ret->first = slot + 1;
+        }
+    }
 }
 
-int64_t batcher_wake_at(const struct batcher *batcher)
+/* How many of the images that wait in the buffer would miss their deadline, if the first pass had
+ * `first` of them. */
+static int count_misses(const struct buffer *buffer, const struct piece *piece, int first,
+                        const struct latency *latency, int64_t now)
 {
-    return lane_wants_forming(batcher) ? hold_end(batcher) : INT64_MAX;
+    int64_t end = now + latency_run(latency, first);
+    int64_t last = end + latency_total(latency, (size_t)(piece->count - first));
+    int misses = 0;
+    for (int i = 0; i < piece->count; i++)
+        misses += buffer->slots[piece->slots[i]].item->deadline < (i < first ? end : last);
+    return misses;
 }
 
-/* The oldest closed buffer that nobody writes to; NULL when there is none. */
-static struct buffer *oldest_filled(const struct batcher *batcher)
+/* Images of the next pass: the fastest way through what waits, or the largest smaller pass that
+ * saves deadlines. */
+static int choose_count(const struct buffer *buffer, const struct piece *piece,
+                        const struct latency *latency, int64_t now)
+{
+    int count = latency_first(latency, piece->count);
+    if (buffer->earliest == NO_DEADLINE || count == 1)
+        return count;
+    int misses = count_misses(buffer, piece, count, latency, now);
+    for (int i = latency->count - 1, plan = count; misses > 0 && i >= 0; i--) {
+        if (latency->sizes[i] >= plan)
+            continue;
+        int fewer = count_misses(buffer, piece, latency->sizes[i], latency, now);
+        if (fewer < misses) {
+            misses = fewer;
+            count = latency->sizes[i];
+        }
+    }
+    return count;
+}
+
+/* Cuts the piece to what one pass of this lane takes. False when its padding would reach into what
+ * another lane runs: then that has to end first. */
+static bool cut_piece(const struct buffer *buffer, struct piece *piece,
+                      const struct latency *latency, int64_t now)
+{
+    int count = choose_count(buffer, piece, latency, now);
+    for (int i = latency->count;; count = latency->sizes[i]) {
+        int end = count < piece->count ? piece->slots[count] : piece->end;
+        int padded = piece->first + latency_padded(latency, count);
+        if (padded <= end) {
+            int last = piece->slots[count - 1] + 1;
+            piece->end = padded > last ? padded : last;
+            piece->count = count;
+            return true;
+        }
+        do
+            i--;
+        while (i >= 0 && latency->sizes[i] >= count);
+        if (i < 0)
+            return false;
+    }
+}
+
+/* What a lane would take now: the oldest closed buffer that nobody writes to, and how much of it.
+ * NULL when there is none. */
+static struct buffer *find_piece(const struct batcher *batcher, int lane, int64_t now,
+                                 struct piece *ret)
 {
     struct buffer *oldest = NULL;
+    struct piece piece;
     for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++) {
         struct buffer *buffer = &batcher->buffers[i];
-        if (buffer->state == BUFFER_CLOSED && buffer->writing == 0 &&
-            (!oldest || buffer->order < oldest->order))
-            oldest = buffer;
+        if (buffer->state != BUFFER_CLOSED || buffer->writing > 0 ||
+            (oldest && buffer->order > oldest->order))
+            continue;
+        find_ready(batcher, buffer, &piece);
+        if (!cut_piece(buffer, &piece, &batcher->lanes[lane].latency, now))
+            continue;
+        oldest = buffer;
+        *ret = piece;
     }
     return oldest;
 }
@@ -302,50 +409,200 @@ bool batcher_can_take(const struct batcher *batcher, int64_t now)
 {
     if (batcher->idle_lanes == 0)
         return false;
-    if (oldest_filled(batcher))
-        return true;
+    for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++)
+        if (batcher->buffers[i].state == BUFFER_CLOSED && batcher->buffers[i].writing == 0)
+            return true;
     return batcher_should_close(batcher, now) != BATCH_OPEN &&
            batcher->buffers[batcher->forming].writing == 0;
 }
 
-bool batcher_take(struct batcher *batcher, int64_t now, struct batch *ret)
+/* Compares what was foreseen at admission with what is known now of an image's answer. The mean
+ * and twice the mean deviation are what predictions are multiplied with from here on: about as many
+ * answers as one in fifty take longer. */
+static void learn_correction(struct batcher *batcher, const struct batch_item *item, int64_t end,
+                             int64_t single)
 {
-    assert(batcher->idle_lanes > 0);
-    apply_hold_rule(batcher, now);
-    struct buffer *buffer = oldest_filled(batcher);
-    if (!buffer)
-        return false;
-    buffer->state = BUFFER_RUNNING;
-    batcher->closed_buffers--;
-    batcher->running_buffers++;
-    batcher->idle_lanes--;
-    batcher->running += (size_t)buffer->ready;
-    batcher->slots_taken -= (size_t)buffer->ready;
+    /* Short waits say more about this machine's noise than about the queue. */
+    if (item->predicted < 2 * single || single == 0)
+        return;
+    double ratio = (double)(end - item->admitted) / (double)item->predicted;
+    double target = ratio * correction_of(batcher);
+    if (target > CORRECTION_MAX)
+        target = CORRECTION_MAX;
+    double error = target - batcher->correction;
+    batcher->correction += CORRECTION_WEIGHT * error;
+    batcher->deviation += CORRECTION_WEIGHT * (fabs(error) - batcher->deviation);
+}
 
+double correction_of(const struct batcher *batcher)
+{
+    double factor = batcher->correction + 2 * batcher->deviation;
+    return factor < CORRECTION_MIN ? CORRECTION_MIN : fmin(factor, CORRECTION_MAX);
+}
+
+/* The lane owns the piece's slots, and those its padding reaches. */
+static void hand_over(struct batcher *batcher, struct buffer *buffer, const struct piece *piece,
+                      int index, int64_t now, struct batch *ret)
+{
+    struct lane_state *lane = &batcher->lanes[index];
+    ret->lane = index;
     ret->buffer = (int)(buffer - batcher->buffers);
+    ret->first = piece->first;
     ret->reason = buffer->reason;
     ret->opened = buffer->opened;
     ret->closed = buffer->closed;
-    ret->count = 0;
-    for (int slot = 0; slot < batcher->config.max_batch; slot++) {
-        if (buffer->slots[slot].state != SLOT_READY)
-            continue;
-        ret->slots[ret->count] = slot;
-        ret->items[ret->count] = buffer->slots[slot].item;
-        ret->count++;
+    ret->count = piece->count;
+    for (int i = 0; i < piece->count; i++) {
+        ret->slots[i] = piece->slots[i];
+        ret->items[i] = buffer->slots[piece->slots[i]].owner;
     }
-    assert(ret->count == buffer->ready);
+    for (int slot = piece->first; slot < piece->end && slot < batcher->config.max_batch; slot++)
+        buffer->slots[slot].state = SLOT_RUNNING;
+    lane->buffer = ret->buffer;
+    lane->first = piece->first;
+    lane->end = piece->end;
+    lane->images = piece->count;
+    lane->busy_until = now + latency_run(&lane->latency, piece->count);
+    learn_correction(batcher, buffer->slots[piece->slots[0]].item, lane->busy_until,
+                     latency_run(&lane->latency, 1));
+}
+
+bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch *ret)
+{
+    struct lane_state *lane = &batcher->lanes[index];
+    struct piece piece;
+    apply_hold_rule(batcher, now);
+    if (!lane->idle)
+        return false;
+    struct buffer *buffer = find_piece(batcher, index, now, &piece);
+    if (!buffer)
+        return false;
+    hand_over(batcher, buffer, &piece, index, now, ret);
+    set_idle(batcher, lane, false);
+    buffer->ready -= piece.count;
+    buffer->pieces++;
+    if (buffer->ready == 0)
+        leave_closed(batcher, buffer);
+    batcher->running += (size_t)piece.count;
+    batcher->slots_taken -= (size_t)piece.count;
     return true;
+}
+
+/* The slots are nobody's any more; the caller looks after the buffer's state. */
+static struct buffer *take_from_lane(struct batcher *batcher, int index)
+{
+    struct lane_state *lane = &batcher->lanes[index];
+    assert(lane->buffer >= 0);
+    struct buffer *buffer = &batcher->buffers[lane->buffer];
+    for (int slot = lane->first; slot < lane->end && slot < batcher->config.max_batch; slot++)
+        buffer->slots[slot] = (struct slot){.state = SLOT_FREE,
+                                            .item = buffer->slots[slot].item,
+                                            .owner = buffer->slots[slot].owner};
+    lane->buffer = -1;
+    lane->busy_until = 0;
+    buffer->pieces--;
+    batcher->running -= (size_t)lane->images;
+    return buffer;
 }
 
 void batcher_done(struct batcher *batcher, int index)
 {
-    struct buffer *buffer = &batcher->buffers[index];
-    assert(buffer->state == BUFFER_RUNNING);
+    struct buffer *buffer = take_from_lane(batcher, index);
+    if (buffer->pieces > 0 || buffer->state == BUFFER_CLOSED)
+        return;
     buffer->state = BUFFER_FREE;
-    batcher->running -= (size_t)buffer->ready;
     batcher->running_buffers--;
     batcher->free_buffers++;
+}
+
+void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64_t now)
+{
+    struct lane_state *lane = &batcher->lanes[batch->lane];
+    int first = lane->first, end = lane->end;
+    struct buffer *buffer = &batcher->buffers[batch->buffer];
+    struct slot again[BATCHER_MAX_BATCH];
+    assert(lane->buffer == batch->buffer);
+    if (batch->count == 0) {
+        batcher_done(batcher, batch->lane);
+        return;
+    }
+    /* Which item an owner has is known from the slots it was taken from; items of images that were
+     * answered meanwhile are gone, and must not be looked at. */
+    for (int i = 0; i < batch->count; i++)
+        for (int slot = first; slot < end && slot < batcher->config.max_batch; slot++)
+            if (buffer->slots[slot].owner == batch->items[i])
+                again[i] = buffer->slots[slot];
+    (void)take_from_lane(batcher, batch->lane);
+    for (int slot = first; slot < end && slot < batcher->config.max_batch; slot++)
+        buffer->slots[slot] = (struct slot){.state = SLOT_FREE};
+    for (int i = 0; i < batch->count; i++) {
+        buffer->slots[batch->slots[i]] = again[i];
+        buffer->slots[batch->slots[i]].state = SLOT_READY;
+    }
+    if (buffer->state == BUFFER_RUNNING) {
+        buffer->state = BUFFER_CLOSED;
+        batcher->running_buffers--;
+        batcher->closed_buffers++;
+    }
+    buffer->order = --batcher->first_order;
+    buffer->ready += batch->count;
+    batcher->slots_taken += (size_t)batch->count;
+    apply_hold_rule(batcher, now);
+}
+
+/* --- numbers --- */
+
+int64_t batcher_shortest_run(const struct batcher *batcher)
+{
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < batcher->config.lanes; i++) {
+        int64_t run = latency_run(&batcher->lanes[i].latency, 1);
+        least = run < least ? run : least;
+    }
+    return (int64_t)(SURELY_LATE * (double)least);
+}
+
+/* The working lanes' part of a snapshot. The lane that is free first stands for all where passes of
+ * one lane are asked for. */
+static void load_of_lanes(const struct batcher *batcher, int64_t now, struct load *ret)
+{
+    const struct lane_state *soonest = NULL;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < batcher->config.lanes; i++) {
+        const struct lane_state *lane = &batcher->lanes[i];
+        if (!lane->works || !lane->latency.is_known)
+            continue;
+        int64_t free = lane->busy_until > now ? lane->busy_until - now : 0;
+        ret->rate += latency_rate(&lane->latency);
+        if (free < least) {
+            least = free;
+            soonest = lane;
+        }
+    }
+    if (!soonest)
+        return;
+    const struct latency *latency = &soonest->latency;
+    ret->lane_free = least;
+    ret->max_batch = (size_t)latency->best;
+    ret->batch = latency_run(latency, latency->best);
+    ret->single = latency_run(latency, 1);
+    ret->single_floor = (int64_t)latency->floor;
+}
+
+void batcher_load(const struct batcher *batcher, uint64_t client, int urgency, int64_t now,
+                  struct load *ret)
+{
+    size_t ahead = queue_ahead(&batcher->queue, client, urgency);
+    *ret = (struct load){.images = batcher->admitted,
+                         .bytes = batcher->queue.bytes,
+                         .of_client = client ? queue_of_client(&batcher->queue, client) : 0,
+                         .before_prepare = batcher->preparing + ahead,
+                         .before_run = batcher->slots_taken + batcher->preparing + ahead,
+                         .prepare = (int64_t)batcher->prepare_ns,
+                         .workers = batcher->config.workers,
+                         .max_batch = (size_t)batcher->config.max_batch,
+                         .correction = correction_of(batcher)};
+    load_of_lanes(batcher, now, ret);
 }
 
 void batcher_answered(struct batcher *batcher, size_t images)
@@ -364,7 +621,8 @@ struct batcher_counts batcher_counts(const struct batcher *batcher)
 {
     return (struct batcher_counts){
         .admitted = batcher->admitted,
-        .queued = batcher->queued,
+        .queued = batcher->queue.count,
+        .bytes = batcher->queue.bytes,
         .granted = batcher->granted,
         .preparing = batcher->preparing,
         .slots = batcher->slots_taken,
@@ -382,17 +640,18 @@ int batch_compact(struct batch *batch, struct batch_move *moves)
      * filled from the end, and what is not moved stays where it is. */
     void *items[BATCHER_MAX_BATCH];
     int moved = 0, next = 0, last = batch->count - 1;
-    for (int slot = 0; slot < batch->count; slot++) {
+    for (int i = 0; i < batch->count; i++) {
+        int slot = batch->first + i;
         if (next <= last && batch->slots[next] == slot) {
-            items[slot] = batch->items[next++];
+            items[i] = batch->items[next++];
         } else {
             moves[moved++] = (struct batch_move){.from = batch->slots[last], .to = slot};
-            items[slot] = batch->items[last--];
+            items[i] = batch->items[last--];
         }
     }
-    for (int slot = 0; slot < batch->count; slot++) {
-        batch->items[slot] = items[slot];
-        batch->slots[slot] = slot;
+    for (int i = 0; i < batch->count; i++) {
+        batch->items[i] = items[i];
+        batch->slots[i] = batch->first + i;
     }
     return moved;
 }

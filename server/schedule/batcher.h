@@ -1,21 +1,27 @@
 /* The batcher: which image is prepared next, which slot of which batch it gets, when a batch
- * closes.
+ * closes, and how many of its images a lane runs at a time.
  *
  * A pure state machine: no thread, no clock, no lock, no pixel. Everything that happens is a call
  * (an event) with an explicit `now` where time matters, so that a test can drive it step by step
  * with a scripted clock. scheduler.c wraps it with a lock and threads.
  *
  *     admit ─▶ queue ──grant──▶ ticket ──claim──▶ preparing ──reserve──▶ slot ──commit──▶ ready
- *                                                     │                    │
- *                                                   give_up             abandon     (the image
- * failed)
+ *                │                                    │                    │
+ *             remove (its client has gone)         give_up              abandon  (the image failed)
  *
- *     FREE ──reserve──▶ FORMING ──close: full, idle device, drain──▶ CLOSED ──take──▶ RUNNING ─┐
- *      ▲                                                                                       │
- *      └──────────────────────────────────────── done ─────────────────────────────────────────┘
+ *     FREE ──reserve──▶ FORMING ──close──▶ CLOSED ──take, piece by piece──▶ RUNNING ──┐
+ *      ▲                                     ▲  │                                     │
+ *      │                                     └──┴───────────── give_back ◀────────────┤
+ *      └──────────────────────────────────────── done (the last piece) ◀──────────────┘
  *
  * A buffer is memory for one batch. One buffer at most is FORMING; several may be CLOSED and wait
- * for a lane (a device) or for the slots that are still being written.
+ * for a lane (a device) or for the slots that are still being written. A lane takes of a closed
+ * buffer what L(b) says is fastest: all of it, padded up to a compiled size, or a part (5 as 4 and
+ * 1), the rest being there for the next idle lane. Each taken part is a `struct batch`.
+ *
+ * The hold rule: an idle lane takes what is there, at once, unless arrivals that are expected
+ * within max_delay make the passes so much larger that more images a second come out, and every
+ * deadline in the batch still holds.
  *
  * Tickets are what keeps preparing threads from ever waiting. A thread may decode an image only
  * with a ticket, and tickets are granted only while a slot for each is sure to exist when its
@@ -23,51 +29,60 @@
  * never blocks, a thread that works for one model never waits for that model's device, and
  * back-pressure is felt in the queue, where images are cheap.
  *
- * Not thread-safe; the caller's lock guards all of it. Calls that break the protocol are bugs of
- * the caller (asserted). */
+ * Locks: none. Not thread-safe; the caller's lock guards all of it. Calls that break the protocol
+ * are bugs of the caller (asserted). No allocation after batcher_create. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define BATCHER_MAX_BATCH 256
+#include "server/schedule/admission.h"
+#include "server/schedule/latency.h"
+#include "server/schedule/queue.h"
+
+#define BATCHER_MAX_BATCH LATENCY_MAX_BATCH
 
 /* Why a batch was closed. */
 enum batch_close {
     BATCH_OPEN,        /* it is not */
     BATCH_FULL,        /* every slot is reserved */
     BATCH_IDLE_DEVICE, /* a device had nothing else to do */
-    BATCH_DRAIN,       /* the same, while shutting down: nothing is held back any more */
+    BATCH_DELAY,       /* it was held for more images, as long as max_delay allows */
+    BATCH_DEADLINE,    /* more images were expected, but one could not wait for them */
+    BATCH_DRAIN,       /* shutting down: nothing is held back any more */
 };
 
-#define BATCH_CLOSE_REASONS 4
+#define BATCH_CLOSE_REASONS 6
 
-/* "full", "idle_device", "drain"; "open" for BATCH_OPEN. */
+/* "full", "idle_device", "delay", "deadline", "drain"; "open" for BATCH_OPEN. */
 const char *batch_close_name(enum batch_close reason);
 
 struct batcher_config {
     int max_batch;     /* slots of a buffer, 1 … BATCHER_MAX_BATCH */
+    int capacity;      /* images that a buffer has memory for, padding included; 0: max_batch */
     int buffers;       /* at least lanes + 2: one forming, one more to absorb what closes early */
     int lanes;         /* devices that take batches, at least 1 */
+    int workers;       /* threads that prepare images, for predictions; 0: they cost nothing */
     size_t max_images; /* bound of admitted and not answered images, at least 1 */
-    int64_t hold_ns;   /* longest time an idle device leaves a ready image in a forming batch that
-                          may still grow; 0: not at all */
+    int64_t max_delay; /* nanoseconds that an idle device may leave a ready image waiting for more
+                          images; 0: not at all */
 };
 
 struct batch_slot {
     int buffer, slot;
 };
 
-/* A batch that a lane has taken: slots[i] of `buffer` holds items[i]; slots ascend and have gaps
- * where images were abandoned. */
+/* Images that a lane has taken to run in one pass: slots[i] of `buffer` holds items[i]; slots
+ * ascend, and have gaps where images were abandoned. They are to lie from slot `first` on
+ * (batch_compact), where there is memory for them and for padding up to the next compiled size. */
 struct batch {
-    int buffer;
+    int lane, buffer, first;
     int count; /* at least 1 */
     enum batch_close reason;
-    int64_t opened, closed; /* when the first slot was reserved, when it closed */
+    int64_t opened, closed; /* when the buffer's first slot was reserved, when it closed */
     int slots[BATCHER_MAX_BATCH];
-    void *items[BATCHER_MAX_BATCH];
+    void *items[BATCHER_MAX_BATCH]; /* the owners of their batch_items */
 };
 
 /* Copies slot `from` over slot `to`. */
@@ -78,9 +93,10 @@ struct batch_move {
 struct batcher_counts {
     size_t admitted;  /* admitted, not answered */
     size_t queued;    /* of these: not claimed yet */
+    size_t bytes;     /* of the queued */
     size_t granted;   /* tickets that nobody has used yet */
     size_t preparing; /* claimed, without a slot */
-    size_t slots;     /* reserved in forming and closed buffers */
+    size_t slots;     /* reserved in forming and closed buffers, not taken */
     size_t running;   /* in batches that lanes have taken */
     int idle_lanes;
     int free_buffers, closed_buffers, running_buffers;
@@ -92,51 +108,84 @@ struct batcher;
 struct batcher *batcher_create(const struct batcher_config *config);
 void batcher_free(struct batcher *batcher);
 
-/* An image is admitted: the caller has seen that counts.admitted < max_images. */
-void batcher_admit(struct batcher *batcher, void *item);
+/* L(b) of a lane, to be filled with latency_init before its first batch; without it the lane runs
+ * what is there, unpadded. Alive as long as the batcher. */
+struct latency *batcher_latency(struct batcher *batcher, int lane);
+
+/* An image is admitted: the caller has seen that counts.admitted < max_images. The item is the
+ * batcher's until claim or remove give it back; its owner goes on through the batch. `predicted`:
+ * nanoseconds until its answer (admission_check), 0 when not known. */
+void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t predicted,
+                   int64_t now);
+
+/* A snapshot for admission: how a new image of this client and urgency (0: the default) stands. */
+void batcher_load(const struct batcher *batcher, uint64_t client, int urgency, int64_t now,
+                  struct load *ret);
 
 /* How many more tickets may be handed to preparing threads now; they count as granted. Ask after
  * every event. */
 size_t batcher_grant(struct batcher *batcher);
 
-/* A ticket is used: returns the image whose turn it is, oldest first. NULL when there is none left
- * (the queue was cut); the ticket is then spent. */
-void *batcher_claim(struct batcher *batcher);
+/* A ticket is used: returns the owner of the image whose turn it is (queue.h). NULL when there is
+ * none left (it was removed, or the queue was cut); the ticket is then spent. */
+void *batcher_claim(struct batcher *batcher, int64_t now);
+
+/* Takes an image that has not been claimed out of the queue; it still has to be answered. False,
+ * and nothing happens, when it is not in the queue any more. */
+bool batcher_remove(struct batcher *batcher, struct batch_item *item);
 
 /* A claimed image ends without a slot (it did not decode, its client has gone). */
 void batcher_give_up(struct batcher *batcher);
 
 /* A claimed image gets a slot of the forming batch; never fails. The batch closes when this was its
  * last slot. */
-struct batch_slot batcher_reserve(struct batcher *batcher, void *item, int64_t now);
+struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *item, int64_t now);
 
 /* The slot is written / will not be written. An abandoned slot of a forming batch is used again. */
 void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t now);
 void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t now);
 
-/* A lane has nothing to do from now on; it stays so until batcher_take gives it a batch. */
-void batcher_lane_idle(struct batcher *batcher, int64_t now);
+/* The shortest pass of one image there is, less a tenth: an image whose deadline is nearer than
+ * that cannot meet it any more. 0 when not known. */
+int64_t batcher_shortest_run(const struct batcher *batcher);
+
+/* Lane `lane` (0 … lanes - 1) has nothing to do from now on; it stays so until batcher_take gives
+ * it a batch. */
+void batcher_lane_idle(struct batcher *batcher, int lane, int64_t now);
+
+/* Whether a lane counts when times are predicted (they all do at first): a device that has been set
+ * aside does not. An idle lane that does not work is idle no more. */
+void batcher_lane_works(struct batcher *batcher, int lane, bool works, int64_t now);
 
 /* The hold rule: should the forming batch close now, and why? Full: yes. Else only with an idle
- * device that no closed batch is meant for already, and with one image at least that is ready: then
- * at once, or hold_ns after that image became ready (drain: at once). Slots still being written are
- * waited for after the close; that takes no longer than one resize. */
+ * device that no closed batch is meant for already, and with one image at least that is ready.
+ * Slots still being written are waited for after the close; that takes no longer than one resize.
+ */
 enum batch_close batcher_should_close(const struct batcher *batcher, int64_t now);
 
 /* When batcher_should_close turns by time alone; INT64_MAX: not before the next event. */
-int64_t batcher_wake_at(const struct batcher *batcher);
+int64_t batcher_wake_at(const struct batcher *batcher, int64_t now);
 
 /* Whether batcher_take would give a batch now. */
 bool batcher_can_take(const struct batcher *batcher, int64_t now);
 
-/* An idle lane takes the oldest closed batch whose slots are all written, closing the forming one
- * first if the hold rule says so. False when there is none: *ret is then untouched and the lane
- * stays idle. The buffer's memory is the lane's until batcher_done. */
-bool batcher_take(struct batcher *batcher, int64_t now, struct batch *ret);
+/* An idle lane takes from the oldest closed batch whose slots are all written, closing the forming
+ * one first if the hold rule says so. How many: as L(b) of this lane says, fewer where that saves a
+ * deadline. False when there is none: *ret is then untouched and the lane stays idle. The memory of
+ * the batch is the lane's until batcher_done or batcher_give_back. */
+bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *ret);
 
-/* The lane needs the memory of buffer `index` no more. (The lane itself is busy until
+/* A forward pass of `images` on this lane took `ns`: keeps L(b) current. */
+void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns);
+
+/* The lane needs the memory of its batch no more. (The lane itself is busy until
  * batcher_lane_idle.) */
-void batcher_done(struct batcher *batcher, int index);
+void batcher_done(struct batcher *batcher, int lane);
+
+/* The lane does not run its batch after all: the images that are still in `batch` (in the slots it
+ * names; the others of what was taken have been answered) go to the next idle lane, before anything
+ * else. */
+void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64_t now);
 
 /* `images` admitted ones have been answered, one way or the other. */
 void batcher_answered(struct batcher *batcher, size_t images);
@@ -144,13 +193,13 @@ void batcher_answered(struct batcher *batcher, size_t images);
 /* From now on nothing is held back. */
 void batcher_drain(struct batcher *batcher, int64_t now);
 
-/* Takes the oldest image out of the queue, not to be prepared at all (its time is over); NULL when
- * none is left. It still has to be answered. */
+/* Takes the image whose turn it is out of the queue, not to be prepared at all (its time is over);
+ * NULL when none is left. It still has to be answered. */
 void *batcher_cut(struct batcher *batcher);
 
 struct batcher_counts batcher_counts(const struct batcher *batcher);
 
-/* The moves that close the gaps of a taken batch: afterwards items[i] is meant to lie in slot i for
- * every i < count. At most one move per gap, none overlapping. Returns how many; `moves` holds
- * batch->count. */
+/* The moves that close the gaps of a taken batch: afterwards items[i] is meant to lie in slot
+ * first + i for every i < count. At most one move per gap, none overlapping. Returns how many;
+ * `moves` holds batch->count. */
 int batch_compact(struct batch *batch, struct batch_move *moves);

@@ -115,14 +115,11 @@ static enum status create_scheduler(struct building *building, struct error *err
 {
     const struct pipeline_options *options = building->options;
     struct instance *instance = building->instance;
-    /* Every lane must be able to run every batch; the slowest one sets the predictions. */
+    /* Every lane must be able to run every batch. */
     int max_batch = choose_max_batch(options, instance->served->model), padded_batch = 1;
-    double batch_ms = 0;
     for (size_t i = 0; i < instance->lane_count; i++) {
         int lane_batch = lane_max_batch(instance->lanes[i]);
-        double lane_ms = lane_batch_ms(instance->lanes[i]);
         max_batch = lane_batch < max_batch ? lane_batch : max_batch;
-        batch_ms = lane_ms > batch_ms ? lane_ms : batch_ms;
     }
     for (size_t i = 0; i < instance->lane_count; i++) {
         int padded = lane_padded_batch(instance->lanes[i], max_batch);
@@ -134,9 +131,11 @@ static enum status create_scheduler(struct building *building, struct error *err
         .metrics = options->metrics,
         .pool = building->pool,
         .admission = {.max_images = options->max_queue,
-                      .batch_ms = batch_ms,
-                      .max_batch = max_batch,
-                      .lanes = (int)instance->lane_count},
+                      .max_bytes = options->max_queue_bytes,
+                      .max_wait_ns = options->max_queue_ms * 1000000},
+        .max_batch = max_batch,
+        .lanes = (int)instance->lane_count,
+        .max_delay = options->max_delay_us * 1000,
         .workers = options->workers,
     };
     TRY(batch_layout_init(lane_session(instance->lanes[0]), (size_t)padded_batch, &scheduler.layout,
@@ -145,7 +144,7 @@ static enum status create_scheduler(struct building *building, struct error *err
     if (status != STATUS_OK)
         batch_layout_done(&scheduler.layout);
     for (size_t i = 0; status == STATUS_OK && i < instance->lane_count; i++)
-        status = lane_start(instance->lanes[i], instance->scheduler, err);
+        status = lane_start(instance->lanes[i], instance->scheduler, (int)i, err);
     return status;
 }
 

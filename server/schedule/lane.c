@@ -26,6 +26,7 @@ struct lane {
     size_t booked;
     struct scheduler *scheduler;
     struct served *served;
+    int index; /* of this lane in its scheduler */
     bool started;
     pthread_t thread;
     sem_t warm; /* posted once by the thread */
@@ -117,23 +118,14 @@ int lane_padded_batch(const struct lane *lane, int batch)
     return session_batch_for(lane->session, batch);
 }
 
-double lane_batch_ms(const struct lane *lane)
-{
-    return lane->info.batches[lane->info.batch_count - 1].milliseconds;
-}
-
 /* Takes the images that nobody waits for any more out of the batch and finishes them. */
 static void drop_unwanted(struct lane *lane, struct batch *batch)
 {
-    bool cut = scheduler_is_cut(lane->scheduler);
     int kept = 0;
     for (int i = 0; i < batch->count; i++) {
         struct predict_image *image = batch->items[i];
-        if (cut) {
-            image->status = scheduler_cut_error(&image->error);
-        } else if (atomic_load_explicit(&image->request->cancelled, memory_order_relaxed)) {
-            image->status = error_set(&image->error, STATUS_CANCELLED, "the client has gone");
-        } else {
+        image->status = scheduler_check_wanted(lane->scheduler, image, &image->error);
+        if (image->status == STATUS_OK) {
             batch->slots[kept] = batch->slots[i];
             batch->items[kept++] = image;
             continue;
@@ -161,10 +153,13 @@ static enum status run(struct lane *lane, int count, double *ret_ms, struct erro
 {
     int64_t start = clock_now();
     enum status status = session_run(lane->session, count, lane->inputs, lane->outputs, err);
-    *ret_ms = clock_ms(clock_now() - start);
+    int64_t took = clock_now() - start;
+    *ret_ms = clock_ms(took);
     metric_observe(lane->meters.batch_size, count);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        scheduler_ran(lane->scheduler, lane->index, count, took);
         return STATUS_OK;
+    }
     metric_add(lane->meters.forward_failures, 1);
     char device[DEVICE_TEXT];
     log_event(LOG_WARN, "forward pass failed", LOG_STR("model", lane->model->name),
@@ -257,7 +252,8 @@ static void place(struct lane *lane, const struct batch *batch, struct piece pie
 {
     size_t padded = (size_t)lane_padded_batch(lane, piece.count), count = (size_t)piece.count;
     for (size_t k = 0; k < lane->input_count; k++) {
-        const void *rows = scheduler_row(lane->scheduler, batch->buffer, k, piece.first);
+        const void *rows =
+            scheduler_row(lane->scheduler, batch->buffer, k, batch->first + piece.first);
         lane->inputs[k] = rows;
         if (!is_retry || padded == count)
             continue;
@@ -317,7 +313,7 @@ static bool run_piece(struct lane *lane, const struct batch *batch, struct piece
     }
     /* The outputs are the session's own: the buffer may fill again meanwhile. */
     if (is_last)
-        scheduler_release(lane->scheduler, batch->buffer);
+        scheduler_release(lane->scheduler, lane->index);
     answer_piece(lane, batch, piece, &outcome);
     return true;
 }
@@ -376,24 +372,26 @@ static void *lane_main(void *argument)
     struct lane *lane = argument;
     struct batch batch;
     warm_up(lane);
-    while (scheduler_next_batch(lane->scheduler, &batch)) {
+    while (scheduler_next_batch(lane->scheduler, lane->index, &batch)) {
         size_t images = (size_t)batch.count;
         drop_unwanted(lane, &batch);
         if (batch.count > 0)
             run_batch(lane, &batch);
         else
-            scheduler_release(lane->scheduler, batch.buffer);
+            scheduler_release(lane->scheduler, lane->index);
         scheduler_answered(lane->scheduler, images);
     }
     return NULL;
 }
 
-enum status lane_start(struct lane *lane, struct scheduler *scheduler, struct error *err)
+enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index, struct error *err)
 {
     char name[64], device[DEVICE_TEXT];
     snprintf(name, sizeof name, "%s-%s", device_text(lane->info.device, device), lane->model->name);
     lane->scheduler = scheduler;
     lane->served = scheduler_served(scheduler);
+    lane->index = index;
+    scheduler_set_latency(scheduler, index, &lane->info);
     lane_meters_init(&lane->meters, scheduler_meters(scheduler), lane->info.device);
     metric_set(lane->meters.batch_cap, lane->cap.cap);
     lane->started = thread_start(&lane->thread, name, lane_main, lane);

@@ -21,11 +21,12 @@ const struct session *lane_session(const struct lane *lane);
 const struct session_info *lane_info(const struct lane *lane);
 int lane_max_batch(const struct lane *lane);
 int lane_padded_batch(const struct lane *lane, int batch); /* images a buffer for it must hold */
-double lane_batch_ms(const struct lane *lane);             /* of the largest batch */
 
-/* Starts the thread; `scheduler` outlives it. STATUS_NO_MEMORY when there is no thread to be had.
+/* Starts the thread as lane `index` (0, 1 …) of `scheduler`, which outlives it. STATUS_NO_MEMORY
+ * when there is no thread to be had.
  */
-enum status lane_start(struct lane *lane, struct scheduler *scheduler, struct error *err) MUST_USE;
+enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index,
+                       struct error *err) MUST_USE;
 
 /* Joins the thread, which scheduler_stop has told to end, and frees the session. NULL is fine. */
 void lane_free(struct lane *lane);

@@ -2,6 +2,7 @@
 #include "server/schedule/pipeline.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 #define DEFAULT_MAX_QUEUE 256
 #define MAX_QUEUE         (1u << 20)
 #define MAX_THREADS       1024
+#define MAX_TIME_MS       3600000
 
 static enum status check_options(const struct pipeline_options *options, struct error *err)
 {
@@ -30,6 +32,12 @@ static enum status check_options(const struct pipeline_options *options, struct 
     if (options->max_queue > MAX_QUEUE)
         return error_set(err, STATUS_CONFIG, "a queue of %zu images; 1 to %u is possible",
                          options->max_queue, MAX_QUEUE);
+    if (options->max_queue_ms < 0 || options->max_queue_ms > MAX_TIME_MS ||
+        options->max_delay_us < 0 || options->max_delay_us > MAX_TIME_MS)
+        return error_set(err, STATUS_CONFIG,
+                         "a queue of %" PRId64 " ms and a delay of %" PRId64
+                         " us; 0 to %d are possible",
+                         options->max_queue_ms, options->max_delay_us, MAX_TIME_MS);
     if (options->workers < 0 || options->workers > MAX_THREADS || options->threads < 0 ||
         options->threads > MAX_THREADS)
         return error_set(err, STATUS_CONFIG,
@@ -185,6 +193,11 @@ static enum status check_request(const struct predict_request *request, struct e
 {
     if (request->image_count == 0)
         return error_set(err, STATUS_INVALID, "the request has no image; send at least one");
+    if (request->priority < 0 || request->priority > QUEUE_URGENCIES)
+        return error_set(err, STATUS_INVALID,
+                         "the priority is %d; it may be 1 (goes first) to %d (goes last), 0 for "
+                         "the default, %d",
+                         request->priority, QUEUE_URGENCIES, QUEUE_DEFAULT_URGENCY);
     if (request->top_k < 1 || request->top_k > PREDICT_MAX_TOP_K)
         return error_set(err, STATUS_INVALID, "top_k is %d; it may be 1 to %d", request->top_k,
                          PREDICT_MAX_TOP_K);
@@ -245,6 +258,39 @@ enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *r
     /* Not under the name the client sent: it may be anything. */
     meters_refused(pipeline->options.metrics, "", status, request->image_count);
     return status;
+}
+
+enum status pipeline_check(struct pipeline *pipeline, const struct predict_request *request,
+                           size_t images, size_t bytes, int *ret_retry_after_s, struct error *err)
+{
+    struct instance *instance = NULL;
+    enum status status =
+        acquire(pipeline, request->model, request->version, &instance, ret_retry_after_s, err);
+    if (status == STATUS_OK) {
+        status =
+            scheduler_check(instance->scheduler, request, images, bytes, ret_retry_after_s, err);
+        table_release(pipeline, instance);
+        return status;
+    }
+    meters_refused(pipeline->options.metrics, "", status, images);
+    return status;
+}
+
+void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request)
+{
+    atomic_store_explicit(&request->cancelled, 1, memory_order_relaxed);
+    /* The pin keeps the request and its `hold`, not the instance, which may have ended meanwhile
+     * with all that it was given answered. */
+    pthread_mutex_lock(&pipeline->lock);
+    struct instance *instance = request->hold->instance;
+    if (instance)
+        instance->users++;
+    pthread_mutex_unlock(&pipeline->lock);
+    if (instance) {
+        scheduler_cancel(instance->scheduler, request);
+        table_release(pipeline, instance);
+    }
+    predict_request_unpin(request);
 }
 
 void predict_request_done(struct predict_request *request)
@@ -313,6 +359,8 @@ size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size
             return count;
         if (!instance)
             continue;
+        for (size_t i = 0; i < ret[count].lane_count; i++)
+            scheduler_describe_latency(instance->scheduler, (int)i, &ret[count].lanes[i]);
         struct batcher_counts images = scheduler_counts(instance->scheduler);
         table_release(pipeline, instance);
         ret[count].queued = images.queued;

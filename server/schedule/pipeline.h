@@ -32,6 +32,7 @@
 #include "models/model.h"
 #include "server/image/image.h"
 #include "server/observe/metrics.h"
+#include "server/schedule/queue.h"
 #include "server/schedule/served.h"
 
 enum pipeline_state {
@@ -51,6 +52,9 @@ struct pipeline_options {
     size_t memory_limits[DEVICE_MAX]; /* bytes for each of `devices`, for all models together; 0 =
                                          nine tenths of what it has */
     size_t max_queue; /* images admitted and not yet answered, per model; 0 = 256, at most 2^20 */
+    size_t max_queue_bytes; /* of images that wait for a worker, per model; 0 = no bound */
+    int64_t max_queue_ms;   /* predicted milliseconds until an answer; 0 = no bound */
+    int64_t max_delay_us; /* most that an idle device waits for more images (batcher.h); 0: never */
     struct image_limits limits;
     struct metrics *metrics; /* borrowed; may be NULL in tests */
 };
@@ -87,6 +91,7 @@ struct predict_image {
     double output_ms; /* from the end of the forward pass to here */
 
     struct predict_request *request; /* private to the pipeline */
+    struct batch_item entry;         /* private: its place in the queue and in batches */
     int64_t since;                   /* private: when it entered the phase it is in */
 };
 
@@ -104,6 +109,9 @@ struct predict_request {
     const bool *wanted_outputs; /* of output_count; NULL: all; borrowed until on_done */
     int top_k;                  /* 1 … PREDICT_MAX_TOP_K */
     int64_t started;            /* clock_now() at the first byte, for total times */
+    int64_t deadline;           /* clock_now() when its answer is of no use any more; 0: never */
+    int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_URGENCY */
+    uint64_t client;       /* whose it is, for fairness between clients; 0: not told */
     _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */
     void (*on_done)(struct predict_request *request); /* exactly once after a successful submit */
     void *context;
@@ -111,7 +119,8 @@ struct predict_request {
     const struct model *served; /* set by submit: the model that answers, alive until
                                    predict_request_done; its graph is gone */
     struct served *hold;        /* set by submit: the same, with its inputs and outputs */
-    _Atomic size_t pending;     /* private to the pipeline: images without an answer */
+    _Atomic size_t pending;     /* private to the pipeline: images without an answer, and one for
+                                   everybody else who needs the request alive */
 };
 
 struct pipeline;
@@ -183,14 +192,33 @@ void pipeline_settle(struct pipeline *pipeline);
 enum pipeline_state pipeline_state(const struct pipeline *pipeline);
 
 /* Admits or refuses, never blocks. The caller has set the input fields and zeroed the rest. Errors:
- * STATUS_INVALID (no image, top_k out of range, photos for a model that takes none, labels of one
- * that is no classifier, rows that do not go together), STATUS_NOT_FOUND (no such model: names
- * those there are), STATUS_TOO_LARGE (more images than the queue's bound), STATUS_NOT_READY,
- * STATUS_DRAINING, STATUS_OVERLOADED (the queue is full); with the last three *ret_retry_after_s is
- * set to 1 or more. On success on_done will be called exactly once, possibly before this returns,
- * and the request must stay alive until then. On failure on_done is not called. */
+ * STATUS_INVALID (no image, top_k or priority out of range, photos for a model that takes none,
+ * labels of one that is no classifier, rows that do not go together), STATUS_NOT_FOUND (no such
+ * model: names those there are), STATUS_TOO_LARGE (more images than the queue's bound),
+ * STATUS_NOT_READY, STATUS_DRAINING, STATUS_OVERLOADED (a bound of the queue is reached, or the
+ * deadline could not be met); with the last three *ret_retry_after_s is set to 1 or more.
+ * STATUS_TIMEOUT (the deadline is over). On success on_done will be called exactly once, possibly
+ * before this returns, and the request must stay alive until then. On failure on_done is not
+ * called. */
 enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *request,
                             int *ret_retry_after_s, struct error *err) MUST_USE;
+
+/* Would a request of `images` and `bytes` be admitted now, as far as its head tells? For refusing
+ * before the body is read. Of the request only model, version, deadline, priority and client are
+ * looked at. Errors as of pipeline_submit; refusals are counted alike. */
+enum status pipeline_check(struct pipeline *pipeline, const struct predict_request *request,
+                           size_t images, size_t bytes, int *ret_retry_after_s,
+                           struct error *err) MUST_USE;
+
+/* Keeps a request that was submitted alive: its on_done is not called before pipeline_cancel. False
+ * when there is nothing to keep: it was not admitted (yet), or all is answered and on_done has been
+ * called. The caller sees to it that the memory is there during the call. */
+bool predict_request_pin(struct predict_request *request);
+
+/* The client of a pinned request has gone: its images that wait in the queue are answered with
+ * STATUS_CANCELLED at once and make room; those further on when their turn comes. The pin is gone
+ * afterwards, and on_done may be called from here. */
+void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request);
 
 /* Frees what the pipeline allocated inside the request (predictions, outputs) and lets its model
  * go; not the request. Must follow every on_done, before pipeline_free. Fine on a request that was

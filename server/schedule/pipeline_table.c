@@ -210,6 +210,7 @@ static void retire(struct pipeline *pipeline, struct instance *instance)
     while (*at != instance)
         at = &(*at)->next_retiring;
     *at = instance->next_retiring;
+    instance->served->instance = NULL;
     pthread_mutex_unlock(&pipeline->lock);
     instance_free(instance);
 }

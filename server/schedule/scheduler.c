@@ -1,8 +1,10 @@
 /* Locks: `lock` guards the batcher and the flags below it in the struct; it is never held together
  * with another lock (tickets are offered to the pool, and threads woken, after it is released), nor
  * across a decode, a forward pass, a copy or a callback. Buffers' memory has no lock: a slot
- * belongs to the worker between reserve and commit, a whole buffer to the lane between next_batch
- * and release; the lock taken in these calls passes the memory on. */
+ * belongs to the worker between reserve and commit, the slots of a batch (and those its padding
+ * reaches) to the lane between next_batch and release or give_back; the lock taken in these calls
+ * passes the memory on. An image in the queue belongs to the scheduler, and to whoever takes it out
+ * under the lock: a worker (claim), a client that leaves (cancel), the end (cut). */
 #include "server/schedule/scheduler.h"
 
 #include <inttypes.h>
@@ -26,6 +28,7 @@ struct scheduler {
     void **buffers;
 
     _Atomic bool cut;
+    _Atomic int64_t shortest_run; /* batcher_shortest_run, to be read without the lock */
 
     pthread_mutex_t lock;
     pthread_cond_t lane_ready; /* a lane may find a batch, or shall end */
@@ -39,9 +42,9 @@ struct scheduler {
  * hold a ticket while all lanes run and one buffer waits, whatever the batch size. */
 static int count_buffers(const struct scheduler_options *options)
 {
-    int max_batch = options->admission.max_batch;
+    int max_batch = options->max_batch;
     int for_workers = (options->workers + max_batch - 1) / max_batch;
-    return options->admission.lanes + 1 + (for_workers > 1 ? for_workers : 1);
+    return options->lanes + 1 + (for_workers > 1 ? for_workers : 1);
 }
 
 static enum status allocate_buffers(struct scheduler *scheduler, struct error *err)
@@ -89,10 +92,13 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     enum status status = allocate_buffers(scheduler, err);
     if (status == STATUS_OK) {
         scheduler->batcher =
-            batcher_create(&(struct batcher_config){.max_batch = options->admission.max_batch,
+            batcher_create(&(struct batcher_config){.max_batch = options->max_batch,
+                                                    .capacity = (int)options->layout.rows,
                                                     .buffers = scheduler->buffer_count,
-                                                    .lanes = options->admission.lanes,
-                                                    .max_images = options->admission.max_images});
+                                                    .lanes = options->lanes,
+                                                    .workers = options->workers,
+                                                    .max_images = options->admission.max_images,
+                                                    .max_delay = options->max_delay});
         if (!scheduler->batcher)
             status = error_set(err, STATUS_NO_MEMORY, "no memory for a queue of %zu images",
                                options->admission.max_images);
@@ -136,6 +142,38 @@ const struct batch_layout *scheduler_layout(const struct scheduler *scheduler)
     return &scheduler->layout;
 }
 
+static void note_shortest_run_locked(struct scheduler *scheduler)
+{
+    atomic_store_explicit(&scheduler->shortest_run, batcher_shortest_run(scheduler->batcher),
+                          memory_order_relaxed);
+}
+
+void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info)
+{
+    int sizes[LATENCY_MAX_SIZES], count = 0;
+    double milliseconds[LATENCY_MAX_SIZES];
+    _Static_assert(SESSION_MAX_BATCHES <= LATENCY_MAX_SIZES, "L(b) has room for every size");
+    for (size_t i = 0; i < info->batch_count; i++) {
+        sizes[count] = info->batches[i].size;
+        milliseconds[count++] = info->batches[i].milliseconds;
+    }
+    if (count == 0)
+        return;
+    pthread_mutex_lock(&scheduler->lock);
+    latency_init(batcher_latency(scheduler->batcher, lane), sizes, milliseconds, count);
+    note_shortest_run_locked(scheduler);
+    pthread_mutex_unlock(&scheduler->lock);
+}
+
+void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct session_info *info)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    const struct latency *latency = batcher_latency(scheduler->batcher, lane);
+    for (size_t i = 0; i < info->batch_count && latency->is_known; i++)
+        info->batches[i].milliseconds = clock_ms(latency_run(latency, info->batches[i].size));
+    pthread_mutex_unlock(&scheduler->lock);
+}
+
 struct meters *scheduler_meters(struct scheduler *scheduler)
 {
     return &scheduler->meters;
@@ -149,6 +187,11 @@ struct batcher_counts scheduler_counts(struct scheduler *scheduler)
     return counts;
 }
 
+static bool wakes_lane(const struct batcher *batcher, int64_t now)
+{
+    return batcher_can_take(batcher, now) || batcher_wake_at(batcher, now) != INT64_MAX;
+}
+
 /* The end of every locked section that changed the batcher: hands out what the change made possible
  * (tickets, a batch, the end of a drain), after the lock is released. */
 static void unlock_and_wake(struct scheduler *scheduler)
@@ -156,8 +199,7 @@ static void unlock_and_wake(struct scheduler *scheduler)
     struct batcher *batcher = scheduler->batcher;
     size_t tickets = batcher_grant(batcher);
     struct batcher_counts counts = batcher_counts(batcher);
-    bool wake_lane = counts.idle_lanes > 0 && (batcher_can_take(batcher, clock_now()) ||
-                                               batcher_wake_at(batcher) != INT64_MAX);
+    bool wake_lane = counts.idle_lanes > 0 && wakes_lane(batcher, clock_now());
     bool answered = counts.admitted == 0 && !scheduler->accepting;
     metric_set(scheduler->meters.queue_images, (double)counts.queued);
     metric_set(scheduler->meters.in_flight_images, (double)(counts.admitted - counts.queued));
@@ -169,61 +211,122 @@ static void unlock_and_wake(struct scheduler *scheduler)
     pool_offer(scheduler->pool, &scheduler->source, tickets);
 }
 
-static void finish_request(struct scheduler *scheduler, struct predict_request *request)
+static void finish_request(struct predict_request *request)
 {
     /* acq_rel: what other threads wrote into their images is seen by on_done. */
     if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
         return;
-    served_note_request(scheduler->served, request);
+    served_note_request(request->hold, request);
     request->on_done(request);
 }
 
 void scheduler_finish(struct scheduler *scheduler, struct predict_image *image)
 {
     meters_image(&scheduler->meters, image->status);
-    finish_request(scheduler, image->request);
+    finish_request(image->request);
+}
+
+/* --- the way in and the way out --- */
+
+static struct admission_request ask(const struct scheduler *scheduler,
+                                    const struct predict_request *request, size_t images,
+                                    size_t bytes, int64_t now)
+{
+    return (struct admission_request){.images = images,
+                                      .bytes = bytes,
+                                      .time_left =
+                                          request->deadline ? request->deadline - now : INT64_MAX,
+                                      .model = scheduler_model(scheduler)->name};
+}
+
+static enum status check_locked(struct scheduler *scheduler, const struct predict_request *request,
+                                size_t images, size_t bytes, int64_t *ret_predicted,
+                                int *ret_retry_after_s, struct error *err)
+{
+    int64_t now = clock_now();
+    if (!scheduler->accepting) {
+        if (ret_retry_after_s)
+            *ret_retry_after_s = 1;
+        return error_set(err, STATUS_DRAINING,
+                         "the server is shutting down; send the request to another one");
+    }
+    if (images == 0)
+        return STATUS_OK;
+    struct load load;
+    struct admission_request asked = ask(scheduler, request, images, bytes, now);
+    batcher_load(scheduler->batcher, request->client, request->priority, now, &load);
+    return admission_check(&scheduler->admission, &load, &asked, ret_predicted, ret_retry_after_s,
+                           err);
+}
+
+enum status scheduler_check(struct scheduler *scheduler, const struct predict_request *request,
+                            size_t images, size_t bytes, int *ret_retry_after_s, struct error *err)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    enum status status =
+        check_locked(scheduler, request, images, bytes, NULL, ret_retry_after_s, err);
+    pthread_mutex_unlock(&scheduler->lock);
+    if (status != STATUS_OK)
+        meters_refused(scheduler->meters.metrics, scheduler_model(scheduler)->name, status, images);
+    return status;
 }
 
 /* Admits all images that are not known bad already, or none. */
 static enum status admit(struct scheduler *scheduler, struct predict_request *request,
-                         size_t images, int *ret_retry_after_s, struct error *err)
+                         size_t images, size_t bytes, int *ret_retry_after_s, struct error *err)
 {
+    int64_t predicted = 0, now = clock_now();
     pthread_mutex_lock(&scheduler->lock);
-    enum status status = STATUS_OK;
-    if (!scheduler->accepting) {
-        if (ret_retry_after_s)
-            *ret_retry_after_s = 1;
-        status = error_set(err, STATUS_DRAINING,
-                           "the server is shutting down; send the request to another one");
-    } else if (images > 0) {
-        size_t admitted = batcher_counts(scheduler->batcher).admitted;
-        status = admission_check(&scheduler->admission, scheduler_model(scheduler)->name, admitted,
-                                 images, ret_retry_after_s, err);
+    enum status status =
+        check_locked(scheduler, request, images, bytes, &predicted, ret_retry_after_s, err);
+    if (status == STATUS_OK) {
+        request->served = scheduler_model(scheduler);
+        /* One more, so that the request outlives the work on presets. Only now: whoever sees it
+         * may pin the request. */
+        atomic_store_explicit(&request->pending, images + 1, memory_order_release);
     }
     for (size_t i = 0; status == STATUS_OK && i < request->image_count; i++)
         if (request->images[i].preset.status == STATUS_OK)
-            batcher_admit(scheduler->batcher, &request->images[i]);
+            batcher_admit(scheduler->batcher, &request->images[i].entry, predicted, now);
     unlock_and_wake(scheduler);
     return status;
+}
+
+/* What a row of a raw-tensor request holds while it waits. */
+static size_t row_bytes(const struct scheduler *scheduler, const struct predict_request *request)
+{
+    const struct served *served = scheduler->served;
+    size_t bytes = 0;
+    for (size_t i = 0; request->tensors && i < served->input_count; i++)
+        if (!size_add(bytes, served->inputs[i].bytes, &bytes))
+            return SIZE_MAX;
+    return bytes;
 }
 
 enum status scheduler_submit(struct scheduler *scheduler, struct predict_request *request,
                              int *ret_retry_after_s, struct error *err)
 {
-    size_t images = 0;
+    size_t images = 0, bytes = 0, row = row_bytes(scheduler, request);
     int64_t now = clock_now();
     for (size_t i = 0; i < request->image_count; i++) {
         struct predict_image *image = &request->images[i];
+        size_t size = request->tensors ? row : image->size;
         image->request = request;
         image->since = now;
-        images += image->preset.status == STATUS_OK;
+        image->entry =
+            (struct batch_item){.owner = image,
+                                .client = request->client,
+                                .urgency = request->priority,
+                                .deadline = request->deadline ? request->deadline : NO_DEADLINE,
+                                .bytes = size};
+        if (image->preset.status != STATUS_OK)
+            continue;
+        images++;
+        if (!size_add(bytes, size, &bytes))
+            bytes = SIZE_MAX;
     }
-    request->served = scheduler_model(scheduler);
-    /* One more, so that the request outlives the work on presets below. */
-    atomic_store_explicit(&request->pending, images + 1, memory_order_relaxed);
-    enum status status = admit(scheduler, request, images, ret_retry_after_s, err);
+    enum status status = admit(scheduler, request, images, bytes, ret_retry_after_s, err);
     if (status != STATUS_OK) {
-        request->served = NULL;
         meters_refused(scheduler->meters.metrics, scheduler_model(scheduler)->name, status,
                        request->image_count);
         return status;
@@ -236,9 +339,66 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
         image->error = image->preset;
         meters_image(&scheduler->meters, image->status);
     }
-    finish_request(scheduler, request);
+    finish_request(request);
     return STATUS_OK;
 }
+
+bool predict_request_pin(struct predict_request *request)
+{
+    size_t pending = atomic_load_explicit(&request->pending, memory_order_acquire);
+    while (pending > 0)
+        if (atomic_compare_exchange_weak_explicit(&request->pending, &pending, pending + 1,
+                                                  memory_order_acq_rel, memory_order_acquire))
+            return true;
+    return false;
+}
+
+void predict_request_unpin(struct predict_request *request)
+{
+    finish_request(request);
+}
+
+void scheduler_cancel(struct scheduler *scheduler, struct predict_request *request)
+{
+    for (size_t i = 0; i < request->image_count; i++) {
+        struct predict_image *image = &request->images[i];
+        if (image->preset.status != STATUS_OK)
+            continue;
+        pthread_mutex_lock(&scheduler->lock);
+        /* Meanwhile it is ours alone: nobody can claim it any more. */
+        bool removed = batcher_remove(scheduler->batcher, &image->entry);
+        if (removed)
+            batcher_answered(scheduler->batcher, 1);
+        unlock_and_wake(scheduler);
+        if (!removed)
+            continue;
+        image->status = error_set(&image->error, STATUS_CANCELLED, "the client has gone");
+        scheduler_finish(scheduler, image);
+    }
+}
+
+enum status scheduler_check_wanted(struct scheduler *scheduler, const struct predict_image *image,
+                                   struct error *err)
+{
+    const struct predict_request *request = image->request;
+    if (scheduler_is_cut(scheduler))
+        return scheduler_cut_error(err);
+    if (atomic_load_explicit(&request->cancelled, memory_order_relaxed))
+        return error_set(err, STATUS_CANCELLED, "the client has gone");
+    if (request->deadline == 0)
+        return STATUS_OK;
+    int64_t now = clock_now();
+    int64_t run = atomic_load_explicit(&scheduler->shortest_run, memory_order_relaxed);
+    if (now + run < request->deadline)
+        return STATUS_OK;
+    return error_set(err, STATUS_TIMEOUT,
+                     "the image waited %.0f ms, and its forward pass would end after the request's "
+                     "time limit of %.0f ms; allow it more time, or send less at a time",
+                     clock_ms(now - image->entry.admitted),
+                     clock_ms(request->deadline - request->started));
+}
+
+/* --- decode workers --- */
 
 struct scheduler *scheduler_of_source(struct pool_source *source)
 {
@@ -248,7 +408,7 @@ struct scheduler *scheduler_of_source(struct pool_source *source)
 struct predict_image *scheduler_claim(struct scheduler *scheduler)
 {
     pthread_mutex_lock(&scheduler->lock);
-    struct predict_image *image = batcher_claim(scheduler->batcher);
+    struct predict_image *image = batcher_claim(scheduler->batcher, clock_now());
     unlock_and_wake(scheduler);
     return image;
 }
@@ -269,7 +429,7 @@ bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
         pthread_mutex_unlock(&scheduler->lock);
         return false;
     }
-    *ret = batcher_reserve(scheduler->batcher, image, clock_now());
+    *ret = batcher_reserve(scheduler->batcher, &image->entry, clock_now());
     unlock_and_wake(scheduler);
     return true;
 }
@@ -289,13 +449,13 @@ void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot)
     unlock_and_wake(scheduler);
 }
 
-bool scheduler_next_batch(struct scheduler *scheduler, struct batch *ret)
+bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct batch *ret)
 {
     pthread_mutex_lock(&scheduler->lock);
-    batcher_lane_idle(scheduler->batcher, clock_now());
-    while (!scheduler->stopping && !batcher_take(scheduler->batcher, clock_now(), ret))
+    batcher_lane_idle(scheduler->batcher, lane, clock_now());
+    while (!scheduler->stopping && !batcher_take(scheduler->batcher, lane, clock_now(), ret))
         condition_wait(&scheduler->lane_ready, &scheduler->lock,
-                       batcher_wake_at(scheduler->batcher));
+                       batcher_wake_at(scheduler->batcher, clock_now()));
     bool stopping = scheduler->stopping;
     unlock_and_wake(scheduler);
     if (!stopping)
@@ -308,10 +468,32 @@ void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int s
     return batch_layout_row(&scheduler->layout, scheduler->buffers[buffer], input, (size_t)slot);
 }
 
-void scheduler_release(struct scheduler *scheduler, int buffer)
+void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns)
 {
     pthread_mutex_lock(&scheduler->lock);
-    batcher_done(scheduler->batcher, buffer);
+    batcher_ran(scheduler->batcher, lane, images, ns);
+    note_shortest_run_locked(scheduler);
+    pthread_mutex_unlock(&scheduler->lock);
+}
+
+void scheduler_release(struct scheduler *scheduler, int lane)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_done(scheduler->batcher, lane);
+    unlock_and_wake(scheduler);
+}
+
+void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_give_back(scheduler->batcher, batch, clock_now());
+    unlock_and_wake(scheduler);
+}
+
+void scheduler_lane_works(struct scheduler *scheduler, int lane, bool works)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_lane_works(scheduler->batcher, lane, works, clock_now());
     unlock_and_wake(scheduler);
 }
 

@@ -24,8 +24,10 @@ struct scheduler_options {
     struct metrics *metrics; /* borrowed; may be NULL */
     struct pool *pool;       /* borrowed: gets a ticket for every image a worker may prepare */
     struct admission admission;
+    int max_batch, lanes;
+    int64_t max_delay;          /* nanoseconds (batcher.h) */
     int workers;                /* threads of the pool */
-    struct batch_layout layout; /* of a buffer; its rows at least admission.max_batch: what the
+    struct batch_layout layout; /* of a buffer; its rows at least max_batch: what the
                                    sessions pad a full batch to. Taken over on success. */
 };
 
@@ -43,9 +45,32 @@ const struct batch_layout *scheduler_layout(const struct scheduler *scheduler);
 struct meters *scheduler_meters(struct scheduler *scheduler);
 struct batcher_counts scheduler_counts(struct scheduler *scheduler);
 
+/* L(b) of lane `lane` (0 … lanes - 1) as its session measured it, before its first batch. */
+void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info);
+
+/* Puts L(b) as it is now in the place of what was measured when the session was made. */
+void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct session_info *info);
+
+/* pipeline_check for this model. */
+enum status scheduler_check(struct scheduler *scheduler, const struct predict_request *request,
+                            size_t images, size_t bytes, int *ret_retry_after_s,
+                            struct error *err) MUST_USE;
+
 /* pipeline_submit for this model. */
 enum status scheduler_submit(struct scheduler *scheduler, struct predict_request *request,
                              int *ret_retry_after_s, struct error *err) MUST_USE;
+
+/* pipeline_cancel for this model; the request is pinned, and stays so. */
+void scheduler_cancel(struct scheduler *scheduler, struct predict_request *request);
+
+/* Lets go what predict_request_pin kept. */
+void predict_request_unpin(struct predict_request *request);
+
+/* Does anybody still wait for this image? Asked before each piece of work on it: STATUS_DRAINING
+ * (the grace time is over), STATUS_CANCELLED (its client has gone), STATUS_TIMEOUT (its deadline is
+ * over or cannot be met any more). */
+enum status scheduler_check_wanted(struct scheduler *scheduler, const struct predict_image *image,
+                                   struct error *err) MUST_USE;
 
 /* The image's status, error and results are set: counts it and, when it was the last of its
  * request, calls on_done. The image must not be touched afterwards. */
@@ -75,14 +100,26 @@ void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot);
 
 /* --- lanes --- */
 
-/* Sleeps until a batch is there for an idle lane; false: the lane shall end. */
-bool scheduler_next_batch(struct scheduler *scheduler, struct batch *ret);
+/* Sleeps until a batch is there for lane `lane`, which has nothing to do; false: it shall end. */
+bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct batch *ret);
 
-/* What slot `slot` of a batch gives to an input; slot 0 is the start of the input. */
+/* A forward pass of `images` on this lane took `ns`: keeps L(b) current. */
+void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns);
+
+/* What slot `slot` of a buffer gives to an input; the images of a batch lie from slot batch->first
+ * on. */
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot);
 
-/* The lane needs the buffer's memory no more. */
-void scheduler_release(struct scheduler *scheduler, int buffer);
+/* The lane needs the memory of its batch no more. */
+void scheduler_release(struct scheduler *scheduler, int lane);
+
+/* The lane does not run its batch after all: what is left in it (batcher_give_back) goes to another
+ * one. */
+void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch);
+
+/* Whether predictions count on the lane (they do at first): a device that is set aside does not
+ * work. scheduler_next_batch makes it work again. */
+void scheduler_lane_works(struct scheduler *scheduler, int lane, bool works);
 
 /* `images` of a batch have been finished. */
 void scheduler_answered(struct scheduler *scheduler, size_t images);

@@ -58,7 +58,7 @@ struct served {
     struct served_stats stats;
 
     _Atomic int refs;          /* private to served.c */
-    struct instance *instance; /* private to the pipeline */
+    struct instance *instance; /* private to the pipeline; NULL once it has ended */
 };
 
 /* Whether a model's file leaves the first dimension of its inputs to the caller, so that rows of

@@ -51,38 +51,27 @@ static double end_phase(struct scheduler *scheduler, struct predict_image *image
     return clock_ms(spent);
 }
 
-static enum status check_wanted(const struct predict_image *image, struct error *err)
-{
-    if (atomic_load_explicit(&image->request->cancelled, memory_order_relaxed))
-        return error_set(err, STATUS_CANCELLED, "the client has gone");
-    return STATUS_OK;
-}
-
 /* Everything before the slot. */
 static enum status decode(struct worker *worker, struct scheduler *scheduler,
                           struct predict_image *image, struct image *ret)
 {
     struct error *err = &image->error;
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
-    if (scheduler_is_cut(scheduler))
-        return scheduler_cut_error(err);
-    TRY(check_wanted(image, err));
+    TRY(scheduler_check_wanted(scheduler, image, err));
     enum status status =
         image_decode(worker->decoder, image->data, image->size, worker->limits, ret, err);
     image->decode_ms = end_phase(scheduler, image, PHASE_DECODE);
     TRY(status);
     image->width = ret->width;
     image->height = ret->height;
-    return check_wanted(image, err);
+    return scheduler_check_wanted(scheduler, image, err);
 }
 
 /* Everything before the slot of a row of a raw-tensor request. */
 static enum status begin_row(struct scheduler *scheduler, struct predict_image *image)
 {
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
-    if (scheduler_is_cut(scheduler))
-        return scheduler_cut_error(&image->error);
-    return check_wanted(image, &image->error);
+    return scheduler_check_wanted(scheduler, image, &image->error);
 }
 
 static void write_row(struct scheduler *scheduler, const struct predict_image *image,

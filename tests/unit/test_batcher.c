@@ -11,11 +11,20 @@
 #include "server/schedule/batcher.h"
 
 static char letters[256];
+static struct batch_item entries[256];
 
 static void *item(char letter)
 {
     letters[(unsigned char)letter] = letter;
     return &letters[(unsigned char)letter];
+}
+
+static struct batch_item *entry(char letter)
+{
+    struct batch_item *entry = &entries[(unsigned char)letter];
+    entry->owner = item(letter);
+    entry->deadline = NO_DEADLINE;
+    return entry;
 }
 
 /* A batcher and what the script needs to know of its images. */
@@ -39,7 +48,7 @@ static struct script begin(int max_batch, int lanes, int buffers)
 static void admit(struct script *script, const char *images)
 {
     for (; *images; images++)
-        batcher_admit(script->batcher, item(*images));
+        batcher_admit(script->batcher, entry(*images), 0, script->now);
 }
 
 /* Admitted, granted a ticket and claimed, in this order. */
@@ -49,7 +58,7 @@ static void prepare(struct script *script, const char *images)
     for (; *images; images++) {
         cr_assert_geq(batcher_grant(script->batcher) + batcher_counts(script->batcher).granted, 1,
                       "no ticket for '%c'", *images);
-        cr_assert_eq(batcher_claim(script->batcher), item(*images));
+        cr_assert_eq(batcher_claim(script->batcher, script->now), item(*images));
     }
 }
 
@@ -57,7 +66,7 @@ static void reserve(struct script *script, const char *images)
 {
     for (; *images; images++)
         script->slots[(unsigned char)*images] =
-            batcher_reserve(script->batcher, item(*images), script->now);
+            batcher_reserve(script->batcher, entry(*images), script->now);
 }
 
 static void commit(struct script *script, const char *images)
@@ -80,16 +89,16 @@ static void ready(struct script *script, const char *images)
     commit(script, images);
 }
 
-static void idle(struct script *script)
+static void idle(struct script *script, int lane)
 {
-    batcher_lane_idle(script->batcher, script->now);
+    batcher_lane_idle(script->batcher, lane, script->now);
 }
 
 /* The letters of the batch a lane gets now, in slot order; "" for none. */
-static const char *take(struct script *script)
+static const char *take_with(struct script *script, int lane)
 {
     script->taken[0] = '\0';
-    if (!batcher_take(script->batcher, script->now, &script->batch))
+    if (!batcher_take(script->batcher, lane, script->now, &script->batch))
         return script->taken;
     for (int i = 0; i < script->batch.count; i++)
         script->taken[i] = *(const char *)script->batch.items[i];
@@ -97,9 +106,14 @@ static const char *take(struct script *script)
     return script->taken;
 }
 
+static const char *take(struct script *script)
+{
+    return take_with(script, 0);
+}
+
 static void done(struct script *script)
 {
-    batcher_done(script->batcher, script->batch.buffer);
+    batcher_done(script->batcher, script->batch.lane);
     batcher_answered(script->batcher, (size_t)script->batch.count);
 }
 
@@ -111,7 +125,7 @@ static void end(struct script *script)
 Test(batcher, one_image_on_an_idle_device_is_taken_at_once)
 {
     struct script s = begin(8, 1, 3);
-    idle(&s);
+    idle(&s, 0);
     prepare(&s, "a");
     reserve(&s, "a");
     cr_assert_str_eq(take(&s), "", "it is not written yet");
@@ -132,7 +146,7 @@ Test(batcher, a_batch_grows_while_the_device_is_busy)
     ready(&s, "abc");
     cr_assert_not(batcher_can_take(s.batcher, s.now), "no lane is idle");
     cr_assert_eq(batcher_should_close(s.batcher, s.now), BATCH_OPEN);
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "abc");
     cr_assert_eq(s.batch.reason, BATCH_IDLE_DEVICE);
     end(&s);
@@ -147,11 +161,11 @@ Test(batcher, the_last_slot_closes_a_batch_before_it_is_written)
     reserve(&s, "c");
     cr_assert_neq(s.slots['c'].buffer, s.slots['a'].buffer, "c goes to the next batch");
     commit(&s, "abc");
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "ab");
     cr_assert_eq(s.batch.reason, BATCH_FULL);
     done(&s);
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "c");
     cr_assert_eq(s.batch.reason, BATCH_IDLE_DEVICE);
     end(&s);
@@ -162,7 +176,7 @@ Test(batcher, a_closed_batch_waits_for_its_writers)
     struct script s = begin(8, 1, 3);
     prepare(&s, "abc");
     reserve(&s, "ab");
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "");
     commit(&s, "b"); /* ready: closes for the idle lane, with a still being written */
     reserve(&s, "c");
@@ -180,11 +194,11 @@ Test(batcher, a_full_batch_overtakes_one_that_is_still_written)
     prepare(&s, "abcd");
     reserve(&s, "abcd");
     commit(&s, "acd");
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "cd", "an idle device does not wait for b");
     commit(&s, "b");
     done(&s);
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "ab");
     end(&s);
 }
@@ -193,17 +207,17 @@ Test(batcher, closed_batches_run_in_the_order_they_closed)
 {
     struct script s = begin(2, 1, 4);
     ready(&s, "abcdef");
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "ab");
     done(&s);
     ready(&s, "gh"); /* in the buffer that was first */
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "cd");
     done(&s);
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "ef");
     done(&s);
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "gh");
     end(&s);
 }
@@ -217,7 +231,7 @@ Test(batcher, a_slot_abandoned_in_a_forming_batch_is_used_again)
     reserve(&s, "d");
     cr_assert_eq(s.slots['d'].slot, s.slots['b'].slot);
     commit(&s, "acd");
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "adc");
     cr_assert_eq(s.batch.slots[1], 1);
     end(&s);
@@ -230,7 +244,7 @@ Test(batcher, a_slot_abandoned_in_a_closed_batch_leaves_a_gap)
     reserve(&s, "abcd");
     commit(&s, "acd");
     abandon(&s, "b");
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "acd");
     cr_assert_eq(s.batch.reason, BATCH_FULL);
     cr_assert_eq(s.batch.slots[0], 0);
@@ -242,7 +256,7 @@ Test(batcher, a_slot_abandoned_in_a_closed_batch_leaves_a_gap)
 Test(batcher, a_batch_of_which_nothing_is_left_frees_its_buffer)
 {
     struct script s = begin(2, 1, 3);
-    idle(&s);
+    idle(&s, 0);
     prepare(&s, "abc");
     reserve(&s, "ab");
     cr_assert_eq(batcher_counts(s.batcher).closed_buffers, 1);
@@ -261,7 +275,7 @@ Test(batcher, a_batch_of_which_nothing_is_left_frees_its_buffer)
 Test(batcher, an_emptied_batch_sets_the_lane_free_for_the_next_one)
 {
     struct script s = begin(2, 1, 3);
-    idle(&s);
+    idle(&s, 0);
     prepare(&s, "abc");
     reserve(&s, "abc"); /* ab is full and promised to the lane, c forms */
     commit(&s, "c");
@@ -275,14 +289,14 @@ Test(batcher, an_emptied_batch_sets_the_lane_free_for_the_next_one)
 Test(batcher, a_lane_between_batches_does_not_close_one_early)
 {
     struct script s = begin(4, 1, 3);
-    idle(&s);
+    idle(&s, 0);
     ready(&s, "a");
     cr_assert_str_eq(take(&s), "a");
     done(&s); /* the buffer is free, but the lane still answers */
     ready(&s, "b");
     cr_assert_eq(batcher_counts(s.batcher).closed_buffers, 0);
     ready(&s, "c");
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "bc");
     end(&s);
 }
@@ -290,23 +304,21 @@ Test(batcher, a_lane_between_batches_does_not_close_one_early)
 Test(batcher, two_lanes_pull_from_one_queue)
 {
     struct script s = begin(2, 2, 4);
-    idle(&s);
-    idle(&s);
+    idle(&s, 0);
+    idle(&s, 1);
     ready(&s, "a");
-    cr_assert_str_eq(take(&s), "a");
-    struct batch first = s.batch;
+    cr_assert_str_eq(take_with(&s, 0), "a");
     ready(&s, "b");
-    cr_assert_str_eq(take(&s), "b", "the second lane was idle");
-    struct batch second = s.batch;
+    cr_assert_str_eq(take_with(&s, 1), "b", "the second lane was idle");
     ready(&s, "cd");
     ready(&s, "e");
     cr_assert_not(batcher_can_take(s.batcher, s.now));
-    batcher_done(s.batcher, second.buffer);
-    idle(&s);
-    cr_assert_str_eq(take(&s), "cd");
-    batcher_done(s.batcher, first.buffer);
-    idle(&s);
-    cr_assert_str_eq(take(&s), "e");
+    batcher_done(s.batcher, 1);
+    idle(&s, 1);
+    cr_assert_str_eq(take_with(&s, 1), "cd");
+    batcher_done(s.batcher, 0);
+    idle(&s, 0);
+    cr_assert_str_eq(take_with(&s, 0), "e");
     end(&s);
 }
 
@@ -315,14 +327,14 @@ Test(batcher, with_two_idle_lanes_two_forming_batches_close)
     struct script s = begin(4, 2, 4);
     prepare(&s, "abc");
     reserve(&s, "ab");
-    idle(&s);
-    idle(&s);
+    idle(&s, 0);
+    idle(&s, 1);
     commit(&s, "a"); /* closes ab, waits for b */
     reserve(&s, "c");
     commit(&s, "c"); /* the other lane takes it meanwhile */
-    cr_assert_str_eq(take(&s), "c");
+    cr_assert_str_eq(take_with(&s, 0), "c");
     commit(&s, "b");
-    cr_assert_str_eq(take(&s), "ab");
+    cr_assert_str_eq(take_with(&s, 1), "ab");
     end(&s);
 }
 
@@ -330,12 +342,12 @@ Test(batcher, tickets_are_never_more_than_slots_that_are_sure)
 {
     /* 3 buffers of 4; the idle lane may close one early with a single image: 12 - 3. */
     struct script s = begin(4, 1, 3);
-    idle(&s);
+    idle(&s, 0);
     admit(&s, "abcdefghijklmnop");
     cr_assert_eq(batcher_grant(s.batcher), 9);
     cr_assert_eq(batcher_grant(s.batcher), 0);
     for (const char *c = "abcdefghi"; *c; c++)
-        cr_assert_eq(batcher_claim(s.batcher), item(*c));
+        cr_assert_eq(batcher_claim(s.batcher, s.now), item(*c));
 
     /* The worst case: the first closes alone. All other tickets still find their slots. */
     reserve(&s, "a");
@@ -348,7 +360,7 @@ Test(batcher, tickets_are_never_more_than_slots_that_are_sure)
     commit(&s, "bcdefghi");
     done(&s);
     cr_assert_eq(batcher_grant(s.batcher), 4, "a's buffer came back");
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "bcde");
     end(&s);
 }
@@ -368,10 +380,10 @@ Test(batcher, no_tickets_without_images)
 Test(batcher, an_image_that_does_not_decode_gives_its_ticket_back)
 {
     struct script s = begin(1, 1, 3);
-    idle(&s);
+    idle(&s, 0);
     admit(&s, "abcde");
     cr_assert_eq(batcher_grant(s.batcher), 3);
-    cr_assert_eq(batcher_claim(s.batcher), item('a'));
+    cr_assert_eq(batcher_claim(s.batcher, s.now), item('a'));
     batcher_give_up(s.batcher);
     batcher_answered(s.batcher, 1);
     cr_assert_eq(batcher_grant(s.batcher), 1);
@@ -386,13 +398,13 @@ Test(batcher, an_image_that_does_not_decode_gives_its_ticket_back)
 Test(batcher, a_batch_size_of_one_closes_full)
 {
     struct script s = begin(1, 1, 3);
-    idle(&s);
+    idle(&s, 0);
     ready(&s, "a");
     cr_assert_str_eq(take(&s), "a");
     cr_assert_eq(s.batch.reason, BATCH_FULL);
     ready(&s, "bc");
     done(&s);
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "b");
     end(&s);
 }
@@ -402,12 +414,12 @@ Test(batcher, draining_is_a_reason_of_its_own)
     struct script s = begin(4, 1, 3);
     ready(&s, "ab");
     batcher_drain(s.batcher, s.now);
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "ab");
     cr_assert_eq(s.batch.reason, BATCH_DRAIN);
     done(&s);
     ready(&s, "cdef");
-    idle(&s);
+    idle(&s, 0);
     cr_assert_str_eq(take(&s), "cdef");
     cr_assert_eq(s.batch.reason, BATCH_FULL, "full is full, also while draining");
     end(&s);
@@ -418,12 +430,12 @@ Test(batcher, a_cut_queue_leaves_tickets_that_find_nothing)
     struct script s = begin(4, 1, 3);
     admit(&s, "abc");
     cr_assert_eq(batcher_grant(s.batcher), 3);
-    cr_assert_eq(batcher_claim(s.batcher), item('a'));
+    cr_assert_eq(batcher_claim(s.batcher, s.now), item('a'));
     cr_assert_eq(batcher_cut(s.batcher), item('b'));
     cr_assert_eq(batcher_cut(s.batcher), item('c'));
     cr_assert_null(batcher_cut(s.batcher));
-    cr_assert_null(batcher_claim(s.batcher));
-    cr_assert_null(batcher_claim(s.batcher));
+    cr_assert_null(batcher_claim(s.batcher, s.now));
+    cr_assert_null(batcher_claim(s.batcher, s.now));
     struct batcher_counts counts = batcher_counts(s.batcher);
     cr_assert_eq(counts.admitted, 3);
     cr_assert_eq(counts.granted, 0);
@@ -434,67 +446,14 @@ Test(batcher, a_cut_queue_leaves_tickets_that_find_nothing)
 Test(batcher, the_queue_is_a_ring_in_order)
 {
     struct script s = begin(8, 1, 3);
-    idle(&s);
+    idle(&s, 0);
     for (int round = 0; round < 40; round++) {
         ready(&s, "abcde");
         cr_assert_str_eq(take(&s), "abcde", "round %d", round);
         done(&s);
-        idle(&s);
+        idle(&s, 0);
     }
     cr_assert_eq(batcher_counts(s.batcher).admitted, 0);
-    end(&s);
-}
-
-static struct script begin_holding(int64_t hold_ns)
-{
-    struct script script = {.now = 1000};
-    script.batcher = batcher_create(&(struct batcher_config){
-        .max_batch = 4, .buffers = 3, .lanes = 1, .max_images = 64, .hold_ns = hold_ns});
-    return script;
-}
-
-Test(batcher, a_hold_ends_by_time)
-{
-    struct script s = begin_holding(500);
-    idle(&s);
-    cr_assert_eq(batcher_wake_at(s.batcher), INT64_MAX);
-    ready(&s, "a");
-    cr_assert_eq(batcher_wake_at(s.batcher), 1500);
-    s.now = 1400;
-    ready(&s, "b");
-    cr_assert_eq(batcher_wake_at(s.batcher), 1500, "counted from the first ready image");
-    s.now = 1499;
-    cr_assert_eq(batcher_should_close(s.batcher, s.now), BATCH_OPEN);
-    cr_assert_str_eq(take(&s), "");
-    s.now = 1500;
-    cr_assert_eq(batcher_should_close(s.batcher, s.now), BATCH_IDLE_DEVICE);
-    cr_assert(batcher_can_take(s.batcher, s.now));
-    cr_assert_str_eq(take(&s), "ab");
-    cr_assert_eq(s.batch.reason, BATCH_IDLE_DEVICE);
-    end(&s);
-}
-
-Test(batcher, a_hold_ends_when_the_batch_is_full)
-{
-    struct script s = begin_holding(500);
-    idle(&s);
-    ready(&s, "abc");
-    cr_assert_str_eq(take(&s), "");
-    ready(&s, "d");
-    cr_assert_str_eq(take(&s), "abcd");
-    cr_assert_eq(s.batch.reason, BATCH_FULL);
-    end(&s);
-}
-
-Test(batcher, a_hold_ends_with_a_drain)
-{
-    struct script s = begin_holding(INT64_MAX);
-    idle(&s);
-    ready(&s, "a");
-    cr_assert_eq(batcher_wake_at(s.batcher), INT64_MAX);
-    batcher_drain(s.batcher, s.now);
-    cr_assert_str_eq(take(&s), "a");
-    cr_assert_eq(s.batch.reason, BATCH_DRAIN);
     end(&s);
 }
 
@@ -533,122 +492,258 @@ Test(batcher, gaps_are_closed_with_the_fewest_copies)
     }
 }
 
-/* Random events in any legal order: every image comes out exactly once, no reserve is ever without
- * a slot (asserted inside), and at the end nothing is left anywhere. */
-static void walk(unsigned seed, int max_batch, int lanes, int64_t hold_ns)
+/* --- random walks --- */
+
+/* How a walk's lanes run: which sizes are compiled, and what they cost. */
+struct walk_shape {
+    int max_batch, lanes, capacity;
+    int64_t max_delay;
+    int size_count, sizes[5];
+    double milliseconds[5];
+};
+
+enum { WALK_IMAGES = 300, WALK_INSIDE = 24, WALK_LANES = 4, WALK_MEMORY = 16 };
+
+struct walk_image {
+    struct batch_item entry;
+    int outcomes;
+};
+
+/* A batcher, its lanes and workers, and the memory of its buffers: which image lies in each slot,
+ * and which lane runs there (owner: 0 nobody or the batcher, lane + 1). */
+struct walk {
+    const struct walk_shape *shape;
+    struct batcher *batcher;
+    struct walk_image images[WALK_IMAGES];
+    struct walk_image *memory[8][WALK_MEMORY];
+    int owner[8][WALK_MEMORY];
+    enum { LANE_BUSY, LANE_IDLE, LANE_RUNS } lanes[WALK_LANES];
+    struct batch batches[WALK_LANES];
+    struct walk_image *claimed[64], *writing[256];
+    struct batch_slot slots[256];
+    size_t claimed_count, writing_count;
+    int admitted, finished;
+    int64_t now;
+};
+
+static void walk_end(struct walk *walk, struct walk_image *image)
 {
-    enum { IMAGES = 300, PREPARING = 64 };
-    static char images[IMAGES];
-    int seen[IMAGES] = {0};
-    int busy[8], idle_count = 0, busy_count = 0, starting = lanes;
-    void *claimed[PREPARING];
-    struct batch_slot writing[256];
-    char *writing_items[256];
-    size_t claimed_count = 0, writing_count = 0;
-    int admitted = 0, finished = 0;
-    int64_t now = 0;
-    struct batcher *batcher = batcher_create(&(struct batcher_config){.max_batch = max_batch,
-                                                                      .buffers = lanes + 2,
-                                                                      .lanes = lanes,
-                                                                      .max_images = 24,
-                                                                      .hold_ns = hold_ns});
+    image->outcomes++;
+    walk->finished++;
+    batcher_answered(walk->batcher, 1);
+}
+
+static void walk_admit(struct walk *walk)
+{
+    if (walk->admitted == WALK_IMAGES || batcher_counts(walk->batcher).admitted == WALK_INSIDE)
+        return;
+    struct walk_image *image = &walk->images[walk->admitted++];
+    image->entry = (struct batch_item){
+        .owner = image,
+        .client = (uint64_t)(rand() % 5),
+        .urgency = rand() % (QUEUE_URGENCIES + 1),
+        .deadline = rand() % 2 ? NO_DEADLINE : walk->now + rand() % 20000000,
+        .bytes = (size_t)(rand() % 1000),
+    };
+    batcher_admit(walk->batcher, &image->entry, rand() % 2 ? rand() : 0, walk->now);
+}
+
+static void walk_remove(struct walk *walk)
+{
+    struct walk_image *image = &walk->images[rand() % WALK_IMAGES];
+    bool was_queued = image->entry.is_queued;
+    cr_assert_eq(batcher_remove(walk->batcher, &image->entry), was_queued);
+    if (was_queued)
+        walk_end(walk, image);
+}
+
+static void walk_claim(struct walk *walk)
+{
+    if (batcher_counts(walk->batcher).granted == 0)
+        return;
+    struct walk_image *image = batcher_claim(walk->batcher, walk->now);
+    if (image)
+        walk->claimed[walk->claimed_count++] = image;
+}
+
+static void walk_prepared(struct walk *walk)
+{
+    if (walk->claimed_count == 0)
+        return;
+    struct walk_image *image = walk->claimed[--walk->claimed_count];
+    if (rand() % 8 == 0) {
+        batcher_give_up(walk->batcher);
+        walk_end(walk, image);
+        return;
+    }
+    struct batch_slot slot = batcher_reserve(walk->batcher, &image->entry, walk->now);
+    cr_assert_eq(walk->owner[slot.buffer][slot.slot], 0, "a slot that a lane runs is given away");
+    walk->writing[walk->writing_count] = image;
+    walk->slots[walk->writing_count++] = slot;
+}
+
+static void walk_written(struct walk *walk)
+{
+    if (walk->writing_count == 0)
+        return;
+    size_t which = (size_t)rand() % walk->writing_count;
+    struct walk_image *image = walk->writing[which];
+    struct batch_slot slot = walk->slots[which];
+    cr_assert_eq(walk->owner[slot.buffer][slot.slot], 0, "a slot is run while it is written");
+    walk->memory[slot.buffer][slot.slot] = image;
+    if (rand() % 8 == 0) {
+        batcher_abandon(walk->batcher, slot, walk->now);
+        walk_end(walk, image);
+    } else {
+        batcher_commit(walk->batcher, slot, walk->now);
+    }
+    walk->writing[which] = walk->writing[--walk->writing_count];
+    walk->slots[which] = walk->slots[walk->writing_count];
+}
+
+/* A lane works on its batch as lane.c does: drops some, closes the gaps, runs what is left. */
+static void walk_take(struct walk *walk, int lane)
+{
+    struct batch *batch = &walk->batches[lane];
+    if (!batcher_take(walk->batcher, lane, walk->now, batch))
+        return;
+    walk->lanes[lane] = LANE_RUNS;
+    cr_assert_eq(batch->lane, lane);
+    int kept = 0;
+    for (int i = 0; i < batch->count; i++) {
+        struct walk_image *image = batch->items[i];
+        cr_assert_eq(walk->memory[batch->buffer][batch->slots[i]], image, "another image's slot");
+        if (rand() % 16 == 0) {
+            walk_end(walk, image);
+            continue;
+        }
+        batch->slots[kept] = batch->slots[i];
+        batch->items[kept++] = image;
+    }
+    batch->count = kept;
+    if (kept == 0)
+        return;
+    struct batch_move moves[BATCHER_MAX_BATCH];
+    int count = batch_compact(batch, moves);
+    for (int i = 0; i < count; i++) {
+        cr_assert_eq(walk->owner[batch->buffer][moves[i].to], 0);
+        walk->memory[batch->buffer][moves[i].to] = walk->memory[batch->buffer][moves[i].from];
+    }
+    int padded = latency_padded(batcher_latency(walk->batcher, lane), batch->count);
+    cr_assert_leq(batch->first + padded, walk->shape->capacity, "padding beyond the memory");
+    for (int i = 0; i < padded; i++) {
+        cr_assert_eq(walk->owner[batch->buffer][batch->first + i], 0, "two lanes in one slot");
+        walk->owner[batch->buffer][batch->first + i] = lane + 1;
+    }
+}
+
+static void walk_ran(struct walk *walk, int lane)
+{
+    const struct batch *batch = &walk->batches[lane];
+    for (int i = 0; i < batch->count; i++)
+        cr_assert_eq(walk->memory[batch->buffer][batch->first + i], batch->items[i],
+                     "overwritten while it ran");
+    for (int i = 0; i < WALK_MEMORY; i++)
+        if (walk->owner[batch->buffer][i] == lane + 1)
+            walk->owner[batch->buffer][i] = 0;
+    walk->lanes[lane] = LANE_BUSY;
+    if (rand() % 8 == 0) {
+        batcher_give_back(walk->batcher, batch, walk->now);
+        return;
+    }
+    for (int i = 0; i < batch->count; i++)
+        walk_end(walk, batch->items[i]);
+    batcher_ran(walk->batcher, lane, batch->count ? batch->count : 1, 1 + rand() % 3000000);
+    batcher_done(walk->batcher, lane);
+}
+
+static void walk_lane(struct walk *walk, int lane)
+{
+    switch (walk->lanes[lane]) {
+    case LANE_BUSY:
+        batcher_lane_idle(walk->batcher, lane, walk->now);
+        walk->lanes[lane] = LANE_IDLE;
+        break;
+    case LANE_IDLE:
+        walk_take(walk, lane);
+        break;
+    case LANE_RUNS:
+        walk_ran(walk, lane);
+        break;
+    }
+}
+
+/* Random events in any legal order: every image comes out exactly once, no reserve is ever without
+ * a slot (asserted inside), no slot is anybody else's, and at the end nothing is left anywhere. */
+static void run_walk(unsigned seed, const struct walk_shape *shape)
+{
+    static struct walk walk;
+    memset(&walk, 0, sizeof walk);
+    walk.shape = shape;
+    walk.batcher = batcher_create(&(struct batcher_config){.max_batch = shape->max_batch,
+                                                           .capacity = shape->capacity,
+                                                           .buffers = shape->lanes + 2,
+                                                           .lanes = shape->lanes,
+                                                           .max_images = WALK_INSIDE,
+                                                           .max_delay = shape->max_delay});
+    for (int lane = 0; lane < shape->lanes && shape->size_count > 0; lane++)
+        latency_init(batcher_latency(walk.batcher, lane), shape->sizes, shape->milliseconds,
+                     shape->size_count);
     srand(seed);
-    for (int step = 0; finished < IMAGES; step++) {
-        cr_assert_lt(step, 200000, "stuck at %d of %d", finished, IMAGES);
-        now += rand() % 3;
-        batcher_grant(batcher);
-        struct batcher_counts counts = batcher_counts(batcher);
-        struct batch batch;
+    for (int step = 0; walk.finished < WALK_IMAGES; step++) {
+        cr_assert_lt(step, 200000, "stuck at %d of %d", walk.finished, WALK_IMAGES);
+        walk.now += rand() % 200000;
+        batcher_grant(walk.batcher);
         switch (rand() % 8) {
         case 0:
-            if (admitted < IMAGES && counts.admitted < 24)
-                batcher_admit(batcher, &images[admitted++]);
-            break;
         case 1:
-            if (counts.granted > 0 && claimed_count < PREPARING)
-                claimed[claimed_count++] = batcher_claim(batcher);
+            walk_admit(&walk);
             break;
         case 2:
-            if (claimed_count > 0) {
-                writing_items[writing_count] = claimed[--claimed_count];
-                writing[writing_count] =
-                    batcher_reserve(batcher, writing_items[writing_count], now);
-                writing_count++;
-            }
+            walk_claim(&walk);
             break;
         case 3:
-            if (claimed_count > 0 && rand() % 4 == 0) {
-                char *image = claimed[--claimed_count];
-                seen[image - images]++;
-                finished++;
-                batcher_give_up(batcher);
-                batcher_answered(batcher, 1);
-            }
+            walk_prepared(&walk);
             break;
         case 4:
+            walk_written(&walk);
+            break;
         case 5:
-            if (writing_count > 0) {
-                size_t which = (size_t)rand() % writing_count;
-                if (rand() % 8 == 0) {
-                    seen[writing_items[which] - images]++;
-                    finished++;
-                    batcher_abandon(batcher, writing[which], now);
-                    batcher_answered(batcher, 1);
-                } else {
-                    batcher_commit(batcher, writing[which], now);
-                }
-                writing[which] = writing[--writing_count];
-                writing_items[which] = writing_items[writing_count];
-            }
+            if (rand() % 8 == 0)
+                walk_remove(&walk);
             break;
-        case 6:
-            if (starting > 0) {
-                starting--;
-                idle_count++;
-                batcher_lane_idle(batcher, now);
-            }
-            bool can = batcher_can_take(batcher, now);
-            if (idle_count == 0)
-                break;
-            cr_assert_eq(batcher_take(batcher, now, &batch), can);
-            if (!can)
-                break;
-            idle_count--;
-            busy[busy_count++] = batch.buffer;
-            for (int i = 0; i < batch.count; i++)
-                seen[(char *)batch.items[i] - images]++;
-            finished += batch.count;
-            batcher_answered(batcher, (size_t)batch.count);
-            break;
-        case 7:
-            if (busy_count > 0) {
-                int which = rand() % busy_count;
-                batcher_done(batcher, busy[which]);
-                busy[which] = busy[--busy_count];
-                starting++;
-            }
-            break;
+        default:
+            walk_lane(&walk, rand() % shape->lanes);
         }
     }
-    for (int i = 0; i < IMAGES; i++)
-        cr_assert_eq(seen[i], 1, "image %d came out %d times", i, seen[i]);
-    while (busy_count > 0)
-        batcher_done(batcher, busy[--busy_count]);
-    struct batcher_counts counts = batcher_counts(batcher);
-    cr_assert_eq(counts.admitted + counts.queued + counts.granted + counts.preparing +
-                     counts.slots + counts.running,
+    for (int i = 0; i < WALK_IMAGES; i++)
+        cr_assert_eq(walk.images[i].outcomes, 1, "image %d came out %d times", i,
+                     walk.images[i].outcomes);
+    for (int lane = 0; lane < shape->lanes; lane++)
+        if (walk.lanes[lane] == LANE_RUNS)
+            batcher_done(walk.batcher, lane);
+    struct batcher_counts counts = batcher_counts(walk.batcher);
+    cr_assert_eq(counts.admitted + counts.queued + counts.bytes + counts.preparing + counts.slots +
+                     counts.running,
                  0);
-    cr_assert_eq(counts.free_buffers, lanes + 2);
-    batcher_free(batcher);
+    cr_assert_eq(counts.free_buffers, shape->lanes + 2);
+    batcher_free(walk.batcher);
 }
 
 Test(batcher, random_walks_lose_nothing_and_never_stick)
 {
-    static const struct {
-        int max_batch, lanes;
-        int64_t hold_ns;
-    } shapes[] = {{1, 1, 0}, {2, 1, 0}, {4, 1, 5}, {8, 1, 0}, {1, 3, 0}, {3, 2, 0}, {4, 4, 9}};
+    static const struct walk_shape shapes[] = {
+        {1, 1, 1, 0, 1, {1}, {1}},
+        {2, 1, 2, 0, 0, {0}, {0}},
+        {4, 1, 4, 500000, 3, {1, 2, 4}, {1, 1.1, 1.3}},
+        {8, 1, 8, 0, 4, {1, 2, 4, 8}, {1, 2, 4, 8}},
+        {8, 2, 8, 0, 4, {1, 2, 4, 8}, {1, 1.9, 3.5, 9}},
+        {1, 3, 1, 0, 1, {1}, {1}},
+        {3, 2, 4, 0, 3, {1, 2, 4}, {1, 2, 2.5}},
+        {7, 4, 8, 900000, 4, {1, 2, 4, 8}, {1, 2, 4, 8}},
+        {6, 3, 8, 0, 2, {4, 8}, {1, 2}},
+    };
     for (size_t i = 0; i < COUNT_OF(shapes); i++)
-        for (unsigned seed = 1; seed <= 30; seed++)
-            walk(seed, shapes[i].max_batch, shapes[i].lanes, shapes[i].hold_ns);
+        for (unsigned seed = 1; seed <= 40; seed++)
+            run_walk(seed, &shapes[i]);
 }

@@ -1,0 +1,54 @@
+/* What a batcher keeps; for batcher.c and hold.c only. Guarded by the batcher's caller. */
+#pragma once
+
+#include "server/schedule/batcher.h"
+
+enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };
+enum buffer_state { BUFFER_FREE, BUFFER_FORMING, BUFFER_CLOSED, BUFFER_RUNNING };
+
+struct slot {
+    enum slot_state state;
+    struct batch_item *item;
+    void *owner;
+};
+
+struct buffer {
+    enum buffer_state state;
+    enum batch_close reason;
+    int writing, ready; /* slots in these states */
+    int pieces;         /* that lanes have taken */
+    int64_t opened, first_ready, closed;
+    int64_t earliest; /* deadline of its images, or earlier */
+    int64_t order;    /* the least closed one is taken first */
+    struct slot *slots;
+};
+
+struct lane_state {
+    bool works, idle;
+    int buffer;     /* that it runs a piece of, or -1 */
+    int first, end; /* of the piece */
+    int images;
+    int64_t busy_until; /* predicted; 0 when it is not busy */
+    struct latency latency;
+};
+
+struct batcher {
+    struct batcher_config config;
+    struct buffer *buffers;
+    struct slot *slots; /* of all buffers */
+    struct lane_state *lanes;
+    int forming; /* index, or -1 */
+    int free_buffers, closed_buffers, running_buffers;
+    int idle_lanes;
+    bool draining;
+    size_t admitted, granted, preparing;
+    size_t slots_taken, running; /* images in forming and closed buffers, in lanes */
+    int64_t next_order, first_order;
+    struct queue queue;
+    struct arrivals arrivals;
+    double prepare_ns; /* from claim to commit, lately */
+    double correction, deviation;
+};
+
+/* What predictions are multiplied with. */
+double correction_of(const struct batcher *batcher);

@@ -1,0 +1,71 @@
+/* L(b): how long a forward pass of b images takes on one lane, and what follows from it: in which
+ * sizes n images are run fastest, and how many a lane does in a second.
+ *
+ * Measured while the session warms up and kept current with every real pass (an exponentially
+ * weighted mean for each compiled size). What slows one size most often slows all of them (a busy
+ * neighbour, heat), so sizes that have not run for a while follow those that do: none is preferred
+ * only because its number is old.
+ *
+ * Pure and without locks: whoever owns the table guards it (the scheduler's lock). Times are
+ * nanoseconds. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define LATENCY_MAX_SIZES 16
+#define LATENCY_MAX_BATCH 256
+
+struct latency {
+    int count;                    /* compiled sizes; 0: nothing is known of this lane */
+    int sizes[LATENCY_MAX_SIZES]; /* ascending */
+    double ns[LATENCY_MAX_SIZES]; /* of a pass */
+    int age[LATENCY_MAX_SIZES];   /* passes of other sizes since its last one */
+    bool is_known;                /* some size has been measured */
+    double floor;                 /* the least that ns[0] has ever been */
+
+    /* Derived from ns: of n images on this lane, run one pass after the other, the shortest total
+     * and the images of the first pass. */
+    double planned[LATENCY_MAX_SIZES]; /* ns when the plan was made */
+    double totals[LATENCY_MAX_BATCH + 1];
+    int16_t firsts[LATENCY_MAX_BATCH + 1];
+    int best; /* the size with the most images a second */
+};
+
+/* `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending, the largest at most LATENCY_MAX_BATCH;
+ * milliseconds[i] of sizes[i], 0 where it is not known: then it is guessed from its neighbours. */
+void latency_init(struct latency *latency, const int *sizes, const double *milliseconds, int count);
+
+/* A pass of `images` (padded to the next compiled size) took `ns`. */
+void latency_observe(struct latency *latency, int images, int64_t ns);
+
+/* The smallest compiled size >= images (at most the largest); `images` where nothing is known. */
+int latency_padded(const struct latency *latency, int images);
+
+/* One pass of `images`, padding included; 0 when not known. */
+int64_t latency_run(const struct latency *latency, int images);
+
+/* `images` in the fastest sequence of passes, any number of them; 0 when not known. */
+int64_t latency_total(const struct latency *latency, size_t images);
+
+/* Images of the first pass of that sequence, 1 … images: padding up, or a part, whichever is
+ * faster. */
+int latency_first(const struct latency *latency, int images);
+
+/* Passes of that sequence. */
+int latency_passes(const struct latency *latency, int images);
+
+/* Images a nanosecond in the long run; 0 when not known. */
+double latency_rate(const struct latency *latency);
+
+/* How often things come: a count of events that fades with time constant `tau`. */
+struct arrivals {
+    double weight; /* at `last` */
+    int64_t last, tau;
+};
+
+void arrivals_init(struct arrivals *arrivals, int64_t tau_ns);
+void arrivals_note(struct arrivals *arrivals, size_t count, int64_t now);
+/* Events a nanosecond. */
+double arrivals_rate(const struct arrivals *arrivals, int64_t now);

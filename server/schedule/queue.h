@@ -1,0 +1,90 @@
+/* The images that wait to be prepared, and whose turn is next.
+ *
+ *     urgency 1   client A ─ a a a a        turns go round the clients of an urgency,
+ *                 client B ─ b              one image a turn (deficit round robin, where
+ *     urgency 4   client C ─ c c            every image costs the same)
+ *     …
+ *
+ * Between urgencies the image with the least `admitted + urgency * QUEUE_AGE_NS` goes first: the
+ * more urgent one, unless the other has waited QUEUE_AGE_NS longer for every step between them. So
+ * nothing starves, whatever keeps coming.
+ *
+ * Every operation is O(1); no allocation after queue_init. Not thread-safe: the batcher's. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Urgencies as requests give them: 1 goes first, 8 last, 0 stands for the default. */
+#define QUEUE_URGENCIES       8
+#define QUEUE_DEFAULT_URGENCY 4
+#define QUEUE_AGE_NS          INT64_C(250000000)
+
+#define NO_DEADLINE INT64_MAX
+
+struct queue_client;
+
+/* One image, embedded in what the caller keeps for it. The first part is set by the caller before
+ * batcher_admit and unchanged afterwards; the rest is private to batcher and queue. */
+struct batch_item {
+    void *owner;      /* what the batcher hands out */
+    uint64_t client;  /* whose it is; 0: nobody in particular, one client like the others */
+    int urgency;      /* 0 … QUEUE_URGENCIES */
+    int64_t deadline; /* or NO_DEADLINE */
+    size_t bytes;     /* held while it waits in the queue */
+
+    bool is_queued;
+    int64_t admitted, claimed;
+    int64_t predicted; /* nanoseconds from admitted to its answer, as foreseen; 0: not known */
+    struct queue_client *line;
+    struct batch_item *previous, *next;
+};
+
+struct queue_line {
+    struct batch_item *first, *last;
+    size_t count;
+    struct queue_client *previous, *next; /* whose turn is before and after */
+};
+
+struct queue_client {
+    uint64_t key;
+    size_t count;
+    struct queue_client *bucket_next; /* or the next free one */
+    struct queue_line lines[QUEUE_URGENCIES];
+};
+
+struct queue_class {
+    struct queue_client *first, *last; /* the turns */
+    size_t count, clients;
+};
+
+struct queue {
+    size_t capacity, count, bytes;
+    struct queue_class classes[QUEUE_URGENCIES];
+    struct queue_client *clients; /* capacity of them; the first `touched` have been used */
+    size_t touched;
+    struct queue_client *free;
+    struct queue_client **buckets;
+    size_t bucket_mask;
+};
+
+/* For at most `capacity` images. False when out of memory; queue_done is fine then too. */
+bool queue_init(struct queue *queue, size_t capacity);
+void queue_done(struct queue *queue);
+
+/* Its line is the item's client and urgency; there is room (count < capacity). */
+void queue_push(struct queue *queue, struct batch_item *item);
+
+/* The image whose turn it is, taken out; NULL when none waits. */
+struct batch_item *queue_pop(struct queue *queue);
+
+/* Takes an image out that is_queued. */
+void queue_remove(struct queue *queue, struct batch_item *item);
+
+/* Images of a client that wait. */
+size_t queue_of_client(const struct queue *queue, uint64_t client);
+
+/* How many that wait now go before a new image of this client and urgency, at most: all of more
+ * urgent ones, and a share for every client of its own urgency. */
+size_t queue_ahead(const struct queue *queue, uint64_t client, int urgency);
