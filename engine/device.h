@@ -8,6 +8,7 @@
 #include "engine/base/status.h"
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
+#define DEVICE_KINDS 2
 
 struct device_id {
     enum device_kind kind;

@@ -165,6 +165,16 @@ struct value *node_bias(const struct node *node);
  */
 enum status graph_infer_node(struct node *node, struct error *err) MUST_USE;
 
+/* A running hash (start: zeroes) of what a graph computes: operators, attributes, wiring, contents
+ * of its constants; names do not count. Equal graphs hash alike in every process; unequal ones
+ * differ but for chance. Not a defence against someone who looks for equal ones. */
+struct graph_hash {
+    uint64_t words[2];
+};
+void graph_hash(struct graph_hash *hash, const struct graph *graph);
+/* Adds other things that matter to whoever keeps the hash. */
+void graph_hash_bytes(struct graph_hash *hash, const void *data, size_t size);
+
 /* "Conv 'layer1.0.conv1' (opset 13)" for error texts; returns text. */
 #define NODE_TEXT 200
 const char *node_text(const struct node *node, char text[static NODE_TEXT]);

@@ -16,7 +16,9 @@
 
 const char *precision_name(enum precision precision)
 {
-    return precision == PRECISION_BF16 ? "bf16" : "fp32";
+    static const char *const names[] = {
+        [PRECISION_FP32] = "fp32", [PRECISION_BF16] = "bf16", [PRECISION_AUTO] = "auto"};
+    return names[precision];
 }
 
 enum status session_no_memory(struct error *err)
@@ -95,7 +97,8 @@ static enum status compile_all(struct session *session, struct error *err)
         sizes[count++] = fixed; /* the file runs this size and no other */
     } else {
         for (int b = 1; b < max && count < SESSION_MAX_BATCHES - 1; b *= 2)
-            sizes[count++] = b;
+            if (b == 1 || !session->options.trial)
+                sizes[count++] = b;
         sizes[count++] = max;
     }
     session->info.batched = true;
@@ -162,7 +165,8 @@ static enum status measure_all(struct session *session, struct error *err)
         batch->activation_bytes = session->ops->activation_bytes(c->program);
         if (batch->activation_bytes > session->info.activation_bytes)
             session->info.activation_bytes = batch->activation_bytes;
-        TRY(session_measure(session, c, &batch->milliseconds, err));
+        if (!session->options.trial)
+            TRY(session_measure(session, c, &batch->milliseconds, err));
         progress(session, 0.6 + 0.4 * (double)(i + 1) / (double)session->compiled_count);
     }
     session->info.batch_count = session->compiled_count;

@@ -7,9 +7,12 @@
 
 #include "engine/graph.h"
 
-enum precision { PRECISION_FP32, PRECISION_BF16 };
+/* Numbers of a forward pass. PRECISION_AUTO is a wish that is settled before a session is made
+ * (server/precision); the order is that of the option's choices. */
+enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_AUTO };
+#define PRECISION_COUNT PRECISION_AUTO /* those a session can have */
 
-const char *precision_name(enum precision precision); /* "fp32" */
+const char *precision_name(enum precision precision); /* "fp32", "auto" */
 
 /* How the caller lays out the image input that session_options.image_input names. */
 enum image_layout {
@@ -25,6 +28,8 @@ struct session_options {
     int threads;   /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
                       so small that splitting it costs more than it gains */
     int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
+    bool trial;    /* compile 1 and max_batch alone and measure nothing: a session that is made to
+                      be compared and thrown away */
     size_t image_input; /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
     bool image_channels_last;      /* the file declares [N, H, W, C], not [N, C, H, W] */

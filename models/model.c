@@ -31,6 +31,7 @@ void model_free(struct model *model)
     free(model->name);
     free(model->source);
     free(model->version);
+    free(model->calibration);
     free(model->input_name);
     free(model->output_name);
     free_tensors(model->inputs, model->input_count);
@@ -193,6 +194,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     TRY(onnx_load_file(place->file, &options, &onnx, err));
     model->graph = onnx.graph;
     model->file_bytes = onnx.file_bytes;
+    TRY(model_side_folder(place, "calibration", &model->calibration, err));
     /* These name the file that is wrong, which need not be the model's. */
     TRY(read_labels(place, &onnx, model, err));
     TRY(read_preprocess(place, &onnx, model, &configured, err));

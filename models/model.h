@@ -31,6 +31,8 @@ struct model {
     char preprocess_source[64]; /* "preprocessor_config.json", "config.json (timm)",
                                    "model metadata", "ImageNet defaults" … */
     uint64_t file_bytes;
+    char *calibration; /* the model's folder calibration/, of photos like those it will see; NULL:
+                          there is none */
 
     char warning[256]; /* a sentence for the log when something looks wrong but works (labels
                           and classes differ in number, sizes were fitted …), or "" */

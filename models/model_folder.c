@@ -317,6 +317,23 @@ enum status model_side_file(const struct model_place *place, const char *name, c
 
 /* ---- config.pbtxt ---- */
 
+enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
+                              struct error *err)
+{
+    *ret = NULL;
+    for (size_t i = 0; i < COUNT_OF(place->folders) && !*ret; i++) {
+        struct stat info;
+        char *path = place->folders[i] ? join(place->folders[i], name) : NULL;
+        if (place->folders[i] && !path)
+            return no_memory(err);
+        if (path && stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+            *ret = path;
+        else
+            free(path);
+    }
+    return STATUS_OK;
+}
+
 /* Moves behind `key` and its colon where the text at `at` is that key; NULL otherwise. */
 static const char *after_key(const char *at, const char *key)
 {

@@ -23,6 +23,11 @@ void model_place_done(struct model_place *place);
 enum status model_side_file(const struct model_place *place, const char *name, char **ret,
                             size_t *ret_size, char **ret_path, struct error *err) MUST_USE;
 
+/* The folder `name` inside one of the model's folders, malloc'ed; NULL where neither has it.
+ * STATUS_NO_MEMORY. */
+enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
+                              struct error *err) MUST_USE;
+
 /* What Triton's config.pbtxt says that lensd uses; labels NULL and max_batch 0 where it is silent.
  * A name with a '/' or ".." is not taken. */
 struct triton_config {

@@ -97,6 +97,7 @@ struct health_model {
     const char *failure; /* the sentence when it failed; NULL or "" otherwise */
     double progress;     /* 0 … 1 */
     bool is_default;
+    const char *precision;    /* NULL or "": not settled yet */
     size_t queued, in_flight; /* images */
 };
 
@@ -123,6 +124,16 @@ struct device_batch {
     uint64_t activation_bytes;
 };
 
+/* How another precision fared against fp32. */
+struct device_trial {
+    const char *precision, *outcome; /* "bf16", "passed" */
+    double speed;                    /* times fp32 */
+    double one_ms, image_ms, fp32_one_ms, fp32_image_ms;
+    int images, agreeing, undecided;
+    const char *measure; /* what `greatest` is: "probability", "relative" */
+    double greatest;
+};
+
 /* A model's session on the device. */
 struct device_model {
     const char *name, *version, *precision, *note; /* note: NULL or "" for none */
@@ -131,6 +142,10 @@ struct device_model {
     uint64_t parameter_bytes, activation_bytes;
     const struct device_batch *batches;
     size_t batch_count;
+    const char *origin, *why; /* of the precision; why: NULL or "": left out */
+    int probes_from_folder;
+    const struct device_trial *trials;
+    size_t trial_count;
 };
 
 struct device_entry {

@@ -16,6 +16,8 @@ static void write_health_model(struct writer *w, cJSON *list, const struct healt
     write_text(w, entry, "state", model->state);
     write_decimal(w, entry, "progress", model->progress);
     write_bool(w, entry, "default", model->is_default);
+    if (given(model->precision))
+        write_text(w, entry, "precision", model->precision);
     if (given(model->failure))
         write_text(w, entry, "error", model->failure);
     write_count(w, entry, "queued", model->queued);
@@ -46,12 +48,43 @@ char *status_word_json(const char *word, size_t *ret_size)
     return write_finish(&w, root, ret_size);
 }
 
+static void write_choice(struct writer *w, cJSON *entry, const struct device_model *model)
+{
+    if (!given(model->why))
+        return;
+    cJSON *choice = write_object(w, entry, "precision_choice");
+    write_text(w, choice, "origin", model->origin);
+    write_text(w, choice, "why", model->why);
+    if (model->trial_count == 0)
+        return;
+    write_count(w, choice, "calibration_images", (unsigned long long)model->probes_from_folder);
+    cJSON *trials = write_array(w, choice, "trials");
+    for (size_t i = 0; i < model->trial_count; i++) {
+        const struct device_trial *trial = &model->trials[i];
+        cJSON *row = write_object(w, trials, NULL);
+        write_text(w, row, "precision", trial->precision);
+        write_text(w, row, "outcome", trial->outcome);
+        write_decimal(w, row, "times_fp32", trial->speed);
+        write_decimal(w, row, "one_ms", trial->one_ms);
+        write_decimal(w, row, "fp32_one_ms", trial->fp32_one_ms);
+        write_decimal(w, row, "image_ms", trial->image_ms);
+        write_decimal(w, row, "fp32_image_ms", trial->fp32_image_ms);
+        write_count(w, row, "images", (unsigned long long)trial->images);
+        write_count(w, row, "agreeing", (unsigned long long)trial->agreeing);
+        if (trial->undecided > 0)
+            write_count(w, row, "undecided", (unsigned long long)trial->undecided);
+        write_text(w, row, "difference_of", trial->measure);
+        write_float(w, row, "greatest_difference", (float)trial->greatest);
+    }
+}
+
 static void write_device_model(struct writer *w, cJSON *list, const struct device_model *model)
 {
     cJSON *entry = write_object(w, list, NULL);
     write_text(w, entry, "name", model->name);
     write_text(w, entry, "version", model->version);
     write_text(w, entry, "precision", model->precision);
+    write_choice(w, entry, model);
     if (model->threads > 0)
         write_count(w, entry, "threads", (unsigned long long)model->threads);
     write_count(w, entry, "parameter_bytes", model->parameter_bytes);

@@ -51,6 +51,7 @@ struct config {
     size_t memory_limits[DEVICE_MAX];    /* of each of `devices`, from `memory`; 0: the default */
     char fallback[256];                  /* why `auto` did not take a GPU; "" otherwise */
     int64_t precision;                   /* enum precision */
+    char *cache;                         /* folder, "none", or NULL: the user's cache */
     int64_t threads, workers, max_batch; /* 0: chosen by the machine */
     int64_t max_queue;                   /* images */
 

@@ -38,8 +38,12 @@ const struct option config_options[] = {
     {"device", OPTION_TEXT, TIMED, FIELD(device), 0, 0, "auto", "DEVICE", DEVICE,
      "auto (a GPU if one is usable, else the CPU), cpu, cuda, cuda:N, a list such as "
      "cuda:0,cuda:1, or all"},
-    {"precision", OPTION_CHOICE, TIMED, FIELD(precision), 0, 0, "fp32", "fp32|bf16", DEVICE,
-     "numbers of the forward pass"},
+    {"precision", OPTION_CHOICE, TIMED, FIELD(precision), 0, 0, "auto", "fp32|bf16|auto", DEVICE,
+     "numbers of the forward pass; auto: the fastest that answers as fp32 does, which is measured "
+     "when a model is loaded for the first time"},
+    {"cache", OPTION_TEXT, TIMED, FIELD(cache), 0, 0, NULL, "FOLDER", DEVICE,
+     "where the outcome of that is kept for the next start, or the word none; "
+     "default: lensd in $XDG_CACHE_HOME or ~/.cache"},
     {"threads", OPTION_NUMBER, TIMED, FIELD(threads), 0, 1024, "0", "N", DEVICE,
      "threads of a forward pass on the CPU; 0: the cores this process may use, or one "
      "where the model is too small to share"},

@@ -103,14 +103,16 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
     struct health_model *rows = alloc_array(count, sizeof *rows);
     char *text = NULL;
     for (size_t i = 0; rows && i < count; i++)
-        rows[i] = (struct health_model){.name = models[i].name,
-                                        .version = models[i].version,
-                                        .state = states[models[i].state],
-                                        .failure = models[i].failure,
-                                        .progress = models[i].progress,
-                                        .is_default = models[i].is_default,
-                                        .queued = models[i].queued,
-                                        .in_flight = models[i].in_flight};
+        rows[i] = (struct health_model){
+            .name = models[i].name,
+            .version = models[i].version,
+            .state = states[models[i].state],
+            .failure = models[i].failure,
+            .progress = models[i].progress,
+            .is_default = models[i].is_default,
+            .precision = models[i].lane_count ? precision_name(models[i].lanes[0].precision) : NULL,
+            .queued = models[i].queued,
+            .in_flight = models[i].in_flight};
     if (models && rows) {
         struct health_answer answer = {.state = describe_state(pipeline, draining),
                                        .version = LENSD_VERSION,
@@ -129,12 +131,39 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
 struct lanes {
     struct device_model models[PIPELINE_MAX_MODELS * DEVICE_MAX];
     struct device_batch batches[PIPELINE_MAX_MODELS * DEVICE_MAX][SESSION_MAX_BATCHES];
+    struct device_trial trials[PIPELINE_MAX_MODELS * DEVICE_MAX][PRECISION_COUNT];
     size_t count;
 };
 
 static bool same_device(struct device_id a, struct device_id b)
 {
     return a.kind == b.kind && a.index == b.index;
+}
+
+static void add_choice(struct device_model *ret, struct device_trial *trials,
+                       const struct precision_choice *choice)
+{
+    for (size_t i = 0; i < choice->trial_count; i++) {
+        const struct precision_trial *trial = &choice->trials[i];
+        trials[i] =
+            (struct device_trial){.precision = precision_name(trial->precision),
+                                  .outcome = trial_outcome_name(trial->outcome),
+                                  .speed = trial->speed,
+                                  .one_ms = trial->one_ms,
+                                  .image_ms = trial->image_ms,
+                                  .fp32_one_ms = trial->fp32_one_ms,
+                                  .fp32_image_ms = trial->fp32_image_ms,
+                                  .images = trial->images,
+                                  .agreeing = trial->agreeing,
+                                  .undecided = trial->undecided,
+                                  .measure = trial->is_classifier ? "probability" : "relative",
+                                  .greatest = trial->greatest};
+    }
+    ret->origin = choice_origin_name(choice->origin);
+    ret->why = choice->why;
+    ret->probes_from_folder = choice->from_folder;
+    ret->trials = trials;
+    ret->trial_count = choice->trial_count;
 }
 
 static void add_lane(struct lanes *lanes, const struct model_status *model,
@@ -148,17 +177,18 @@ static void add_lane(struct lanes *lanes, const struct model_status *model,
             (struct device_batch){.size = session->batches[i].size,
                                   .milliseconds = session->batches[i].milliseconds,
                                   .activation_bytes = session->batches[i].activation_bytes};
-    lanes->models[lanes->count++] =
-        (struct device_model){.name = model->name,
-                              .version = model->version,
-                              .precision = precision_name(session->precision),
-                              .note = session->note,
-                              .threads = session->threads,
-                              .batched = session->batched,
-                              .parameter_bytes = session->parameter_bytes,
-                              .activation_bytes = session->activation_bytes,
-                              .batches = batches,
-                              .batch_count = session->batch_count};
+    struct device_model *row = &lanes->models[lanes->count];
+    *row = (struct device_model){.name = model->name,
+                                 .version = model->version,
+                                 .precision = precision_name(session->precision),
+                                 .note = session->note,
+                                 .threads = session->threads,
+                                 .batched = session->batched,
+                                 .parameter_bytes = session->parameter_bytes,
+                                 .activation_bytes = session->activation_bytes,
+                                 .batches = batches,
+                                 .batch_count = session->batch_count};
+    add_choice(row, lanes->trials[lanes->count++], &model->choices[session->device.kind]);
 }
 
 static void add_device(const struct device_info *info, const struct model_status *models,

@@ -14,6 +14,7 @@
 #include "engine/session.h"
 #include "proto/answers.h"
 #include "server/commands/commands.h"
+#include "server/precision/precision.h"
 
 enum {
     BATCHES_MAX = 16,
@@ -211,6 +212,10 @@ static enum status prepare(struct bench *bench, struct contender *contender, str
         .on_progress = on_load_progress,
         .progress_context = bench,
     };
+    const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
+    const struct precision_options how = {.limits = &limits, .cache = bench->config->cache};
+    struct precision_choice choice;
+    TRY(precision_choose(model, &how, &options, &choice, err));
     TRY(session_create(model->graph, &options, &contender->session, err));
     TRY(make_inputs(contender, bench->largest, err));
     for (size_t i = 0; i < bench->batch_count; i++) {

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "server/observe/log.h"
 #include "server/schedule/scheduler.h"
 
 #define DEFAULT_MAX_BATCH 8
@@ -15,15 +16,17 @@ struct building {
     struct instance *instance;
     void (*on_progress)(void *context, double fraction);
     void *progress_context;
+    size_t choice_count; /* of precisions, made so far */
 };
 
 static void on_lane_progress(void *context, double fraction)
 {
     const struct building *building = context;
-    double lanes = (double)building->options->device_count;
-    double before = (double)building->instance->lane_count;
+    const bool chooses = building->options->precision == PRECISION_AUTO;
+    double steps = (double)building->options->device_count + (chooses ? 1 : 0);
+    double done = (double)(building->instance->lane_count + building->choice_count) + fraction;
     if (building->on_progress)
-        building->on_progress(building->progress_context, (before + fraction) / lanes);
+        building->on_progress(building->progress_context, done < steps ? done / steps : 1);
 }
 
 /* What the operator says binds; the model's own wish (config.pbtxt) goes before the default. */
@@ -58,6 +61,30 @@ static void count_inputs(const struct pipeline_options *options, struct session_
     session->input_images = ((size_t)options->workers + lanes - 1) / lanes;
 }
 
+/* Settles what the device computes the model in; devices of a kind compute alike. */
+static enum status choose_precision(struct building *building, struct session_options *session,
+                                    struct error *err)
+{
+    const struct pipeline_options *options = building->options;
+    struct precision_choice *choice = &building->instance->choices[session->device.kind];
+    if (choice->why[0]) {
+        session->precision = choice->precision;
+        return STATUS_OK;
+    }
+    struct precision_options how = {.limits = &options->limits,
+                                    .cache = options->cache,
+                                    .only_cached = options->only_cached_precision};
+    TRY(precision_choose(building->model, &how, session, choice, err));
+    building->choice_count += options->precision == PRECISION_AUTO;
+    char device[DEVICE_TEXT];
+    log_event(choice->trial_count && !options->only_cached_precision ? LOG_INFO : LOG_DEBUG,
+              "precision", LOG_STR("model", building->model->name),
+              LOG_STR("device", device_text(session->device, device)),
+              LOG_STR("precision", precision_name(choice->precision)),
+              LOG_STR("origin", choice_origin_name(choice->origin)), LOG_STR("why", choice->why));
+    return STATUS_OK;
+}
+
 /* A session on every device. */
 static enum status create_lanes_in_turn(struct building *building, const _Atomic int *cancel,
                                         struct error *err)
@@ -85,6 +112,7 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
             .max_batch_is_pinned = options->max_batch > 0,
         };
         count_inputs(options, &session);
+        TRY(choose_precision(building, &session, err));
         TRY(lane_create(model, &session, building->budget, &instance->lanes[i], err));
         instance->lane_count++;
     }

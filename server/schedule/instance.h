@@ -17,6 +17,7 @@ struct instance {
     struct scheduler *scheduler;
     struct lane *lanes[DEVICE_MAX];
     size_t lane_count;
+    struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
 
     /* The pipeline's, guarded by its lock. */
     size_t users; /* callers between pipeline_acquire and pipeline_release, or within submit */

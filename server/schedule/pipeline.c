@@ -336,6 +336,7 @@ static void describe(const struct entry *entry, struct model_status *ret)
     ret->lane_count = instance->lane_count;
     for (size_t i = 0; i < instance->lane_count; i++)
         ret->lanes[i] = *lane_info(instance->lanes[i]);
+    memcpy(ret->choices, instance->choices, sizeof ret->choices);
 }
 
 size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size_t max)

@@ -32,6 +32,7 @@
 #include "models/model.h"
 #include "server/image/image.h"
 #include "server/observe/metrics.h"
+#include "server/precision/precision.h"
 #include "server/schedule/queue.h"
 #include "server/schedule/served.h"
 
@@ -45,7 +46,9 @@ enum pipeline_state {
 struct pipeline_options {
     struct device_id devices[DEVICE_MAX];
     size_t device_count;
-    enum precision precision;
+    enum precision precision;         /* PRECISION_AUTO: each model's is chosen when it loads */
+    const char *cache;                /* as precision_options.cache; borrowed */
+    bool only_cached_precision;       /* as precision_options.only_cached */
     int threads;                      /* forward threads per CPU lane; 0 = all available cores */
     int workers;                      /* decode threads; 0 = all available cores */
     int max_batch;                    /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
@@ -235,6 +238,7 @@ struct model_status {
     uint64_t parameter_bytes, file_bytes;
     size_t lane_count;
     struct session_info lanes[DEVICE_MAX];
+    struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
     size_t queued;    /* images admitted that wait for a decode worker */
     size_t in_flight; /* images admitted that are past that: decode, slot, forward, answer */
     bool takes_images, is_classifier; /* photos can be sent to it; and get labels */

@@ -24,6 +24,9 @@ BINARY = os.environ.get("LENSD", os.path.join(ROOT, "build", "server", "lensd"))
 SHARED = os.environ.get("LENSD_SHARED", os.path.join(os.path.dirname(ROOT), "shared"))
 DIGITS = os.path.join(ROOT, "tests", "data", "digits")
 
+# What a test finds out about a model must not wait in the user's cache for the next one.
+os.environ.setdefault("LENSD_CACHE", "none")
+
 # Sanitizers and loaded machines are slow; nothing here waits this long when all is well.
 PATIENCE = 30.0
 

@@ -68,6 +68,34 @@ def convolutions(path, layers, side=128, channels=32):
           [tensor_info("scores", "N", channels)])
 
 
+def noise(name, seed, scale, *shape):
+    """A tensor of reproducible random numbers."""
+    count = 1
+    for dim in shape:
+        count *= dim
+    generator = random.Random(seed)
+    values = [generator.gauss(0, scale) for _ in range(count)]
+    return (b"".join(number(1, dim) for dim in shape) + number(2, 1) + blob(8, name) +
+            blob(9, struct.pack(f"<{count}f", *values)))
+
+
+def classifier(path, layers=4, side=96, channels=48, classes=10, sharpness=1.0):
+    """A classifier with random weights that keep their activations' size from layer to layer. The
+    greater `sharpness`, the more a small difference of its features changes its answer."""
+    nodes, tensors, value, width = [], [], "image", 3
+    for i in range(layers):
+        tensors.append(noise(f"w{i}", i, (2 / (width * 9)) ** 0.5, channels, width, 3, 3))
+        nodes.append(node("Conv", [value, f"w{i}"], [f"c{i}"], ints("pads", [1, 1, 1, 1])))
+        nodes.append(node("Relu", [f"c{i}"], [f"r{i}"]))
+        value, width = f"r{i}", channels
+    tensors.append(noise("head", 99, sharpness, channels, classes))
+    nodes.append(node("GlobalAveragePool", [value], ["mean"]))
+    nodes.append(node("Flatten", ["mean"], ["features"]))
+    nodes.append(node("MatMul", ["features", "head"], ["scores"]))
+    write(path, nodes, tensors, [tensor_info("image", "N", 3, side, side)],
+          [tensor_info("scores", "N", classes)])
+
+
 def not_finite_when_dark(path, side=16):
     """The square roots of the three channels' means as scores: NaN where a mean is negative."""
     write(path, [node("GlobalAveragePool", ["image"], ["mean"]), node("Flatten", ["mean"], ["flat"]),

@@ -12,6 +12,7 @@
 #include "engine/base/size.h"
 #include "engine/session.h"
 #include "server/image/transform.h"
+#include "server/precision/precision.h"
 
 #define CLASS_POISON (-1)
 #define CLASS_NAN    (-2)
@@ -283,6 +284,28 @@ struct session {
     struct tensor *result;
     _Atomic int inside;
 };
+
+const char *precision_name(enum precision precision)
+{
+    (void)precision;
+    return "fp32";
+}
+
+const char *choice_origin_name(enum choice_origin origin)
+{
+    (void)origin;
+    return "only";
+}
+
+enum status precision_choose(const struct model *model, const struct precision_options *options,
+                             struct session_options *session, struct precision_choice *ret,
+                             struct error *err)
+{
+    (void)model, (void)options, (void)err;
+    session->precision = PRECISION_FP32;
+    *ret = (struct precision_choice){.precision = PRECISION_FP32, .why = "a fake chooses nothing"};
+    return STATUS_OK;
+}
 
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err)

@@ -1,0 +1,50 @@
+/* Private to server/precision/. */
+#pragma once
+
+#include "engine/graph.h"
+#include "server/precision/precision.h"
+#include "server/precision/probes.h"
+
+/* ---- candidates.c ---- */
+
+/* Precisions beside fp32 that the device is good at and the graph has a use for. */
+size_t candidates_find(struct device_id device, const struct graph *graph,
+                       enum precision ret[PRECISION_COUNT]);
+
+/* ---- trial.c ---- */
+
+struct trial_input {
+    const struct model *model;
+    struct session_options options; /* .precision is the trial's own business */
+    struct probes *probes;
+    struct session *reference; /* fp32, made with .trial */
+};
+
+/* Runs the candidate beside input->reference. A candidate that does not compile or run is an
+ * outcome, not an error. STATUS_CANCELLED, STATUS_NO_MEMORY. */
+enum status trial_run(const struct trial_input *input, enum precision precision,
+                      struct precision_trial *ret, struct error *err) MUST_USE;
+
+/* Median milliseconds of fp32 for one image: what small models are told by. */
+enum status trial_time_one(const struct trial_input *input, double *ret_ms,
+                           struct error *err) MUST_USE;
+
+/* ---- cache.c ---- */
+
+struct choice_key {
+    char text[33]; /* 32 hexadecimal digits */
+};
+
+/* Everything a choice rests on: graph, preparation, calibration images, CPU, lensd, threads. */
+struct choice_key choice_key_of(const struct model *model, const struct session_options *options);
+
+/* The folder that `option` (precision_options.cache) means, malloc'ed; NULL when choices are not
+ * kept. */
+char *choice_folder(const char *option);
+
+/* Whether the folder holds a whole, believable choice under that key; *ret is set only then. */
+bool choice_load(const char *folder, const struct choice_key *key, struct precision_choice *ret);
+
+/* Written aside and renamed: readers see the old choice or the new one. STATUS_IO. */
+enum status choice_save(const char *folder, const struct choice_key *key,
+                        const struct precision_choice *choice, struct error *err) MUST_USE;

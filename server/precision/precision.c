@@ -1,0 +1,212 @@
+#include "server/precision/precision.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/observe/log.h"
+#include "server/precision/internal.h"
+
+/* A pass that takes less than this is quick whatever its numbers are: nobody sees the gain, and
+ * small models start at once. */
+#define QUICK_MS 0.5
+
+const char *choice_origin_name(enum choice_origin origin)
+{
+    static const char *const names[] = {[CHOICE_PINNED] = "pinned",
+                                        [CHOICE_ONLY] = "only",
+                                        [CHOICE_MEASURED] = "measured",
+                                        [CHOICE_CACHED] = "cached"};
+    return names[origin];
+}
+
+const char *trial_outcome_name(enum trial_outcome outcome)
+{
+    static const char *const names[] = {[TRIAL_PASSED] = "passed",
+                                        [TRIAL_SLOWER] = "slower",
+                                        [TRIAL_DIFFERS] = "differs",
+                                        [TRIAL_FAILED] = "failed"};
+    return names[outcome];
+}
+
+/* ---- the reason, for people ---- */
+
+static void say(struct precision_choice *choice, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void say(struct precision_choice *choice, const char *format, ...)
+{
+    va_list args;
+    const size_t used = strlen(choice->why);
+    va_start(args, format);
+    vsnprintf(choice->why + used, sizeof choice->why - used, format, args);
+    va_end(args);
+}
+
+static void say_agreement(struct precision_choice *choice, const struct precision_trial *trial)
+{
+    say(choice, "%d of %d probe images agree", trial->agreeing, trial->images);
+    if (trial->undecided > 0)
+        say(choice, " (%d undecided)", trial->undecided);
+    say(choice, ", greatest difference%s %.4f",
+        trial->is_classifier ? " of a probability" : " (relative)", trial->greatest);
+}
+
+static void say_trial(struct precision_choice *choice, const struct precision_trial *trial)
+{
+    const char *name = precision_name(trial->precision);
+    if (choice->why[0])
+        say(choice, "; ");
+    switch (trial->outcome) {
+    case TRIAL_PASSED:
+        say(choice, "%s is %.2f times as fast as fp32: ", name, trial->speed);
+        say_agreement(choice, trial);
+        break;
+    case TRIAL_SLOWER:
+        say(choice, "%s does not pay, it is %.2f times as fast as fp32", name, trial->speed);
+        break;
+    case TRIAL_DIFFERS:
+        say(choice, "%s is %.2f times as fast as fp32 but answers differently: ", name,
+            trial->speed);
+        say_agreement(choice, trial);
+        break;
+    case TRIAL_FAILED:
+        say(choice, "%s cannot run this model", name);
+        break;
+    }
+}
+
+static void explain(struct precision_choice *choice)
+{
+    choice->why[0] = '\0';
+    for (size_t i = 0; i < choice->trial_count; i++) /* the one that was taken comes first */
+        if (choice->trials[i].precision == choice->precision)
+            say_trial(choice, &choice->trials[i]);
+    for (size_t i = 0; i < choice->trial_count; i++)
+        if (choice->trials[i].precision != choice->precision)
+            say_trial(choice, &choice->trials[i]);
+}
+
+static void take_only(struct precision_choice *choice, const char *why)
+{
+    choice->precision = PRECISION_FP32;
+    choice->origin = CHOICE_ONLY;
+    snprintf(choice->why, sizeof choice->why, "%s", why);
+}
+
+/* ---- trials ---- */
+
+static void judge(struct precision_choice *choice)
+{
+    double fastest = 1;
+    choice->precision = PRECISION_FP32;
+    for (size_t i = 0; i < choice->trial_count; i++) {
+        const struct precision_trial *trial = &choice->trials[i];
+        if (trial->outcome != TRIAL_PASSED || trial->speed <= fastest)
+            continue;
+        fastest = trial->speed;
+        choice->precision = trial->precision;
+    }
+    choice->origin = CHOICE_MEASURED;
+    explain(choice);
+}
+
+static enum status try_all(const struct trial_input *input, const enum precision *candidates,
+                           size_t count, struct precision_choice *ret, struct error *err)
+{
+    double one_ms;
+    TRY(trial_time_one(input, &one_ms, err));
+    if (one_ms < QUICK_MS) {
+        take_only(ret, "");
+        say(ret, "the model is small: %.2f ms in fp32", one_ms);
+        return STATUS_OK;
+    }
+    for (size_t i = 0; i < count; i++)
+        TRY(trial_run(input, candidates[i], &ret->trials[ret->trial_count++], err));
+    ret->from_folder = probes_from_folder(input->probes);
+    judge(ret);
+    return STATUS_OK;
+}
+
+static enum status measure(const struct model *model, const struct image_limits *limits,
+                           const struct session_options *session, const enum precision *candidates,
+                           size_t count, struct precision_choice *ret, struct error *err)
+{
+    struct trial_input input = {.model = model, .options = *session};
+    input.options.trial = true;
+    input.options.precision = PRECISION_FP32;
+    TRY(probes_open(model, limits, &input.probes, err));
+    input.options.memory_limit /= 2; /* two sessions are there at a time */
+    input.options.max_batch_is_pinned = false;
+    struct session_options reference = input.options;
+    reference.on_progress = NULL;
+    enum status status = session_create(model->graph, &reference, &input.reference, err);
+    if (status == STATUS_NO_MEMORY) {
+        take_only(ret, "there is no memory for two sessions to be compared");
+        status = STATUS_OK;
+    } else if (status == STATUS_OK && session_input_count(input.reference) != 1)
+        take_only(ret, "the model has several inputs, which photos do not fill");
+    else if (status == STATUS_OK)
+        status = try_all(&input, candidates, count, ret, err);
+    session_free(input.reference);
+    probes_free(input.probes);
+    return status;
+}
+
+/* ---- the choice ---- */
+
+static void keep(const char *folder, const struct choice_key *key,
+                 const struct precision_choice *choice)
+{
+    struct error err;
+    if (folder && choice_save(folder, key, choice, &err) != STATUS_OK)
+        log_event(LOG_INFO, "the choice of a precision is not kept",
+                  LOG_STR("reason", err.message));
+}
+
+static enum status choose(const struct model *model, const struct precision_options *options,
+                          const struct session_options *session, struct precision_choice *ret,
+                          struct error *err)
+{
+    enum precision candidates[PRECISION_COUNT];
+    const size_t count = candidates_find(session->device, model->graph, candidates);
+    if (count == 0) {
+        take_only(ret, "this device computes nothing faster than fp32 for this model");
+        return STATUS_OK;
+    }
+    if (session->image_input == SIZE_MAX) {
+        take_only(ret, "the model takes no photo, so that there is nothing to compare on");
+        return STATUS_OK;
+    }
+    char *folder = choice_folder(options->cache);
+    struct choice_key key = {""};
+    enum status status = STATUS_OK;
+    if (folder)
+        key = choice_key_of(model, session);
+    if (folder && choice_load(folder, &key, ret)) {
+        explain(ret);
+    } else if (options->only_cached) {
+        take_only(ret, "no trial has been made; lensd serve makes one");
+    } else {
+        status = measure(model, options->limits, session, candidates, count, ret, err);
+        if (status == STATUS_OK && ret->origin == CHOICE_MEASURED)
+            keep(folder, &key, ret);
+    }
+    free(folder);
+    return status;
+}
+
+enum status precision_choose(const struct model *model, const struct precision_options *options,
+                             struct session_options *session, struct precision_choice *ret,
+                             struct error *err)
+{
+    *ret = (struct precision_choice){.precision = session->precision, .origin = CHOICE_PINNED};
+    if (session->precision == PRECISION_AUTO)
+        TRY(choose(model, options, session, ret, err));
+    else
+        say(ret, "--precision %s", precision_name(session->precision));
+    session->precision = ret->precision;
+    return STATUS_OK;
+}

@@ -1,0 +1,84 @@
+/* Which numbers a model is computed in on a device, and why.
+ *
+ *     --precision auto:   cache ── hit ──────────────────────────────────────▶ choice
+ *                           │ miss
+ *                           ▼
+ *         candidates ─▶ trial: fp32 and the candidate run the probe images in turns (A B A B …)
+ *         (hardware,      │  quicker?  same classes?  probabilities within 0.01?
+ *          model)         ▼
+ *                       the quickest that passes, else fp32 ─▶ cache ─▶ choice
+ *
+ * The probes (probes.h) are the images of the model folder's calibration/, or else pictures that
+ * lensd draws, prepared as the model's photos are. */
+#pragma once
+
+#include "engine/session.h"
+#include "models/model.h"
+#include "server/image/image.h"
+
+/* How many pictures are drawn; a calibration/ of fewer than PRECISION_OWN_PROBES images proves too
+ * little alone, and is filled up with drawn ones to as many. */
+#define PRECISION_PROBES     64
+#define PRECISION_OWN_PROBES 16
+
+/* What passes: the same best class for every image and no probability further away than this; for
+ * outputs that are no class scores, the greatest difference relative to the greatest magnitude.
+ *
+ * Where fp32 itself puts two classes within PRECISION_TIE of each other (a model that has not been
+ * trained does so for all), either is the best: the image is counted as undecided, provided that
+ * the scores are no further away than PRECISION_SCORES of the range that they span. */
+#define PRECISION_PROBABILITY 0.01
+#define PRECISION_TIE         0.001
+#define PRECISION_SCORES      0.05
+#define PRECISION_RELATIVE    0.02
+
+/* How a candidate fared against fp32. */
+struct precision_trial {
+    enum precision precision;
+    enum trial_outcome {
+        TRIAL_PASSED,  /* quicker and equal within the bounds */
+        TRIAL_SLOWER,  /* not quicker: its answers were not looked at further */
+        TRIAL_DIFFERS, /* quicker, but it answers differently */
+        TRIAL_FAILED,  /* it could not be compiled or run */
+    } outcome;
+    double one_ms, image_ms;           /* a batch of one; an image of the largest batch */
+    double fp32_one_ms, fp32_image_ms; /* the same in fp32, in turns with it */
+    double speed;                      /* how many times quicker than fp32; below 1: slower */
+    bool is_classifier;                /* `greatest` is of probabilities, else relative */
+    int images;                        /* compared: */
+    int agreeing, undecided;           /* with the same best class; with a tie for it */
+    double greatest;                   /* difference */
+};
+
+struct precision_choice {
+    enum precision precision; /* never PRECISION_AUTO */
+    enum choice_origin {
+        CHOICE_PINNED,   /* the user named it */
+        CHOICE_ONLY,     /* nothing else was worth a trial; `why` says the reason */
+        CHOICE_MEASURED, /* trials, just now */
+        CHOICE_CACHED,   /* trials of an earlier start */
+    } origin;
+    char why[256]; /* a sentence without its full stop */
+    struct precision_trial trials[PRECISION_COUNT];
+    size_t trial_count;
+    int from_folder; /* probe images that came from the model's folder */
+};
+
+const char *choice_origin_name(enum choice_origin origin);  /* "measured" */
+const char *trial_outcome_name(enum trial_outcome outcome); /* "slower" */
+
+struct precision_options {
+    const struct image_limits *limits; /* for calibration images */
+    const char *cache;                 /* folder of earlier choices; NULL: $XDG_CACHE_HOME/lensd or
+                                          ~/.cache/lensd; "none": not kept */
+    bool only_cached; /* where no earlier choice is known, take fp32 without a trial */
+};
+
+/* Settles session->precision (whose PRECISION_AUTO is the wish) for `model`, whose graph is there.
+ * May take as long as some hundred forward passes; session->on_progress and cancel are heeded. The
+ * other fields of *session are those the model will be run with. A cache that is broken or cannot
+ * be written costs a trial and nothing else. Errors: those of session_create for fp32,
+ * STATUS_CANCELLED, STATUS_NO_MEMORY. */
+enum status precision_choose(const struct model *model, const struct precision_options *options,
+                             struct session_options *session, struct precision_choice *ret,
+                             struct error *err) MUST_USE;

@@ -1,0 +1,177 @@
+#include "server/precision/probes.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "engine/base/size.h"
+#include "server/image/transform.h"
+#include "server/observe/log.h"
+#include "server/precision/pictures.h"
+#include "server/precision/precision.h"
+
+#define FILE_MAX ((size_t)64 << 20)
+
+struct probes {
+    const struct model *model;
+    const struct image_limits *limits;
+    struct image_decoder *decoder;
+    struct transform *transform;
+    char **files;
+    size_t file_count;
+    uint8_t *picture; /* PICTURE_SIDE squared, RGB */
+};
+
+static bool is_image_name(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return name[0] != '.' && dot &&
+           (!strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg") || !strcasecmp(dot, ".png"));
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void free_names(char **names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(names[i]);
+    free(names);
+}
+
+enum status probes_list_folder(const char *folder, char ***ret, size_t *ret_count,
+                               struct error *err)
+{
+    char **names = NULL;
+    size_t count = 0, capacity = 0;
+    bool failed = false;
+    DIR *dir = folder ? opendir(folder) : NULL;
+    for (const struct dirent *entry; dir && !failed && (entry = readdir(dir));) {
+        if (!is_image_name(entry->d_name))
+            continue;
+        if (count == capacity) {
+            capacity = capacity * 2 + 64;
+            char **bigger = reallocarray(names, capacity, sizeof *names);
+            failed = !bigger;
+            names = bigger ? bigger : names;
+        }
+        if (!failed && asprintf(&names[count], "%s/%s", folder, entry->d_name) < 0)
+            failed = true;
+        count += !failed;
+    }
+    if (dir)
+        closedir(dir);
+    if (failed) {
+        free_names(names, count);
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while reading '%.200s'", folder);
+    }
+    if (count)
+        qsort(names, count, sizeof *names, compare_names);
+    while (count > PROBES_FROM_FOLDER)
+        free(names[--count]);
+    *ret = names;
+    *ret_count = count;
+    return STATUS_OK;
+}
+
+enum status probes_open(const struct model *model, const struct image_limits *limits,
+                        struct probes **ret, struct error *err)
+{
+    struct probes *probes = calloc(1, sizeof *probes);
+    if (!probes)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for probe images");
+    probes->model = model;
+    probes->limits = limits;
+    probes->decoder = image_decoder_create();
+    probes->transform = transform_create();
+    probes->picture = alloc_array((size_t)PICTURE_SIDE * PICTURE_SIDE, 3);
+    enum status status =
+        probes->decoder && probes->transform && probes->picture
+            ? probes_list_folder(model->calibration, &probes->files, &probes->file_count, err)
+            : error_set(err, STATUS_NO_MEMORY, "out of memory for probe images");
+    if (status != STATUS_OK) {
+        probes_free(probes);
+        return status;
+    }
+    *ret = probes;
+    return STATUS_OK;
+}
+
+void probes_free(struct probes *probes)
+{
+    if (!probes)
+        return;
+    free_names(probes->files, probes->file_count);
+    free(probes->picture);
+    transform_free(probes->transform);
+    image_decoder_free(probes->decoder);
+    free(probes);
+}
+
+int probes_from_folder(const struct probes *probes)
+{
+    return (int)probes->file_count;
+}
+
+int probes_count(const struct probes *probes)
+{
+    const int files = probes_from_folder(probes);
+    return files >= PRECISION_OWN_PROBES ? files : PRECISION_PROBES;
+}
+
+static enum status read_whole(const char *path, uint8_t **ret, size_t *ret_size, struct error *err)
+{
+    FILE *file = fopen(path, "rbe");
+    if (!file)
+        return error_set(err, STATUS_IO, "it cannot be opened");
+    struct stat info;
+    uint8_t *data = NULL;
+    enum status status = STATUS_OK;
+    if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode))
+        status = error_set(err, STATUS_IO, "it is no ordinary file");
+    else if ((size_t)info.st_size > FILE_MAX)
+        status = error_set(err, STATUS_TOO_LARGE, "it is over %zu bytes", FILE_MAX);
+    else if (!(data = malloc((size_t)info.st_size + 1)))
+        status = error_set(err, STATUS_NO_MEMORY, "out of memory");
+    else
+        *ret_size = fread(data, 1, (size_t)info.st_size, file);
+    fclose(file);
+    *ret = data;
+    return status;
+}
+
+static enum status write_file(struct probes *probes, const char *path, float *dst,
+                              struct error *err)
+{
+    uint8_t *data = NULL;
+    size_t size = 0;
+    struct image image;
+    enum status status = read_whole(path, &data, &size, err);
+    if (status == STATUS_OK)
+        status = image_decode(probes->decoder, data, size, probes->limits, &image, err);
+    free(data);
+    TRY(status);
+    return transform_apply(probes->transform, &image, &probes->model->preprocess, dst, err);
+}
+
+enum status probes_write(struct probes *probes, int i, float *dst, struct error *err)
+{
+    if ((size_t)i < probes->file_count) {
+        struct error own;
+        if (write_file(probes, probes->files[i], dst, &own) == STATUS_OK)
+            return STATUS_OK;
+        log_event(LOG_WARN, "calibration image left out", LOG_STR("model", probes->model->name),
+                  LOG_STR("file", probes->files[i]), LOG_STR("error", own.message));
+    }
+    picture_draw((unsigned)i, probes->picture);
+    const struct image image = {.width = PICTURE_SIDE,
+                                .height = PICTURE_SIDE,
+                                .stride = (size_t)PICTURE_SIDE * 3,
+                                .pixels = probes->picture};
+    return transform_apply(probes->transform, &image, &probes->model->preprocess, dst, err);
+}

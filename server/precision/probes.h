@@ -1,0 +1,31 @@
+/* Probe images: what precisions are compared on.
+ *
+ * The images of the model folder's calibration/ (JPEG and PNG, by name, at most
+ * PROBES_FROM_FOLDER); with fewer than PRECISION_OWN_PROBES there, pictures that lensd draws after
+ * them, until there are PRECISION_PROBES. All go through the preparation of a client's photo. The
+ * same model gets the same probes on every machine. */
+#pragma once
+
+#include "models/model.h"
+#include "server/image/image.h"
+
+#define PROBES_FROM_FOLDER 256
+
+struct probes;
+
+/* `model` and `limits` are borrowed. STATUS_NO_MEMORY; STATUS_TOO_LARGE from the preparation. */
+enum status probes_open(const struct model *model, const struct image_limits *limits,
+                        struct probes **ret, struct error *err) MUST_USE;
+void probes_free(struct probes *probes); /* NULL is fine */
+
+int probes_count(const struct probes *probes);
+int probes_from_folder(const struct probes *probes);
+
+/* Writes probe i: [height, width, channels] float32 as the model's preprocessing makes it. A file
+ * that cannot be read is logged, and a drawn picture stands in for it. */
+enum status probes_write(struct probes *probes, int i, float *dst, struct error *err) MUST_USE;
+
+/* The names of a folder's images in the order they are used; *ret and its texts are malloc'ed. A
+ * folder that is not there holds none. */
+enum status probes_list_folder(const char *folder, char ***ret, size_t *ret_count,
+                               struct error *err) MUST_USE;

@@ -1,0 +1,147 @@
+"""--precision auto: what is chosen, what it rests on, and that the choice is kept."""
+
+import os
+import shutil
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import harness  # noqa: E402
+import small_onnx  # noqa: E402
+
+
+def has_bf16():
+    flags = harness.read("/proc/cpuinfo").decode().split("\n")
+    flags = next((line for line in flags if line.startswith("flags")), "").split()
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+class Precision(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="lensd-precision-")
+        cls.calm = os.path.join(cls.folder, "calm.onnx")
+        cls.sharp = os.path.join(cls.folder, "sharp.onnx")
+        small_onnx.classifier(cls.calm, sharpness=0.02)
+        small_onnx.classifier(cls.sharp, sharpness=50.0)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def start(self, *arguments):
+        """(the model's entry in /devices, the log) of a server that is started and ended."""
+        server = harness.Server(*arguments)
+        try:
+            devices = server.get("/devices").json()["devices"]
+            model = devices[0]["models"][0]
+            health = server.get("/health").json()["models"][0]
+            answer = server.predict(harness.png(64, 48))
+        finally:
+            code, log = server.stop()
+        self.assertEqual((code, answer.status), (0, 200), log)
+        self.assertEqual(health["precision"], model["precision"])
+        return model, log
+
+    def check(self, model):
+        """What is chosen follows from the trials that are shown; returns the trial."""
+        choice = model["precision_choice"]
+        self.assertEqual(len(choice["trials"]), 1)
+        trial = choice["trials"][0]
+        self.assertEqual(trial["precision"], "bf16")
+        self.assertEqual(model["precision"], "bf16" if trial["outcome"] == "passed" else "fp32")
+        if trial["outcome"] == "passed":
+            self.assertGreaterEqual(trial["images"], 64)
+            self.assertEqual(trial["images"], trial["agreeing"] + trial.get("undecided", 0))
+            self.assertLessEqual(trial["greatest_difference"], 0.01)
+            self.assertGreater(trial["times_fp32"], 1)
+        return trial
+
+    @unittest.skipUnless(has_bf16(), "this CPU is not good at bfloat16")
+    def test_what_passes_is_used_and_kept(self):
+        cache = os.path.join(self.folder, "cache", "deep")
+        model, log = self.start(self.calm, "--cache", cache)
+        trial = self.check(model)
+        self.assertNotEqual(trial["outcome"], "differs")
+        self.assertEqual(model["precision_choice"]["origin"], "measured")
+        self.assertIn(" precision model=calm", log)
+        kept = os.listdir(cache)
+        self.assertEqual(len(kept), 1, kept)
+        again, _ = self.start(self.calm, "--cache", cache)
+        self.assertEqual(again["precision_choice"]["origin"], "cached")
+        self.assertEqual(again["precision"], model["precision"])
+        self.assertEqual(again["precision_choice"]["why"], model["precision_choice"]["why"])
+        # Other circumstances are another choice.
+        other, _ = self.start(self.calm, "--cache", cache, "--threads", "1")
+        self.assertEqual(other["precision_choice"]["origin"], "measured")
+        self.assertEqual(len(os.listdir(cache)), 2)
+
+    @unittest.skipUnless(has_bf16(), "this CPU is not good at bfloat16")
+    def test_what_answers_differently_is_not_used(self):
+        model, _ = self.start(self.sharp)
+        trial = self.check(model)
+        self.assertIn(trial["outcome"], ("differs", "slower"))
+        self.assertEqual(model["precision"], "fp32")
+
+    @unittest.skipUnless(has_bf16(), "this CPU is not good at bfloat16")
+    def test_a_spoilt_cache_costs_a_trial_only(self):
+        cache = os.path.join(self.folder, "spoilt")
+        self.start(self.calm, "--cache", cache)
+        path = os.path.join(cache, os.listdir(cache)[0])
+        whole = harness.read(path)
+        for spoilt in (b"", whole[:len(whole) // 2], b"\xff" * 9000, whole.replace(b"64 64", b"64 65"),
+                       whole.replace(b"precision bf16", b"precision fp8")):
+            if spoilt == whole:
+                continue
+            with open(path, "wb") as file:
+                file.write(spoilt)
+            model, _ = self.start(self.calm, "--cache", cache)
+            self.assertEqual(model["precision_choice"]["origin"], "measured", spoilt[:40])
+            self.check(model)
+
+    @unittest.skipUnless(has_bf16(), "this CPU is not good at bfloat16")
+    def test_a_cache_that_cannot_be_written_is_said(self):
+        model, log = self.start(self.calm, "--cache", os.path.join(self.calm, "below-a-file"))
+        self.assertEqual(model["precision_choice"]["origin"], "measured")
+        self.assertIn("is not kept", log)
+
+    @unittest.skipUnless(has_bf16(), "this CPU is not good at bfloat16")
+    def test_calibration_images_are_used(self):
+        folder = os.path.join(self.folder, "with-images")
+        os.makedirs(os.path.join(folder, "calibration"))
+        shutil.copy(self.calm, os.path.join(folder, "model.onnx"))
+        for i in range(17):
+            with open(os.path.join(folder, "calibration", f"{i:02}.png"), "wb") as file:
+                file.write(harness.png(60 + i, 50, shade=i * 11))
+        with open(os.path.join(folder, "calibration", "broken.png"), "wb") as file:
+            file.write(b"\x89PNG\r\n\x1a\n and nothing more")
+        model, log = self.start(folder)
+        choice = model["precision_choice"]
+        self.assertEqual(choice["calibration_images"], 18)
+        if choice["trials"][0]["outcome"] == "passed":
+            self.assertEqual(choice["trials"][0]["images"], 18)
+            self.assertIn("calibration image left out", log)
+
+    def test_pinned(self):
+        model, _ = self.start(self.calm, "--precision", "fp32")
+        self.assertEqual(model["precision"], "fp32")
+        self.assertEqual(model["precision_choice"]["origin"], "pinned")
+
+    def test_small_models_are_not_tried(self):
+        model, log = self.start("digits")
+        self.assertEqual(model["precision"], "fp32")
+        self.assertEqual(model["precision_choice"]["origin"], "only")
+        self.assertNotIn("trials", model["precision_choice"])
+
+    def test_predict_makes_no_trial(self):
+        cache = os.path.join(self.folder, "of-predict")
+        image = os.path.join(harness.DIGITS, "drawn", "7_paper.png")
+        done = harness.run_lensd("predict", self.calm, image, "--cache", cache, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertFalse(os.path.exists(cache))
+
+
+if __name__ == "__main__":
+    unittest.main()

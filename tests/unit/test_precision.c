@@ -1,0 +1,185 @@
+/* What --precision auto judges by. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/precision/agreement.h"
+#include "server/precision/internal.h"
+#include "server/precision/pictures.h"
+
+static struct precision_trial compare(bool is_classifier, bool probabilities, size_t count,
+                                      const float *a, const float *b)
+{
+    struct precision_trial trial = {.is_classifier = is_classifier};
+    agreement_add(&trial, a, b, count, probabilities);
+    return trial;
+}
+
+Test(agreement, of_scores)
+{
+    static const struct {
+        const char *name;
+        float a[3], b[3];
+        bool probabilities, holds;
+        int undecided;
+    } cases[] = {
+        {"equal", {1, 2, 3}, {1, 2, 3}, false, true, 0},
+        {"near", {1, 2, 3}, {1.01f, 2, 3}, false, true, 0},
+        {"a probability 0.02 away", {0, 0, 3}, {0.25f, 0, 3}, false, false, 0},
+        {"another class", {0, 2, 2.2f}, {0, 2.2f, 2}, false, false, 0},
+        {"a tie", {0, 9, 9.0001f}, {0, 9.0001f, 9}, false, true, 1},
+        {"a tie, but the rest is elsewhere", {0, 9, 9.0001f}, {4, 9.0001f, 9}, false, false, 0},
+        {"probabilities as they are", {0.1f, 0.5f, 0.4f}, {0.1f, 0.505f, 0.395f}, true, true, 0},
+        {"probabilities too far", {0.1f, 0.5f, 0.4f}, {0.1f, 0.52f, 0.38f}, true, false, 0},
+        {"NaN", {1, 2, 3}, {1, 2, NAN}, false, false, 0},
+        {"NaN in both", {1, 2, NAN}, {1, 2, NAN}, false, false, 0},
+        {"infinite", {1, 2, 3}, {1, 2, INFINITY}, false, false, 0},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct precision_trial trial =
+            compare(true, cases[i].probabilities, 3, cases[i].a, cases[i].b);
+        cr_expect_eq(agreement_holds(&trial), cases[i].holds, "%s: greatest %g", cases[i].name,
+                     trial.greatest);
+        cr_expect_eq(trial.undecided, cases[i].undecided, "%s", cases[i].name);
+    }
+}
+
+Test(agreement, of_a_single_score)
+{
+    float yes = 0.2f, no = -0.2f, near = 0.21f;
+    struct precision_trial same = compare(true, false, 1, &yes, &near);
+    struct precision_trial other = compare(true, false, 1, &yes, &no);
+    cr_expect(agreement_holds(&same), "greatest %g", same.greatest);
+    cr_expect_not(agreement_holds(&other));
+}
+
+Test(agreement, of_other_numbers_is_relative)
+{
+    const float a[] = {100, -200, 0}, near[] = {101, -201, 1}, far[] = {100, -200, 9};
+    const float zeros[3] = {0};
+    struct precision_trial good = compare(false, false, 3, a, near);
+    struct precision_trial bad = compare(false, false, 3, a, far);
+    struct precision_trial none = compare(false, false, 3, zeros, zeros);
+    struct precision_trial some = compare(false, false, 3, zeros, near);
+    cr_expect(agreement_holds(&good), "greatest %g", good.greatest);
+    cr_expect_not(agreement_holds(&bad));
+    cr_expect(agreement_holds(&none));
+    cr_expect_not(agreement_holds(&some));
+}
+
+Test(pictures, are_many_and_always_the_same)
+{
+    const size_t bytes = (size_t)PICTURE_SIDE * PICTURE_SIDE * 3;
+    uint8_t *first = malloc(bytes), *again = malloc(bytes), *before = calloc(1, bytes);
+    cr_assert(first && again && before);
+    for (unsigned i = 0; i < PRECISION_PROBES; i++) {
+        size_t levels = 0;
+        bool seen[256] = {false};
+        memset(first, 1, bytes);
+        memset(again, 2, bytes);
+        picture_draw(i, first);
+        picture_draw(i, again);
+        cr_expect_eq(memcmp(first, again, bytes), 0, "picture %u", i);
+        cr_expect_neq(memcmp(first, before, bytes), 0, "picture %u is like the one before", i);
+        for (size_t b = 0; b < bytes; b++) {
+            levels += !seen[first[b]];
+            seen[first[b]] = true;
+        }
+        cr_expect_geq(levels, 4, "picture %u has %zu levels", i, levels);
+        memcpy(before, first, bytes);
+    }
+    free(first);
+    free(again);
+    free(before);
+}
+
+static const struct precision_choice chosen = {.precision = PRECISION_BF16,
+                                               .origin = CHOICE_MEASURED,
+                                               .trial_count = 1,
+                                               .trials = {{.precision = PRECISION_BF16,
+                                                           .outcome = TRIAL_PASSED,
+                                                           .one_ms = 2,
+                                                           .image_ms = 1.5,
+                                                           .fp32_one_ms = 4,
+                                                           .fp32_image_ms = 3.25,
+                                                           .speed = 2.1,
+                                                           .is_classifier = true,
+                                                           .images = 64,
+                                                           .agreeing = 63,
+                                                           .undecided = 1,
+                                                           .greatest = 0.0042}}};
+
+Test(choice_cache, keeps_a_choice)
+{
+    char folder[] = "/tmp/lensd-choice-XXXXXX", deep[64];
+    struct choice_key key = {"00112233445566778899aabbccddeeff"}, other = {"0"};
+    struct precision_choice got = {.origin = CHOICE_ONLY};
+    struct error err = {0};
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(deep, sizeof deep, "%s/a/b", folder);
+    cr_assert_not(choice_load(deep, &key, &got));
+    cr_assert_eq(choice_save(deep, &key, &chosen, &err), STATUS_OK, "%s", err.message);
+    cr_assert(choice_load(deep, &key, &got));
+    cr_expect_eq(got.origin, CHOICE_CACHED);
+    cr_expect_eq(got.precision, PRECISION_BF16);
+    cr_expect_eq(got.trials[0].undecided, 1);
+    cr_expect_float_eq((float)got.trials[0].greatest, 0.0042f, 1e-7f);
+    cr_expect_float_eq((float)got.trials[0].fp32_image_ms, 3.25f, 1e-6f);
+    cr_expect_not(choice_load(deep, &other, &got));
+}
+
+Test(choice_cache, takes_nothing_else)
+{
+    static const char *const texts[] = {
+        "",
+        "lensd precision 1\n",
+        "lensd precision 1\nprecision bf16\nend\n", /* no trial that passed */
+        "lensd precision 1\nprecision fp32\n",      /* no end */
+        "lensd precision 2\nprecision fp32\nend\n",
+        "lensd precision 1\nprecision auto\nend\n",
+        "lensd precision 1\nprecision bf16\nfrom_folder 0\n"
+        "trial bf16 slower 1 1 1 1 0.5 1 64 64 0 0\nend\n",
+        "lensd precision 1\nprecision bf16\nfrom_folder 0\n"
+        "trial bf16 passed 1 1 1 1 nan 1 64 64 0 0\nend\n",
+        "lensd precision 1\nprecision bf16\nfrom_folder 0\n"
+        "trial bf16 passed 1 1 1 1 2 1 64 64 0 0 more\nend\n",
+        "lensd precision 1\nprecision fp32\nfrom_folder 0\n"
+        "trial bf16 slower 1 1 1 1 1 1 1 1 0 0\ntrial bf16 slower 1 1 1 1 1 1 1 1 0 0\n"
+        "trial bf16 slower 1 1 1 1 1 1 1 1 0 0\ntrial bf16 slower 1 1 1 1 1 1 1 1 0 0\n"
+        "trial bf16 slower 1 1 1 1 1 1 1 1 0 0\nend\n",
+    };
+    char folder[] = "/tmp/lensd-choice-XXXXXX", path[128];
+    struct choice_key key = {"00112233445566778899aabbccddeeff"};
+    struct precision_choice got;
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/precision-%s", folder, key.text);
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        FILE *file = fopen(path, "wb");
+        cr_assert_not_null(file);
+        fputs(texts[i], file);
+        cr_assert_eq(fclose(file), 0);
+        cr_expect_not(choice_load(folder, &key, &got), "text %zu", i);
+    }
+}
+
+Test(choice_cache, folder_of_the_user)
+{
+    setenv("XDG_CACHE_HOME", "/somewhere", 1);
+    setenv("HOME", "/home/me", 1);
+    char *folder = choice_folder(NULL);
+    cr_expect_str_eq(folder, "/somewhere/lensd");
+    free(folder);
+    setenv("XDG_CACHE_HOME", "relative", 1);
+    folder = choice_folder(NULL);
+    cr_expect_str_eq(folder, "/home/me/.cache/lensd");
+    free(folder);
+    unsetenv("HOME");
+    cr_expect_null(choice_folder(NULL));
+    cr_expect_null(choice_folder("none"));
+    folder = choice_folder("here");
+    cr_expect_str_eq(folder, "here");
+    free(folder);
+}
