@@ -56,6 +56,16 @@ struct predict_answer {
  * {"name","error","code"} for each. Milliseconds. */
 char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size);
 
+/* The same as text/plain: a line a prediction, best first, "0.957125 7" (probability, label; its
+ * index where there is none); an empty line between images; "error code: sentence" for one that
+ * failed. */
+char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size);
+
+/* The same as application/octet-stream, little-endian, for each image: uint32 number of
+ * predictions, then for each of them uint32 index, float32 probability; 0xFFFFFFFF and nothing
+ * behind it for an image that failed. */
+char *predict_answer_numbers(const struct predict_answer *answer, size_t *ret_size);
+
 /* ---- /predict: a JSON request ---- */
 
 struct predict_json_image {

@@ -67,10 +67,11 @@ struct config {
     /* Who may ask. */
     char *api_keys, *admin_key_file; /* NULL: none */
     bool protect_health;
+    char *cors_origin; /* NULL: none */
 
     /* Limits. */
     int64_t max_body, max_upload_memory, max_header; /* bytes */
-    int64_t max_images, max_json_depth;
+    int64_t max_images, max_json_depth, max_inflate_ratio;
     int64_t max_pixels, max_side, max_scans;
     int64_t max_connections, max_connections_per_address;
 

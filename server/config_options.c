@@ -87,6 +87,9 @@ const struct option config_options[] = {
      ACCESS, "the same for admins: who may load and unload models and change the log"},
     {"protect-health", OPTION_SWITCH, COMMAND_SERVE, FIELD(protect_health), 0, 0, "false", NULL,
      ACCESS, "ask for a key on health, metrics and the pages, too"},
+    {"cors-origin", OPTION_TEXT, COMMAND_SERVE, FIELD(cors_origin), 0, 0, NULL, "ORIGIN", ACCESS,
+     "let pages of this origin (https://app.example; several with commas; *: all) read the "
+     "answers"},
     {"rate", OPTION_NUMBER, COMMAND_KEY, FIELD(key_rate), 0, 1000000, "0", "N", ACCESS,
      "requests a second that the key is good for; 0: any number"},
     {"burst", OPTION_NUMBER, COMMAND_KEY, FIELD(key_burst), 0, 1000000, "0", "N", ACCESS,
@@ -98,6 +101,8 @@ const struct option config_options[] = {
      "512M", "BYTES", LIMITS, "bytes of all bodies held at one time"},
     {"max-header", OPTION_BYTES, COMMAND_SERVE, FIELD(max_header), KIB, 64 * KIB, "16K", "BYTES",
      LIMITS, "bytes of a request's line and headers"},
+    {"max-inflate-ratio", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_inflate_ratio), 2, 100000, "100",
+     "N", LIMITS, "bytes that a byte of a gzip or deflate body may become, beyond the first MiB"},
     {"max-images", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_images), 1, 4096, "64", "N", LIMITS,
      "images in a request"},
     {"max-queue", OPTION_NUMBER, RUNS, FIELD(max_queue), 1, 1000000, "256", "N", LIMITS,

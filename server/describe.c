@@ -37,6 +37,12 @@ static void describe_image(const struct predict_image *image, struct answer_pred
 char *describe_predictions(const struct predict_request *request, bool as_list, double total_ms,
                            size_t *ret_size)
 {
+    return describe_predictions_as(DESCRIBE_JSON, request, as_list, total_ms, ret_size);
+}
+
+char *describe_predictions_as(enum describe_form form, const struct predict_request *request,
+                              bool as_list, double total_ms, size_t *ret_size)
+{
     size_t count = request->image_count, prediction_count = 0;
     for (size_t i = 0; i < count; i++)
         prediction_count += request->images[i].prediction_count;
@@ -55,7 +61,9 @@ char *describe_predictions(const struct predict_request *request, bool as_list, 
                                         .image_count = count,
                                         .as_list = as_list,
                                         .total_ms = total_ms};
-        text = predict_answer_json(&answer, ret_size);
+        text = form == DESCRIBE_LINES     ? predict_answer_lines(&answer, ret_size)
+               : form == DESCRIBE_NUMBERS ? predict_answer_numbers(&answer, ret_size)
+                                          : predict_answer_json(&answer, ret_size);
     }
     free(images);
     free(predictions);

@@ -9,6 +9,11 @@
 char *describe_predictions(const struct predict_request *request, bool as_list, double total_ms,
                            size_t *ret_size);
 
+/* The same in another form. */
+enum describe_form { DESCRIBE_JSON, DESCRIBE_LINES, DESCRIBE_NUMBERS };
+char *describe_predictions_as(enum describe_form form, const struct predict_request *request,
+                              bool as_list, double total_ms, size_t *ret_size);
+
 /* Every device of the machine with the models that `pipeline` (NULL: none) has on it. */
 char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_size);
 

@@ -49,6 +49,8 @@ report 'libmicrohttpd belongs to server/http' \
     "$(includes 'microhttpd' "${floors[@]}" | outside server/http)"
 report 'GnuTLS belongs to server/http' \
     "$(includes '(gnutls|nettle)/' "${floors[@]}" | outside server/http)"
+report 'zlib belongs to server/http' \
+    "$(includes 'zlib\.h' "${floors[@]}" | outside server/http)"
 report 'cJSON belongs to proto/ and the config readers of models/' \
     "$(includes '(cjson/)?cJSON' "${floors[@]}" | outside proto models)"
 report 'protobuf-c belongs to models/' \

@@ -40,7 +40,7 @@ refuses() {
     fi
 }
 
-echo '1..11'
+echo '1..12'
 fresh_tree
 result "$("$check" "$scratch/tree" >/dev/null 2>&1; echo $?)" 'a clean tree passes'
 refuses 'engine includes server' engine/base/up.c '#include "server/observe/log.h"'
@@ -50,6 +50,7 @@ refuses 'models includes server' models/up.h ' #include "server/image/image.h"'
 refuses 'oneDNN outside engine/cpu' engine/base/dnnl.c '#include <dnnl.h>'
 refuses 'libmicrohttpd outside server/http' server/image/http.c '#include <microhttpd.h>'
 refuses 'GnuTLS outside server/http' server/image/hash.c '#include <gnutls/crypto.h>'
+refuses 'zlib outside server/http' models/unpack.c '#include <zlib.h>'
 refuses 'cJSON in server' server/http/json.c '#include <cjson/cJSON.h>'
 refuses 'libpng outside server/image' server/http/png.c '#include <png.h>'
 fresh_tree

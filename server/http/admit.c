@@ -41,6 +41,7 @@ static void check_framing(struct exchange *x, const struct request_head *head)
                         head->encoding);
     } else {
         x->chunked = head->encoding != NULL;
+        x->has_length = head->length != NULL;
         x->expected = head->length ? strtoull(head->length, NULL, 10) : 0;
         return;
     }
@@ -82,19 +83,26 @@ static void check_headers(struct exchange *x, const struct request_head *head)
 static void check_route(struct exchange *x)
 {
     x->route = route_find(x->path);
-    if (!x->route) {
+    if (!x->route && !strcmp(x->path, "*") && !strcmp(x->method, "OPTIONS")) {
+        respond_empty(x, 204); /* of the server as a whole (RFC 9110, section 9.3.7) */
+        x->answer.allow = METHOD_GET | METHOD_HEAD | METHOD_POST | METHOD_OPTIONS;
+    } else if (!x->route) {
         respond_refusal(x, 404, "not_found",
                         "there is no %.100s here; GET / says what there is, POST /predict takes "
                         "images",
                         x->path);
-        return;
     }
-    if (!(x->route->methods & route_method(x->method))) {
-        char allow[32];
+    if (!x->route)
+        return;
+    unsigned methods = route_methods(x->route), method = route_method(x->method);
+    if (!(methods & method)) {
+        char allow[ALLOW_TEXT];
         respond_refusal(x, 405, "method_not_allowed", "%s does not take %.20s; it takes %s",
-                        x->route->path, x->method,
-                        route_allow(x->route->methods, allow, sizeof allow));
-        x->answer.allow = x->route->methods;
+                        x->route->path, x->method, route_allow(methods, allow, sizeof allow));
+        x->answer.allow = methods;
+    } else if (method == METHOD_OPTIONS && !(x->route->methods & METHOD_OPTIONS)) {
+        respond_empty(x, 204);
+        x->answer.allow = methods;
     }
 }
 
@@ -134,7 +142,73 @@ static void check_access(struct exchange *x, const struct request_head *head)
     }
 }
 
-static void check_body(struct exchange *x)
+/* Is `origin` one of the list "https://a.example,https://b.example", or the list "*"? */
+static bool is_listed(const char *list, const char *origin)
+{
+    size_t length = strlen(origin);
+    if (!strcmp(list, "*"))
+        return true;
+    while (*list) {
+        size_t entry = strcspn(list, ",");
+        if (entry == length && !strncasecmp(list, origin, length))
+            return true;
+        list += entry;
+        list += strspn(list, ", ");
+    }
+    return false;
+}
+
+/* Pages of other origins may read the answers only where --cors-origin says so (Fetch standard,
+ * section 3.3). */
+static void allow_origin(struct exchange *x, const struct request_head *head)
+{
+    const char *list = x->server->options.cors_origin;
+    if (!list)
+        return;
+    bool all = !strcmp(list, "*");
+    if (!all)
+        respond_header(x, "Vary", "Origin");
+    if (!head->origin || strlen(head->origin) > 120 || !is_listed(list, head->origin))
+        return;
+    respond_header(x, "Access-Control-Allow-Origin", "%s", all ? "*" : head->origin);
+    if (strcmp(x->method, "OPTIONS") != 0 || !head->preflight) {
+        respond_header(x, "Access-Control-Expose-Headers",
+                       "X-Request-Id, Retry-After, WWW-Authenticate, traceparent, "
+                       "Inference-Header-Content-Length");
+        return;
+    }
+    /* The browser asks beforehand, without a key, what it may send. */
+    char allow[ALLOW_TEXT];
+    respond_header(x, "Access-Control-Allow-Methods", "%s",
+                   route_allow(route_methods(x->route), allow, sizeof allow));
+    respond_header(x, "Access-Control-Allow-Headers",
+                   "Authorization, Content-Type, Content-Encoding, X-API-Key, X-Request-Id, "
+                   "traceparent, Inference-Header-Content-Length");
+    respond_header(x, "Access-Control-Max-Age", "600");
+    if (!x->answer.status) {
+        respond_empty(x, 204);
+        x->answer.allow = route_methods(x->route);
+    }
+}
+
+/* A compressed body is inflated as it comes. */
+static void check_coding(struct exchange *x, const struct request_head *head)
+{
+    enum coding coding;
+    struct error err;
+    if (!coding_parse(head->content_encoding, &coding)) {
+        respond_refusal(x, 415, "unsupported_media_type",
+                        "Content-Encoding '%.40s' is not understood; use gzip, deflate or none",
+                        head->content_encoding);
+        respond_header(x, "Accept-Encoding", "gzip, deflate");
+    } else if (coding != CODING_NONE &&
+               inflater_create(coding, x->server->options.max_inflate_ratio, &x->inflater, &err) !=
+                   STATUS_OK) {
+        respond_error(x, &err);
+    }
+}
+
+static void check_body(struct exchange *x, const struct request_head *head)
 {
     size_t limit = x->route->takes_body ? x->server->options.max_body : EXCHANGE_SWALLOW_MAX;
     struct error err;
@@ -145,8 +219,12 @@ static void check_body(struct exchange *x)
                         x->route->takes_body ? " (--max-body)" : "");
     else if (x->route->admit && x->route->admit(x, &err) != STATUS_OK)
         respond_error(x, &err);
-    else
-        upload_init(&x->body, &x->server->uploads, limit, x->chunked ? 0 : (size_t)x->expected);
+    else if (!x->answer.status && x->route->takes_body)
+        check_coding(x, head);
+    /* How long it is when it has been inflated, nobody knows. */
+    bool known = !x->chunked && !x->inflater;
+    if (!x->answer.status)
+        upload_init(&x->body, &x->server->uploads, limit, known ? (size_t)x->expected : 0);
 }
 
 enum head_verdict exchange_admit(struct exchange *x, const struct request_head *head)
@@ -164,10 +242,12 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
         check_headers(x, head);
     if (!x->answer.status)
         check_route(x);
+    if (x->route)
+        allow_origin(x, head);
     if (!x->answer.status)
         check_access(x, head);
     if (!x->answer.status)
-        check_body(x);
+        check_body(x, head);
     if (!x->answer.status)
         return ADMIT_READ;
     x->swallow = true;

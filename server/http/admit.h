@@ -17,8 +17,10 @@ struct request_head {
     size_t size;                  /* bytes of the request line and the headers */
     const char *host, *content_type, *expect, *request_id;
     const char *authorization, *api_key;
-    int lengths, encodings;        /* how many Content-Length and Transfer-Encoding headers */
-    const char *length, *encoding; /* the last of each */
+    const char *content_encoding;
+    const char *origin, *preflight; /* Origin, Access-Control-Request-Method */
+    int lengths, encodings;         /* how many Content-Length and Transfer-Encoding headers */
+    const char *length, *encoding;  /* the last of each */
 };
 
 enum head_verdict {

@@ -17,6 +17,7 @@
 #include "server/describe.h"
 #include "server/http/exchange.h"
 #include "server/http/multipart.h"
+#include "server/http/negotiate.h"
 #include "server/http/respond.h"
 
 /* Parts that are no images but parameters may come on top. */
@@ -44,7 +45,10 @@ static void free_work(struct exchange *x)
 
 /* ---- can it be served now? ---- */
 
-enum status predict_admit(struct exchange *x, struct error *err)
+/* The forms of an answer, in the order of enum describe_form; errors are JSON in all of them. */
+static const char *const forms[] = {"application/json", "text/plain", "application/octet-stream"};
+
+static enum status check_state(const struct exchange *x, struct error *err)
 {
     switch (pipeline_state(x->server->options.pipeline)) {
     case PIPELINE_READY:
@@ -59,6 +63,21 @@ enum status predict_admit(struct exchange *x, struct error *err)
                          "the model could not be loaded; GET /health says why");
     }
     return error_set(err, STATUS_INTERNAL, "the pipeline is in an unknown state");
+}
+
+enum status predict_admit(struct exchange *x, struct error *err)
+{
+    x->answer_form = negotiate_type(exchange_header(x, "Accept"), forms, COUNT_OF(forms));
+    if (x->answer_form < 0)
+        respond_refusal(x, 406, "not_acceptable",
+                        "%s answers as %s, %s or %s; name one of them in Accept, or none", x->path,
+                        forms[0], forms[1], forms[2]);
+    else if (!x->has_length && !x->chunked)
+        respond_refusal(x, 411, "length_required",
+                        "the request has no body and no Content-Length; send an image: curl "
+                        "--data-binary @photo.jpg %s/predict",
+                        x->server->url);
+    return check_state(x, err);
 }
 
 /* ---- parameters ---- */
@@ -271,16 +290,18 @@ static void finish(struct exchange *x)
         return; /* it was not admitted */
     hint_at_form(x, &request->images[0]);
     size_t size = 0;
-    char *text = describe_predictions(request, work->as_list,
-                                      clock_ms(clock_now() - request->started), &size);
     /* One image's failure is the request's; several answer for themselves. */
     const struct predict_image *image = &request->images[0];
     int http = work->as_list || image->status == STATUS_OK ? 200 : status_http(image->status);
+    static const char *const types[] = {TYPE_JSON, TYPE_TEXT, TYPE_BYTES};
+    enum describe_form form = http == 200 ? (enum describe_form)x->answer_form : DESCRIBE_JSON;
+    char *text = describe_predictions_as(form, request, work->as_list,
+                                         clock_ms(clock_now() - request->started), &size);
     if (http == 503)
         x->answer.retry_after_s = 1;
     if (request->served) /* for the log */
         snprintf(x->model, sizeof x->model, "%s", request->served->name);
-    respond_text(x, http, TYPE_JSON, text, size);
+    respond_text(x, http, types[form], text, size);
     if (text && http >= 400)
         x->answer.code = status_word(image->status);
 }

@@ -35,8 +35,9 @@
 #include "server/http/tls.h"
 #include "server/observe/log.h"
 
-#define POOL_BYTES (64 * 1024) /* of a connection; half of it is the read buffer */
-#define QUIET_MS   200         /* without a request, before a drain believes it */
+#define POOL_BYTES   (64 * 1024) /* of a connection; half of it is the read buffer */
+#define COMPRESS_MIN 2048        /* bytes; a packet or two more cost less than the work */
+#define QUIET_MS     200         /* without a request, before a drain believes it */
 
 struct http_daemon {
     struct MHD_Daemon *mhd;
@@ -94,7 +95,7 @@ static void count_request(struct exchange *x, double seconds)
 
 static void log_request(const struct exchange *x, const char *how, double milliseconds)
 {
-    size_t bytes_out = x->head ? 0 : x->answer.size;
+    size_t bytes_out = x->head || x->answer.status == 304 ? 0 : x->answer.size;
     milliseconds = round(milliseconds * 1000) / 1000;
     struct log_field fields[16] = {
         LOG_STR("event", "request"),
@@ -146,6 +147,7 @@ static void exchange_free(struct exchange *x)
     if (x->free_work)
         x->free_work(x);
     upload_done(&x->body);
+    inflater_free(x->inflater);
     free(x->answer.text);
     free(x->target);
     free(x);
@@ -208,31 +210,67 @@ static struct request_head read_head(struct MHD_Connection *handle, const char *
                                 .expect = header(handle, "Expect"),
                                 .request_id = header(handle, "X-Request-Id"),
                                 .authorization = header(handle, "Authorization"),
-                                .api_key = header(handle, "X-API-Key")};
+                                .api_key = header(handle, "X-API-Key"),
+                                .content_encoding = header(handle, "Content-Encoding"),
+                                .origin = header(handle, "Origin"),
+                                .preflight = header(handle, "Access-Control-Request-Method")};
     MHD_get_connection_values(handle, MHD_HEADER_KIND, note_framing, &head);
     return head;
 }
 
+const char *exchange_header(const struct exchange *x, const char *name)
+{
+    return x->handle ? header(x->handle, name) : NULL;
+}
+
 /* ---- answers ---- */
+
+static bool is_text(const char *type)
+{
+    return !strncmp(type, "text/", 5) || !strncmp(type, TYPE_JSON, sizeof TYPE_JSON - 1) ||
+           strstr(type, "yaml");
+}
+
+/* Text that is long enough to pay for it goes out compressed, to whom likes that. */
+static void compress_answer(struct exchange *x)
+{
+    struct answer *answer = &x->answer;
+    if (answer->size < COMPRESS_MIN || !answer->type || !is_text(answer->type))
+        return;
+    respond_header(x, "Vary", "Accept-Encoding");
+    enum coding coding = coding_choose(exchange_header(x, "Accept-Encoding"));
+    size_t size;
+    char *text = coding_compress(coding, answer->text, answer->size, &size);
+    if (!text)
+        return;
+    free(answer->text);
+    answer->text = text;
+    answer->size = size;
+    respond_header(x, "Content-Encoding", "%s", coding_name(coding));
+}
 
 static enum MHD_Result queue_answer(struct exchange *x)
 {
     struct answer *answer = &x->answer;
+    compress_answer(x);
     struct MHD_Response *response =
         MHD_create_response_from_buffer(answer->size, answer->text, MHD_RESPMEM_MUST_FREE);
     if (!response)
         return MHD_NO;
     answer->text = NULL; /* the response's now */
-    bool added = MHD_add_response_header(response, "Content-Type", answer->type) == MHD_YES;
+    bool added = true;
+    if (answer->type)
+        added &= MHD_add_response_header(response, "Content-Type", answer->type) == MHD_YES;
     added &= MHD_add_response_header(response, "X-Request-Id", x->request_id) == MHD_YES;
-    added &= MHD_add_response_header(response, "Cache-Control", "no-store") == MHD_YES;
+    added &= MHD_add_response_header(response, "Cache-Control",
+                                     answer->may_keep ? "no-cache" : "no-store") == MHD_YES;
     added &= MHD_add_response_header(response, "X-Content-Type-Options", "nosniff") == MHD_YES;
     if (answer->type && !strcmp(answer->type, TYPE_HTML))
         added &=
             MHD_add_response_header(response, "Content-Security-Policy",
                                     "default-src 'none'; style-src 'unsafe-inline'") == MHD_YES;
     if (answer->allow) {
-        char allow[32];
+        char allow[ALLOW_TEXT];
         route_allow(answer->allow, allow, sizeof allow);
         added &= MHD_add_response_header(response, "Allow", allow) == MHD_YES;
     }
@@ -301,7 +339,9 @@ static void take_body(struct exchange *x, const char *bytes, size_t size)
         refuse_now(x);
         return;
     }
-    if (upload_append(&x->body, bytes, size, &err) == STATUS_OK)
+    enum status status = x->inflater ? inflater_feed(x->inflater, bytes, size, &x->body, &err)
+                                     : upload_append(&x->body, bytes, size, &err);
+    if (status == STATUS_OK)
         return;
     respond_error(x, &err);
     upload_done(&x->body);
@@ -315,6 +355,9 @@ static enum MHD_Result end_of_request(struct exchange *x)
     if (x->state == EXCHANGE_REFUSED ||
         !connection_enter(x->server->connections, x->connection, CONNECTION_WORKING))
         return MHD_NO;
+    struct error err;
+    if (!x->answer.status && x->inflater && inflater_end(x->inflater, &err) != STATUS_OK)
+        respond_error(x, &err);
     if (!x->answer.status)
         x->route->handle(x);
     return x->state == EXCHANGE_WAITING ? MHD_YES : queue_answer(x);

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "server/http/coding.h"
 #include "server/http/keys.h"
 #include "server/http/query.h"
 #include "server/http/routes.h"
@@ -35,7 +36,7 @@ struct http_server {
 #define REQUEST_ID_MAX 128
 
 /* Headers beyond those that every answer has. */
-#define ANSWER_HEADERS_MAX 8
+#define ANSWER_HEADERS_MAX 12
 struct answer_header {
     const char *name; /* a constant */
     char value[160];
@@ -43,12 +44,13 @@ struct answer_header {
 
 struct answer {
     int status; /* HTTP; 0: none yet */
-    char *text; /* malloc'ed; owned */
+    char *text; /* malloc'ed; owned; NULL with a size of 0: no body */
     size_t size;
-    const char *type;  /* Content-Type; a constant */
+    const char *type;  /* Content-Type; a constant; NULL: none, without a body */
     const char *code;  /* of an error, for the log; a constant; NULL: none */
     unsigned allow;    /* methods for Allow; 0: no such header */
     int retry_after_s; /* 0: no such header */
+    bool may_keep;     /* clients may keep it, and ask whether it is still true (ETag) */
     struct answer_header headers[ANSWER_HEADERS_MAX]; /* respond_header() */
     size_t header_count;
 };
@@ -80,9 +82,12 @@ struct exchange {
     char request_id[REQUEST_ID_MAX + 1];
     uint64_t expected; /* Content-Length; 0 when there is none */
     bool chunked;
-    bool swallow; /* the answer is known: the body is only dropped */
+    bool has_length;           /* a Content-Length is there, and may be 0 */
+    struct inflater *inflater; /* of a compressed body; NULL otherwise */
+    bool swallow;              /* the answer is known: the body is only dropped */
     struct upload body;
 
+    int answer_form; /* the route's own: which of its media types the client wants */
     struct answer answer;
 
     /* Of a handler that waits. */
@@ -100,6 +105,9 @@ struct exchange {
 
 /* Who asks: the name of the key, else the address. Lives as long as the exchange. */
 const char *exchange_client(const struct exchange *exchange);
+
+/* A header of the request, NULL without it; lives as long as the exchange. From its own thread. */
+const char *exchange_header(const struct exchange *exchange, const char *name);
 
 /* From the handler's thread: the connection sleeps until exchange_resume(). `cancelled` is set to 1
  * when the client hangs up meanwhile (it may have already). */

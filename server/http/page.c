@@ -103,7 +103,7 @@ static void put_models(FILE *out, const struct exchange *x)
 static void put_routes(FILE *out)
 {
     for (size_t i = 0; i < http_route_count; i++) {
-        char methods[32];
+        char methods[ALLOW_TEXT];
         fprintf(out, "<tr><td><code>%s</code></td><td>%s</td><td>%s</td></tr>\n",
                 http_routes[i].path, route_allow(http_routes[i].methods, methods, sizeof methods),
                 http_routes[i].about);
@@ -161,5 +161,5 @@ void page_handle(struct exchange *x)
         free(text);
         text = NULL;
     }
-    respond_text(x, 200, TYPE_HTML, text, size);
+    respond_page(x, TYPE_HTML, text, size);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "proto/answers.h"
+#include "server/http/negotiate.h"
 
 #define OUT_OF_MEMORY "{\"error\":\"out of memory\",\"code\":\"out_of_memory\"}\n"
 
@@ -24,6 +25,39 @@ void respond_text(struct exchange *exchange, int http, const char *type, char *t
     exchange->answer.type = TYPE_JSON;
     exchange->answer.text = strdup(OUT_OF_MEMORY);
     exchange->answer.size = exchange->answer.text ? sizeof OUT_OF_MEMORY - 1 : 0;
+}
+
+void respond_empty(struct exchange *exchange, int http)
+{
+    free(exchange->answer.text);
+    exchange->answer.status = http;
+    exchange->answer.type = NULL;
+    exchange->answer.code = NULL;
+    exchange->answer.text = NULL;
+    exchange->answer.size = 0;
+}
+
+/* FNV-1a: tells one page from another, no more. */
+static uint64_t hash_of(const char *text, size_t size)
+{
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ (unsigned char)text[i]) * 0x100000001B3u;
+    return hash;
+}
+
+void respond_page(struct exchange *exchange, const char *type, char *text, size_t size)
+{
+    char etag[32];
+    respond_text(exchange, 200, type, text, size);
+    if (!text)
+        return;
+    /* Weak: compressed and plain are the same page. */
+    snprintf(etag, sizeof etag, "W/\"%016llx\"", (unsigned long long)hash_of(text, size));
+    exchange->answer.may_keep = true;
+    respond_header(exchange, "ETag", "%s", etag);
+    if (negotiate_etag(exchange_header(exchange, "If-None-Match"), etag))
+        exchange->answer.status = 304; /* goes out without its text, but with its length */
 }
 
 static void respond_with(struct exchange *exchange, int http, const char *code,
@@ -71,6 +105,8 @@ void respond_header(struct exchange *exchange, const char *name, const char *for
 static const char *reason_phrase(int http)
 {
     switch (http) {
+    case 204:
+        return "No Content";
     case 400:
         return "Bad Request";
     case 401:
@@ -81,6 +117,8 @@ static const char *reason_phrase(int http)
         return "Not Found";
     case 405:
         return "Method Not Allowed";
+    case 406:
+        return "Not Acceptable";
     case 408:
         return "Request Timeout";
     case 413:
@@ -104,12 +142,13 @@ static const char *reason_phrase(int http)
 
 char *respond_raw(const struct answer *answer, const char *request_id, size_t *ret_size)
 {
-    char *raw = NULL, methods[32];
+    char *raw = NULL, methods[ALLOW_TEXT];
     FILE *out = open_memstream(&raw, ret_size);
     if (!out)
         return NULL;
-    fprintf(out, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n", answer->status,
-            reason_phrase(answer->status), answer->type, answer->size);
+    fprintf(out, "HTTP/1.1 %d %s\r\n", answer->status, reason_phrase(answer->status));
+    if (answer->type)
+        fprintf(out, "Content-Type: %s\r\nContent-Length: %zu\r\n", answer->type, answer->size);
     if (request_id)
         fprintf(out, "X-Request-Id: %s\r\n", request_id);
     if (answer->allow)

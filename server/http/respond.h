@@ -6,10 +6,19 @@
 
 #define TYPE_JSON    "application/json"
 #define TYPE_HTML    "text/html; charset=utf-8"
+#define TYPE_TEXT    "text/plain; charset=utf-8"
+#define TYPE_BYTES   "application/octet-stream"
 #define TYPE_METRICS "text/plain; version=0.0.4; charset=utf-8"
 
 /* Takes over `text` (malloc'ed; NULL answers 500: out of memory). */
 void respond_text(struct exchange *exchange, int http, const char *type, char *text, size_t size);
+
+/* No body: 204. */
+void respond_empty(struct exchange *exchange, int http);
+
+/* A page that clients may keep, and ask whether it is still the same: 200, or 304 where
+ * If-None-Match names it. Takes over `text`, as above. */
+void respond_page(struct exchange *exchange, const char *type, char *text, size_t size);
 
 /* {"error", "code"} with the HTTP status of err->status. Those with a 503 get Retry-After. */
 void respond_error(struct exchange *exchange, const struct error *err);

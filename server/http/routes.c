@@ -36,7 +36,13 @@ const struct route *route_find(const char *path)
 static const struct {
     unsigned bit;
     const char *name;
-} methods[] = {{METHOD_GET, "GET"}, {METHOD_HEAD, "HEAD"}, {METHOD_POST, "POST"}};
+} methods[] = {
+    {METHOD_GET, "GET"}, {METHOD_HEAD, "HEAD"}, {METHOD_POST, "POST"}, {METHOD_OPTIONS, "OPTIONS"}};
+
+unsigned route_methods(const struct route *route)
+{
+    return route->methods | METHOD_OPTIONS | (route->methods & METHOD_GET ? METHOD_HEAD : 0);
+}
 
 unsigned route_method(const char *name)
 {

@@ -13,6 +13,7 @@ enum method {
     METHOD_GET = 1u << 0,
     METHOD_HEAD = 1u << 1,
     METHOD_POST = 1u << 2,
+    METHOD_OPTIONS = 1u << 3, /* said of every route; in the table: it has an answer of its own */
 };
 
 /* Who may use a route (keys.h). */
@@ -24,7 +25,7 @@ enum route_access {
 
 struct route {
     const char *path;
-    unsigned methods; /* enum method, several; HEAD goes with GET */
+    unsigned methods; /* enum method, several */
     bool takes_body;
     /* NULL, or: can this be served now? Asked before the body is read; a refusal is the answer. */
     enum status (*admit)(struct exchange *exchange, struct error *err);
@@ -40,9 +41,13 @@ extern const size_t http_route_count;
 /* The route of a path, or NULL. */
 const struct route *route_find(const char *path);
 
+/* What may be asked of it: its methods, HEAD with GET, and OPTIONS. */
+unsigned route_methods(const struct route *route);
+
 /* The bit of a method's name; 0 for one that no route has. */
 unsigned route_method(const char *name);
 
+#define ALLOW_TEXT 64
 /* "GET, HEAD" for the Allow header; returns text. */
 const char *route_allow(unsigned methods, char *text, size_t size);
 

@@ -6,6 +6,7 @@
  *     connections.c   every open connection: hang-ups, time limits, limits per address
  *     keys.c          API keys: who may ask for what, and how often
  *     tls.c           the certificate
+ *     coding.c        gzip and deflate          negotiate.c: what a client would like
  *     upload.c        the body, bounded as it grows
  *     routes.c        the table of paths and methods
  *     api_predict.c   POST /predict                multipart.c, query.c: its parsers
@@ -14,7 +15,7 @@
  *     respond.c       answers and errors
  *
  * libmicrohttpd is named in daemon.c only, GnuTLS in keys.c, tls.c
- * and connections.c. Handlers run on its threads and never
+ * and connections.c, zlib in coding.c. Handlers run on its threads and never
  * block: /predict suspends its connection until the pipeline is done. No request reaches the file
  * system. */
 #pragma once
@@ -42,6 +43,8 @@ struct http_options {
     size_t max_connections, max_connections_per_address;
     int64_t header_timeout_ms, body_timeout_ms, idle_timeout_ms;
 
+    size_t max_inflate_ratio; /* of a compressed body: bytes out for each byte in */
+    const char *cors_origin;  /* "https://a.example,https://b.example" or "*"; NULL: none */
     struct keyring_options keys;
 
     struct pipeline *pipeline; /* borrowed; outlives the server */

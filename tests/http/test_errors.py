@@ -16,7 +16,7 @@ class BadImages(ServedCase):
         self.assert_error(self.server.predict(b""), 400, "invalid_request", "empty", "curl")
         # A POST without any body at all.
         answer = self.server.raw(b"POST /predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), answer)
+        self.assertTrue(answer.startswith(b"HTTP/1.1 411 "), answer)
 
     def test_truncated(self):
         whole = seven()
@@ -68,16 +68,18 @@ class BadImages(ServedCase):
 
 class BadRequests(ServedCase):
     def test_wrong_method(self):
-        for method, path, allow in (("GET", "/predict", "POST"), ("PUT", "/predict", "POST"),
-                                    ("DELETE", "/predict", "POST"), ("PATCH", "/health", "GET, HEAD"),
-                                    ("POST", "/health", "GET, HEAD"), ("OPTIONS", "/", "GET, HEAD"),
-                                    ("BREW", "/metrics", "GET, HEAD")):
+        for method, path, allow in (("GET", "/predict", "POST, OPTIONS"),
+                                    ("PUT", "/predict", "POST, OPTIONS"),
+                                    ("DELETE", "/predict", "POST, OPTIONS"),
+                                    ("PATCH", "/health", "GET, HEAD, OPTIONS"),
+                                    ("POST", "/health", "GET, HEAD, OPTIONS"),
+                                    ("BREW", "/metrics", "GET, HEAD, OPTIONS")):
             answer = self.server.request(method, path)
             with self.subTest(method=method, path=path):
                 self.assert_error(answer, 405, "method_not_allowed", allow)
                 self.assertEqual(answer.headers["Allow"], allow)
         answer = self.server.request("HEAD", "/predict")
-        self.assertEqual((answer.status, answer.headers["Allow"], answer.body), (405, "POST", b""))
+        self.assertEqual((answer.status, answer.headers["Allow"], answer.body), (405, "POST, OPTIONS", b""))
 
     def test_wrong_path(self):
         for path in ("/nope", "/predict/", "/Predict", "//predict", "/predict/../health",

@@ -1,0 +1,79 @@
+/* Answers of /predict for those who do not read JSON: lines of text, or numbers. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/utf8.h"
+#include "proto/answers.h"
+
+/* A label is one line, whatever is in it. */
+static void put_label(FILE *out, const char *label)
+{
+    bool valid = utf8_valid(label, strlen(label));
+    for (const unsigned char *c = (const unsigned char *)label; *c; c++)
+        fputc(*c < 0x20 || *c == 0x7F || (*c >= 0x80 && !valid) ? '?' : *c, out);
+}
+
+static void put_lines(FILE *out, const struct answer_image *image)
+{
+    if (image->error)
+        fprintf(out, "error %s: %s\n", image->code, image->error);
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        const struct answer_prediction *prediction = &image->predictions[i];
+        fprintf(out, "%.6f ", (double)prediction->probability);
+        if (prediction->label)
+            put_label(out, prediction->label);
+        else
+            fprintf(out, "%zu", prediction->index);
+        fputc('\n', out);
+    }
+}
+
+static void put_number(FILE *out, uint32_t value)
+{
+    const unsigned char bytes[4] = {(unsigned char)value, (unsigned char)(value >> 8),
+                                    (unsigned char)(value >> 16), (unsigned char)(value >> 24)};
+    fwrite(bytes, 1, sizeof bytes, out);
+}
+
+static void put_numbers(FILE *out, const struct answer_image *image)
+{
+    put_number(out, image->error ? UINT32_MAX : (uint32_t)image->prediction_count);
+    for (size_t i = 0; !image->error && i < image->prediction_count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &image->predictions[i].probability, sizeof bits);
+        put_number(out, (uint32_t)image->predictions[i].index);
+        put_number(out, bits);
+    }
+}
+
+static char *finish(FILE *out, char **text)
+{
+    bool failed = ferror(out);
+    if (fclose(out) == 0 && !failed)
+        return *text;
+    free(*text);
+    return NULL;
+}
+
+char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size)
+{
+    char *text = NULL;
+    FILE *out = open_memstream(&text, ret_size);
+    for (size_t i = 0; out && i < answer->image_count; i++) {
+        if (i > 0)
+            fputc('\n', out);
+        put_lines(out, &answer->images[i]);
+    }
+    return out ? finish(out, &text) : NULL;
+}
+
+char *predict_answer_numbers(const struct predict_answer *answer, size_t *ret_size)
+{
+    char *text = NULL;
+    FILE *out = open_memstream(&text, ret_size);
+    for (size_t i = 0; out && i < answer->image_count; i++)
+        put_numbers(out, &answer->images[i]);
+    return out ? finish(out, &text) : NULL;
+}
