@@ -6,6 +6,7 @@
 #include "server/describe.h"
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
+#include "server/observe/process.h"
 
 static bool is_draining(const struct exchange *x)
 {
@@ -73,6 +74,7 @@ void metrics_handle(struct exchange *x)
     metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_http_upload_bytes",
                            "Memory that bodies of requests take now.", "", NULL, 0),
                (double)atomic_load(&x->server->uploads.used));
+    process_metrics_update(metrics);
     char *text = metrics_text(metrics, &size);
     respond_text(x, 200, TYPE_METRICS, text, size);
 }

@@ -285,6 +285,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
     if (atomic_load(&x->server->draining))
         added &= MHD_add_response_header(response, "Connection", "close") == MHD_YES;
     x->state = EXCHANGE_ANSWERED;
+    x->answered = clock_now();
     enum MHD_Result result =
         added ? MHD_queue_response(x->handle, (unsigned)answer->status, response) : MHD_NO;
     MHD_destroy_response(response);
@@ -415,7 +416,10 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
         x->state = refused ? EXCHANGE_REFUSED : x->state;
     }
     if (x->answer.status) {
-        double milliseconds = clock_ms(clock_now() - x->started);
+        int64_t now = clock_now();
+        double milliseconds = clock_ms(now - x->started);
+        if (x->write_seconds && x->state == EXCHANGE_ANSWERED)
+            metric_observe(x->write_seconds, (double)(now - x->answered) * 1e-9);
         count_request(x, milliseconds / 1000);
         log_request(x, outcome(x, how), milliseconds);
     }

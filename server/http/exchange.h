@@ -68,7 +68,8 @@ struct exchange {
     struct connection *connection; /* NULL in tests */
     void *handle;                  /* daemon.c's own */
     enum exchange_state state;
-    int64_t started; /* clock_now() at the request line */
+    int64_t started;  /* clock_now() at the request line */
+    int64_t answered; /* … when the answer was handed to the socket */
 
     char *target; /* the request's target, split and decoded in place: path, then the query */
     size_t target_size;
@@ -101,6 +102,7 @@ struct exchange {
     char model[64];
     size_t image_count;
     uint64_t bytes_in;
+    struct metric *write_seconds; /* of its model; NULL: none */
 };
 
 /* Who asks: the name of the key, else the address. Lives as long as the exchange. */

@@ -35,9 +35,10 @@ struct metrics {
     struct family *families, **last_family; /* guarded by lock, as all lists below */
 };
 
-/* From a resize of a thumbnail to a forward pass that timed out. */
-static const double default_buckets[] = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
-                                         0.05,   0.1,     0.25,   0.5,   1,      2.5,   5,    10};
+/* From the resize of a thumbnail to a forward pass that timed out. */
+static const double default_buckets[] = {0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001,
+                                         0.0025,  0.005,    0.01,    0.025,  0.05,    0.1,    0.25,
+                                         0.5,     1,        2.5,     5,      10,      30};
 
 struct metrics *metrics_create(void)
 {
@@ -182,7 +183,7 @@ void metric_set(struct metric *metric, double value)
 {
     if (!metric)
         return;
-    assert(metric->family->kind == METRIC_GAUGE);
+    assert(metric->family->kind != METRIC_HISTOGRAM);
     atomic_store_explicit(&metric->value, value, memory_order_relaxed);
 }
 

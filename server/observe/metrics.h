@@ -21,7 +21,7 @@ void metrics_free(struct metrics *metrics);
 /* The series of family `name` ("lensd_images_total") with Prometheus labels written as in the text
  * format ("model=\"digits\",result=\"ok\"", "" for none); made at the first call, the same pointer
  * ever after. `help`: one plain sentence. `buckets`: upper bounds for a histogram (seconds, or
- * sizes), ascending, without +Inf; NULL = the default bounds in seconds (0.1 ms … 10 s); those of
+ * sizes), ascending, without +Inf; NULL = the default bounds in seconds (10 us … 30 s); those of
  * the first call hold for the family. Label values must have been escaped with metrics_escape().
  * Asking for a family again as another kind is a bug of the caller (asserted).
  * NULL when out of memory or metrics is NULL; every function below takes NULL and does nothing. */
@@ -30,7 +30,7 @@ struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const
                            size_t bucket_count);
 
 void metric_add(struct metric *metric, double amount); /* counter (amount >= 0), gauge */
-void metric_set(struct metric *metric, double value);  /* gauge */
+void metric_set(struct metric *metric, double value);  /* gauge; counter kept elsewhere */
 /* Histogram; a value equal to a bound falls in that bound's bucket, NaN is left out. */
 void metric_observe(struct metric *metric, double value);
 double metric_value(const struct metric *metric); /* counter, gauge; histogram: count; NULL: 0 */

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "engine/base/clock.h"
 #include "server/observe/log.h"
 #include "server/schedule/scheduler.h"
 
@@ -189,6 +190,7 @@ enum status instance_create(const struct pipeline_options *options, struct pool 
                                 .instance = calloc(1, sizeof *building.instance),
                                 .on_progress = on_progress,
                                 .progress_context = progress_context};
+    int64_t start = clock_now();
     enum status status = STATUS_OK;
     if (!building.instance)
         status = error_set(err, STATUS_NO_MEMORY, "no memory to serve a model");
@@ -199,6 +201,8 @@ enum status instance_create(const struct pipeline_options *options, struct pool 
     if (status == STATUS_OK)
         status = create_scheduler(&building, err);
     if (status == STATUS_OK) {
+        metric_set(building.instance->served->meters.triton.load_seconds,
+                   clock_ms(clock_now() - start) * 1e-3);
         *ret = building.instance;
         return STATUS_OK;
     }

@@ -34,6 +34,7 @@ struct lane {
     /* the thread's own */
     const struct tensor **outputs; /* of the last run, session_output_count */
     const void **inputs;           /* of the next run, input_count */
+    double gaps_ms;                /* that the gaps of this batch took */
     struct scores_buffer scores;
     struct batch_cap cap;
     struct lane_meters meters;
@@ -156,6 +157,8 @@ static enum status run(struct lane *lane, int count, double *ret_ms, struct erro
     int64_t took = clock_now() - start;
     *ret_ms = clock_ms(took);
     metric_observe(lane->meters.batch_size, count);
+    metric_add(lane->meters.device_seconds, (double)took * 1e-9);
+    metric_add(scheduler_meters(lane->scheduler)->triton.exec_count, 1);
     if (status == STATUS_OK) {
         scheduler_ran(lane->scheduler, lane->index, count, took);
         return STATUS_OK;
@@ -192,7 +195,7 @@ static enum status take_outputs(struct lane *lane, int batch, int row, struct pr
 /* A run of a batch that has ended. */
 struct outcome {
     int batch;
-    double forward_ms;
+    double copy_in_ms, forward_ms;
     int64_t ended;
     enum status status;
     struct error failure;
@@ -215,6 +218,8 @@ static void answer(struct lane *lane, struct predict_image *image, int row,
         image->error = outcome->failure;
     }
     image->output_ms = clock_ms(clock_now() - outcome->ended);
+    metric_observe(lane->meters.copy_in, outcome->copy_in_ms * 1e-3);
+    metric_observe(lane->meters.copy_out, image->output_ms * 1e-3);
     scheduler_finish(lane->scheduler, image);
 }
 
@@ -298,8 +303,10 @@ static void answer_piece(struct lane *lane, const struct batch *batch, struct pi
 static bool run_piece(struct lane *lane, const struct batch *batch, struct piece piece,
                       bool is_retry, bool is_last)
 {
+    int64_t start = clock_now();
     struct outcome outcome = {.batch = piece.count};
     place(lane, batch, piece, is_retry);
+    outcome.copy_in_ms = lane->gaps_ms + clock_ms(clock_now() - start);
     enum status status = run(lane, piece.count, &outcome.forward_ms, &outcome.failure);
     outcome.status = status;
     outcome.ended = clock_now();
@@ -353,6 +360,7 @@ static void run_batch(struct lane *lane, struct batch *batch)
         image->queue_ms += clock_ms(now - image->since);
     }
     close_gaps(lane, batch);
+    lane->gaps_ms = clock_ms(clock_now() - now);
     run_pieces(lane, batch);
 }
 

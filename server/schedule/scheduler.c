@@ -88,7 +88,9 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     pthread_mutex_init(&scheduler->lock, NULL);
     condition_init(&scheduler->lane_ready);
     condition_init(&scheduler->all_answered);
-    meters_init(&scheduler->meters, options->metrics, options->served->model->name);
+    meters_init(&scheduler->meters, options->metrics, options->served->model->name,
+                options->served->model->version);
+    options->served->meters = scheduler->meters;
     enum status status = allocate_buffers(scheduler, err);
     if (status == STATUS_OK) {
         scheduler->batcher =
@@ -202,6 +204,7 @@ static void unlock_and_wake(struct scheduler *scheduler)
     bool wake_lane = counts.idle_lanes > 0 && wakes_lane(batcher, clock_now());
     bool answered = counts.admitted == 0 && !scheduler->accepting;
     metric_set(scheduler->meters.queue_images, (double)counts.queued);
+    metric_set(scheduler->meters.triton.pending, (double)(counts.admitted - counts.running));
     metric_set(scheduler->meters.in_flight_images, (double)(counts.admitted - counts.queued));
     pthread_mutex_unlock(&scheduler->lock);
     if (wake_lane)
@@ -217,12 +220,16 @@ static void finish_request(struct predict_request *request)
     if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
         return;
     served_note_request(request->hold, request);
+    meters_request(&request->hold->meters, request, clock_now());
     request->on_done(request);
 }
 
 void scheduler_finish(struct scheduler *scheduler, struct predict_image *image)
 {
     meters_image(&scheduler->meters, image->status);
+    if (image->status == STATUS_OK)
+        meters_prediction(&scheduler->meters, image->entry.predicted,
+                          clock_now() - image->entry.admitted);
     finish_request(image->request);
 }
 
@@ -267,7 +274,7 @@ enum status scheduler_check(struct scheduler *scheduler, const struct predict_re
         check_locked(scheduler, request, images, bytes, NULL, ret_retry_after_s, err);
     pthread_mutex_unlock(&scheduler->lock);
     if (status != STATUS_OK)
-        meters_refused(scheduler->meters.metrics, scheduler_model(scheduler)->name, status, images);
+        meters_refusal(&scheduler->meters, status, images);
     return status;
 }
 
@@ -281,6 +288,7 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
         check_locked(scheduler, request, images, bytes, &predicted, ret_retry_after_s, err);
     if (status == STATUS_OK) {
         request->served = scheduler_model(scheduler);
+        request->write_seconds = scheduler->meters.phases[PHASE_WRITE];
         /* One more, so that the request outlives the work on presets. Only now: whoever sees it
          * may pin the request. */
         atomic_store_explicit(&request->pending, images + 1, memory_order_release);
@@ -327,10 +335,10 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
     }
     enum status status = admit(scheduler, request, images, bytes, ret_retry_after_s, err);
     if (status != STATUS_OK) {
-        meters_refused(scheduler->meters.metrics, scheduler_model(scheduler)->name, status,
-                       request->image_count);
+        meters_refusal(&scheduler->meters, status, request->image_count);
         return status;
     }
+    metric_observe(scheduler->meters.phases[PHASE_READ], (double)(now - request->started) * 1e-9);
     for (size_t i = 0; i < request->image_count; i++) {
         struct predict_image *image = &request->images[i];
         if (image->preset.status == STATUS_OK)

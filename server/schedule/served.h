@@ -13,6 +13,7 @@
 #include "engine/session.h"
 #include "models/model.h"
 #include "server/schedule/batcher.h"
+#include "server/schedule/meters.h"
 
 /* An input or output of raw-tensor requests: one row of it, in the file's own layout and dtype. */
 struct served_tensor {
@@ -56,6 +57,7 @@ struct served {
     size_t class_count;                     /* 0: not known before a run */
     char not_classifier[320]; /* why photos get no labels, a sentence; "" if they do */
     struct served_stats stats;
+    struct meters meters; /* its scheduler's, for requests that outlive that */
 
     _Atomic int refs;          /* private to served.c */
     struct instance *instance; /* private to the pipeline; NULL once it has ended */

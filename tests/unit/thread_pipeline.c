@@ -195,9 +195,20 @@ static void test_one_image(void)
     CHECK(strstr(text, "lensd_phase_seconds_count{model=\"digits\",phase=\"decode\"} 1\n"));
     CHECK(strstr(text, "lensd_phase_seconds_count{model=\"digits\",phase=\"preprocess\"} 1\n"));
     CHECK(strstr(text, "lensd_phase_seconds_count{model=\"digits\",phase=\"queue\"} 1\n"));
-    CHECK(strstr(text,
-                 "lensd_phase_seconds_count{model=\"digits\",phase=\"forward\",device=\"cpu\"} "
-                 "1\n"));
+    CHECK(strstr(text, "lensd_phase_seconds_count{model=\"digits\",phase=\"read\"} 1\n"));
+    static const char *const of_device[] = {"copy_in", "forward", "copy_out"};
+    for (size_t i = 0; i < COUNT_OF(of_device); i++) {
+        char line[128];
+        snprintf(line, sizeof line,
+                 "lensd_phase_seconds_count{model=\"digits\",device=\"cpu\",phase=\"%s\"} 1\n",
+                 of_device[i]);
+        CHECK(strstr(text, line));
+    }
+    CHECK(strstr(text, "lensd_latency_seconds_count{model=\"digits\"} 1\n"));
+    CHECK(strstr(text, "nv_inference_request_success{model=\"digits\",version=\"1\"} 1\n"));
+    CHECK(strstr(text, "nv_inference_count{model=\"digits\",version=\"1\"} 1\n"));
+    CHECK(strstr(text, "nv_inference_exec_count{model=\"digits\",version=\"1\"} 1\n"));
+    CHECK(strstr(text, "nv_inference_pending_request_count{model=\"digits\",version=\"1\"} 0\n"));
     CHECK(strstr(text, "lensd_batch_size_count{model=\"digits\",device=\"cpu\"} 1\n"));
     free(text);
     pipeline_free(pipeline);
