@@ -71,12 +71,14 @@ struct config {
 
     /* Limits. */
     int64_t max_body, max_upload_memory, max_header; /* bytes */
+    int64_t max_queue_bytes, max_queue_ms, max_delay_us;
     int64_t max_images, max_json_depth, max_inflate_ratio;
     int64_t max_pixels, max_side, max_scans;
     int64_t max_connections, max_connections_per_address;
 
     /* Times in milliseconds. */
     int64_t header_timeout, body_timeout, idle_timeout;
+    int64_t default_timeout; /* of a request that does not say; 0: none */
     int64_t drain_delay, grace;
 
     int64_t log;       /* enum config_log_form */

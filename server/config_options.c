@@ -60,6 +60,11 @@ const struct option config_options[] = {
     {"time", OPTION_SECONDS, COMMAND_BENCH, FIELD(bench_time), 0, 3600, "2", "TIME", DEVICE,
      "for each device and batch size, once they are loaded; seconds, or with ms, s, m"},
 
+    {"max-delay-us", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_delay_us), 0, 1000000, "2000", "N",
+     DEVICE,
+     "microseconds that an idle device may wait for more images, when arrivals and measured times "
+     "say that more come out for it; 0: never"},
+
     {"host", OPTION_TEXT, COMMAND_SERVE | COMMAND_HEALTH, FIELD(host), 0, 0, "127.0.0.1", "ADDRESS",
      SERVER, "address to listen on; 0.0.0.0 or :: opens it to other machines"},
     {"port", OPTION_NUMBER, COMMAND_SERVE | COMMAND_HEALTH, FIELD(port), 0, 65535, "8080", "N",
@@ -107,6 +112,12 @@ const struct option config_options[] = {
      "images in a request"},
     {"max-queue", OPTION_NUMBER, RUNS, FIELD(max_queue), 1, 1000000, "256", "N", LIMITS,
      "images admitted and not yet answered, for each model"},
+    {"max-queue-bytes", OPTION_BYTES, COMMAND_SERVE, FIELD(max_queue_bytes), 0, 1024 * GIB, "256M",
+     "BYTES", LIMITS, "bytes of images that wait for a worker, for each model; 0: no limit"},
+    {"max-queue-ms", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_queue_ms), 0, 3600000, "30000", "N",
+     LIMITS,
+     "milliseconds that an answer may take by prediction: what would take longer is refused at "
+     "once; 0: no limit"},
     {"max-json-depth", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_json_depth), 1, 512, "64", "N",
      LIMITS, "levels of nested JSON"},
     {"max-pixels", OPTION_NUMBER, RUNS, FIELD(max_pixels), 1, 1000000000, "50000000", "N", LIMITS,
@@ -127,6 +138,10 @@ const struct option config_options[] = {
      TIMES, "for a request's body to arrive"},
     {"idle-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(idle_timeout), 1, 3600, "75", "TIME",
      TIMES, "that a connection may stay open without a request, or without reading its answer"},
+    {"default-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(default_timeout), 0, 3600, "0", "TIME",
+     TIMES,
+     "for a request from its first byte to its answer, where it has no X-Request-Timeout-Ms; what "
+     "cannot be done in time is refused or dropped; 0: no limit"},
     {"drain-delay", OPTION_SECONDS, COMMAND_SERVE, FIELD(drain_delay), 0, 3600, "0", "TIME", TIMES,
      "between SIGTERM and the end of accepting, while /readyz already says 503"},
     {"grace", OPTION_SECONDS, COMMAND_SERVE, FIELD(grace), 0, 3600, "20", "TIME", TIMES,

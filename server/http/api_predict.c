@@ -19,6 +19,7 @@
 #include "server/http/multipart.h"
 #include "server/http/negotiate.h"
 #include "server/http/respond.h"
+#include "server/http/urgency.h"
 
 /* Parts that are no images but parameters may come on top. */
 #define PARAMETER_PARTS 8
@@ -48,11 +49,23 @@ static void free_work(struct exchange *x)
 /* The forms of an answer, in the order of enum describe_form; errors are JSON in all of them. */
 static const char *const forms[] = {"application/json", "text/plain", "application/octet-stream"};
 
-static enum status check_state(const struct exchange *x, struct error *err)
+/* Forms and JSON may name their model inside: then nothing is known yet of the one that is meant.
+ */
+static enum status check_room(struct exchange *x, struct error *err)
+{
+    const char *model = query_value(&x->query, "model");
+    bool names_it_inside =
+        multipart_is(x->content_type) || (x->content_type && strstr(x->content_type, "json"));
+    if (!model && names_it_inside && pipeline_has_choice(x->server->options.pipeline))
+        return STATUS_OK;
+    return urgency_admit(x, model, NULL, err);
+}
+
+static enum status check_state(struct exchange *x, struct error *err)
 {
     switch (pipeline_state(x->server->options.pipeline)) {
     case PIPELINE_READY:
-        return STATUS_OK;
+        return check_room(x, err);
     case PIPELINE_LOADING:
         return error_set(err, STATUS_NOT_READY,
                          "the model is still loading; GET /health shows how far it is");
@@ -316,7 +329,6 @@ static struct work *make_work(struct exchange *x)
     x->free_work = free_work;
     work->exchange = x;
     work->request.top_k = x->server->options.top_k;
-    work->request.started = x->started;
     work->request.on_done = on_done;
     work->request.context = work;
     return work;
@@ -328,6 +340,7 @@ static enum status prepare(struct exchange *x, struct error *err)
     struct work *work = make_work(x);
     if (!work)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+    TRY(urgency_read(x, &work->request, err));
     TRY(read_query(x, work, err));
     TRY(read_body(x, work, err));
     work->request.model = work->model[0] ? work->model : NULL;
@@ -344,7 +357,7 @@ void predict_handle(struct exchange *x)
     }
     struct predict_request *request = &((struct work *)x->work)->request;
     /* Waiting comes first: the pipeline may be done, and wake us, before submit returns. */
-    exchange_wait(x, &request->cancelled, finish);
+    exchange_wait(x, request, finish);
     int retry_after_s = 0;
     if (pipeline_submit(x->server->options.pipeline, request, &retry_after_s, &err) == STATUS_OK)
         return;

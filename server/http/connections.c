@@ -40,11 +40,12 @@ struct connection {
     bool gone;
     char *last_words; /* owned; see connection_last_words */
     size_t last_words_size;
-    _Atomic int *cancelled; /* of the request that is being worked on; NULL without */
+    struct predict_request *request; /* that is being worked on; NULL without */
 };
 
 struct connections {
     struct connection_limits limits;
+    struct pipeline *pipeline;
     struct metric *gone_total, *timeout_total, *open_gauge;
     int epoll_fd, wake_fd;
     pthread_t thread;
@@ -159,24 +160,29 @@ static void refuse_with(struct connections *connections, struct connection *conn
 
 /* ---- hang-ups ---- */
 
-static void client_gone_locked(struct connections *connections, struct connection *connection)
+/* The request to be cancelled, pinned; NULL: there is none, or it will see `cancelled` itself. */
+static struct predict_request *client_gone_locked(struct connections *connections,
+                                                  struct connection *connection)
 {
+    struct predict_request *request = connection->request;
     if (connection->gone)
-        return;
+        return NULL;
     connection->gone = true;
-    if (connection->cancelled) {
-        atomic_store(connection->cancelled, 1);
-        metric_add(connections->gone_total, 1);
-    }
+    if (!request)
+        return NULL;
+    /* In this order: a request that cannot be pinned yet looks at `cancelled` when it can be. */
+    atomic_store(&request->cancelled, 1);
+    metric_add(connections->gone_total, 1);
+    return predict_request_pin(request) ? request : NULL;
 }
 
 void connection_watch(struct connections *connections, struct connection *connection,
-                      _Atomic int *cancelled)
+                      struct predict_request *request)
 {
     pthread_mutex_lock(&connections->lock);
-    connection->cancelled = cancelled;
-    if (cancelled && connection->gone) {
-        atomic_store(cancelled, 1);
+    connection->request = request;
+    if (request && connection->gone) {
+        atomic_store(&request->cancelled, 1);
         metric_add(connections->gone_total, 1);
     }
     pthread_mutex_unlock(&connections->lock);
@@ -204,9 +210,12 @@ static void handle_event(struct connections *connections, uint64_t data)
     size_t fd = (uint32_t)data;
     pthread_mutex_lock(&connections->lock);
     struct connection *connection = fd < connections->by_fd_count ? connections->by_fd[fd] : NULL;
+    struct predict_request *request = NULL;
     if (connection && connection->generation == (uint32_t)(data >> 32))
-        client_gone_locked(connections, connection);
+        request = client_gone_locked(connections, connection);
     pthread_mutex_unlock(&connections->lock);
+    if (request)
+        pipeline_cancel(connections->pipeline, request);
 }
 
 /* ---- time limits ---- */
@@ -328,13 +337,14 @@ static void wake(struct connections *connections)
 
 /* ---- the table ---- */
 
-enum status connections_create(const struct connection_limits *limits, struct metrics *metrics,
-                               struct connections **ret, struct error *err)
+enum status connections_create(const struct connection_limits *limits, struct pipeline *pipeline,
+                               struct metrics *metrics, struct connections **ret, struct error *err)
 {
     struct connections *connections = calloc(1, sizeof *connections);
     if (!connections)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     connections->limits = *limits;
+    connections->pipeline = pipeline;
     connections->gone_total =
         metrics_get(metrics, METRIC_COUNTER, "lensd_http_clients_gone_total",
                     "Requests whose client hung up before the answer.", "", NULL, 0);

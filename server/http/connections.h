@@ -14,7 +14,8 @@
  * is kept until the next piece of it comes (connection_last_words). Late headers are cut off
  * without a word there, as is one connection too many.
  *
- * Thread-safe: one lock guards the table, the phases and the pointers to requests. */
+ * Thread-safe: one lock guards the table, the phases and the pointers to requests. No other lock is
+ * taken while it is held: a request is pinned under it and cancelled after it. */
 #pragma once
 
 #include <stdatomic.h>
@@ -25,6 +26,7 @@
 
 #include "engine/base/status.h"
 #include "server/observe/metrics.h"
+#include "server/schedule/pipeline.h"
 
 struct connections; /* the table and its thread */
 struct connection;  /* one of them */
@@ -42,8 +44,10 @@ struct connection_limits {
     int64_t idle_timeout_ms;
 };
 
-enum status connections_create(const struct connection_limits *limits, struct metrics *metrics,
-                               struct connections **ret, struct error *err) MUST_USE;
+/* `pipeline`: where requests of clients that hang up are cancelled; borrowed, as `metrics`. */
+enum status connections_create(const struct connection_limits *limits, struct pipeline *pipeline,
+                               struct metrics *metrics, struct connections **ret,
+                               struct error *err) MUST_USE;
 /* Every connection must be closed. NULL is fine. */
 void connections_free(struct connections *connections);
 
@@ -70,10 +74,12 @@ void connection_refuse(struct connections *connections, struct connection *conne
  * From the connection's own thread, when a piece of the body has come. */
 bool connection_last_words(struct connections *connections, struct connection *connection);
 
-/* Sets *cancelled to 1 as soon as the client has hung up, which may be at once. NULL ends that: the
- * pointer is not used any more when this returns. */
+/* Cancels the request as soon as the client has hung up, which may be at once: sets its
+ * `cancelled`, and has the pipeline drop what waits of it. NULL ends that: the request is not used
+ * any more when this returns, except that one which was pinned is not done before it has been let
+ * go. */
 void connection_watch(struct connections *connections, struct connection *connection,
-                      _Atomic int *cancelled);
+                      struct predict_request *request);
 
 /* The client has hung up (or half-closed). */
 bool connection_is_gone(struct connections *connections, struct connection *connection);

@@ -456,12 +456,12 @@ const char *exchange_client(const struct exchange *x)
     return connection_address(x->connection);
 }
 
-void exchange_wait(struct exchange *x, _Atomic int *cancelled,
+void exchange_wait(struct exchange *x, struct predict_request *request,
                    void (*finish)(struct exchange *exchange))
 {
     x->state = EXCHANGE_WAITING;
     x->finish = finish;
-    connection_watch(x->server->connections, x->connection, cancelled);
+    connection_watch(x->server->connections, x->connection, request);
     MHD_suspend_connection(x->handle);
 }
 
@@ -571,7 +571,8 @@ static enum status start(struct http_server *server, struct error *err)
     if (!server->daemon)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
     TRY(keyring_create(&options->keys, &server->keys, err));
-    TRY(connections_create(&limits, options->metrics, &server->connections, err));
+    TRY(connections_create(&limits, options->pipeline, options->metrics, &server->connections,
+                           err));
     TRY(open_tls(server, err));
     struct listen_options where = {.host = options->host,
                                    .port = options->port,

@@ -2,7 +2,7 @@
  * run on made-up requests.
  *
  * Owned by its connection's thread. While it waits (exchange_wait … exchange_resume) only the
- * pipeline and the watcher touch it, through work->cancelled and exchange_resume(). */
+ * pipeline and the watcher touch it, through the request and exchange_resume(). */
 #pragma once
 
 #include <stdbool.h>
@@ -111,9 +111,9 @@ const char *exchange_client(const struct exchange *exchange);
 /* A header of the request, NULL without it; lives as long as the exchange. From its own thread. */
 const char *exchange_header(const struct exchange *exchange, const char *name);
 
-/* From the handler's thread: the connection sleeps until exchange_resume(). `cancelled` is set to 1
- * when the client hangs up meanwhile (it may have already). */
-void exchange_wait(struct exchange *exchange, _Atomic int *cancelled,
+/* From the handler's thread, before pipeline_submit: the connection sleeps until exchange_resume().
+ * When the client hangs up meanwhile (it may have already), the request is cancelled. */
+void exchange_wait(struct exchange *exchange, struct predict_request *request,
                    void (*finish)(struct exchange *exchange));
 
 /* From any thread, once after exchange_wait(); the exchange must not be touched afterwards. */

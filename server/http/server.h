@@ -12,6 +12,7 @@
  *     api_predict.c   POST /predict                multipart.c, query.c: its parsers
  *     api_status.c    /health /livez /readyz /ping /devices /metrics
  *     page.c          GET /
+ *     urgency.c       time limits, priorities, whose a request is: for all that predicts
  *     respond.c       answers and errors
  *
  * libmicrohttpd is named in daemon.c only, GnuTLS in keys.c, tls.c
@@ -42,6 +43,7 @@ struct http_options {
     size_t max_images, max_json_depth;
     size_t max_connections, max_connections_per_address;
     int64_t header_timeout_ms, body_timeout_ms, idle_timeout_ms;
+    int64_t default_timeout_ms; /* of requests that do not say; 0: none */
 
     size_t max_inflate_ratio; /* of a compressed body: bytes out for each byte in */
     const char *cors_origin;  /* "https://a.example,https://b.example" or "*"; NULL: none */

@@ -276,6 +276,16 @@ enum status pipeline_check(struct pipeline *pipeline, const struct predict_reque
     return status;
 }
 
+bool pipeline_has_choice(struct pipeline *pipeline)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    bool has_choice = false;
+    for (size_t i = 0; i < pipeline->entry_count; i++)
+        has_choice |= strcmp(pipeline->entries[i].name, pipeline->default_name) != 0;
+    pthread_mutex_unlock(&pipeline->lock);
+    return has_choice;
+}
+
 void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request)
 {
     atomic_store_explicit(&request->cancelled, 1, memory_order_relaxed);

@@ -215,6 +215,9 @@ enum status pipeline_check(struct pipeline *pipeline, const struct predict_reque
                            size_t images, size_t bytes, int *ret_retry_after_s,
                            struct error *err) MUST_USE;
 
+/* Whether models of more than one name are served. */
+bool pipeline_has_choice(struct pipeline *pipeline);
+
 /* Keeps a request that was submitted alive: its on_done is not called before pipeline_cancel. False
  * when there is nothing to keep: it was not admitted (yet), or all is answered and on_done has been
  * called. The caller sees to it that the memory is there during the call. */

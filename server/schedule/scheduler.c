@@ -291,7 +291,7 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
         request->write_seconds = scheduler->meters.phases[PHASE_WRITE];
         /* One more, so that the request outlives the work on presets. Only now: whoever sees it
          * may pin the request. */
-        atomic_store_explicit(&request->pending, images + 1, memory_order_release);
+        atomic_store(&request->pending, images + 1);
     }
     for (size_t i = 0; status == STATUS_OK && i < request->image_count; i++)
         if (request->images[i].preset.status == STATUS_OK)
@@ -347,13 +347,16 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
         image->error = image->preset;
         meters_image(&scheduler->meters, image->status);
     }
+    /* Hung up before it could be pinned. */
+    if (atomic_load(&request->cancelled))
+        scheduler_cancel(scheduler, request);
     finish_request(request);
     return STATUS_OK;
 }
 
 bool predict_request_pin(struct predict_request *request)
 {
-    size_t pending = atomic_load_explicit(&request->pending, memory_order_acquire);
+    size_t pending = atomic_load(&request->pending);
     while (pending > 0)
         if (atomic_compare_exchange_weak_explicit(&request->pending, &pending, pending + 1,
                                                   memory_order_acq_rel, memory_order_acquire))

@@ -1,0 +1,217 @@
+"""Time limits, priorities, fairness between clients, refusals in time, and clients that leave."""
+
+import http.client
+import os
+import tempfile
+import threading
+import time
+import unittest
+
+import harness
+import small_onnx
+from harness import ServedCase, multipart, png, post, read_answer, seven
+
+
+class SlowCase(ServedCase):
+    """One image at a time through a model that takes some tens of milliseconds for each."""
+
+    options = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
+        path = os.path.join(cls.folder.name, "slow.onnx")
+        small_onnx.convolutions(path, 24)
+        cls.arguments = (path, "--max-batch", "1", "--workers", "1", *cls.options)
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.folder.cleanup()
+
+    def form(self, images):
+        content_type, body = multipart([("image", "a.png", seven())] * images)
+        return post("/predict", body, f"Content-Type: {content_type}")
+
+    def counts(self):
+        model = self.server.get("/health").json()["models"][0]
+        return model["queued"], model["in_flight"]
+
+    def flood(self, requests, images):
+        """Connections that each have `images` in the queue."""
+        held = []
+        for _ in range(requests):
+            connection = self.server.connect()
+            connection.sendall(self.form(images))
+            held.append(connection)
+        self.server.wait_for(lambda: sum(self.counts()) >= requests * images - 2, "a queue")
+        return held
+
+    def leave(self, held):
+        for connection in held:
+            connection.close()
+        self.server.wait_for(lambda: self.counts() == (0, 0), "an empty queue")
+
+    def seconds_an_image(self):
+        start = time.monotonic()
+        self.assertEqual(self.server.predict(seven()).status, 200)
+        return time.monotonic() - start
+
+
+class TimeLimits(SlowCase):
+    def test_headers_that_are_no_numbers(self):
+        for name, wrong in (("X-Request-Timeout-Ms", "soon"), ("X-Request-Timeout-Ms", "0"),
+                            ("X-Request-Timeout-Ms", "-5"), ("X-Request-Timeout-Ms", "3600001"),
+                            ("X-Request-Timeout-Ms", "1e3"), ("X-Priority", "9"),
+                            ("X-Priority", "high"), ("X-Priority", "-1")):
+            answer = self.server.predict(seven(), headers={name: wrong})
+            self.assert_error(answer, 400, "invalid_request", name, wrong)
+
+    def test_enough_time(self):
+        answer = self.server.predict(seven(), headers={"X-Request-Timeout-Ms": "60000",
+                                                       "X-Priority": "1"})
+        self.assertEqual(answer.status, 200, answer.body)
+
+    def test_too_little_for_any_pass_is_refused_before_the_body(self):
+        with self.server.connect() as connection:
+            connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nX-Request-Timeout-Ms: 1\r\n"
+                               b"Content-Length: 40000000\r\n\r\n")
+            answer, _ = read_answer(connection)
+        self.assertIn(answer.status, (503, 504))
+        if answer.status == 503:
+            self.assert_error(answer, 503, "overloaded", "the request allows")
+            self.assertGreaterEqual(int(answer.headers["retry-after"]), 1)
+
+    def test_a_body_that_comes_too_late(self):
+        data = post("/predict", seven(), "X-Request-Timeout-Ms: 300")
+        with self.server.connect() as connection:
+            connection.sendall(data[:-10])
+            time.sleep(0.4)
+            connection.sendall(data[-10:])
+            answer, _ = read_answer(connection)
+        self.assert_error(answer, 504, "deadline_exceeded", "time limit")
+
+    def test_what_cannot_be_met_behind_a_queue_is_refused(self):
+        each = self.seconds_an_image()
+        held = self.flood(4, 32)
+        limit = str(max(1, int(each * 16 * 1000)))
+        refused, times = 0, []
+        for _ in range(10):
+            start = time.monotonic()
+            answer = self.server.predict(seven(), headers={"X-Request-Timeout-Ms": limit})
+            times.append(time.monotonic() - start)
+            self.assert_error(answer, 503, "overloaded", "try again in")
+            self.assertGreaterEqual(int(answer.headers["Retry-After"]), 1)
+            refused += 1
+        # The fastest says what it takes; others have the machine to share with the model.
+        self.assertLess(min(times), 0.005)
+        self.assertGreaterEqual(
+            self.server.metric('lensd_refused_total{model="slow",cause="overloaded"}'), refused)
+        self.leave(held)
+
+
+class DefaultTimeout(SlowCase):
+    options = ("--default-timeout", "300ms")
+
+    def test_holds_where_a_request_does_not_say(self):
+        data = post("/predict", seven())
+        with self.server.connect() as connection:
+            connection.sendall(data[:-10])
+            time.sleep(0.4)
+            connection.sendall(data[-10:])
+            answer, _ = read_answer(connection)
+        self.assert_error(answer, 504, "deadline_exceeded")
+        data = post("/predict", seven(), "X-Request-Timeout-Ms: 30000")
+        with self.server.connect() as connection:
+            connection.sendall(data[:-10])
+            time.sleep(0.4)
+            connection.sendall(data[-10:])
+            answer, _ = read_answer(connection)
+        self.assertEqual(answer.status, 200, answer.body)
+
+
+class Turns(SlowCase):
+    """Who goes first."""
+
+    def test_a_flood_does_not_stop_another_client(self):
+        held = self.flood(4, 48)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port,
+                                                timeout=harness.PATIENCE,
+                                                source_address=("127.0.0.2", 0))
+        connection.request("POST", "/predict", seven())
+        self.assertEqual(connection.getresponse().status, 200)
+        connection.close()
+        self.assertGreater(sum(self.counts()), 96, "the flood was served first")
+        self.leave(held)
+
+    def test_the_urgent_overtake(self):
+        held = self.flood(2, 32)
+        order, guard = [], threading.Lock()
+
+        def ask(priority):
+            answer = self.server.predict(seven(), headers={"X-Priority": priority})
+            with guard:
+                order.append((priority, answer.status))
+
+        threads = []
+        for priority in ("8", "4", "1"):
+            threads.append(threading.Thread(target=ask, args=(priority,), daemon=True))
+            before = sum(self.counts())
+            threads[-1].start()
+            self.server.wait_for(lambda: "1" in [p for p, _ in order] or
+                                 sum(self.counts()) >= before - 8, "the request")
+            time.sleep(0.02)
+        for thread in threads:
+            thread.join(harness.PATIENCE)
+        self.assertEqual(order[0], ("1", 200))
+        self.leave(held)
+
+
+class Leaving(SlowCase):
+    options = ("--max-queue", "200")
+
+    def test_who_hangs_up_makes_room_at_once(self):
+        """The queue is of seconds; those who leave are out of it before one more pass is over."""
+        held = self.flood(5, 34)
+        self.assertGreater(self.counts()[0], 120)
+        with self.server.connect() as connection:
+            connection.sendall(self.form(60))
+            self.assert_error(read_answer(connection)[0], 503, "overloaded", "200")
+        runs = self.server.metric("lensd_batch_size_count")
+        for connection in held:
+            connection.close()
+        self.server.wait_for(lambda: self.counts()[0] == 0, "an empty queue")
+        self.assertLess(self.server.metric("lensd_batch_size_count") - runs, 100)
+        self.assertEqual(self.server.predict(seven()).status, 200)
+        self.server.wait_for(lambda: self.counts() == (0, 0), "nothing left")
+        self.assertGreater(
+            self.server.metric('lensd_images_total{model="slow",result="cancelled"}'), 100)
+
+
+class Bounds(SlowCase):
+    options = ("--max-queue-bytes", "100K", "--max-queue-ms", "500")
+
+    def test_bytes(self):
+        large = png(2000, 2000)
+        self.assertGreater(len(large), 100 * 1024)
+        self.assert_error(self.server.predict(large), 413, "too_large", "--max-queue-bytes")
+
+    def test_milliseconds(self):
+        held = []
+        for _ in range(40):
+            connection = self.server.connect()
+            connection.sendall(post("/predict", seven()))
+            held.append(connection)
+        statuses = []
+        for connection in held:
+            with connection:
+                answer, _ = read_answer(connection)
+                statuses.append(answer.status)
+                if answer.status == 503:
+                    self.assert_error(answer, 503, "overloaded", "--max-queue-ms")
+        self.assertEqual(set(statuses), {200, 503})
+
+
+if __name__ == "__main__":
+    unittest.main()
