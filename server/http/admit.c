@@ -82,7 +82,7 @@ static void check_headers(struct exchange *x, const struct request_head *head)
 
 static void check_route(struct exchange *x)
 {
-    x->route = route_find(x->path);
+    x->route = route_find(x->path, &x->match);
     if (!x->route && !strcmp(x->path, "*") && !strcmp(x->method, "OPTIONS")) {
         respond_empty(x, 204); /* of the server as a whole (RFC 9110, section 9.3.7) */
         x->answer.allow = METHOD_GET | METHOD_HEAD | METHOD_POST | METHOD_OPTIONS;
@@ -233,6 +233,7 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
     x->head = !strcmp(head->method, "HEAD");
     x->host = head->host;
     x->content_type = head->content_type;
+    x->json_length = head->json_length;
     x->path = x->target;
     take_request_id(x, head->request_id);
     check_framing(x, head);

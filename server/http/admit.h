@@ -17,6 +17,7 @@ struct request_head {
     size_t size;                  /* bytes of the request line and the headers */
     const char *host, *content_type, *expect, *request_id;
     const char *authorization, *api_key;
+    const char *json_length; /* Inference-Header-Content-Length */
     const char *content_encoding;
     const char *origin, *preflight; /* Origin, Access-Control-Request-Method */
     int lengths, encodings;         /* how many Content-Length and Transfer-Encoding headers */

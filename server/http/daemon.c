@@ -211,6 +211,7 @@ static struct request_head read_head(struct MHD_Connection *handle, const char *
                                 .request_id = header(handle, "X-Request-Id"),
                                 .authorization = header(handle, "Authorization"),
                                 .api_key = header(handle, "X-API-Key"),
+                                .json_length = header(handle, "Inference-Header-Content-Length"),
                                 .content_encoding = header(handle, "Content-Encoding"),
                                 .origin = header(handle, "Origin"),
                                 .preflight = header(handle, "Access-Control-Request-Method")};

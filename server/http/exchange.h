@@ -77,9 +77,11 @@ struct exchange {
     struct query query;
     char method[16];
     const struct route *route; /* NULL: not found */
+    struct route_match match;
     bool head;
     const char *content_type; /* NULL: none given */
     const char *host;         /* NULL: none given */
+    const char *json_length;  /* Inference-Header-Content-Length; NULL: none given */
     char request_id[REQUEST_ID_MAX + 1];
     uint64_t expected; /* Content-Length; 0 when there is none */
     bool chunked;

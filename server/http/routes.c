@@ -20,16 +20,108 @@ const struct route http_routes[] = {
      "the devices of the machine and the models on them"},
     {"/metrics", READ, false, NULL, metrics_handle, "counters and histograms for Prometheus",
      ROUTE_OPEN},
+    {"/v2/models/{model}/infer", METHOD_POST, true, v2_admit, v2_infer_handle,
+     "Open Inference Protocol: tensors or images in, tensors or classes out"},
+    {"/v2/models/{model}/versions/{version}/infer", METHOD_POST, true, v2_admit, v2_infer_handle,
+     "the same, of one version"},
+    {"/v2", READ, false, NULL, v2_server_handle, "the server's name, version and extensions"},
+    {"/v2/health/live", READ, false, NULL, v2_live_handle, "200 as long as the process answers",
+     ROUTE_OPEN},
+    {"/v2/health/ready", READ, false, NULL, v2_ready_handle,
+     "200 when requests will be served, else 400 or 503", ROUTE_OPEN},
+    {"/v2/models/stats", READ, false, NULL, v2_stats_handle, "statistics of all models"},
+    {"/v2/models/{model}", READ, false, NULL, v2_metadata_handle, "a model's inputs and outputs"},
+    {"/v2/models/{model}/versions/{version}", READ, false, NULL, v2_metadata_handle,
+     "the same, of one version"},
+    {"/v2/models/{model}/ready", READ, false, NULL, v2_model_ready_handle,
+     "200 when the model is ready, else 400", ROUTE_OPEN},
+    {"/v2/models/{model}/versions/{version}/ready", READ, false, NULL, v2_model_ready_handle,
+     "the same, of one version", ROUTE_OPEN},
+    {"/v2/models/{model}/config", READ, false, NULL, v2_config_handle,
+     "a model's configuration, as Triton has it"},
+    {"/v2/models/{model}/versions/{version}/config", READ, false, NULL, v2_config_handle,
+     "the same, of one version"},
+    {"/v2/models/{model}/stats", READ, false, NULL, v2_stats_handle, "statistics of a model"},
+    {"/v2/models/{model}/versions/{version}/stats", READ, false, NULL, v2_stats_handle,
+     "the same, of one version"},
+    {"/v2/repository/index", METHOD_POST, true, NULL, v2_index_handle,
+     "the models there are, and their states"},
+    {"/v2/systemsharedmemory/status", READ, false, NULL, v2_regions_handle,
+     "an empty list: there is no shared memory"},
+    {"/v2/cudasharedmemory/status", READ, false, NULL, v2_regions_handle,
+     "an empty list: there is no shared memory"},
+    {"/v2/systemsharedmemory/unregister", METHOD_POST, true, NULL, v2_unregister_handle,
+     "nothing to do: there is no shared memory"},
+    {"/v2/cudasharedmemory/unregister", METHOD_POST, true, NULL, v2_unregister_handle,
+     "nothing to do: there is no shared memory"},
+    {"/v2/systemsharedmemory/region/{region}/register", METHOD_POST, true, NULL,
+     v2_no_regions_handle, "501: there is no shared memory"},
+    {"/v2/cudasharedmemory/region/{region}/register", METHOD_POST, true, NULL, v2_no_regions_handle,
+     "501: there is no shared memory"},
+    {"/v2/systemsharedmemory/region/{region}/status", READ, false, NULL, v2_no_regions_handle,
+     "501: there is no shared memory"},
+    {"/v2/cudasharedmemory/region/{region}/status", READ, false, NULL, v2_no_regions_handle,
+     "501: there is no shared memory"},
+    {"/v2/systemsharedmemory/region/{region}/unregister", METHOD_POST, true, NULL,
+     v2_unregister_handle, "nothing to do: there is no shared memory"},
+    {"/v2/cudasharedmemory/region/{region}/unregister", METHOD_POST, true, NULL,
+     v2_unregister_handle, "nothing to do: there is no shared memory"},
+    {"/v2/trace/setting", READ, false, NULL, v2_trace_handle, "tracing is off"},
+    {"/v2/models/{model}/trace/setting", READ, false, NULL, v2_trace_handle, "tracing is off"},
+    {"/v2/logging", READ, false, NULL, v2_logging_handle, "what is logged, in Triton's words"},
     {"/", READ, false, NULL, page_handle, "this page", ROUTE_OPEN},
 };
 
 const size_t http_route_count = COUNT_OF(http_routes);
 
-const struct route *route_find(const char *path)
+/* A segment of `length` bytes against one of a pattern; {name} takes what is before its tail. */
+static bool match_segment(const char *pattern, size_t pattern_length, const char *text,
+                          size_t length, struct route_match *match)
 {
-    for (size_t i = 0; i < http_route_count; i++)
-        if (!strcmp(http_routes[i].path, path))
-            return &http_routes[i];
+    if (pattern[0] != '{')
+        return pattern_length == length && !memcmp(pattern, text, length);
+    const char *brace = memchr(pattern, '}', pattern_length);
+    size_t tail = (size_t)(pattern + pattern_length - brace) - 1;
+    if (length <= tail || memcmp(brace + 1, text + length - tail, tail) != 0)
+        return false;
+    bool is_version = !strncmp(pattern, "{version}", 9);
+    char *value = is_version ? match->version : match->model;
+    size_t capacity = is_version ? sizeof match->version : sizeof match->model;
+    if (length - tail >= capacity)
+        return false;
+    memcpy(value, text, length - tail);
+    value[length - tail] = '\0';
+    return true;
+}
+
+static bool match_path(const char *pattern, const char *path, struct route_match *match)
+{
+    for (;;) {
+        size_t pattern_length = strcspn(pattern, "/"), length = strcspn(path, "/");
+        if (!match_segment(pattern, pattern_length, path, length, match))
+            return false;
+        pattern += pattern_length;
+        path += length;
+        if (*pattern != *path)
+            return false;
+        if (!*path)
+            return true;
+        pattern++;
+        path++;
+    }
+}
+
+const struct route *route_find(const char *path, struct route_match *ret_match)
+{
+    for (size_t i = 0; i < http_route_count; i++) {
+        struct route_match match = {"", ""};
+        bool plain = !strchr(http_routes[i].path, '{');
+        if (plain ? strcmp(http_routes[i].path, path) != 0
+                  : !match_path(http_routes[i].path, path, &match))
+            continue;
+        *ret_match = match;
+        return &http_routes[i];
+    }
     return NULL;
 }
 

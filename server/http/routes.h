@@ -23,7 +23,14 @@ enum route_access {
     ROUTE_ADMIN, /* only an admin's key; nobody where there is none */
 };
 
+/* What the path of a request says where the route's has a {name}. */
+struct route_match {
+    char model[128];  /* {model}; "" without one */
+    char version[32]; /* {version} */
+};
+
 struct route {
+    /* Segments are literal, or "{model}", "{version}" with a literal tail ("{model}:predict"). */
     const char *path;
     unsigned methods; /* enum method, several */
     bool takes_body;
@@ -38,8 +45,9 @@ struct route {
 extern const struct route http_routes[];
 extern const size_t http_route_count;
 
-/* The route of a path, or NULL. */
-const struct route *route_find(const char *path);
+/* The route of a path, or NULL; the first of the table that fits. *ret_match is set when there is
+ * one. */
+const struct route *route_find(const char *path, struct route_match *ret_match);
 
 /* What may be asked of it: its methods, HEAD with GET, and OPTIONS. */
 unsigned route_methods(const struct route *route);
@@ -61,3 +69,18 @@ void ping_handle(struct exchange *exchange);
 void devices_handle(struct exchange *exchange);
 void metrics_handle(struct exchange *exchange);
 void page_handle(struct exchange *exchange);
+enum status v2_admit(struct exchange *exchange, struct error *err);
+void v2_live_handle(struct exchange *exchange);
+void v2_ready_handle(struct exchange *exchange);
+void v2_server_handle(struct exchange *exchange);
+void v2_model_ready_handle(struct exchange *exchange);
+void v2_metadata_handle(struct exchange *exchange);
+void v2_config_handle(struct exchange *exchange);
+void v2_stats_handle(struct exchange *exchange);
+void v2_infer_handle(struct exchange *exchange);
+void v2_index_handle(struct exchange *exchange);
+void v2_regions_handle(struct exchange *exchange);
+void v2_unregister_handle(struct exchange *exchange);
+void v2_no_regions_handle(struct exchange *exchange);
+void v2_trace_handle(struct exchange *exchange);
+void v2_logging_handle(struct exchange *exchange);

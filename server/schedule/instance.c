@@ -155,6 +155,7 @@ static enum status create_scheduler(struct building *building, struct error *err
         padded_batch = padded > padded_batch ? padded : padded_batch;
     }
     instance->served->max_batch = max_batch;
+    instance->served->max_rows = options->max_queue;
     struct scheduler_options scheduler = {
         .served = instance->served,
         .metrics = options->metrics,

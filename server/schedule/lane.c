@@ -291,12 +291,14 @@ static double slowest_input(const struct batch *batch, struct piece piece)
 static void answer_piece(struct lane *lane, const struct batch *batch, struct piece piece,
                          const struct outcome *outcome)
 {
-    double input_ms = slowest_input(batch, piece);
+    bool good = outcome->status == STATUS_OK;
+    if (good)
+        served_note_run(lane->served, piece.count, slowest_input(batch, piece),
+                        outcome->forward_ms);
     for (int i = 0; i < piece.count; i++)
         answer(lane, batch->items[piece.first + i], i, outcome);
-    if (outcome->status == STATUS_OK)
-        served_note_run(lane->served, piece.count, input_ms, outcome->forward_ms,
-                        clock_ms(clock_now() - outcome->ended));
+    if (good)
+        served_note_output(lane->served, piece.count, clock_ms(clock_now() - outcome->ended));
 }
 
 /* Runs one piece and answers it. False: it failed, and is to be run again in parts. */

@@ -206,8 +206,7 @@ void served_note_request(struct served *served, const struct predict_request *re
     count_ms(&stats->output, output);
 }
 
-void served_note_run(struct served *served, int rows, double input_ms, double infer_ms,
-                     double output_ms)
+void served_note_run(struct served *served, int rows, double input_ms, double infer_ms)
 {
     add(&served->stats.executions, 1);
     if (rows < 1 || rows > BATCHER_MAX_BATCH)
@@ -215,5 +214,10 @@ void served_note_run(struct served *served, int rows, double input_ms, double in
     struct served_batch *batch = &served->stats.batches[rows];
     count_ms(&batch->input, input_ms);
     count_ms(&batch->infer, infer_ms);
-    count_ms(&batch->output, output_ms);
+}
+
+void served_note_output(struct served *served, int rows, double output_ms)
+{
+    if (rows >= 1 && rows <= BATCHER_MAX_BATCH)
+        count_ms(&served->stats.batches[rows].output, output_ms);
 }

@@ -51,6 +51,7 @@ struct served {
     int max_batch; /* rows of a forward pass */
     size_t input_count, output_count;
     struct served_tensor *inputs, *outputs; /* in the file's order; owned */
+    size_t max_rows;                        /* of a request: the queue's bound */
     size_t image_input;                     /* fed as [H, W, C] float32; SIZE_MAX: none */
     bool takes_images;                      /* photos can be sent: the image is the only input */
     size_t output;                          /* index of the class scores */
@@ -83,7 +84,9 @@ void served_unref(struct served *served); /* the last one frees the model; NULL 
 struct predict_request;
 void served_note_request(struct served *served, const struct predict_request *request);
 
-/* A forward pass of `rows` rows succeeded and was answered; milliseconds of its slowest row's
- * preparation, of the pass, and of what came after it. */
-void served_note_run(struct served *served, int rows, double input_ms, double infer_ms,
-                     double output_ms);
+/* A forward pass of `rows` rows succeeded; milliseconds of its slowest row's preparation and of the
+ * pass. Before its rows are answered, so that who has an answer finds it counted. */
+void served_note_run(struct served *served, int rows, double input_ms, double infer_ms);
+
+/* They are answered; milliseconds of that. */
+void served_note_output(struct served *served, int rows, double output_ms);

@@ -125,3 +125,29 @@ def write(path, nodes, tensors, inputs, outputs):
     model = number(1, 8) + blob(2, "small_onnx.py") + blob(7, graph) + blob(8, number(2, 13))
     with open(path, "wb") as file:
         file.write(model)
+
+
+def value(name, elem_type, *dims):
+    """ValueInfoProto with any element type (numbers of TensorProto.DataType)."""
+    shape = b"".join(blob(1, blob(2, dim) if isinstance(dim, str) else number(1, dim))
+                     for dim in dims)
+    return blob(1, name) + blob(2, blob(1, number(1, elem_type) + blob(2, shape)))
+
+
+def sum_and_difference(path, elem_type=1):
+    """Two inputs [N, 4] of one type: their sum, and the first one itself."""
+    write(path, [node("Add", ["a", "b"], ["sum"]), node("Identity", ["a"], ["copy"])], [],
+          [value("a", elem_type, "N", 4), value("b", elem_type, "N", 4)],
+          [value("sum", elem_type, "N", 4), value("copy", elem_type, "N", 4)])
+
+
+def fixed_row(path):
+    """[3] -> [3]: no batch dimension."""
+    write(path, [node("Relu", ["x"], ["y"])], [], [tensor_info("x", 3)], [tensor_info("y", 3)])
+
+
+def doubled_image(path, side=8, scale=2.0):
+    """[N, 3, side, side] -> the same times `scale`: an image in, no class out."""
+    factor = number(1, 1) + number(2, 1) + blob(8, "factor") + blob(9, struct.pack("<f", scale))
+    write(path, [node("Mul", ["image", "factor"], ["doubled"])], [factor],
+          [tensor_info("image", "N", 3, side, side)], [tensor_info("doubled", "N", 3, side, side)])

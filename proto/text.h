@@ -1,0 +1,30 @@
+/* Text that grows: what is too long, or too often written, for a tree of cJSON. Private to proto/.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct text {
+    char *data; /* malloc'ed; not terminated before text_finish */
+    size_t size, capacity;
+    bool failed; /* out of memory: nothing is added any more */
+};
+
+/* Room for `more` bytes behind the text; NULL when there is none. text->size is the caller's to
+ * raise. */
+char *text_room(struct text *text, size_t more);
+
+void text_add(struct text *text, const char *bytes, size_t size);
+void text_put(struct text *text, const char *terminated);
+void text_number(struct text *text, int64_t value);
+void text_unsigned(struct text *text, uint64_t value);
+/* Shortest text that reads back as the same value; null for what is not finite. */
+void text_float(struct text *text, float value);
+void text_double(struct text *text, double value);
+/* A JSON string; bytes that are no UTF-8 become '?'. */
+void text_string(struct text *text, const char *terminated);
+
+/* Terminates it and hands it over; NULL when it failed (everything is freed then). */
+char *text_finish(struct text *text, size_t *ret_size);

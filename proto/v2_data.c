@@ -1,0 +1,449 @@
+/* The "data" of tensors: numbers and texts, from JSON and from binary.
+ *
+ * A tensor of 224 x 224 x 3 numbers is a megabyte of digits; as a tree it would be a hundred. So
+ * the value is walked once, without a tree: brackets are counted, scalars go to where they belong.
+ * Nested and flat arrays are the same, as the protocol has it. Decimal numbers of up to 19 digits
+ * and a small exponent are exact as integers times a power of ten that double holds (Clinger 1990);
+ * the rest is strtod's. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/v2.h"
+
+struct cursor {
+    const char *text;
+    size_t size, at;
+    struct error *err;
+    const char *name; /* of the input */
+};
+
+static enum status wrong(const struct cursor *c, const char *expected)
+{
+    if (c->at >= c->size)
+        return error_set(c->err, STATUS_INVALID,
+                         "input '%.80s': its data ends where %s was expected", c->name, expected);
+    return error_set(c->err, STATUS_INVALID, "input '%.80s': byte %zu of its data is no %s",
+                     c->name, c->at, expected);
+}
+
+static char peek(const struct cursor *c)
+{
+    return c->at < c->size ? c->text[c->at] : '\0';
+}
+
+static void skip_blanks(struct cursor *c)
+{
+    while (c->at < c->size && (c->text[c->at] == ' ' || c->text[c->at] == '\n' ||
+                               c->text[c->at] == '\t' || c->text[c->at] == '\r'))
+        c->at++;
+}
+
+/* A number of RFC 8259, its value in two forms. */
+struct number {
+    bool negative, is_integer; /* integer: no fraction, no exponent, and it fits */
+    uint64_t magnitude;
+    double value;
+};
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static double slow_double(const char *text, size_t size)
+{
+    char copy[64];
+    if (size < sizeof copy) {
+        memcpy(copy, text, size);
+        copy[size] = '\0';
+        return strtod(copy, NULL);
+    }
+    char *longer = strndup(text, size);
+    double value = longer ? strtod(longer, NULL) : 0;
+    free(longer);
+    return value;
+}
+
+/* Digits at c->at: adds them to the mantissa while it holds them; returns how many there were. */
+static size_t read_digits(struct cursor *c, uint64_t *mantissa, int *kept, int *dropped)
+{
+    size_t start = c->at;
+    for (; is_digit(peek(c)); c->at++) {
+        if (*kept < 19) {
+            *mantissa = *mantissa * 10 + (uint64_t)(c->text[c->at] - '0');
+            *kept += *mantissa > 0;
+        } else {
+            ++*dropped;
+        }
+    }
+    return c->at - start;
+}
+
+static enum status read_exponent(struct cursor *c, int *ret)
+{
+    bool negative = false;
+    int value = 0;
+    c->at++;
+    if (peek(c) == '+' || peek(c) == '-')
+        negative = c->text[c->at++] == '-';
+    if (!is_digit(peek(c)))
+        return wrong(c, "digit of an exponent");
+    for (; is_digit(peek(c)); c->at++)
+        if (value < 100000)
+            value = value * 10 + (c->text[c->at] - '0');
+    *ret = negative ? -value : value;
+    return STATUS_OK;
+}
+
+static enum status read_number(struct cursor *c, struct number *ret)
+{
+    static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                    1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                    1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+    size_t start = c->at, fraction = 0;
+    int kept = 0, dropped = 0, exponent = 0;
+    *ret = (struct number){.is_integer = true};
+    if (peek(c) == '-') {
+        ret->negative = true;
+        c->at++;
+    }
+    if (!is_digit(peek(c)))
+        return wrong(c, "number");
+    if (peek(c) == '0' && c->at + 1 < c->size && is_digit(c->text[c->at + 1]))
+        return wrong(c, "number: a zero before other digits");
+    read_digits(c, &ret->magnitude, &kept, &dropped);
+    if (peek(c) == '.') {
+        c->at++;
+        ret->is_integer = false;
+        fraction = read_digits(c, &ret->magnitude, &kept, &dropped);
+        if (fraction == 0)
+            return wrong(c, "digit behind the point");
+    }
+    if (peek(c) == 'e' || peek(c) == 'E') {
+        ret->is_integer = false;
+        TRY(read_exponent(c, &exponent));
+    }
+    if (dropped > 0) {
+        ret->is_integer = false;
+        ret->value = slow_double(c->text + start, c->at - start);
+        return STATUS_OK;
+    }
+    int scale = exponent - (int)(fraction < 1000 ? fraction : 1000);
+    if (ret->magnitude < ((uint64_t)1 << 53) && scale >= -22 && scale <= 22) {
+        double value = (double)ret->magnitude;
+        value = scale < 0 ? value / powers[-scale] : value * powers[scale];
+        ret->value = ret->negative ? -value : value;
+    } else {
+        ret->value = slow_double(c->text + start, c->at - start);
+    }
+    return STATUS_OK;
+}
+
+/* ---- storing ---- */
+
+static enum status out_of_range(const struct cursor *c, size_t start, enum dtype dtype)
+{
+    size_t length = c->at - start < 40 ? c->at - start : 40;
+    return error_set(c->err, STATUS_INVALID, "input '%.80s': %.*s is no %s", c->name, (int)length,
+                     c->text + start, dtype_oip_name(dtype));
+}
+
+#define STORE_SIGNED(type, least, most)                                                            \
+    do {                                                                                           \
+        uint64_t limit = number.negative ? (uint64_t)(most) + 1 : (uint64_t)(most);                \
+        if (!number.is_integer || number.magnitude > limit)                                        \
+            return out_of_range(c, start, dtype);                                                  \
+        ((type *)dst)[i] = (type)(number.negative ? 0 - number.magnitude : number.magnitude);      \
+    } while (0)
+
+#define STORE_UNSIGNED(type, most)                                                                 \
+    do {                                                                                           \
+        if (!number.is_integer || number.magnitude > (most) ||                                     \
+            (number.negative && number.magnitude > 0))                                             \
+            return out_of_range(c, start, dtype);                                                  \
+        ((type *)dst)[i] = (type)number.magnitude;                                                 \
+    } while (0)
+
+static enum status store(const struct cursor *c, size_t start, struct number number,
+                         enum dtype dtype, void *dst, size_t i)
+{
+    switch (dtype) {
+    case DTYPE_F32:
+        ((float *)dst)[i] = (float)number.value;
+        return STATUS_OK;
+    case DTYPE_F64:
+        ((double *)dst)[i] = number.value;
+        return STATUS_OK;
+    case DTYPE_I8:
+        STORE_SIGNED(int8_t, INT8_MIN, INT8_MAX);
+        return STATUS_OK;
+    case DTYPE_I16:
+        STORE_SIGNED(int16_t, INT16_MIN, INT16_MAX);
+        return STATUS_OK;
+    case DTYPE_I32:
+        STORE_SIGNED(int32_t, INT32_MIN, INT32_MAX);
+        return STATUS_OK;
+    case DTYPE_I64:
+        STORE_SIGNED(int64_t, INT64_MIN, INT64_MAX);
+        return STATUS_OK;
+    case DTYPE_U8:
+        STORE_UNSIGNED(uint8_t, UINT8_MAX);
+        return STATUS_OK;
+    case DTYPE_U16:
+        STORE_UNSIGNED(uint16_t, UINT16_MAX);
+        return STATUS_OK;
+    case DTYPE_U32:
+        STORE_UNSIGNED(uint32_t, UINT32_MAX);
+        return STATUS_OK;
+    case DTYPE_U64:
+        STORE_UNSIGNED(uint64_t, UINT64_MAX);
+        return STATUS_OK;
+    case DTYPE_BOOL:
+        STORE_UNSIGNED(uint8_t, 1);
+        return STATUS_OK;
+    default:
+        return error_set(c->err, STATUS_INVALID,
+                         "input '%.80s': %s has no JSON form, send it as "
+                         "binary data",
+                         c->name, dtype_oip_name(dtype));
+    }
+}
+
+static bool take_word(struct cursor *c, const char *word)
+{
+    size_t length = strlen(word);
+    if (c->size - c->at < length || memcmp(c->text + c->at, word, length) != 0)
+        return false;
+    c->at += length;
+    return true;
+}
+
+/* Scalar number i at the cursor. */
+static enum status read_scalar(struct cursor *c, enum dtype dtype, void *dst, size_t i)
+{
+    size_t start = c->at;
+    struct number number = {.is_integer = true};
+    if (take_word(c, "true"))
+        number.magnitude = 1;
+    else if (!take_word(c, "false"))
+        TRY(read_number(c, &number));
+    bool word = c->text[start] == 't' || c->text[start] == 'f';
+    if (word && dtype != DTYPE_BOOL)
+        return out_of_range(c, start, dtype);
+    return store(c, start, number, dtype, dst, i);
+}
+
+/* ---- walking ---- */
+
+/* Moves to the next scalar, over brackets and commas. *ret_done: the value has ended. `depth` is 0
+ * before the first bracket; `is_first` says that no scalar or array has ended on this level. */
+struct walk {
+    size_t depth;
+    bool is_behind; /* a scalar or an array has just ended: a comma or a bracket must follow */
+    bool is_open;   /* a bracket has just opened: the array may be empty */
+};
+
+static enum status next_scalar(struct cursor *c, struct walk *w, bool *ret_done)
+{
+    *ret_done = false;
+    for (;;) {
+        skip_blanks(c);
+        char at = peek(c);
+        if (w->is_behind && w->depth == 0) {
+            if (c->at != c->size)
+                return wrong(c, "end of the data");
+            *ret_done = true;
+            return STATUS_OK;
+        }
+        if (w->is_behind && at == ',') {
+            w->is_behind = false;
+            w->is_open = false;
+        } else if ((w->is_behind || w->is_open) && at == ']') {
+            w->depth--;
+            w->is_behind = true;
+            w->is_open = false;
+        } else if (w->is_behind) {
+            return wrong(c, "',' or ']'");
+        } else if (at == '[') {
+            w->depth++;
+            w->is_open = true;
+        } else if (w->depth == 0) {
+            return wrong(c, "'['");
+        } else {
+            w->is_open = false;
+            w->is_behind = true; /* once it has been read */
+            return STATUS_OK;
+        }
+        c->at++;
+    }
+}
+
+static enum status wrong_count(const struct v2_input *input, size_t found, bool more,
+                               struct error *err)
+{
+    char text[SHAPE_TEXT];
+    return error_set(err, STATUS_INVALID,
+                     "input '%.80s' has %s %zu elements of data, but its shape %s is %zu",
+                     input->name, more ? "more than" : "only", found,
+                     shape_text(&input->shape, text), input->count);
+}
+
+enum status v2_read_numbers(const struct v2_input *input, void *dst, struct error *err)
+{
+    struct cursor c = {input->json, input->json_size, 0, err, input->name};
+    struct walk walk = {0};
+    size_t i = 0;
+    for (bool done;; i++) {
+        TRY(next_scalar(&c, &walk, &done));
+        if (done)
+            break;
+        if (i == input->count)
+            return wrong_count(input, i, true, err);
+        TRY(read_scalar(&c, input->dtype, dst, i));
+    }
+    return i == input->count ? STATUS_OK : wrong_count(input, i, false, err);
+}
+
+/* ---- BYTES ---- */
+
+static enum status read_elements(const struct v2_input *input, struct v2_bytes *ret,
+                                 struct error *err)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < input->count; i++) {
+        const uint8_t *p = input->binary + at;
+        size_t left = input->binary_size - at;
+        uint32_t length = left < 4 ? 0
+                                   : (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
+                                         (uint32_t)p[3] << 24;
+        if (left < 4 || length > left - 4)
+            return error_set(err, STATUS_INVALID,
+                             "input '%.80s': element %zu of its BYTES does not fit into the %zu "
+                             "bytes that are left; each has its length before it, 4 bytes "
+                             "little-endian",
+                             input->name, i, left);
+        ret[i] = (struct v2_bytes){p + 4, length};
+        at += 4 + (size_t)length;
+    }
+    if (at != input->binary_size)
+        return error_set(err, STATUS_INVALID,
+                         "input '%.80s': %zu bytes are left behind its %zu elements", input->name,
+                         input->binary_size - at, input->count);
+    return STATUS_OK;
+}
+
+static int hex(char c)
+{
+    return c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
+}
+
+static unsigned read_unit(const char *at)
+{
+    return (unsigned)(hex(at[0]) << 12 | hex(at[1]) << 8 | hex(at[2]) << 4 | hex(at[3]));
+}
+
+static size_t put_utf8(uint32_t code, uint8_t *dst)
+{
+    if (code < 0x80) {
+        dst[0] = (uint8_t)code;
+        return 1;
+    }
+    size_t more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    static const uint8_t lead[] = {0, 0xC0, 0xE0, 0xF0};
+    dst[0] = (uint8_t)(lead[more] | code >> (6 * more));
+    for (size_t i = 1; i <= more; i++)
+        dst[i] = (uint8_t)(0x80 | (code >> (6 * (more - i)) & 0x3F));
+    return more + 1;
+}
+
+/* A string whose grammar was checked, from behind its first quote to behind its last; never longer
+ * than its text. */
+static size_t decode_string(struct cursor *c, uint8_t *dst)
+{
+    size_t size = 0;
+    while (c->text[c->at] != '"') {
+        if (c->text[c->at] != '\\') {
+            dst[size++] = (uint8_t)c->text[c->at++];
+            continue;
+        }
+        static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
+        char escape = c->text[c->at + 1];
+        c->at += 2;
+        if (escape != 'u') {
+            const char *known = strchr(from, escape);
+            dst[size++] = (uint8_t)(known ? to[known - from] : escape);
+            continue;
+        }
+        uint32_t code = read_unit(c->text + c->at);
+        c->at += 4;
+        if (code >= 0xD800 && code < 0xDC00) {
+            code = 0x10000 + ((code - 0xD800) << 10) + (read_unit(c->text + c->at + 2) - 0xDC00);
+            c->at += 6;
+        }
+        size += put_utf8(code, dst + size);
+    }
+    c->at++;
+    return size;
+}
+
+/* Where the string at the cursor ends: behind its last quote; 0: nowhere. */
+static size_t string_end(const struct cursor *c)
+{
+    for (size_t at = c->at + 1; at < c->size; at++) {
+        if (c->text[at] == '\\')
+            at++;
+        else if (c->text[at] == '"')
+            return at + 1;
+    }
+    return 0;
+}
+
+static enum status read_strings(const struct v2_input *input, struct v2_bytes *ret, uint8_t *memory,
+                                struct error *err)
+{
+    struct cursor c = {input->json, input->json_size, 0, err, input->name};
+    const struct json_limits limits = {1, 1};
+    struct walk walk = {0};
+    size_t i = 0, used = 0;
+    for (bool done;; i++) {
+        TRY(next_scalar(&c, &walk, &done));
+        if (done)
+            break;
+        if (i == input->count)
+            return wrong_count(input, i, true, err);
+        size_t end = peek(&c) == '"' ? string_end(&c) : 0;
+        if (end == 0)
+            return wrong(&c, "string in quotes, as BYTES are in JSON");
+        TRY(json_check(c.text + c.at, end - c.at, &limits, err));
+        c.at++;
+        ret[i] = (struct v2_bytes){memory + used, decode_string(&c, memory + used)};
+        used += ret[i].size;
+    }
+    return i == input->count ? STATUS_OK : wrong_count(input, i, false, err);
+}
+
+enum status v2_read_bytes(const struct v2_input *input,
+                          bool (*is_bare)(const uint8_t *data, size_t size), struct v2_bytes *ret,
+                          uint8_t **ret_memory, struct error *err)
+{
+    *ret_memory = NULL;
+    if (input->binary && input->count == 1 && is_bare(input->binary, input->binary_size)) {
+        ret[0] = (struct v2_bytes){input->binary, input->binary_size};
+        return STATUS_OK;
+    }
+    if (input->binary)
+        return read_elements(input, ret, err);
+    uint8_t *memory = malloc(input->json_size + 1);
+    if (!memory)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for %zu bytes of data",
+                         input->json_size);
+    enum status status = read_strings(input, ret, memory, err);
+    if (status != STATUS_OK) {
+        free(memory);
+        return status;
+    }
+    *ret_memory = memory;
+    return STATUS_OK;
+}

@@ -1,0 +1,430 @@
+/* A request's JSON, in two parts: what describes the tensors, which is small and becomes a tree,
+ * and the values of "data", which may be megabytes and are only cut out here (v2_data.c reads
+ * them).
+ *
+ * The cut is lexical: strings are skipped, brackets counted; the value of a member "data" in an
+ * object of the array "inputs" is replaced by a 0; values come in the order of these. What is left
+ * goes through json_check() like every JSON from outside, so that whatever the cut made of broken
+ * text is refused there, or where the data is read. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/v2.h"
+
+struct span {
+    const char *text;
+    size_t size;
+};
+
+struct cut {
+    const char *text;
+    size_t size, at, copied; /* text[copied … at) is still to be copied */
+    size_t depth;
+    bool in_inputs; /* below the top's member "inputs" */
+    char *rest;     /* size + a little */
+    size_t rest_size;
+    struct span *spans;
+    size_t span_count;
+};
+
+/* Behind the string that begins at `at`; the end where it has none. */
+static size_t behind_string(const struct cut *c, size_t at)
+{
+    for (at++; at < c->size; at++) {
+        if (c->text[at] == '\\')
+            at++;
+        else if (c->text[at] == '"')
+            return at + 1;
+    }
+    return c->size;
+}
+
+static size_t behind_blanks(const struct cut *c, size_t at)
+{
+    while (at < c->size && (c->text[at] == ' ' || c->text[at] == '\t' || c->text[at] == '\n' ||
+                            c->text[at] == '\r'))
+        at++;
+    return at;
+}
+
+/* Behind the array that begins at `at`. */
+static size_t behind_array(const struct cut *c, size_t at)
+{
+    size_t depth = 0;
+    while (at < c->size) {
+        char byte = c->text[at];
+        if (byte == '"') {
+            at = behind_string(c, at);
+            continue;
+        }
+        depth += byte == '[';
+        depth -= byte == ']';
+        at++;
+        if (depth == 0)
+            break;
+    }
+    return at;
+}
+
+static void copy_until(struct cut *c, size_t end)
+{
+    memcpy(c->rest + c->rest_size, c->text + c->copied, end - c->copied);
+    c->rest_size += end - c->copied;
+    c->copied = end;
+}
+
+/* A string at c->at that a colon follows: is it one of the two members that matter? */
+static enum status take_key(struct cut *c, size_t end, struct error *err)
+{
+    size_t length = end - c->at - 2, value = behind_blanks(c, end);
+    if (value >= c->size || c->text[value] != ':')
+        return STATUS_OK;
+    value = behind_blanks(c, value + 1);
+    const char *key = c->text + c->at + 1;
+    if (c->depth == 1)
+        c->in_inputs = length == 6 && !memcmp(key, "inputs", 6);
+    bool is_data = c->depth == 3 && c->in_inputs && length == 4 && !memcmp(key, "data", 4);
+    if (!is_data || value >= c->size || c->text[value] != '[')
+        return STATUS_OK;
+    if (c->span_count == V2_MAX_TENSORS)
+        return error_set(err, STATUS_INVALID, "the request has more than %d inputs",
+                         V2_MAX_TENSORS);
+    copy_until(c, value);
+    size_t behind = behind_array(c, value);
+    c->spans[c->span_count] = (struct span){c->text + value, behind - value};
+    c->rest[c->rest_size++] = '0'; /* not longer than the array that it stands for */
+    c->span_count++;
+    c->copied = behind;
+    return STATUS_OK;
+}
+
+static enum status cut_out(struct cut *c, struct error *err)
+{
+    while (c->at < c->size) {
+        char byte = c->text[c->at];
+        size_t next = c->at + 1;
+        if (byte == '"') {
+            next = behind_string(c, c->at);
+            if (next - c->at >= 2)
+                TRY(take_key(c, next, err));
+            next = c->copied > next ? c->copied : next;
+        } else if (byte == '{' || byte == '[') {
+            c->depth++;
+        } else if ((byte == '}' || byte == ']') && c->depth > 0) {
+            c->depth--;
+        }
+        c->at = next;
+    }
+    copy_until(c, c->size);
+    c->rest[c->rest_size] = '\0';
+    return STATUS_OK;
+}
+
+/* ---- members ---- */
+
+static enum status read_size(const cJSON *item, const char *what, const char *name, int64_t most,
+                             int64_t *ret, struct error *err)
+{
+    double value = cJSON_IsNumber(item) ? item->valuedouble : -1;
+    if (!(value >= 0) || value > (double)most || floor(value) != value)
+        return error_set(err, STATUS_INVALID, "%s of '%.80s' must be a whole number from 0 to %lld",
+                         what, name, (long long)most);
+    *ret = (int64_t)value;
+    return STATUS_OK;
+}
+
+static enum status read_bool(const cJSON *item, const char *what, bool *ret, struct error *err)
+{
+    if (!cJSON_IsBool(item))
+        return error_set(err, STATUS_INVALID, "parameter \"%s\" must be true or false", what);
+    *ret = cJSON_IsTrue(item);
+    return STATUS_OK;
+}
+
+static enum dtype dtype_of_word(const char *word)
+{
+#define MATCH(name, number, bytes, onnx, oip)                                                      \
+    if (!strcmp(word, oip))                                                                        \
+        return DTYPE_##name;
+    DTYPE_LIST(MATCH)
+#undef MATCH
+    return DTYPE_NONE;
+}
+
+static enum status read_shape(const cJSON *list, struct v2_input *input, struct error *err)
+{
+    if (!cJSON_IsArray(list))
+        return error_set(err, STATUS_INVALID, "input '%.80s' lacks the array \"shape\"",
+                         input->name);
+    input->shape = (struct shape){0, {0}};
+    const cJSON *item;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (input->shape.rank == TENSOR_MAX_RANK)
+            return error_set(err, STATUS_INVALID, "input '%.80s' has more than %d dimensions",
+                             input->name, TENSOR_MAX_RANK);
+        TRY(read_size(item, "a dimension", input->name, INT32_MAX,
+                      &input->shape.dims[input->shape.rank], err));
+        input->shape.rank++;
+    }
+    enum dtype sized = input->dtype == DTYPE_NONE ? DTYPE_U8 : input->dtype;
+    if (shape_check(&input->shape, sized, &input->count, NULL, err) != STATUS_OK)
+        return error_set(err, STATUS_INVALID, "input '%.80s': its shape is too large", input->name);
+    return STATUS_OK;
+}
+
+struct reading {
+    struct v2_request *request;
+    const struct span *spans;
+    size_t next_span;
+    const uint8_t *binary; /* behind the JSON */
+    size_t binary_left;
+    struct error *err;
+};
+
+static enum status take_binary(struct reading *r, struct v2_input *input, const cJSON *size)
+{
+    int64_t bytes;
+    size_t wanted = input->count * dtype_size(input->dtype);
+    TRY(read_size(size, "binary_data_size", input->name, INT32_MAX, &bytes, r->err));
+    if ((size_t)bytes > r->binary_left)
+        return error_set(r->err, STATUS_INVALID,
+                         "input '%.80s' has binary_data_size %lld, but only %zu bytes are left in "
+                         "the body",
+                         input->name, (long long)bytes, r->binary_left);
+    if (input->dtype != DTYPE_NONE && (size_t)bytes != wanted)
+        return error_set(r->err, STATUS_INVALID,
+                         "input '%.80s' has %lld bytes of binary data, but its shape and datatype "
+                         "%s make %zu",
+                         input->name, (long long)bytes, input->datatype, wanted);
+    input->binary = r->binary;
+    input->binary_size = (size_t)bytes;
+    r->binary += bytes;
+    r->binary_left -= (size_t)bytes;
+    return STATUS_OK;
+}
+
+static enum status take_data(struct reading *r, struct v2_input *input, bool has_data)
+{
+    if (!has_data)
+        return error_set(r->err, STATUS_INVALID,
+                         "input '%.80s' has neither the array \"data\" nor binary_data_size",
+                         input->name);
+    if (input->dtype == DTYPE_F16 || input->dtype == DTYPE_BF16)
+        return error_set(r->err, STATUS_INVALID,
+                         "input '%.80s': %s has no JSON form, send it as binary data", input->name,
+                         input->datatype);
+    return STATUS_OK;
+}
+
+static enum status read_input(struct reading *r, const cJSON *object, struct v2_input *input)
+{
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(object, "name");
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(object, "datatype");
+    const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(object, "parameters");
+    const cJSON *size = cJSON_GetObjectItemCaseSensitive(parameters, "binary_data_size");
+    const cJSON *data = NULL, *member;
+    cJSON_ArrayForEach(member, object)
+    {
+        if (strcmp(member->string, "data") != 0)
+            continue;
+        if (data || r->next_span >= V2_MAX_TENSORS || !r->spans[r->next_span].text ||
+            !cJSON_IsNumber(member))
+            return error_set(r->err, STATUS_INVALID, "\"data\" of an input must be an array, once");
+        data = member;
+        input->json = r->spans[r->next_span].text;
+        input->json_size = r->spans[r->next_span++].size;
+    }
+    if (!cJSON_IsString(name) || !cJSON_IsString(type))
+        return error_set(r->err, STATUS_INVALID,
+                         "every input needs the texts \"name\" and \"datatype\"");
+    input->name = name->valuestring;
+    input->datatype = type->valuestring;
+    input->dtype = dtype_of_word(type->valuestring);
+    if (input->dtype == DTYPE_NONE && strcmp(type->valuestring, "BYTES") != 0)
+        return error_set(r->err, STATUS_INVALID, "input '%.80s': there is no datatype '%.40s'",
+                         input->name, type->valuestring);
+    if (cJSON_GetObjectItemCaseSensitive(parameters, "shared_memory_region"))
+        return error_set(r->err, STATUS_INVALID,
+                         "input '%.80s': shared memory is not available here; send the tensor in "
+                         "the body",
+                         input->name);
+    TRY(read_shape(cJSON_GetObjectItemCaseSensitive(object, "shape"), input, r->err));
+    if (size) {
+        input->json = NULL;
+        return take_binary(r, input, size);
+    }
+    return take_data(r, input, data != NULL);
+}
+
+static enum status read_output(struct reading *r, const cJSON *object, struct v2_output *output)
+{
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(object, "name");
+    const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(object, "parameters");
+    if (!cJSON_IsString(name))
+        return error_set(r->err, STATUS_INVALID, "every output needs the text \"name\"");
+    output->name = name->valuestring;
+    const cJSON *parameter;
+    cJSON_ArrayForEach(parameter, parameters)
+    {
+        if (!strcmp(parameter->string, "binary_data")) {
+            TRY(read_bool(parameter, "binary_data", &output->binary, r->err));
+        } else if (!strcmp(parameter->string, "classification")) {
+            int64_t classes;
+            TRY(read_size(parameter, "classification", output->name, INT32_MAX, &classes, r->err));
+            output->classification = (size_t)classes;
+        } else if (!strncmp(parameter->string, "shared_memory", 13)) {
+            return error_set(r->err, STATUS_INVALID,
+                             "output '%.80s': shared memory is not available here", output->name);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* How many entries; an array of them must be there. */
+static enum status count_list(const cJSON *list, const char *what, size_t *ret, struct error *err)
+{
+    int count = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1;
+    if (count < 0 || count > V2_MAX_TENSORS)
+        return error_set(err, STATUS_INVALID, "\"%s\" must be an array of at most %d", what,
+                         V2_MAX_TENSORS);
+    const cJSON *item;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!cJSON_IsObject(item))
+            return error_set(err, STATUS_INVALID, "every entry of \"%s\" must be an object", what);
+    }
+    *ret = (size_t)count;
+    return STATUS_OK;
+}
+
+static enum status read_parameters(struct reading *r, const cJSON *parameters)
+{
+    struct v2_request *request = r->request;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, parameters)
+    {
+        if (!strcmp(item->string, "binary_data_output"))
+            TRY(read_bool(item, item->string, &request->default_output.binary, r->err));
+        else if (!strcmp(item->string, "priority"))
+            TRY(read_size(item, "parameter", "priority", INT32_MAX, &request->priority, r->err));
+        else if (!strcmp(item->string, "timeout"))
+            TRY(read_size(item, "parameter", "timeout", INT64_C(1) << 53, &request->timeout_us,
+                          r->err));
+    }
+    return STATUS_OK;
+}
+
+static enum status read_tree(struct reading *r, const cJSON *root)
+{
+    struct v2_request *request = r->request;
+    const cJSON *id = cJSON_GetObjectItemCaseSensitive(root, "id");
+    const cJSON *inputs = cJSON_GetObjectItemCaseSensitive(root, "inputs");
+    const cJSON *outputs = cJSON_GetObjectItemCaseSensitive(root, "outputs");
+    const cJSON *item;
+    if (!cJSON_IsObject(root))
+        return error_set(r->err, STATUS_INVALID,
+                         "the request must be a JSON object: {\"inputs\": […]}");
+    if (id && !cJSON_IsString(id))
+        return error_set(r->err, STATUS_INVALID, "\"id\" must be a text");
+    request->id = id ? id->valuestring : NULL;
+    TRY(read_parameters(r, cJSON_GetObjectItemCaseSensitive(root, "parameters")));
+    size_t input_count, output_count = 0;
+    TRY(count_list(inputs, "inputs", &input_count, r->err));
+    if (outputs)
+        TRY(count_list(outputs, "outputs", &output_count, r->err));
+    request->inputs = alloc_array(input_count, sizeof *request->inputs);
+    request->outputs = alloc_array(output_count, sizeof *request->outputs);
+    if (!request->inputs || !request->outputs)
+        return error_set(r->err, STATUS_NO_MEMORY, "out of memory for a request");
+    cJSON_ArrayForEach(item, inputs)
+        TRY(read_input(r, item, &request->inputs[request->input_count++]));
+    cJSON_ArrayForEach(item, outputs)
+    {
+        struct v2_output *output = &request->outputs[request->output_count++];
+        *output = (struct v2_output){.binary = request->default_output.binary};
+        TRY(read_output(r, item, output));
+    }
+    if (r->binary_left > 0)
+        return error_set(r->err, STATUS_INVALID,
+                         "%zu bytes are left in the body behind the binary data of all inputs",
+                         r->binary_left);
+    return STATUS_OK;
+}
+
+static enum status parse(const uint8_t *body, size_t size, size_t json_size,
+                         const struct json_limits *limits, struct v2_request *request,
+                         struct span *spans, struct error *err)
+{
+    struct cut cut = {.text = (const char *)body,
+                      .size = json_size,
+                      .rest = malloc(json_size + 1),
+                      .spans = spans};
+    request->text = cut.rest;
+    if (!cut.rest)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+    TRY(cut_out(&cut, err));
+    TRY(json_check(cut.rest, cut.rest_size, limits, err));
+    request->tree = cJSON_ParseWithLength(cut.rest, cut.rest_size);
+    if (!request->tree)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+    free(request->text); /* the tree has copies */
+    request->text = NULL;
+    struct reading reading = {.request = request,
+                              .spans = spans,
+                              .binary = body + json_size,
+                              .binary_left = size - json_size,
+                              .err = err};
+    return read_tree(&reading, request->tree);
+}
+
+enum status v2_request_parse(const uint8_t *body, size_t size, size_t json_size,
+                             const struct json_limits *limits, struct v2_request **ret,
+                             struct error *err)
+{
+    struct v2_request *request = calloc(1, sizeof *request);
+    struct span *spans = alloc_array(V2_MAX_TENSORS, sizeof *spans);
+    enum status status = request && spans
+                             ? parse(body, size, json_size, limits, request, spans, err)
+                             : error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+    free(spans);
+    if (status != STATUS_OK) {
+        v2_request_free(request);
+        return status;
+    }
+    *ret = request;
+    return STATUS_OK;
+}
+
+void v2_request_free(struct v2_request *request)
+{
+    if (!request)
+        return;
+    cJSON_Delete(request->tree);
+    free(request->text);
+    free(request->inputs);
+    free(request->outputs);
+    free(request);
+}
+
+enum status v2_index_parse(const char *text, size_t size, const struct json_limits *limits,
+                           bool *ret_ready_only, struct error *err)
+{
+    *ret_ready_only = false;
+    if (size == 0)
+        return STATUS_OK;
+    TRY(json_check(text, size, limits, err));
+    cJSON *root = cJSON_ParseWithLength(text, size);
+    const cJSON *ready = cJSON_GetObjectItemCaseSensitive(root, "ready");
+    enum status status = STATUS_OK;
+    /* Triton's Python client sends "" as JSON. */
+    if (!root || (!cJSON_IsObject(root) && !cJSON_IsString(root)))
+        status = error_set(err, STATUS_INVALID, "the body must be empty or {\"ready\": true}");
+    else if (ready)
+        status = read_bool(ready, "ready", ret_ready_only, err);
+    cJSON_Delete(root);
+    return status;
+}

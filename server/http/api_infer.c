@@ -1,0 +1,627 @@
+/* POST /v2/models/M[/versions/V]/infer: the Open Inference Protocol's inference.
+ *
+ * Three forms: JSON; JSON with binary tensors behind it (Inference-Header-Content-Length says where
+ * it ends); a raw body that is the single input itself (that header is 0). Tensors are read where
+ * they lie in the body, or, as JSON numbers, into memory of their own. An image input also takes
+ * BYTES with a JPEG or PNG in each element: these are decoded and prepared as /predict does it. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "proto/base64.h"
+#include "proto/v2.h"
+#include "server/http/exchange.h"
+#include "server/http/respond.h"
+#include "server/http/urgency.h"
+
+#define TYPE_BINARY "application/octet-stream"
+
+struct work {
+    struct predict_request request;
+    struct exchange *exchange;
+    struct v2_request *v2; /* NULL: a raw body */
+    const void **tensors;  /* of the model's inputs; NULL: photos */
+    void **memory;         /* of tensors that came as JSON; input_count of the model */
+    size_t input_count;
+    uint8_t *texts; /* BYTES that came as JSON */
+    bool *wanted;   /* of the model's outputs */
+    size_t rows;
+};
+
+static void free_work(struct exchange *x)
+{
+    struct work *work = x->work;
+    predict_request_done(&work->request);
+    free(work->request.images);
+    v2_request_free(work->v2);
+    for (size_t i = 0; work->memory && i < work->input_count; i++)
+        free(work->memory[i]);
+    free(work->memory);
+    free(work->tensors);
+    free(work->texts);
+    free(work->wanted);
+    free(work);
+    x->work = NULL;
+}
+
+static enum status no_memory(struct error *err)
+{
+    return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+}
+
+enum status v2_admit(struct exchange *x, struct error *err)
+{
+    if (atomic_load(&x->server->draining))
+        return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
+    const char *version = x->match.version[0] ? x->match.version : NULL;
+    return urgency_admit(x, x->match.model, version, err);
+}
+
+/* ---- inputs ---- */
+
+static enum status make_images(struct work *work, size_t count, struct error *err)
+{
+    work->request.images = alloc_array(count, sizeof *work->request.images);
+    if (!work->request.images)
+        return no_memory(err);
+    work->request.image_count = count;
+    work->rows = count;
+    return STATUS_OK;
+}
+
+static const char *input_names(const struct served *served, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < served->input_count && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "",
+                                 served->inputs[i].name);
+    return text;
+}
+
+/* "[-1, 3, 224, 224]" */
+static const char *wanted_shape(const struct served *served, const struct served_tensor *tensor,
+                                char text[static SHAPE_TEXT])
+{
+    shape_text(&tensor->shape, text);
+    if (!served->has_rows || tensor->shape.rank < 1)
+        return text;
+    char rest[SHAPE_TEXT];
+    snprintf(rest, sizeof rest, "%s", text + strcspn(text, ",]"));
+    snprintf(text, SHAPE_TEXT, "[-1%.*s", SHAPE_TEXT - 4, rest);
+    return text;
+}
+
+static enum status check_shape(const struct served *served, const struct served_tensor *wanted,
+                               const struct v2_input *input, size_t *ret_rows, struct error *err)
+{
+    struct shape shape = input->shape;
+    char given[SHAPE_TEXT], expected[SHAPE_TEXT];
+    *ret_rows = 1;
+    if (served->has_rows && shape.rank >= 1) {
+        *ret_rows = (size_t)shape.dims[0];
+        shape.dims[0] = 1;
+    }
+    if (input->dtype == wanted->dtype && shape_equal(&shape, &wanted->shape) && *ret_rows > 0)
+        return STATUS_OK;
+    return error_set(
+        err, STATUS_INVALID, "input '%s' of model '%s' is %s %s, the request has %s %s%s",
+        wanted->name, served->model->name, dtype_oip_name(wanted->dtype),
+        wanted_shape(served, wanted, expected), input->datatype, shape_text(&input->shape, given),
+        served->takes_images ? "; BYTES with a JPEG or PNG go as well" : "");
+}
+
+/* Numbers in JSON: into memory of their own. */
+static enum status read_numbers(const struct v2_input *input, void **ret, struct error *err)
+{
+    char text[SHAPE_TEXT];
+    /* Each has a digit and something behind it: a shape alone buys no memory. */
+    if (input->count > input->json_size)
+        return error_set(err, STATUS_INVALID, "input '%.80s' has too little data for its shape %s",
+                         input->name, shape_text(&input->shape, text));
+    *ret = alloc_array(input->count, dtype_size(input->dtype));
+    return *ret ? v2_read_numbers(input, *ret, err) : no_memory(err);
+}
+
+static enum status take_tensor(struct work *work, const struct served *served,
+                               const struct v2_input *input, size_t i, struct error *err)
+{
+    size_t rows;
+    TRY(check_shape(served, &served->inputs[i], input, &rows, err));
+    if (work->rows && rows != work->rows)
+        return error_set(err, STATUS_INVALID,
+                         "the inputs differ in their first dimension: %zu and %zu", work->rows,
+                         rows);
+    work->rows = rows;
+    if (!input->binary)
+        TRY(read_numbers(input, &work->memory[i], err));
+    work->tensors[i] = input->binary ? input->binary : work->memory[i];
+    return STATUS_OK;
+}
+
+static enum status take_tensors(struct work *work, const struct served *served, struct error *err)
+{
+    char names[200];
+    work->input_count = served->input_count;
+    work->tensors = alloc_array(served->input_count, sizeof *work->tensors);
+    work->memory = alloc_array(served->input_count, sizeof *work->memory);
+    if (!work->tensors || !work->memory)
+        return no_memory(err);
+    for (size_t k = 0; k < work->v2->input_count; k++) {
+        const struct v2_input *input = &work->v2->inputs[k];
+        size_t i = 0;
+        while (i < served->input_count && strcmp(served->inputs[i].name, input->name) != 0)
+            i++;
+        if (i == served->input_count)
+            return error_set(err, STATUS_INVALID, "model '%s' has no input '%.80s'; it has: %s",
+                             served->model->name, input->name,
+                             input_names(served, names, sizeof names));
+        if (work->tensors[i])
+            return error_set(err, STATUS_INVALID, "input '%.80s' is there twice", input->name);
+        TRY(take_tensor(work, served, input, i, err));
+    }
+    for (size_t i = 0; i < served->input_count; i++)
+        if (!work->tensors[i])
+            return error_set(err, STATUS_INVALID, "input '%s' is missing; model '%s' has: %s",
+                             served->inputs[i].name, served->model->name,
+                             input_names(served, names, sizeof names));
+    if (work->rows > served->max_rows)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the request has %zu rows, but model '%s' takes at most %zu at a time "
+                         "(--max-queue); send them in several requests",
+                         work->rows, served->model->name, served->max_rows);
+    return make_images(work, work->rows, err);
+}
+
+static bool is_image(const uint8_t *data, size_t size)
+{
+    return image_sniff(data, size) != IMAGE_UNKNOWN;
+}
+
+/* A text that is no image may be one in base64. */
+static void take_base64(struct v2_bytes *bytes, uint8_t *texts)
+{
+    size_t size;
+    uint8_t *at = texts + (bytes->data - texts);
+    if (!is_image(bytes->data, bytes->size) &&
+        base64_decode((const char *)at, bytes->size, at, &size, NULL) == STATUS_OK)
+        bytes->size = size;
+}
+
+static enum status take_images(struct exchange *x, struct work *work, const struct served *served,
+                               const struct v2_input *input, struct error *err)
+{
+    size_t most = x->server->options.max_images;
+    if (!served->takes_images || strcmp(input->name, served->inputs[0].name) != 0)
+        return error_set(err, STATUS_INVALID,
+                         "input '%.80s' of model '%s' takes no BYTES: no photo goes there",
+                         input->name, served->model->name);
+    if (input->count < 1 || input->count > most)
+        return error_set(err, input->count ? STATUS_TOO_LARGE : STATUS_INVALID,
+                         "%zu images in one request; 1 to %zu are possible (--max-images)",
+                         input->count, most);
+    struct v2_bytes *bytes = alloc_array(input->count, sizeof *bytes);
+    if (!bytes)
+        return no_memory(err);
+    enum status status = v2_read_bytes(input, is_image, bytes, &work->texts, err);
+    if (status == STATUS_OK)
+        status = make_images(work, input->count, err);
+    for (size_t i = 0; status == STATUS_OK && i < input->count; i++) {
+        if (work->texts)
+            take_base64(&bytes[i], work->texts);
+        work->request.images[i].data = bytes[i].data;
+        work->request.images[i].size = bytes[i].size;
+    }
+    free(bytes);
+    return status;
+}
+
+/* A body without JSON is the single input: an image, with or without its length before it, or one
+ * row.
+ */
+static enum status take_raw(struct exchange *x, struct work *work, const struct served *served,
+                            struct error *err)
+{
+    const struct served_tensor *input = &served->inputs[0];
+    const uint8_t *data = x->body.data;
+    size_t size = x->body.size;
+    if (served->input_count != 1)
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' has %zu inputs; a raw body is for models with one",
+                         served->model->name, served->input_count);
+    bool has_length = size > 4 && !is_image(data, size) && is_image(data + 4, size - 4);
+    if (served->takes_images && size > 0 && (has_length || is_image(data, size))) {
+        TRY(make_images(work, 1, err));
+        work->request.images[0].data = data + (has_length ? 4 : 0);
+        work->request.images[0].size = size - (has_length ? 4 : 0);
+        return STATUS_OK;
+    }
+    if (size != input->bytes || size == 0)
+        return error_set(err, STATUS_INVALID,
+                         "the raw body has %zu bytes; input '%s' of model '%s' takes %zu%s", size,
+                         input->name, served->model->name, input->bytes,
+                         served->takes_images ? ", or a JPEG or PNG" : "");
+    work->tensors = alloc_array(1, sizeof *work->tensors);
+    if (!work->tensors)
+        return no_memory(err);
+    work->tensors[0] = data;
+    return make_images(work, 1, err);
+}
+
+static enum status take_inputs(struct exchange *x, struct work *work, const struct served *served,
+                               struct error *err)
+{
+    const struct v2_request *v2 = work->v2;
+    for (size_t k = 0; k < v2->input_count; k++) {
+        if (v2->inputs[k].dtype != DTYPE_NONE)
+            continue;
+        if (v2->input_count != 1)
+            return error_set(err, STATUS_INVALID,
+                             "BYTES with images must be the only input of the request");
+        return take_images(x, work, served, &v2->inputs[k], err);
+    }
+    return take_tensors(work, served, err);
+}
+
+/* ---- outputs ---- */
+
+static enum status output_index(const struct served *served, const char *name, size_t *ret,
+                                struct error *err)
+{
+    for (size_t i = 0; i < served->output_count; i++) {
+        if (strcmp(served->outputs[i].name, name) != 0)
+            continue;
+        *ret = i;
+        return STATUS_OK;
+    }
+    return error_set(err, STATUS_INVALID, "model '%s' has no output '%.80s'", served->model->name,
+                     name);
+}
+
+static enum status check_outputs(struct work *work, const struct served *served, struct error *err)
+{
+    work->wanted = alloc_array(served->output_count, sizeof *work->wanted);
+    if (!work->wanted)
+        return no_memory(err);
+    for (size_t k = 0; work->v2 && k < work->v2->output_count; k++) {
+        size_t i;
+        TRY(output_index(served, work->v2->outputs[k].name, &i, err));
+        work->wanted[i] = true;
+    }
+    for (size_t i = 0; (!work->v2 || work->v2->output_count == 0) && i < served->output_count; i++)
+        work->wanted[i] = true;
+    work->request.wanted_outputs = work->wanted;
+    return STATUS_OK;
+}
+
+/* ---- the answer ---- */
+
+struct shaping {
+    struct v2_answer_output *outputs;
+    const struct tensor **rows; /* of all outputs, one after another */
+    char **texts;               /* owned */
+    size_t text_count, text_capacity;
+    struct error *err;
+};
+
+struct ranked {
+    double value;
+    size_t index;
+};
+
+/* Greatest first; what is no number comes last; equal ones by class. */
+static int compare_ranked(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    bool x_nan = x->value != x->value, y_nan = y->value != y->value;
+    if (x_nan != y_nan)
+        return x_nan ? 1 : -1;
+    if (!x_nan && x->value != y->value)
+        return x->value < y->value ? 1 : -1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+static bool add_text(struct shaping *s, char *text)
+{
+    if (s->text_count == s->text_capacity) {
+        size_t capacity = s->text_capacity ? 2 * s->text_capacity : 16;
+        char **grown = reallocarray(s->texts, capacity, sizeof *grown);
+        if (!grown || !text) {
+            s->texts = grown ? grown : s->texts;
+            free(text);
+            return false;
+        }
+        s->texts = grown;
+        s->text_capacity = capacity;
+    }
+    if (text)
+        s->texts[s->text_count++] = text;
+    return text != NULL;
+}
+
+/* The `most` best classes of a row, as texts. */
+static enum status classify_row(struct shaping *s, const struct tensor *row, size_t most,
+                                const struct labels *labels)
+{
+    size_t count = shape_count(&row->shape);
+    struct ranked *ranked = alloc_array(count, sizeof *ranked);
+    if (!ranked)
+        return no_memory(s->err);
+    for (size_t i = 0; i < count; i++)
+        ranked[i] = (struct ranked){tensor_number(row, i), i};
+    qsort(ranked, count, sizeof *ranked, compare_ranked);
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < most && i < count && status == STATUS_OK; i++) {
+        size_t index = ranked[i].index;
+        const char *label = labels && index < labels->count && labels->names[index][0]
+                                ? labels->names[index]
+                                : NULL;
+        if (!add_text(s, v2_classification(ranked[i].value, index, label)))
+            status = no_memory(s->err);
+    }
+    free(ranked);
+    return status;
+}
+
+/* What all rows of output `o` are together. */
+static enum status shape_rows(const struct work *work, size_t o, struct v2_answer_output *output,
+                              struct shaping *s)
+{
+    const struct served *served = work->request.hold;
+    const struct tensor *first = work->request.images[0].outputs[o];
+    output->shape = first->shape;
+    if (work->rows == 1)
+        return STATUS_OK;
+    for (size_t r = 1; r < work->rows; r++) {
+        const struct tensor *row = work->request.images[r].outputs[o];
+        if (first->shape.rank < 1 || first->shape.dims[0] != 1 ||
+            !shape_equal(&row->shape, &first->shape))
+            return error_set(s->err, STATUS_INVALID,
+                             "the rows of output '%s' differ in shape; send one row a request",
+                             served->outputs[o].name);
+    }
+    output->shape.dims[0] = (int64_t)work->rows;
+    return STATUS_OK;
+}
+
+static enum status classify(const struct work *work, size_t o, size_t classes,
+                            struct v2_answer_output *output, struct shaping *s)
+{
+    const struct served *served = work->request.hold;
+    const struct labels *labels = &served->model->labels;
+    size_t before = s->text_count, each = 0;
+    for (size_t r = 0; r < work->rows; r++) {
+        TRY(classify_row(s, work->request.images[r].outputs[o], classes,
+                         o == served->model->output ? labels : NULL));
+        each = r == 0 ? s->text_count - before : each;
+    }
+    output->shape =
+        served->has_rows ? SHAPE((int64_t)work->rows, (int64_t)each) : SHAPE((int64_t)each);
+    return STATUS_OK;
+}
+
+static enum status shape_output(const struct work *work, const struct v2_output *asked,
+                                size_t position, size_t o, struct shaping *s, size_t *text_at)
+{
+    struct v2_answer_output *output = &s->outputs[position];
+    const struct tensor **rows = s->rows + position * work->rows;
+    *output = (struct v2_answer_output){.name = work->request.hold->outputs[o].name,
+                                        .binary = asked->binary,
+                                        .rows = rows,
+                                        .row_count = work->rows};
+    for (size_t r = 0; r < work->rows; r++)
+        rows[r] = work->request.images[r].outputs[o];
+    text_at[position] = s->text_count;
+    TRY(shape_rows(work, o, output, s));
+    if (asked->classification == 0)
+        return STATUS_OK;
+    output->rows = NULL;
+    return classify(work, o, asked->classification, output, s);
+}
+
+/* The outputs in the order that was asked for, or the model's. */
+static enum status shape_outputs(const struct work *work, struct shaping *s, size_t count)
+{
+    const struct served *served = work->request.hold;
+    const struct v2_output all =
+        work->v2 ? work->v2->default_output : (struct v2_output){.binary = true};
+    bool listed = work->v2 && work->v2->output_count > 0;
+    size_t *text_at = alloc_array(count, sizeof *text_at);
+    enum status status = text_at ? STATUS_OK : no_memory(s->err);
+    for (size_t k = 0; status == STATUS_OK && k < count; k++) {
+        size_t o = k;
+        if (listed)
+            status = output_index(served, work->v2->outputs[k].name, &o, s->err);
+        if (status == STATUS_OK)
+            status = shape_output(work, listed ? &work->v2->outputs[k] : &all, k, o, s, text_at);
+    }
+    for (size_t k = 0; status == STATUS_OK && k < count; k++)
+        if (!s->outputs[k].rows)
+            s->outputs[k].texts = s->texts + text_at[k];
+    free(text_at);
+    return status;
+}
+
+static enum status respond_outputs(struct exchange *x, struct work *work, struct error *err)
+{
+    const struct served *served = work->request.hold;
+    bool listed = work->v2 && work->v2->output_count > 0;
+    size_t count = listed ? work->v2->output_count : served->output_count, cells;
+    struct shaping shaping = {.err = err};
+    shaping.outputs = alloc_array(count, sizeof *shaping.outputs);
+    if (size_mul(count, work->rows, &cells))
+        shaping.rows = alloc_array(cells, sizeof *shaping.rows);
+    enum status status = shaping.outputs && shaping.rows && add_text(&shaping, strdup(""))
+                             ? shape_outputs(work, &shaping, count)
+                             : no_memory(err);
+    if (status == STATUS_OK) {
+        struct v2_answer answer = {.model = served->model->name,
+                                   .version = served->model->version,
+                                   .id = work->v2 ? work->v2->id : NULL,
+                                   .outputs = shaping.outputs,
+                                   .output_count = count};
+        size_t size = 0, json_size = 0;
+        bool binary = false;
+        char *text = v2_answer_body(&answer, &size, &json_size, &binary);
+        respond_text(x, 200, binary ? TYPE_BINARY : TYPE_JSON, text, size);
+        if (text && binary)
+            respond_header(x, "Inference-Header-Content-Length", "%zu", json_size);
+    }
+    for (size_t i = 0; i < shaping.text_count; i++)
+        free(shaping.texts[i]);
+    free(shaping.texts);
+    free(shaping.rows);
+    free(shaping.outputs);
+    return status;
+}
+
+static void finish(struct exchange *x)
+{
+    struct work *work = x->work;
+    if (x->answer.status)
+        return; /* it was not admitted */
+    struct error err;
+    x->write_seconds = work->request.write_seconds;
+    const struct predict_image *images = work->request.images;
+    for (size_t i = 0; i < work->rows; i++) {
+        if (images[i].status == STATUS_OK)
+            continue;
+        err = images[i].error;
+        if (work->rows > 1)
+            error_set(&err, images[i].status, "element %zu: %s", i, images[i].error.message);
+        if (status_http(err.status) == 503)
+            x->answer.retry_after_s = 1;
+        respond_error(x, &err);
+        return;
+    }
+    if (respond_outputs(x, work, &err) != STATUS_OK)
+        respond_error(x, &err);
+}
+
+/* ---- to the pipeline and back ---- */
+
+static void on_done(struct predict_request *request)
+{
+    struct work *work = request->context;
+    exchange_resume(work->exchange);
+}
+
+/* Bytes of the body that are JSON; *ret_raw: the header says that none are. */
+static enum status json_size(const struct exchange *x, size_t *ret, bool *ret_raw,
+                             struct error *err)
+{
+    *ret = x->body.size;
+    *ret_raw = false;
+    if (!x->json_length)
+        return STATUS_OK;
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(x->json_length, &end, 10);
+    if (x->json_length[0] < '0' || x->json_length[0] > '9' || *end || errno || value > x->body.size)
+        return error_set(
+            err, STATUS_INVALID,
+            "Inference-Header-Content-Length is '%.40s'; it must be a number from 0 to "
+            "the length of the body, %zu",
+            x->json_length, x->body.size);
+    *ret = (size_t)value;
+    *ret_raw = value == 0;
+    return STATUS_OK;
+}
+
+/* What a row takes of the bound on waiting bytes. */
+static void count_bytes(struct work *work, const struct served *served)
+{
+    for (size_t r = 0; r < work->rows; r++)
+        for (size_t i = 0; i < served->input_count; i++)
+            work->request.images[r].size += served->inputs[i].bytes;
+}
+
+static enum status prepare(struct exchange *x, struct work *work, struct served *served,
+                           struct error *err)
+{
+    const struct http_options *options = &x->server->options;
+    const struct json_limits limits = {options->max_json_depth, 20000};
+    size_t json;
+    bool is_raw;
+    TRY(urgency_read(x, &work->request, err));
+    TRY(json_size(x, &json, &is_raw, err));
+    if (is_raw) {
+        TRY(take_raw(x, work, served, err));
+    } else {
+        if (x->body.size == 0)
+            return error_set(err, STATUS_INVALID,
+                             "the body is empty; send {\"inputs\": […]} as GET /v2/models/%s "
+                             "describes them",
+                             served->model->name);
+        TRY(v2_request_parse(x->body.data, x->body.size, json, &limits, &work->v2, err));
+        urgency_limit_us(&work->request, (uint64_t)work->v2->timeout_us);
+        TRY(urgency_set_priority(&work->request, (uint64_t)work->v2->priority, err));
+        TRY(take_inputs(x, work, served, err));
+        /* What was JSON has become memory of its own. */
+        if (json == x->body.size)
+            upload_drop_bytes(&x->body);
+    }
+    if (work->tensors)
+        count_bytes(work, served);
+    TRY(check_outputs(work, served, err));
+    work->request.tensors = work->tensors;
+    work->request.target = served;
+    x->image_count = work->rows;
+    return STATUS_OK;
+}
+
+static struct work *make_work(struct exchange *x)
+{
+    struct work *work = calloc(1, sizeof *work);
+    if (!work)
+        return NULL;
+    x->work = work;
+    x->free_work = free_work;
+    work->exchange = x;
+    work->request.top_k = 1;
+    work->request.raw_outputs = true;
+    work->request.on_done = on_done;
+    work->request.context = work;
+    return work;
+}
+
+static void submit(struct exchange *x, struct work *work, struct served *served)
+{
+    struct pipeline *pipeline = x->server->options.pipeline;
+    struct error err;
+    int retry_after_s = 0;
+    snprintf(x->model, sizeof x->model, "%s", served->model->name);
+    /* Waiting comes first: the pipeline may be done, and wake us, before submit returns. */
+    exchange_wait(x, &work->request, finish);
+    enum status status = pipeline_submit(pipeline, &work->request, &retry_after_s, &err);
+    pipeline_release(pipeline, served);
+    if (status == STATUS_OK)
+        return;
+    x->answer.retry_after_s = retry_after_s;
+    respond_error(x, &err);
+    exchange_resume(x);
+}
+
+void v2_infer_handle(struct exchange *x)
+{
+    struct pipeline *pipeline = x->server->options.pipeline;
+    const char *version = x->match.version[0] ? x->match.version : NULL;
+    struct error err;
+    struct served *served = NULL;
+    struct work *work = make_work(x);
+    enum status status =
+        work ? pipeline_acquire(pipeline, x->match.model, version, &served, NULL, &err)
+             : no_memory(&err);
+    if (status == STATUS_OK)
+        status = prepare(x, work, served, &err);
+    if (status == STATUS_OK) {
+        submit(x, work, served);
+        return;
+    }
+    if (served)
+        pipeline_release(pipeline, served);
+    respond_error(x, &err);
+}
