@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "engine/base/size.h"
 #include "proto/json.h"
@@ -228,7 +229,10 @@ static const struct option *find_option(const char *name, size_t length)
     /* What KServe passes to the containers of its runtimes. */
     static const struct {
         const char *alias, *name;
-    } aliases[] = {{"model-path", "model"}, {"rest-port", "port"}, {"http-port", "port"}};
+    } aliases[] = {{"model-path", "model"},
+                   {"rest-port", "port"},
+                   {"http-port", "port"},
+                   {"log", "log-format"}};
     for (size_t i = 0; i < COUNT_OF(aliases); i++) {
         if (!is_name(aliases[i].alias, name, length))
             continue;
@@ -414,19 +418,63 @@ static enum status read_flags(struct reading *reading, int argc, char *const *ar
 
 /* ---- environment, file, defaults ---- */
 
+/* Of other parts of the house, and what Kubernetes says of a service with our name. */
+static bool is_foreign(const char *name, const char *value)
+{
+    static const char *const known[] = {"SHARED", "FAMILIES", "SKIP_PACKAGES"};
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (!strcmp(name, known[i]))
+            return true;
+    return strstr(name, "SERVICE_HOST") || strstr(name, "SERVICE_PORT") ||
+           !strncmp(name, "PORT_", 5) || !strncmp(value, "tcp://", 6) ||
+           !strncmp(value, "udp://", 6);
+}
+
+/* A variable that nobody reads is mostly a slip of the finger; it is said once, and is no reason
+ * not to start. */
+static void warn_of(struct config *config, const char *variable, const char *option)
+{
+    const char *nearest = suggest(option, config->command);
+    char right[64] = "";
+    for (size_t i = 0; nearest && nearest[i] && i < sizeof right - 1; i++)
+        right[i] = nearest[i] == '-' ? '_' : (char)toupper(nearest[i]);
+    if (!config->warning[0])
+        snprintf(config->warning, sizeof config->warning,
+                 "the environment has %.80s, which lensd does not know%s%s%s", variable,
+                 nearest ? "; did you mean LENSD_" : "", right, nearest ? "?" : "");
+}
+
+/* "LENSD_TOP_K=5" */
+static enum status read_variable(struct reading *reading, const char *entry, struct error *err)
+{
+    char variable[80], name[80];
+    size_t length = strcspn(entry, "=");
+    const char *text = entry + length + (entry[length] == '=');
+    if (length >= sizeof variable || !*text)
+        return STATUS_OK;
+    memcpy(variable, entry, length);
+    variable[length] = '\0';
+    for (size_t k = 0; k + 6 <= length; k++)
+        name[k] = variable[k + 6] == '_' ? '-' : (char)tolower((unsigned char)variable[k + 6]);
+    const struct option *option = find_option(name, strlen(name));
+    if (is_foreign(variable + 6, text))
+        return STATUS_OK;
+    if (!option) {
+        warn_of(reading->config, variable, name);
+        return STATUS_OK;
+    }
+    bool *set = mark_of(reading, option);
+    if (*set || !(option->commands & reading->config->command))
+        return STATUS_OK;
+    *set = true;
+    return config_set(reading->config, option, variable, text, err);
+}
+
 static enum status read_environment(struct reading *reading, struct error *err)
 {
-    for (size_t i = 0; i < config_option_count; i++) {
-        const struct option *option = &config_options[i];
-        char name[80] = "LENSD_";
-        for (size_t k = 0; k <= strlen(option->name) && k < sizeof name - 7; k++)
-            name[6 + k] = option->name[k] == '-' ? '_' : (char)toupper(option->name[k]);
-        const char *text = getenv(name);
-        if (!text || !*text || reading->set[i] || !(option->commands & reading->config->command))
-            continue;
-        reading->set[i] = true;
-        TRY(config_set(reading->config, option, name, text, err));
-    }
+    for (char **entry = environ; *entry; entry++)
+        if (!strncmp(*entry, "LENSD_", 6))
+            TRY(read_variable(reading, *entry, err));
     return STATUS_OK;
 }
 

@@ -24,13 +24,14 @@ enum command {
     COMMAND_BENCH = 1u << 6,
 };
 
-enum config_log_form { CONFIG_LOG_TEXT, CONFIG_LOG_JSON };
+enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
 
 /* The settings of one run. Texts and lists are owned by the struct; what arguments point to is
  * borrowed from argv. */
 struct config {
     enum command command;
     char *config_file;
+    char warning[256]; /* about the environment; "" for none */
 
     char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
     char *model_name; /* serve: the name it is asked for by; NULL: the file's or folder's own */
@@ -81,7 +82,7 @@ struct config {
     int64_t default_timeout; /* of a request that does not say; 0: none */
     int64_t drain_delay, grace;
 
-    int64_t log;       /* enum config_log_form */
+    int64_t log_format; /* enum config_log_format */
     int64_t log_level; /* enum log_level */
 };
 

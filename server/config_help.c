@@ -14,7 +14,7 @@ static const struct command_help commands[] = {
      "serves the digit classifier that is part of lensd.",
      "  lensd serve\n"
      "  lensd serve resnet50/ --port 9000\n"
-     "  lensd serve model.onnx --host 0.0.0.0 --threads 4 --log json\n"
+     "  lensd serve model.onnx --host 0.0.0.0 --threads 4 --log-format json\n"
      "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"},
     {COMMAND_PREDICT, "lensd predict MODEL IMAGE… [options]",
      "Runs a model on image files, without a server. The exit status is 1 when an image failed.",

@@ -147,8 +147,8 @@ const struct option config_options[] = {
     {"grace", OPTION_SECONDS, COMMAND_SERVE, FIELD(grace), 0, 3600, "20", "TIME", TIMES,
      "for accepted requests to be answered after that"},
 
-    {"log", OPTION_CHOICE, COMMAND_SERVE, FIELD(log), 0, 0, "text", "text|json", OUTPUT,
-     "form of the log on standard error"},
+    {"log-format", OPTION_CHOICE, COMMAND_SERVE, FIELD(log_format), 0, 0, "text", "text|json|auto",
+     OUTPUT, "form of the log on standard error; auto: text on a terminal, else json"},
     {"log-level", OPTION_CHOICE, COMMAND_SERVE, FIELD(log_level), 0, 0, "info",
      "debug|info|warn|error", OUTPUT, "lowest level written; info has a line for each request"},
     {"json", OPTION_SWITCH, SHOWS, FIELD(json), 0, 0, "false", NULL, OUTPUT,

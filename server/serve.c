@@ -120,6 +120,8 @@ static enum status take_signals(struct serve *serve, struct error *err)
     /* nohup(1) has it ignored, but a descriptor would get it all the same. */
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
         sigaddset(&signals, SIGHUP);
+    sigaddset(&signals, SIGUSR1);
+    sigaddset(&signals, SIGUSR2);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     serve->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
     serve->loaded_fd = eventfd(0, EFD_CLOEXEC);
@@ -234,6 +236,19 @@ static const char *signal_name(int number)
     return number == SIGINT ? "SIGINT" : number == SIGHUP ? "SIGHUP" : "SIGTERM";
 }
 
+static bool is_end(const struct signalfd_siginfo *info)
+{
+    switch (info->ssi_signo) {
+    case SIGHUP: /* the kernel sends it when the terminal is closed */
+        return info->ssi_code == SI_KERNEL;
+    case SIGUSR1:
+    case SIGUSR2:
+        return false;
+    default:
+        return true;
+    }
+}
+
 /* The second signal: whoever sends it does not want to wait. */
 static void *watch_signals(void *context)
 {
@@ -245,8 +260,8 @@ static void *watch_signals(void *context)
             return NULL;
         if (got != sizeof info)
             continue;
-        if (info.ssi_signo == SIGHUP && info.ssi_code != SI_KERNEL)
-            continue; /* too late to reload anything */
+        if (!is_end(&info))
+            continue; /* too late to change anything */
         bool again = (int)info.ssi_signo == serve->first_signal &&
                      clock_now() - serve->first_signal_time < SAME_SIGNAL_MS * MILLION;
         if (again)
@@ -290,11 +305,36 @@ static void drain(struct serve *serve, const char *cause)
               LOG_BOOL("all_answered", quiet && all));
 }
 
+/* SIGUSR1: one level more; SIGUSR2: one less. */
+static void change_level(int step)
+{
+    int before = (int)log_lowest(), after = before + step;
+    if (after < LOG_DEBUG || after > LOG_ERROR)
+        return;
+    /* Said at a level that is to be seen before or after. */
+    enum log_level seen = (enum log_level)(after > before ? after : before);
+    log_set_lowest((enum log_level)(after < before ? after : before));
+    log_event(seen, "log", LOG_STR("level", log_level_name((enum log_level)after)));
+    log_set_lowest((enum log_level)after);
+}
+
 static void reload(struct serve *serve)
 {
     struct error err;
     if (http_server_reload(serve->http, &err) != STATUS_OK)
         log_event(LOG_ERROR, "not reloaded", LOG_STR("text", err.message));
+}
+
+/* Does what a signal asks for that does not end the server; false for one that does. */
+static bool handle_signal(struct serve *serve, const struct signalfd_siginfo *info)
+{
+    if (is_end(info))
+        return false;
+    if (info->ssi_signo == SIGHUP)
+        reload(serve);
+    else
+        change_level(info->ssi_signo == SIGUSR1 ? -1 : 1);
+    return true;
 }
 
 /* Waits for a signal that ends it (returns its name) or for a model that could not be loaded
@@ -309,10 +349,8 @@ static const char *wait_for_end(struct serve *serve)
         if (poll(events, 2, -1) < 0)
             continue;
         if (events[0].revents && read(serve->signal_fd, &info, sizeof info) == sizeof info) {
-            if (info.ssi_signo == SIGHUP && info.ssi_code != SI_KERNEL) {
-                reload(serve);
+            if (handle_signal(serve, &info))
                 continue;
-            }
             serve->first_signal = (int)info.ssi_signo;
             serve->first_signal_time = clock_now();
             return signal_name(serve->first_signal);
@@ -331,7 +369,11 @@ int command_serve(const struct config *config)
 {
     struct serve serve = {.config = config, .signal_fd = -1, .loaded_fd = -1};
     struct error err;
-    log_configure(config->log == CONFIG_LOG_JSON, (enum log_level)config->log_level);
+    bool json = config->log_format == CONFIG_LOG_JSON ||
+                (config->log_format == CONFIG_LOG_AUTO && !isatty(STDERR_FILENO));
+    log_configure(json, (enum log_level)config->log_level);
+    if (config->warning[0])
+        log_event(LOG_WARN, "environment", LOG_STR("text", config->warning));
     int result = 0;
     if (set_up(&serve, &err) != STATUS_OK) {
         result = command_failed(&err);

@@ -8,6 +8,16 @@
 
 #include "server/http/respond.h"
 
+/* splitmix64 over a counter: unique in this process, unlikely to meet one of another. */
+static uint64_t next_number(struct exchange *x)
+{
+    uint64_t z =
+        x->server->id_seed + atomic_fetch_add(&x->server->next_id, 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
 /* A client's own id is kept when it is short and plain; otherwise one is made. */
 static void take_request_id(struct exchange *x, const char *given)
 {
@@ -19,12 +29,14 @@ static void take_request_id(struct exchange *x, const char *given)
         memcpy(x->request_id, given, length + 1);
         return;
     }
-    /* splitmix64 over a counter: unique in this process, unlikely to meet one of another. */
-    uint64_t z =
-        x->server->id_seed + atomic_fetch_add(&x->server->next_id, 1) * 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    snprintf(x->request_id, sizeof x->request_id, "%016llx", (unsigned long long)(z ^ (z >> 31)));
+    snprintf(x->request_id, sizeof x->request_id, "%016llx", (unsigned long long)next_number(x));
+}
+
+static void take_trace(struct exchange *x, const char *given)
+{
+    char text[TRACEPARENT_TEXT];
+    if (given && trace_begin(&x->trace, given, next_number(x)))
+        respond_header(x, "traceparent", "%s", trace_text(&x->trace, text));
 }
 
 /* How the body is framed must be beyond doubt (RFC 9112, section 6.3): two readings of one request
@@ -112,7 +124,10 @@ static void check_access(struct exchange *x, const struct request_head *head)
         return;
     int wait_s = 1;
     const char *key = key_given(head->authorization, head->api_key);
-    switch (keyring_check(x->server->keys, x->route->access, key, x->key_name, &wait_s)) {
+    enum route_access access = x->route->access;
+    if (access == ROUTE_ADMIN_WRITES)
+        access = route_method(x->method) & (METHOD_GET | METHOD_HEAD) ? ROUTE_KEY : ROUTE_ADMIN;
+    switch (keyring_check(x->server->keys, access, key, x->key_name, &wait_s)) {
     case KEY_GRANTED:
         return;
     case KEY_MISSING:
@@ -236,6 +251,7 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
     x->json_length = head->json_length;
     x->path = x->target;
     take_request_id(x, head->request_id);
+    take_trace(x, head->traceparent);
     check_framing(x, head);
     if (!x->answer.status)
         check_target(x);

@@ -15,7 +15,7 @@
 struct request_head {
     const char *method, *version; /* "POST", "HTTP/1.1" */
     size_t size;                  /* bytes of the request line and the headers */
-    const char *host, *content_type, *expect, *request_id;
+    const char *host, *content_type, *expect, *request_id, *traceparent;
     const char *authorization, *api_key;
     const char *json_length; /* Inference-Header-Content-Length */
     const char *content_encoding;

@@ -484,7 +484,7 @@ static void finish(struct exchange *x)
     if (x->answer.status)
         return; /* it was not admitted */
     struct error err;
-    x->write_seconds = work->request.write_seconds;
+    exchange_note(x, &work->request);
     const struct predict_image *images = work->request.images;
     for (size_t i = 0; i < work->rows; i++) {
         if (images[i].status == STATUS_OK)

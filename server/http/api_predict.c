@@ -312,9 +312,7 @@ static void finish(struct exchange *x)
                                          clock_ms(clock_now() - request->started), &size);
     if (http == 503)
         x->answer.retry_after_s = 1;
-    x->write_seconds = request->write_seconds;
-    if (request->served) /* for the log */
-        snprintf(x->model, sizeof x->model, "%s", request->served->name);
+    exchange_note(x, request);
     respond_text(x, http, types[form], text, size);
     if (text && http >= 400)
         x->answer.code = status_word(image->status);

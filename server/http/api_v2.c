@@ -306,9 +306,3 @@ void v2_trace_handle(struct exchange *x)
     respond_constant(x, "{\"trace_level\":[\"OFF\"],\"trace_rate\":\"1000\",\"trace_count\":\"-1\","
                         "\"log_frequency\":\"0\",\"trace_file\":\"\",\"trace_mode\":\"triton\"}\n");
 }
-
-void v2_logging_handle(struct exchange *x)
-{
-    respond_constant(x, "{\"log_file\":\"\",\"log_info\":true,\"log_warning\":true,"
-                        "\"log_error\":true,\"log_verbose_level\":0,\"log_format\":\"default\"}\n");
-}

@@ -13,43 +13,26 @@
  *   - the client waits for "100 Continue": at once, no body is coming;
  *   - a short body: it is read and dropped, then the answer is given and the connection kept;
  *   - a long one, or one that turns out too long: connection_refuse(). */
-#include <math.h>
+#include "server/http/daemon.h"
+
 #include <microhttpd.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/random.h>
-#include <sys/resource.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/size.h"
 #include "server/http/admit.h"
 #include "server/http/connections.h"
-#include "server/http/exchange.h"
-#include "server/http/listen.h"
+#include "server/http/request_log.h"
 #include "server/http/respond.h"
 #include "server/http/tls.h"
 #include "server/observe/log.h"
 
 #define POOL_BYTES   (64 * 1024) /* of a connection; half of it is the read buffer */
 #define COMPRESS_MIN 2048        /* bytes; a packet or two more cost less than the work */
-#define QUIET_MS     200         /* without a request, before a drain believes it */
 
-struct http_daemon {
-    struct MHD_Daemon *mhd;
-    struct listener listener;
-    bool is_quiesced; /* libmicrohttpd has given the listener's descriptor back */
-    struct tls *tls;  /* NULL: plain */
-    struct metric *certificate_expires;
-    struct metric *bytes_in, *seconds;
-    struct metric *by_status[600]; /* lensd_http_requests_total, made when first needed */
-};
-
-/* ---- the log and the counters ---- */
+/* ---- the log ---- */
 
 static const char *outcome(const struct exchange *x, enum MHD_RequestTerminationCode how)
 {
@@ -69,55 +52,6 @@ static const char *outcome(const struct exchange *x, enum MHD_RequestTermination
     default:
         return "unknown";
     }
-}
-
-static void count_request(struct exchange *x, double seconds)
-{
-    struct http_daemon *daemon = x->server->daemon;
-    int status = x->answer.status;
-    if (status < 100 || status >= (int)COUNT_OF(daemon->by_status))
-        return;
-    /* Two threads may look up the same series at once: they get the same pointer. */
-    struct metric *metric = __atomic_load_n(&daemon->by_status[status], __ATOMIC_ACQUIRE);
-    if (!metric) {
-        char labels[32];
-        snprintf(labels, sizeof labels, "status=\"%d\"", status);
-        metric =
-            metrics_get(x->server->options.metrics, METRIC_COUNTER, "lensd_http_requests_total",
-                        "Answered HTTP requests by status.", labels, NULL, 0);
-        __atomic_store_n(&daemon->by_status[status], metric, __ATOMIC_RELEASE);
-    }
-    metric_add(metric, 1);
-    metric_add(daemon->bytes_in, (double)x->bytes_in);
-    if (x->route && x->route->takes_body)
-        metric_observe(daemon->seconds, seconds);
-}
-
-static void log_request(const struct exchange *x, const char *how, double milliseconds)
-{
-    size_t bytes_out = x->head || x->answer.status == 304 ? 0 : x->answer.size;
-    milliseconds = round(milliseconds * 1000) / 1000;
-    struct log_field fields[16] = {
-        LOG_STR("event", "request"),
-        LOG_STR("client", x->connection ? connection_address(x->connection) : NULL),
-        LOG_STR("id", x->request_id),
-        LOG_STR("method", x->method),
-        LOG_STR("path", x->path),
-        LOG_INT("status", x->answer.status),
-        LOG_STR("outcome", how)};
-    size_t count = 7; /* the rest stays zero: a NULL key ends the list */
-    if (x->key_name[0])
-        fields[count++] = LOG_STR("key", x->key_name);
-    if (x->answer.code)
-        fields[count++] = LOG_STR("code", x->answer.code);
-    if (x->image_count) {
-        fields[count++] = LOG_STR("model", x->model);
-        fields[count++] = LOG_INT("images", x->image_count);
-    }
-    fields[count++] = LOG_INT("bytes_in", x->bytes_in);
-    fields[count++] = LOG_INT("bytes_out", bytes_out);
-    fields[count++] = LOG_REAL("ms", milliseconds);
-    log_fields(LOG_INFO, fields);
 }
 
 __attribute__((format(printf, 2, 0))) static void on_log(void *context, const char *format,
@@ -209,6 +143,7 @@ static struct request_head read_head(struct MHD_Connection *handle, const char *
                                 .content_type = header(handle, "Content-Type"),
                                 .expect = header(handle, "Expect"),
                                 .request_id = header(handle, "X-Request-Id"),
+                                .traceparent = header(handle, "traceparent"),
                                 .authorization = header(handle, "Authorization"),
                                 .api_key = header(handle, "X-API-Key"),
                                 .json_length = header(handle, "Inference-Header-Content-Length"),
@@ -416,14 +351,8 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
         x->answer.status = status_http(refused ? STATUS_REQUEST_TIMEOUT : STATUS_CANCELLED);
         x->state = refused ? EXCHANGE_REFUSED : x->state;
     }
-    if (x->answer.status) {
-        int64_t now = clock_now();
-        double milliseconds = clock_ms(now - x->started);
-        if (x->write_seconds && x->state == EXCHANGE_ANSWERED)
-            metric_observe(x->write_seconds, (double)(now - x->answered) * 1e-9);
-        count_request(x, milliseconds / 1000);
-        log_request(x, outcome(x, how), milliseconds);
-    }
+    if (x->answer.status)
+        request_log_write(server->daemon->log, x, outcome(x, how));
     exchange_free(x);
 }
 
@@ -471,35 +400,15 @@ void exchange_resume(struct exchange *x)
     MHD_resume_connection(x->handle);
 }
 
-/* ---- the server ---- */
+/* ---- the library ---- */
 
-/* Room for every connection among the open files; fewer connections where there is none. */
-static size_t fit_connections(size_t wanted)
-{
-    const size_t others = 64; /* log, epoll, models, libraries */
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted + others)
-        return wanted;
-    rlim_t before = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max < wanted + others ? limit.rlim_max : wanted + others;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        limit.rlim_cur = before;
-    if (limit.rlim_cur >= wanted + others)
-        return wanted;
-    size_t fitting = limit.rlim_cur > 2 * others ? limit.rlim_cur - others : others;
-    log_event(LOG_WARN, "fewer connections",
-              LOG_STR("why", "the limit of open files (ulimit -n) is too low"),
-              LOG_INT("wanted", wanted), LOG_INT("connections", fitting));
-    return fitting < wanted ? fitting : wanted;
-}
-
-static struct MHD_Daemon *start_daemon(struct http_server *server)
+bool daemon_start(struct http_server *server, size_t max_connections)
 {
     const struct http_options *o = &server->options;
     static char tls_priorities[] = TLS_PRIORITIES;
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     struct MHD_OptionItem items[] = {
-        {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)fit_connections(o->max_connections), NULL},
+        {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)max_connections, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)((o->idle_timeout_ms + 999) / 1000), NULL},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)(POOL_BYTES + 2 * o->max_header), NULL},
         {MHD_OPTION_END, 0, NULL},
@@ -516,193 +425,27 @@ static struct MHD_Daemon *start_daemon(struct http_server *server)
         items[count++] =
             (struct MHD_OptionItem){MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)tls_on_handshake};
     }
-    return MHD_start_daemon(
+    server->daemon->mhd = MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
         MHD_OPTION_LISTEN_SOCKET, server->daemon->listener.fd, MHD_OPTION_URI_LOG_CALLBACK, on_uri,
         server, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_NOTIFY_CONNECTION,
         on_connection, server, MHD_OPTION_ARRAY, items, MHD_OPTION_END);
+    return server->daemon->mhd != NULL;
 }
 
-static struct http_daemon *daemon_create(const struct http_options *options)
+const char *daemon_version(void)
 {
-    struct http_daemon *daemon = calloc(1, sizeof *daemon);
-    if (!daemon)
-        return NULL;
-    daemon->listener.fd = -1;
-    daemon->bytes_in = metrics_get(options->metrics, METRIC_COUNTER, "lensd_http_body_bytes_total",
-                                   "Bytes of request bodies received.", "", NULL, 0);
-    daemon->seconds =
-        metrics_get(options->metrics, METRIC_HISTOGRAM, "lensd_http_request_duration_seconds",
-                    "Time from the request line to the end of the answer of requests "
-                    "with a body.",
-                    "", NULL, 0);
-    return daemon;
+    return MHD_get_version();
 }
 
-static void look_at_certificate(struct http_daemon *daemon)
+void daemon_quiesce(struct http_server *server)
 {
-    char text[400];
-    metric_set(daemon->certificate_expires, (double)tls_expires(daemon->tls));
-    if (tls_warning(daemon->tls, text, sizeof text))
-        log_event(LOG_WARN, "certificate", LOG_STR("text", text));
+    (void)MHD_quiesce_daemon(server->daemon->mhd);
 }
 
-static enum status open_tls(struct http_server *server, struct error *err)
+void daemon_stop(struct http_server *server)
 {
-    const struct http_options *options = &server->options;
-    struct http_daemon *daemon = server->daemon;
-    if (!options->tls_cert)
-        return STATUS_OK;
-    TRY(tls_create(options->tls_cert, options->tls_key, &daemon->tls, err));
-    daemon->certificate_expires =
-        metrics_get(options->metrics, METRIC_GAUGE, "lensd_tls_certificate_expires_seconds",
-                    "When the certificate expires, in seconds since 1970.", "", NULL, 0);
-    look_at_certificate(daemon);
-    return STATUS_OK;
-}
-
-static enum status start(struct http_server *server, struct error *err)
-{
-    const struct http_options *options = &server->options;
-    struct connection_limits limits = {.per_address = options->max_connections_per_address,
-                                       .header_timeout_ms = options->header_timeout_ms,
-                                       .body_timeout_ms = options->body_timeout_ms,
-                                       .idle_timeout_ms = options->idle_timeout_ms};
-    server->daemon = daemon_create(options);
-    if (!server->daemon)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
-    TRY(keyring_create(&options->keys, &server->keys, err));
-    TRY(connections_create(&limits, options->pipeline, options->metrics, &server->connections,
-                           err));
-    TRY(open_tls(server, err));
-    struct listen_options where = {.host = options->host,
-                                   .port = options->port,
-                                   .unix_path = options->unix_path,
-                                   .unix_mode = options->unix_mode,
-                                   .tls = server->daemon->tls != NULL};
-    TRY(listen_open(&where, &server->daemon->listener, err));
-    server->port = server->daemon->listener.port;
-    memcpy(server->url, server->daemon->listener.url, sizeof server->url);
-    server->daemon->mhd = start_daemon(server);
-    if (!server->daemon->mhd)
-        return error_set(err, STATUS_IO,
-                         "cannot start the HTTP server (libmicrohttpd %s); look at "
-                         "the limits of threads and open files",
-                         MHD_get_version());
-    return STATUS_OK;
-}
-
-enum status http_server_start(const struct http_options *options, struct http_server **ret,
-                              struct error *err)
-{
-    struct http_server *server = calloc(1, sizeof *server);
-    if (!server)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
-    server->options = *options;
-    server->uploads.limit = options->max_upload_memory;
-    server->started = clock_now();
-    if (getrandom(&server->id_seed, sizeof server->id_seed, 0) != sizeof server->id_seed)
-        server->id_seed = (uint64_t)clock_now();
-    enum status status = start(server, err);
-    if (status != STATUS_OK) {
-        http_server_free(server);
-        return status;
-    }
-    *ret = server;
-    return STATUS_OK;
-}
-
-enum status http_server_reload(struct http_server *server, struct error *err)
-{
-    size_t keys, admins;
-    /* Each for itself: a broken file of keys does not keep a new certificate away. */
-    enum status status = keyring_reload(server->keys, err), tls = STATUS_OK;
-    if (server->daemon->tls) {
-        tls = tls_reload(server->daemon->tls, status == STATUS_OK ? err : NULL);
-        look_at_certificate(server->daemon);
-    }
-    if (status != STATUS_OK || tls != STATUS_OK)
-        return status != STATUS_OK ? status : tls;
-    keyring_count(server->keys, &keys, &admins);
-    log_event(LOG_INFO, "reloaded", LOG_INT("keys", keys), LOG_INT("admin_keys", admins));
-    return STATUS_OK;
-}
-
-int http_server_port(const struct http_server *server)
-{
-    return server->port;
-}
-
-const char *http_server_url(const struct http_server *server)
-{
-    return server->url;
-}
-
-const char *http_server_where(const struct http_server *server)
-{
-    return server->daemon->listener.where;
-}
-
-void http_server_begin_drain(struct http_server *server)
-{
-    atomic_store(&server->draining, 1);
-}
-
-void http_server_stop_accepting(struct http_server *server)
-{
-    struct http_daemon *daemon = server->daemon;
-    if (listen_stop(&daemon->listener))
-        return;
-    /* Second best: whoever is connected and not accepted yet is lost. The descriptor stays, a
-     * thread of libmicrohttpd may still look at it. */
-    (void)MHD_quiesce_daemon(daemon->mhd);
-    (void)shutdown(daemon->listener.fd, SHUT_RDWR);
-    daemon->is_quiesced = true;
-}
-
-/* Clients that connected before the end, and are not yet accepted. */
-static bool someone_waits(const struct http_server *server)
-{
-    struct pollfd waiting = {.fd = server->daemon->listener.fd, .events = POLLIN};
-    return !server->daemon->is_quiesced && poll(&waiting, 1, 0) > 0;
-}
-
-bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
-{
-    /* Nothing tells that a client will send no more: a connection that has been quiet for a while
-     * is the only sign, hence a clock and not a condition. */
-    const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
-    int64_t quiet_since = clock_now();
-    for (;;) {
-        size_t open, busy;
-        connections_count(server->connections, &open, &busy);
-        int64_t now = clock_now();
-        if (someone_waits(server) || busy > 0)
-            quiet_since = now;
-        else if (open == 0 || clock_ms(now - quiet_since) >= QUIET_MS)
-            return true;
-        if (now >= deadline)
-            return false;
-        nanosleep(&pause, NULL);
-    }
-}
-
-void http_server_free(struct http_server *server)
-{
-    if (!server)
-        return;
-    struct http_daemon *daemon = server->daemon;
-    bool theirs = daemon && daemon->mhd && !daemon->is_quiesced; /* closed by MHD_stop_daemon */
-    if (daemon && daemon->mhd)
-        MHD_stop_daemon(daemon->mhd);
-    if (daemon && daemon->listener.fd >= 0 && !theirs)
-        close(daemon->listener.fd);
-    if (daemon) {
-        listen_remove(&daemon->listener);
-        tls_free(daemon->tls);
-    }
-    connections_free(server->connections);
-    keyring_free(server->keys);
-    free(daemon);
-    free(server);
+    if (server->daemon->mhd)
+        MHD_stop_daemon(server->daemon->mhd);
+    server->daemon->mhd = NULL;
 }

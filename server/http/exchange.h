@@ -13,6 +13,7 @@
 #include "server/http/query.h"
 #include "server/http/routes.h"
 #include "server/http/server.h"
+#include "server/http/trace.h"
 #include "server/http/upload.h"
 
 struct connection;
@@ -53,6 +54,11 @@ struct answer {
     bool may_keep;     /* clients may keep it, and ask whether it is still true (ETag) */
     struct answer_header headers[ANSWER_HEADERS_MAX]; /* respond_header() */
     size_t header_count;
+};
+
+/* Milliseconds; of several images the slowest counts in each phase. */
+struct exchange_phases {
+    double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };
 
 enum exchange_state {
@@ -101,14 +107,19 @@ struct exchange {
     char key_name[KEY_NAME_MAX + 1]; /* of the API key; "" without one */
 
     /* For the log. */
+    struct trace trace;
     char model[64];
     size_t image_count;
+    struct exchange_phases phases;
     uint64_t bytes_in;
     struct metric *write_seconds; /* of its model; NULL: none */
 };
 
 /* Who asks: the name of the key, else the address. Lives as long as the exchange. */
 const char *exchange_client(const struct exchange *exchange);
+
+/* Notes for the log what became of the images: model, number, time in each phase. */
+void exchange_note(struct exchange *exchange, const struct predict_request *request);
 
 /* A header of the request, NULL without it; lives as long as the exchange. From its own thread. */
 const char *exchange_header(const struct exchange *exchange, const char *name);

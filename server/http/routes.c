@@ -68,7 +68,8 @@ const struct route http_routes[] = {
      v2_unregister_handle, "nothing to do: there is no shared memory"},
     {"/v2/trace/setting", READ, false, NULL, v2_trace_handle, "tracing is off"},
     {"/v2/models/{model}/trace/setting", READ, false, NULL, v2_trace_handle, "tracing is off"},
-    {"/v2/logging", READ, false, NULL, v2_logging_handle, "what is logged, in Triton's words"},
+    {"/v2/logging", READ | METHOD_POST, true, NULL, logging_handle,
+     "what the log says; POST changes it", ROUTE_ADMIN_WRITES},
     {"/", READ, false, NULL, page_handle, "this page", ROUTE_OPEN},
 };
 

@@ -18,9 +18,10 @@ enum method {
 
 /* Who may use a route (keys.h). */
 enum route_access {
-    ROUTE_KEY,   /* whoever has a key, where there are keys */
-    ROUTE_OPEN,  /* everybody: health, metrics, pages; unless --protect-health */
-    ROUTE_ADMIN, /* only an admin's key; nobody where there is none */
+    ROUTE_KEY,          /* whoever has a key, where there are keys */
+    ROUTE_OPEN,         /* everybody: health, metrics, pages; unless --protect-health */
+    ROUTE_ADMIN,        /* only an admin's key; nobody where there is none */
+    ROUTE_ADMIN_WRITES, /* to GET it ROUTE_KEY, for all else ROUTE_ADMIN */
 };
 
 /* What the path of a request says where the route's has a {name}. */
@@ -68,6 +69,7 @@ void readyz_handle(struct exchange *exchange);
 void ping_handle(struct exchange *exchange);
 void devices_handle(struct exchange *exchange);
 void metrics_handle(struct exchange *exchange);
+void logging_handle(struct exchange *exchange);
 void page_handle(struct exchange *exchange);
 enum status v2_admit(struct exchange *exchange, struct error *err);
 void v2_live_handle(struct exchange *exchange);
@@ -83,4 +85,3 @@ void v2_regions_handle(struct exchange *exchange);
 void v2_unregister_handle(struct exchange *exchange);
 void v2_no_regions_handle(struct exchange *exchange);
 void v2_trace_handle(struct exchange *exchange);
-void v2_logging_handle(struct exchange *exchange);

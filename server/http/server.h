@@ -1,5 +1,6 @@
 /* The HTTP server: sockets, limits, routes; answers come from the pipeline.
  *
+ *     server.c        start, reload, drain, end
  *     daemon.c        libmicrohttpd's callbacks: the life of a request (struct exchange)
  *     admit.c         what line and headers say, before the body is read
  *     listen.c        the listening socket: bind, and the end of accepting without losing anyone
@@ -11,8 +12,10 @@
  *     routes.c        the table of paths and methods
  *     api_predict.c   POST /predict                multipart.c, query.c: its parsers
  *     api_status.c    /health /livez /readyz /ping /devices /metrics
+ *     api_logging.c   /v2/logging
  *     page.c          GET /
  *     urgency.c       time limits, priorities, whose a request is: for all that predicts
+ *     request_log.c   the line in the log, counters;  trace.c: traceparent
  *     respond.c       answers and errors
  *
  * libmicrohttpd is named in daemon.c only, GnuTLS in keys.c, tls.c

@@ -23,8 +23,28 @@ struct line {
 
 void log_configure(bool json, enum log_level lowest)
 {
+    log_set_json(json);
+    log_set_lowest(lowest);
+}
+
+void log_set_json(bool json)
+{
     atomic_store_explicit(&write_json, json, memory_order_relaxed);
+}
+
+void log_set_lowest(enum log_level lowest)
+{
     atomic_store_explicit(&lowest_level, (int)lowest, memory_order_relaxed);
+}
+
+bool log_is_json(void)
+{
+    return atomic_load_explicit(&write_json, memory_order_relaxed);
+}
+
+enum log_level log_lowest(void)
+{
+    return (enum log_level)atomic_load_explicit(&lowest_level, memory_order_relaxed);
 }
 
 const char *log_level_name(enum log_level level)

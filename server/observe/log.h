@@ -46,6 +46,12 @@ struct log_field {
 /* Form and lowest level written; text from LOG_INFO until the first call. */
 void log_configure(bool json, enum log_level lowest);
 
+/* Both may be changed at any time, from any thread. */
+void log_set_json(bool json);
+void log_set_lowest(enum log_level lowest);
+bool log_is_json(void);
+enum log_level log_lowest(void);
+
 /* "debug", "info", "warn", "error". */
 const char *log_level_name(enum log_level level);
 

@@ -205,7 +205,7 @@ class WrongStarts(Lifecycle):
             (("serve", "--max-body", "1M", "--max-upload-memory", "1000"), ("--max-upload-memory",)),
             (("serve", "--grace", "soon"), ("--grace", "seconds")),
             (("serve", "--grace", "nan"), ("--grace",)),
-            (("serve", "--log", "xml"), ("--log", "text|json")),
+            (("serve", "--log", "xml"), ("--log-format", "text|json|auto")),
             (("serve", "--precision", "fp8"), ("--precision", "fp32|bf16")),
             (("serve", "--device", "mps"), ("mps", "cpu")),
             (("serve", "--device", "cuda:99"), ("cuda:99", "cpu")),

@@ -1,0 +1,92 @@
+#include "proto/logging_json.h"
+
+#include <cjson/cJSON.h>
+#include <string.h>
+
+#include "proto/json.h"
+#include "proto/writer.h"
+
+char *logging_json(const struct logging_settings *settings, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    write_text(&w, root, "log_file", "");
+    write_bool(&w, root, "log_info", settings->info);
+    write_bool(&w, root, "log_warning", settings->warning);
+    write_bool(&w, root, "log_error", settings->error);
+    write_count(&w, root, "log_verbose_level", (unsigned long long)settings->verbose);
+    write_text(&w, root, "log_format", settings->as_json ? "json" : "default");
+    return write_finish(&w, root, ret_size);
+}
+
+static enum status read_switch(const cJSON *member, bool *ret, struct error *err)
+{
+    if (!cJSON_IsBool(member))
+        return error_set(err, STATUS_INVALID, "\"%s\" must be true or false", member->string);
+    *ret = cJSON_IsTrue(member);
+    return STATUS_OK;
+}
+
+static enum status read_format(const cJSON *member, bool *ret, struct error *err)
+{
+    const char *text = cJSON_IsString(member) ? member->valuestring : "";
+    *ret = !strcmp(text, "json");
+    if (*ret || !strcmp(text, "default") || !strcmp(text, "text"))
+        return STATUS_OK;
+    return error_set(err, STATUS_INVALID, "\"log_format\" must be \"default\" or \"json\"");
+}
+
+static enum status read_verbose(const cJSON *member, int *ret, struct error *err)
+{
+    double value = cJSON_IsNumber(member) ? member->valuedouble : -1;
+    if (!(value >= 0 && value <= 1000) || value != (int)value)
+        return error_set(err, STATUS_INVALID, "\"log_verbose_level\" must be a number from 0 on");
+    *ret = (int)value;
+    return STATUS_OK;
+}
+
+static enum status read_member(const cJSON *member, struct logging_settings *settings,
+                               struct error *err)
+{
+    const char *key = member->string;
+    if (!strcmp(key, "log_info"))
+        return read_switch(member, &settings->info, err);
+    if (!strcmp(key, "log_warning"))
+        return read_switch(member, &settings->warning, err);
+    if (!strcmp(key, "log_error"))
+        return read_switch(member, &settings->error, err);
+    if (!strcmp(key, "log_verbose_level"))
+        return read_verbose(member, &settings->verbose, err);
+    if (!strcmp(key, "log_format"))
+        return read_format(member, &settings->as_json, err);
+    if (!strcmp(key, "log_file") && cJSON_IsString(member) && !member->valuestring[0])
+        return STATUS_OK;
+    if (!strcmp(key, "log_file"))
+        return error_set(err, STATUS_INVALID,
+                         "\"log_file\" cannot be set: the log goes to standard error, and whoever "
+                         "starts lensd says where that is");
+    return error_set(err, STATUS_INVALID,
+                     "unknown setting \"%.60s\"; there are log_info, log_warning, log_error, "
+                     "log_verbose_level and log_format",
+                     key);
+}
+
+enum status logging_json_read(const char *text, size_t size, struct logging_settings *settings,
+                              struct error *err)
+{
+    struct logging_settings changed = *settings;
+    TRY(json_check(text, size, &(struct json_limits){4, 100}, err));
+    cJSON *root = cJSON_ParseWithLength(text, size);
+    if (!root)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+    enum status status = STATUS_OK;
+    if (!cJSON_IsObject(root))
+        status = error_set(err, STATUS_INVALID,
+                           "the settings must be one JSON object: {\"log_verbose_level\": 1}");
+    for (const cJSON *member = root->child; member && status == STATUS_OK; member = member->next)
+        status = read_member(member, &changed, err);
+    cJSON_Delete(root);
+    if (status == STATUS_OK)
+        *settings = changed;
+    return status;
+}

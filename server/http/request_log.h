@@ -1,0 +1,15 @@
+/* What is left of a request when it is over: a line in the log, and counts. */
+#pragma once
+
+#include "server/http/exchange.h"
+
+struct request_log;
+
+/* `metrics` may be NULL. NULL when out of memory. */
+struct request_log *request_log_create(struct metrics *metrics);
+void request_log_free(struct request_log *log); /* NULL is fine */
+
+/* Writes the line of an exchange that is over and counts it. `outcome` is a constant: "answered",
+ * "refused", "timeout", "client_gone" … Thread-safe. */
+void request_log_write(struct request_log *log, const struct exchange *exchange,
+                       const char *outcome);

@@ -1,0 +1,24 @@
+/* W3C Trace Context (level 1): the traceparent header, taken from the client, carried on. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TRACE_ID_TEXT 33 /* 32 hexadecimal digits and the end */
+#define SPAN_ID_TEXT  17
+
+struct trace {
+    char id[TRACE_ID_TEXT];    /* "" where the client has sent none */
+    char parent[SPAN_ID_TEXT]; /* the client's span */
+    char span[SPAN_ID_TEXT];   /* ours, for this request */
+    uint8_t flags;
+};
+
+/* Reads "00-TRACE-SPAN-FLAGS" and gives this request a span of its own, made from `random`. False,
+ * and no trace, for a header that is absent or wrong: such a one is ignored, never refused
+ * (section 3.2.2.5). Versions to come are read as far as they are known. */
+bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random);
+
+/* "00-TRACE-SPAN-FLAGS" with our span, for the answer; returns text. */
+#define TRACEPARENT_TEXT 56
+const char *trace_text(const struct trace *trace, char text[static TRACEPARENT_TEXT]);

@@ -1,0 +1,204 @@
+"""The log: a line a request with everything in it and nothing secret, traces, levels at run time."""
+
+import json
+import os
+import re
+import signal
+import tempfile
+import unittest
+
+import harness
+from harness import ServedCase, Server, multipart, seven, drawn
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+class LoggedCase(ServedCase):
+    def line(self, request_id):
+        """The line of a request, which is written after its answer."""
+        def find():
+            found = [line for line in self.server.log().splitlines() if request_id in line]
+            return found and found[0]
+        return self.server.wait_for(find, f"the line of {request_id}")
+
+
+class Json(LoggedCase):
+    arguments = ("--log-format", "json")
+
+    def entry(self, request_id):
+        return json.loads(self.line(request_id))
+
+    def test_a_prediction(self):
+        answer = self.server.predict(seven(), "/predict?top_k=2", {"X-Request-Id": "one"})
+        entry = self.entry("one")
+        self.assertEqual({**entry, "time": 0, "ms": 0, "decode_ms": 0, "preprocess_ms": 0, "queue_ms": 0,
+                          "forward_ms": 0},
+                         {"time": 0, "level": "info", "event": "request", "client": "127.0.0.1", "id": "one",
+                          "method": "POST", "path": "/predict", "status": 200, "outcome": "answered",
+                          "model": "digits", "images": 1, "bytes_in": len(seven()), "bytes_out": len(answer.body),
+                          "ms": 0, "decode_ms": 0, "preprocess_ms": 0, "queue_ms": 0, "forward_ms": 0})
+        self.assertRegex(entry["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+        timing = answer.json()["timing_ms"]
+        for phase in ("decode", "preprocess", "queue", "forward"):
+            self.assertAlmostEqual(entry[phase + "_ms"], timing[phase], places=3)
+        self.assertGreater(entry["ms"], entry["decode_ms"] + entry["forward_ms"])
+
+    def test_an_error(self):
+        self.server.predict(b"no image", headers={"X-Request-Id": "two"})
+        entry = self.entry("two")
+        self.assertEqual((entry["status"], entry["code"]), (415, "unsupported_media_type"))
+        self.server.request("GET", "/nowhere?secret=1", headers={"X-Request-Id": "three"})
+        entry = self.entry("three")
+        self.assertEqual((entry["status"], entry["path"], "forward_ms" in entry), (404, "/nowhere", False))
+
+    def test_several_images(self):
+        kind, body = multipart([("image", "a.png", drawn(i)) for i in range(4)])
+        self.server.predict(body, headers={"Content-Type": kind, "X-Request-Id": "four"})
+        self.assertEqual(self.entry("four")["images"], 4)
+
+    def test_traces(self):
+        given = f"00-{TRACE}-{SPAN}-01"
+        answer = self.server.request("GET", "/livez", headers={"traceparent": given, "X-Request-Id": "five"})
+        version, trace, span, flags = answer.headers["traceparent"].split("-")
+        self.assertEqual((version, trace, flags), ("00", TRACE, "01"))
+        self.assertRegex(span, "^[0-9a-f]{16}$")
+        self.assertNotEqual(span, SPAN)
+        entry = self.entry("five")
+        self.assertEqual((entry["trace"], entry["span"], entry["parent"]), (TRACE, span, SPAN))
+        # One more has a span of its own; a version to come is read as far as it is known.
+        other = self.server.request("GET", "/livez", headers={"traceparent": f"01-{TRACE}-{SPAN}-00-more"})
+        self.assertTrue(other.headers["traceparent"].startswith(f"00-{TRACE}-"))
+        self.assertNotEqual(other.headers["traceparent"].split("-")[2], span)
+
+    def test_a_refusal_carries_the_trace(self):
+        answer = self.server.request("GET", "/nowhere", headers={"traceparent": f"00-{TRACE}-{SPAN}-00"})
+        self.assertIn(TRACE, answer.headers["traceparent"])
+
+    def test_traces_that_are_none(self):
+        for given in ("", "x", f"00-{TRACE}-{SPAN}", f"00-{TRACE}-{SPAN}-0", f"00-{TRACE}-{SPAN}-01-more",
+                      f"ff-{TRACE}-{SPAN}-01", f"00-{TRACE.upper()}-{SPAN}-01", f"00-{'0' * 32}-{SPAN}-01",
+                      f"00-{TRACE}-{'0' * 16}-01", f"00_{TRACE}_{SPAN}_01", f"00-{TRACE[:-1]}-{SPAN}-011",
+                      f"00-{TRACE}-{SPAN}-0g", "00-" + "a" * 5000):
+            answer = self.server.request("GET", "/livez", headers={"traceparent": given})
+            self.assertEqual((answer.status, answer.headers["traceparent"]), (200, None), given)
+
+
+class Ids(LoggedCase):
+    def test_kept_or_made(self):
+        for given, kept in (("abc-1.2:3/4+5=@_", True), ("a" * 128, True), ("a" * 129, False), ("a b", False),
+                            ("a\tb", False), ('"', False), ("", False)):
+            answer = self.server.request("GET", "/livez", headers={"X-Request-Id": given})
+            echoed = answer.headers["X-Request-Id"]
+            self.assertEqual(echoed == given, kept, given)
+            if not kept:
+                self.assertRegex(echoed, "^[0-9a-f]{16}$")
+
+    def test_text(self):
+        self.server.predict(seven(), headers={"X-Request-Id": "six", "traceparent": f"00-{TRACE}-{SPAN}-01"})
+        self.assertRegex(self.line("six"), (
+            r"^\d\d:\d\d:\d\d\.\d{3} info  request client=127\.0\.0\.1 id=six trace=" + TRACE +
+            r" span=[0-9a-f]{16} parent=" + SPAN + r" method=POST path=/predict status=200 outcome=answered "
+            r"model=digits images=1 bytes_in=\d+ bytes_out=\d+ decode_ms=[\d.]+ preprocess_ms=[\d.]+ "
+            r"queue_ms=[\d.]+ forward_ms=[\d.]+ ms=[\d.]+$"))
+
+
+class Levels(unittest.TestCase):
+    def setUp(self):
+        self.admins = tempfile.NamedTemporaryFile("w")
+        self.addCleanup(self.admins.close)
+        made = harness.run_lensd("key", "root")
+        self.admins.write(made.stdout)
+        self.admins.flush()
+        self.key = {"X-API-Key": made.stderr.split("\n\n    ")[1].split("\n")[0]}
+        self.server = Server("--admin-key-file", self.admins.name)
+        self.addCleanup(lambda: self.assertEqual(self.server.stop()[0], 0))
+
+    def settings(self, body=None, status=200):
+        answer = self.server.request("POST" if body is not None else "GET", "/v2/logging", body, self.key)
+        self.assertEqual(answer.status, status, answer.body)
+        return answer.json()
+
+    def is_logged(self, request_id):
+        """Whether a request leaves a line; one that surely does follows it where levels allow."""
+        self.server.request("GET", "/livez", headers={"X-Request-Id": request_id})
+        self.server.request("GET", "/livez")
+        return f"id={request_id} " in self.server.log()
+
+    def test_the_endpoint(self):
+        default = {"log_file": "", "log_info": True, "log_warning": True, "log_error": True,
+                   "log_verbose_level": 0, "log_format": "default"}
+        self.assertEqual(self.settings(), default)
+        self.assertTrue(self.is_logged("a"))
+        self.assertEqual(self.settings('{"log_info": false}'), {**default, "log_info": False})
+        self.assertFalse(self.is_logged("b"))
+        self.assertEqual(self.settings('{"log_info": true, "log_verbose_level": 1}'),
+                         {**default, "log_verbose_level": 1})
+        self.assertEqual(self.settings('{"log_verbose_level": 0, "log_format": "json"}'),
+                         {**default, "log_format": "json"})
+        self.server.request("GET", "/livez", headers={"X-Request-Id": "c"})
+        self.server.wait_for(lambda: '"id":"c"' in self.server.log(), "a line in JSON")
+        self.assertEqual(self.settings('{"log_format": "default"}'), default)
+        self.assertRegex(self.server.log(), r" info  log level=warn format=text by=root\n")
+
+    def test_wrong_settings(self):
+        for body, word in (('{"log_file": "/etc/passwd"}', "log_file"), ('{"log_colour": 1}', "unknown setting"),
+                           ('{"log_info": 1}', "true or false"), ('{"log_verbose_level": -1}', "number"),
+                           ('{"log_format": "xml"}', "log_format"), ("[]", "one JSON object"), ("{", "JSON"),
+                           ("", "JSON"), ('{"log_info": false, "log_error": 3}', "log_error")):
+            self.assertIn(word, self.settings(body, 400)["error"])
+        self.assertTrue(self.settings()["log_info"])
+
+    def test_only_admins(self):
+        # Reading it is no secret, as in Triton; only changing it is an admin's.
+        self.assertEqual(self.server.get("/v2/logging").status, 200)
+        self.assertEqual(self.server.request("POST", "/v2/logging", "{}").status, 401)
+        answer = self.server.request("POST", "/v2/logging", '{"log_info": false}', {"X-API-Key": "wrong"})
+        self.assertEqual(answer.status, 401)
+        nobody = Server()
+        try:
+            answer = nobody.request("POST", "/v2/logging", '{"log_info": false}')
+            self.assertEqual((answer.status, answer.json()["code"]), (403, "forbidden"))
+        finally:
+            self.assertEqual(nobody.stop()[0], 0)
+
+    def test_signals(self):
+        def send(number, line):
+            before = self.server.log().count(line)
+            self.server.signal(number)
+            self.server.wait_for(lambda: self.server.log().count(line) > before, line)
+        send(signal.SIGUSR1, "log level=debug")
+        self.assertEqual(self.settings()["log_verbose_level"], 1)
+        self.server.signal(signal.SIGUSR1)  # there is no more
+        send(signal.SIGUSR2, "log level=info")
+        send(signal.SIGUSR2, "log level=warn")
+        self.assertFalse(self.is_logged("d"))
+        send(signal.SIGUSR1, "log level=info")
+        self.assertTrue(self.is_logged("e"))
+
+
+class Environment(unittest.TestCase):
+    def log_of(self, environment, *arguments):
+        server = Server(*arguments, environment=environment)
+        code, log = server.stop()
+        self.assertEqual(code, 0, log)
+        return log
+
+    def test_a_slip_of_the_finger(self):
+        log = self.log_of({"LENSD_MAX_BACTH": "4"})
+        self.assertIn("LENSD_MAX_BACTH, which lensd does not know; did you mean LENSD_MAX_BATCH?", log)
+        self.assertIn("LENSD_XYZZY_QUUX, which lensd does not know", self.log_of({"LENSD_XYZZY_QUUX": "4"}))
+
+    def test_what_kubernetes_says_of_a_service_called_lensd(self):
+        log = self.log_of({"LENSD_SERVICE_HOST": "10.0.0.1", "LENSD_SERVICE_PORT": "80",
+                           "LENSD_PORT": "tcp://10.0.0.1:80", "LENSD_PORT_80_TCP_ADDR": "10.0.0.1"})
+        self.assertNotIn("does not know", log)
+
+    def test_forms(self):
+        self.assertTrue(self.log_of({"LENSD_LOG_FORMAT": "json"}).startswith("{"))
+        self.assertTrue(self.log_of({"LENSD_LOG": "json"}).startswith("{"))
+        self.assertTrue(self.log_of({}, "--log-format", "auto").startswith("{"))
+        self.assertFalse(self.log_of({}).startswith("{"))
+
+
+if __name__ == "__main__":
+    unittest.main()
