@@ -1,8 +1,9 @@
 /* The hold rule: may the forming batch stay open although a device is idle?
  *
  * Only if all of this holds:
- *   - arrivals are so frequent that passes of the present size would fall behind them (a device
- *     that keeps up gains nothing by waiting: throughput is what arrives);
+ *   - more images are on their way for certain (being decoded, or about to be), or arrivals are so
+ *     frequent that passes of the present size would fall behind them: a device that keeps up gains
+ *     nothing by waiting, throughput is what arrives;
  *   - waiting for the next compiled size, for as long as its missing images are expected to take
  *     (those that are being decoded first, then arrivals at the present rate), gives more images a
  *     second, the waiting counted in;
@@ -39,18 +40,19 @@ static bool lane_wants_forming(const struct batcher *batcher)
     return batcher->idle_lanes > promised;
 }
 
-/* Nanoseconds until `missing` more images will be there, as far as one can tell. */
+/* Nanoseconds until `missing` more images will be there, as far as one can tell: first those that
+ * are being decoded, then those that wait for a worker, then those that arrive. */
 static double expected_wait(const struct batcher *batcher, int missing, double rate)
 {
-    double decoding = (double)batcher->preparing, wait = 0;
-    if (missing > decoding) {
-        if (rate <= 0)
-            return 1e18;
-        wait = (missing - decoding) / rate;
-    }
+    double known = (double)(batcher->preparing + batcher->granted), wait = 0;
+    double at_once = batcher->config.workers > 0 ? batcher->config.workers : (double)known;
+    double coming = missing < known ? missing : known;
+    if (missing > known && rate <= 0)
+        return 1e18;
+    if (missing > known)
+        wait = (missing - known) / rate;
     /* Decodes under way are spread evenly over their duration. */
-    double part = missing < decoding ? missing / (decoding + 1) : decoding / (decoding + 1);
-    double decoded = part * batcher->prepare_ns;
+    double decoded = known > 0 ? coming / (at_once + 1) * batcher->prepare_ns : 0;
     return wait > decoded ? wait : decoded;
 }
 
@@ -62,13 +64,17 @@ static struct hold weigh(const struct batcher *batcher, int64_t now)
     int count = forming->ready + forming->writing;
     double run = (double)latency_total(latency, (size_t)count);
     double rate = arrivals_rate(&batcher->arrivals, now);
-    if (run <= 0 || rate * run < DEMAND * count * batcher->config.lanes)
+    if (run <= 0)
         return hold;
+    bool is_busy = rate * run >= DEMAND * count * batcher->config.lanes;
+    size_t known = batcher->preparing + batcher->granted;
     double best = GAIN * count / run;
     for (int i = 0; i < latency->count; i++) {
         int size = latency->sizes[i];
         if (size <= count || size > batcher->config.max_batch)
             continue;
+        if (!is_busy && (size_t)(size - count) > known)
+            break;
         double wait = expected_wait(batcher, size - count, rate);
         if (wait > (double)batcher->config.max_delay)
             break;

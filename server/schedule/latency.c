@@ -92,6 +92,20 @@ void latency_init(struct latency *latency, const int *sizes, const double *milli
     latency->floor = latency->ns[0];
 }
 
+/* More images do not take less time: where following has led to that, the number that is known
+ * better holds for both. */
+static void keep_order(struct latency *latency)
+{
+    for (int i = 1; i < latency->count; i++) {
+        if (latency->ns[i] >= latency->ns[i - 1])
+            continue;
+        if (latency->age[i] > latency->age[i - 1])
+            latency->ns[i] = latency->ns[i - 1];
+        else
+            latency->ns[i - 1] = latency->ns[i];
+    }
+}
+
 void latency_observe(struct latency *latency, int images, int64_t ns)
 {
     if (latency->count == 0 || ns <= 0)
@@ -112,8 +126,10 @@ void latency_observe(struct latency *latency, int images, int64_t ns)
         double follows = k == i ? 1 : (double)latency->age[k] / OLD;
         latency->ns[k] *= 1 + follows * change;
         latency->age[k] += k != i && latency->age[k] < OLD;
-        is_plan_old |= fabs(latency->ns[k] / latency->planned[k] - 1) > REPLAN;
     }
+    keep_order(latency);
+    for (int k = 0; k < latency->count; k++)
+        is_plan_old |= fabs(latency->ns[k] / latency->planned[k] - 1) > REPLAN;
     if (latency->ns[0] < latency->floor)
         latency->floor = latency->ns[0];
     if (is_plan_old)
