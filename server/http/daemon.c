@@ -202,9 +202,11 @@ static enum MHD_Result queue_answer(struct exchange *x)
                                      answer->may_keep ? "no-cache" : "no-store") == MHD_YES;
     added &= MHD_add_response_header(response, "X-Content-Type-Options", "nosniff") == MHD_YES;
     if (answer->type && !strcmp(answer->type, TYPE_HTML))
-        added &=
-            MHD_add_response_header(response, "Content-Security-Policy",
-                                    "default-src 'none'; style-src 'unsafe-inline'") == MHD_YES;
+        added &= MHD_add_response_header(response, "Content-Security-Policy",
+                                         "default-src 'none'; script-src 'self'; style-src 'self' "
+                                         "'unsafe-inline'; img-src 'self' blob: data:; connect-src "
+                                         "'self'; base-uri 'none'; form-action 'none'; "
+                                         "frame-ancestors 'none'") == MHD_YES;
     if (answer->allow) {
         char allow[ALLOW_TEXT];
         route_allow(answer->allow, allow, sizeof allow);

@@ -1,4 +1,5 @@
-/* GET /: a page that says what is served and how to call it, from server/console/index.html.
+/* GET /: the console, from server/console. The page says what is served and how to call it, also to
+ * a reader without JavaScript; its script does the rest.
  *
  * The template is part of the binary; {{name}} is replaced by what `slots` writes. Everything that
  * comes from models, clients or the command line is escaped. */
@@ -11,7 +12,8 @@
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
 
-extern const unsigned char console_index[];
+extern const unsigned char console_index[], console_css[], console_js[];
+extern const size_t console_css_size, console_js_size;
 
 static void put_escaped(FILE *out, const char *text)
 {
@@ -162,4 +164,23 @@ void page_handle(struct exchange *x)
         text = NULL;
     }
     respond_page(x, TYPE_HTML, text, size);
+}
+
+static void respond_asset(struct exchange *x, const char *type, const unsigned char *data,
+                          size_t size)
+{
+    char *text = malloc(size + 1);
+    if (text)
+        memcpy(text, data, size);
+    respond_page(x, type, text, size);
+}
+
+void console_css_handle(struct exchange *x)
+{
+    respond_asset(x, TYPE_CSS, console_css, console_css_size);
+}
+
+void console_js_handle(struct exchange *x)
+{
+    respond_asset(x, TYPE_JS, console_js, console_js_size);
 }

@@ -8,6 +8,8 @@
 #define TYPE_HTML    "text/html; charset=utf-8"
 #define TYPE_TEXT    "text/plain; charset=utf-8"
 #define TYPE_BYTES   "application/octet-stream"
+#define TYPE_CSS     "text/css; charset=utf-8"
+#define TYPE_JS      "text/javascript; charset=utf-8"
 #define TYPE_METRICS "text/plain; version=0.0.4; charset=utf-8"
 
 /* Takes over `text` (malloc'ed; NULL answers 500: out of memory). */

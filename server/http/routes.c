@@ -71,6 +71,8 @@ const struct route http_routes[] = {
     {"/v2/logging", READ | METHOD_POST, true, NULL, logging_handle,
      "what the log says; POST changes it", ROUTE_ADMIN_WRITES},
     {"/", READ, false, NULL, page_handle, "this page", ROUTE_OPEN},
+    {"/console.css", READ, false, NULL, console_css_handle, "its looks", ROUTE_OPEN},
+    {"/console.js", READ, false, NULL, console_js_handle, "its script", ROUTE_OPEN},
 };
 
 const size_t http_route_count = COUNT_OF(http_routes);

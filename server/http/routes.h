@@ -71,6 +71,8 @@ void devices_handle(struct exchange *exchange);
 void metrics_handle(struct exchange *exchange);
 void logging_handle(struct exchange *exchange);
 void page_handle(struct exchange *exchange);
+void console_css_handle(struct exchange *exchange);
+void console_js_handle(struct exchange *exchange);
 enum status v2_admit(struct exchange *exchange, struct error *err);
 void v2_live_handle(struct exchange *exchange);
 void v2_ready_handle(struct exchange *exchange);

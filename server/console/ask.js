@@ -1,0 +1,232 @@
+// Asking: a request is made of files, sent, and its answer shown.
+
+const key = { text: sessionStorage.getItem("lensd-key") || "" };
+
+function byId(id) { return document.getElementById(id); }
+
+// fetch() with the key; asks for one when the server wants it. Addresses are relative to the page, so
+// that a proxy may serve it under a path.
+async function call(path, options = {}) {
+  const headers = { ...options.headers };
+  if (key.text) headers.Authorization = `Bearer ${key.text}`;
+  const answer = await fetch(path, { ...options, headers, cache: "no-store" });
+  if (answer.status === 401) byId("key-form").hidden = false;
+  return answer;
+}
+
+function shellQuote(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+class Asker {
+  constructor() {
+    this.input = byId("photo");
+    this.answer = byId("answer");
+    this.number = 0;
+    this.urls = [];
+    byId("file").addEventListener("change", (event) => {
+      this.ask([...event.target.files]);
+      event.target.value = "";
+    });
+    for (const id of ["model", "top-k"]) {
+      byId(id).addEventListener("change", () => { if (this.files) this.ask(this.files); });
+    }
+    byId("copy").addEventListener("click", () => this.copy());
+    this.listenForDrops();
+    document.addEventListener("paste", (event) => {
+      const files = [...(event.clipboardData ? event.clipboardData.files : [])];
+      if (files.length) this.takePhotos(files);
+    });
+  }
+
+  listenForDrops() {
+    const veil = byId("veil");
+    const hasFiles = (event) => [...event.dataTransfer.types].includes("Files");
+    document.addEventListener("dragover", (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      veil.hidden = false;
+    });
+    document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) veil.hidden = true; });
+    document.addEventListener("drop", (event) => {
+      veil.hidden = true;
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      this.takePhotos([...event.dataTransfer.files]);
+    });
+  }
+
+  takePhotos(files) {
+    const photo = document.querySelector('input[name="how"][value="photo"]');
+    if (!photo.checked) {
+      photo.checked = true;
+      photo.dispatchEvent(new Event("change", { bubbles: true }));
+    }
+    this.ask(files);
+  }
+
+  address(drawn) {
+    const query = new URLSearchParams();
+    const model = drawn ? "digits" : byId("model").value;
+    if (model && (drawn ? this.several : true) && this.several) query.set("model", model);
+    query.set("top_k", String(Math.min(20, Math.max(1, Number(byId("top-k").value) || 5))));
+    return `predict?${query}`;
+  }
+
+  async ask(files, drawn = false) {
+    if (!files.length) return;
+    this.files = drawn ? null : files;
+    const number = ++this.number;
+    const path = this.address(drawn);
+    const pictures = drawn ? [] : this.showPictures(files);
+    this.showCurl(path, files);
+    this.answer.setAttribute("aria-busy", "true");
+    const begin = performance.now();
+    let answer, body;
+    try {
+      answer = await call(path, this.request(files));
+      body = await answer.json();
+    } catch (error) {
+      answer = null;
+    }
+    if (number !== this.number) return; // a newer question is under way
+    this.answer.setAttribute("aria-busy", "false");
+    if (!answer) {
+      this.showError({ error: "The server does not answer, or not with JSON. Is it still running?", code: "no_answer" });
+    } else if (!answer.ok) {
+      this.showError(body, answer.status);
+      this.again = answer.status === 401 ? () => this.ask(files, drawn) : null;
+    } else {
+      this.showAnswer(body, files, performance.now() - begin, pictures);
+    }
+  }
+
+  request(files) {
+    if (files.length === 1) return { method: "POST", body: files[0], headers: { "Content-Type": files[0].type || "application/octet-stream" } };
+    const form = new FormData();
+    for (const file of files) form.append("image", file, file.name);
+    return { method: "POST", body: form };
+  }
+
+  showPictures(files) {
+    this.urls.forEach((url) => URL.revokeObjectURL(url));
+    this.urls = files.map((file) => URL.createObjectURL(file));
+    const list = element("div", files.length > 1 ? "pictures many" : "pictures");
+    list.id = "pictures";
+    const figures = files.map((file, i) => {
+      const figure = element("figure", "picture");
+      const image = element("img");
+      image.alt = `The photo that was sent: ${file.name}`;
+      image.src = this.urls[i];
+      image.addEventListener("error", () => image.remove());
+      figure.append(image, element("figcaption", "", file.name));
+      list.append(figure);
+      return figure;
+    });
+    const old = byId("pictures");
+    if (old) old.replaceWith(list);
+    else this.input.prepend(list);
+    byId("drop").classList.add("filled");
+    return figures;
+  }
+
+  showCurl(path, files) {
+    const url = new URL(path, location.href).href;
+    const parts = ["curl"];
+    if (key.text) parts.push('-H "Authorization: Bearer $LENSD_KEY"');
+    if (files.length === 1) parts.push(`--data-binary ${shellQuote("@" + files[0].name)}`);
+    else files.forEach((file) => parts.push(`-F ${shellQuote("image=@" + file.name)}`));
+    parts.push(shellQuote(url));
+    byId("curl-text").textContent = parts.join(" ");
+    byId("curl").hidden = false;
+  }
+
+  async copy() {
+    const text = byId("curl-text").textContent;
+    const button = byId("copy");
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      // Without a secure origin there is no clipboard: the text is selected instead.
+      const range = document.createRange();
+      range.selectNodeContents(byId("curl-text"));
+      getSelection().removeAllRanges();
+      getSelection().addRange(range);
+      document.execCommand("copy");
+    }
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  }
+
+  showError(body, status) {
+    const box = element("div", "error");
+    box.setAttribute("role", "alert");
+    box.append(element("strong", "", status ? `The server refused (${status}). ` : "No answer. "),
+      document.createTextNode(body.error || "It did not say why."));
+    if (body.code) box.append(element("code", "", body.code));
+    this.answer.replaceChildren(box);
+  }
+
+  showAnswer(body, files, milliseconds, pictures) {
+    const results = body.results || [body];
+    const parts = results.map((result, i) => this.result(result, results.length > 1 ? files[i].name : null));
+    const timing = results.length === 1 ? { ...results[0].timing_ms, ...body.timing_ms } : body.timing_ms;
+    parts.push(this.timing(timing, milliseconds, results[0].batch));
+    const where = `${body.model} on ${body.device || results[0].device || "?"}`;
+    const size = results.length === 1 && results[0].image ? `, ${results[0].image.width} × ${results[0].image.height} pixels` : "";
+    parts.push(element("p", "dim", where + size));
+    this.answer.replaceChildren(...parts);
+    if (pictures.length) this.onAnswer?.(body, files, pictures);
+  }
+
+  result(result, name) {
+    const box = element("div", "result");
+    if (name) box.append(element("h3", "", name));
+    if (result.error) {
+      const error = element("div", "error", result.error);
+      error.append(element("code", "", result.code));
+      box.append(error);
+      return box;
+    }
+    const list = element("ol", "bars");
+    for (const p of result.predictions || []) {
+      const item = element("li");
+      const track = element("div", "track");
+      const bar = element("i");
+      bar.style.width = `${(p.probability * 100).toFixed(2)}%`;
+      track.append(bar);
+      item.append(element("span", "label", p.label === undefined ? `class ${p.index}` : p.label),
+        element("span", "value", `${(p.probability * 100).toFixed(p.probability < 0.001 ? 3 : 1)} %`), track);
+      list.append(item);
+    }
+    box.append(list);
+    return box;
+  }
+
+  // Where the time went: the server's phases, then the way there and back.
+  timing(timing, milliseconds, batch) {
+    const box = element("div", "timing");
+    const phases = Object.entries(timing || {}).filter(([name]) => name !== "total");
+    const known = phases.reduce((sum, [, ms]) => sum + ms, 0);
+    const whole = timing && timing.total !== undefined ? timing.total : known;
+    if (phases.length && whole > known) phases.push(["rest", whole - known]);
+    const split = element("div", "split");
+    const legend = element("ul", "legend");
+    phases.forEach(([name, ms], i) => {
+      const colour = `c${(i % COLOURS) + 1}`;
+      const part = element("i", colour);
+      part.style.flexGrow = String(Math.max(ms, 0));
+      split.append(part);
+      const item = element("li");
+      item.append(element("i", colour), `${name} `, element("b", "", `${short(ms)} ms`));
+      legend.append(item);
+    });
+    split.setAttribute("role", "img");
+    split.setAttribute("aria-label", phases.map(([name, ms]) => `${name} ${short(ms)} milliseconds`).join(", "));
+    let text = `In the server ${short(whole)} ms; seen from here ${short(milliseconds)} ms, with the way there and back.`;
+    if (batch > 1) text += ` It went through in a batch of ${batch}.`;
+    if (phases.length) box.append(split, legend);
+    box.append(element("p", "dim", text));
+    return box;
+  }
+}

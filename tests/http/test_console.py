@@ -1,0 +1,417 @@
+"""The console in a real browser: photos dropped, pasted and picked, digits drawn by pointer and by keys,
+errors, the live charts, the API key, the keyboard. LENSD_PICTURES names a folder for screenshots."""
+
+import base64
+import os
+import re
+import subprocess
+import threading
+import time
+import unittest
+
+import browser
+import harness
+from harness import DIGITS, read
+
+WAIT = 30
+PICTURES = os.environ.get("LENSD_PICTURES", "")
+SEVEN = os.path.realpath(os.path.join(DIGITS, "drawn", "7_paper.png"))
+THREE = os.path.realpath(os.path.join(DIGITS, "drawn", "3_canvas.png"))
+
+# A photo arrives as from the desktop or the clipboard: (kind of event, [(name, type, base64)]).
+ARRIVE = """
+const [kind, files] = arguments;
+const data = new DataTransfer();
+for (const [name, type, text] of files) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  data.items.add(new File([bytes], name, { type }));
+}
+if (kind === "paste") {
+  document.body.dispatchEvent(new ClipboardEvent("paste", { bubbles: true, clipboardData: data }));
+} else {
+  for (const type of ["dragover", "drop"]) {
+    document.body.dispatchEvent(new DragEvent(type, { bubbles: true, cancelable: true, dataTransfer: data }));
+  }
+}
+"""
+
+
+class Console(unittest.TestCase):
+    arguments = ()
+
+    @classmethod
+    def setUpClass(cls):
+        why = browser.missing()
+        if why:
+            raise unittest.SkipTest(why)
+        cls.server = harness.Server(*cls.arguments)
+        try:
+            cls.browser = browser.Browser()
+        except BaseException:
+            cls.server.stop()
+            raise
+        cls.driver = cls.browser.driver
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.close()
+        code, log = cls.server.stop()
+        if code != 0:
+            raise AssertionError(f"lensd ended with {code}:\n{log[-4000:]}")
+
+    def setUp(self):
+        self.driver.get(self.url())
+        self.wait(lambda: self.find("#state").text == "ready", "the state")
+
+    def tearDown(self):
+        self.check_console()
+
+    def check_console(self, *allowed):
+        """Nothing was logged: no script error, nothing that the content policy refused."""
+        log = [entry for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"
+               and "Failed to load resource" not in entry["message"]]
+        self.assertEqual([e["message"] for e in log if not any(w in e["message"] for w in allowed)], [])
+
+    def url(self):
+        return f"http://127.0.0.1:{self.server.port}/"
+
+    def find(self, selector):
+        return self.driver.find_element("css selector", selector)
+
+    def texts(self, selector):
+        return [found.text for found in self.driver.find_elements("css selector", selector)]
+
+    def wait(self, condition, what):
+        from selenium.common.exceptions import StaleElementReferenceException, NoSuchElementException
+        end = time.monotonic() + WAIT
+        while time.monotonic() < end:
+            try:
+                found = condition()
+            except (StaleElementReferenceException, NoSuchElementException):
+                found = None
+            if found:
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"no {what}; the answer says: {self.find('#answer').text!r}")
+
+    def arrive(self, kind, *files):
+        self.driver.execute_script(ARRIVE, kind, [
+            [name, media, base64.b64encode(data).decode()] for name, media, data in files])
+
+    def first_label(self):
+        return self.wait(lambda: self.texts("#answer .bars .label"), "labels")[0]
+
+    def keys(self, *keys):
+        from selenium.webdriver.common.action_chains import ActionChains
+        actions = ActionChains(self.driver, duration=0)
+        for key in keys:
+            actions.send_keys(key)
+        actions.perform()
+
+    def picture(self, name, width=1180, height=560):
+        """A screenshot for the documentation, where a folder for them is named."""
+        if PICTURES:
+            self.driver.execute_script("scrollTo(0, 0); document.activeElement.blur()")
+            self.browser.picture(os.path.join(PICTURES, f"console-{name}.png"), width, height)
+
+
+class Photos(Console):
+    def test_drop(self):
+        self.arrive("drop", ("a seven's.png", "image/png", read(SEVEN)))
+        self.assertEqual(self.first_label(), "7")
+        self.assertEqual(len(self.texts("#answer .bars li")), 5)
+        self.assertRegex(self.texts("#answer .bars .value")[0], r"^9\d\.\d %$")
+        phases = " ".join(self.texts("#answer .legend li"))
+        for phase in ("decode", "preprocess", "queue", "forward"):
+            self.assertRegex(phases, phase + r" [\d.]+ ms")
+        self.assertIn("digits on cpu, 280 × 280 pixels", self.find("#answer").text)
+        self.assertTrue(self.driver.execute_script(
+            "return document.querySelector('#pictures img').naturalWidth") == 280)
+        # The line that is shown does the same in a real shell.
+        line = self.find("#curl-text").text
+        with open(os.path.join(self.folder(), "a seven's.png"), "wb") as file:
+            file.write(read(SEVEN))
+        ended = subprocess.run(["bash", "-c", line.replace("curl ", "curl -s ", 1)], cwd=self.folder(),
+                               stdout=subprocess.PIPE, text=True, timeout=WAIT)
+        self.assertIn('"label":"7"', ended.stdout, line)
+
+    def folder(self):
+        return self.server.folder
+
+    def test_paste(self):
+        self.arrive("paste", ("image.png", "image/png", read(THREE)))
+        self.assertEqual(self.first_label(), "3")
+
+    def test_pick_several(self):
+        self.find("#file").send_keys(f"{SEVEN}\n{THREE}\n{os.path.realpath(__file__)}")
+        self.wait(lambda: len(self.texts("#answer .result")) == 3, "three results")
+        self.assertEqual(self.texts("#answer .result .bars li:first-child .label"), ["7", "3"])
+        self.assertEqual(self.texts("#answer .result h3"),
+                         ["7_paper.png", "3_canvas.png", "test_console.py"])
+        self.assertIn("not a JPEG or PNG", self.texts("#answer .result .error")[0])
+        self.assertRegex(self.find("#curl-text").text, r"^curl -F image=@7_paper\.png -F ")
+
+    def test_error_is_a_sentence(self):
+        self.arrive("drop", ("notes.jpg", "image/jpeg", b"no picture at all, only words"))
+        text = self.wait(lambda: self.texts("#answer .error"), "an error")[0]
+        self.assertIn("The server refused (415)", text)
+        self.assertIn("this is not a JPEG or PNG image: it looks like plain text", text)
+        self.assertEqual(self.find("#answer .error").get_attribute("role"), "alert")
+        self.picture("error")
+
+    def test_labels_wanted(self):
+        self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
+        self.first_label()
+        box = self.find("#top-k")
+        box.clear()
+        box.send_keys("2\t")
+        self.wait(lambda: len(self.texts("#answer .bars li")) == 2, "two labels")
+        self.assertIn("top_k=2", self.find("#curl-text").text)
+
+    def test_markup_in_names_stays_text(self):
+        name = "<img src=x onerror=alert(1)>.png"
+        self.arrive("drop", (name, "image/png", read(SEVEN)))
+        self.first_label()
+        self.assertEqual(self.find("#pictures figcaption").text, name)
+        self.assertIn(f"'@{name}'", self.find("#curl-text").text)
+
+    def test_copy(self):
+        self.driver.execute_cdp_cmd("Browser.grantPermissions", {
+            "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
+        self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
+        self.first_label()
+        self.find("#copy").click()
+        self.wait(lambda: self.find("#copy").text == "Copied", "the word Copied")
+        copied = self.driver.execute_async_script(
+            "const done = arguments[0]; navigator.clipboard.readText().then(done, (e) => done(String(e)))")
+        self.assertEqual(copied, self.find("#curl-text").text)
+
+
+class Drawing(Console):
+    def setUp(self):
+        super().setUp()
+        self.wait(lambda: self.find("#how").is_displayed(), "the choice to draw")
+
+    def test_draw_with_the_pointer(self):
+        from selenium.webdriver.common.action_chains import ActionChains
+        self.find("#how label:nth-of-type(2)").click()
+        pad = self.find("#pad")
+        actions = ActionChains(self.driver, duration=60).move_to_element_with_offset(pad, -70, -85)
+        actions.click_and_hold()
+        for x, y in ((0, -85), (65, -85), (30, 0), (0, 90)):
+            actions.move_to_element_with_offset(pad, x, y)
+        actions.release().perform()
+        self.assertEqual(self.first_label(), "7")
+        self.assertIn("digit.png", self.find("#curl-text").text)
+        self.picture("draw")
+        self.find("#clear").click()
+        white = self.driver.execute_script(
+            "const c = document.querySelector('#pad'); return c.getContext('2d')"
+            ".getImageData(0, 0, c.width, c.height).data.every((v) => v === 255)")
+        self.assertTrue(white)
+
+    def test_draw_with_keys(self):
+        """A one, by keyboard alone: from the top of the page to the answer."""
+        from selenium.webdriver.common.keys import Keys
+        body = self.find("body")
+        body.send_keys(Keys.TAB)
+        for _ in range(20):
+            if self.driver.switch_to.active_element.get_attribute("name") == "how":
+                break
+            self.keys(Keys.TAB)
+        self.keys(Keys.ARROW_RIGHT)
+        self.assertTrue(self.find("#draw").is_displayed())
+        for _ in range(20):
+            if self.driver.switch_to.active_element.get_attribute("id") == "pad":
+                break
+            self.keys(Keys.TAB)
+        self.assertTrue(self.find(".pen").is_displayed())
+        self.keys(*([" "] + [Keys.ARROW_DOWN] * 17 + [" "]))
+        self.assertEqual(self.first_label(), "1")
+        self.keys(Keys.DELETE)
+        self.keys(Keys.TAB)
+        self.assertEqual(self.driver.switch_to.active_element.get_attribute("id"), "clear")
+
+
+class Watching(Console):
+    def load(self, seconds):
+        """Some clients for a while."""
+        end = time.monotonic() + seconds
+        image = read(SEVEN)
+
+        def work(_):
+            while time.monotonic() < end:
+                self.server.predict(image)
+        return threading.Thread(target=lambda: harness.together(3, work), daemon=True)
+
+    def figure(self, name):
+        for box in self.driver.find_elements("css selector", "#figures div"):
+            if box.find_element("css selector", "dt").text == name:
+                return box.find_element("css selector", "dd").text
+        return None
+
+    def test_charts_live(self):
+        clients = self.load(8)
+        clients.start()
+        try:
+            self.wait(lambda: re.match(r"[\d,.]+$", self.figure("Images/s") or "") and
+                      float(self.figure("Images/s").replace(",", "")) > 1, "a rate")
+            self.wait(lambda: "ms" in (self.figure("p99") or ""), "a percentile")
+            self.wait(lambda: "forward" in " ".join(self.texts("#charts .legend")), "phases")
+            paths = self.driver.execute_script(
+                "return [...document.querySelectorAll('#charts path')].map((p) => p.getAttribute('d'))")
+            self.assertTrue(any("L" in path and "NaN" not in path for path in paths), paths)
+            for path in paths:
+                self.assertNotIn("NaN", path)
+            label = self.find("#charts svg").get_attribute("aria-label")
+            self.assertRegex(label, r"^Throughput, images/s, now: answered [\d,.]+")
+            # The figure is what the server counts.
+            before, begin = self.server.metric("lensd_images_total"), time.monotonic()
+            time.sleep(2)
+            rate = (self.server.metric("lensd_images_total") - before) / (time.monotonic() - begin)
+            self.wait(lambda: 0.3 * rate < float(self.figure("Images/s").replace(",", "")) < 3 * rate,
+                      "a rate near the server's own")
+        finally:
+            clients.join(WAIT)
+        self.find("#pause").click()
+        self.assertEqual(self.find("#pause").get_attribute("aria-pressed"), "true")
+        length = len(self.driver.execute_script(
+            "return document.querySelector('#charts path').getAttribute('d')"))
+        time.sleep(1.5)
+        self.assertEqual(length, len(self.driver.execute_script(
+            "return document.querySelector('#charts path').getAttribute('d')")))
+
+    def test_devices_and_models(self):
+        self.wait(lambda: self.texts("#devices h3"), "devices")
+        self.assertTrue(self.texts("#devices h3")[0].startswith("cpu"))
+        self.find("#devices summary").click()
+        rows = self.texts("#devices tbody tr")
+        self.assertTrue(rows[0].startswith("1 "), rows)
+        self.assertIn("digits (default)", self.find("table").text + " ".join(self.texts("td")))
+
+    def test_dark_and_light(self):
+        def paper():
+            return self.driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+        light = paper()
+        self.browser.look(dark=True)
+        self.assertNotEqual(paper(), light)
+        self.assertEqual(self.find("#theme").text, "Light")
+        self.find("#theme").click()
+        self.assertEqual(paper(), light)
+        self.driver.execute_script("localStorage.clear()")
+        self.browser.look(dark=False)
+
+    def test_narrow(self):
+        self.browser.size(360, 800)
+        try:
+            self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
+            self.first_label()
+            self.assertLessEqual(self.driver.execute_script(
+                "return document.documentElement.scrollWidth"), 360)
+            self.picture("narrow", 360, 900)
+        finally:
+            self.browser.size(1180, 1000)
+
+    def test_everything_has_a_name(self):
+        """What a screen reader would read out: no control without a name, one h1, levels in order."""
+        self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
+        self.first_label()
+        tree = self.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+        wanted = {"button", "textbox", "combobox", "spinbutton", "radio", "img", "image", "application"}
+        seen = set()
+        for node in tree:
+            role = node.get("role", {}).get("value")
+            if node.get("ignored") or role not in wanted:
+                continue
+            seen.add(role)
+            self.assertTrue(node.get("name", {}).get("value"), node)
+        self.assertTrue({"button", "spinbutton", "radio", "image"} <= seen, seen)
+        levels = [int(tag[1]) for tag in self.driver.execute_script(
+            "return [...document.querySelectorAll('h1, h2, h3')].map((h) => h.tagName)")]
+        self.assertEqual(levels.count(1), 1)
+        for before, after in zip(levels, levels[1:]):
+            self.assertLessEqual(after, before + 1)
+
+    def test_contrast(self):
+        """Text on what it stands on: at least 4.5 to 1, light and dark (WCAG AA)."""
+        script = """
+        const seen = [];
+        const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+        const light = (c) => c.slice(0, 3).map((v) => v / 255)
+          .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+          .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+        for (const node of document.querySelectorAll('body *')) {
+          if (!node.offsetParent || ![...node.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+          let back = node;
+          while (back && (rgb(getComputedStyle(back).backgroundColor)[3] ?? 1) === 0) back = back.parentElement;
+          const [a, b] = [light(rgb(getComputedStyle(node).color)),
+                          light(rgb(getComputedStyle(back || document.body).backgroundColor))];
+          const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+          if (ratio < 4.5) seen.push([node.tagName, node.className, node.textContent.slice(0, 30), ratio]);
+        }
+        return seen;"""
+        self.arrive("drop", ("notes.jpg", "image/jpeg", b"only words, nothing else in here"))
+        self.wait(lambda: self.texts("#answer .error"), "an error")
+        for dark in (False, True):
+            self.browser.look(dark)
+            self.assertEqual(self.driver.execute_script(script), [])
+        self.browser.look(False)
+
+    def test_pictures(self):
+        """Screenshots for the documentation, where a folder for them is named."""
+        if not PICTURES:
+            self.skipTest("LENSD_PICTURES names no folder")
+        clients = self.load(100)
+        clients.start()
+        time.sleep(90)
+        self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
+        self.first_label()
+        for name, dark in (("light", False), ("dark", True)):
+            self.browser.look(dark)
+            self.picture(name, height=1150)
+        self.browser.look(False)
+        clients.join(WAIT)
+        self.browser.size(1180, 1000)
+
+
+class Guarded(Console):
+    @classmethod
+    def setUpClass(cls):
+        made = harness.run_lensd("key", "tester")
+        cls.key = re.search(r"\S{40,}", made.stderr).group()
+        cls.keys_file = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"lensd-console-keys-{os.getpid()}")
+        with open(cls.keys_file, "w", encoding="utf-8") as file:
+            file.write(made.stdout)
+        cls.arguments = ("--api-keys", cls.keys_file)
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        os.unlink(cls.keys_file)
+
+    def test_asks_for_the_key_and_goes_on(self):
+        self.wait(lambda: self.find("#key-form").is_displayed(), "the field for the key")
+        self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
+        text = self.wait(lambda: self.texts("#answer .error"), "an error")[0]
+        self.assertIn("401", text)
+        self.find("#key").send_keys(self.key + "\n")
+        self.assertEqual(self.first_label(), "7")
+        self.assertFalse(self.find("#key-form").is_displayed())
+        self.assertIn('-H "Authorization: Bearer $LENSD_KEY"', self.find("#curl-text").text)
+        self.assertNotIn(self.key, self.find("#curl-text").text)
+        self.wait(lambda: self.texts("#devices h3"), "devices")
+
+
+class Gone(Console):
+    def test_a_server_that_ends(self):
+        self.server.signal()
+        self.server.wait()
+        self.wait(lambda: self.find("#state").text == "not reachable", "the state")
+        self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
+        text = self.wait(lambda: self.texts("#answer .error"), "an error")[0]
+        self.assertIn("The server does not answer", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
