@@ -1,127 +1,14 @@
 /* A request's JSON, in two parts: what describes the tensors, which is small and becomes a tree,
  * and the values of "data", which may be megabytes and are only cut out here (v2_data.c reads
- * them).
- *
- * The cut is lexical: strings are skipped, brackets counted; the value of a member "data" in an
- * object of the array "inputs" is replaced by a 0; values come in the order of these. What is left
- * goes through json_check() like every JSON from outside, so that whatever the cut made of broken
- * text is refused there, or where the data is read. */
+ * them). */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "proto/carve.h"
 #include "proto/v2.h"
-
-struct span {
-    const char *text;
-    size_t size;
-};
-
-struct cut {
-    const char *text;
-    size_t size, at, copied; /* text[copied … at) is still to be copied */
-    size_t depth;
-    bool in_inputs; /* below the top's member "inputs" */
-    char *rest;     /* size + a little */
-    size_t rest_size;
-    struct span *spans;
-    size_t span_count;
-};
-
-/* Behind the string that begins at `at`; the end where it has none. */
-static size_t behind_string(const struct cut *c, size_t at)
-{
-    for (at++; at < c->size; at++) {
-        if (c->text[at] == '\\')
-            at++;
-        else if (c->text[at] == '"')
-            return at + 1;
-    }
-    return c->size;
-}
-
-static size_t behind_blanks(const struct cut *c, size_t at)
-{
-    while (at < c->size && (c->text[at] == ' ' || c->text[at] == '\t' || c->text[at] == '\n' ||
-                            c->text[at] == '\r'))
-        at++;
-    return at;
-}
-
-/* Behind the array that begins at `at`. */
-static size_t behind_array(const struct cut *c, size_t at)
-{
-    size_t depth = 0;
-    while (at < c->size) {
-        char byte = c->text[at];
-        if (byte == '"') {
-            at = behind_string(c, at);
-            continue;
-        }
-        depth += byte == '[';
-        depth -= byte == ']';
-        at++;
-        if (depth == 0)
-            break;
-    }
-    return at;
-}
-
-static void copy_until(struct cut *c, size_t end)
-{
-    memcpy(c->rest + c->rest_size, c->text + c->copied, end - c->copied);
-    c->rest_size += end - c->copied;
-    c->copied = end;
-}
-
-/* A string at c->at that a colon follows: is it one of the two members that matter? */
-static enum status take_key(struct cut *c, size_t end, struct error *err)
-{
-    size_t length = end - c->at - 2, value = behind_blanks(c, end);
-    if (value >= c->size || c->text[value] != ':')
-        return STATUS_OK;
-    value = behind_blanks(c, value + 1);
-    const char *key = c->text + c->at + 1;
-    if (c->depth == 1)
-        c->in_inputs = length == 6 && !memcmp(key, "inputs", 6);
-    bool is_data = c->depth == 3 && c->in_inputs && length == 4 && !memcmp(key, "data", 4);
-    if (!is_data || value >= c->size || c->text[value] != '[')
-        return STATUS_OK;
-    if (c->span_count == V2_MAX_TENSORS)
-        return error_set(err, STATUS_INVALID, "the request has more than %d inputs",
-                         V2_MAX_TENSORS);
-    copy_until(c, value);
-    size_t behind = behind_array(c, value);
-    c->spans[c->span_count] = (struct span){c->text + value, behind - value};
-    c->rest[c->rest_size++] = '0'; /* not longer than the array that it stands for */
-    c->span_count++;
-    c->copied = behind;
-    return STATUS_OK;
-}
-
-static enum status cut_out(struct cut *c, struct error *err)
-{
-    while (c->at < c->size) {
-        char byte = c->text[c->at];
-        size_t next = c->at + 1;
-        if (byte == '"') {
-            next = behind_string(c, c->at);
-            if (next - c->at >= 2)
-                TRY(take_key(c, next, err));
-            next = c->copied > next ? c->copied : next;
-        } else if (byte == '{' || byte == '[') {
-            c->depth++;
-        } else if ((byte == '}' || byte == ']') && c->depth > 0) {
-            c->depth--;
-        }
-        c->at = next;
-    }
-    copy_until(c, c->size);
-    c->rest[c->rest_size] = '\0';
-    return STATUS_OK;
-}
 
 /* ---- members ---- */
 
@@ -178,7 +65,7 @@ static enum status read_shape(const cJSON *list, struct v2_input *input, struct 
 
 struct reading {
     struct v2_request *request;
-    const struct span *spans;
+    const struct carved *spans;
     size_t next_span;
     const uint8_t *binary; /* behind the JSON */
     size_t binary_left;
@@ -357,18 +244,17 @@ static enum status read_tree(struct reading *r, const cJSON *root)
 
 static enum status parse(const uint8_t *body, size_t size, size_t json_size,
                          const struct json_limits *limits, struct v2_request *request,
-                         struct span *spans, struct error *err)
+                         struct carved *spans, struct error *err)
 {
-    struct cut cut = {.text = (const char *)body,
-                      .size = json_size,
-                      .rest = malloc(json_size + 1),
-                      .spans = spans};
-    request->text = cut.rest;
-    if (!cut.rest)
+    static const struct carve_rule rule = {3, "inputs", "data"};
+    char *rest = request->text = malloc(json_size + 1);
+    size_t rest_size, span_count;
+    if (!rest)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
-    TRY(cut_out(&cut, err));
-    TRY(json_check(cut.rest, cut.rest_size, limits, err));
-    request->tree = cJSON_ParseWithLength(cut.rest, cut.rest_size);
+    TRY(json_carve((const char *)body, json_size, &rule, rest, &rest_size, spans, V2_MAX_TENSORS,
+                   &span_count, err));
+    TRY(json_check(rest, rest_size, limits, err));
+    request->tree = cJSON_ParseWithLength(rest, rest_size);
     if (!request->tree)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
     free(request->text); /* the tree has copies */
@@ -386,7 +272,7 @@ enum status v2_request_parse(const uint8_t *body, size_t size, size_t json_size,
                              struct error *err)
 {
     struct v2_request *request = calloc(1, sizeof *request);
-    struct span *spans = alloc_array(V2_MAX_TENSORS, sizeof *spans);
+    struct carved *spans = alloc_array(V2_MAX_TENSORS, sizeof *spans);
     enum status status = request && spans
                              ? parse(body, size, json_size, limits, request, spans, err)
                              : error_set(err, STATUS_NO_MEMORY, "out of memory for a request");

@@ -5,6 +5,7 @@
 
 #include "engine/base/size.h"
 #include "proto/answers.h"
+#include "proto/v1.h"
 
 /* ---- predictions ---- */
 
@@ -61,9 +62,11 @@ char *describe_predictions_as(enum describe_form form, const struct predict_requ
                                         .image_count = count,
                                         .as_list = as_list,
                                         .total_ms = total_ms};
-        text = form == DESCRIBE_LINES     ? predict_answer_lines(&answer, ret_size)
-               : form == DESCRIBE_NUMBERS ? predict_answer_numbers(&answer, ret_size)
-                                          : predict_answer_json(&answer, ret_size);
+        text = form == DESCRIBE_LINES        ? predict_answer_lines(&answer, ret_size)
+               : form == DESCRIBE_NUMBERS    ? predict_answer_numbers(&answer, ret_size)
+               : form == DESCRIBE_TORCHSERVE ? torchserve_answer_json(&answer, ret_size)
+               : form == DESCRIBE_KSERVE     ? v1_classes_json(&answer, ret_size)
+                                             : predict_answer_json(&answer, ret_size);
     }
     free(images);
     free(predictions);

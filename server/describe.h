@@ -10,7 +10,13 @@ char *describe_predictions(const struct predict_request *request, bool as_list, 
                            size_t *ret_size);
 
 /* The same in another form. */
-enum describe_form { DESCRIBE_JSON, DESCRIBE_LINES, DESCRIBE_NUMBERS };
+enum describe_form {
+    DESCRIBE_JSON,
+    DESCRIBE_LINES,
+    DESCRIBE_NUMBERS,
+    DESCRIBE_TORCHSERVE, /* {label: probability} */
+    DESCRIBE_KSERVE,     /* {"predictions": [{"classes", "indices", "probabilities"}]} */
+};
 char *describe_predictions_as(enum describe_form form, const struct predict_request *request,
                               bool as_list, double total_ms, size_t *ret_size);
 

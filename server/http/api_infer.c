@@ -531,14 +531,6 @@ static enum status json_size(const struct exchange *x, size_t *ret, bool *ret_ra
     return STATUS_OK;
 }
 
-/* What a row takes of the bound on waiting bytes. */
-static void count_bytes(struct work *work, const struct served *served)
-{
-    for (size_t r = 0; r < work->rows; r++)
-        for (size_t i = 0; i < served->input_count; i++)
-            work->request.images[r].size += served->inputs[i].bytes;
-}
-
 static enum status prepare(struct exchange *x, struct work *work, struct served *served,
                            struct error *err)
 {
@@ -564,8 +556,6 @@ static enum status prepare(struct exchange *x, struct work *work, struct served 
         if (json == x->body.size)
             upload_drop_bytes(&x->body);
     }
-    if (work->tensors)
-        count_bytes(work, served);
     TRY(check_outputs(work, served, err));
     work->request.tensors = work->tensors;
     work->request.target = served;

@@ -306,7 +306,7 @@ static void finish(struct exchange *x)
     /* One image's failure is the request's; several answer for themselves. */
     const struct predict_image *image = &request->images[0];
     int http = work->as_list || image->status == STATUS_OK ? 200 : status_http(image->status);
-    static const char *const types[] = {TYPE_JSON, TYPE_TEXT, TYPE_BYTES};
+    static const char *const types[] = {TYPE_JSON, TYPE_TEXT, TYPE_BYTES, TYPE_JSON, TYPE_JSON};
     enum describe_form form = http == 200 ? (enum describe_form)x->answer_form : DESCRIBE_JSON;
     char *text = describe_predictions_as(form, request, work->as_list,
                                          clock_ms(clock_now() - request->started), &size);
@@ -342,6 +342,10 @@ static enum status prepare(struct exchange *x, struct error *err)
     TRY(read_query(x, work, err));
     TRY(read_body(x, work, err));
     work->request.model = work->model[0] ? work->model : NULL;
+    if (x->match.model[0]) { /* the path has the last word */
+        work->request.model = x->match.model;
+        work->request.version = x->match.version[0] ? x->match.version : NULL;
+    }
     x->image_count = work->request.image_count;
     return STATUS_OK;
 }
@@ -362,4 +366,13 @@ void predict_handle(struct exchange *x)
     x->answer.retry_after_s = retry_after_s;
     respond_error(x, &err);
     exchange_resume(x);
+}
+
+/* ---- TorchServe ---- */
+
+/* POST /predictions/M[/V]: the same bodies, and {label: probability} out. */
+void torchserve_handle(struct exchange *x)
+{
+    x->answer_form = DESCRIBE_TORCHSERVE;
+    predict_handle(x);
 }

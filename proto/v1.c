@@ -1,0 +1,293 @@
+#include "proto/v1.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/base64.h"
+#include "proto/carve.h"
+#include "proto/text.h"
+#include "proto/writer.h"
+
+/* ---- TorchServe ---- */
+
+static bool has_key(const cJSON *object, const char *key)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, key) != NULL;
+}
+
+static void write_labels(struct writer *w, cJSON *object, const struct answer_image *image)
+{
+    if (image->error) {
+        write_text(w, object, "error", image->error);
+        write_text(w, object, "code", image->code);
+        return;
+    }
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        const struct answer_prediction *prediction = &image->predictions[i];
+        char number[24];
+        snprintf(number, sizeof number, "%zu", prediction->index);
+        const char *label = prediction->label;
+        if (!label || !*label || has_key(object, label))
+            label = number;
+        write_float(w, object, label, prediction->probability);
+    }
+}
+
+char *torchserve_answer_json(const struct predict_answer *answer, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = answer->as_list ? cJSON_CreateArray() : cJSON_CreateObject();
+    for (size_t i = 0; i < answer->image_count; i++)
+        write_labels(&w, answer->as_list ? write_object(&w, root, NULL) : root, &answer->images[i]);
+    return write_finish(&w, root, ret_size);
+}
+
+/* ---- KServe V1: the request ---- */
+
+static enum status no_memory(struct error *err)
+{
+    return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+}
+
+/* The base64 text of an instance; NULL: it has none. */
+static cJSON *find_base64(cJSON *instance)
+{
+    static const char *const texts[] = {"b64", "image_bytes", "image", "data", "body"};
+    if (cJSON_IsString(instance))
+        return instance;
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        cJSON *member = cJSON_GetObjectItemCaseSensitive(instance, texts[i]);
+        if (cJSON_IsString(member))
+            return member;
+    }
+    cJSON *member;
+    cJSON_ArrayForEach(member, instance)
+    {
+        cJSON *inner = cJSON_GetObjectItemCaseSensitive(member, "b64");
+        if (cJSON_IsString(inner))
+            return inner;
+    }
+    return NULL;
+}
+
+static enum status read_images(struct v1_request *request, cJSON *list, size_t max_images,
+                               struct error *err)
+{
+    size_t count = (size_t)cJSON_GetArraySize(list);
+    if (count > max_images)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "%zu instances in one request; the limit is %zu (--max-images)", count,
+                         max_images);
+    request->images = alloc_array(count, sizeof *request->images);
+    if (!request->images)
+        return no_memory(err);
+    cJSON *instance;
+    cJSON_ArrayForEach(instance, list)
+    {
+        struct predict_json_image *image = &request->images[request->image_count];
+        cJSON *text = find_base64(instance);
+        if (!text)
+            return error_set(err, STATUS_INVALID,
+                             "instance %zu is no image: {\"b64\": \"…\"} or {\"image_bytes\": "
+                             "{\"b64\": \"…\"}} hold one",
+                             request->image_count);
+        image->data = (uint8_t *)text->valuestring;
+        if (base64_decode(text->valuestring, strlen(text->valuestring), image->data, &image->size,
+                          &image->error) != STATUS_OK) {
+            image->data = NULL;
+            (void)error_prefix(&image->error, "instance %zu", request->image_count);
+        }
+        request->image_count++;
+    }
+    return STATUS_OK;
+}
+
+/* The first byte of an array's first element; ']' where it is empty. */
+static char first_byte(const struct carved *array)
+{
+    size_t at = 1;
+    while (at < array->size && strchr(" \t\r\n", array->text[at]) && array->text[at])
+        at++;
+    return at < array->size ? array->text[at] : ']';
+}
+
+/* Elements of the outermost array: commas on its level, and one. */
+static size_t count_elements(const struct carved *array)
+{
+    size_t depth = 0, count = 1;
+    for (size_t i = 0; i < array->size; i++) {
+        char byte = array->text[i];
+        depth += byte == '[';
+        count += byte == ',' && depth == 1;
+        depth -= byte == ']' && depth > 0;
+    }
+    return count;
+}
+
+static enum status parse(const char *text, size_t size, const struct json_limits *limits,
+                         size_t max_images, struct v1_request *request, struct error *err)
+{
+    static const struct carve_rule rule = {1, NULL, "instances"};
+    struct carved instances;
+    size_t rest_size, count;
+    char *rest = malloc(size + 1);
+    if (!rest)
+        return no_memory(err);
+    enum status status =
+        json_carve(text, size, &rule, rest, &rest_size, &instances, 1, &count, err);
+    bool photos = status == STATUS_OK && count == 1 && strchr("{\"]", first_byte(&instances));
+    if (status == STATUS_OK)
+        status =
+            photos ? json_check(text, size, limits, err) : json_check(rest, rest_size, limits, err);
+    free(rest);
+    TRY(status);
+    if (count == 0)
+        return error_set(err, STATUS_INVALID,
+                         "the request must be {\"instances\": […]}, with photos as base64 or with "
+                         "numbers");
+    if (first_byte(&instances) == ']')
+        return error_set(err, STATUS_INVALID, "\"instances\" is empty; send at least one");
+    if (!photos) {
+        request->numbers = instances.text;
+        request->numbers_size = instances.size;
+        request->rows = count_elements(&instances);
+        return STATUS_OK;
+    }
+    request->tree = cJSON_ParseWithLength(text, size);
+    if (!request->tree)
+        return no_memory(err);
+    return read_images(request, cJSON_GetObjectItemCaseSensitive(request->tree, "instances"),
+                       max_images, err);
+}
+
+enum status v1_request_parse(const char *text, size_t size, const struct json_limits *limits,
+                             size_t max_images, struct v1_request **ret, struct error *err)
+{
+    struct v1_request *request = calloc(1, sizeof *request);
+    enum status status =
+        request ? parse(text, size, limits, max_images, request, err) : no_memory(err);
+    if (status != STATUS_OK) {
+        v1_request_free(request);
+        return status;
+    }
+    *ret = request;
+    return STATUS_OK;
+}
+
+void v1_request_free(struct v1_request *request)
+{
+    if (!request)
+        return;
+    cJSON_Delete(request->tree);
+    free(request->images);
+    free(request);
+}
+
+/* ---- KServe V1: the answers ---- */
+
+char *v1_classes_json(const struct predict_answer *answer, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    cJSON *list = write_array(&w, root, "predictions");
+    for (size_t i = 0; i < answer->image_count; i++) {
+        const struct answer_image *image = &answer->images[i];
+        cJSON *entry = write_object(&w, list, NULL);
+        cJSON *classes = write_array(&w, entry, "classes");
+        cJSON *indices = write_array(&w, entry, "indices");
+        cJSON *probabilities = write_array(&w, entry, "probabilities");
+        for (size_t k = 0; k < image->prediction_count; k++) {
+            const struct answer_prediction *prediction = &image->predictions[k];
+            char number[24];
+            snprintf(number, sizeof number, "%zu", prediction->index);
+            write_text(&w, classes, NULL, prediction->label ? prediction->label : number);
+            write_count(&w, indices, NULL, prediction->index);
+            write_float(&w, probabilities, NULL, prediction->probability);
+        }
+    }
+    return write_finish(&w, root, ret_size);
+}
+
+/* The numbers with a bracket wherever a dimension from `from` on begins and ends. */
+static void put_nested(struct text *text, const struct tensor *tensor, int from)
+{
+    size_t count = shape_count(&tensor->shape), inner[TENSOR_MAX_RANK + 1];
+    int rank = tensor->shape.rank;
+    inner[rank] = 1;
+    for (int d = rank - 1; d >= 0; d--)
+        inner[d] = inner[d + 1] * (size_t)tensor->shape.dims[d];
+    if (count == 0)
+        text_put(text, "[]");
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0)
+            text_put(text, ",");
+        for (int d = from; d < rank; d++)
+            if (i % inner[d] == 0)
+                text_put(text, "[");
+        if (tensor->dtype == DTYPE_F32)
+            text_float(text, ((const float *)tensor->data)[i]);
+        else if (tensor->dtype == DTYPE_U64)
+            text_unsigned(text, ((const uint64_t *)tensor->data)[i]);
+        else if (dtype_is_float(tensor->dtype))
+            text_double(text, tensor_number(tensor, i));
+        else
+            text_number(text, tensor_int(tensor, i));
+        for (int d = from; d < rank; d++)
+            if ((i + 1) % inner[d] == 0)
+                text_put(text, "]");
+    }
+}
+
+char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *const *names,
+                   size_t output_count, bool has_rows, size_t *ret_size)
+{
+    struct text text = {0};
+    text_put(&text, "{\"predictions\":[");
+    for (size_t r = 0; r < row_count; r++) {
+        text_put(&text, r ? "," : "");
+        text_put(&text, output_count > 1 ? "{" : "");
+        for (size_t o = 0; o < output_count; o++) {
+            const struct tensor *tensor = rows[r].outputs[o];
+            if (output_count > 1) {
+                text_put(&text, o ? "," : "");
+                text_string(&text, names[o]);
+                text_put(&text, ":");
+            }
+            put_nested(&text, tensor, has_rows && tensor->shape.rank > 1 ? 1 : 0);
+        }
+        text_put(&text, output_count > 1 ? "}" : "");
+    }
+    text_put(&text, "]}\n");
+    return text_finish(&text, ret_size);
+}
+
+char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count,
+                    size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    write_text(&w, root, "name", name);
+    write_bool(&w, root, "ready", ready);
+    cJSON *list = write_array(&w, root, "model_version_status");
+    for (size_t i = 0; i < count; i++) {
+        cJSON *entry = write_object(&w, list, NULL);
+        write_text(&w, entry, "version", versions[i].version);
+        write_text(&w, entry, "state", versions[i].is_ready ? "AVAILABLE" : "UNAVAILABLE");
+        cJSON *status = write_object(&w, entry, "status");
+        write_text(&w, status, "error_code", versions[i].is_ready ? "OK" : "UNKNOWN");
+        write_text(&w, status, "error_message", versions[i].is_ready ? "" : versions[i].reason);
+    }
+    return write_finish(&w, root, ret_size);
+}
+
+char *v1_models_json(const char *const *names, size_t count, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    cJSON *list = write_array(&w, root, "models");
+    for (size_t i = 0; i < count; i++)
+        write_text(&w, list, NULL, names[i]);
+    return write_finish(&w, root, ret_size);
+}

@@ -1,0 +1,62 @@
+/* The protocols before the Open Inference Protocol: KServe's V1, which is TensorFlow Serving's
+ * (POST /v1/models/M:predict), and TorchServe's (POST /predictions/M). See answers.h for the rules
+ * of this room. */
+#pragma once
+
+#include "engine/tensor.h"
+#include "proto/answers.h"
+
+/* ---- TorchServe ---- */
+
+/* {label: probability, …} of an image; a class without a label, or with one that came before, is
+ * named by its number. Several images: a list of these, and of {"error", "code"}. */
+char *torchserve_answer_json(const struct predict_answer *answer, size_t *ret_size);
+
+/* ---- KServe V1: the request ---- */
+
+struct v1_request {
+    /* Photos: {"b64": "…"}, {"image_bytes": {"b64": "…"}} or another member with one inside, or the
+     * base64 text itself. */
+    struct predict_json_image *images;
+    size_t image_count;  /* 0: numbers */
+    const char *numbers; /* the array "instances", of the text that was given; NULL: photos */
+    size_t numbers_size;
+    size_t rows; /* its elements */
+    void *tree;  /* private */
+};
+
+/* Reads {"instances": […]}. `text` is borrowed until v1_request_free where there are numbers.
+ * Errors as of predict_json_parse. */
+enum status v1_request_parse(const char *text, size_t size, const struct json_limits *limits,
+                             size_t max_images, struct v1_request **ret,
+                             struct error *err) MUST_USE;
+void v1_request_free(struct v1_request *request); /* NULL is fine */
+
+/* ---- KServe V1: the answers ---- */
+
+/* {"predictions": [{"classes": [label …], "indices": […], "probabilities": […]} …]}. */
+char *v1_classes_json(const struct predict_answer *answer, size_t *ret_size);
+
+/* One row of a model's outputs. */
+struct v1_row {
+    struct tensor *const *outputs;
+};
+
+/* {"predictions": [row …]}: the numbers of the output, nested as it is shaped, without the batch
+ * dimension where `has_rows`; {name: numbers, …} where there are several outputs. */
+char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *const *names,
+                   size_t output_count, bool has_rows, size_t *ret_size);
+
+struct v1_version {
+    const char *version;
+    bool is_ready;
+    const char *reason; /* when it is not */
+};
+
+/* {"name", "ready", "model_version_status": […]}, for KServe's and for TensorFlow Serving's
+ * clients. */
+char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count,
+                    size_t *ret_size);
+
+/* {"models": [name …]} */
+char *v1_models_json(const char *const *names, size_t count, size_t *ret_size);

@@ -1,0 +1,270 @@
+/* KServe's V1, which is TensorFlow Serving's: POST /v1/models/M:predict with {"instances": […]},
+ * and what models there are. Instances are photos as base64, or rows of numbers for a model with
+ * one input. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/v1.h"
+#include "proto/v2.h"
+#include "server/describe.h"
+#include "server/http/exchange.h"
+#include "server/http/respond.h"
+#include "server/http/urgency.h"
+
+struct work {
+    struct predict_request request;
+    struct exchange *exchange;
+    struct v1_request *v1;
+    void *numbers; /* rows of the model's input */
+    const void *tensors[1];
+};
+
+static void free_work(struct exchange *x)
+{
+    struct work *work = x->work;
+    predict_request_done(&work->request);
+    free(work->request.images);
+    v1_request_free(work->v1);
+    free(work->numbers);
+    free(work);
+    x->work = NULL;
+}
+
+static enum status no_memory(struct error *err)
+{
+    return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+}
+
+static enum status make_images(struct work *work, size_t count, struct error *err)
+{
+    work->request.images = alloc_array(count, sizeof *work->request.images);
+    if (!work->request.images)
+        return no_memory(err);
+    work->request.image_count = count;
+    return STATUS_OK;
+}
+
+static enum status take_photos(struct work *work, struct error *err)
+{
+    TRY(make_images(work, work->v1->image_count, err));
+    for (size_t i = 0; i < work->v1->image_count; i++) {
+        const struct predict_json_image *from = &work->v1->images[i];
+        struct predict_image *image = &work->request.images[i];
+        image->data = from->data;
+        image->size = from->size;
+        image->preset = from->error;
+    }
+    return STATUS_OK;
+}
+
+static enum status take_numbers(struct work *work, const struct served *served, struct error *err)
+{
+    const struct served_tensor *wanted = &served->inputs[0];
+    size_t rows = work->v1->rows;
+    if (served->input_count != 1 || !served->has_rows)
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' does not take rows of one input; send tensors to POST "
+                         "/v2/models/%s/infer",
+                         served->model->name, served->model->name);
+    if (rows > served->max_rows)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "%zu instances, but model '%s' takes at most %zu at a time (--max-queue)",
+                         rows, served->model->name, served->max_rows);
+    struct v2_input input = {.name = "instances",
+                             .dtype = wanted->dtype,
+                             .shape = wanted->shape,
+                             .json = work->v1->numbers,
+                             .json_size = work->v1->numbers_size};
+    input.shape.dims[0] = (int64_t)rows;
+    size_t bytes;
+    if (shape_check(&input.shape, input.dtype, &input.count, &bytes, err) != STATUS_OK ||
+        input.count > input.json_size)
+        return error_set(err, STATUS_INVALID,
+                         "%zu instances with too few numbers: each has %zu of them", rows,
+                         wanted->count);
+    work->numbers = malloc(bytes ? bytes : 1);
+    if (!work->numbers)
+        return no_memory(err);
+    TRY(v2_read_numbers(&input, work->numbers, err));
+    work->tensors[0] = work->numbers;
+    work->request.tensors = work->tensors;
+    work->request.raw_outputs = true;
+    return make_images(work, rows, err);
+}
+
+static enum status prepare(struct exchange *x, struct work *work, struct served *served,
+                           struct error *err)
+{
+    const struct http_options *options = &x->server->options;
+    struct json_limits limits = {options->max_json_depth, 16 * options->max_images + 1000};
+    TRY(urgency_read(x, &work->request, err));
+    TRY(v1_request_parse((const char *)x->body.data, x->body.size, &limits, options->max_images,
+                         &work->v1, err));
+    enum status status =
+        work->v1->numbers ? take_numbers(work, served, err) : take_photos(work, err);
+    TRY(status);
+    upload_drop_bytes(&x->body); /* tree or numbers stand for it */
+    /* A model without classes answers photos with its outputs. */
+    if (served->not_classifier[0])
+        work->request.raw_outputs = true;
+    work->request.target = served;
+    x->image_count = work->request.image_count;
+    return STATUS_OK;
+}
+
+static char *write_rows(const struct predict_request *request, size_t *ret_size)
+{
+    const struct served *served = request->hold;
+    struct v1_row *rows = alloc_array(request->image_count, sizeof *rows);
+    const char **names = alloc_array(served->output_count, sizeof *names);
+    char *text = NULL;
+    for (size_t i = 0; rows && i < request->image_count; i++)
+        rows[i] = (struct v1_row){request->images[i].outputs};
+    for (size_t o = 0; names && o < served->output_count; o++)
+        names[o] = served->outputs[o].name;
+    if (rows && names)
+        text = v1_rows_json(rows, request->image_count, names, served->output_count,
+                            served->has_rows, ret_size);
+    free(rows);
+    free(names);
+    return text;
+}
+
+static void finish(struct exchange *x)
+{
+    struct work *work = x->work;
+    const struct predict_request *request = &work->request;
+    if (x->answer.status)
+        return; /* it was not admitted */
+    x->write_seconds = request->write_seconds;
+    for (size_t i = 0; i < request->image_count; i++) {
+        struct error err = request->images[i].error;
+        if (request->images[i].status == STATUS_OK)
+            continue;
+        if (request->image_count > 1)
+            error_set(&err, request->images[i].status, "instance %zu: %s", i,
+                      request->images[i].error.message);
+        respond_error(x, &err);
+        return;
+    }
+    size_t size = 0;
+    char *text = request->raw_outputs
+                     ? write_rows(request, &size)
+                     : describe_predictions_as(DESCRIBE_KSERVE, request, true, 0, &size);
+    respond_text(x, 200, TYPE_JSON, text, size);
+}
+
+static void on_done(struct predict_request *request)
+{
+    struct work *work = request->context;
+    exchange_resume(work->exchange);
+}
+
+static struct work *make_work(struct exchange *x)
+{
+    struct work *work = calloc(1, sizeof *work);
+    if (!work)
+        return NULL;
+    x->work = work;
+    x->free_work = free_work;
+    work->exchange = x;
+    work->request.top_k = x->server->options.top_k;
+    work->request.on_done = on_done;
+    work->request.context = work;
+    return work;
+}
+
+static void submit(struct exchange *x, struct work *work, struct served *served)
+{
+    struct pipeline *pipeline = x->server->options.pipeline;
+    struct error err;
+    int retry_after_s = 0;
+    snprintf(x->model, sizeof x->model, "%s", served->model->name);
+    exchange_wait(x, &work->request, finish);
+    enum status status = pipeline_submit(pipeline, &work->request, &retry_after_s, &err);
+    pipeline_release(pipeline, served);
+    if (status == STATUS_OK)
+        return;
+    x->answer.retry_after_s = retry_after_s;
+    respond_error(x, &err);
+    exchange_resume(x);
+}
+
+void kserve_predict_handle(struct exchange *x)
+{
+    struct pipeline *pipeline = x->server->options.pipeline;
+    const char *version = x->match.version[0] ? x->match.version : NULL;
+    struct error err;
+    struct served *served = NULL;
+    struct work *work = make_work(x);
+    enum status status =
+        work ? pipeline_acquire(pipeline, x->match.model, version, &served, NULL, &err)
+             : no_memory(&err);
+    if (status == STATUS_OK)
+        status = prepare(x, work, served, &err);
+    if (status == STATUS_OK) {
+        submit(x, work, served);
+        return;
+    }
+    if (served)
+        pipeline_release(pipeline, served);
+    respond_error(x, &err);
+}
+
+/* ---- what there is ---- */
+
+static struct model_status *snapshot(struct exchange *x, size_t *ret_count)
+{
+    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    *ret_count =
+        models ? pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    return models;
+}
+
+void kserve_model_handle(struct exchange *x)
+{
+    size_t count, found = 0, size = 0;
+    bool ready = false;
+    struct model_status *models = snapshot(x, &count);
+    struct v1_version *versions = alloc_array(count, sizeof *versions);
+    for (size_t i = 0; models && versions && i < count; i++) {
+        if (strcmp(models[i].name, x->match.model) != 0 ||
+            (x->match.version[0] && strcmp(models[i].version, x->match.version) != 0))
+            continue;
+        bool is_ready = models[i].state == MODEL_READY;
+        versions[found++] = (struct v1_version){models[i].version, is_ready, models[i].failure};
+        ready = ready || is_ready;
+    }
+    if (found == 0 && models && versions) {
+        respond_refusal(x, 404, "not_found", "there is no model '%s'%s%s", x->match.model,
+                        x->match.version[0] ? " of version " : "", x->match.version);
+    } else {
+        char *text = models && versions
+                         ? v1_model_json(x->match.model, ready, versions, found, &size)
+                         : NULL;
+        x->answer.retry_after_s = ready ? 0 : 1;
+        respond_text(x, ready ? 200 : 503, TYPE_JSON, text, size);
+    }
+    free(versions);
+    free(models);
+}
+
+void kserve_models_handle(struct exchange *x)
+{
+    size_t count, found = 0, size = 0;
+    struct model_status *models = snapshot(x, &count);
+    const char **names = alloc_array(count, sizeof *names);
+    for (size_t i = 0; models && names && i < count; i++) {
+        bool is_new = true;
+        for (size_t k = 0; k < found; k++)
+            is_new = is_new && strcmp(names[k], models[i].name) != 0;
+        if (is_new)
+            names[found++] = models[i].name;
+    }
+    char *text = models && names ? v1_models_json(names, found, &size) : NULL;
+    respond_text(x, 200, TYPE_JSON, text, size);
+    free(names);
+    free(models);
+}
