@@ -40,7 +40,8 @@ struct backend_ops {
                            struct error *err);
     void (*free_program)(struct program *program);
 
-    /* Takes the arena for the largest program compiled so far. STATUS_NO_MEMORY /
+    /* Takes the arena for the largest program there is; called again after programs were freed, it
+     * may give memory back. STATUS_NO_MEMORY /
      * STATUS_DEVICE_MEMORY naming bytes and device. */
     enum status (*reserve)(struct backend *backend, struct error *err);
 

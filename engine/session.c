@@ -154,23 +154,43 @@ static enum status check_fixed_batch(struct session *session, struct error *err)
     return STATUS_OK;
 }
 
-static enum status measure_all(struct session *session, struct error *err)
+/* One measurement of each size; the quicker of several is kept. */
+static enum status measure_round(struct session *session, bool first, struct error *err)
 {
+    const double quick_ms = 0.5, long_ms = 400; /* outside these once is enough, or all there is */
     for (size_t i = 0; i < session->compiled_count; i++) {
         if (cancelled(session))
             return error_set(err, STATUS_CANCELLED, "loading was cancelled");
-        struct compiled *c = &session->compiled[i];
+        struct session_batch *batch = &session->info.batches[i];
+        double ms;
+        if (!first && !(batch->milliseconds > quick_ms && batch->milliseconds < long_ms))
+            continue;
+        TRY(session_measure(session, &session->compiled[i], &ms, err));
+        if (first || ms < batch->milliseconds)
+            batch->milliseconds = ms;
+        const double share = (double)(i + 1) / (double)session->compiled_count;
+        progress(session, (first ? 0.6 : 0.8) + 0.2 * share);
+    }
+    return STATUS_OK;
+}
+
+/* Two rounds, so that a machine that was busy with something else for a moment does not make one
+ * size look slow beside the others. */
+static enum status measure_all(struct session *session, struct error *err)
+{
+    for (size_t i = 0; i < session->compiled_count; i++) {
+        const struct compiled *c = &session->compiled[i];
         struct session_batch *batch = &session->info.batches[i];
         batch->size = c->size;
         batch->activation_bytes = session->ops->activation_bytes(c->program);
         if (batch->activation_bytes > session->info.activation_bytes)
             session->info.activation_bytes = batch->activation_bytes;
-        if (!session->options.trial)
-            TRY(session_measure(session, c, &batch->milliseconds, err));
-        progress(session, 0.6 + 0.4 * (double)(i + 1) / (double)session->compiled_count);
     }
     session->info.batch_count = session->compiled_count;
-    return STATUS_OK;
+    if (session->options.trial)
+        return STATUS_OK;
+    TRY(measure_round(session, true, err));
+    return measure_round(session, false, err);
 }
 
 static enum status build(struct session *session, const struct graph *graph, struct error *err)
@@ -193,6 +213,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     graph_free(session->base);
     session->base = NULL;
     TRY(measure_all(session, err));
+    TRY(session_cut_batches(session, err));
     if (session->tail_backend)
         weights += session->ops->weight_bytes(session->tail_backend);
     session->info.parameter_bytes = weights;
@@ -255,6 +276,13 @@ void session_free(struct session *session)
     if (session->tail_backend)
         session->ops->close(session->tail_backend);
     graph_free(session->base);
+    for (size_t i = 0; session->gathered && i < session->output_count; i++)
+        tensor_unref(session->gathered[i]);
+    free(session->gathered);
+    free(session->piece_inputs);
+    free(session->input_rows);
+    free(session->padded);
+    free(session->piece);
     free(session->inputs);
     free(session->outputs);
     free(session);

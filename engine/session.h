@@ -55,8 +55,9 @@ struct session_tensor {
 
 struct session_batch {
     int size;
-    double milliseconds;     /* L(b): median of the warm-up runs; 0: not measurable */
-    size_t activation_bytes; /* planned arena of this size */
+    double milliseconds;     /* L(b): median of some runs when it was created; 0: not measurable */
+    int piece;               /* it is run as pieces of this size and smaller; == size: whole */
+    size_t activation_bytes; /* planned arena of its largest piece */
 };
 
 struct session_info {

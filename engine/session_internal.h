@@ -35,6 +35,14 @@ struct session {
     struct compiled *last;        /* whose tail outputs are alive */
     struct session_options options;
     bool image_is_integer; /* the file wants integers where the caller feeds float32 */
+
+    /* session_pieces.c; NULL where every batch is run whole */
+    int largest;              /* images of a run */
+    int *padded;              /* by images: how many the runs for them take together */
+    int *piece;               /* by images still to run, as padded: the size of the next run */
+    struct tensor **gathered; /* outputs of the pieces, one after the other */
+    const void **piece_inputs;
+    size_t *input_rows; /* bytes of an image in each input; 0: the same for all */
 };
 
 /* STATUS_NO_MEMORY, with the sentence for it. */
@@ -89,3 +97,12 @@ enum status session_measure(struct session *session, struct compiled *c, double 
 /* Does a batch of two give each image what it gets alone? */
 enum status session_rows_are_independent(struct session *session, bool *ret,
                                          struct error *err) MUST_USE;
+
+/* ---- session_pieces.c ---- */
+
+/* Settles from L(b) which batches are run as pieces, and lets go of the sizes that none uses. */
+enum status session_cut_batches(struct session *session, struct error *err) MUST_USE;
+
+/* session_run for a batch whose runs are several. */
+enum status session_run_pieces(struct session *session, int batch, const void *const *inputs,
+                               const struct tensor **outputs, struct error *err) MUST_USE;

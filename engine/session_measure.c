@@ -70,18 +70,18 @@ static int compare_doubles(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Up to five runs, fewer when one takes long: the first one of a size is a warm-up, unless it is
+/* Up to three runs that count, fewer when one takes long: the first one is a warm-up, unless it is
  * the only one that is affordable. */
 enum status session_measure(struct session *session, struct compiled *c, double *ret_ms,
                             struct error *err)
 {
-    enum { RUNS = 6 };
+    enum { RUNS = 4, ENOUGH_MS = 30 };
     double times[RUNS], total = 0;
     struct feed feed;
     const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
     enum status status = outputs ? feed_init(session, c, &feed, err) : session_no_memory(err);
     int runs = 0;
-    while (status == STATUS_OK && runs < RUNS && (runs == 0 || total < 60)) {
+    while (status == STATUS_OK && runs < RUNS && (runs == 0 || total < ENOUGH_MS)) {
         int64_t start = clock_now();
         status = compiled_run(session, c, c->size, (const void *const *)feed.buffers, outputs, err);
         times[runs] = clock_ms(clock_now() - start);
@@ -175,9 +175,10 @@ enum status session_profile(struct session *session, int batch, int runs, struct
                             size_t *ret_count, struct error *err)
 {
     enum { MOST_STEPS = 16384 };
-    struct compiled *c = compiled_for(session, batch);
-    if (!c)
+    if (batch < 1 || batch > session->largest)
         return error_set(err, STATUS_INVALID, "no batch size %d", batch);
+    struct compiled *c =
+        compiled_for(session, session->piece ? session->piece[session->padded[batch]] : batch);
     struct session_step *best = alloc_array(MOST_STEPS, sizeof *best);
     struct session_step *once = alloc_array(MOST_STEPS, sizeof *once);
     struct feed feed = {0};

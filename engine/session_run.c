@@ -63,15 +63,24 @@ struct compiled *compiled_for(struct session *session, int n)
 enum status session_run(struct session *session, int batch, const void *const *inputs,
                         const struct tensor **outputs, struct error *err)
 {
-    struct compiled *c = batch > 0 ? compiled_for(session, batch) : NULL;
-    if (!c)
-        return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest compiled is %d", batch,
-                         session->compiled[session->compiled_count - 1].size);
-    return compiled_run(session, c, batch, inputs, outputs, err);
+    if (batch < 1 || batch > session->largest)
+        return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest is %d", batch,
+                         session->largest);
+    int size = batch;
+    if (session->piece) {
+        size = session->padded[batch];
+        if (session->piece[size] != size)
+            return session_run_pieces(session, batch, inputs, outputs, err);
+    }
+    return compiled_run(session, compiled_for(session, size), batch, inputs, outputs, err);
 }
 
 int session_batch_for(const struct session *session, int n)
 {
+    if (n > session->largest)
+        return 0;
+    if (session->padded && n > 0)
+        return session->padded[n];
     for (size_t i = 0; i < session->compiled_count; i++)
         if (session->compiled[i].size >= n)
             return session->compiled[i].size;

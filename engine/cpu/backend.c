@@ -186,6 +186,7 @@ static void arena_release(struct backend *backend)
     if (backend->arena)
         munmap(backend->arena, backend->arena_bytes);
     backend->arena = NULL;
+    backend->arena_bytes = 0;
 }
 
 static void cpu_close(struct backend *backend)
@@ -314,14 +315,20 @@ static size_t activation_bytes(const struct program *program)
     return size_align(program->plan.arena_bytes, 4096) + size_align(program->scratch_bytes, 4096);
 }
 
-/* One arena, touched once here so that no request pays for page faults, on huge pages where the
- * system has them. */
-enum status cpu_place(struct backend *backend, struct error *err)
+static size_t largest_arena(const struct backend *backend)
 {
     size_t bytes = 0;
     for (const struct program *program = backend->programs; program; program = program->next)
         if (activation_bytes(program) > bytes)
             bytes = activation_bytes(program);
+    return bytes;
+}
+
+/* One arena, touched once here so that no request pays for page faults, on huge pages where the
+ * system has them. */
+enum status cpu_place(struct backend *backend, struct error *err)
+{
+    const size_t bytes = largest_arena(backend);
     if (bytes > backend->arena_bytes) {
         arena_release(backend);
         void *arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -347,6 +354,8 @@ enum status cpu_place(struct backend *backend, struct error *err)
 
 static enum status cpu_reserve(struct backend *backend, struct error *err)
 {
+    if (backend->arena_bytes > largest_arena(backend)) /* programs have been freed since */
+        arena_release(backend);
     TRY(cpu_place(backend, err));
     weights_seal(backend);
     return STATUS_OK;

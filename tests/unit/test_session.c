@@ -10,6 +10,7 @@
 #include "engine/base/size.h"
 #include "engine/cpu/interpret.h"
 #include "engine/session.h"
+#include "engine/session_internal.h"
 #include "tests/unit/random_graph.h"
 
 struct comparison {
@@ -219,4 +220,64 @@ Test(session, stops_when_loading_is_cancelled)
     struct session *session = NULL;
     cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_CANCELLED);
     graph_free(graph);
+}
+
+static struct session *create(const struct graph *graph, int max_batch)
+{
+    struct error err = {0};
+    struct session_options options = {
+        .threads = 1, .max_batch = max_batch, .image_layout = IMAGE_NHWC_F32};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    return session;
+}
+
+/* As if the sizes had been measured so. */
+static void cut_by(struct session *session, const double *milliseconds)
+{
+    struct error err = {0};
+    free(session->piece);
+    free(session->padded);
+    for (size_t i = 0; i < session->info.batch_count; i++)
+        session->info.batches[i].milliseconds = milliseconds[i];
+    cr_assert_eq(session_cut_batches(session, &err), STATUS_OK, "%s", err.message);
+}
+
+Test(session, runs_a_batch_as_pieces_where_they_are_quicker)
+{
+    static const double times[] = {10, 20, 21, 100}; /* of 1, 2, 4, 8 images */
+    static const int padded[] = {0, 1, 2, 4, 4, 5, 8, 8, 8};
+    enum { H = 12, W = 11, MOST = 8 };
+    struct graph *graph = random_graph(1003, H, W);
+    struct session *whole = create(graph, MOST), *cut = create(graph, MOST);
+    const size_t before = cut->info.activation_bytes;
+    float *nchw = malloc(sizeof *nchw * MOST * 3 * H * W);
+    float *nhwc = malloc(sizeof *nhwc * MOST * 3 * H * W);
+    make_images(3, MOST, H, W, nchw, nhwc);
+    cr_assert(whole->info.batched && whole->info.batch_count == 4);
+    cut_by(cut, times);
+    cr_expect_eq(cut->info.batches[3].piece, 4);
+    cr_expect_float_eq((float)cut->info.batches[3].milliseconds, 42.0f, 1e-3f);
+    cr_expect_eq(cut->info.batches[2].piece, 4);
+    cr_expect_lt(cut->info.activation_bytes, before);
+    for (int n = 1; n <= MOST; n++) {
+        struct error err = {0};
+        const void *inputs[1] = {nhwc};
+        const struct tensor *expected[RANDOM_GRAPH_OUTPUTS], *got[RANDOM_GRAPH_OUTPUTS];
+        cr_expect_eq(session_batch_for(cut, n), padded[n], "%d: %d", n, session_batch_for(cut, n));
+        cr_assert_eq(session_run(whole, n, inputs, expected, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(session_run(cut, n, inputs, got, &err), STATUS_OK, "%s", err.message);
+        for (size_t o = 0; o < graph->output_count; o++) {
+            cr_assert(shape_equal(&expected[o]->shape, &got[o]->shape), "%d images, output %zu", n,
+                      o);
+            float d = difference(expected[o], got[o]);
+            cr_expect(d <= 1e-4f, "%d images, output %zu: relative difference %g", n, o, (double)d);
+        }
+    }
+    cr_expect_eq(session_batch_for(cut, 9), 0);
+    session_free(whole);
+    session_free(cut);
+    graph_free(graph);
+    free(nchw);
+    free(nhwc);
 }
