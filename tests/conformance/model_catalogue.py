@@ -225,9 +225,10 @@ def hugging_face(kind, config_class, side, outputs=("logits",), classes=100, **c
 def ultralytics_yolo(config, side=160):
     def build():
         import torch
-        from ultralytics import YOLO
+        from ultralytics import RTDETR, YOLO
         torch.manual_seed(SEED)
-        module = YOLO(config).model.float()
+        kind = RTDETR if config.startswith("rtdetr") else YOLO
+        module = kind(config).model.float()
         measure(module, images(side))
         module.fuse()
         head = module.model[-1]
@@ -276,9 +277,9 @@ def classification():
     yield Entry("googlenet", "torchvision", torchvision_classifier("googlenet", 128, **plain))
     yield Entry("inception_v3", "torchvision", torchvision_classifier("inception_v3", 160, **plain))
     for name, side in TIMM:
-        yield Entry(name, "timm", timm_classifier(name, side),
-                    opset=18 if name == "volo_d1_224" else 17,  # its Col2Im came with opset 18
-                    int8=name == "vit_tiny_patch16_224")
+        newer = name in ("volo_d1_224", "halonet26t")  # the older exporter cannot
+        yield Entry(name, "timm", timm_classifier(name, side), "dynamo" if newer else "script",
+                    18 if newer else 17, int8=name == "vit_tiny_patch16_224")
     for name, kind, config, side, options in HUGGING_FACE:
         yield Entry(name, "transformers", hugging_face(kind, config, side, **options))
 
@@ -394,7 +395,7 @@ def variants():
                 yield Entry(name, source, build, "dynamo", opset, dynamic)
         if quick:
             yield Entry(name, source, build, "dynamo, not optimised", 18)
-        for convert in ("float16", "float16, float32 in and out", "bfloat16"):
+        for convert in ("float16", "float16, float32 in and out", "float16 module", "bfloat16"):
             if quick or convert != "bfloat16":
                 yield Entry(name, source, build, convert=convert)
         for convert in quantisers if quick else ("QDQ uint8", "dynamic int8"):

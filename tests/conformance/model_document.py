@@ -29,7 +29,8 @@ in a virtual environment with {packages}.
   bfloat16 within 6e-2. int8 within 5e-2 or, where that is more, twice what ONNX Runtime's own
   answer moves when ten input values move by 1/255 of their range: a value on the edge between two
   steps flips with the order of a sum, and a deep network of random weights makes much of a flip.
-  int8 is compared with ONNX Runtime without its fusions, bfloat16 files with PyTorch. Where ONNX
+  int8 is compared with ONNX Runtime without its fusions, bfloat16 files and modules in
+  float16 (what Optimum's `--dtype fp16` exports) with PyTorch. Where ONNX
   Runtime contradicts itself with and without its fusions, PyTorch decides, and the row says so (¹).
 - **bf16**: lensd's `--precision bf16` against the float32 answer: images whose best class is the
   same, or the greatest difference for models that do not classify. Random weights have no margin

@@ -38,6 +38,7 @@ TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 6e-2, "int8": 5e-2}
 PACKAGES = {"torchvision": ["torchvision"], "timm": ["timm"], "transformers": ["transformers"],
             "ultralytics": ["ultralytics"], "torch": [], "dynamo": ["onnxscript"],
             "float16": ["onnxconverter_common"]}
+HALVES = {"bfloat16": "bfloat16", "float16 module": "float16"}
 EXPORT_SECONDS, RUN_SECONDS = 420, 180
 
 
@@ -193,12 +194,13 @@ def as_written(folder, path, threads):
     return plain, moved
 
 
-def torch_reference(folder, example):
-    """For files ONNX Runtime's CPU does not have kernels for: bfloat16."""
+def torch_reference(folder, example, dtype):
+    """For files ONNX Runtime's CPU does not have all kernels for: float16 and bfloat16 modules."""
     import torch
-    save_inputs(folder, example.inputs, ["tensor(bfloat16)"] * len(example.inputs))
+    save_inputs(folder, example.inputs, [f"tensor({dtype})"] * len(example.inputs))
     with torch.no_grad():
-        out = example.module(*[torch.from_numpy(a).bfloat16() for a in example.inputs])
+        out = example.module(*[torch.from_numpy(a).to(getattr(torch, dtype))
+                               for a in example.inputs])
     outputs = out if isinstance(out, tuple) else (out,)
     return [o.float().numpy() for o in outputs], None
 
@@ -214,11 +216,12 @@ def prepare(entry, folder, threads):
     facts = {"classes": example.classes, "shape": list(example.inputs[0].shape)}
     if not (entry.dynamic and example.batched) and example.batched:
         example.inputs = [array[:1] for array in example.inputs]
-    if entry.convert == "bfloat16":
+    if entry.convert in HALVES:
         import dataclasses
-        half = dataclasses.replace(example, module=example.module.bfloat16())
-        export_bfloat16(entry, half, path)
-        outputs, facts["ort_ms"] = torch_reference(folder, half)
+        dtype = HALVES[entry.convert]
+        half = dataclasses.replace(example, module=example.module.to(getattr(torch, dtype)))
+        export_half(entry, half, path, getattr(torch, dtype))
+        outputs, facts["ort_ms"] = torch_reference(folder, half, dtype)
         facts["against"] = "PyTorch"
     else:
         export(entry, example, path)
@@ -245,12 +248,17 @@ def prepare(entry, folder, threads):
     return facts
 
 
-def export_bfloat16(entry, example, path):
+def export_half(entry, example, path, dtype):
+    """What `optimum-cli export onnx --dtype` does: the module itself is turned."""
     import torch
-    inputs = tuple(torch.from_numpy(a).bfloat16() for a in example.inputs)
-    torch.onnx.export(example.module, inputs, path, dynamo=True, opset_version=18,
-                      input_names=["input0"],
-                      dynamic_shapes=tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs))
+    inputs = tuple(torch.from_numpy(a).to(dtype) for a in example.inputs)
+    if entry.convert == "bfloat16":  # the older exporter has no bfloat16 constants
+        torch.onnx.export(example.module, inputs, path, dynamo=True, opset_version=18,
+                          input_names=["input0"],
+                          dynamic_shapes=tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs))
+    else:
+        torch.onnx.export(example.module, inputs, path, dynamo=False, opset_version=entry.opset,
+                          input_names=["input0"], dynamic_axes={"input0": {0: "batch"}})
 
 
 def save_outputs(folder, name, outputs):
@@ -441,7 +449,7 @@ def missing_for(entry):
     wanted = list(PACKAGES[entry.source])
     if entry.exporter != "script" or entry.convert == "bfloat16":
         wanted += PACKAGES["dynamo"]
-    if entry.convert.startswith("float16"):
+    if entry.convert.startswith("float16") and entry.convert not in HALVES:
         wanted += PACKAGES["float16"]
     return [name for name in wanted if importlib.util.find_spec(name) is None]
 
