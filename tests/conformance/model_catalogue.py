@@ -38,7 +38,7 @@ class Entry:
     dynamic: bool = True  # a symbolic batch dimension
     convert: str = ""  # a key of model_table.CONVERSIONS, applied to the exported file
     int8: bool = False  # also quantised (QDQ, per channel), for the int8 column
-    tags: tuple = ()
+    ranked: bool = False  # the graph itself puts its detections into the order of their scores
 
 
 def images(side, count=IMAGES, channels=3):
@@ -141,7 +141,7 @@ def torchvision_detection(name, side=160, **options):
         pixels = numpy.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
         measure(module.backbone, pixels)
         image = pixels[0]
-        spread_heads(module, image)
+        spread_heads(module, [torch.from_numpy(image)])
 
         class Plain(torch.nn.Module):
             def __init__(self):
@@ -155,9 +155,9 @@ def torchvision_detection(name, side=160, **options):
     return build
 
 
-def spread_heads(module, image):
-    """Scales the heads' layers on one forward pass: scores of untrained heads are all alike or
-    saturated, and with ties the order of detections would hang on the last bit."""
+def spread_heads(module, example):
+    """Scales the heads' layers on one forward pass of `example`: scores of untrained heads are all
+    alike or saturated, and with ties the order of detections would hang on the last bit."""
     import torch
     hooks = []
 
@@ -167,8 +167,9 @@ def spread_heads(module, image):
                 factor = wanted / max(float(output.std()), 1e-6)
                 layer.weight.mul_(factor)
                 layer.is_scaled = True
-                bias = 0 if layer.bias is None else layer.bias.view(
-                    [1, -1] + [1] * (output.dim() - 2))
+                bias = 0 if layer.bias is None else layer.bias
+                if isinstance(layer, torch.nn.Conv2d) and layer.bias is not None:
+                    bias = bias.view([1, -1, 1, 1])
                 return (output - bias) * factor + bias
             return output
         return hook
@@ -177,12 +178,12 @@ def spread_heads(module, image):
         if not isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d)):
             continue
         if any(word in name for word in ("cls_score", "cls_logits", "classification_head",
-                                         "mask_fcn_logits")):
+                                         "mask_fcn_logits", "score_head")):
             hooks.append(layer.register_forward_hook(scale_to(2.0)))
         elif any(word in name for word in ("bbox_pred", "regression_head", "bbox_reg")):
             hooks.append(layer.register_forward_hook(scale_to(0.4)))
     with torch.no_grad():
-        module.eval()([torch.from_numpy(image)])
+        module.eval()(example)
     for hook in hooks:
         hook.remove()
 
@@ -230,6 +231,8 @@ def ultralytics_yolo(config, side=160):
         kind = RTDETR if config.startswith("rtdetr") else YOLO
         module = kind(config).model.float()
         measure(module, images(side))
+        if kind is RTDETR:
+            spread_heads(module, torch.from_numpy(images(side)))
         module.fuse()
         head = module.model[-1]
         head.export, head.format = True, "onnx"
@@ -367,7 +370,7 @@ def dense():
                    "yolov8n-obb.yaml", "yolov9t.yaml", "yolov10n.yaml", "yolo11n.yaml",
                    "yolo12n.yaml", "yolo26n.yaml", "rtdetr-l.yaml"):
         yield Entry(config.split(".")[0], "ultralytics", ultralytics_yolo(config),
-                    int8=config == "yolov8n.yaml")
+                    int8=config == "yolov8n.yaml", ranked=config.startswith("rtdetr"))
 
 
 def variants():

@@ -30,7 +30,10 @@ in a virtual environment with {packages}.
   answer moves when ten input values move by 1/255 of their range: a value on the edge between two
   steps flips with the order of a sum, and a deep network of random weights makes much of a flip.
   int8 is compared with ONNX Runtime without its fusions, bfloat16 files and modules in
-  float16 (what Optimum's `--dtype fp16` exports) with PyTorch. Where ONNX
+  float16 (what Optimum's `--dtype fp16` exports) with PyTorch, which for these computes in float32
+  on the rounded weights. Detections
+  that the graph itself ranks (RT-DETR) are compared each with the nearest one, within twice what
+  ONNX Runtime's own move with the last bit of the image, where that is more than 1e-4. Where ONNX
   Runtime contradicts itself with and without its fusions, PyTorch decides, and the row says so (¹).
 - **bf16**: lensd's `--precision bf16` against the float32 answer: images whose best class is the
   same, or the greatest difference for models that do not classify. Random weights have no margin
