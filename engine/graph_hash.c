@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/graph.h"
+#include "engine/tensor_file.h"
 
 static uint64_t fold(uint64_t a, uint64_t b)
 {
@@ -44,6 +45,9 @@ static void hash_tensor(struct graph_hash *hash, const struct tensor *tensor)
     for (int i = 0; i < tensor->shape.rank; i++)
         mix_word(hash, (uint64_t)tensor->shape.dims[i]);
     graph_hash_bytes(hash, tensor->data, tensor->bytes);
+    struct mapping *mapping = tensor_mapping(tensor);
+    if (mapping) /* read through: the system may have the pages again */
+        mapping_let_go(mapping);
 }
 
 static void hash_attr(struct graph_hash *hash, const struct attr *attr)

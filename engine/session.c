@@ -212,6 +212,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(check_fixed_batch(session, err));
     graph_free(session->base);
     session->base = NULL;
+    TRY(session_settle_weights(graph, err));
     TRY(measure_all(session, err));
     TRY(session_cut_batches(session, err));
     if (session->tail_backend)

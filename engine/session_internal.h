@@ -65,6 +65,13 @@ void compiled_done(struct session *session, struct compiled *c);
 /* Output i of the session; its shape is SHAPE_NONE when it depends on data. */
 const struct value *compiled_output(const struct compiled *c, size_t i);
 
+/* ---- session_weights.c ---- */
+
+/* Once everything is compiled: of the constants of `graph`, the caller's, that lie in mapped files,
+ * those that programs read in place become memory of their own, the others' pages are given back.
+ * STATUS_IO when a file has shrunk since it was mapped. */
+enum status session_settle_weights(const struct graph *graph, struct error *err) MUST_USE;
+
 /* ---- session_run.c ---- */
 
 /* As session_run, with this very batch size: inputs hold c->size images. */

@@ -3,8 +3,9 @@
  * The file named must be inside that folder: no absolute path, no "..", no link that leads out of
  * it (CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, CVE-2026-34447). The kernel checks that
  * (openat2, RESOLVE_BENEATH), so there is no moment between check and use; where it cannot, every
- * component is opened without following links. Only regular files are read, with pread() and not
- * through a mapping, so that a file that shrinks meanwhile is an error and not a signal.
+ * component is opened without following links. Only regular files are read. Large tensors
+ * are mapped (engine/tensor_file.h), the others read with pread(); either way a file that shrinks
+ * meanwhile is an error and not a signal.
  *
  * Hard links are accepted: stores that keep equal files once are made of them, and whoever can make
  * one in a model's folder could as well put a copy there (CVE-2026-34446 is about unpacking

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/tensor_file.h"
 #include "models/onnx_wire.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -18,6 +19,9 @@
 
 /* What a tensor object costs beside its elements; keeps a million empty ones inside the budget. */
 #define TENSOR_OVERHEAD 320
+
+/* Smaller ones are read: a mapping costs more than copying a few pages. */
+#define MAPPED_BYTES ((size_t)128 << 10)
 
 enum status onnx_dtype(int32_t number, enum dtype *ret, struct error *err)
 {
@@ -228,6 +232,12 @@ static enum status fill(const struct onnx_file *file, const Onnx__TensorProto *p
     return STATUS_OK;
 }
 
+/* Large weights at an aligned offset; bools are tidied in place. */
+static bool is_worth_mapping(enum dtype dtype, size_t bytes, uint64_t offset)
+{
+    return bytes >= MAPPED_BYTES && offset % TENSOR_ALIGN == 0 && dtype != DTYPE_BOOL;
+}
+
 enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *proto,
                              struct tensor **ret, struct error *err)
 {
@@ -259,6 +269,9 @@ enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *pr
         return error_set(err, STATUS_NO_MEMORY, "a tensor of %zu bytes", bytes);
     TRY(onnx_charge(file, cost, err));
     struct tensor *tensor;
+    if (storage == IN_FILE && is_worth_mapping(dtype, bytes, external.offset) &&
+        tensor_from_file(external.fd, external.offset, dtype, &shape, ret, NULL) == STATUS_OK)
+        return STATUS_OK; /* else it is read: the file system may not map files */
     TRY(tensor_create(NULL, dtype, &shape, &tensor, err));
     enum status status = fill(file, proto, storage, &external, tensor, err);
     if (status != STATUS_OK) {

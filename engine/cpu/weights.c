@@ -9,6 +9,7 @@
 
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
+#include "engine/tensor_file.h"
 
 struct weight {
     struct weight *next;
@@ -100,6 +101,14 @@ static enum status reorder(struct backend *backend, void *from, const dnnl_memor
     return status;
 }
 
+/* A constant in a mapped file was read through: the system may have the pages again. */
+static void let_go(const struct tensor *constant)
+{
+    struct mapping *mapping = tensor_mapping(constant);
+    if (mapping)
+        mapping_let_go(mapping);
+}
+
 static void enter(struct backend *backend, struct weight *weight, struct tensor *constant,
                   size_t bytes)
 {
@@ -145,6 +154,7 @@ enum status weights_get(struct backend *backend, struct tensor *constant,
             return status;
         }
         weight->owned = true;
+        let_go(constant);
     }
     enter(backend, weight, constant, bytes);
     *ret_data = weight->data;
@@ -191,6 +201,7 @@ enum status weights_pack_own(struct backend *backend, struct tensor *constant, c
     weight->layout = layout;
     weight->hash = hash_bytes(constant->data, constant->bytes);
     weight->owned = true;
+    let_go(constant);
     enter(backend, weight, constant, bytes);
     *ret = weight->data;
     return STATUS_OK;

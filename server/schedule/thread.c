@@ -9,6 +9,7 @@ bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument)
     /* A new thread inherits the mask; so do the threads that OpenMP starts from it. */
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* a fault in a mapped file is handled where it happens */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(ret, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

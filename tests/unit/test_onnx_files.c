@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "engine/base/size.h"
+#include "engine/tensor_file.h"
 #include "tests/unit/onnx_make.h"
 
 enum { F32 = 1 };
@@ -251,6 +252,49 @@ Test(onnx_files, keeps_external_data_in_its_folder, .timeout = 20)
         if (status != STATUS_OK)
             cr_expect(strstr(err.message, cases[i].words), "%zu: %s", i, err.message);
         onnx_model_done(&model);
+        free(bytes);
+        make_done(&make);
+    }
+    remove_folder(&folder);
+}
+
+/* Large tensors at an aligned offset are mapped, the others are copied: the same numbers. */
+Test(onnx_files, maps_large_external_data)
+{
+    enum { COUNT = 40000 };
+    static float numbers[COUNT + 16];
+    static const struct {
+        const char *offset;
+        bool mapped;
+    } cases[] = {{"0", true}, {"64", true}, {"4", false}};
+    struct folder folder = make_folder();
+    for (size_t i = 0; i < COUNT_OF(numbers); i++)
+        numbers[i] = (float)i;
+    write_file(&folder, "m/big.bin", numbers, sizeof numbers);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct make make = make_model();
+        Onnx__TensorProto *tensor = make_tensor(&make, "w", F32, NULL, 0, 1, (int64_t[]){COUNT});
+        make_external(&make, tensor, "location", "big.bin");
+        make_external(&make, tensor, "offset", cases[i].offset);
+        make_external(&make, tensor, "length", "160000");
+        make_initializer(&make, tensor);
+        MAKE_OUTPUT(&make, "w", F32, 1, COUNT);
+        size_t size;
+        uint8_t *bytes = make_pack(&make, &size);
+        write_file(&folder, "m/model.onnx", bytes, size);
+        struct onnx_model model = {0};
+        struct error err = {0};
+        cr_assert_eq(onnx_load_file(folder.model, NULL, &model, &err), STATUS_OK, "%s",
+                     err.message);
+        const struct tensor *known = model.graph->outputs[0]->known;
+        cr_expect_eq(tensor_mapping(known) != NULL, cases[i].mapped);
+        float first = strtof(cases[i].offset, NULL) / 4;
+        cr_expect_eq(((const float *)known->data)[0], first);
+        cr_expect_eq(((const float *)known->data)[COUNT - 1], first + COUNT - 1);
+        onnx_model_done(&model);
+        /* What is charged is the tensor, mapped or not. */
+        struct onnx_options options = {.memory_limit = 150000};
+        cr_expect_eq(onnx_load_file(folder.model, &options, &model, &err), STATUS_NO_MEMORY);
         free(bytes);
         make_done(&make);
     }

@@ -1,0 +1,193 @@
+#include "engine/base/mapping.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/base/size.h"
+
+enum { MOST_MAPPINGS = 4096, COPY_BYTES = 1 << 20 };
+
+/* What the signal handler reads: only atomics, never freed. begin 0: free; 1: being filled. */
+struct guard {
+    _Atomic uintptr_t begin, end;
+    atomic_bool torn;
+};
+
+struct mapping {
+    struct guard *guard;
+    char *pages; /* page-aligned */
+    size_t page_bytes;
+    size_t lead; /* of pages: where the bytes begin */
+    bool settled;
+};
+
+static struct guard guards[MOST_MAPPINGS];
+static struct sigaction before;
+static size_t page_size;
+static int install_error;
+
+/* ---- the handler ---- */
+
+static void pass_on(int number, siginfo_t *info, void *context)
+{
+    if (before.sa_flags & SA_SIGINFO) {
+        before.sa_sigaction(number, info, context);
+    } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+        before.sa_handler(number);
+    } else {
+        /* Returning runs into the same fault again, which now ends the process. */
+        struct sigaction otherwise = {.sa_handler = SIG_DFL};
+        sigaction(number, &otherwise, NULL);
+    }
+}
+
+/* Only mmap(), which is a bare system call on Linux, and atomics. */
+static void on_bus_error(int number, siginfo_t *info, void *context)
+{
+    int saved = errno;
+    uintptr_t at = (uintptr_t)info->si_addr;
+    for (size_t i = 0; i < MOST_MAPPINGS; i++) {
+        uintptr_t begin = atomic_load(&guards[i].begin);
+        if (begin <= 1 || at < begin || at >= atomic_load(&guards[i].end))
+            continue;
+        void *page = (void *)(at & ~(uintptr_t)(page_size - 1));
+        if (mmap(page, page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+            MAP_FAILED)
+            break;
+        atomic_store(&guards[i].torn, true);
+        errno = saved;
+        return;
+    }
+    errno = saved;
+    pass_on(number, info, context);
+}
+
+static void install(void)
+{
+    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    page_size = (size_t)sysconf(_SC_PAGESIZE);
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGBUS, &action, &before))
+        install_error = errno;
+}
+
+/* ---- mappings ---- */
+
+static struct guard *take_guard(void)
+{
+    for (size_t i = 0; i < MOST_MAPPINGS; i++) {
+        uintptr_t unused = 0;
+        if (atomic_compare_exchange_strong(&guards[i].begin, &unused, 1))
+            return &guards[i];
+    }
+    return NULL;
+}
+
+static void give_guard(struct guard *guard)
+{
+    if (guard)
+        atomic_store(&guard->begin, 0);
+}
+
+enum status mapping_create(int fd, uint64_t offset, size_t bytes, struct mapping **ret,
+                           struct error *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install);
+    if (install_error)
+        return error_set(err, STATUS_IO, "cannot guard mappings: %s", strerror(install_error));
+    size_t lead = (size_t)(offset % page_size), whole;
+    if (!size_add(bytes, lead + page_size - 1, &whole) || offset > INT64_MAX)
+        return error_set(err, STATUS_NO_MEMORY, "%zu bytes cannot be mapped", bytes);
+    struct mapping *mapping = calloc(1, sizeof *mapping);
+    struct guard *guard = mapping ? take_guard() : NULL;
+    if (!guard) {
+        free(mapping);
+        return error_set(err, STATUS_NO_MEMORY, "out of memory, or too many mappings");
+    }
+    whole -= whole % page_size;
+    void *pages = mmap(NULL, whole, PROT_READ, MAP_PRIVATE, fd, (off_t)(offset - (uint64_t)lead));
+    if (pages == MAP_FAILED) {
+        enum status status = errno == ENOMEM ? STATUS_NO_MEMORY : STATUS_IO;
+        error_set(err, status, "%zu bytes cannot be mapped: %s", bytes, strerror(errno));
+        give_guard(guard);
+        free(mapping);
+        return status;
+    }
+    *mapping = (struct mapping){guard, pages, whole, lead, false};
+    atomic_store(&guard->torn, false);
+    atomic_store(&guard->end, (uintptr_t)pages + whole);
+    atomic_store(&guard->begin, (uintptr_t)pages);
+    *ret = mapping;
+    return STATUS_OK;
+}
+
+void mapping_free(struct mapping *mapping)
+{
+    if (!mapping)
+        return;
+    munmap(mapping->pages, mapping->page_bytes);
+    give_guard(mapping->guard);
+    free(mapping);
+}
+
+void *mapping_data(const struct mapping *mapping)
+{
+    return mapping->pages + mapping->lead;
+}
+
+bool mapping_torn(const struct mapping *mapping)
+{
+    return mapping->guard && atomic_load(&mapping->guard->torn);
+}
+
+static enum status torn(struct error *err)
+{
+    return error_set(err, STATUS_IO, "the file became shorter while it was read");
+}
+
+/* Piece by piece, so that little more than the bytes themselves is needed. */
+static enum status replace_pages(const struct mapping *mapping, char *aside, struct error *err)
+{
+    for (size_t at = 0; at < mapping->page_bytes; at += COPY_BYTES) {
+        size_t size = mapping->page_bytes - at < COPY_BYTES ? mapping->page_bytes - at : COPY_BYTES;
+        memcpy(aside, mapping->pages + at, size);
+        if (mapping_torn(mapping))
+            return torn(err);
+        if (mmap(mapping->pages + at, size, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+            return error_set(err, STATUS_NO_MEMORY, "out of memory: %zu bytes of weights",
+                             mapping->page_bytes);
+        memcpy(mapping->pages + at, aside, size);
+    }
+    return STATUS_OK;
+}
+
+enum status mapping_settle(struct mapping *mapping, struct error *err)
+{
+    if (mapping->settled)
+        return STATUS_OK;
+    if (mapping_torn(mapping))
+        return torn(err);
+    char *aside = malloc(COPY_BYTES);
+    enum status status = aside ? replace_pages(mapping, aside, err)
+                               : error_set(err, STATUS_NO_MEMORY, "out of memory");
+    free(aside);
+    TRY(status);
+    give_guard(mapping->guard);
+    mapping->guard = NULL;
+    mapping->settled = true;
+    return STATUS_OK;
+}
+
+void mapping_let_go(struct mapping *mapping)
+{
+    if (!mapping->settled)
+        madvise(mapping->pages, mapping->page_bytes, MADV_DONTNEED);
+}

@@ -1,0 +1,42 @@
+/* What a session leaves of weights that were mapped from files: nothing that depends on the file.
+ *
+ * Most constants are packed into layouts of their own while a session is compiled, and their pages
+ * can be given back. What programs go on reading in place is made memory of the process. Were a
+ * file to shrink meanwhile, what was packed would be zeros in part: then the session is refused. */
+#include "engine/session_internal.h"
+#include "engine/tensor_file.h"
+
+static enum status settle(const struct tensor *tensor, struct error *err)
+{
+    struct mapping *mapping = tensor ? tensor_mapping(tensor) : NULL;
+    if (!mapping)
+        return STATUS_OK;
+    const struct tensor *owner = tensor->base ? tensor->base : tensor;
+    bool kept = atomic_load(&owner->refs) > 1; /* not only by the caller's graph */
+    enum status status = STATUS_OK;
+    if (kept)
+        status = mapping_settle(mapping, err);
+    else if (mapping_torn(mapping))
+        status = error_set(err, STATUS_IO, "the file became shorter while it was read");
+    else
+        mapping_let_go(mapping);
+    return status;
+}
+
+/* Bodies are nested as deep as the importer allows. */
+enum status session_settle_weights(const struct graph *graph, struct error *err)
+{
+    for (size_t v = 0; v < graph->value_count; v++)
+        if (settle(graph->values[v]->known, err) != STATUS_OK)
+            return error_prefix(err, "the weights '%s'", graph->values[v]->name);
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        for (size_t a = 0; a < node->attr_count; a++) {
+            if (node->attrs[a].kind == ATTR_TENSOR && settle(node->attrs[a].t, err) != STATUS_OK)
+                return error_prefix(err, "attribute '%s' of '%s'", node->attrs[a].name, node->name);
+            if (node->attrs[a].kind == ATTR_GRAPH)
+                TRY(session_settle_weights(node->attrs[a].g, err));
+        }
+    }
+    return STATUS_OK;
+}
