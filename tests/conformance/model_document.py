@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import re
 import sys
 
 import model_table as table
@@ -29,12 +30,12 @@ in a virtual environment with {packages}.
   bfloat16 within 6e-2. int8 within 5e-2 or, where that is more, twice what ONNX Runtime's own
   answer moves when ten input values move by 1/255 of their range: a value on the edge between two
   steps flips with the order of a sum, and a deep network of random weights makes much of a flip.
-  int8 is compared with ONNX Runtime without its fusions, bfloat16 files and modules in
-  float16 (what Optimum's `--dtype fp16` exports) with PyTorch, which for these computes in float32
-  on the rounded weights. Detections
-  that the graph itself ranks (RT-DETR) are compared each with the nearest one, within twice what
-  ONNX Runtime's own move with the last bit of the image, where that is more than 1e-4. Where ONNX
-  Runtime contradicts itself with and without its fusions, PyTorch decides, and the row says so (¹).
+  int8 is compared with ONNX Runtime without its fusions, bfloat16 files with PyTorch, modules in
+  float16 (what Optimum's `--dtype fp16` exports) with PyTorch computing in float32 on the rounded
+  weights. Detections that the graph itself ranks (RT-DETR) are compared each with the nearest one,
+  within twice what ONNX Runtime's own move with the last bit of the image, where that is more than
+  1e-4. Where ONNX Runtime contradicts itself with and without its fusions, PyTorch decides, and the
+  row says so (¹).
 - **bf16**: lensd's `--precision bf16` against the float32 answer: images whose best class is the
   same, or the greatest difference for models that do not classify. Random weights have no margin
   between classes, trained ones do; for models that do not classify a difference of 1 or more
@@ -67,6 +68,12 @@ def small(value):
     return "0" if value == 0 else "—" if value == float("inf") else f"{value:.1e}"
 
 
+def sentence(text, most=160):
+    """Of an error: without the folders of the machine it came from, and without colours."""
+    text = re.sub(r"\x1b?\[\d+m", "", " ".join(text.split()))
+    return re.sub(r"\S*/(?=\S+\.onnx)", "", text)[:most]
+
+
 def agreement(report):
     """"3/3" of a classifier, else the greatest difference."""
     if not report or "error" in report:
@@ -87,7 +94,7 @@ def row(entry, result):
     facts, report = result["facts"], result["fp32"]
     shape = "×".join(str(n) for n in facts["shape"][-2:])
     if "error" in report:
-        return [entry.name, shape, how(entry), "no: " + report["error"], "", "", "", "", "", ""]
+        return [entry.name, shape, how(entry), "no: " + sentence(report["error"]), "", "", "", "", "", ""]
     bf16, int8 = result.get("bf16", {}), result.get("int8", {})
     verdict = {"ok": "yes", "FAIL": "**no**"}[table.verdict(entry, result)]
     if "without" in facts["against"]:
@@ -124,7 +131,7 @@ def variant_section(entries, results):
         report = result["fp32"]
         verdict = {"ok": "yes", "FAIL": "**no**"}[table.verdict(entry, result)]
         rows.append([entry.name, how(entry), entry.convert or "", verdict,
-                     small(report["error_max"]) if "error_max" in report else report["error"],
+                     small(report["error_max"]) if "error_max" in report else sentence(report["error"]),
                      number(report.get("one_ms"))])
     return ["", "## Exporters, opsets, precisions, quantisers", ""] + list(lines_of(header, rows)) \
         if rows else []
@@ -139,7 +146,7 @@ def failed_section(entries, results):
              "The exporter, the converter or ONNX Runtime refused these; lensd never saw them.", ""]
     return lines + list(lines_of(["model", "exported by", "reason"], [
         [entry.name, how(entry) + (f", {entry.convert}" if entry.convert else ""),
-         " ".join(reason.split())[:160]] for entry, reason in rows]))
+         sentence(reason)] for entry, reason in rows]))
 
 
 def write(path, results, selected, threads):
