@@ -156,6 +156,13 @@ int cpu_in_place(const struct node *node)
 
 /* ---- open, close ---- */
 
+static bool prefer_own_kernels;
+
+void cpu_prefer_own_kernels(bool prefer)
+{
+    prefer_own_kernels = prefer;
+}
+
 static enum status cpu_open(const struct backend_options *options, struct backend **ret,
                             struct error *err)
 {
@@ -163,6 +170,7 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     if (!backend)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     backend->options = *options;
+    backend->own_kernels = prefer_own_kernels;
     if (backend->options.threads < 1)
         backend->options.threads = device_cpu_threads();
     omp_set_num_threads(backend->options.threads);
@@ -228,8 +236,9 @@ static void free_program(struct program *program)
 
 static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
 {
-    static const step_maker makers[] = {make_winograd,    make_conv, make_matmul, make_pool,
-                                        make_elementwise, make_norm, make_copy,   make_generic};
+    static const step_maker makers[] = {make_winograd, make_depthwise, make_dense,       make_conv,
+                                        make_matmul,   make_pool,      make_elementwise, make_norm,
+                                        make_copy,     make_generic};
     *ret = NULL;
     enum status status = STATUS_OK;
     for (size_t m = 0; m < COUNT_OF(makers) && status == STATUS_OK && !*ret; m++)

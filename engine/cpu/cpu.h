@@ -20,6 +20,7 @@ struct backend {
     dnnl_stream_t stream;
     struct weight *weights; /* packed constants, shared by all programs: weights.c */
     size_t weight_bytes;
+    bool own_kernels; /* for tests: lensd's kernels wherever they fit, whether they pay or not */
     unsigned char *arena;
     size_t arena_bytes;
     struct program *programs;           /* linked, so that reserve() can place them */
@@ -73,6 +74,8 @@ typedef enum status (*step_maker)(const struct compile *compile, struct step **r
                                   struct error *err);
 
 enum status make_winograd(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_dense(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_depthwise(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_conv(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_pool(const struct compile *compile, struct step **ret, struct error *err);
@@ -108,6 +111,9 @@ struct node_call;
 enum status cpu_run_node(void *context, const struct node_call *call, bool *ret_taken,
                          struct error *err) MUST_USE;
 void node_programs_free(struct backend *backend);
+
+/* For tests: backends opened from now on prefer lensd's own kernels wherever they fit. */
+void cpu_prefer_own_kernels(bool prefer);
 
 /* ---- oneDNN helpers (dnnl.c) ---- */
 

@@ -318,7 +318,7 @@ enum status make_winograd(const struct compile *compile, struct step **ret, stru
     proto.tile_rows = (proto.out_height + TILE - 1) / TILE;
     proto.tile_columns = (proto.out_width + TILE - 1) / TILE;
     proto.tiles = proto.images * proto.tile_rows * proto.tile_columns;
-    if (!pays(&proto))
+    if (!pays(&proto) && !compile->backend->own_kernels)
         return STATUS_OK;
     struct winograd_step *step = step_create(compile, sizeof *step, run);
     if (!step)

@@ -446,6 +446,31 @@ static enum status compose_transpose(struct layout *layout, struct node *node, b
     return no_memory_unless(node_set_ints(layout->graph, node, "perm", perm, (size_t)rank), err);
 }
 
+/* NHWC to NCHW by the file's own Transpose of a plain value: what it reads is its result
+ * channels-last already (ConvNeXt's and Swin's way back out of a block). */
+static bool is_way_back(struct layout *layout, const struct node *node)
+{
+    const struct value *x = node_input(node, 0);
+    size_t count;
+    const int64_t *perm = node_ints(node, "perm", &count);
+    if (node->op != OP_TRANSPOSE || !perm || x->shape.rank < 4 || x->shape.rank > 5 || x->known ||
+        count != (size_t)x->shape.rank || is_last(layout, x))
+        return false;
+    for (int a = 0; a < x->shape.rank; a++)
+        if (perm[a] != place_of_axis(a, x->shape.rank))
+            return false;
+    return true;
+}
+
+/* A view of the same bytes from now on. */
+static void become_view(struct node *node)
+{
+    node->op = OP_RESHAPE;
+    node->input_count = 1;
+    node->attr_count = 0;
+    node->opset = 13;
+}
+
 /* Channel shuffle: Reshape [N, g, k, H, W], Transpose (0 2 1 3 4), Reshape [N, C, H, W] is,
  * channels last, a transpose of [N H W, g, k]. `node` is the first Reshape; the others follow in
  * the list. */
@@ -499,6 +524,11 @@ static enum status follow(struct layout *layout, struct node *node, bool *ret_id
     unsigned flags = info ? info->flags : 0;
     if (layout->options->takes_channels_last(node))
         return image_op(layout, node, err);
+    if (is_way_back(layout, node)) {
+        mark_last(layout, node->outputs[0]);
+        become_view(node);
+        return STATUS_OK;
+    }
     if (!has_last_input(layout, node))
         return STATUS_OK;
     if (node->op == OP_SCALE_SHIFT && is_last(layout, node->inputs[0])) {
@@ -537,12 +567,8 @@ static enum status walk(struct layout *layout, const struct edit *edit, struct e
             continue;
         }
         TRY(follow(layout, node, &identity, err));
-        if (identity) { /* keeps its place as a view: outputs and readers stay as they are */
-            node->op = OP_RESHAPE;
-            node->input_count = 1;
-            node->attr_count = 0;
-            node->opset = 13;
-        }
+        if (identity) /* keeps its place as a view: outputs and readers stay as they are */
+            become_view(node);
         if (!push_node(layout, node))
             return edit_no_memory(err);
     }

@@ -8,6 +8,7 @@
 
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
+#include "engine/cpu/cpu.h"
 #include "engine/cpu/interpret.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/session.h"
@@ -146,6 +147,7 @@ static void check(const struct layer *l)
     cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
     cr_assert_eq(interpret(reference, &input, &expected, NULL, NULL, &err), STATUS_OK, "%s: %s",
                  l->name, err.message);
+    cpu_prefer_own_kernels(true);
     const struct simd_kernels *variants[] = {&simd_base, cpu_features()->avx2 ? &simd_avx2 : NULL,
                                              cpu_features()->avx512 ? &simd_avx512 : NULL};
     for (size_t v = 0; v < 3; v++) {
@@ -158,6 +160,7 @@ static void check(const struct layer *l)
             expect(l, graph, input->data, expected, 2, 3);
     }
     simd_use(NULL);
+    cpu_prefer_own_kernels(false);
     tensor_unref(expected);
     tensor_unref(input);
     graph_free(reference);
@@ -180,6 +183,42 @@ Test(layers, three_by_three)
         {"by points", 14, 14, 192, 160, 3, 1, 1, 1, OP_RELU, false, false, "winograd"},
         {"by points with a residual", 13, 12, 160, 160, 3, 1, 1, 1, OP_SIGMOID, true, false,
          "winograd"},
+    };
+    check_all(layers, COUNT_OF(layers));
+}
+
+Test(layers, depthwise)
+{
+    static const struct layer layers[] = {
+        {"3x3", 28, 21, 96, 96, 3, 1, 1, 96, OP_RELU, false, false, "depthwise"},
+        {"3x3 by two", 29, 28, 40, 40, 3, 2, 1, 40, OP_HARD_SWISH, false, false, "depthwise"},
+        {"5x5", 14, 15, 72, 72, 5, 1, 2, 72, OP_SILU, false, false, "depthwise"},
+        {"5x5 by two, no padding", 17, 19, 33, 33, 5, 2, 0, 33, OP_NONE, false, false, "depthwise"},
+        {"7x7", 14, 14, 50, 50, 7, 1, 3, 50, OP_NONE, false, false, "depthwise"},
+        {"7x7 of a small image", 5, 4, 16, 16, 7, 1, 3, 16, OP_RELU, false, false, "depthwise"},
+        {"7x7 by two", 20, 9, 8, 8, 7, 2, 3, 8, OP_SIGMOID, false, false, "depthwise"},
+    };
+    check_all(layers, COUNT_OF(layers));
+}
+
+Test(layers, products)
+{
+    static const struct layer layers[] = {
+        {"pointwise", 28, 28, 40, 144, 1, 1, 0, 1, OP_SILU, false, false, "gemm"},
+        {"few rows", 3, 3, 112, 200, 1, 1, 0, 1, OP_GELU, false, false, "gemm"},
+        {"one row", 1, 1, 96, 24, 1, 1, 0, 1, OP_SIGMOID, false, false, "gemm"},
+        {"with a residual", 15, 13, 48, 48, 1, 1, 0, 1, OP_TANH, true, false, "gemm"},
+        {"taps gathered", 23, 20, 3, 40, 7, 2, 3, 1, OP_RELU, false, false, "gemm"},
+        {"taps gathered, stride two", 15, 14, 40, 24, 3, 2, 1, 1, OP_NONE, false, false, "gemm"},
+        {"odd numbers", 9, 7, 17, 19, 1, 1, 0, 1, OP_SILU, false, false, "gemm"},
+    };
+    check_all(layers, COUNT_OF(layers));
+}
+
+Test(layers, squeeze_and_excite)
+{
+    static const struct layer layers[] = {
+        {"mean, gate, product", 14, 14, 96, 24, 1, 1, 0, 1, OP_SILU, false, true, "gemm"},
     };
     check_all(layers, COUNT_OF(layers));
 }

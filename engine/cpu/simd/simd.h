@@ -34,6 +34,18 @@ struct winograd_tile {
 
 #define WINOGRAD_POINTS 36
 
+/* A depthwise convolution. Steps between pixels are `channels` on both sides. */
+struct depthwise {
+    size_t channels, height, width, out_width;
+    size_t kernel_height, kernel_width; /* kernel_width: 3, 5 or 7 */
+    size_t stride_y, stride_x;          /* stride_x: 1 or 2 */
+    size_t pad_top, pad_left;
+    const float *weights; /* [block][tap][depthwise_channels], 0 beyond the last channel */
+    const float *bias;    /* channels numbers, or NULL */
+    float low, high;      /* the result is clamped; NaN stays NaN */
+    struct epilogue row;  /* an activation instead; its residual does not count */
+};
+
 struct simd_kernels {
     const char *name; /* "avx512" … */
 
@@ -54,6 +66,13 @@ struct simd_kernels {
     /* The result tile from the 36 products m[i * m_step + c]; of g: bias, n, accumulate, clamp. */
     void (*winograd_sink)(const struct winograd_tile *tile, const struct gemm *g, const float *m,
                           size_t m_step, float *y);
+
+    /* Rows `first` … first + rows - 1 of the result, channels of block number `block`; x and y are
+     * the whole image and result. scratch: depthwise_scratch(d, rows) floats. */
+    void (*depthwise)(const struct depthwise *d, const float *x, float *y, size_t first,
+                      size_t rows, size_t block, float *scratch);
+    size_t (*depthwise_scratch)(const struct depthwise *d, size_t rows);
+    size_t depthwise_channels; /* of a block */
 
     /* y[c] (+)= sum over rows of x[r * step + c] */
     void (*sum_rows)(const float *x, size_t rows, size_t step, bool add, float *y, size_t n);

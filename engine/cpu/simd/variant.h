@@ -12,14 +12,17 @@
 
 /* gemm's block: 32 registers hold 14 x 2 sums, two of weights and a number; 16 hold 6 x 2. */
 #if defined __AVX512F__
-#define GEMM_ROWS    14
-#define GEMM_COLUMNS 32
+#define GEMM_ROWS          14
+#define GEMM_COLUMNS       32
+#define DEPTHWISE_CHANNELS 32
 #elif defined __AVX2__
-#define GEMM_ROWS    6
-#define GEMM_COLUMNS 16
+#define GEMM_ROWS          6
+#define GEMM_COLUMNS       16
+#define DEPTHWISE_CHANNELS 8
 #else
-#define GEMM_ROWS    6
-#define GEMM_COLUMNS 8
+#define GEMM_ROWS          6
+#define GEMM_COLUMNS       8
+#define DEPTHWISE_CHANNELS 4
 #endif
 
 void SIMD_NAMED(gemm)(const struct gemm *g, size_t m);
@@ -32,6 +35,17 @@ void SIMD_NAMED(winograd_source)(const struct winograd_tile *tile, const float *
 void SIMD_NAMED(winograd_sink)(const struct winograd_tile *tile, const struct gemm *g,
                                const float *m, size_t m_step, float *y);
 
+void SIMD_NAMED(activate)(const float *x, float *y, size_t n, enum activation activation,
+                          float alpha, float beta);
+
 void SIMD_NAMED(pool_max)(const float *const *taps, size_t count, float *y, size_t n);
 void SIMD_NAMED(pool_sum)(const float *const *taps, size_t count, float factor, float *y, size_t n);
 void SIMD_NAMED(sum_rows)(const float *x, size_t rows, size_t step, bool add, float *y, size_t n);
+
+void SIMD_NAMED(softmax)(const float *x, float *y, size_t n);
+void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
+                            float *y, size_t n);
+
+void SIMD_NAMED(depthwise)(const struct depthwise *d, const float *x, float *y, size_t first,
+                           size_t rows, size_t block, float *scratch);
+size_t SIMD_NAMED(depthwise_scratch)(const struct depthwise *d, size_t rows);

@@ -1,0 +1,291 @@
+/* Convolutions and fully connected layers as a product of matrices, by lensd's own kernel
+ * (simd/gemm.c): pixels x (taps x channels) times (taps x channels) x output channels.
+ *
+ * A pointwise convolution reads its source in place. Otherwise the rows of a piece, small enough
+ * for the second-level cache, are gathered first, tap after tap. The activation is applied to a
+ * piece while it is still in the cache. */
+#include "engine/base/size.h"
+#include "engine/cpu/cpu.h"
+#include "engine/cpu/parallel.h"
+#include "engine/cpu/simd/simd.h"
+#include "engine/ops/families.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct dense_step {
+    struct step step;
+    const struct simd_kernels *simd;
+    uint32_t x, y;
+    struct finish finish;
+    const float *weights; /* packed panels */
+    size_t rows, k, n;    /* rows: output pixels of all images */
+    bool gathers;
+    struct window window; /* of a convolution that gathers */
+    size_t channels;
+    size_t row_pieces, column_pieces; /* the work is cut into row_pieces x column_pieces */
+    size_t thread_bytes;              /* scratch of a thread: the gathered rows of a piece */
+    /* of this run */
+    const float *x_data;
+    float *y_data;
+    unsigned char *scratch;
+};
+
+/* ---- running ---- */
+
+/* Short runs are common (three colours, three taps) and not worth a call. */
+static void copy_run(const float *from, size_t count, float *to)
+{
+    if (count > 32) {
+        memcpy(to, from, count * sizeof *to);
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        to[i] = from[i];
+}
+
+/* The taps of one output pixel, in the order of the packed weights: y, x, channel. */
+static void gather_pixel(const struct dense_step *s, size_t pixel, float *to)
+{
+    const struct window *w = &s->window;
+    const size_t width = (size_t)w->out[1], area = width * (size_t)w->out[0];
+    const size_t image = pixel / area, in_image = pixel % area;
+    const int64_t y0 = (int64_t)(in_image / width) * w->stride[0] - w->pad_begin[0];
+    const int64_t x0 = (int64_t)(in_image % width) * w->stride[1] - w->pad_begin[1];
+    const float *x = s->x_data + image * (size_t)(w->in[0] * w->in[1]) * s->channels;
+    for (int64_t ky = 0; ky < w->kernel[0]; ky++) {
+        const int64_t row = y0 + ky * w->dilation[0];
+        const bool row_inside = row >= 0 && row < w->in[0];
+        /* a whole row of taps lies in one piece */
+        if (row_inside && w->dilation[1] == 1 && x0 >= 0 && x0 + w->kernel[1] <= w->in[1]) {
+            const size_t count = (size_t)w->kernel[1] * s->channels;
+            copy_run(x + (size_t)(row * w->in[1] + x0) * s->channels, count, to);
+            to += count;
+            continue;
+        }
+        for (int64_t kx = 0; kx < w->kernel[1]; kx++, to += s->channels) {
+            const int64_t column = x0 + kx * w->dilation[1];
+            if (row_inside && column >= 0 && column < w->in[1])
+                copy_run(x + (size_t)(row * w->in[1] + column) * s->channels, s->channels, to);
+            else
+                memset(to, 0, s->channels * sizeof *to);
+        }
+    }
+}
+
+static void activate(const struct dense_step *s, float *c, size_t rows, size_t columns)
+{
+    const struct epilogue *e = &s->finish.row;
+    if (columns == s->n) {
+        s->simd->activate(c, c, rows * columns, e->activation, e->alpha, e->beta);
+        return;
+    }
+    for (size_t r = 0; r < rows; r++)
+        s->simd->activate(c + r * s->n, c + r * s->n, columns, e->activation, e->alpha, e->beta);
+}
+
+static void run_pieces(void *context, size_t begin, size_t end)
+{
+    const struct dense_step *s = context;
+    const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
+    float *gathered =
+        (float *)(void *)(s->scratch + (size_t)omp_get_thread_num() * s->thread_bytes);
+    for (size_t i = begin; i < end; i++) {
+        /* the column index runs slowest, so that a thread keeps its weights */
+        const size_t r = i % s->row_pieces, c = i / s->row_pieces;
+        const size_t first = s->rows * r / s->row_pieces;
+        const size_t rows = s->rows * (r + 1) / s->row_pieces - first;
+        const size_t from = panels * c / s->column_pieces * panel;
+        size_t to = panels * (c + 1) / s->column_pieces * panel;
+        to = to < s->n ? to : s->n;
+        struct gemm g = {.a = s->x_data + first * s->k,
+                         .lda = s->k,
+                         .b = s->weights + from * s->k,
+                         .k = s->k,
+                         .bias = s->finish.bias ? s->finish.bias + from : NULL,
+                         .n = to - from,
+                         .c = s->y_data + first * s->n + from,
+                         .ldc = s->n,
+                         .accumulate = s->finish.residual,
+                         .clamp = s->finish.clamp,
+                         .low = s->finish.low,
+                         .high = s->finish.high};
+        if (s->gathers) {
+            for (size_t row = 0; row < rows; row++)
+                gather_pixel(s, first + row, gathered + row * s->k);
+            g.a = gathered;
+        }
+        s->simd->gemm(&g, rows);
+        if (s->finish.row.activation)
+            activate(s, g.c, rows, g.n);
+    }
+}
+
+static enum status run(struct step *base, struct program *program, struct error *err)
+{
+    struct dense_step *s = (struct dense_step *)base;
+    (void)err;
+    s->x_data = program->data[s->x];
+    s->y_data = program->data[s->y];
+    s->scratch = program->scratch;
+    finish_begin(&s->finish, program, s->y_data);
+    const size_t pieces = s->row_pieces * s->column_pieces;
+    parallel_for(program->backend->options.threads, pieces, s->rows * s->k * s->n / pieces / 32 + 1,
+                 run_pieces, s);
+    return STATUS_OK;
+}
+
+/* ---- compile ---- */
+
+/* Pieces of rows whose source and result stay in the second-level cache; columns are divided
+ * instead where there are too few rows to keep every thread's block full. */
+static void divide(struct dense_step *s, size_t threads)
+{
+    enum { NEAR = 256 * 1024 };
+    const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
+    const size_t unit = s->simd->gemm_rows;
+    const bool by_columns = s->rows < unit * threads && panels >= threads && threads > 1;
+    s->column_pieces = by_columns ? threads : 1;
+    const size_t columns = s->n / s->column_pieces + 1;
+    size_t most = NEAR / ((s->k + columns) * sizeof(float)) / unit * unit;
+    most = most < unit ? unit : most;
+    const size_t sharers = by_columns ? 1 : threads;
+    const size_t each = (s->rows + sharers - 1) / sharers;
+    s->row_pieces = (each + most - 1) / most * sharers;
+    if (s->row_pieces > s->rows)
+        s->row_pieces = s->rows;
+    if (s->gathers) {
+        const size_t rows = s->rows / s->row_pieces + 1;
+        s->thread_bytes = size_align(rows * s->k * sizeof(float), TENSOR_ALIGN);
+        s->step.scratch = s->thread_bytes * threads;
+    }
+}
+
+/* ONNX's [M, C, taps…] as (taps, C) x M. */
+static bool pack_conv(const void *context, const struct tensor *constant, float *packed)
+{
+    const struct dense_step *s = context;
+    const size_t taps = s->k / s->channels;
+    const float *w = constant->data;
+    if (taps == 1) {
+        s->simd->gemm_pack(w, 1, s->k, s->k, s->n, packed);
+        return true;
+    }
+    float *plain = alloc_array(s->k * s->n, sizeof *plain);
+    if (!plain)
+        return false;
+    for (size_t m = 0; m < s->n; m++)
+        for (size_t c = 0; c < s->channels; c++)
+            for (size_t t = 0; t < taps; t++)
+                plain[m * s->k + t * s->channels + c] = w[(m * s->channels + c) * taps + t];
+    s->simd->gemm_pack(plain, 1, s->k, s->k, s->n, packed);
+    free(plain);
+    return true;
+}
+
+static bool pack_matrix(const void *context, const struct tensor *constant, float *packed)
+{
+    const struct dense_step *s = context;
+    s->simd->gemm_pack(constant->data, s->n, 1, s->k, s->n, packed);
+    return true;
+}
+
+/* oneDNN's products are as quick, but not its activations that need an exponential: those pay for
+ * lensd's own, unless rows lie a multiple of 4096 bytes apart, where a block's rows would meet in
+ * the same few sets of the first-level cache. Measured on Zen 4, layer by layer. */
+static bool pays(const struct dense_step *s, const struct epilogue *e)
+{
+    const bool exponential = e->activation >= ACTIVATION_SIGMOID &&
+                             e->activation != ACTIVATION_HARD_SIGMOID &&
+                             e->activation != ACTIVATION_HARD_SWISH;
+    return exponential && !s->gathers && s->k * sizeof(float) % 4096 != 0;
+}
+
+/* A node that was found to fit becomes a step. */
+static enum status build(const struct compile *compile, const struct dense_step *proto,
+                         weights_pack pack, const char *layout, const struct value *bias,
+                         struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    struct dense_step *step = step_create(compile, sizeof *step, run);
+    if (!step)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    *ret = &step->step;
+    const struct step base = step->step;
+    *step = *proto;
+    step->step = base;
+    step->step.kernel = "gemm";
+    step->step.packs_constants = true;
+    step->x = node->inputs[0]->index;
+    step->y = node->outputs[0]->index;
+    divide(step, (size_t)compile->backend->options.threads);
+    TRY(finish_init(compile, bias, &step->finish, err));
+    float *packed;
+    const size_t bytes = step->simd->gemm_packed(step->k, step->n) * sizeof(float);
+    TRY(weights_pack_own(compile->backend, node->inputs[1]->known, layout, bytes, pack, step,
+                         &packed, err));
+    step->weights = packed;
+    step->step.flops = 2 * (double)step->rows * (double)step->k * (double)step->n;
+    step->step.bytes = bytes + sizeof(float) * (shape_count(&node->inputs[0]->shape) +
+                                                shape_count(&node->outputs[0]->shape));
+    return STATUS_OK;
+}
+
+static enum status make_dense_conv(const struct compile *compile, struct step **ret,
+                                   struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    const struct tensor *weights = node->inputs[1]->known;
+    if (!node->channels_last || x->shape.rank != 4 || x->dtype != DTYPE_F32 ||
+        y->dtype != DTYPE_F32 || node_int(node, "group", 1) != 1)
+        return STATUS_OK;
+    struct dense_step proto = {.simd = simd(), .n = (size_t)weights->shape.dims[0]};
+    TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &proto.window, err));
+    const struct window *w = &proto.window;
+    bool pointwise = true;
+    for (int a = 0; a < 2; a++)
+        pointwise = pointwise && w->kernel[a] == 1 && w->stride[a] == 1 && !w->pad_begin[a] &&
+                    !w->pad_end[a];
+    proto.channels = (size_t)weights->shape.dims[1];
+    proto.k = proto.channels * (size_t)(w->kernel[0] * w->kernel[1]);
+    proto.rows = shape_count(&y->shape) / proto.n;
+    proto.gathers = !pointwise;
+    if (!pays(&proto, &node->epilogue) && !compile->backend->own_kernels)
+        return STATUS_OK;
+    return build(compile, &proto, pack_conv, "conv panels", node_bias(node), ret, err);
+}
+
+static enum status make_dense_matmul(const struct compile *compile, struct step **ret,
+                                     struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
+    const struct value *bias = node_bias(node);
+    if (!b->known || b->known->dtype != DTYPE_F32 || b->shape.rank != 2 || a->known ||
+        a->dtype != DTYPE_F32 || y->dtype != DTYPE_F32 || a->shape.rank < 2 ||
+        !shape_count(&y->shape) || (bias && (!bias->known || bias->known->dtype != DTYPE_F32)))
+        return STATUS_OK;
+    struct dense_step proto = {.simd = simd(),
+                               .k = (size_t)b->shape.dims[0],
+                               .n = (size_t)b->shape.dims[1],
+                               .channels = (size_t)b->shape.dims[0]};
+    if (!proto.k)
+        return STATUS_OK;
+    proto.rows = shape_count(&y->shape) / proto.n;
+    if (!pays(&proto, &node->epilogue) && !compile->backend->own_kernels)
+        return STATUS_OK;
+    return build(compile, &proto, pack_matrix, "matrix panels", bias, ret, err);
+}
+
+enum status make_dense(const struct compile *compile, struct step **ret, struct error *err)
+{
+    switch (compile->node->op) {
+    case OP_CONV:
+        return make_dense_conv(compile, ret, err);
+    case OP_MATMUL:
+        return make_dense_matmul(compile, ret, err);
+    default:
+        return STATUS_OK;
+    }
+}

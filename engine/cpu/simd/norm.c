@@ -1,0 +1,117 @@
+/* Softmax and LayerNormalization of one row, compiled once per instruction set. */
+#include <math.h>
+
+#include "engine/cpu/simd/variant.h"
+#include "engine/cpu/simd/vec_math.h"
+
+/* Four partial results, because one register would wait for itself. */
+#define WIDE 4
+
+/* The lanes of `v` brought together by `join` (two floats into one). */
+#define REDUCE(v, join)                                                                            \
+    do {                                                                                           \
+        float lanes[VEC];                                                                          \
+        vec_store(lanes, v);                                                                       \
+        result = lanes[0];                                                                         \
+        for (size_t lane = 1; lane < VEC; lane++)                                                  \
+            result = join(result, lanes[lane]);                                                    \
+    } while (0)
+
+#define LARGER(a, b) ((b) > (a) ? (b) : (a))
+#define SUM(a, b)    ((a) + (b))
+
+static float row_max(const float *x, size_t n)
+{
+    vec best = vec_set(-INFINITY);
+    float result;
+    size_t i = 0;
+    for (; i + VEC <= n; i += VEC)
+        best = vec_max(vec_load(x + i), best);
+    REDUCE(best, LARGER);
+    for (; i < n; i++)
+        result = LARGER(result, x[i]);
+    return result;
+}
+
+static float row_sum(const float *x, size_t n)
+{
+    vec sum[WIDE];
+    float result;
+    size_t i = 0;
+    for (size_t k = 0; k < WIDE; k++)
+        sum[k] = vec_zero();
+    for (; i + WIDE * VEC <= n; i += WIDE * VEC)
+        for (size_t k = 0; k < WIDE; k++)
+            sum[k] = vec_add(sum[k], vec_load(x + i + k * VEC));
+    for (; i < n; i += VEC)
+        sum[0] = vec_add(sum[0], vec_load_n(x + i, n - i < VEC ? n - i : VEC));
+    REDUCE(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])), SUM);
+    return result;
+}
+
+static float row_square_sum(const float *x, float mean, size_t n)
+{
+    const vec m = vec_set(mean);
+    vec sum[WIDE];
+    float result;
+    size_t i = 0;
+    for (size_t k = 0; k < WIDE; k++)
+        sum[k] = vec_zero();
+    for (; i + WIDE * VEC <= n; i += WIDE * VEC)
+        for (size_t k = 0; k < WIDE; k++) {
+            const vec d = vec_sub(vec_load(x + i + k * VEC), m);
+            sum[k] = vec_fma(d, d, sum[k]);
+        }
+    for (; i + VEC <= n; i += VEC) {
+        const vec d = vec_sub(vec_load(x + i), m);
+        sum[0] = vec_fma(d, d, sum[0]);
+    }
+    REDUCE(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])), SUM);
+    for (; i < n; i++)
+        result += (x[i] - mean) * (x[i] - mean);
+    return result;
+}
+
+void SIMD_NAMED(softmax)(const float *x, float *y, size_t n)
+{
+    const vec max = vec_set(row_max(x, n));
+    vec sum = vec_zero();
+    size_t i = 0;
+    for (; i + VEC <= n; i += VEC) {
+        const vec e = vec_exp(vec_sub(vec_load(x + i), max));
+        vec_store(y + i, e);
+        sum = vec_add(sum, e);
+    }
+    float result;
+    REDUCE(sum, SUM);
+    if (i < n) {
+        float last[VEC];
+        vec_store(last, vec_exp(vec_sub(vec_load_n(x + i, n - i), max)));
+        for (size_t k = 0; k < n - i; k++) {
+            y[i + k] = last[k];
+            result += last[k];
+        }
+    }
+    const vec factor = vec_set(1.0f / result);
+    for (i = 0; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        vec_store_n(y + i, vec_mul(vec_load_n(y + i, width), factor), width);
+    }
+}
+
+void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
+                            float *y, size_t n)
+{
+    const float mean = row_sum(x, n) / (float)n;
+    const float factor = 1.0f / sqrtf(row_square_sum(x, mean, n) / (float)n + epsilon);
+    const vec m = vec_set(mean), f = vec_set(factor);
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        vec v = vec_mul(vec_sub(vec_load_n(x + i, width), m), f);
+        if (scale)
+            v = vec_mul(v, vec_load_n(scale + i, width));
+        if (bias)
+            v = vec_add(v, vec_load_n(bias + i, width));
+        vec_store_n(y + i, v, width);
+    }
+}
