@@ -24,6 +24,8 @@ enum command {
     COMMAND_BENCH = 1u << 6,
 };
 
+enum config_profile_sort { PROFILE_IN_ORDER, PROFILE_BY_TIME };
+
 enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
 
 /* The settings of one run. Texts and lists are owned by the struct; what arguments point to is
@@ -52,6 +54,8 @@ struct config {
     size_t memory_limits[DEVICE_MAX];    /* of each of `devices`, from `memory`; 0: the default */
     char fallback[256];                  /* why `auto` did not take a GPU; "" otherwise */
     int64_t precision;                   /* enum precision */
+    bool profile;                        /* inspect: time the layers instead */
+    int64_t profile_batch, profile_sort; /* images; enum config_profile_sort */
     char *cache;                         /* folder, "none", or NULL: the user's cache */
     int64_t threads, workers, max_batch; /* 0: chosen by the machine */
     int64_t max_queue;                   /* images */
@@ -83,7 +87,7 @@ struct config {
     int64_t drain_delay, grace;
 
     int64_t log_format; /* enum config_log_format */
-    int64_t log_level; /* enum log_level */
+    int64_t log_level;  /* enum log_level */
 };
 
 /* What config_read found the user to want. */

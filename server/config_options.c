@@ -38,13 +38,14 @@ const struct option config_options[] = {
     {"device", OPTION_TEXT, TIMED, FIELD(device), 0, 0, "auto", "DEVICE", DEVICE,
      "auto (a GPU if one is usable, else the CPU), cpu, cuda, cuda:N, a list such as "
      "cuda:0,cuda:1, or all"},
-    {"precision", OPTION_CHOICE, TIMED, FIELD(precision), 0, 0, "auto", "fp32|bf16|auto", DEVICE,
+    {"precision", OPTION_CHOICE, TIMED | COMMAND_INSPECT, FIELD(precision), 0, 0, "auto",
+     "fp32|bf16|auto", DEVICE,
      "numbers of the forward pass; auto: the fastest that answers as fp32 does, which is measured "
      "when a model is loaded for the first time"},
-    {"cache", OPTION_TEXT, TIMED, FIELD(cache), 0, 0, NULL, "FOLDER", DEVICE,
+    {"cache", OPTION_TEXT, TIMED | COMMAND_INSPECT, FIELD(cache), 0, 0, NULL, "FOLDER", DEVICE,
      "where the outcome of that is kept for the next start, or the word none; "
      "default: lensd in $XDG_CACHE_HOME or ~/.cache"},
-    {"threads", OPTION_NUMBER, TIMED, FIELD(threads), 0, 1024, "0", "N", DEVICE,
+    {"threads", OPTION_NUMBER, TIMED | COMMAND_INSPECT, FIELD(threads), 0, 1024, "0", "N", DEVICE,
      "threads of a forward pass on the CPU; 0: the cores this process may use, or one "
      "where the model is too small to share"},
     {"workers", OPTION_NUMBER, RUNS, FIELD(workers), 0, 1024, "0", "N", DEVICE,
@@ -55,6 +56,13 @@ const struct option config_options[] = {
      "what all models together may take of each device: weights, activations, batches; "
      "4G, or by device: cpu=2G,cuda:0=12G; 0: nine tenths of what it has"},
 
+    {"profile", OPTION_SWITCH, COMMAND_INSPECT, FIELD(profile), 0, 0, "false", NULL, DEVICE,
+     "run the model and print milliseconds and GFLOP/s of each layer, beside what this machine's "
+     "arithmetic can do"},
+    {"profile-batch", OPTION_NUMBER, COMMAND_INSPECT, FIELD(profile_batch), 1, 256, "1", "N",
+     DEVICE, "images of the forward pass that --profile runs"},
+    {"sort", OPTION_CHOICE, COMMAND_INSPECT, FIELD(profile_sort), 0, 0, "order", "order|time",
+     DEVICE, "layers of --profile as they run, or the slowest first"},
     {"batch", OPTION_TEXT, COMMAND_BENCH, FIELD(batch), 0, 0, "1,8,32", "N,…", DEVICE,
      "batch sizes to time"},
     {"time", OPTION_SECONDS, COMMAND_BENCH, FIELD(bench_time), 0, 3600, "2", "TIME", DEVICE,

@@ -11,6 +11,7 @@ int command_predict(const struct config *config);
 int command_devices(const struct config *config);
 int command_health(const struct config *config);
 int command_inspect(const struct config *config);
+int command_profile(const struct config *config); /* inspect --profile */
 int command_bench(const struct config *config);
 int command_key(const struct config *config);
 

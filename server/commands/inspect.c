@@ -264,6 +264,8 @@ int command_inspect(const struct config *config)
     struct inspection in = {0};
     struct error err;
     int result;
+    if (config->profile)
+        return command_profile(config);
     if (look(config, &in, &err) != STATUS_OK) {
         result = command_failed(&err);
     } else {

@@ -138,6 +138,26 @@ class Inspect(Commands):
                 self.assertEqual(len(ended.stderr.splitlines()), 1)
                 self.assertTrue(ended.stderr.startswith("lensd: "))
 
+    def test_a_profile(self):
+        profile = json.loads(self.run_ok("inspect", "digits", "--profile", "--sort", "time", "--json"))
+        layers, total = profile["layers"], profile["total"]
+        self.assertEqual((profile["batch"], profile["piece"]), (1, 1))
+        self.assertGreater(profile["peak"]["gflops"], 0)
+        times = [layer["ms"] for layer in layers]
+        self.assertEqual(times, sorted(times, reverse=True))
+        self.assertAlmostEqual(sum(times), total["ms"], delta=total["ms"] * 0.01)
+        self.assertAlmostEqual(sum(layer["gflop"] for layer in layers), total["gflop"],
+                               delta=total["gflop"] * 0.01)
+        convolutions = [layer for layer in layers if "Conv" in layer["name"]]
+        self.assertEqual(len(convolutions), 5)
+        for layer in convolutions:
+            self.assertAlmostEqual(layer["gflops"], layer["gflop"] / layer["ms"] * 1e3,
+                                   delta=layer["gflops"] * 0.01)
+            self.assertGreater(layer["of_peak"], 0)
+        table = self.run_ok("inspect", "digits", "--profile", "--profile-batch", "4")
+        self.assertIn("batch 4", table)
+        self.assertIn("total", table)
+
 
 class Bench(Commands):
     def test_table(self):

@@ -1,0 +1,40 @@
+#include "proto/profile.h"
+
+#include "proto/writer.h"
+
+static void write_layer(struct writer *w, cJSON *entry, const struct profile_layer *layer)
+{
+    if (layer->name)
+        write_text(w, entry, "name", layer->name);
+    if (layer->kernel)
+        write_text(w, entry, "kernel", layer->kernel);
+    write_float(w, entry, "ms", (float)layer->milliseconds);
+    write_decimal(w, entry, "share", layer->share);
+    write_float(w, entry, "gflop", (float)layer->gflop);
+    write_float(w, entry, "gflops", (float)layer->gflops);
+    if (layer->of_peak > 0)
+        write_decimal(w, entry, "of_peak", layer->of_peak);
+    write_float(w, entry, "gb_per_s", (float)layer->gigabytes_per_second);
+}
+
+char *profile_answer_json(const struct profile_answer *answer, size_t *ret_size)
+{
+    struct writer w = {false};
+    cJSON *root = cJSON_CreateObject();
+    write_text(&w, root, "model", answer->model);
+    write_text(&w, root, "device", answer->device);
+    write_text(&w, root, "precision", answer->precision);
+    write_text(&w, root, "precision_why", answer->why);
+    write_count(&w, root, "threads", (unsigned long long)answer->threads);
+    write_count(&w, root, "batch", (unsigned long long)answer->batch);
+    write_count(&w, root, "piece", (unsigned long long)answer->piece);
+    write_decimal(&w, root, "batch_ms", answer->batch_milliseconds);
+    cJSON *peak = write_object(&w, root, "peak");
+    write_decimal(&w, peak, "gflops", answer->peak_gflops);
+    write_text(&w, peak, "instructions", answer->instructions);
+    write_layer(&w, write_object(&w, root, "total"), &answer->total);
+    cJSON *layers = write_array(&w, root, "layers");
+    for (size_t i = 0; i < answer->layer_count; i++)
+        write_layer(&w, write_object(&w, layers, NULL), &answer->layers[i]);
+    return write_finish(&w, root, ret_size);
+}
