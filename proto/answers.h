@@ -101,6 +101,12 @@ void predict_json_free(struct predict_json *request);
 
 /* ---- /health, /livez, /readyz, /ping ---- */
 
+/* A device that a model does not use for now, because it fails. */
+struct health_quarantine {
+    const char *device, *reason;
+    double seconds; /* since when */
+};
+
 struct health_model {
     const char *name, *version;
     const char *state;   /* "loading", "ready", "failed" */
@@ -109,6 +115,8 @@ struct health_model {
     bool is_default;
     const char *precision;    /* NULL or "": not settled yet */
     size_t queued, in_flight; /* images */
+    const struct health_quarantine *quarantined;
+    size_t quarantined_count;
 };
 
 struct health_answer {
@@ -151,6 +159,7 @@ struct device_model {
     int threads;                                   /* 0: left out */
     bool batched;
     uint64_t parameter_bytes, activation_bytes;
+    const char *quarantined; /* why the device is not used for it; NULL or "": it is */
     const struct device_batch *batches;
     size_t batch_count;
     const char *origin, *why; /* of the precision; why: NULL or "": left out */

@@ -20,6 +20,13 @@ static void write_health_model(struct writer *w, cJSON *list, const struct healt
         write_text(w, entry, "precision", model->precision);
     if (given(model->failure))
         write_text(w, entry, "error", model->failure);
+    cJSON *quarantined = model->quarantined_count > 0 ? write_array(w, entry, "quarantined") : NULL;
+    for (size_t i = 0; i < model->quarantined_count; i++) {
+        cJSON *row = write_object(w, quarantined, NULL);
+        write_text(w, row, "device", model->quarantined[i].device);
+        write_text(w, row, "reason", model->quarantined[i].reason);
+        write_decimal(w, row, "seconds", model->quarantined[i].seconds);
+    }
     write_count(w, entry, "queued", model->queued);
     write_count(w, entry, "in_flight", model->in_flight);
 }
@@ -92,6 +99,8 @@ static void write_device_model(struct writer *w, cJSON *list, const struct devic
     write_bool(w, entry, "batched", model->batched);
     if (given(model->note))
         write_text(w, entry, "note", model->note);
+    if (given(model->quarantined))
+        write_text(w, entry, "quarantined", model->quarantined);
     cJSON *batches = write_array(w, entry, "batches");
     for (size_t i = 0; i < model->batch_count; i++) {
         const struct device_batch *batch = &model->batches[i];

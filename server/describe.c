@@ -84,7 +84,7 @@ static struct model_status *snapshot(struct pipeline *pipeline, size_t *ret_coun
     return models;
 }
 
-const char *describe_state(const struct pipeline *pipeline, bool draining)
+const char *describe_state(struct pipeline *pipeline, bool draining)
 {
     if (draining)
         return "draining";
@@ -92,13 +92,34 @@ const char *describe_state(const struct pipeline *pipeline, bool draining)
     case PIPELINE_LOADING:
         return "loading";
     case PIPELINE_READY:
-        return "ready";
+        return pipeline_is_lost(pipeline) ? "failed" : "ready";
     case PIPELINE_DRAINING:
         return "draining";
     case PIPELINE_FAILED:
         return "failed";
     }
     return "failed";
+}
+
+/* The devices that were set aside for one model. */
+struct quarantines {
+    struct health_quarantine rows[DEVICE_MAX];
+    char ids[DEVICE_MAX][DEVICE_TEXT];
+};
+
+static size_t list_quarantines(const struct model_status *model, struct quarantines *ret)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < model->lane_count; i++) {
+        if (!model->health[i].is_aside)
+            continue;
+        ret->rows[count] = (struct health_quarantine){
+            .device = device_text(model->lanes[i].device, ret->ids[count]),
+            .reason = model->health[i].reason,
+            .seconds = model->health[i].aside_s};
+        count++;
+    }
+    return count;
 }
 
 char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s, const char *note,
@@ -112,8 +133,9 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
     size_t count;
     struct model_status *models = snapshot(pipeline, &count);
     struct health_model *rows = alloc_array(count, sizeof *rows);
+    struct quarantines *aside = alloc_array(count, sizeof *aside);
     char *text = NULL;
-    for (size_t i = 0; rows && i < count; i++)
+    for (size_t i = 0; rows && aside && i < count; i++)
         rows[i] = (struct health_model){
             .name = models[i].name,
             .version = models[i].version,
@@ -122,9 +144,11 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
             .progress = models[i].progress,
             .is_default = models[i].is_default,
             .precision = models[i].lane_count ? precision_name(models[i].lanes[0].precision) : NULL,
+            .quarantined = aside[i].rows,
+            .quarantined_count = list_quarantines(&models[i], &aside[i]),
             .queued = models[i].queued,
             .in_flight = models[i].in_flight};
-    if (models && rows) {
+    if (models && rows && aside) {
         struct health_answer answer = {.state = describe_state(pipeline, draining),
                                        .version = LENSD_VERSION,
                                        .uptime_s = uptime_s,
@@ -135,6 +159,7 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
     }
     free(models);
     free(rows);
+    free(aside);
     return text;
 }
 
@@ -177,9 +202,10 @@ static void add_choice(struct device_model *ret, struct device_trial *trials,
     ret->trial_count = choice->trial_count;
 }
 
-static void add_lane(struct lanes *lanes, const struct model_status *model,
-                     const struct session_info *session)
+static void add_lane(struct lanes *lanes, const struct model_status *model, size_t lane)
 {
+    const struct session_info *session = &model->lanes[lane];
+    const struct lane_health *health = &model->health[lane];
     if (lanes->count == COUNT_OF(lanes->models))
         return;
     struct device_batch *batches = lanes->batches[lanes->count];
@@ -198,6 +224,7 @@ static void add_lane(struct lanes *lanes, const struct model_status *model,
                                  .batched = session->batched,
                                  .parameter_bytes = session->parameter_bytes,
                                  .activation_bytes = session->activation_bytes,
+                                 .quarantined = health->is_aside ? health->reason : NULL,
                                  .batches = batches,
                                  .batch_count = session->batch_count};
     add_choice(row, lanes->trials[lanes->count++], &model->choices[session->device.kind]);
@@ -210,7 +237,7 @@ static void add_device(const struct device_info *info, const struct model_status
     for (size_t m = 0; m < model_count; m++)
         for (size_t k = 0; k < models[m].lane_count; k++)
             if (same_device(models[m].lanes[k].device, info->id))
-                add_lane(lanes, &models[m], &models[m].lanes[k]);
+                add_lane(lanes, &models[m], k);
     *ret = (struct device_entry){.id = device_text(info->id, id),
                                  .name = info->name,
                                  .usable = info->usable,

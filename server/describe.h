@@ -28,4 +28,4 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
                       size_t *ret_size);
 
 /* "loading", "ready", "draining", "failed". */
-const char *describe_state(const struct pipeline *pipeline, bool draining);
+const char *describe_state(struct pipeline *pipeline, bool draining);

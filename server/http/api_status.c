@@ -15,7 +15,8 @@ static bool is_draining(const struct exchange *x)
 
 static bool is_ready(const struct exchange *x)
 {
-    return !is_draining(x) && pipeline_state(x->server->options.pipeline) == PIPELINE_READY;
+    return !is_draining(x) && pipeline_state(x->server->options.pipeline) == PIPELINE_READY &&
+           !pipeline_is_lost(x->server->options.pipeline);
 }
 
 /* 503 is "ask again in a moment" here, too. */

@@ -505,6 +505,16 @@ static struct buffer *take_from_lane(struct batcher *batcher, int index)
     return buffer;
 }
 
+bool batcher_has_ready(const struct batcher *batcher)
+{
+    if (batcher->forming >= 0 && batcher->buffers[batcher->forming].ready > 0)
+        return true;
+    for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++)
+        if (batcher->buffers[i].state == BUFFER_CLOSED && batcher->buffers[i].ready > 0)
+            return true;
+    return false;
+}
+
 void batcher_done(struct batcher *batcher, int index)
 {
     struct buffer *buffer = take_from_lane(batcher, index);

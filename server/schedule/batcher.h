@@ -166,6 +166,9 @@ enum batch_close batcher_should_close(const struct batcher *batcher, int64_t now
 /* When batcher_should_close turns by time alone; INT64_MAX: not before the next event. */
 int64_t batcher_wake_at(const struct batcher *batcher, int64_t now);
 
+/* Is anything ready that an idle lane could run, now or when the hold rule lets it go? */
+bool batcher_has_ready(const struct batcher *batcher);
+
 /* Whether batcher_take would give a batch now. */
 bool batcher_can_take(const struct batcher *batcher, int64_t now);
 

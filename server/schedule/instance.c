@@ -13,6 +13,7 @@ struct building {
     const struct pipeline_options *options;
     struct pool *pool;
     struct budget *budget;
+    struct turns *const *turns;
     struct model *model; /* NULL once the description owns it */
     struct instance *instance;
     void (*on_progress)(void *context, double fraction);
@@ -114,7 +115,8 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
         };
         count_inputs(options, &session);
         TRY(choose_precision(building, &session, err));
-        TRY(lane_create(model, &session, building->budget, &instance->lanes[i], err));
+        TRY(lane_create(model, &session, building->budget, building->turns[i], &instance->lanes[i],
+                        err));
         instance->lane_count++;
     }
     return STATUS_OK;
@@ -179,7 +181,7 @@ static enum status create_scheduler(struct building *building, struct error *err
 }
 
 enum status instance_create(const struct pipeline_options *options, struct pool *pool,
-                            struct budget *budget, struct model *model,
+                            struct budget *budget, struct turns *const *turns, struct model *model,
                             void (*on_progress)(void *context, double fraction),
                             void *progress_context, const _Atomic int *cancel,
                             struct instance **ret, struct error *err)
@@ -187,6 +189,7 @@ enum status instance_create(const struct pipeline_options *options, struct pool 
     struct building building = {.options = options,
                                 .pool = pool,
                                 .budget = budget,
+                                .turns = turns,
                                 .model = model,
                                 .instance = calloc(1, sizeof *building.instance),
                                 .on_progress = on_progress,

@@ -25,9 +25,10 @@ struct instance {
 };
 
 /* Compiles `model` on the devices of `options`, starts its threads. Takes over `model` on success
- * and on failure. Its memory is booked in `budget`. Errors as pipeline_add_model's. */
+ * and on failure. Its memory is booked in `budget`; its lane on options->devices[i]
+ * takes turns in turns[i]. Errors as pipeline_add_model's. */
 enum status instance_create(const struct pipeline_options *options, struct pool *pool,
-                            struct budget *budget, struct model *model,
+                            struct budget *budget, struct turns *const *turns, struct model *model,
                             void (*on_progress)(void *context, double fraction),
                             void *progress_context, const _Atomic int *cancel,
                             struct instance **ret, struct error *err) MUST_USE;

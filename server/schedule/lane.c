@@ -1,5 +1,12 @@
-/* Locks: none is held here; the scheduler's calls take its lock for themselves. The session, the
- * scores buffer and the batch that was taken belong to the lane's thread alone. */
+/* A lane sets itself aside when its device fails: a pass that ends in STATUS_DEVICE is followed by
+ * a probe, a pass of zeros. Where that works the images were at fault, and are run again as halves.
+ * Where it fails, too, what is left of the batch goes back to the scheduler for the other lanes,
+ * and the lane probes its device from time to time until it works again. An image that two lanes
+ * broke over is not moved any further.
+ *
+ * Locks: `lock` guards the lines for lane_describe_health, and is held for nothing else; the
+ * scheduler's and the turns' calls take their own for themselves. The session, the scores buffer
+ * and the batch that was taken belong to the lane's thread alone. */
 #include "server/schedule/lane.h"
 
 #include <assert.h>
@@ -31,7 +38,14 @@ struct lane {
     pthread_t thread;
     sem_t warm; /* posted once by the thread */
 
+    pthread_mutex_t lock;
+    int64_t aside_since; /* guarded by lock; 0: it works */
+    char aside_reason[sizeof((struct lane_health *)0)->reason];
+
     /* the thread's own */
+    struct turn turn;
+    int64_t turn_used;             /* of its turn's time */
+    struct error device_error;     /* of the last probe that failed */
     const struct tensor **outputs; /* of the last run, session_output_count */
     const void **inputs;           /* of the next run, input_count */
     double gaps_ms;                /* that the gaps of this batch took */
@@ -64,6 +78,13 @@ static enum status allocate(struct lane *lane, struct error *err)
     return STATUS_OK;
 }
 
+/* A device is set aside when so many passes in a row fail after the one that raised the doubt. */
+#define PROBES 2
+
+#define SECOND      INT64_C(1000000000)
+#define FIRST_PAUSE (SECOND / 2) /* before a device that was set aside is tried again */
+#define MOST_PAUSE  (30 * SECOND)
+
 /* What the session takes of its device: as its limit was checked. */
 static size_t booked_bytes(const struct lane *lane, const struct session_options *options)
 {
@@ -75,12 +96,15 @@ static size_t booked_bytes(const struct lane *lane, const struct session_options
 }
 
 enum status lane_create(const struct model *model, const struct session_options *options,
-                        struct budget *budget, struct lane **ret, struct error *err)
+                        struct budget *budget, struct turns *turns, struct lane **ret,
+                        struct error *err)
 {
     struct lane *lane = calloc(1, sizeof *lane);
     if (!lane)
         return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
     lane->model = model;
+    turn_init(&lane->turn, turns);
+    pthread_mutex_init(&lane->lock, NULL);
     sem_init(&lane->warm, 0, 0);
     enum status status = session_create(model->graph, options, &lane->session, err);
     if (status == STATUS_OK)
@@ -157,6 +181,7 @@ static enum status run(struct lane *lane, int count, double *ret_ms, struct erro
     int64_t took = clock_now() - start;
     *ret_ms = clock_ms(took);
     metric_observe(lane->meters.batch_size, count);
+    lane->turn_used += took;
     metric_add(lane->meters.device_seconds, (double)took * 1e-9);
     metric_add(scheduler_meters(lane->scheduler)->triton.exec_count, 1);
     if (status == STATUS_OK) {
@@ -301,9 +326,41 @@ static void answer_piece(struct lane *lane, const struct batch *batch, struct pi
         served_note_output(lane->served, piece.count, clock_ms(clock_now() - outcome->ended));
 }
 
-/* Runs one piece and answers it. False: it failed, and is to be run again in parts. */
-static bool run_piece(struct lane *lane, const struct batch *batch, struct piece piece,
-                      bool is_retry, bool is_last)
+/* Lets others have the device. In line again at once if there is more to run: not only when what
+ * was run has been answered. */
+static void end_turn(struct lane *lane)
+{
+    turn_end(&lane->turn, lane->turn_used, scheduler_has_ready(lane->scheduler));
+    lane->turn_used = 0;
+}
+
+/* One pass of zeros, with the device in hand. */
+static enum status probe(struct lane *lane, struct error *err)
+{
+    for (size_t k = 0; k < lane->input_count; k++) {
+        char *aside = batch_layout_row(&lane->aside_layout, lane->aside, k, 0);
+        memset(aside, 0, (size_t)lane_padded_batch(lane, 1) * lane->aside_layout.row_bytes[k]);
+        lane->inputs[k] = aside;
+    }
+    return session_run(lane->session, 1, lane->inputs, lane->outputs, err);
+}
+
+/* Zeros may be what a model cannot work with; only a failure of the device counts. */
+static bool device_is_well(struct lane *lane)
+{
+    for (int attempt = 0; attempt < PROBES; attempt++)
+        if (probe(lane, &lane->device_error) != STATUS_DEVICE)
+            return true;
+    return false;
+}
+
+/* What became of a piece. */
+enum piece_end { PIECE_ANSWERED, PIECE_AGAIN, PIECE_DEVICE };
+
+/* Runs one piece and answers it, unless it is to be run again in parts, or the device is the one to
+ * blame. `*has_probed`: whether the device has been tried since the batch was taken. */
+static enum piece_end run_piece(struct lane *lane, const struct batch *batch, struct piece piece,
+                                bool is_retry, bool is_last, bool *has_probed)
 {
     int64_t start = clock_now();
     struct outcome outcome = {.batch = piece.count};
@@ -312,35 +369,48 @@ static bool run_piece(struct lane *lane, const struct batch *batch, struct piece
     enum status status = run(lane, piece.count, &outcome.forward_ms, &outcome.failure);
     outcome.status = status;
     outcome.ended = clock_now();
+    if (status == STATUS_DEVICE && !*has_probed) {
+        *has_probed = true;
+        if (!device_is_well(lane))
+            return PIECE_DEVICE;
+    }
     bool may_recover = piece.count > 1 || (!is_retry && lane_padded_batch(lane, 1) > 1);
     if (is_out_of_memory(status))
         lower_cap(lane, piece.count);
     if (status != STATUS_OK && may_recover) {
         metric_add(
             is_out_of_memory(status) ? lane->meters.memory_splits : lane->meters.failure_splits, 1);
-        return false;
+        return PIECE_AGAIN;
     }
     /* The outputs are the session's own: the buffer may fill again meanwhile. */
-    if (is_last)
+    if (is_last) {
         scheduler_release(lane->scheduler, lane->index);
+        end_turn(lane);
+    }
     answer_piece(lane, batch, piece, &outcome);
-    return true;
+    return PIECE_ANSWERED;
 }
 
 /* The whole batch in one pass, if that works. What fails is split, down to the images that fail by
- * themselves; and what is larger than the cap is split at once. */
-static void run_pieces(struct lane *lane, const struct batch *batch)
+ * themselves; and what is larger than the cap is split at once. Returns how many images, from the
+ * first on, were answered: all of them, unless the device fails. */
+static int run_pieces(struct lane *lane, const struct batch *batch)
 {
     struct piece pieces[MOST_PIECES] = {{0, batch->count}};
     int count = 1;
-    bool is_retry = false;
+    bool is_retry = false, has_probed = false;
     while (count > 0) {
         struct piece piece = pieces[--count];
         int cap = batch_cap_now(&lane->cap, clock_now());
         bool too_large = piece.count > cap || (is_retry && is_awkward(lane, piece.count));
-        if (!too_large && run_piece(lane, batch, piece, is_retry, count == 0))
-            continue;
-        is_retry = is_retry || !too_large;
+        if (!too_large) {
+            enum piece_end end = run_piece(lane, batch, piece, is_retry, count == 0, &has_probed);
+            if (end == PIECE_DEVICE)
+                return piece.first;
+            if (end == PIECE_ANSWERED)
+                continue;
+            is_retry = true;
+        }
         if (piece.count == 1) { /* again, beside zeros */
             pieces[count++] = piece;
             continue;
@@ -352,18 +422,149 @@ static void run_pieces(struct lane *lane, const struct batch *batch)
         pieces[count++] = (struct piece){piece.first + part, piece.count - part};
         pieces[count++] = (struct piece){piece.first, part};
     }
+    return batch->count;
 }
 
-static void run_batch(struct lane *lane, struct batch *batch)
+/* ---- a device that fails ---- */
+
+void lane_describe_health(struct lane *lane, struct lane_health *ret)
+{
+    *ret = (struct lane_health){0};
+    pthread_mutex_lock(&lane->lock);
+    ret->is_aside = lane->aside_since != 0;
+    if (ret->is_aside) {
+        memcpy(ret->reason, lane->aside_reason, sizeof ret->reason);
+        ret->aside_s = clock_ms(clock_now() - lane->aside_since) / 1000;
+    }
+    pthread_mutex_unlock(&lane->lock);
+}
+
+static bool lane_is_set_aside(struct lane *lane)
+{
+    pthread_mutex_lock(&lane->lock);
+    bool is_aside = lane->aside_since != 0;
+    pthread_mutex_unlock(&lane->lock);
+    return is_aside;
+}
+
+static void set_aside(struct lane *lane, const char *reason)
+{
+    char device[DEVICE_TEXT], text[sizeof lane->aside_reason];
+    device_text(lane->info.device, device);
+    snprintf(text, sizeof text, "%s: %.200s", device, reason);
+    pthread_mutex_lock(&lane->lock);
+    lane->aside_since = clock_now();
+    memcpy(lane->aside_reason, text, sizeof text);
+    pthread_mutex_unlock(&lane->lock);
+    metric_add(lane->meters.quarantined, 1);
+    log_event(LOG_ERROR, "device set aside", LOG_STR("model", lane->model->name),
+              LOG_STR("device", device), LOG_STR("error", reason));
+    scheduler_set_aside(lane->scheduler, lane->index, text);
+}
+
+static void take_back(struct lane *lane)
+{
+    char device[DEVICE_TEXT];
+    pthread_mutex_lock(&lane->lock);
+    double seconds = clock_ms(clock_now() - lane->aside_since) / 1000;
+    lane->aside_since = 0;
+    pthread_mutex_unlock(&lane->lock);
+    metric_add(lane->meters.quarantined, -1);
+    log_event(LOG_INFO, "device works again", LOG_STR("model", lane->model->name),
+              LOG_STR("device", device_text(lane->info.device, device)),
+              LOG_REAL("after_s", seconds));
+    scheduler_take_back(lane->scheduler, lane->index);
+}
+
+/* Fails the images that may not move to another lane; returns how many are left in the batch. */
+static int fail_moved(struct lane *lane, struct batch *batch, const struct error *failure)
+{
+    bool has_others = scheduler_has_lanes(lane->scheduler, lane->index);
+    int kept = 0;
+    for (int i = 0; i < batch->count; i++) {
+        struct predict_image *image = batch->items[i];
+        if (has_others && !image->has_moved) {
+            image->has_moved = true;
+            batch->slots[kept] = batch->slots[i];
+            batch->items[kept++] = image;
+            continue;
+        }
+        image->device = lane->info.device;
+        image->status = failure->status;
+        image->error = *failure;
+        scheduler_finish(lane->scheduler, image);
+    }
+    batch->count = kept;
+    return kept;
+}
+
+/* The device fails: of the batch the images from `answered` on go to other lanes, or fail where
+ * there are none. Returns how many of the batch were finished. */
+static int give_up_device(struct lane *lane, struct batch *batch, int answered)
+{
+    int images = batch->count;
+    turn_end(&lane->turn, lane->turn_used, false);
+    lane->turn_used = 0;
+    for (int i = answered; i < batch->count; i++) {
+        batch->items[i - answered] = batch->items[i];
+        batch->slots[i - answered] = batch->slots[i];
+    }
+    batch->count -= answered;
+    set_aside(lane, lane->device_error.message);
+    int left = fail_moved(lane, batch, &lane->device_error);
+    scheduler_give_back(lane->scheduler, batch);
+    return images - left;
+}
+
+/* Until the device works again; false: the lane shall end. */
+static bool stay_aside(struct lane *lane)
+{
+    struct batch batch;
+    int64_t pause = FIRST_PAUSE, probe_at = clock_now() + pause;
+    for (;;) {
+        switch (scheduler_wait_aside(lane->scheduler, lane->index, probe_at, &batch)) {
+        case ASIDE_END:
+            return false;
+        case ASIDE_FAIL: {
+            size_t images = (size_t)batch.count;
+            drop_unwanted(lane, &batch); /* all of them: no lane is left */
+            int left = batch.count;
+            scheduler_give_back(lane->scheduler, &batch);
+            scheduler_answered(lane->scheduler, images - (size_t)left);
+            break;
+        }
+        case ASIDE_PROBE: {
+            turn_begin(&lane->turn);
+            bool is_well = device_is_well(lane);
+            turn_end(&lane->turn, 0, false);
+            if (is_well) {
+                take_back(lane);
+                return true;
+            }
+            pause = pause < MOST_PAUSE / 2 ? 2 * pause : MOST_PAUSE;
+            probe_at = clock_now() + pause;
+            break;
+        }
+        }
+    }
+}
+
+/* ---- the thread ---- */
+
+/* Returns how many images were answered; fewer than there are when the device fails, and the lane
+ * has been set aside. */
+static int run_batch(struct lane *lane, struct batch *batch)
 {
     int64_t now = clock_now();
     for (int i = 0; i < batch->count; i++) {
         struct predict_image *image = batch->items[i];
         image->queue_ms += clock_ms(now - image->since);
+        image->since = now;
     }
     close_gaps(lane, batch);
     lane->gaps_ms = clock_ms(clock_now() - now);
-    run_pieces(lane, batch);
+    int answered = run_pieces(lane, batch);
+    return answered < batch->count ? give_up_device(lane, batch, answered) : answered;
 }
 
 /* OpenMP makes its threads for each thread that enters a parallel loop: the first pass of this one
@@ -373,7 +574,9 @@ static void warm_up(struct lane *lane)
     for (size_t k = 0; k < lane->input_count; k++)
         lane->inputs[k] = batch_layout_row(&lane->aside_layout, lane->aside, k, 0);
     struct error ignored;
+    turn_begin(&lane->turn);
     (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
+    turn_end(&lane->turn, 0, false);
     sem_post(&lane->warm);
 }
 
@@ -381,15 +584,21 @@ static void *lane_main(void *argument)
 {
     struct lane *lane = argument;
     struct batch batch;
+    bool goes_on = true;
     warm_up(lane);
-    while (scheduler_next_batch(lane->scheduler, lane->index, &batch)) {
-        size_t images = (size_t)batch.count;
+    while (goes_on && scheduler_next_batch(lane->scheduler, lane->index, &lane->turn, &batch)) {
+        int taken = batch.count;
         drop_unwanted(lane, &batch);
-        if (batch.count > 0)
-            run_batch(lane, &batch);
-        else
+        int answered = taken - batch.count;
+        if (batch.count > 0) {
+            answered += run_batch(lane, &batch);
+        } else {
             scheduler_release(lane->scheduler, lane->index);
-        scheduler_answered(lane->scheduler, images);
+            end_turn(lane);
+        }
+        scheduler_answered(lane->scheduler, (size_t)answered);
+        if (lane_is_set_aside(lane))
+            goes_on = stay_aside(lane);
     }
     return NULL;
 }
@@ -420,6 +629,8 @@ void lane_free(struct lane *lane)
         return;
     if (lane->started)
         pthread_join(lane->thread, NULL);
+    turn_done(&lane->turn);
+    pthread_mutex_destroy(&lane->lock);
     sem_destroy(&lane->warm);
     scores_buffer_done(&lane->scores);
     batch_layout_done(&lane->aside_layout);

@@ -10,9 +10,11 @@ struct lane;
 /* Compiles `model` for the device in `options` (session_create; may take seconds). `model` is
  * borrowed; its graph is needed only here. What the lane takes of its device is booked in `budget`
  * (may be NULL; outlives the lane) as long as it lives; the limit is the caller's, in the options.
+ * It takes turns on its device with the other lanes of `turns`, which outlives it.
  */
 enum status lane_create(const struct model *model, const struct session_options *options,
-                        struct budget *budget, struct lane **ret, struct error *err) MUST_USE;
+                        struct budget *budget, struct turns *turns, struct lane **ret,
+                        struct error *err) MUST_USE;
 
 /* For descriptions only; it is the lane's thread's to run. */
 const struct session *lane_session(const struct lane *lane);
@@ -21,6 +23,9 @@ const struct session *lane_session(const struct lane *lane);
 const struct session_info *lane_info(const struct lane *lane);
 int lane_max_batch(const struct lane *lane);
 int lane_padded_batch(const struct lane *lane, int batch); /* images a buffer for it must hold */
+
+/* Whether it has been set aside because its device fails. Any thread. */
+void lane_describe_health(struct lane *lane, struct lane_health *ret);
 
 /* Starts the thread as lane `index` (0, 1 …) of `scheduler`, which outlives it. STATUS_NO_MEMORY
  * when there is no thread to be had.

@@ -90,7 +90,12 @@ enum status pipeline_create(const struct pipeline_options *options, struct pipel
     pipeline->entries = alloc_array(PIPELINE_MAX_MODELS, sizeof *pipeline->entries);
     enum status status = STATUS_OK;
     pipeline->budget = create_budget(&pipeline->options);
-    if (!pipeline->entries || !pipeline->budget)
+    bool has_turns = true;
+    for (size_t i = 0; i < options->device_count; i++) {
+        pipeline->turns[i] = turns_create();
+        has_turns = has_turns && pipeline->turns[i];
+    }
+    if (!pipeline->entries || !pipeline->budget || !has_turns)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the table of models");
     else
         status = pool_create(&(struct pool_options){.threads = pipeline->options.workers,
@@ -344,9 +349,23 @@ static void describe(const struct entry *entry, struct model_status *ret)
     if (ret->is_classifier)
         ret->class_count = model->class_count ? model->class_count : served->class_count;
     ret->lane_count = instance->lane_count;
-    for (size_t i = 0; i < instance->lane_count; i++)
+    for (size_t i = 0; i < instance->lane_count; i++) {
         ret->lanes[i] = *lane_info(instance->lanes[i]);
+        lane_describe_health(instance->lanes[i], &ret->health[i]);
+    }
     memcpy(ret->choices, instance->choices, sizeof ret->choices);
+}
+
+bool pipeline_is_lost(struct pipeline *pipeline)
+{
+    bool is_lost = false;
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        const struct instance *instance = pipeline->entries[i].instance;
+        is_lost = is_lost || (instance && scheduler_is_lost(instance->scheduler));
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return is_lost;
 }
 
 size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size_t max)
@@ -436,6 +455,8 @@ void pipeline_free(struct pipeline *pipeline)
         instance_free(pipeline->entries[i].instance);
     free(pipeline->entries);
     budget_free(pipeline->budget);
+    for (size_t i = 0; i < DEVICE_MAX; i++)
+        turns_free(pipeline->turns[i]);
     pthread_cond_destroy(&pipeline->released);
     pthread_mutex_destroy(&pipeline->lock);
     free(pipeline);

@@ -95,7 +95,8 @@ struct predict_image {
 
     struct predict_request *request; /* private to the pipeline */
     struct batch_item entry;         /* private: its place in the queue and in batches */
-    int64_t since;                   /* private: when it entered the phase it is in */
+    bool has_moved; /* private: a device failed under it, and it went to another one */
+    int64_t since;  /* private: when it entered the phase it is in */
 };
 
 struct predict_request {
@@ -233,6 +234,13 @@ void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request)
  * refused or never submitted. */
 void predict_request_done(struct predict_request *request);
 
+/* Whether a lane works, or has been set aside because its device fails. */
+struct lane_health {
+    bool is_aside;
+    double aside_s;   /* for how long */
+    char reason[256]; /* "cuda:1: …" */
+};
+
 /* What /health and /devices show of a model; snapshot, copied. */
 struct model_status {
     char name[128], version[16];
@@ -243,6 +251,7 @@ struct model_status {
     uint64_t parameter_bytes, file_bytes;
     size_t lane_count;
     struct session_info lanes[DEVICE_MAX];
+    struct lane_health health[DEVICE_MAX];         /* of `lanes` */
     struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
     size_t queued;    /* images admitted that wait for a decode worker */
     size_t in_flight; /* images admitted that are past that: decode, slot, forward, answer */
@@ -251,6 +260,9 @@ struct model_status {
     size_t class_count;
     bool is_default;
 };
+
+/* Has a model that is served no device left that works? */
+bool pipeline_is_lost(struct pipeline *pipeline);
 
 /* Bytes that models take of a device (weights, activations, batches of inputs); *ret_limit: how
  * many they may take, 0 without a limit. */

@@ -344,8 +344,8 @@ enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
     snprintf(version, sizeof version, "%s", model->version);
     struct loading loading = {pipeline, name, version};
     struct instance *instance = NULL, *old = NULL;
-    status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget, model,
-                             on_progress, &loading, cancel, &instance, &failure);
+    status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget, pipeline->turns,
+                             model, on_progress, &loading, cancel, &instance, &failure);
     if (status == STATUS_OK)
         status = publish(&loading, instance, &old, &failure);
     if (status == STATUS_OK) {

@@ -25,7 +25,8 @@ struct pipeline {
     struct pipeline_options options; /* immutable, defaults filled in */
     struct pool *pool;
     struct budget *budget;
-    _Atomic int state; /* enum pipeline_state */
+    struct turns *turns[DEVICE_MAX]; /* of options.devices */
+    _Atomic int state;               /* enum pipeline_state */
 
     pthread_mutex_t lock;
     pthread_cond_t released; /* an instance has lost its last user */

@@ -8,6 +8,7 @@
 #include "server/schedule/scheduler.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,14 +29,20 @@ struct scheduler {
     void **buffers;
 
     _Atomic bool cut;
+    _Atomic bool is_lost;         /* no lane works */
     _Atomic int64_t shortest_run; /* batcher_shortest_run, to be read without the lock */
 
     pthread_mutex_t lock;
     pthread_cond_t lane_ready; /* a lane may find a batch, or shall end */
+    pthread_cond_t aside;      /* the same, for lanes that are set aside */
     pthread_cond_t all_answered;
     struct batcher *batcher;
     struct admission admission;
     bool accepting, stopping;
+    int lanes, sleeping; /* all; those that wait in lane_ready without being idle */
+    bool is_aside[DEVICE_MAX];
+    int aside_count;
+    char aside_reason[256]; /* of the lane set aside last */
 };
 
 /* Buffers of max_batch images each. Beyond the batcher's lanes + 2, so many that every worker can
@@ -87,6 +94,8 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     scheduler->accepting = true;
     pthread_mutex_init(&scheduler->lock, NULL);
     condition_init(&scheduler->lane_ready);
+    condition_init(&scheduler->aside);
+    scheduler->lanes = options->lanes;
     condition_init(&scheduler->all_answered);
     meters_init(&scheduler->meters, options->metrics, options->served->model->name,
                 options->served->model->version);
@@ -125,6 +134,7 @@ void scheduler_free(struct scheduler *scheduler)
     batcher_free(scheduler->batcher);
     pthread_cond_destroy(&scheduler->all_answered);
     pthread_cond_destroy(&scheduler->lane_ready);
+    pthread_cond_destroy(&scheduler->aside);
     pthread_mutex_destroy(&scheduler->lock);
     free(scheduler);
 }
@@ -189,8 +199,11 @@ struct batcher_counts scheduler_counts(struct scheduler *scheduler)
     return counts;
 }
 
-static bool wakes_lane(const struct batcher *batcher, int64_t now)
+static bool wakes_lane(const struct scheduler *scheduler, int64_t now)
 {
+    const struct batcher *batcher = scheduler->batcher;
+    if (scheduler->sleeping > 0 && batcher_has_ready(batcher))
+        return true;
     return batcher_can_take(batcher, now) || batcher_wake_at(batcher, now) != INT64_MAX;
 }
 
@@ -201,14 +214,19 @@ static void unlock_and_wake(struct scheduler *scheduler)
     struct batcher *batcher = scheduler->batcher;
     size_t tickets = batcher_grant(batcher);
     struct batcher_counts counts = batcher_counts(batcher);
-    bool wake_lane = counts.idle_lanes > 0 && wakes_lane(batcher, clock_now());
+    bool wake_lane =
+        counts.idle_lanes + scheduler->sleeping > 0 && wakes_lane(scheduler, clock_now());
+    bool wake_aside = scheduler->aside_count == scheduler->lanes;
     bool answered = counts.admitted == 0 && !scheduler->accepting;
     metric_set(scheduler->meters.queue_images, (double)counts.queued);
     metric_set(scheduler->meters.triton.pending, (double)(counts.admitted - counts.running));
     metric_set(scheduler->meters.in_flight_images, (double)(counts.admitted - counts.queued));
     pthread_mutex_unlock(&scheduler->lock);
+    /* Not the signal of one: it might be one that another model keeps from its device. */
     if (wake_lane)
-        pthread_cond_signal(&scheduler->lane_ready);
+        pthread_cond_broadcast(&scheduler->lane_ready);
+    if (wake_aside)
+        pthread_cond_broadcast(&scheduler->aside);
     if (answered)
         pthread_cond_broadcast(&scheduler->all_answered);
     pool_offer(scheduler->pool, &scheduler->source, tickets);
@@ -246,6 +264,13 @@ static struct admission_request ask(const struct scheduler *scheduler,
                                       .model = scheduler_model(scheduler)->name};
 }
 
+static enum status lost_error_locked(const struct scheduler *scheduler, struct error *err)
+{
+    return error_set(err, STATUS_DEVICE,
+                     "no device is left for model '%s': %s; they are tried again from time to time",
+                     scheduler_model(scheduler)->name, scheduler->aside_reason);
+}
+
 static enum status check_locked(struct scheduler *scheduler, const struct predict_request *request,
                                 size_t images, size_t bytes, int64_t *ret_predicted,
                                 int *ret_retry_after_s, struct error *err)
@@ -256,6 +281,11 @@ static enum status check_locked(struct scheduler *scheduler, const struct predic
             *ret_retry_after_s = 1;
         return error_set(err, STATUS_DRAINING,
                          "the server is shutting down; send the request to another one");
+    }
+    if (scheduler->aside_count == scheduler->lanes) {
+        if (ret_retry_after_s)
+            *ret_retry_after_s = 1;
+        return lost_error_locked(scheduler, err);
     }
     if (images == 0)
         return STATUS_OK;
@@ -396,6 +426,12 @@ enum status scheduler_check_wanted(struct scheduler *scheduler, const struct pre
         return scheduler_cut_error(err);
     if (atomic_load_explicit(&request->cancelled, memory_order_relaxed))
         return error_set(err, STATUS_CANCELLED, "the client has gone");
+    if (scheduler->is_lost) {
+        pthread_mutex_lock(&scheduler->lock);
+        enum status status = lost_error_locked(scheduler, err);
+        pthread_mutex_unlock(&scheduler->lock);
+        return status;
+    }
     if (request->deadline == 0)
         return STATUS_OK;
     int64_t now = clock_now();
@@ -460,18 +496,157 @@ void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot)
     unlock_and_wake(scheduler);
 }
 
-bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct batch *ret)
+bool scheduler_has_ready(struct scheduler *scheduler)
 {
     pthread_mutex_lock(&scheduler->lock);
-    batcher_lane_idle(scheduler->batcher, lane, clock_now());
-    while (!scheduler->stopping && !batcher_take(scheduler->batcher, lane, clock_now(), ret))
-        condition_wait(&scheduler->lane_ready, &scheduler->lock,
-                       batcher_wake_at(scheduler->batcher, clock_now()));
+    bool ready = batcher_has_ready(scheduler->batcher);
+    pthread_mutex_unlock(&scheduler->lock);
+    return ready;
+}
+
+/* Sleeps until something is ready; false at the end. */
+static bool wait_ready(struct scheduler *scheduler, struct turn *turn)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    if (!scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
+        pthread_mutex_unlock(&scheduler->lock);
+        turn_end(turn, 0, false); /* it may have been in line for more */
+        pthread_mutex_lock(&scheduler->lock);
+    }
+    scheduler->sleeping++;
+    while (!scheduler->stopping && !batcher_has_ready(scheduler->batcher))
+        condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
+    scheduler->sleeping--;
     bool stopping = scheduler->stopping;
-    unlock_and_wake(scheduler);
-    if (!stopping)
-        metric_add(scheduler->meters.closed[ret->reason], 1);
+    pthread_mutex_unlock(&scheduler->lock);
     return !stopping;
+}
+
+/* With the device in hand: takes a batch, perhaps after the hold rule's wait. False: there is none
+ * any more, or others want the device meanwhile. */
+static bool take(struct scheduler *scheduler, int lane, struct turn *turn, struct batch *ret)
+{
+    struct batcher *batcher = scheduler->batcher;
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_lane_idle(batcher, lane, clock_now());
+    bool taken;
+    while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
+           batcher_has_ready(batcher) && !turn_is_contended(turn))
+        condition_wait(&scheduler->lane_ready, &scheduler->lock,
+                       batcher_wake_at(batcher, clock_now()));
+    if (!taken) { /* idle no more, but it works */
+        batcher_lane_works(batcher, lane, false, clock_now());
+        batcher_lane_works(batcher, lane, true, clock_now());
+    }
+    unlock_and_wake(scheduler);
+    return taken;
+}
+
+bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct turn *turn,
+                          struct batch *ret)
+{
+    for (;;) {
+        if (!wait_ready(scheduler, turn)) {
+            turn_end(turn, 0, false);
+            return false;
+        }
+        turn_begin(turn);
+        if (take(scheduler, lane, turn, ret)) {
+            metric_add(scheduler->meters.closed[ret->reason], 1);
+            return true;
+        }
+        turn_end(turn, 0, false);
+    }
+}
+
+/* Takes what waits in the queue out of it and finishes it with what `refuse` says. */
+static void empty_queue(struct scheduler *scheduler,
+                        enum status (*refuse)(struct scheduler *scheduler, struct error *err))
+{
+    for (;;) {
+        pthread_mutex_lock(&scheduler->lock);
+        struct predict_image *image = batcher_cut(scheduler->batcher);
+        pthread_mutex_unlock(&scheduler->lock);
+        if (!image)
+            return;
+        image->status = refuse(scheduler, &image->error);
+        scheduler_finish(scheduler, image);
+        scheduler_answered(scheduler, 1);
+    }
+}
+
+static enum status refuse_lost(struct scheduler *scheduler, struct error *err)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    enum status status = lost_error_locked(scheduler, err);
+    pthread_mutex_unlock(&scheduler->lock);
+    return status;
+}
+
+void scheduler_set_aside(struct scheduler *scheduler, int lane, const char *reason)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->aside_count += !scheduler->is_aside[lane];
+    scheduler->is_aside[lane] = true;
+    snprintf(scheduler->aside_reason, sizeof scheduler->aside_reason, "%s", reason);
+    bool is_lost = scheduler->aside_count == scheduler->lanes;
+    scheduler->is_lost = is_lost;
+    batcher_lane_works(scheduler->batcher, lane, false, clock_now());
+    unlock_and_wake(scheduler);
+    if (is_lost)
+        empty_queue(scheduler, refuse_lost);
+}
+
+void scheduler_take_back(struct scheduler *scheduler, int lane)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->aside_count -= scheduler->is_aside[lane];
+    scheduler->is_aside[lane] = false;
+    scheduler->is_lost = false;
+    batcher_lane_works(scheduler->batcher, lane, true, clock_now());
+    unlock_and_wake(scheduler);
+}
+
+enum aside_event scheduler_wait_aside(struct scheduler *scheduler, int lane, int64_t probe_at,
+                                      struct batch *ret)
+{
+    struct batcher *batcher = scheduler->batcher;
+    enum aside_event event = ASIDE_PROBE;
+    pthread_mutex_lock(&scheduler->lock);
+    while (!scheduler->stopping && clock_now() < probe_at) {
+        if (scheduler->is_lost && batcher_has_ready(batcher)) {
+            batcher_lane_idle(batcher, lane, clock_now());
+            bool taken = batcher_take(batcher, lane, clock_now(), ret);
+            batcher_lane_works(batcher, lane, false, clock_now());
+            if (taken) {
+                event = ASIDE_FAIL;
+                break;
+            }
+        }
+        /* What is ready and cannot be had is being written, or held for a moment. */
+        bool soon = scheduler->is_lost && batcher_has_ready(batcher);
+        condition_wait(&scheduler->aside, &scheduler->lock,
+                       soon ? clock_now() + 1000000 : probe_at);
+    }
+    if (scheduler->stopping && event == ASIDE_PROBE)
+        event = ASIDE_END;
+    unlock_and_wake(scheduler);
+    return event;
+}
+
+bool scheduler_is_lost(const struct scheduler *scheduler)
+{
+    return scheduler->is_lost;
+}
+
+bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    int working = scheduler->lanes - scheduler->aside_count;
+    if (but_lane >= 0 && !scheduler->is_aside[but_lane])
+        working--;
+    pthread_mutex_unlock(&scheduler->lock);
+    return working > 0;
 }
 
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot)
@@ -498,13 +673,6 @@ void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch)
 {
     pthread_mutex_lock(&scheduler->lock);
     batcher_give_back(scheduler->batcher, batch, clock_now());
-    unlock_and_wake(scheduler);
-}
-
-void scheduler_lane_works(struct scheduler *scheduler, int lane, bool works)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    batcher_lane_works(scheduler->batcher, lane, works, clock_now());
     unlock_and_wake(scheduler);
 }
 
@@ -545,19 +713,16 @@ bool scheduler_wait_answered(struct scheduler *scheduler, int64_t until)
     return answered;
 }
 
+static enum status refuse_cut(struct scheduler *scheduler, struct error *err)
+{
+    (void)scheduler;
+    return scheduler_cut_error(err);
+}
+
 void scheduler_cut(struct scheduler *scheduler)
 {
     atomic_store_explicit(&scheduler->cut, true, memory_order_relaxed);
-    for (;;) {
-        pthread_mutex_lock(&scheduler->lock);
-        struct predict_image *image = batcher_cut(scheduler->batcher);
-        pthread_mutex_unlock(&scheduler->lock);
-        if (!image)
-            return;
-        image->status = scheduler_cut_error(&image->error);
-        scheduler_finish(scheduler, image);
-        scheduler_answered(scheduler, 1);
-    }
+    empty_queue(scheduler, refuse_cut);
 }
 
 void scheduler_leave_pool(struct scheduler *scheduler)
@@ -571,4 +736,5 @@ void scheduler_stop(struct scheduler *scheduler)
     scheduler->stopping = true;
     pthread_mutex_unlock(&scheduler->lock);
     pthread_cond_broadcast(&scheduler->lane_ready);
+    pthread_cond_broadcast(&scheduler->aside);
 }

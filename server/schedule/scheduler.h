@@ -16,6 +16,7 @@
 #include "server/schedule/meters.h"
 #include "server/schedule/pipeline.h"
 #include "server/schedule/pool.h"
+#include "server/schedule/turns.h"
 
 struct scheduler;
 
@@ -68,7 +69,7 @@ void predict_request_unpin(struct predict_request *request);
 
 /* Does anybody still wait for this image? Asked before each piece of work on it: STATUS_DRAINING
  * (the grace time is over), STATUS_CANCELLED (its client has gone), STATUS_TIMEOUT (its deadline is
- * over or cannot be met any more). */
+ * over or cannot be met any more), STATUS_DEVICE (no device is left). */
 enum status scheduler_check_wanted(struct scheduler *scheduler, const struct predict_image *image,
                                    struct error *err) MUST_USE;
 
@@ -100,8 +101,14 @@ void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot);
 
 /* --- lanes --- */
 
-/* Sleeps until a batch is there for lane `lane`, which has nothing to do; false: it shall end. */
-bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct batch *ret);
+/* Sleeps until a batch is there for lane `lane`, which has nothing to do, and the device is the
+ * lane's turn; the device stays its own until turn_end. False: the lane shall end, without a turn.
+ */
+bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct turn *turn,
+                          struct batch *ret);
+
+/* Is anything ready for an idle lane? */
+bool scheduler_has_ready(struct scheduler *scheduler);
 
 /* A forward pass of `images` on this lane took `ns`: keeps L(b) current. */
 void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns);
@@ -117,9 +124,23 @@ void scheduler_release(struct scheduler *scheduler, int lane);
  * one. */
 void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch);
 
-/* Whether predictions count on the lane (they do at first): a device that is set aside does not
- * work. scheduler_next_batch makes it work again. */
-void scheduler_lane_works(struct scheduler *scheduler, int lane, bool works);
+/* Sets the lane aside, because its device fails: predictions do not count on it, and with the last
+ * one all that is inside fails with STATUS_DEVICE and `reason`, and submit refuses. */
+void scheduler_set_aside(struct scheduler *scheduler, int lane, const char *reason);
+void scheduler_take_back(struct scheduler *scheduler, int lane);
+
+enum aside_event { ASIDE_PROBE, ASIDE_FAIL, ASIDE_END };
+
+/* What a lane that is set aside does: sleeps until `probe_at` (ASIDE_PROBE). When no lane is left
+ * it gets the batches there still are, to fail all of them (ASIDE_FAIL). */
+enum aside_event scheduler_wait_aside(struct scheduler *scheduler, int lane, int64_t probe_at,
+                                      struct batch *ret);
+
+/* Has it no lane that works? Takes no lock. */
+bool scheduler_is_lost(const struct scheduler *scheduler);
+
+/* Has it a lane that works? Others than `lane` (-1: any)? */
+bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane);
 
 /* `images` of a batch have been finished. */
 void scheduler_answered(struct scheduler *scheduler, size_t images);

@@ -13,6 +13,7 @@
 struct turns {
     pthread_mutex_t lock;
     struct turn *first, **last; /* those that wait, in the order they came; guarded by lock */
+    _Atomic int waiting;        /* how many; changes under the lock */
     struct turn *owner;         /* guarded by lock, as all below */
     int64_t clock;
 };
@@ -51,6 +52,7 @@ static void remove_locked(struct turns *turns, struct turn *turn)
     if (!*at)
         turns->last = at;
     turn->waits = false;
+    turns->waiting--;
 }
 
 static void append_locked(struct turns *turns, struct turn *turn)
@@ -61,6 +63,7 @@ static void append_locked(struct turns *turns, struct turn *turn)
     turn->waits = true;
     *turns->last = turn;
     turns->last = &turn->next;
+    turns->waiting++;
 }
 
 static void grant_locked(struct turns *turns, struct turn *turn)
@@ -118,11 +121,7 @@ void turn_begin(struct turn *turn)
 
 bool turn_is_contended(struct turn *turn)
 {
-    struct turns *turns = turn->turns;
-    pthread_mutex_lock(&turns->lock);
-    bool contended = turns->first && turns->first != turn;
-    pthread_mutex_unlock(&turns->lock);
-    return contended;
+    return turn->turns->waiting > 0;
 }
 
 void turn_end(struct turn *turn, int64_t used, bool wants_more)

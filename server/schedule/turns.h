@@ -36,7 +36,7 @@ void turn_done(struct turn *turn);
 /* Sleeps until the device is this lane's. */
 void turn_begin(struct turn *turn);
 
-/* Does another lane wait for the device that this one has? */
+/* Does another lane wait for the device that this one has? Takes no lock. */
 bool turn_is_contended(struct turn *turn);
 
 /* Gives the device back after `used` nanoseconds. With `wants_more` the lane is in line again at

@@ -1,11 +1,11 @@
-"""What devices give: memory and its limit."""
+"""What devices give: memory and its limit; several lanes."""
 
 import os
 import tempfile
 import unittest
 
 import small_onnx
-from harness import Server, flat_png, run_lensd
+from harness import Server, flat_png, multipart, run_lensd, together
 
 
 class DevicesCase(unittest.TestCase):
@@ -79,6 +79,28 @@ class Memory(DevicesCase):
             ended = run_lensd("serve", "--device", "cpu", "--memory", text)
             self.assertEqual(ended.returncode, 2, ended.stderr)
             self.assertIn(words, ended.stderr)
+
+
+class SeveralLanes(DevicesCase):
+    def test_two_lanes_on_the_cpu_share_its_cores(self):
+        server = self.serve(self.model(side=96), "--device", "cpu,cpu")
+        device = cpu(server)
+        lanes = device["models"]
+        self.assertEqual(len(lanes), 2)
+        self.assertEqual([lane["threads"] for lane in lanes], [max(1, device["threads"] // 2)] * 2)
+        self.assertLessEqual(sum(lane["threads"] for lane in lanes), max(2, device["threads"]))
+        answers = together(32, lambda i: server.predict(flat_png(7 * i)))
+        self.assertEqual({answer.status for answer in answers}, {200})
+        # One image gives one answer, whichever lane it came from.
+        alone = [server.predict(flat_png(7 * i)).json()["predictions"][0]["index"] for i in range(32)]
+        self.assertEqual([answer.json()["predictions"][0]["index"] for answer in answers], alone)
+        # A request of many images is one answer from both lanes.
+        kind, form = multipart([("i", f"{i}.png", flat_png(7 * i)) for i in range(32)])
+        answer = server.predict(form, headers={"Content-Type": kind})
+        self.assertEqual([result["predictions"][0]["index"] for result in answer.json()["results"]],
+                         alone)
+        health = server.get("/health").json()
+        self.assertNotIn("quarantined", health["models"][0])
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ static int runs[FAKE_MODELS], images_run[FAKE_MODELS], greatest_run[FAKE_MODELS]
 static int running[FAKE_MODELS];
 static int decodes, sessions_alive, models_freed;
 static int memory_fits;
+static bool broken[2][DEVICE_MAX];
+static int runs_on[2][DEVICE_MAX], running_on[DEVICE_MAX]; /* the latter of GPUs */
 static int run_sizes[FAKE_MODELS][31], run_size_count[FAKE_MODELS];
 static struct fake_session_plan plan;
 
@@ -138,6 +140,16 @@ void fake_memory_fits(int images)
     pthread_mutex_lock(&lock);
     memory_fits = images;
     pthread_mutex_unlock(&lock);
+}
+
+void fake_break(struct device_id device, bool is_broken)
+{
+    set(&broken[device.kind == DEVICE_CUDA][device.index], is_broken);
+}
+
+int fake_runs_on(struct device_id device)
+{
+    return read_counter(&runs_on[device.kind == DEVICE_CUDA][device.index]);
 }
 
 const char *fake_run_sizes(int height)
@@ -405,6 +417,8 @@ static void begin_run(const struct session *session, int batch)
 {
     int h = session->height;
     pthread_mutex_lock(&lock);
+    if (session->info.device.kind == DEVICE_CUDA && running_on[session->info.device.index]++ > 0)
+        fail("two forward passes on one GPU at a time");
     if (run_size_count[h] < (int)COUNT_OF(run_sizes[h]))
         run_sizes[h][run_size_count[h]++] = batch;
     runs[h]++;
@@ -422,6 +436,8 @@ static void begin_run(const struct session *session, int batch)
 static void end_run(const struct session *session)
 {
     pthread_mutex_lock(&lock);
+    if (session->info.device.kind == DEVICE_CUDA)
+        running_on[session->info.device.index]--;
     running[session->height]--;
     pthread_mutex_unlock(&lock);
 }
@@ -470,6 +486,12 @@ enum status session_run(struct session *session, int batch, const void *const *i
             fail("no tensor");
         outputs[0] = session->result;
     }
+    pthread_mutex_lock(&lock);
+    bool is_gpu = session->info.device.kind == DEVICE_CUDA;
+    if (broken[is_gpu][session->info.device.index])
+        status = error_set(err, STATUS_DEVICE, "the fake device is broken");
+    runs_on[is_gpu][session->info.device.index] += status == STATUS_OK;
+    pthread_mutex_unlock(&lock);
     end_run(session);
     atomic_fetch_sub(&session->inside, 1);
     return status;

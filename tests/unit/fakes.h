@@ -10,8 +10,9 @@
  *     "vast"         makes every forward pass run out of memory (STATUS_DEVICE_MEMORY)
  *
  * The transform writes the class into every value of the slot; the session checks that all values
- * of an image agree (a torn or misplaced copy aborts the test) and that it is run by one thread at
- * a time. Gates stop forward passes and decodes until the test opens them. */
+ * of an image agree (a torn or misplaced copy aborts the test), that it is run by one thread at a
+ * time, and that a GPU runs one forward pass at a time. Gates stop forward passes and decodes until
+ * the test opens them. */
 #pragma once
 
 #include <stdbool.h>
@@ -41,6 +42,9 @@ struct fake_session_plan {
 /* From now on forward passes of more images (padding included) run out of memory; 0: none does. */
 void fake_memory_fits(int images);
 
+/* While a device is broken, every forward pass on it fails with STATUS_DEVICE. */
+void fake_break(struct device_id device, bool broken);
+
 /* The sizes of the forward passes of that height since the last call, as "8 4 2 2"; at most 31 of
  * them. The text is valid until the next call. */
 const char *fake_run_sizes(int height);
@@ -59,6 +63,7 @@ int fake_images_run(int height);
 int fake_greatest_run(int height); /* largest batch */
 int fake_running(int height);      /* at this moment */
 int fake_decodes(void);
+int fake_runs_on(struct device_id device); /* all heights; ended well */
 int fake_sessions_alive(void);
 
 /* Waits until *counter(argument) is at least `least`; false after five seconds. */

@@ -406,23 +406,31 @@ static void test_decode_overlaps_the_forward_pass(void)
     pipeline_free(pipeline);
 }
 
-static void test_a_stuck_model_does_not_stop_another(void)
+static void test_a_stuck_model_does_not_stop_decodes(void)
 {
     struct pipeline *pipeline =
         start((struct pipeline_options){.workers = 2, .max_batch = 2, .max_queue = 64});
     add(pipeline, "stuck", 1);
     add(pipeline, "other", 2);
     fake_shut_runs(1);
+    int runs_of_other = fake_runs(2), runs = fake_runs(1);
     struct job *stuck[64];
     for (size_t i = 0; i < COUNT_OF(stuck); i++)
         stuck[i] = submit(pipeline, "stuck", "ok 7");
+    CHECK(fake_wait(fake_runs, 1, runs + 1));
     for (int i = 0; i < 50; i++) /* with every buffer of the first full */
-        finish(submit(pipeline, "other", "ok 8|broken"));
+        finish(submit(pipeline, "other", "broken"));
+    /* Decoded, too; its forward pass waits for the device. */
+    int decodes = fake_decodes();
+    struct job *other = submit(pipeline, "other", "ok 8");
+    CHECK(fake_wait_decodes(decodes + 1));
+    CHECK(!job_is_done(other) && fake_runs(2) == runs_of_other);
     for (size_t i = 0; i < COUNT_OF(stuck); i++)
         CHECK(!job_is_done(stuck[i]));
     fake_open_runs(1);
     for (size_t i = 0; i < COUNT_OF(stuck); i++)
         finish(stuck[i]);
+    finish(other);
     pipeline_free(pipeline);
 }
 
@@ -477,6 +485,7 @@ static const char *run_together(struct pipeline *pipeline, const char *name, con
         CHECK(!strcmp(actual_, (expected)));                                                       \
     } while (0)
 
+/* After the first failure one image of zeros tells whether the device is to blame. */
 static void test_only_the_failing_image_fails(void)
 {
     static const struct {
@@ -485,13 +494,13 @@ static void test_only_the_failing_image_fails(void)
     } cases[] = {
         {"ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8", "8", 1, 8},
         {"ok 1|nan|ok 3|nan|nan|ok 6|ok 7|ok 8", "8", 1, 8},
-        {"ok 1|ok 2|ok 3|poison|ok 5|ok 6|ok 7|ok 8", "8 4 2 2 1 1 4", 1, 8},
-        {"poison|ok 2|nan|ok 4|ok 5|ok 6|ok 7|poison", "8 4 2 1 1 2 4 2 2 1 1", 1, 8},
-        {"poison|poison|poison|poison", "4 2 1 1 2 1 1", 1, 4},
+        {"ok 1|ok 2|ok 3|poison|ok 5|ok 6|ok 7|ok 8", "8 1 4 2 2 1 1 4", 1, 8},
+        {"poison|ok 2|nan|ok 4|ok 5|ok 6|ok 7|poison", "8 1 4 2 1 1 2 4 2 2 1 1", 1, 8},
+        {"poison|poison|poison|poison", "4 1 2 1 1 2 1 1", 1, 4},
         /* Not a compiled size: padded at first, then only as far as nothing lies beside it. */
-        {"ok 1|ok 2|poison|ok 4|ok 5|ok 6|ok 7", "7 4 2 2 1 1 2 1", 1, 7},
+        {"ok 1|ok 2|poison|ok 4|ok 5|ok 6|ok 7", "7 1 4 2 2 1 1 2 1", 1, 7},
         /* What the file fixes at 4 is padded with zeros, not with its neighbours. */
-        {"ok 1|poison|ok 3|ok 4", "4 2 1 1 2", 4, 4},
+        {"ok 1|poison|ok 3|ok 4", "4 1 2 1 1 2", 4, 4},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct pipeline *pipeline =
@@ -529,6 +538,252 @@ static void test_out_of_memory_makes_batches_smaller(void)
     pipeline = start((struct pipeline_options){.max_batch = 4, .workers = 1});
     add(pipeline, "m", 1);
     CHECK_SIZES(run_together(pipeline, "m", "ok 1|vast|ok 3|ok 4"), "4 2 1 1 1 1");
+    pipeline_free(pipeline);
+    metrics_free(metrics);
+}
+
+#define GPU(n) ((struct device_id){DEVICE_CUDA, (n)})
+
+static struct pipeline *start_on_gpus(size_t count, struct metrics *metrics)
+{
+    struct pipeline_options options = {.device_count = count, .metrics = metrics};
+    for (size_t i = 0; i < count; i++)
+        options.devices[i] = GPU((int)i);
+    struct pipeline *pipeline = start(options);
+    add(pipeline, "a", 1);
+    return pipeline;
+}
+
+/* How many of the model's devices are set aside; *ret has what is told of the last one. */
+static size_t count_aside(struct pipeline *pipeline, struct lane_health *ret)
+{
+    struct model_status *models = calloc(1, sizeof *models);
+    CHECK(models && pipeline_models(pipeline, models, 1) == 1);
+    size_t count = 0;
+    for (size_t i = 0; i < models[0].lane_count; i++) {
+        if (!models[0].health[i].is_aside)
+            continue;
+        *ret = models[0].health[i];
+        count++;
+    }
+    free(models);
+    return count;
+}
+
+static void wait_aside(struct pipeline *pipeline, size_t expected)
+{
+    struct lane_health health;
+    int64_t end = clock_now() + 10000000000;
+    while (count_aside(pipeline, &health) != expected && clock_now() < end)
+        usleep(1000);
+    CHECK(count_aside(pipeline, &health) == expected);
+}
+
+static void test_a_large_request_is_split_across_devices(void)
+{
+    struct pipeline *pipeline = start_on_gpus(2, NULL);
+    fake_shut_runs(1);
+    struct job *job = submit(pipeline, "a", "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8");
+    CHECK(fake_wait(fake_running, 1, 2));
+    fake_open_runs(1);
+    job_wait(job);
+    bool on[2] = {false, false};
+    for (int i = 0; i < 8; i++)
+        on[job->images[i].device.index] = true;
+    CHECK(on[0] && on[1]);
+    finish(job);
+    pipeline_free(pipeline);
+}
+
+static void test_a_device_that_fails_is_set_aside(void)
+{
+    struct metrics *metrics = metrics_create();
+    struct pipeline *pipeline = start_on_gpus(2, metrics);
+    struct lane_health health = {0};
+    fake_break(GPU(1), true);
+    /* Nobody notices: what it was given moves to the other one. */
+    for (int i = 0; i < 40; i++) {
+        struct job *jobs[4];
+        for (int k = 0; k < 4; k++)
+            jobs[k] = submit(pipeline, "a", "ok 1|ok 2|broken");
+        for (int k = 0; k < 4; k++)
+            finish(jobs[k]);
+    }
+    CHECK(count_aside(pipeline, &health) == 1);
+    CHECK(strstr(health.reason, "cuda:1: the fake device is broken"));
+    CHECK(!pipeline_is_lost(pipeline));
+    CHECK(metric_value(metrics_get(metrics, METRIC_GAUGE, "lensd_device_quarantined", "",
+                                   "model=\"a\",device=\"cuda:1\"", NULL, 0)) == 1);
+    CHECK(count(metrics, "lensd_images_total", "model=\"a\",result=\"device_error\"") == 0);
+    /* It is tried again, and taken back. */
+    int before = fake_runs_on(GPU(1));
+    fake_break(GPU(1), false);
+    wait_aside(pipeline, 0);
+    CHECK(metric_value(metrics_get(metrics, METRIC_GAUGE, "lensd_device_quarantined", "",
+                                   "model=\"a\",device=\"cuda:1\"", NULL, 0)) == 0);
+    fake_shut_runs(1);
+    struct job *job = submit(pipeline, "a", "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8");
+    CHECK(fake_wait(fake_running, 1, 2));
+    fake_open_runs(1);
+    finish(job);
+    CHECK(fake_runs_on(GPU(1)) > before + 1);
+    pipeline_free(pipeline);
+    metrics_free(metrics);
+}
+
+static void test_without_a_device_everything_fails_at_once(void)
+{
+    struct pipeline *pipeline = start_on_gpus(2, NULL);
+    int runs = fake_runs(1);
+    fake_shut_runs(1);
+    struct job *jobs[30];
+    for (size_t i = 0; i < COUNT_OF(jobs); i++)
+        jobs[i] = submit(pipeline, "a", "ok 1");
+    CHECK(fake_wait(fake_runs, 1, runs + 2));
+    fake_break(GPU(0), true);
+    fake_break(GPU(1), true);
+    fake_open_runs(1);
+    for (size_t i = 0; i < COUNT_OF(jobs); i++) {
+        job_wait(jobs[i]);
+        CHECK(jobs[i]->done == 1 && jobs[i]->images[0].status == STATUS_DEVICE);
+        CHECK(strstr(jobs[i]->images[0].error.message, "device"));
+        job_free(jobs[i]);
+    }
+    CHECK(pipeline_is_lost(pipeline));
+    struct error err;
+    int retry_after = 0;
+    struct job *late = job_create("a", "ok 1");
+    CHECK(pipeline_submit(pipeline, &late->request, &retry_after, &err) == STATUS_DEVICE);
+    CHECK(retry_after >= 1 && strstr(err.message, "no device is left"));
+    CHECK(status_http(STATUS_DEVICE) == 503);
+    /* One comes back. */
+    fake_break(GPU(0), false);
+    wait_aside(pipeline, 1);
+    CHECK(!pipeline_is_lost(pipeline));
+    CHECK(pipeline_submit(pipeline, &late->request, &retry_after, &err) == STATUS_OK);
+    finish(late);
+    CHECK(pipeline_drain(pipeline, 1000)); /* with one still aside */
+    pipeline_free(pipeline);
+    fake_break(GPU(1), false);
+}
+
+static void test_images_that_break_devices_do_not_travel(void)
+{
+    /* Every device fails on the image, as long as it is there: after the second it has its error.
+     */
+    struct pipeline *pipeline = start_on_gpus(4, NULL);
+    struct lane_health health;
+    for (int i = 0; i < 4; i++)
+        fake_break(GPU(i), true);
+    struct job *job = submit(pipeline, "a", "ok 1");
+    job_wait(job);
+    CHECK(job->images[0].status == STATUS_DEVICE);
+    CHECK(count_aside(pipeline, &health) <= 2);
+    job_free(job);
+    for (int i = 0; i < 4; i++)
+        fake_break(GPU(i), false);
+    wait_aside(pipeline, 0);
+    finish(submit(pipeline, "a", "ok 1"));
+    pipeline_free(pipeline);
+}
+
+/* 64 submitters while devices break and come back: every image has an answer, its own or that the
+ * device failed. */
+static void *break_and_repair(void *argument)
+{
+    _Atomic int *stop = argument;
+    for (int i = 0; !atomic_load(stop); i++) {
+        fake_break(GPU(i % 3), true);
+        usleep(3000);
+        fake_break(GPU(i % 3), false);
+        usleep(1000);
+    }
+    return NULL;
+}
+
+static void *submit_through_failures(void *argument)
+{
+    struct submitter *submitter = argument;
+    for (int i = 0; i < JOBS_A_SUBMITTER; i++) {
+        struct job *job = job_create("a", "ok 5|nan|ok 6|broken");
+        struct error err;
+        enum status status;
+        while ((status = pipeline_submit(submitter->pipeline, &job->request, NULL, &err)) !=
+               STATUS_OK) {
+            CHECK(status == STATUS_OVERLOADED || status == STATUS_DEVICE);
+            usleep(500);
+        }
+        job_wait(job);
+        CHECK(job->done == 1);
+        for (int k = 0; k < 4; k++) {
+            enum status image = job->images[k].status;
+            CHECK(image == STATUS_DEVICE || image == expected_status(job->texts[k]));
+            submitter->by_status[image]++;
+        }
+        job_free(job);
+    }
+    return NULL;
+}
+
+static void test_nothing_is_lost_while_devices_come_and_go(void)
+{
+    struct pipeline *pipeline = start_on_gpus(3, NULL);
+    static struct submitter submitters[24];
+    static _Atomic int stop_breaking;
+    pthread_t breaker;
+    CHECK(!pthread_create(&breaker, NULL, break_and_repair, &stop_breaking));
+    for (size_t i = 0; i < COUNT_OF(submitters); i++) {
+        submitters[i].pipeline = pipeline;
+        CHECK(
+            !pthread_create(&submitters[i].thread, NULL, submit_through_failures, &submitters[i]));
+    }
+    int good = 0;
+    for (size_t i = 0; i < COUNT_OF(submitters); i++) {
+        pthread_join(submitters[i].thread, NULL);
+        good += submitters[i].by_status[STATUS_OK];
+    }
+    atomic_store(&stop_breaking, 1);
+    pthread_join(breaker, NULL);
+    CHECK(good > 0);
+    CHECK(pipeline_drain(pipeline, 10000));
+    pipeline_free(pipeline);
+}
+
+static void test_models_share_a_device_by_time(void)
+{
+    enum { IMAGES = 400 };
+    struct metrics *metrics = metrics_create();
+    struct pipeline_options options = {.device_count = 1,
+                                       .devices = {GPU(0)},
+                                       .metrics = metrics,
+                                       .max_queue = 2 * IMAGES,
+                                       .max_batch = 1};
+    struct pipeline *pipeline = start(options);
+    fake_plan((struct fake_session_plan){.run_us = 4000});
+    add(pipeline, "slow", 1);
+    fake_plan((struct fake_session_plan){.run_us = 1000});
+    add(pipeline, "fast", 2);
+    fake_plan((struct fake_session_plan){0});
+    fake_shut_runs(1);
+    struct job *slow[IMAGES / 4], *fast[IMAGES];
+    int runs = fake_runs(1);
+    for (size_t i = 0; i < COUNT_OF(slow); i++)
+        slow[i] = submit(pipeline, "slow", "ok 1");
+    CHECK(fake_wait(fake_runs, 1, runs + 1));
+    for (size_t i = 0; i < COUNT_OF(fast); i++)
+        fast[i] = submit(pipeline, "fast", "ok 2");
+    fake_open_runs(1);
+    CHECK(fake_wait(fake_runs, 1, runs + (int)COUNT_OF(slow) / 2));
+    static const char name[] = "lensd_device_seconds_total";
+    double slow_s = count(metrics, name, "model=\"slow\",device=\"cuda:0\"");
+    double fast_s = count(metrics, name, "model=\"fast\",device=\"cuda:0\"");
+    for (size_t i = 0; i < COUNT_OF(slow); i++)
+        finish(slow[i]);
+    for (size_t i = 0; i < COUNT_OF(fast); i++)
+        finish(fast[i]);
+    if (!(fast_s > 0.75 * slow_s && fast_s < 1.35 * slow_s))
+        fprintf(stderr, "slow had %.3f s of the device, fast %.3f s\n", slow_s, fast_s);
+    CHECK(fast_s > 0.75 * slow_s && fast_s < 1.35 * slow_s);
     pipeline_free(pipeline);
     metrics_free(metrics);
 }
@@ -947,10 +1202,18 @@ int main(void)
         {"the queue's bound", test_queue_bound},
         {"cancelled requests are skipped", test_cancelled_requests_are_skipped},
         {"decode overlaps the forward pass", test_decode_overlaps_the_forward_pass},
-        {"a stuck model does not stop another", test_a_stuck_model_does_not_stop_another},
+        {"a stuck model does not stop another's decodes", test_a_stuck_model_does_not_stop_decodes},
         {"two lanes run at the same time", test_two_lanes_run_at_the_same_time},
         {"only the failing image fails", test_only_the_failing_image_fails},
         {"out of memory makes batches smaller", test_out_of_memory_makes_batches_smaller},
+        {"a large request is split across devices", test_a_large_request_is_split_across_devices},
+        {"a device that fails is set aside", test_a_device_that_fails_is_set_aside},
+        {"without a device everything fails at once",
+         test_without_a_device_everything_fails_at_once},
+        {"images that break devices do not travel", test_images_that_break_devices_do_not_travel},
+        {"nothing is lost while devices come and go",
+         test_nothing_is_lost_while_devices_come_and_go},
+        {"models share a device by time", test_models_share_a_device_by_time},
         {"images known bad are carried along", test_images_known_bad_are_carried_along},
         {"drain answers everything accepted", test_drain_answers_everything_accepted},
         {"drain cuts off after the grace time", test_drain_cuts_off_after_the_grace_time},
