@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "server/schedule/thread.h"
 
@@ -21,30 +22,63 @@ struct pool {
     int thread_count;
     pthread_mutex_t lock;
     pthread_cond_t work;
-    struct pool_source *first, **last; /* sources with tickets, in the order of their turns */
+    struct pool_source *first, **last; /* sources with tickets, in the order they came */
+    int64_t clock;                     /* what the source had used whose turn came last */
     bool stopping;
     int waiting;    /* threads without work */
     int forgetting; /* callers of pool_forget, who wait on `left` */
     pthread_cond_t left;
 };
 
+static int64_t monotonic_now(void)
+{
+    return clock_now();
+}
+
 static void append_locked(struct pool *pool, struct pool_source *source)
 {
+    if (source->used < pool->clock)
+        source->used = pool->clock;
     source->next = NULL;
     *pool->last = source;
     pool->last = &source->next;
 }
 
-/* Takes a ticket of the source whose turn it is; its next turn comes after all others'. */
-static struct pool_source *next_source_locked(struct pool *pool)
+/* Takes it out of the list. */
+static void unlink_locked(struct pool *pool, struct pool_source *source)
+{
+    struct pool_source **at = &pool->first;
+    while (*at && *at != source)
+        at = &(*at)->next;
+    if (*at)
+        *at = source->next;
+    if (pool->last == &source->next)
+        pool->last = at;
+}
+
+/* Takes a ticket of the source that has used least time; of equals, of the one that came first. It
+ * is charged what its work has cost lately, or many threads would take its tickets before the
+ * first one is done. *ret_charged: how much. */
+static struct pool_source *next_source_locked(struct pool *pool, int64_t *ret_charged)
 {
     struct pool_source *source = pool->first;
-    pool->first = source->next;
-    if (!pool->first)
-        pool->last = &pool->first;
+    for (struct pool_source *other = source->next; other; other = other->next)
+        if (other->used < source->used)
+            source = other;
+    pool->clock = source->used;
+    *ret_charged = source->expected;
+    source->used += source->expected;
+    unlink_locked(pool, source);
     if (--source->tickets > 0)
         append_locked(pool, source);
     return source;
+}
+
+/* What the piece really took, in the place of what was expected. */
+static void settle_locked(struct pool_source *source, int64_t charged, int64_t spent)
+{
+    source->used += spent - charged;
+    source->expected += (spent - source->expected) / 8;
 }
 
 static void *thread_main(void *argument)
@@ -60,11 +94,13 @@ static void *thread_main(void *argument)
         }
         if (pool->stopping)
             break;
-        struct pool_source *source = next_source_locked(pool);
+        int64_t charged, start = pool->options.now();
+        struct pool_source *source = next_source_locked(pool, &charged);
         thread->current = source;
         pthread_mutex_unlock(&pool->lock);
         pool->options.run(thread->state, source);
         pthread_mutex_lock(&pool->lock);
+        settle_locked(source, charged, pool->options.now() - start);
         thread->current = NULL;
         if (pool->forgetting > 0)
             pthread_cond_broadcast(&pool->left);
@@ -79,6 +115,8 @@ enum status pool_create(const struct pool_options *options, struct pool **ret, s
     if (!pool)
         return error_set(err, STATUS_NO_MEMORY, "no memory for the decode threads");
     pool->options = *options;
+    if (!options->now)
+        pool->options.now = monotonic_now;
     pool->last = &pool->first;
     pthread_mutex_init(&pool->lock, NULL);
     condition_init(&pool->work);
@@ -122,19 +160,6 @@ void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets)
         pthread_cond_signal(&pool->work);
 }
 
-/* Takes it out of the list of turns. */
-static void remove_locked(struct pool *pool, struct pool_source *source)
-{
-    struct pool_source **at = &pool->first;
-    while (*at && *at != source)
-        at = &(*at)->next;
-    if (*at)
-        *at = source->next;
-    for (pool->last = &pool->first; *pool->last;)
-        pool->last = &(*pool->last)->next;
-    source->tickets = 0;
-}
-
 static bool is_at_work_locked(const struct pool *pool, const struct pool_source *source)
 {
     for (int i = 0; i < pool->thread_count; i++)
@@ -147,7 +172,8 @@ void pool_forget(struct pool *pool, struct pool_source *source)
 {
     pthread_mutex_lock(&pool->lock);
     if (source->tickets > 0)
-        remove_locked(pool, source);
+        unlink_locked(pool, source);
+    source->tickets = 0;
     pool->forgetting++;
     while (is_at_work_locked(pool, source))
         condition_wait(&pool->left, &pool->lock, INT64_MAX);

@@ -2,15 +2,16 @@
  *
  * A source (a model's scheduler) offers tickets, each good for one piece of work; a thread takes a
  * ticket of the source whose turn it is and calls run(state, source), which finds out itself what
- * the work is. One ticket a turn: a model with a thousand waiting images cannot keep the threads
- * from another's single one. Offering never allocates and never blocks on work.
- *
- * Later: turns weighted by the time each model's work took need only another rule in next_source().
- */
+ * the work is. The turn is that of the source which has used least time: a model with a thousand
+ * waiting images cannot keep the threads from another's single one, and of two models with work the
+ * one with large photos gets as much time as the one with thumbnails, not as many photos. A source
+ * that comes after a while begins where the others are: nobody saves up time. Offering never
+ * allocates and never blocks on work. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "engine/base/status.h"
 
@@ -19,6 +20,8 @@
 struct pool_source {
     struct pool_source *next;
     size_t tickets;
+    int64_t used; /* nanoseconds, on the pool's own scale; those of pieces under way as expected */
+    int64_t expected; /* of a piece, lately */
 };
 
 struct pool_options {
@@ -29,6 +32,7 @@ struct pool_options {
     void (*run)(void *state, struct pool_source *source);
     void (*stop)(void *state);
     void *context;
+    int64_t (*now)(void); /* nanoseconds; NULL: the monotonic clock */
 };
 
 struct pool;

@@ -21,13 +21,15 @@ struct source {
     struct pool_source source; /* first, so that it can be cast back */
     char name;
     _Atomic int runs;
+    int64_t cost; /* of a run, on the pretended clock */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool is_shut;         /* guarded by lock, as all below */
 static int begun, states;    /* runs so far; thread states alive */
-static char order[64];       /* names of the first runs */
+static char order[128];      /* names of the first runs */
+static int64_t pretended;    /* the time */
 static int fail_start_after; /* 0: never */
 
 static void *start(void *context)
@@ -57,6 +59,7 @@ static void run(void *state, struct pool_source *pool_source)
     if (begun < (int)sizeof order - 1)
         order[begun] = source->name;
     begun++;
+    pretended += source->cost;
     pthread_cond_broadcast(&changed);
     while (is_shut)
         pthread_cond_wait(&changed, &lock);
@@ -79,12 +82,21 @@ static void set_shut(bool value)
     pthread_mutex_unlock(&lock);
 }
 
+static int64_t pretended_now(void)
+{
+    pthread_mutex_lock(&lock);
+    int64_t now = pretended;
+    pthread_mutex_unlock(&lock);
+    return now;
+}
+
 static struct pool *create(int threads)
 {
     struct pool *pool = NULL;
     begun = 0;
     memset(order, 0, sizeof order);
-    struct pool_options options = {.threads = threads, .start = start, .run = run, .stop = stop};
+    struct pool_options options = {
+        .threads = threads, .start = start, .run = run, .stop = stop, .now = pretended_now};
     struct error err;
     CHECK(pool_create(&options, &pool, &err) == STATUS_OK);
     return pool;
@@ -92,7 +104,8 @@ static struct pool *create(int threads)
 
 static void test_sources_take_turns(void)
 {
-    struct source a = {.name = 'a'}, b = {.name = 'b'}, c = {.name = 'c'};
+    struct source a = {.name = 'a', .cost = 10}, b = {.name = 'b', .cost = 10},
+                  c = {.name = 'c', .cost = 10};
     set_shut(true);
     struct pool *pool = create(1);
     pool_offer(pool, &a.source, 6);
@@ -104,7 +117,48 @@ static void test_sources_take_turns(void)
     set_shut(false);
     wait_for(10);
     pool_free(pool);
-    CHECK(!strcmp(order, "aabcabcaaa"));
+    CHECK(!strcmp(order, "abcabcaaaa"));
+}
+
+static void test_turns_are_weighed_by_time(void)
+{
+    struct source large = {.name = 'L', .cost = 90}, small = {.name = 's', .cost = 10};
+    set_shut(true);
+    struct pool *pool = create(1);
+    pool_offer(pool, &large.source, 8);
+    wait_for(1);
+    pool_offer(pool, &small.source, 60);
+    set_shut(false);
+    wait_for(68);
+    pool_free(pool);
+    /* While both have work, nine small ones come for each large one. */
+    int larges = 0, smalls = 0;
+    for (const char *name = order; larges < 6; name++) {
+        larges += *name == 'L';
+        smalls += *name == 's';
+        CHECK(*name);
+        CHECK(smalls <= 9 * (larges + 1) && smalls >= 9 * (larges - 2));
+    }
+}
+
+static void test_nobody_saves_up_time(void)
+{
+    struct source busy = {.name = 'b', .cost = 10}, late = {.name = 'l', .cost = 10};
+    struct pool *pool = create(1);
+    pool_offer(pool, &busy.source, 40);
+    wait_for(40);
+    set_shut(true);
+    pool_offer(pool, &busy.source, 7);
+    wait_for(41);
+    pool_offer(pool, &late.source, 6);
+    set_shut(false);
+    wait_for(53);
+    pool_free(pool);
+    int in_a_row = 0;
+    for (const char *name = order + 41; *name; name++) {
+        in_a_row = *name == 'l' ? in_a_row + 1 : 0;
+        CHECK(in_a_row <= 2);
+    }
 }
 
 struct offerer {
@@ -167,7 +221,7 @@ static void test_a_thread_that_cannot_start(void)
 int main(void)
 {
     alarm(60); /* a hang fails */
-    printf("1..4\n");
+    printf("1..6\n");
     test_sources_take_turns();
     printf("ok 1 - sources take turns\n");
     test_no_ticket_is_lost();
@@ -176,5 +230,9 @@ int main(void)
     printf("ok 3 - free drops what is left\n");
     test_a_thread_that_cannot_start();
     printf("ok 4 - a thread that cannot start\n");
+    test_turns_are_weighed_by_time();
+    printf("ok 5 - turns are weighed by time\n");
+    test_nobody_saves_up_time();
+    printf("ok 6 - nobody saves up time\n");
     return 0;
 }
