@@ -54,6 +54,7 @@ struct config {
     size_t memory_limits[DEVICE_MAX];    /* of each of `devices`, from `memory`; 0: the default */
     char fallback[256];                  /* why `auto` did not take a GPU; "" otherwise */
     int64_t precision;                   /* enum precision */
+    bool fast_decode;                    /* JPEGs at a reduced size where the model shrinks them */
     bool profile;                        /* inspect: time the layers instead */
     int64_t profile_batch, profile_sort; /* images; enum config_profile_sort */
     char *cache;                         /* folder, "none", or NULL: the user's cache */

@@ -50,6 +50,9 @@ const struct option config_options[] = {
      "where the model is too small to share"},
     {"workers", OPTION_NUMBER, RUNS, FIELD(workers), 0, 1024, "0", "N", DEVICE,
      "threads that decode and resize images; 0: the cores this process may use"},
+    {"fast-decode", OPTION_SWITCH, RUNS, FIELD(fast_decode), 0, 0, "false", NULL, DEVICE,
+     "decode a JPEG that is much larger than the model's input at a half, a quarter or an eighth: "
+     "up to four times as fast, with pixels that are no longer exactly Pillow's"},
     {"max-batch", OPTION_NUMBER, RUNS, FIELD(max_batch), 0, 256, "0", "N", DEVICE,
      "largest number of images in a forward pass; 0: what the model asks for, else 8"},
     {"memory", OPTION_TEXT, RUNS, FIELD(memory), 0, 0, "0", "BYTES", DEVICE,

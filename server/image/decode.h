@@ -46,11 +46,16 @@ enum status jpeg_read_size(const uint8_t *data, size_t size, const struct image_
 enum status png_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
                           uint32_t *ret_width, uint32_t *ret_height, struct error *err) MUST_USE;
 
-/* The pixels as stored, contiguous RGB in `buffer`. On failure the buffer's content is undefined
- * and nothing is leaked. */
+/* The size of decoded pixels in the file's order, before the EXIF turn, and that of the whole. */
+struct stored_size {
+    uint32_t width, height, full_width, full_height;
+};
+
+/* The pixels as stored, contiguous RGB in `buffer`; a JPEG's at 1 / `reduction` (1, 2, 4, 8; parts
+ * of a pixel count whole). On failure the buffer's content is undefined and nothing is leaked. */
 enum status jpeg_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                        struct pixel_buffer *buffer, uint32_t *ret_width, uint32_t *ret_height,
+                        unsigned reduction, struct pixel_buffer *buffer, struct stored_size *ret,
                         struct error *err) MUST_USE;
 enum status png_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                       struct pixel_buffer *buffer, uint32_t *ret_width, uint32_t *ret_height,
+                       unsigned reduction, struct pixel_buffer *buffer, struct stored_size *ret,
                        struct error *err) MUST_USE;

@@ -5,6 +5,7 @@
 
 #include "engine/base/size.h"
 #include "server/image/decode.h"
+#include "server/image/frame.h"
 
 struct image_decoder {
     struct pixel_buffer stored;  /* pixels in the file's order */
@@ -16,8 +17,8 @@ struct image_decoder {
 static const struct reader {
     enum status (*read_size)(const uint8_t *, size_t, const struct image_limits *, uint32_t *,
                              uint32_t *, struct error *);
-    enum status (*decode)(const uint8_t *, size_t, const struct image_limits *,
-                          struct pixel_buffer *, uint32_t *, uint32_t *, struct error *);
+    enum status (*decode)(const uint8_t *, size_t, const struct image_limits *, unsigned reduction,
+                          struct pixel_buffer *, struct stored_size *, struct error *);
     int (*orientation)(const uint8_t *, size_t);
 } readers[] = {
     [IMAGE_JPEG] = {jpeg_read_size, jpeg_decode, exif_from_jpeg},
@@ -105,28 +106,67 @@ enum status image_probe(const uint8_t *data, size_t size, const struct image_lim
     return STATUS_OK;
 }
 
+static enum status decode(struct image_decoder *decoder, const struct reader *reader,
+                          enum image_format format, const uint8_t *data, size_t size,
+                          const struct image_limits *limits, unsigned reduction, int orientation,
+                          struct image *ret, struct error *err)
+{
+    struct stored_size stored;
+    TRY(reader->decode(data, size, limits, reduction, &decoder->stored, &stored, err));
+    const uint8_t *pixels = decoder->stored.data;
+    if (orientation != 1) {
+        /* The decode has already made this product, so it fits. */
+        TRY(pixel_buffer_reserve(&decoder->upright, (size_t)stored.width * stored.height * 3, err));
+        pixels_turn(pixels, stored.width, stored.height, orientation, decoder->upright.data);
+        pixels = decoder->upright.data;
+    }
+    const bool swapped = orientation >= 5;
+    const uint32_t width = swapped ? stored.height : stored.width;
+    *ret = (struct image){
+        .info = upright_info(format, stored.full_width, stored.full_height, orientation),
+        .width = width,
+        .height = swapped ? stored.width : stored.height,
+        .stride = (size_t)width * 3,
+        .pixels = pixels};
+    return STATUS_OK;
+}
+
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
                          const struct image_limits *limits, struct image *ret, struct error *err)
 {
     enum image_format format = IMAGE_UNKNOWN;
     TRY(find_reader(data, size, &format, err));
     const struct reader *reader = &readers[format];
-    uint32_t width, height;
-    TRY(reader->decode(data, size, limits, &decoder->stored, &width, &height, err));
+    return decode(decoder, reader, format, data, size, limits, 1, reader->orientation(data, size),
+                  ret, err);
+}
 
-    const uint8_t *pixels = decoder->stored.data;
-    int orientation = reader->orientation(data, size);
-    if (orientation != 1) {
-        /* The decode has already made this product, so it fits. */
-        TRY(pixel_buffer_reserve(&decoder->upright, (size_t)width * height * 3, err));
-        pixels_turn(pixels, width, height, orientation, decoder->upright.data);
-        pixels = decoder->upright.data;
+/* The greatest of 8, 4, 2 by which both sides can be divided without falling below the resize. */
+static unsigned reduction_for(uint32_t width, uint32_t height, const struct frame *frame)
+{
+    unsigned reduction = 8;
+    while (reduction > 1 && (width / reduction < (uint32_t)frame->resized_width ||
+                             height / reduction < (uint32_t)frame->resized_height))
+        reduction /= 2;
+    return reduction;
+}
+
+enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                                 const struct image_limits *limits, const struct preprocess *p,
+                                 struct image *ret, struct error *err)
+{
+    enum image_format format = IMAGE_UNKNOWN;
+    TRY(find_reader(data, size, &format, err));
+    const struct reader *reader = &readers[format];
+    const int orientation = reader->orientation(data, size);
+    unsigned reduction = 1;
+    if (format == IMAGE_JPEG) {
+        uint32_t width, height;
+        struct frame frame;
+        TRY(reader->read_size(data, size, limits, &width, &height, err));
+        const struct image_info info = upright_info(format, width, height, orientation);
+        TRY(frame_of(p, info.width, info.height, &frame, err));
+        reduction = reduction_for(info.width, info.height, &frame);
     }
-    struct image_info info = upright_info(format, width, height, orientation);
-    *ret = (struct image){.info = info,
-                          .width = info.width,
-                          .height = info.height,
-                          .stride = (size_t)info.width * 3,
-                          .pixels = pixels};
-    return STATUS_OK;
+    return decode(decoder, reader, format, data, size, limits, reduction, orientation, ret, err);
 }

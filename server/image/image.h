@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "engine/base/status.h"
+#include "models/preprocess.h"
 
 enum image_format { IMAGE_UNKNOWN, IMAGE_JPEG, IMAGE_PNG };
 
@@ -36,8 +37,8 @@ struct image_info {
 /* Upright RGB pixels, 3 bytes a pixel, rows `stride` bytes apart. The memory belongs to the decoder
  * that made it and stays valid until its next image_decode or image_decoder_free. */
 struct image {
-    struct image_info info;
-    uint32_t width, height;
+    struct image_info info; /* of the picture as a whole */
+    uint32_t width, height; /* of these pixels: less than info's after image_decode_reduced */
     size_t stride;
     const uint8_t *pixels;
 };
@@ -65,3 +66,11 @@ enum status image_probe(const uint8_t *data, size_t size, const struct image_lim
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
                          const struct image_limits *limits, struct image *ret,
                          struct error *err) MUST_USE;
+
+/* As image_decode, but quicker where a JPEG is much larger than what `p` resizes it to: it is
+ * decoded at a half, a quarter or an eighth, never below that size. Pixels then differ from those
+ * of the exact way by more than rounding (DCT scaling is another filter than Pillow's): only for
+ * those who ask for it. */
+enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                                 const struct image_limits *limits, const struct preprocess *p,
+                                 struct image *ret, struct error *err) MUST_USE;

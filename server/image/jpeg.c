@@ -251,14 +251,18 @@ static void read_rgb_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels)
     }
 }
 
-static void read_pixels(struct reader *reader, struct pixel_buffer *buffer)
+static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, unsigned reduction)
 {
     struct jpeg_decompress_struct *cinfo = &reader->cinfo;
     const bool ink = cinfo->num_components == 4;
     cinfo->out_color_space = ink ? JCS_CMYK : JCS_RGB;
+    cinfo->scale_num = 1;
+    cinfo->scale_denom = reduction;
+    jpeg_calc_output_dimensions(cinfo);
 
     size_t bytes;
-    if (!size_mul(cinfo->image_width, cinfo->image_height, &bytes) || !size_mul(bytes, 3, &bytes)) {
+    if (!size_mul(cinfo->output_width, cinfo->output_height, &bytes) ||
+        !size_mul(bytes, 3, &bytes)) {
         error_set(reader->err, STATUS_TOO_LARGE, "the JPEG's pixels do not fit the address space");
         give_up(reader, STATUS_TOO_LARGE);
     }
@@ -277,26 +281,25 @@ static void read_pixels(struct reader *reader, struct pixel_buffer *buffer)
  * setjmp and longjmp may not be local to the function that calls setjmp (C17 7.13.2.1).
  * Without a buffer only the header is read. */
 static void run(struct reader *reader, const uint8_t *data, size_t size,
-                struct pixel_buffer *buffer)
+                struct pixel_buffer *buffer, unsigned reduction)
 {
     if (setjmp(reader->failed) != 0)
         return;
     read_header(reader, data, size);
     if (buffer)
-        read_pixels(reader, buffer);
+        read_pixels(reader, buffer, reduction);
 }
 
 static enum status run_and_destroy(const uint8_t *data, size_t size,
                                    const struct image_limits *limits, struct pixel_buffer *buffer,
-                                   uint32_t *ret_width, uint32_t *ret_height, struct error *err)
+                                   unsigned reduction, struct stored_size *ret, struct error *err)
 {
     struct reader reader;
     reader_init(&reader, limits, err);
-    run(&reader, data, size, buffer);
-    if (reader.status == STATUS_OK) {
-        *ret_width = reader.cinfo.image_width;
-        *ret_height = reader.cinfo.image_height;
-    }
+    run(&reader, data, size, buffer, reduction);
+    if (reader.status == STATUS_OK)
+        *ret = (struct stored_size){reader.cinfo.output_width, reader.cinfo.output_height,
+                                    reader.cinfo.image_width, reader.cinfo.image_height};
     jpeg_destroy_decompress(&reader.cinfo);
     return reader.status;
 }
@@ -304,12 +307,16 @@ static enum status run_and_destroy(const uint8_t *data, size_t size,
 enum status jpeg_read_size(const uint8_t *data, size_t size, const struct image_limits *limits,
                            uint32_t *ret_width, uint32_t *ret_height, struct error *err)
 {
-    return run_and_destroy(data, size, limits, NULL, ret_width, ret_height, err);
+    struct stored_size stored;
+    TRY(run_and_destroy(data, size, limits, NULL, 1, &stored, err));
+    *ret_width = stored.full_width;
+    *ret_height = stored.full_height;
+    return STATUS_OK;
 }
 
 enum status jpeg_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                        struct pixel_buffer *buffer, uint32_t *ret_width, uint32_t *ret_height,
+                        unsigned reduction, struct pixel_buffer *buffer, struct stored_size *ret,
                         struct error *err)
 {
-    return run_and_destroy(data, size, limits, buffer, ret_width, ret_height, err);
+    return run_and_destroy(data, size, limits, buffer, reduction, ret, err);
 }

@@ -184,17 +184,16 @@ static void run(struct reader *reader, struct pixel_buffer *buffer, uint32_t wid
 }
 
 enum status png_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                       struct pixel_buffer *buffer, uint32_t *ret_width, uint32_t *ret_height,
+                       unsigned reduction, struct pixel_buffer *buffer, struct stored_size *ret,
                        struct error *err)
 {
+    (void)reduction; /* only a JPEG's transform gives smaller pictures for less work */
     uint32_t width, height;
     TRY(png_read_size(data, size, limits, &width, &height, err));
     struct reader reader = {.data = data, .size = size, .err = err};
     run(&reader, buffer, width, height);
     png_destroy_read_struct(&reader.png, &reader.info, NULL);
-    if (reader.status == STATUS_OK) {
-        *ret_width = width;
-        *ret_height = height;
-    }
+    if (reader.status == STATUS_OK)
+        *ret = (struct stored_size){width, height, width, height};
     return reader.status;
 }

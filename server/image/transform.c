@@ -247,7 +247,10 @@ static enum status run(struct transform *transform, const struct image *image,
             image->width, image->height, SOURCE_MAX);
     struct job job = {
         .transform = transform, .image = image, .preprocess = p, .flip = p->invert ? 255 : 0};
-    TRY(frame_of(p, image->width, image->height, &job.frame, err));
+    /* Pixels that were decoded smaller still end where those of the whole picture would. */
+    const bool reduced = image->info.width > image->width || image->info.height > image->height;
+    TRY(frame_of(p, reduced ? image->info.width : image->width,
+                 reduced ? image->info.height : image->height, &job.frame, err));
     job.x0 = max_of(0, -job.frame.left);
     job.y0 = max_of(0, -job.frame.top);
     job.x1 = min_of(job.frame.resized_width, p->width - job.frame.left);

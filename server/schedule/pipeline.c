@@ -102,7 +102,7 @@ enum status pipeline_create(const struct pipeline_options *options, struct pipel
                                                     .start = worker_start,
                                                     .run = worker_run,
                                                     .stop = worker_stop,
-                                                    .context = &pipeline->options.limits},
+                                                    .context = &pipeline->options},
                              &pipeline->pool, err);
     if (status != STATUS_OK) {
         pipeline_free(pipeline);

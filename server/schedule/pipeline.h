@@ -59,6 +59,7 @@ struct pipeline_options {
     int64_t max_queue_ms;   /* predicted milliseconds until an answer; 0 = no bound */
     int64_t max_delay_us; /* most that an idle device waits for more images (batcher.h); 0: never */
     struct image_limits limits;
+    bool fast_decode;        /* image_decode_reduced */
     struct metrics *metrics; /* borrowed; may be NULL in tests */
 };
 

@@ -10,7 +10,7 @@
 #include "server/schedule/scheduler.h"
 
 struct worker {
-    const struct image_limits *limits;
+    const struct pipeline_options *options;
     struct image_decoder *decoder;
     struct transform *transform;
 };
@@ -20,7 +20,7 @@ void *worker_start(void *context)
     struct worker *worker = calloc(1, sizeof *worker);
     if (!worker)
         return NULL;
-    worker->limits = context;
+    worker->options = context;
     worker->decoder = image_decoder_create();
     worker->transform = transform_create();
     if (!worker->decoder || !worker->transform) {
@@ -58,12 +58,16 @@ static enum status decode(struct worker *worker, struct scheduler *scheduler,
     struct error *err = &image->error;
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
     TRY(scheduler_check_wanted(scheduler, image, err));
+    const struct pipeline_options *options = worker->options;
     enum status status =
-        image_decode(worker->decoder, image->data, image->size, worker->limits, ret, err);
+        options->fast_decode
+            ? image_decode_reduced(worker->decoder, image->data, image->size, &options->limits,
+                                   &scheduler_model(scheduler)->preprocess, ret, err)
+            : image_decode(worker->decoder, image->data, image->size, &options->limits, ret, err);
     image->decode_ms = end_phase(scheduler, image, PHASE_DECODE);
     TRY(status);
-    image->width = ret->width;
-    image->height = ret->height;
+    image->width = ret->info.width;
+    image->height = ret->info.height;
     return scheduler_check_wanted(scheduler, image, err);
 }
 

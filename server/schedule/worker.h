@@ -4,7 +4,7 @@
 
 #include "server/schedule/pool.h"
 
-/* context: struct image_limits, outlives the pool. NULL when out of memory. */
+/* context: struct pipeline_options, outlives the pool. NULL when out of memory. */
 void *worker_start(void *context);
 void worker_run(void *state, struct pool_source *source);
 void worker_stop(void *state);

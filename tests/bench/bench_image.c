@@ -1,5 +1,7 @@
 /* Milliseconds per image of what happens before a model: decode (beside libjpeg-turbo's own full
- * decode of the same bytes to RGB) and preprocess (short side 256, crop 224), on one thread.
+ * decode of the same bytes to RGB) and preprocess (short side 256, crop 224), and both again as
+ * with
+ * --fast-decode where that changes something, on one thread.
  *
  *     bench_image [-n ROUNDS] [-k plain|avx2|avx512] FILE...
  *
@@ -82,7 +84,7 @@ static void print_times(const char *name, double *times, int rounds)
     printf("    %-24s %8.3f ms best  %8.3f ms median\n", name, times[0], times[rounds / 2]);
 }
 
-enum { DECODE, PLAIN, PREPROCESS, STAGES };
+enum { DECODE, PLAIN, PREPROCESS, FAST_DECODE, FAST_PREPROCESS, STAGES };
 
 struct bench {
     struct image_decoder *decoder;
@@ -119,14 +121,26 @@ static bool bench_file(struct bench *bench, const char *path)
                                        &err) == STATUS_OK;
         bench->times[DECODE][round] = decoded - begin;
         bench->times[PLAIN][round] = plain_decoded - decoded;
-        bench->times[PREPROCESS][round] = now_ms() - plain_decoded;
+        double prepared = now_ms();
+        bench->times[PREPROCESS][round] = prepared - plain_decoded;
+        done = done && image_decode_reduced(bench->decoder, data, size, &limits, &bench->preprocess,
+                                            &image, &err) == STATUS_OK;
+        double reduced = now_ms();
+        done = done && transform_apply(bench->transform, &image, &bench->preprocess, bench->dst,
+                                       &err) == STATUS_OK;
+        bench->times[FAST_DECODE][round] = reduced - prepared;
+        bench->times[FAST_PREPROCESS][round] = now_ms() - reduced;
     }
     if (done && pixels) {
-        printf("%s: %u x %u, %zu bytes\n", path, image.width, image.height, size);
+        printf("%s: %u x %u, %zu bytes\n", path, image.info.width, image.info.height, size);
         print_times("decode", bench->times[DECODE], bench->rounds);
         if (plain)
             print_times("libjpeg-turbo alone", bench->times[PLAIN], bench->rounds);
         print_times("preprocess", bench->times[PREPROCESS], bench->rounds);
+        if (image.width < image.info.width) {
+            print_times("fast decode", bench->times[FAST_DECODE], bench->rounds);
+            print_times("fast preprocess", bench->times[FAST_PREPROCESS], bench->rounds);
+        }
     } else if (!done) {
         fprintf(stderr, "%s: %s\n", path, err.message);
     }

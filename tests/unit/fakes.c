@@ -256,8 +256,19 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
         decoder->value = INT32_MAX;
     else
         return error_set(err, STATUS_BAD_IMAGE, "'%s' does not decode", text);
-    *ret = (struct image){.width = 640, .height = 480, .pixels = (const uint8_t *)&decoder->value};
+    *ret = (struct image){.info = {.width = 640, .height = 480},
+                          .width = 640,
+                          .height = 480,
+                          .pixels = (const uint8_t *)&decoder->value};
     return STATUS_OK;
+}
+
+enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                                 const struct image_limits *limits, const struct preprocess *p,
+                                 struct image *ret, struct error *err)
+{
+    (void)p;
+    return image_decode(decoder, data, size, limits, ret, err);
 }
 
 struct transform *transform_create(void)
