@@ -64,6 +64,9 @@ struct config {
     char *host;
     int64_t port;    /* 0: any free one */
     char *port_file; /* NULL: none */
+    char *pid_file;  /* NULL: none */
+    char *user;      /* "NAME" or "NAME:GROUP"; NULL: who starts it */
+    bool check, core_dumps;
     char *unix_path; /* NULL: host and port */
     char *unix_mode; /* octal digits */
     unsigned unix_bits;

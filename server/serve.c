@@ -27,7 +27,9 @@
 #include "engine/base/clock.h"
 #include "server/commands/commands.h"
 #include "server/observe/log.h"
+#include "server/process.h"
 #include "server/settings.h"
+#include "server/supervisor.h"
 
 #define MILLION INT64_C(1000000)
 
@@ -36,6 +38,9 @@
 
 /* The same signal again within this time is the first one, sent twice. */
 #define SAME_SIGNAL_MS 1000
+
+/* While models load, systemd is asked for this much more time, again and again. */
+#define EXTEND_MS 20000
 
 struct serve {
     const struct config *config;
@@ -51,6 +56,9 @@ struct serve {
     /* Written by the loader before loaded_fd, read by the main thread after it. */
     enum status load_status;
     struct error load_error;
+
+    struct supervisor *supervisor;
+    struct process_user user;
 
     int signal_fd;
     int first_signal; /* 0: none came, the model could not be loaded */
@@ -88,27 +96,6 @@ static void *load_thread(void *context)
 
 /* ---- setting up ---- */
 
-static enum status write_port_file(const char *path, int port, struct error *err)
-{
-    /* Whoever waits for the file must never see half of it. */
-    char *aside = NULL;
-    bool written = false;
-    if (asprintf(&aside, "%s.new", path) < 0)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
-    FILE *file = fopen(aside, "w");
-    if (file) {
-        written = fprintf(file, "%d\n", port) > 0;
-        written = fclose(file) == 0 && written;
-    }
-    written = written && rename(aside, path) == 0;
-    int cause = errno;
-    free(aside);
-    if (!written)
-        return error_set(err, STATUS_CONFIG, "cannot write --port-file '%.200s': %s", path,
-                         strerror(cause));
-    return STATUS_OK;
-}
-
 /* Signals are taken from a descriptor; every thread started after this has them blocked. */
 static enum status take_signals(struct serve *serve, struct error *err)
 {
@@ -130,10 +117,12 @@ static enum status take_signals(struct serve *serve, struct error *err)
     return STATUS_OK;
 }
 
-static enum status set_up(struct serve *serve, struct error *err)
+/* What both serving and checking begin with: the model is there, and so is the user. */
+static enum status find_all(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
-    TRY(take_signals(serve, err));
+    if (config->user)
+        TRY(process_find_user(config->user, &serve->user, err));
     if (!model_is_embedded(config->model))
         TRY(model_find(config->model, &serve->file, &serve->name, err));
     else if (!(serve->name = strdup("digits")))
@@ -147,10 +136,36 @@ static enum status set_up(struct serve *serve, struct error *err)
     struct pipeline_options pipeline_options = settings_pipeline(config, serve->metrics);
     TRY(pipeline_create(&pipeline_options, &serve->pipeline, err));
     pipeline_announce(serve->pipeline, serve->name, NULL, 1);
+    return STATUS_OK;
+}
+
+/* What was opened as root, and is closed as the user. */
+static enum status give_up_root(struct serve *serve, struct error *err)
+{
+    const struct config *config = serve->config;
+    if (config->unix_path && chown(config->unix_path, serve->user.uid, serve->user.gid) != 0)
+        return error_set(err, STATUS_CONFIG, "cannot give --unix '%.100s' to --user '%.60s': %s",
+                         config->unix_path, config->user, strerror(errno));
+    return process_become(&serve->user, config->core_dumps, err);
+}
+
+static enum status set_up(struct serve *serve, struct error *err)
+{
+    const struct config *config = serve->config;
+    TRY(take_signals(serve, err));
+    serve->supervisor = supervisor_create();
+    TRY(find_all(serve, err));
     struct http_options http_options = settings_http(config, serve->pipeline, serve->metrics);
     TRY(http_server_start(&http_options, &serve->http, err));
+    if (config->pid_file)
+        TRY(process_write_number("--pid-file", config->pid_file, (long)getpid(), err));
     if (config->port_file)
-        TRY(write_port_file(config->port_file, http_server_port(serve->http), err));
+        TRY(process_write_number("--port-file", config->port_file, http_server_port(serve->http),
+                                 err));
+    if (config->user)
+        TRY(give_up_root(serve, err));
+    supervisor_watch(serve->supervisor, serve->pipeline);
+    supervisor_say(serve->supervisor, "STATUS=loading %s", serve->name);
     log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_where(serve->http)),
               LOG_STR("version", LENSD_VERSION));
     if (config->fallback[0])
@@ -176,8 +191,11 @@ static void tear_down(struct serve *serve)
     if (serve->pipeline)
         (void)pipeline_drain(serve->pipeline, 0);
     http_server_free(serve->http);
+    supervisor_free(serve->supervisor);
     pipeline_free(serve->pipeline);
     metrics_free(serve->metrics);
+    if (serve->config->pid_file)
+        process_remove_number(serve->config->pid_file, (long)getpid());
     free(serve->file);
     free(serve->name);
     if (serve->has_watcher) {
@@ -291,6 +309,8 @@ static void drain(struct serve *serve, const char *cause)
     log_event(LOG_INFO, "draining", LOG_STR("cause", cause),
               LOG_REAL("delay_s", (double)config->drain_delay / 1000),
               LOG_REAL("grace_s", (double)config->grace / 1000));
+    supervisor_say(serve->supervisor, "STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
+                   (long long)(config->drain_delay + config->grace + 2 * LAST_WORDS_MS) * 1000);
     http_server_begin_drain(serve->http);
     join_loader(serve);
     sleep_ms(config->drain_delay);
@@ -321,8 +341,11 @@ static void change_level(int step)
 static void reload(struct serve *serve)
 {
     struct error err;
+    supervisor_reloading(serve->supervisor);
     if (http_server_reload(serve->http, &err) != STATUS_OK)
         log_event(LOG_ERROR, "not reloaded", LOG_STR("text", err.message));
+    if (!serve->has_loader) /* while it loads, READY would be too early */
+        supervisor_say(serve->supervisor, "READY=1");
 }
 
 /* Does what a signal asks for that does not end the server; false for one that does. */
@@ -346,8 +369,13 @@ static const char *wait_for_end(struct serve *serve)
             {.fd = serve->signal_fd, .events = POLLIN},
             {.fd = serve->has_loader ? serve->loaded_fd : -1, .events = POLLIN}};
         struct signalfd_siginfo info;
-        if (poll(events, 2, -1) < 0)
+        int ready = poll(events, 2, serve->has_loader ? EXTEND_MS / 2 : -1);
+        if (ready <= 0) {
+            /* A large model takes its time: systemd shall not lose its patience meanwhile. */
+            if (ready == 0 && serve->has_loader)
+                supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%d", EXTEND_MS * 1000);
             continue;
+        }
         if (events[0].revents && read(serve->signal_fd, &info, sizeof info) == sizeof info) {
             if (handle_signal(serve, &info))
                 continue;
@@ -362,7 +390,32 @@ static const char *wait_for_end(struct serve *serve)
         if (serve->load_status != STATUS_OK)
             return NULL;
         say_ready(serve);
+        supervisor_say(serve->supervisor, "READY=1\nSTATUS=serving %s at %s", serve->name,
+                       http_server_where(serve->http));
     }
+}
+
+/* --check: everything but the port. */
+static enum status check(struct serve *serve, struct error *err)
+{
+    char warning[400];
+    struct http_options options;
+    serve->loaded_fd = -1;
+    TRY(find_all(serve, err));
+    options = settings_http(serve->config, serve->pipeline, serve->metrics);
+    TRY(http_server_check(&options, warning, sizeof warning, err));
+    if (warning[0])
+        log_event(LOG_WARN, "certificate", LOG_STR("text", warning));
+    return load(serve, err);
+}
+
+static int command_check(struct serve *serve)
+{
+    struct error err;
+    enum status status = check(serve, &err);
+    if (status == STATUS_OK)
+        printf("lensd: the settings are fine, and %s can be served\n", serve->name);
+    return status == STATUS_OK ? 0 : command_failed(&err);
 }
 
 int command_serve(const struct config *config)
@@ -374,16 +427,21 @@ int command_serve(const struct config *config)
     log_configure(json, (enum log_level)config->log_level);
     if (config->warning[0])
         log_event(LOG_WARN, "environment", LOG_STR("text", config->warning));
+    process_protect(config->core_dumps);
     int result = 0;
-    if (set_up(&serve, &err) != STATUS_OK) {
+    if (config->check) {
+        result = command_check(&serve);
+    } else if (set_up(&serve, &err) != STATUS_OK) {
         result = command_failed(&err);
     } else {
         const char *cause = wait_for_end(&serve);
         hurry_on_next_signal(&serve);
         if (cause)
             drain(&serve, cause);
-        else
+        else {
+            supervisor_say(serve.supervisor, "STATUS=%s", serve.load_error.message);
             result = command_failed(&serve.load_error);
+        }
     }
     tear_down(&serve);
     return result;

@@ -123,6 +123,22 @@ enum status http_server_start(const struct http_options *options, struct http_se
     return STATUS_OK;
 }
 
+enum status http_server_check(const struct http_options *options, char *warning, size_t size,
+                              struct error *err)
+{
+    struct keyring *keys = NULL;
+    struct tls *tls = NULL;
+    warning[0] = '\0';
+    TRY(keyring_create(&options->keys, &keys, err));
+    keyring_free(keys);
+    if (!options->tls_cert)
+        return STATUS_OK;
+    TRY(tls_create(options->tls_cert, options->tls_key, &tls, err));
+    (void)tls_warning(tls, warning, size);
+    tls_free(tls);
+    return STATUS_OK;
+}
+
 enum status http_server_reload(struct http_server *server, struct error *err)
 {
     size_t keys, admins;

@@ -64,6 +64,11 @@ struct http_server;
 enum status http_server_start(const struct http_options *options, struct http_server **ret,
                               struct error *err) MUST_USE;
 
+/* Are the files that the options name in order (API keys, certificate)? Opens no port. `warning`
+ * gets a sentence, or "". */
+enum status http_server_check(const struct http_options *options, char *warning, size_t size,
+                              struct error *err) MUST_USE;
+
 /* Reads again what may change while it runs: API keys, the certificate. On failure everything stays
  * as it was. From one thread at a time. */
 enum status http_server_reload(struct http_server *server, struct error *err) MUST_USE;

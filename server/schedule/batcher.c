@@ -619,6 +619,7 @@ void batcher_answered(struct batcher *batcher, size_t images)
 {
     assert(images <= batcher->admitted);
     batcher->admitted -= images;
+    batcher->answered += images;
 }
 
 void batcher_drain(struct batcher *batcher, int64_t now)
@@ -630,6 +631,7 @@ void batcher_drain(struct batcher *batcher, int64_t now)
 struct batcher_counts batcher_counts(const struct batcher *batcher)
 {
     return (struct batcher_counts){
+        .answered = batcher->answered,
         .admitted = batcher->admitted,
         .queued = batcher->queue.count,
         .bytes = batcher->queue.bytes,

@@ -91,13 +91,14 @@ struct batch_move {
 };
 
 struct batcher_counts {
-    size_t admitted;  /* admitted, not answered */
-    size_t queued;    /* of these: not claimed yet */
-    size_t bytes;     /* of the queued */
-    size_t granted;   /* tickets that nobody has used yet */
-    size_t preparing; /* claimed, without a slot */
-    size_t slots;     /* reserved in forming and closed buffers, not taken */
-    size_t running;   /* in batches that lanes have taken */
+    uint64_t answered; /* since it was made: what stands still while images wait is stuck */
+    size_t admitted;   /* admitted, not answered */
+    size_t queued;     /* of these: not claimed yet */
+    size_t bytes;      /* of the queued */
+    size_t granted;    /* tickets that nobody has used yet */
+    size_t preparing;  /* claimed, without a slot */
+    size_t slots;      /* reserved in forming and closed buffers, not taken */
+    size_t running;    /* in batches that lanes have taken */
     int idle_lanes;
     int free_buffers, closed_buffers, running_buffers;
 };

@@ -41,6 +41,7 @@ struct batcher {
     int free_buffers, closed_buffers, running_buffers;
     int idle_lanes;
     bool draining;
+    uint64_t answered;
     size_t admitted, granted, preparing;
     size_t slots_taken, running; /* images in forming and closed buffers, in lanes */
     int64_t next_order, first_order;

@@ -393,6 +393,7 @@ size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size
             scheduler_describe_latency(instance->scheduler, (int)i, &ret[count].lanes[i]);
         struct batcher_counts images = scheduler_counts(instance->scheduler);
         table_release(pipeline, instance);
+        ret[count].answered = images.answered;
         ret[count].queued = images.queued;
         ret[count].in_flight = images.admitted - images.queued;
     }

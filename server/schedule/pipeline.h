@@ -254,8 +254,9 @@ struct model_status {
     struct session_info lanes[DEVICE_MAX];
     struct lane_health health[DEVICE_MAX];         /* of `lanes` */
     struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
-    size_t queued;    /* images admitted that wait for a decode worker */
-    size_t in_flight; /* images admitted that are past that: decode, slot, forward, answer */
+    size_t queued;     /* images admitted that wait for a decode worker */
+    size_t in_flight;  /* images admitted that are past that: decode, slot, forward, answer */
+    uint64_t answered; /* images and rows, since this version is here */
     bool takes_images, is_classifier; /* photos can be sent to it; and get labels */
     int width, height, channels;      /* of the photos; 0 without */
     size_t class_count;

@@ -31,7 +31,8 @@ def samples(text):
 
 
 class Metrics(ServedCase):
-    arguments = ("--max-body", "1M")
+    # The test looks into /proc as another process: that must be allowed.
+    arguments = ("--max-body", "1M", "--core-dumps")
 
     def read(self):
         answer = self.server.get("/metrics")

@@ -1,0 +1,133 @@
+#include "server/process.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static void forbid_dumps(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_CORE, &limit) == 0) {
+        limit.rlim_cur = 0;
+        (void)setrlimit(RLIMIT_CORE, &limit);
+    }
+    /* A core_pattern that is a program gets its dump whatever the limit says. */
+    (void)prctl(PR_SET_DUMPABLE, 0);
+}
+
+void process_protect(bool core_dumps)
+{
+    (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (!core_dumps)
+        forbid_dumps();
+}
+
+enum status process_write_number(const char *option, const char *path, long number,
+                                 struct error *err)
+{
+    char *aside = NULL;
+    bool written = false;
+    if (asprintf(&aside, "%s.new", path) < 0)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    FILE *file = fopen(aside, "we");
+    if (file) {
+        written = fprintf(file, "%ld\n", number) > 0;
+        written = fclose(file) == 0 && written;
+    }
+    written = written && rename(aside, path) == 0;
+    int cause = errno;
+    free(aside);
+    if (!written)
+        return error_set(err, STATUS_CONFIG, "cannot write %s '%.200s': %s", option, path,
+                         strerror(cause));
+    return STATUS_OK;
+}
+
+void process_remove_number(const char *path, long number)
+{
+    char text[32] = "";
+    FILE *file = fopen(path, "re");
+    bool ours = file && fgets(text, sizeof text, file) && strtol(text, NULL, 10) == number;
+    if (file)
+        fclose(file);
+    if (ours)
+        (void)unlink(path); /* where it may not, it stays: it names nobody who is alive */
+}
+
+static bool read_id(const char *text, unsigned *ret)
+{
+    char *end;
+    errno = 0;
+    unsigned long value = strtoul(text, &end, 10);
+    if (!isdigit((unsigned char)text[0]) || *end || errno || value >= (unsigned)-1)
+        return false;
+    *ret = (unsigned)value;
+    return true;
+}
+
+static enum status find_group(const char *text, unsigned *ret, struct error *err)
+{
+    const struct group *group = getgrnam(text);
+    if (group)
+        *ret = group->gr_gid;
+    if (group || read_id(text, ret))
+        return STATUS_OK;
+    return error_set(err, STATUS_CONFIG,
+                     "--user names group '%.60s', which this system does not have", text);
+}
+
+enum status process_find_user(const char *text, struct process_user *ret, struct error *err)
+{
+    char name[64], *colon;
+    struct process_user user = {.name = ""};
+    snprintf(name, sizeof name, "%s", text);
+    colon = strchr(name, ':');
+    if (colon)
+        *colon++ = '\0';
+    const struct passwd *entry = getpwnam(name);
+    if (!entry && read_id(name, &user.uid))
+        entry = getpwuid(user.uid);
+    else if (!entry)
+        return error_set(err, STATUS_CONFIG,
+                         "--user names '%.60s', whom this system does not know; make that user "
+                         "first: adduser --system --group %.60s",
+                         name, name);
+    user.gid = user.uid;
+    if (entry) {
+        user.uid = entry->pw_uid;
+        user.gid = entry->pw_gid;
+        snprintf(user.name, sizeof user.name, "%s", entry->pw_name);
+    }
+    if (colon)
+        TRY(find_group(colon, &user.gid, err));
+    if (geteuid() != 0 && (geteuid() != user.uid || getegid() != user.gid))
+        return error_set(err, STATUS_CONFIG,
+                         "only root can become '%.60s'; start lensd as root, or as that user "
+                         "without --user",
+                         text);
+    *ret = user;
+    return STATUS_OK;
+}
+
+enum status process_become(const struct process_user *user, bool core_dumps, struct error *err)
+{
+    if (geteuid() == user->uid && getegid() == user->gid)
+        return STATUS_OK;
+    bool done = (user->name[0] ? initgroups(user->name, user->gid) : setgroups(0, NULL)) == 0 &&
+                setgid(user->gid) == 0 && setuid(user->uid) == 0;
+    if (!done)
+        return error_set(err, STATUS_CONFIG, "cannot become user %u, group %u: %s", user->uid,
+                         user->gid, strerror(errno));
+    /* It must be for good. */
+    if (user->uid != 0 && setuid(0) == 0)
+        return error_set(err, STATUS_INTERNAL, "root's rights could be had again");
+    (void)prctl(PR_SET_DUMPABLE, core_dumps ? 1 : 0); /* a change of user has changed it, too */
+    return STATUS_OK;
+}

@@ -1,0 +1,32 @@
+/* The process itself: its number in a file, whose it is, and what it leaves when it dies. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "engine/base/status.h"
+
+/* No core dumps, which would hold photos and keys, and nobody but root may look into its memory;
+ * never more rights than now. With `core_dumps` what the system allows. */
+void process_protect(bool core_dumps);
+
+/* Writes `number` and a line end to `path`; whoever waits for the file never sees half of it.
+ * `option` is for the sentence: "--port-file". STATUS_CONFIG. */
+enum status process_write_number(const char *option, const char *path, long number,
+                                 struct error *err) MUST_USE;
+
+/* Removes a file that process_write_number wrote, if it still holds that number. */
+void process_remove_number(const char *path, long number);
+
+/* Looks up "NAME", "NAME:GROUP" or numbers. STATUS_CONFIG for a user or group that is not there,
+ * and where only root could become that user. */
+struct process_user {
+    unsigned uid, gid;
+    char name[64]; /* "" for a number without a name */
+};
+enum status process_find_user(const char *text, struct process_user *ret,
+                              struct error *err) MUST_USE;
+
+/* Gives root's rights up for good, in all threads. Does nothing for whoever is that user already.
+ */
+enum status process_become(const struct process_user *user, bool core_dumps,
+                           struct error *err) MUST_USE;

@@ -1,0 +1,302 @@
+"""As a service: what systemd is told, the watchdog, the user, the pid file, core dumps, --check."""
+
+import json
+import os
+import pwd
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import harness
+from harness import ROOT, Server, multipart, png, post, read_answer, run_lensd, seven
+
+UNIT = os.path.join(ROOT, "docker", "systemd", "lensd.service")
+
+
+class Systemd:
+    """The end of NOTIFY_SOCKET that systemd holds."""
+
+    def __init__(self, folder, abstract=False):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        name = f"lensd-test-{os.getpid()}-{time.monotonic_ns()}"
+        self.socket.bind("\0" + name if abstract else os.path.join(folder, "notify"))
+        self.environment = {"NOTIFY_SOCKET": "@" + name if abstract else os.path.join(folder, "notify")}
+        self.messages, self.changed = [], threading.Condition()
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self):
+        while True:
+            try:
+                data = self.socket.recv(4096).decode()
+            except OSError:
+                return
+            if not data:
+                return
+            with self.changed:
+                self.messages.append((time.monotonic(), data))
+                self.changed.notify_all()
+
+    def lines(self):
+        with self.changed:
+            return [line for _, message in self.messages for line in message.split("\n")]
+
+    def times(self, line):
+        with self.changed:
+            return [when for when, message in self.messages if line in message.split("\n")]
+
+    def wait(self, line, count=1, patience=harness.PATIENCE):
+        with self.changed:
+            found = self.changed.wait_for(lambda: sum(line in message.split("\n") for _, message in self.messages) >= count,
+                                          patience)
+        if not found:
+            raise AssertionError(f"no {line!r} in {self.lines()}")
+
+
+class ServiceCase(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="lensd-service-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def serve(self, *arguments, **options):
+        server = Server(*arguments, **options)
+        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
+        return server
+
+    def assert_ended(self, server):
+        code, log = server.stop()
+        self.assertEqual(code, 0, log)
+
+
+class Notify(ServiceCase):
+    def test_a_life(self):
+        for abstract in (False, True):
+            systemd = Systemd(self.folder, abstract)
+            self.addCleanup(systemd.socket.close)
+            server = self.serve(environment=systemd.environment)
+            systemd.wait("READY=1")
+            lines = systemd.lines()
+            self.assertIn("STATUS=loading digits", lines)
+            self.assertIn(f"STATUS=serving digits at http://127.0.0.1:{server.port}", lines)
+            self.assertNotIn("WATCHDOG=1", lines)
+            server.signal(signal.SIGHUP)
+            systemd.wait("READY=1", 2)
+            lines = systemd.lines()
+            reloading = lines.index("RELOADING=1")
+            self.assertRegex(lines[reloading + 1], r"^MONOTONIC_USEC=\d+$")
+            self.assertIn("READY=1", lines[reloading:])
+            self.assertNotIn("STOPPING=1", lines)
+            self.assert_ended(server)
+            systemd.wait("STOPPING=1")
+            self.assertTrue(any(re.match(r"EXTEND_TIMEOUT_USEC=\d{8}$", line) for line in systemd.lines()))
+
+    def test_a_model_that_cannot_be_served(self):
+        systemd = Systemd(self.folder)
+        self.addCleanup(systemd.socket.close)
+        with open(self.path("bad.onnx"), "wb") as file:
+            file.write(b"no model")
+        ended = run_lensd("serve", self.path("bad.onnx"), "--port", "0", environment=systemd.environment)
+        self.assertEqual(ended.returncode, 2)
+        self.assertNotIn("READY=1", systemd.lines())
+
+    def test_nobody_listens(self):
+        for path in ("/no/such/socket", "relative", "", "/" + "x" * 300, "@"):
+            server = self.serve(environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "100000"})
+            self.assertEqual(server.predict(seven()).status, 200)
+            self.assert_ended(server)
+
+
+class Watchdog(ServiceCase):
+    def start(self, usec, *arguments, **extra):
+        systemd = Systemd(self.folder)
+        self.addCleanup(systemd.socket.close)
+        server = self.serve(*arguments, environment={**systemd.environment, "WATCHDOG_USEC": str(usec), **extra})
+        return systemd, server
+
+    def test_it_is_told_in_time(self):
+        systemd, server = self.start(400000)
+        systemd.wait("WATCHDOG=1", 8)
+        times = systemd.times("WATCHDOG=1")
+        # Four in 0.4 s; a loaded machine may be late, but must not be early.
+        self.assertGreater(times[7] - times[0], 0.6)
+        self.assert_ended(server)
+
+    def test_another_process_is_meant(self):
+        systemd, server = self.start(100000, WATCHDOG_PID="1")
+        time.sleep(0.5)
+        self.assertNotIn("WATCHDOG=1", systemd.lines())
+        self.assert_ended(server)
+
+    def test_a_lane_that_is_stuck(self):
+        """A decode that takes longer than the span looks like one: the watchdog must not be told meanwhile."""
+        systemd, server = self.start(100000, "--workers", "1", "--max-pixels", "400000000", "--max-side", "30000",
+                                     "--max-body", "256M")
+        systemd.wait("WATCHDOG=1")
+        with server.connect() as connection:
+            connection.sendall(post("/predict", png(12000, 12000)))
+            server.wait_for(lambda: " stuck " in server.log(), "a stuck model")
+            self.assertRegex(server.log(), r"error stuck model=digits images=1 seconds=[\d.]+ text=\"no image")
+            during = len(systemd.times("WATCHDOG=1"))
+            answer, _ = read_answer(connection)
+            self.assertEqual(answer.status, 200, answer.body)
+        # It was only slow: it is told again, more often than in the time that was lost.
+        systemd.wait("WATCHDOG=1", during + 5)
+        self.assertEqual(server.log().count(" stuck "), 1)
+        self.assert_ended(server)
+
+    def test_load_is_no_fault(self):
+        systemd, server = self.start(1000000)
+        end = time.monotonic() + 2
+        count = [0]
+
+        def client(_):
+            while time.monotonic() < end:
+                count[0] += server.predict(seven()).status == 200
+        harness.together(8, client)
+        self.assertGreater(count[0], 8)
+        self.assertNotIn(" stuck ", server.log())
+        self.assertGreaterEqual(len(systemd.times("WATCHDOG=1")), 3)
+        self.assert_ended(server)
+
+
+class Files(ServiceCase):
+    def test_the_pid_file(self):
+        path = self.path("pid")
+        server = self.serve("--pid-file", path)
+        self.assertEqual(int(harness.read(path)), server.process.pid)
+        self.assert_ended(server)
+        self.assertFalse(os.path.exists(path))
+        ended = run_lensd("serve", "--port", "0", "--pid-file", "/no/such/folder/pid")
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn("cannot write --pid-file '/no/such/folder/pid'", ended.stderr)
+
+    def test_another_s_pid_file_stays(self):
+        path = self.path("pid")
+        server = self.serve("--pid-file", path)
+        with open(path, "w") as file:
+            file.write("1\n")
+        self.assert_ended(server)
+        self.assertEqual(harness.read(path), b"1\n")
+
+    def status(self, server, key):
+        with open(f"/proc/{server.process.pid}/status") as status:
+            return next(line.split()[1:] for line in status if line.startswith(key + ":"))
+
+    def limit(self, server):
+        return resource.prlimit(server.process.pid, resource.RLIMIT_CORE)[0]
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
+    def test_another_user(self):
+        nobody = pwd.getpwnam("nobody")
+        os.chmod(self.folder, 0o755)
+        server = self.serve("--user", "nobody", "--pid-file", self.path("pid"))
+        self.assertEqual(self.status(server, "Uid"), [str(nobody.pw_uid)] * 4)
+        self.assertEqual(self.status(server, "Gid"), [str(nobody.pw_gid)] * 4)
+        self.assertEqual(self.status(server, "CapEff"), ["0" * 16])
+        self.assertEqual(self.status(server, "NoNewPrivs"), ["1"])
+        for task in os.listdir(f"/proc/{server.process.pid}/task"):
+            with open(f"/proc/{server.process.pid}/task/{task}/status") as status:
+                self.assertIn(f"Uid:\t{nobody.pw_uid}\t{nobody.pw_uid}", status.read())
+        self.assertEqual(server.predict(seven()).status, 200)
+        self.assert_ended(server)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
+    def test_numbers_and_groups(self):
+        server = self.serve("--user", "12345:23456")
+        self.assertEqual((self.status(server, "Uid")[0], self.status(server, "Gid")[0]), ("12345", "23456"))
+        self.assertEqual(self.status(server, "Groups"), [])
+        self.assert_ended(server)
+
+    def test_users_that_are_none(self):
+        for user, word in (("no-such-user-here", "adduser --system"), ("0:no-such-group", "group 'no-such-group'"),
+                           ("-1", "whom this system does not know")):
+            ended = run_lensd("serve", "--port", "0", f"--user={user}")
+            self.assertEqual(ended.returncode, 2, ended.stderr)
+            self.assertIn(word, ended.stderr)
+
+    @unittest.skipIf(os.geteuid() == 0, "root can become anybody")
+    def test_only_root_can(self):
+        ended = run_lensd("serve", "--port", "0", "--user", "0:0")
+        self.assertIn("only root can become", ended.stderr)
+
+    def test_core_dumps(self):
+        server = self.serve()
+        self.assertEqual(self.limit(server) if os.geteuid() == 0 else 0, 0)
+        self.assertEqual(os.stat(f"/proc/{server.process.pid}/mem").st_uid, 0)
+        self.assert_ended(server)
+        soft = resource.getrlimit(resource.RLIMIT_CORE)[0]
+        server = self.serve("--core-dumps")
+        self.assertEqual(self.limit(server), soft)
+        self.assertEqual(os.stat(f"/proc/{server.process.pid}/mem").st_uid, os.geteuid())
+        self.assert_ended(server)
+
+
+class Check(ServiceCase):
+    def test_all_is_well(self):
+        done = run_lensd("serve", "--check")
+        self.assertEqual((done.returncode, done.stdout, done.stderr),
+                         (0, "lensd: the settings are fine, and digits can be served\n", ""))
+
+    def test_no_port_is_opened(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            done = run_lensd("serve", "--check", "--port", str(taken.getsockname()[1]))
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_what_is_wrong(self):
+        with open(self.path("keys"), "w") as file:
+            file.write("alice secret\n")
+        with open(self.path("bad.onnx"), "wb") as file:
+            file.write(b"no model")
+        for arguments, word in ((("--port", "x"), "--port"), (("--api-keys", self.path("keys")), "line 1"),
+                                (("--tls-cert", "/no/such", "--tls-key", "/no/such"), "--tls-cert '/no/such'"),
+                                ((self.path("bad.onnx"),), "bad.onnx"), (("/no/such/model",), "/no/such/model"),
+                                (("--user", "no-such-user-here"), "no-such-user-here")):
+            with self.subTest(arguments=arguments):
+                done = run_lensd("serve", "--check", *arguments)
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertIn(word, done.stderr)
+
+
+class Unit(unittest.TestCase):
+    analyze = shutil.which("systemd-analyze")
+
+    def run_analyze(self, *arguments):
+        return subprocess.run([self.analyze, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=harness.PATIENCE, env={**os.environ, "LC_ALL": "C"})
+
+    @unittest.skipUnless(analyze, "systemd-analyze is not installed")
+    def test_verify(self):
+        with tempfile.TemporaryDirectory() as folder:
+            unit = os.path.join(folder, "lensd.service")
+            with open(UNIT) as file, open(unit, "w") as out:
+                out.write(file.read().replace("/usr/local/bin/lensd", harness.BINARY))
+            done = self.run_analyze("verify", "--man=no", unit)
+            self.assertEqual((done.returncode, done.stdout.strip()), (0, ""))
+
+    @unittest.skipUnless(analyze, "systemd-analyze is not installed")
+    def test_exposure(self):
+        done = self.run_analyze("security", "--offline=true", UNIT)
+        found = re.search(r"exposure level for lensd.service: ([\d.]+)", done.stdout)
+        self.assertTrue(found, done.stdout)
+        self.assertLessEqual(float(found.group(1)), 1.2, done.stdout)
+
+    def test_the_command_line(self):
+        """What the unit starts is what lensd understands."""
+        with open(UNIT) as file:
+            start = re.search(r"^ExecStart=/usr/local/bin/lensd (.*)$", file.read(), re.M).group(1)
+        done = run_lensd(*start.split(), "--check")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
