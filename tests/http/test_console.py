@@ -111,6 +111,7 @@ class Console(unittest.TestCase):
     def picture(self, name, width=1180, height=560):
         """A screenshot for the documentation, where a folder for them is named."""
         if PICTURES:
+            self.wait(lambda: self.texts("#figures dd"), "figures")
             self.driver.execute_script("scrollTo(0, 0); document.activeElement.blur()")
             self.browser.picture(os.path.join(PICTURES, f"console-{name}.png"), width, height)
 
@@ -368,7 +369,7 @@ class Watching(Console):
         self.first_label()
         for name, dark in (("light", False), ("dark", True)):
             self.browser.look(dark)
-            self.picture(name, height=1150)
+            self.picture(name, height=1212)
         self.browser.look(False)
         clients.join(WAIT)
         self.browser.size(1180, 1000)
