@@ -65,6 +65,38 @@ static enum status labels_from_file(const struct model_place *place, const char 
     return status;
 }
 
+/* Symbolic dimensions that config.pbtxt fixes. Its dims leave the batch out where it says
+ * max_batch_size. */
+static enum status fix_input(struct value *value, const struct triton_input *input, bool batched,
+                             struct error *err)
+{
+    struct shape *shape = &value->shape;
+    char text[SHAPE_TEXT];
+    int first = batched ? 1 : 0;
+    if (input->rank == 0 || shape->rank < 0)
+        return STATUS_OK;
+    for (int d = 0; d < input->rank && shape->rank == input->rank + first; d++) {
+        int64_t *own = &shape->dims[d + first], told = input->dims[d];
+        if (*own == DIM_UNKNOWN && told > 0)
+            *own = told;
+        else if (told > 0 && *own != told)
+            return error_set(err, STATUS_MODEL,
+                             "input '%.80s' has dimension %lld, but the model's shape is %s",
+                             input->name, (long long)told, shape_text(shape, text));
+    }
+    return STATUS_OK;
+}
+
+static enum status fix_dimensions(struct graph *graph, const struct triton_config *config,
+                                  struct error *err)
+{
+    for (size_t k = 0; k < config->input_count; k++)
+        for (size_t i = 0; config->inputs[k].name && i < graph->input_count; i++)
+            if (!strcmp(graph->inputs[i]->name, config->inputs[k].name))
+                TRY(fix_input(graph->inputs[i], &config->inputs[k], config->max_batch > 0, err));
+    return STATUS_OK;
+}
+
 /* config.pbtxt: labels of the first output that names a file, and the largest batch. */
 static enum status read_triton(const struct model_place *place, struct model *model,
                                bool want_labels, struct error *err)
@@ -81,15 +113,16 @@ static enum status read_triton(const struct model_place *place, struct model *mo
     free(text);
     if (status == STATUS_OK && config.label_file && want_labels)
         status = labels_from_file(place, config.label_file, labels_from_text, &model->labels, err);
-    free(config.label_file);
+    if (status == STATUS_OK)
+        status = fix_dimensions(model->graph, &config, err);
+    model->max_batch = config.max_batch;
+    triton_config_done(&config);
     if (status != STATUS_OK) {
         (void)error_prefix(err, "%.200s", path);
         status = error_set(err, STATUS_MODEL, "%s", err->message);
     }
     free(path);
-    TRY(status);
-    model->max_batch = config.max_batch;
-    return STATUS_OK;
+    return status;
 }
 
 static const char *metadata_value(const struct onnx_model *onnx, const char *key)
@@ -205,10 +238,17 @@ static enum status fill(struct model *model, const struct model_place *place, co
 enum status model_load(const char *path, const char *name, const struct model_limits *limits,
                        struct model **ret, struct error *err)
 {
+    return model_load_version(path, NULL, name, limits, ret, err);
+}
+
+enum status model_load_version(const char *path, const char *version, const char *name,
+                               const struct model_limits *limits, struct model **ret,
+                               struct error *err)
+{
     struct error ignored;
     struct model_place place;
     err = err ? err : &ignored;
-    TRY(model_place_find(path, &place, err));
+    TRY(model_place_find(path, version, &place, err));
     struct model *model = calloc(1, sizeof *model);
     enum status status = model ? fill(model, &place, name, limits, err)
                                : error_set(err, STATUS_NO_MEMORY, "out of memory");

@@ -62,6 +62,11 @@ struct model {
 enum status model_load(const char *path, const char *name, const struct model_limits *limits,
                        struct model **ret, struct error *err) MUST_USE;
 
+/* The same, of one numbered version of a folder in Triton's layout (models/repository.h). */
+enum status model_load_version(const char *path, const char *version, const char *name,
+                               const struct model_limits *limits, struct model **ret,
+                               struct error *err) MUST_USE;
+
 /* Where model_load(path) would find the .onnx file, and the name the model would get, without
  * reading it: to say early that there is none, and to name what is loading. Both are malloc'ed, the
  * caller's. Errors: STATUS_NOT_FOUND, STATUS_IO, STATUS_NO_MEMORY. */

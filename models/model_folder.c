@@ -119,8 +119,8 @@ static enum status note_checkpoint(const char *name, struct survey *survey, stru
     return survey->checkpoint ? STATUS_OK : no_memory(err);
 }
 
-static enum status survey_entry(const char *folder, const char *name, struct survey *survey,
-                                struct error *err)
+static enum status survey_entry(const char *folder, const char *name, const char *wanted,
+                                struct survey *survey, struct error *err)
 {
     size_t length = strlen(name);
     uint64_t version;
@@ -133,7 +133,7 @@ static enum status survey_entry(const char *folder, const char *name, struct sur
         survey->only = path;
         return STATUS_OK;
     }
-    if (parse_version(name, &version)) {
+    if (parse_version(name, &version) && (!wanted || !strcmp(name, wanted))) {
         char *model = join(path, "model.onnx");
         if (is_file(model) && (!survey->has_version || version > survey->version)) {
             survey->has_version = true;
@@ -146,14 +146,15 @@ static enum status survey_entry(const char *folder, const char *name, struct sur
     return status;
 }
 
-static enum status survey_folder(const char *folder, struct survey *survey, struct error *err)
+static enum status survey_folder(const char *folder, const char *version, struct survey *survey,
+                                 struct error *err)
 {
     DIR *dir = opendir(folder);
     if (!dir)
         return error_set(err, STATUS_IO, "cannot read the folder: %s", strerror(errno));
     enum status status = STATUS_OK;
     for (struct dirent *entry; status == STATUS_OK && (entry = readdir(dir));)
-        status = survey_entry(folder, entry->d_name, survey, err);
+        status = survey_entry(folder, entry->d_name, version, survey, err);
     closedir(dir);
     return status;
 }
@@ -177,7 +178,7 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
 }
 
 /* Looks through the layouts; place->folders[0] is the folder itself. */
-static enum status find_in_folder(struct model_place *place, struct error *err)
+static enum status find_in_folder(struct model_place *place, const char *version, struct error *err)
 {
     const char *folder = place->folders[0];
     struct survey survey = {0};
@@ -192,8 +193,9 @@ static enum status find_in_folder(struct model_place *place, struct error *err)
     }
     free(place->file);
     place->file = NULL;
-    enum status status = survey_folder(folder, &survey, err);
+    enum status status = survey_folder(folder, version, &survey, err);
     if (status == STATUS_OK && survey.has_version) {
+        place->is_numbered = true;
         /* Files of a version go before those of the model. */
         place->folders[1] = place->folders[0];
         if (asprintf(&place->folders[0], "%s/%llu", folder, (unsigned long long)survey.version) < 0)
@@ -214,7 +216,8 @@ static enum status find_in_folder(struct model_place *place, struct error *err)
     return status;
 }
 
-static enum status find(const char *path, struct model_place *place, struct error *err)
+static enum status find(const char *path, const char *version, struct model_place *place,
+                        struct error *err)
 {
     struct stat info;
     if (stat(path, &info))
@@ -230,7 +233,7 @@ static enum status find(const char *path, struct model_place *place, struct erro
         place->folders[0] = strndup(path, length);
         if (!place->folders[0] || !place->version || !place->name)
             return no_memory(err);
-        return find_in_folder(place, err);
+        return find_in_folder(place, version, err);
     }
     place->file = strdup(path);
     place->folders[0] = parent_of(path);
@@ -243,10 +246,11 @@ static enum status find(const char *path, struct model_place *place, struct erro
     return place->name ? STATUS_OK : no_memory(err);
 }
 
-enum status model_place_find(const char *path, struct model_place *ret, struct error *err)
+enum status model_place_find(const char *path, const char *version, struct model_place *ret,
+                             struct error *err)
 {
     struct model_place place = {0};
-    enum status status = find(path, &place, err);
+    enum status status = find(path, version, &place, err);
     if (status != STATUS_OK) {
         model_place_done(&place);
         return error_prefix(err, "%.200s", path);
@@ -259,7 +263,7 @@ enum status model_find(const char *path, char **ret_file, char **ret_name, struc
 {
     struct model_place place;
     struct error ignored;
-    TRY(model_place_find(path, &place, err ? err : &ignored));
+    TRY(model_place_find(path, NULL, &place, err ? err : &ignored));
     *ret_file = place.file;
     *ret_name = place.name;
     place.file = place.name = NULL;
@@ -315,8 +319,6 @@ enum status model_side_file(const struct model_place *place, const char *name, c
     return error_set(err, STATUS_NOT_FOUND, "no %s beside the model", name);
 }
 
-/* ---- config.pbtxt ---- */
-
 enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
                               struct error *err)
 {
@@ -331,84 +333,5 @@ enum status model_side_folder(const struct model_place *place, const char *name,
         else
             free(path);
     }
-    return STATUS_OK;
-}
-
-/* Moves behind `key` and its colon where the text at `at` is that key; NULL otherwise. */
-static const char *after_key(const char *at, const char *key)
-{
-    size_t length = strlen(key);
-    if (strncmp(at, key, length))
-        return NULL;
-    at += length;
-    at += strspn(at, " \t\r\n");
-    if (*at != ':')
-        return NULL;
-    at++;
-    return at + strspn(at, " \t\r\n");
-}
-
-static enum status read_label_file(const char *at, struct triton_config *config, struct error *err)
-{
-    char quote = *at;
-    const char *end = quote == '"' || quote == '\'' ? strchr(at + 1, quote) : NULL;
-    if (!end)
-        return error_set(err, STATUS_MODEL, "label_filename is not a quoted name");
-    if (config->label_file)
-        return STATUS_OK; /* the first output's labels count */
-    config->label_file = strndup(at + 1, (size_t)(end - at - 1));
-    if (!config->label_file)
-        return no_memory(err);
-    if (strchr(config->label_file, '/') || strstr(config->label_file, "..") || !*config->label_file)
-        return error_set(err, STATUS_MODEL,
-                         "label_filename '%.60s' is not the name of a file in the model's folder",
-                         config->label_file);
-    return STATUS_OK;
-}
-
-static enum status read_max_batch(const char *at, struct triton_config *config, struct error *err)
-{
-    char *end;
-    errno = 0;
-    long long value = strtoll(at, &end, 10);
-    if (end == at || errno || value < 0 || value > INT32_MAX)
-        return error_set(err, STATUS_MODEL, "max_batch_size is not a number of images");
-    config->max_batch = value;
-    return STATUS_OK;
-}
-
-/* Text format, read for two keys: comments and strings are skipped, the nesting does not matter
- * because neither key means anything else elsewhere. */
-static enum status scan_config(const char *text, struct triton_config *config, struct error *err)
-{
-    for (const char *at = text; *at;) {
-        const char *value;
-        if (*at == '#') {
-            at += strcspn(at, "\n");
-        } else if (*at == '"' || *at == '\'') {
-            const char *end = strchr(at + 1, *at);
-            at = end ? end + 1 : at + strlen(at);
-        } else if ((value = after_key(at, "label_filename"))) {
-            TRY(read_label_file(value, config, err));
-            at = value;
-        } else if ((value = after_key(at, "max_batch_size"))) {
-            TRY(read_max_batch(value, config, err));
-            at = value;
-        } else {
-            at++;
-        }
-    }
-    return STATUS_OK;
-}
-
-enum status triton_config_read(const char *text, struct triton_config *ret, struct error *err)
-{
-    struct triton_config config = {0};
-    enum status status = scan_config(text, &config, err);
-    if (status != STATUS_OK) {
-        free(config.label_file);
-        return status;
-    }
-    *ret = config;
     return STATUS_OK;
 }

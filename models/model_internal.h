@@ -10,11 +10,14 @@ struct model_place {
     char
         *folders[2]; /* where labels and configurations are looked for, in this order; NULL: none */
     char *name, *version;
+    bool is_numbered; /* FOLDER/version/model.onnx */
 };
 
-/* Finds the model of a path that is an .onnx file or a folder (models/model_folder.c).
- * STATUS_NOT_FOUND, saying what was looked for; the caller frees with model_place_done(). */
-enum status model_place_find(const char *path, struct model_place *ret, struct error *err) MUST_USE;
+/* Finds the model of a path that is an .onnx file or a folder (models/model_folder.c). `version`:
+ * of a folder with numbered versions; NULL: the newest. STATUS_NOT_FOUND, saying what was looked
+ * for; the caller frees with model_place_done(). */
+enum status model_place_find(const char *path, const char *version, struct model_place *ret,
+                             struct error *err) MUST_USE;
 void model_place_done(struct model_place *place);
 
 /* Reads a small file of the model's folders. *ret is malloc'ed and terminated; *ret_path, malloc'ed
@@ -28,14 +31,40 @@ enum status model_side_file(const struct model_place *place, const char *name, c
 enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
                               struct error *err) MUST_USE;
 
+/* An input of Triton's config.pbtxt. */
+struct triton_input {
+    char *name; /* malloc'ed; NULL: none given */
+    int64_t dims[TENSOR_MAX_RANK];
+    int rank; /* 0: none given */
+};
+
+#define TRITON_INPUTS_MAX 64
+
 /* What Triton's config.pbtxt says that lensd uses; labels NULL and max_batch 0 where it is silent.
- * A name with a '/' or ".." is not taken. */
+ * A name with a '/' or ".." is not taken. Free with triton_config_done(), which is fine on zeroes.
+ */
 struct triton_config {
     char *label_file; /* malloc'ed */
     int64_t max_batch;
+    struct triton_input inputs[TRITON_INPUTS_MAX];
+    size_t input_count;
 };
 enum status triton_config_read(const char *text, struct triton_config *ret,
                                struct error *err) MUST_USE;
+void triton_config_done(struct triton_config *config);
+
+/* Which numbered versions are to be served. */
+struct version_policy {
+    enum { VERSIONS_LATEST, VERSIONS_ALL, VERSIONS_SPECIFIC } kind;
+    size_t latest;         /* how many of the newest */
+    uint64_t versions[64]; /* specific ones */
+    size_t count;
+};
+
+/* config.pbtxt's version_policy in `folder`; the newest one where there is no file or policy.
+ * STATUS_MODEL names what cannot be understood. */
+enum status version_policy_read(const char *folder, struct version_policy *ret,
+                                struct error *err) MUST_USE;
 
 /* Works out image input, outputs, classes and parameters, and fits the preprocessing to the input
  * (models/model_describe.c). `configured`: the preprocessing comes from a file, not from defaults.

@@ -36,6 +36,8 @@ struct config {
     char warning[256]; /* about the environment; "" for none */
 
     char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
+    char *models;     /* serve: a folder of models; NULL: one model */
+    bool watch;       /* serve: load what changes on disk */
     char *model_name; /* serve: the name it is asked for by; NULL: the file's or folder's own */
     char **arguments; /* predict: the image files */
     size_t argument_count;

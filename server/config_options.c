@@ -32,6 +32,11 @@ const struct option config_options[] = {
      "(the same as the argument MODEL)"},
     {"model-name", OPTION_TEXT, COMMAND_SERVE, FIELD(model_name), 0, 0, NULL, "NAME", MODEL,
      "the name that requests call the model by, instead of its file's or folder's"},
+    {"models", OPTION_TEXT, COMMAND_SERVE, FIELD(models), 0, 0, NULL, "FOLDER", MODEL,
+     "serve every model of this folder instead of one: each sub-folder is a model, numbered "
+     "sub-folders of it are its versions"},
+    {"watch", OPTION_SWITCH, COMMAND_SERVE, FIELD(watch), 0, 0, "false", NULL, MODEL,
+     "load models again when their files change, and take up and drop folders of --models"},
     {"top-k", OPTION_NUMBER, RUNS, FIELD(top_k), 1, 1000, "5", "N", MODEL,
      "how many predictions an image gets, unless a request asks for another number"},
 

@@ -26,6 +26,7 @@
 
 #include "engine/base/clock.h"
 #include "server/commands/commands.h"
+#include "server/loader.h"
 #include "server/observe/log.h"
 #include "server/process.h"
 #include "server/settings.h"
@@ -47,14 +48,9 @@ struct serve {
     struct metrics *metrics;
     struct pipeline *pipeline;
     struct http_server *http;
-    char *file, *name; /* of the model; file NULL: embedded */
-
-    pthread_t loader;
-    bool has_loader;
-    _Atomic int cancel; /* set by the main thread: stop loading */
-    int loaded_fd;      /* eventfd: the loader is done */
-    /* Written by the loader before loaded_fd, read by the main thread after it. */
-    enum status load_status;
+    struct loader *loader;
+    int loaded_fd; /* eventfd: what was there at start has been loaded */
+    bool is_loaded;
     struct error load_error;
 
     struct supervisor *supervisor;
@@ -66,33 +62,6 @@ struct serve {
     pthread_t watcher; /* waits for the second signal */
     bool has_watcher;
 };
-
-/* ---- loading ---- */
-
-static enum status load(struct serve *serve, struct error *err)
-{
-    struct model *model;
-    int64_t start = clock_now();
-    TRY(model_open(serve->config->model, serve->config->model_name, &model, err));
-    if (model->warning[0])
-        log_event(LOG_WARN, "model", LOG_STR("model", model->name),
-                  LOG_STR("text", model->warning));
-    TRY(pipeline_add_model(serve->pipeline, model, &serve->cancel, err));
-    log_event(LOG_DEBUG, "model loaded", LOG_STR("model", serve->name),
-              LOG_REAL("ms", clock_ms(clock_now() - start)));
-    return STATUS_OK;
-}
-
-static void *load_thread(void *context)
-{
-    struct serve *serve = context;
-    uint64_t one = 1;
-    serve->load_status = load(serve, &serve->load_error);
-    if (serve->load_status != STATUS_OK)
-        pipeline_progress(serve->pipeline, serve->name, NULL, 0, serve->load_error.message);
-    (void)!write(serve->loaded_fd, &one, sizeof one);
-    return NULL;
-}
 
 /* ---- setting up ---- */
 
@@ -123,20 +92,19 @@ static enum status find_all(struct serve *serve, struct error *err)
     const struct config *config = serve->config;
     if (config->user)
         TRY(process_find_user(config->user, &serve->user, err));
-    if (!model_is_embedded(config->model))
-        TRY(model_find(config->model, &serve->file, &serve->name, err));
-    else if (!(serve->name = strdup("digits")))
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
-    if (config->model_name) {
-        free(serve->name);
-        if (!(serve->name = strdup(config->model_name)))
-            return error_set(err, STATUS_NO_MEMORY, "out of memory");
-    }
+    if (config->models && (config->model || config->model_name))
+        return error_set(err, STATUS_CONFIG,
+                         "--models and %s exclude each other: a folder of models, or one model",
+                         config->model ? "MODEL" : "--model-name");
     serve->metrics = metrics_create();
     struct pipeline_options pipeline_options = settings_pipeline(config, serve->metrics);
     TRY(pipeline_create(&pipeline_options, &serve->pipeline, err));
-    pipeline_announce(serve->pipeline, serve->name, NULL, 1);
-    return STATUS_OK;
+    struct loader_options loader_options = {.models = config->models,
+                                            .model = config->model,
+                                            .model_name = config->model_name,
+                                            .watch = config->watch,
+                                            .pipeline = serve->pipeline};
+    return loader_create(&loader_options, &serve->loader, err);
 }
 
 /* What was opened as root, and is closed as the user. */
@@ -155,7 +123,8 @@ static enum status set_up(struct serve *serve, struct error *err)
     TRY(take_signals(serve, err));
     serve->supervisor = supervisor_create();
     TRY(find_all(serve, err));
-    struct http_options http_options = settings_http(config, serve->pipeline, serve->metrics);
+    struct http_options http_options =
+        settings_http(config, serve->pipeline, serve->loader, serve->metrics);
     TRY(http_server_start(&http_options, &serve->http, err));
     if (config->pid_file)
         TRY(process_write_number("--pid-file", config->pid_file, (long)getpid(), err));
@@ -165,39 +134,27 @@ static enum status set_up(struct serve *serve, struct error *err)
     if (config->user)
         TRY(give_up_root(serve, err));
     supervisor_watch(serve->supervisor, serve->pipeline);
-    supervisor_say(serve->supervisor, "STATUS=loading %s", serve->name);
+    supervisor_say(serve->supervisor, "STATUS=loading %s", loader_name(serve->loader));
     log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_where(serve->http)),
               LOG_STR("version", LENSD_VERSION));
     if (config->fallback[0])
         log_event(LOG_INFO, "device", LOG_STR("text", config->fallback));
-    if (pthread_create(&serve->loader, NULL, load_thread, serve) != 0)
-        return error_set(err, STATUS_IO, "cannot start the thread that loads the model");
-    serve->has_loader = true;
-    return STATUS_OK;
-}
-
-static void join_loader(struct serve *serve)
-{
-    if (!serve->has_loader)
-        return;
-    atomic_store(&serve->cancel, 1);
-    pthread_join(serve->loader, NULL);
-    serve->has_loader = false;
+    return loader_start(serve->loader, serve->loaded_fd, err);
 }
 
 static void tear_down(struct serve *serve)
 {
-    join_loader(serve);
+    if (serve->loader)
+        loader_stop(serve->loader);
     if (serve->pipeline)
         (void)pipeline_drain(serve->pipeline, 0);
     http_server_free(serve->http);
     supervisor_free(serve->supervisor);
+    loader_free(serve->loader);
     pipeline_free(serve->pipeline);
     metrics_free(serve->metrics);
     if (serve->config->pid_file)
         process_remove_number(serve->config->pid_file, (long)getpid());
-    free(serve->file);
-    free(serve->name);
     if (serve->has_watcher) {
         pthread_cancel(serve->watcher);
         pthread_join(serve->watcher, NULL);
@@ -227,7 +184,7 @@ static void say_ready(struct serve *serve)
             if (status->lanes[i].device.kind == DEVICE_CPU)
                 threads = status->lanes[i].threads;
             if (status->lanes[i].note[0])
-                log_event(LOG_INFO, "model", LOG_STR("model", serve->name),
+                log_event(LOG_INFO, "model", LOG_STR("model", loader_name(serve->loader)),
                           LOG_STR("device", device), LOG_STR("text", status->lanes[i].note));
         }
     }
@@ -240,13 +197,14 @@ static void say_ready(struct serve *serve)
                  threads == 1 ? "" : "s");
     printf("lensd serves %s at %s on %s%s; try it:\n"
            "  curl %s%s%s--data-binary @photo.jpg %s/predict\n",
-           serve->name, where, devices, with_threads, path ? "--unix-socket " : "",
+           loader_name(serve->loader), where, devices, with_threads, path ? "--unix-socket " : "",
            path ? path : "", path ? " " : "", url);
     /* Only a courtesy, the log says it as well: nobody need be there to read it. */
     if (fflush(stdout) != 0)
         clearerr(stdout);
-    log_event(LOG_INFO, "ready", LOG_STR("model", serve->name), LOG_STR("device", devices),
-              LOG_STR("precision", precision), LOG_INT("threads", threads), LOG_STR("url", where));
+    log_event(LOG_INFO, "ready", LOG_STR("model", loader_name(serve->loader)),
+              LOG_STR("device", devices), LOG_STR("precision", precision),
+              LOG_INT("threads", threads), LOG_STR("url", where));
 }
 
 static const char *signal_name(int number)
@@ -312,7 +270,7 @@ static void drain(struct serve *serve, const char *cause)
     supervisor_say(serve->supervisor, "STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
                    (long long)(config->drain_delay + config->grace + 2 * LAST_WORDS_MS) * 1000);
     http_server_begin_drain(serve->http);
-    join_loader(serve);
+    loader_stop(serve->loader);
     sleep_ms(config->drain_delay);
     http_server_stop_accepting(serve->http);
     int64_t deadline = clock_now() + config->grace * MILLION;
@@ -344,7 +302,7 @@ static void reload(struct serve *serve)
     supervisor_reloading(serve->supervisor);
     if (http_server_reload(serve->http, &err) != STATUS_OK)
         log_event(LOG_ERROR, "not reloaded", LOG_STR("text", err.message));
-    if (!serve->has_loader) /* while it loads, READY would be too early */
+    if (serve->is_loaded) /* while it loads, READY would be too early */
         supervisor_say(serve->supervisor, "READY=1");
 }
 
@@ -367,12 +325,12 @@ static const char *wait_for_end(struct serve *serve)
     for (;;) {
         struct pollfd events[] = {
             {.fd = serve->signal_fd, .events = POLLIN},
-            {.fd = serve->has_loader ? serve->loaded_fd : -1, .events = POLLIN}};
+            {.fd = serve->is_loaded ? -1 : serve->loaded_fd, .events = POLLIN}};
         struct signalfd_siginfo info;
-        int ready = poll(events, 2, serve->has_loader ? EXTEND_MS / 2 : -1);
+        int ready = poll(events, 2, !serve->is_loaded ? EXTEND_MS / 2 : -1);
         if (ready <= 0) {
             /* A large model takes its time: systemd shall not lose its patience meanwhile. */
-            if (ready == 0 && serve->has_loader)
+            if (ready == 0 && !serve->is_loaded)
                 supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%d", EXTEND_MS * 1000);
             continue;
         }
@@ -385,13 +343,12 @@ static const char *wait_for_end(struct serve *serve)
         }
         if (!events[1].revents)
             continue;
-        pthread_join(serve->loader, NULL);
-        serve->has_loader = false;
-        if (serve->load_status != STATUS_OK)
+        serve->is_loaded = true;
+        if (loader_outcome(serve->loader, &serve->load_error) != STATUS_OK)
             return NULL;
         say_ready(serve);
-        supervisor_say(serve->supervisor, "READY=1\nSTATUS=serving %s at %s", serve->name,
-                       http_server_where(serve->http));
+        supervisor_say(serve->supervisor, "READY=1\nSTATUS=serving %s at %s",
+                       loader_name(serve->loader), http_server_where(serve->http));
     }
 }
 
@@ -402,11 +359,11 @@ static enum status check(struct serve *serve, struct error *err)
     struct http_options options;
     serve->loaded_fd = -1;
     TRY(find_all(serve, err));
-    options = settings_http(serve->config, serve->pipeline, serve->metrics);
+    options = settings_http(serve->config, serve->pipeline, serve->loader, serve->metrics);
     TRY(http_server_check(&options, warning, sizeof warning, err));
     if (warning[0])
         log_event(LOG_WARN, "certificate", LOG_STR("text", warning));
-    return load(serve, err);
+    return loader_try(serve->loader, err);
 }
 
 static int command_check(struct serve *serve)
@@ -414,7 +371,7 @@ static int command_check(struct serve *serve)
     struct error err;
     enum status status = check(serve, &err);
     if (status == STATUS_OK)
-        printf("lensd: the settings are fine, and %s can be served\n", serve->name);
+        printf("lensd: the settings are fine, and %s can be served\n", loader_name(serve->loader));
     return status == STATUS_OK ? 0 : command_failed(&err);
 }
 

@@ -26,7 +26,7 @@ struct pipeline_options settings_pipeline(const struct config *config, struct me
 }
 
 struct http_options settings_http(const struct config *config, struct pipeline *pipeline,
-                                  struct metrics *metrics)
+                                  struct loader *loader, struct metrics *metrics)
 {
     return (struct http_options){
         .host = config->host,
@@ -55,6 +55,7 @@ struct http_options settings_http(const struct config *config, struct pipeline *
                  .admin_file = config->admin_key_file,
                  .protect_open = config->protect_health},
         .pipeline = pipeline,
+        .loader = loader,
         .metrics = metrics,
     };
 }

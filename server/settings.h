@@ -8,6 +8,6 @@
 /* `metrics` may be NULL. */
 struct pipeline_options settings_pipeline(const struct config *config, struct metrics *metrics);
 
-/* Texts are borrowed from *config. */
+/* Texts are borrowed from *config. `loader` may be NULL. */
 struct http_options settings_http(const struct config *config, struct pipeline *pipeline,
-                                  struct metrics *metrics);
+                                  struct loader *loader, struct metrics *metrics);

@@ -87,6 +87,8 @@ void v2_config_handle(struct exchange *exchange);
 void v2_stats_handle(struct exchange *exchange);
 void v2_infer_handle(struct exchange *exchange);
 void v2_index_handle(struct exchange *exchange);
+void v2_load_handle(struct exchange *exchange);
+void v2_unload_handle(struct exchange *exchange);
 void v2_regions_handle(struct exchange *exchange);
 void v2_unregister_handle(struct exchange *exchange);
 void v2_no_regions_handle(struct exchange *exchange);

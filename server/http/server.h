@@ -32,6 +32,8 @@
 #include "server/observe/metrics.h"
 #include "server/schedule/pipeline.h"
 
+struct loader;
+
 struct http_options {
     const char *host;               /* address or name to listen on */
     int port;                       /* 0: any free one */
@@ -53,6 +55,7 @@ struct http_options {
     struct keyring_options keys;
 
     struct pipeline *pipeline; /* borrowed; outlives the server */
+    struct loader *loader;     /* borrowed; loads and unloads models; NULL: nobody does */
     struct metrics *metrics;   /* borrowed; may be NULL */
 };
 

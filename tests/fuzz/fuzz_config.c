@@ -82,7 +82,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (triton_config_read(text, &config, &err) == STATUS_OK) {
             HOLDS(config.max_batch >= 0);
             HOLDS(!config.label_file || !strchr(config.label_file, '/'));
-            free(config.label_file);
+            triton_config_done(&config);
         }
     }
     }

@@ -1,0 +1,48 @@
+/* A model repository: a folder whose sub-folders are models.
+ *
+ *     DIR/resnet50/model.onnx             a model folder as model_load() takes it: version 1
+ *     DIR/vit/1/model.onnx  DIR/vit/2/…   Triton's layout: numbered versions, and what they share
+ * in DIR/vit (config.pbtxt, labels, preprocessing) DIR/mobilenet.onnx                  a file alone
+ *
+ * Of numbered versions the newest is served, unless config.pbtxt has a version_policy (all, latest,
+ * specific). This room only looks; it loads nothing and watches nothing. */
+#pragma once
+
+#include <stdint.h>
+
+#include "engine/base/status.h"
+
+struct repository_version {
+    char version[16];
+    uint64_t number;
+    /* Changes when a file of the version, or one that all versions share, changes: names, sizes,
+     * times and inodes, not contents. */
+    uint64_t signature;
+};
+
+struct repository_model {
+    char *name;
+    char *path;                          /* for model_load_version() */
+    struct repository_version *versions; /* those to serve, oldest first */
+    size_t version_count;
+    struct error problem; /* status != OK: why there is nothing to serve */
+};
+
+struct repository {
+    struct repository_model *models; /* by name */
+    size_t count;
+};
+
+/* Looks through the folder. STATUS_NOT_FOUND, STATUS_IO for the folder itself; a sub-folder without
+ * a model is an entry with a problem. Hidden entries are passed over. The caller frees with
+ * repository_done(), which is fine on zeroes. */
+enum status repository_scan(const char *folder, struct repository *ret, struct error *err) MUST_USE;
+
+/* The same of one model, at `path` (an .onnx file or a model folder); `name`: NULL for its own. */
+enum status repository_scan_model(const char *path, const char *name, struct repository *ret,
+                                  struct error *err) MUST_USE;
+
+void repository_done(struct repository *repository);
+
+const struct repository_model *repository_find(const struct repository *repository,
+                                               const char *name);

@@ -1,0 +1,243 @@
+/* Triton's config.pbtxt, in protobuf's text format: the few keys that lensd uses.
+ *
+ * A scanner, not a parser: comments and texts are passed over, brackets counted, and of each key
+ * only the one that is last on each level is remembered, so that `name` and `dims` are known to
+ * belong to an input. What is broken elsewhere in the file is Triton's business. */
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/model_internal.h"
+
+#define DEPTH_MAX 16
+#define WORD_MAX  40
+
+struct scan {
+    const char *at;
+    char keys[DEPTH_MAX + 1]
+             [WORD_MAX]; /* the key that opened each level, and the last of this one */
+    size_t depth;
+    bool in_list; /* behind "dims: [" */
+    struct triton_config *config;
+    struct version_policy *policy; /* either of the two is wanted */
+    struct error *err;
+};
+
+static enum status no_memory(struct error *err)
+{
+    return error_set(err, STATUS_NO_MEMORY, "out of memory while reading a configuration");
+}
+
+void triton_config_done(struct triton_config *config)
+{
+    free(config->label_file);
+    for (size_t i = 0; i < config->input_count; i++)
+        free(config->inputs[i].name);
+    *config = (struct triton_config){0};
+}
+
+static const char *key_of(const struct scan *s, size_t level)
+{
+    return level <= s->depth ? s->keys[level] : "";
+}
+
+/* Within `input [ {` or `input {`: which key was last on this level. */
+static bool is_member_of(const struct scan *s, const char *parent, const char *key)
+{
+    if (s->depth < 1 || strcmp(key_of(s, 0), parent) != 0 || strcmp(s->keys[s->depth], key) != 0)
+        return false;
+    for (size_t level = 1; level < s->depth; level++)
+        if (s->keys[level][0])
+            return false; /* deeper: another message's member */
+    return true;
+}
+
+static enum status take_text(struct scan *s, const char *text, size_t size)
+{
+    struct triton_config *config = s->config;
+    if (!config)
+        return STATUS_OK;
+    const char *key = s->keys[s->depth];
+    if (is_member_of(s, "input", "name") && config->input_count > 0) {
+        struct triton_input *input = &config->inputs[config->input_count - 1];
+        free(input->name);
+        input->name = strndup(text, size);
+        return input->name ? STATUS_OK : no_memory(s->err);
+    }
+    if (strcmp(key, "label_filename") != 0 || size == 0 || config->label_file)
+        return STATUS_OK; /* the first output's labels count */
+    config->label_file = strndup(text, size);
+    if (!config->label_file)
+        return no_memory(s->err);
+    if (strchr(config->label_file, '/') || strstr(config->label_file, ".."))
+        return error_set(s->err, STATUS_MODEL,
+                         "label_filename '%.60s' is not the name of a file in the model's folder",
+                         config->label_file);
+    return STATUS_OK;
+}
+
+static enum status take_policy_number(struct scan *s, long long value)
+{
+    struct version_policy *policy = s->policy;
+    if (!policy || strcmp(key_of(s, 0), "version_policy") != 0 || value < 0)
+        return STATUS_OK;
+    if (!strcmp(s->keys[s->depth], "num_versions"))
+        policy->latest = value > 0 ? (size_t)value : 1;
+    if (strcmp(s->keys[s->depth], "versions") != 0)
+        return STATUS_OK;
+    if (policy->count == COUNT_OF(policy->versions))
+        return error_set(s->err, STATUS_MODEL, "version_policy names more than %zu versions",
+                         COUNT_OF(policy->versions));
+    policy->versions[policy->count++] = (uint64_t)value;
+    return STATUS_OK;
+}
+
+static enum status take_number(struct scan *s, long long value)
+{
+    struct triton_config *config = s->config;
+    TRY(take_policy_number(s, value));
+    if (!config)
+        return STATUS_OK;
+    if (s->depth == 0 && !strcmp(s->keys[0], "max_batch_size")) {
+        if (value < 0 || value > INT32_MAX)
+            return error_set(s->err, STATUS_MODEL, "max_batch_size is not a number of images");
+        config->max_batch = value;
+    }
+    if (is_member_of(s, "input", "dims") && config->input_count > 0) {
+        struct triton_input *input = &config->inputs[config->input_count - 1];
+        if (input->rank < TENSOR_MAX_RANK)
+            input->dims[input->rank++] = value;
+    }
+    return STATUS_OK;
+}
+
+static enum status take_word(struct scan *s)
+{
+    size_t length = 0;
+    while (isalnum((unsigned char)s->at[length]) || s->at[length] == '_')
+        length++;
+    const char *behind = s->at + length + strspn(s->at + length, " \t\r\n");
+    bool is_key = *behind == ':' || *behind == '{' || *behind == '[';
+    if (is_key) {
+        snprintf(s->keys[s->depth], WORD_MAX, "%.*s",
+                 (int)(length < WORD_MAX ? length : WORD_MAX - 1), s->at);
+        bool policy = s->policy && !strcmp(key_of(s, 0), "version_policy");
+        if (policy && !strcmp(s->keys[s->depth], "all"))
+            s->policy->kind = VERSIONS_ALL;
+        if (policy && !strcmp(s->keys[s->depth], "specific"))
+            s->policy->kind = VERSIONS_SPECIFIC;
+    } else if (s->depth == 0 && s->config && !strcmp(s->keys[0], "max_batch_size")) {
+        return error_set(s->err, STATUS_MODEL, "max_batch_size is not a number of images");
+    }
+    s->at += length;
+    return STATUS_OK;
+}
+
+static enum status open_level(struct scan *s)
+{
+    if (s->depth == DEPTH_MAX)
+        return error_set(s->err, STATUS_MODEL, "it is nested deeper than %d levels", DEPTH_MAX);
+    struct triton_config *config = s->config;
+    bool input = config && *s->at == '{' && !strcmp(s->keys[0], "input") &&
+                 (s->depth == 0 || (s->depth == 1 && !s->keys[1][0]));
+    if (input) {
+        if (config->input_count == TRITON_INPUTS_MAX)
+            return error_set(s->err, STATUS_MODEL, "it has more than %d inputs", TRITON_INPUTS_MAX);
+        config->inputs[config->input_count++] = (struct triton_input){0};
+    }
+    s->keys[++s->depth][0] = '\0';
+    s->at++;
+    return STATUS_OK;
+}
+
+static void close_level(struct scan *s)
+{
+    if (s->depth > 0)
+        s->depth--;
+    s->at++;
+}
+
+static enum status take_string(struct scan *s)
+{
+    char quote = *s->at++;
+    const char *end = strchr(s->at, quote);
+    size_t size = end ? (size_t)(end - s->at) : strlen(s->at);
+    enum status status = take_text(s, s->at, size);
+    s->at += size + (end != NULL);
+    return status;
+}
+
+static enum status take_digits(struct scan *s)
+{
+    char *end;
+    errno = 0;
+    long long value = strtoll(s->at, &end, 10);
+    if (end == s->at) {
+        s->at++;
+        return STATUS_OK;
+    }
+    s->at = end;
+    return take_number(s, errno ? -1 : value);
+}
+
+static enum status run(struct scan *s)
+{
+    while (*s->at) {
+        char c = *s->at;
+        if (c == '#')
+            s->at += strcspn(s->at, "\n");
+        else if (c == '"' || c == '\'')
+            TRY(take_string(s));
+        else if (c == '{')
+            TRY(open_level(s));
+        else if (c == '[' && strcmp(s->keys[s->depth], "dims") != 0 &&
+                 strcmp(s->keys[s->depth], "versions") != 0)
+            TRY(open_level(s));
+        else if (c == '[')
+            s->in_list = (s->at++, true);
+        else if (c == ']' && s->in_list)
+            s->in_list = (s->at++, false);
+        else if (c == '}' || c == ']')
+            close_level(s);
+        else if (isalpha((unsigned char)c) || c == '_')
+            TRY(take_word(s));
+        else if (c == '-' || isdigit((unsigned char)c))
+            TRY(take_digits(s));
+        else
+            s->at++;
+    }
+    return STATUS_OK;
+}
+
+enum status triton_config_read(const char *text, struct triton_config *ret, struct error *err)
+{
+    struct triton_config config = {0};
+    struct scan scan = {.at = text, .config = &config, .err = err};
+    enum status status = run(&scan);
+    if (status != STATUS_OK) {
+        triton_config_done(&config);
+        return status;
+    }
+    *ret = config;
+    return STATUS_OK;
+}
+
+enum status version_policy_read(const char *folder, struct version_policy *ret, struct error *err)
+{
+    struct model_place place = {.folders = {(char *)(uintptr_t)folder, NULL}};
+    char *text = NULL, *path = NULL;
+    size_t size;
+    *ret = (struct version_policy){.kind = VERSIONS_LATEST, .latest = 1};
+    enum status status = model_side_file(&place, "config.pbtxt", &text, &size, &path, err);
+    if (status == STATUS_NOT_FOUND)
+        return STATUS_OK;
+    struct scan scan = {.at = text, .policy = ret, .err = err};
+    if (status == STATUS_OK && (status = run(&scan)) != STATUS_OK)
+        (void)error_prefix(err, "%.200s", path);
+    free(text);
+    free(path);
+    return status;
+}

@@ -1,0 +1,87 @@
+/* POST /v2/repository/models/M/load and /unload: for admins. The loader does the work; the
+ * connection sleeps until it is done. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/http/exchange.h"
+#include "server/http/respond.h"
+#include "server/loader.h"
+
+struct work {
+    struct exchange *exchange;
+    struct error outcome; /* status OK: done */
+};
+
+static void free_work(struct exchange *x)
+{
+    free(x->work);
+    x->work = NULL;
+}
+
+/* Triton answers success with an empty body. */
+static void finish(struct exchange *x)
+{
+    const struct work *work = x->work;
+    if (x->answer.status)
+        return;
+    if (work->outcome.status == STATUS_OK) {
+        char *text = strdup("{}\n");
+        respond_text(x, 200, TYPE_JSON, text, text ? strlen(text) : 0);
+        return;
+    }
+    respond_error(x, &work->outcome);
+}
+
+static void on_done(void *context, enum status status, const struct error *err)
+{
+    struct work *work = context;
+    if (status != STATUS_OK)
+        work->outcome = *err;
+    exchange_resume(work->exchange);
+}
+
+/* Files and configurations of their own are not taken: a client names models, never contents. */
+static bool has_override(const struct exchange *x)
+{
+    const char *body = (const char *)x->body.data;
+    return x->body.size > 0 && (memmem(body, x->body.size, "\"config\"", 8) ||
+                                memmem(body, x->body.size, "\"file:", 6));
+}
+
+static void submit(struct exchange *x, enum loader_job job)
+{
+    struct error err;
+    struct loader *loader = x->server->options.loader;
+    if (job == LOADER_LOAD && has_override(x)) {
+        respond_refusal(x, 400, "invalid_request",
+                        "models are loaded from the repository as they lie there; \"config\" and "
+                        "\"file:\" parameters are not taken");
+        return;
+    }
+    struct work *work = loader ? calloc(1, sizeof *work) : NULL;
+    if (!work) {
+        error_set(&err, loader ? STATUS_NO_MEMORY : STATUS_NOT_READY,
+                  loader ? "out of memory" : "this server loads no models");
+        respond_error(x, &err);
+        return;
+    }
+    work->exchange = x;
+    x->work = work;
+    x->free_work = free_work;
+    exchange_wait(x, NULL, finish);
+    if (loader_submit(loader, job, x->match.model, on_done, work, &err) == STATUS_OK)
+        return;
+    respond_error(x, &err);
+    exchange_resume(x);
+}
+
+void v2_load_handle(struct exchange *x)
+{
+    submit(x, LOADER_LOAD);
+}
+
+void v2_unload_handle(struct exchange *x)
+{
+    submit(x, LOADER_UNLOAD);
+}

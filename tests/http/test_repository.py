@@ -1,0 +1,231 @@
+"""Model repositories: folders of models and versions, loaded, replaced and dropped while clients go
+on asking."""
+
+import http.client
+import json
+import os
+import shutil
+import tempfile
+import threading
+import unittest
+
+import small_onnx
+from harness import PATIENCE, Server, run_lensd
+
+INFER = {"inputs": [{"name": "image", "shape": [1, 3, 2, 2], "datatype": "FP32", "data": [1] * 12}]}
+
+
+class Repository(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix="lensd-repository-")
+        self.addCleanup(shutil.rmtree, self.root)
+
+    def put(self, name, version, scale, make=small_onnx.doubled_image):
+        """A model that multiplies by `scale`, put in place at once."""
+        folder = os.path.join(self.root, name, version) if version else os.path.join(self.root, name)
+        os.makedirs(folder, exist_ok=True)
+        aside = os.path.join(self.root, ".aside.onnx")
+        make(aside, 2, scale)
+        os.rename(aside, os.path.join(folder, "model.onnx"))
+
+    def write(self, path, text):
+        path = os.path.join(self.root, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write(text)
+
+    def serve(self, *arguments, **keywords):
+        server = Server("--models", self.root, *arguments, **keywords)
+        self.addCleanup(server.stop)
+        return server
+
+    def ask(self, server, model, version=None):
+        """The factor that answers, or the status of an error."""
+        path = f"/v2/models/{model}" + (f"/versions/{version}" if version else "") + "/infer"
+        answer = server.request("POST", path, json.dumps(INFER).encode())
+        return answer.json()["outputs"][0]["data"][0] if answer.status == 200 else answer.status
+
+    def states(self, server):
+        index = server.request("POST", "/v2/repository/index").json()
+        return {(e["name"], e["version"]): (e["state"], e["reason"]) for e in index}
+
+    def test_layouts(self):
+        self.put("plain", None, 2)
+        self.put("numbered", "1", 3)
+        self.put("numbered", "12", 4)
+        self.put("numbered", "9", 5)
+        self.put("every", "1", 6)
+        self.put("every", "2", 7)
+        self.write("every/config.pbtxt", "version_policy: { all { } }\nmax_batch_size: 4\n")
+        self.put("some", "1", 8)
+        self.put("some", "2", 9)
+        self.put("some", "3", 10)
+        self.write("some/config.pbtxt", 'name: "some"\nversion_policy { specific { versions: [1, 2] } }')
+        small_onnx.doubled_image(os.path.join(self.root, "alone.onnx"), 2, 11)
+        os.makedirs(os.path.join(self.root, ".hidden"))
+        server = self.serve()
+        self.assertEqual([self.ask(server, m) for m in ("plain", "numbered", "every", "some", "alone")],
+                         [2, 4, 7, 9, 11])
+        self.assertEqual((self.ask(server, "numbered", "12"), self.ask(server, "numbered", "9")),
+                         (4, 404))
+        self.assertEqual((self.ask(server, "every", "1"), self.ask(server, "some", "1")), (6, 8))
+        self.assertEqual(server.get("/v2/models/every").json()["versions"], ["1", "2"])
+        self.assertEqual(server.get("/v2/models/every/config").json()["max_batch_size"], 4)
+        self.assertEqual(len(self.states(server)), 7)
+        self.assertEqual(server.get("/v1/models").json()["models"],
+                         ["alone", "every", "numbered", "plain", "some"])
+
+    def test_a_broken_model_does_not_stop_the_others(self):
+        self.put("good", None, 2)
+        self.write("bad/model.onnx", "no model")
+        self.write("empty/readme.txt", "nothing")
+        server = self.serve()
+        self.assertEqual(self.ask(server, "good"), 2)
+        self.assertEqual((self.ask(server, "bad"), self.ask(server, "nobody")), (503, 404))
+        states = self.states(server)
+        self.assertEqual(states["good", "1"], ("READY", ""))
+        self.assertEqual(states["bad", "1"][0], "UNAVAILABLE")
+        self.assertIn("model.onnx", states["bad", "1"][1])
+        self.assertIn("no model", states["empty", ""][1])
+        self.assertEqual(server.get("/v2/models/bad/ready").status, 400)
+        failures = {m["name"]: m.get("error") for m in server.get("/health").json()["models"]}
+        self.assertTrue(failures["bad"] and not failures["good"])
+
+    def test_dimensions_of_the_configuration(self):
+        small = os.path.join(self.root, "dims")
+        os.makedirs(small)
+        small_onnx.write(os.path.join(small, "model.onnx"),
+                         [small_onnx.node("Relu", ["x"], ["y"])], [],
+                         [small_onnx.tensor_info("x", "N", "L")], [small_onnx.tensor_info("y", "N", "L")])
+        self.write("dims/config.pbtxt", 'max_batch_size: 4\ninput [ { name: "x" data_type: TYPE_FP32 '
+                                        'dims: [ 5 ] } ]\noutput [ { name: "y" dims: [ 5 ] } ]')
+        server = self.serve()
+        self.assertEqual(server.get("/v2/models/dims").json()["inputs"][0]["shape"], [-1, 5])
+
+    def test_nothing_to_serve(self):
+        result = run_lensd("serve", "--models", os.path.join(self.root, "absent"), "--port", "0")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("no such folder", result.stderr)
+        result = run_lensd("serve", "--models", self.root, "--port", "0")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--watch", result.stderr)
+        self.write("bad/model.onnx", "no model")
+        result = run_lensd("serve", "--models", self.root, "--port", "0")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("model.onnx", result.stderr)
+        result = run_lensd("serve", "digits", "--models", self.root, "--port", "0")
+        self.assertIn("exclude each other", result.stderr)
+
+    def test_watching(self):
+        server = self.serve("--watch")
+        self.assertEqual(self.states(server), {})
+        self.put("m", "1", 2)
+        server.wait_for(lambda: self.ask(server, "m") == 2, "version 1")
+        self.put("m", "2", 3)
+        server.wait_for(lambda: self.ask(server, "m") == 3, "version 2")
+        server.wait_for(lambda: ("m", "1") not in self.states(server), "the end of version 1")
+        self.put("m", "2", 4)  # the same version, changed in place
+        server.wait_for(lambda: self.ask(server, "m") == 4, "version 2 anew")
+        # A broken one leaves the old one serving, and says so.
+        self.write("m/2/model.onnx", "broken in place")
+        server.wait_for(lambda: self.states(server)["m", "2"][1], "the failure of version 2")
+        self.assertEqual(self.states(server)["m", "2"][0], "READY")
+        self.assertEqual(self.ask(server, "m"), 4)
+        self.write("m/3/model.onnx", "no model")
+        server.wait_for(lambda: self.states(server).get(("m", "3"), ("", ""))[0] == "UNAVAILABLE",
+                        "the failure of version 3")
+        self.assertEqual(self.ask(server, "m"), 4)
+        self.assertIn("model not loaded", server.log())
+        self.assertEqual(server.get("/readyz").status, 200)
+        self.put("m", "3", 5)
+        server.wait_for(lambda: self.ask(server, "m") == 5, "version 3, mended")
+        shutil.rmtree(os.path.join(self.root, "m"))
+        server.wait_for(lambda: self.ask(server, "m") == 404, "the end of the model")
+        self.assertEqual(self.states(server), {})
+
+    def test_no_request_fails_while_versions_change(self):
+        self.put("m", "1", 1)
+        server = self.serve("--watch", "--admin-key-file", self.admin_key(), "--max-queue", "1000")
+        stop, wrong, answered = threading.Event(), [], [0]
+
+        def ask_on():
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+            body, last = json.dumps(INFER).encode(), 0
+            while not stop.is_set():
+                connection.request("POST", "/v2/models/m/infer", body)
+                response = connection.getresponse()
+                text = response.read()
+                factor = json.loads(text)["outputs"][0]["data"][0] if response.status == 200 else 0
+                if response.status != 200 or factor < last:
+                    wrong.append((response.status, text))
+                last = factor
+                answered[0] += 1
+            connection.close()
+
+        threads = [threading.Thread(target=ask_on) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        try:
+            for version in range(2, 6):
+                self.put("m", str(version), version)
+                server.wait_for(lambda: self.ask(server, "m") == version, f"version {version}")
+            for factor in range(6, 26):  # by API: quicker than the watch
+                self.put("m", "5", factor)
+                self.assertEqual(self.admin(server, "m", "load").status, 200)
+                self.assertEqual(self.ask(server, "m"), factor)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(wrong, [])
+        self.assertGreater(answered[0], 100)
+
+    def admin_key(self):
+        made = run_lensd("key", "root")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.key = next(word for word in made.stderr.split() if word.startswith("lensd-"))
+        path = os.path.join(self.root, ".admin-keys")
+        with open(path, "w") as file:
+            file.write(made.stdout)
+        os.chmod(path, 0o600)
+        return path
+
+    def admin(self, server, model, what, body=None, key=True):
+        headers = {"Authorization": f"Bearer {self.key}"} if key and self.key else {}
+        return server.request("POST", f"/v2/repository/models/{model}/{what}", body, headers)
+
+    def test_load_and_unload(self):
+        self.put("a", None, 2)
+        self.put("b", None, 3)
+        server = self.serve("--admin-key-file", self.admin_key())
+        self.assertIn(self.admin(server, "a", "unload", key=False).status, (401, 403))
+        self.assertEqual(self.ask(server, "a"), 2)
+        self.assertEqual(self.admin(server, "a", "unload").status, 200)
+        self.assertEqual((self.ask(server, "a"), self.ask(server, "b")), (503, 3))
+        self.assertEqual(self.states(server)["a", "1"], ("UNAVAILABLE", "unloaded"))
+        self.assertEqual(self.admin(server, "a", "load").status, 200)
+        self.assertEqual(self.ask(server, "a"), 2)
+        self.put("c", None, 4)  # new since the start
+        self.assertEqual(self.admin(server, "c", "load", b'{"parameters":{}}').status, 200)
+        self.assertEqual(self.ask(server, "c"), 4)
+        self.write("a/model.onnx", "broken")
+        answer = self.admin(server, "a", "load")
+        self.assertEqual(answer.status, 500)
+        self.assertEqual(self.ask(server, "a"), 2)
+        self.assertEqual(self.admin(server, "nobody", "load").status, 404)
+        self.assertEqual(self.admin(server, "nobody", "unload").status, 404)
+        self.assertEqual(self.admin(server, "a", "load", b'{"parameters":{"config":"{}"}}').status, 400)
+
+    def test_without_an_admin_key(self):
+        self.put("a", None, 2)
+        self.key = ""
+        server = self.serve()
+        for what in ("load", "unload"):
+            answer = self.admin(server, "a", what)
+            self.assertIn(answer.status, (401, 403))
+            self.assertIn("--admin-key-file", answer.json()["error"])
+        self.assertEqual(self.ask(server, "a"), 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
