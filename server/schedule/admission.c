@@ -22,11 +22,16 @@ int64_t admission_predict(const struct load *load, size_t images)
     double slope = load->max_batch > 1
                        ? (double)(load->batch - load->single) / (double)(load->max_batch - 1)
                        : 0;
-    double last_run = (double)load->single + slope * (double)(last - 1);
     double full = (double)(all - last) / load->rate;
+    /* Others arrive until its pass begins, and share it. */
+    double before = fmax((double)load->lane_free + full, prepared);
+    double shared = fmin((double)last + before * load->arrivals, (double)load->max_batch);
+    double last_run = (double)load->single + slope * (fmax(shared, (double)last) - 1);
     double lanes = (double)load->lane_free + full + last_run;
     double workers = prepared + last_run;
-    double predicted = (lanes > workers ? lanes : workers) * load->correction;
+    double predicted = (lanes > workers ? lanes : workers) + (double)load->margin;
+    if (predicted < (double)load->single)
+        return load->single;
     return predicted < (double)(INT64_MAX / 4) ? (int64_t)predicted : INT64_MAX / 4;
 }
 

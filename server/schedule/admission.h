@@ -34,7 +34,8 @@ struct load {
     int64_t batch;         /* a pass of max_batch images */
     int64_t single;        /* a pass of one image */
     int64_t single_floor;  /* the fastest that was ever seen */
-    double correction;     /* how long answers really took, as a multiple of the prediction */
+    double arrivals;       /* images a nanosecond, lately */
+    int64_t margin;        /* what answers took longer than predicted, lately, and their spread */
 };
 
 /* Nanoseconds until `images` more would be answered; 0 when not known. */

@@ -7,12 +7,11 @@
 #include "engine/base/size.h"
 #include "server/schedule/batcher_state.h"
 
-#define ARRIVALS_TAU_NS   INT64_C(100000000) /* how far back the arrival rate looks */
-#define PREPARE_WEIGHT    0.1
-#define CORRECTION_WEIGHT 0.1
-#define CORRECTION_MIN    0.5
-#define CORRECTION_MAX    4.0
-#define SURELY_LATE       0.9 /* of a pass of one image: what a deadline must leave at least */
+#define ARRIVALS_TAU_NS INT64_C(100000000) /* how far back the arrival rate looks */
+#define RECENT_TAU_NS   INT64_C(20000000)  /* the same, for predictions: bursts are short */
+#define PREPARE_WEIGHT  0.1
+#define LEARNING_WEIGHT 0.1
+#define SURELY_LATE     0.9 /* of a pass of one image: what a deadline must leave at least */
 
 const char *batch_close_name(enum batch_close reason)
 {
@@ -36,8 +35,8 @@ struct batcher *batcher_create(const struct batcher_config *config)
         batcher->config.capacity = config->max_batch;
     batcher->forming = -1;
     batcher->free_buffers = config->buffers;
-    batcher->correction = 1;
     arrivals_init(&batcher->arrivals, ARRIVALS_TAU_NS);
+    arrivals_init(&batcher->recent, RECENT_TAU_NS);
     size_t slots;
     if (size_mul((size_t)config->buffers, (size_t)config->max_batch, &slots))
         batcher->slots = alloc_array(slots, sizeof *batcher->slots);
@@ -108,13 +107,22 @@ static size_t tickets(const struct batcher *batcher)
     return batcher->granted + batcher->preparing;
 }
 
+/* What is added to predictions: their mean error and twice its mean deviation, so that about one
+ * answer in fifty takes longer. */
+static int64_t margin_of(const struct batcher *batcher)
+{
+    return (int64_t)(batcher->error + 2 * batcher->spread);
+}
+
 void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t predicted, int64_t now)
 {
     assert(batcher->admitted < batcher->config.max_images);
     item->admitted = now;
     item->predicted = predicted;
+    item->margin = margin_of(batcher);
     queue_push(&batcher->queue, item);
     arrivals_note(&batcher->arrivals, 1, now);
+    arrivals_note(&batcher->recent, 1, now);
     batcher->admitted++;
 }
 
@@ -340,13 +348,22 @@ static int count_misses(const struct buffer *buffer, const struct piece *piece, 
     return misses;
 }
 
+/* Whether another full pass waits behind this buffer. */
+static bool has_backlog(const struct batcher *batcher, const struct buffer *buffer)
+{
+    size_t behind = batcher->queue.count + batcher->preparing + batcher->slots_taken -
+                    (size_t)(buffer->ready + buffer->writing);
+    return behind >= (size_t)batcher->config.max_batch;
+}
+
 /* Images of the next pass: the fastest way through what waits, or the largest smaller pass that
- * saves deadlines. */
-static int choose_count(const struct buffer *buffer, const struct piece *piece,
-                        const struct latency *latency, int64_t now)
+ * saves deadlines. Not with a backlog: the time that is lost there would make all that follow
+ * later, which would then have to be saved in the same way. */
+static int choose_count(const struct batcher *batcher, const struct buffer *buffer,
+                        const struct piece *piece, const struct latency *latency, int64_t now)
 {
     int count = latency_first(latency, piece->count);
-    if (buffer->earliest == NO_DEADLINE || count == 1)
+    if (buffer->earliest == NO_DEADLINE || count == 1 || has_backlog(batcher, buffer))
         return count;
     int misses = count_misses(buffer, piece, count, latency, now);
     for (int i = latency->count - 1, plan = count; misses > 0 && i >= 0; i--) {
@@ -363,10 +380,10 @@ static int choose_count(const struct buffer *buffer, const struct piece *piece,
 
 /* Cuts the piece to what one pass of this lane takes. False when its padding would reach into what
  * another lane runs: then that has to end first. */
-static bool cut_piece(const struct buffer *buffer, struct piece *piece,
-                      const struct latency *latency, int64_t now)
+static bool cut_piece(const struct batcher *batcher, const struct buffer *buffer,
+                      struct piece *piece, const struct latency *latency, int64_t now)
 {
-    int count = choose_count(buffer, piece, latency, now);
+    int count = choose_count(batcher, buffer, piece, latency, now);
     for (int i = latency->count;; count = latency->sizes[i]) {
         int end = count < piece->count ? piece->slots[count] : piece->end;
         int padded = piece->first + latency_padded(latency, count);
@@ -397,7 +414,7 @@ static struct buffer *find_piece(const struct batcher *batcher, int lane, int64_
             (oldest && buffer->order > oldest->order))
             continue;
         find_ready(batcher, buffer, &piece);
-        if (!cut_piece(buffer, &piece, &batcher->lanes[lane].latency, now))
+        if (!cut_piece(batcher, buffer, &piece, &batcher->lanes[lane].latency, now))
             continue;
         oldest = buffer;
         *ret = piece;
@@ -416,28 +433,15 @@ bool batcher_can_take(const struct batcher *batcher, int64_t now)
            batcher->buffers[batcher->forming].writing == 0;
 }
 
-/* Compares what was foreseen at admission with what is known now of an image's answer. The mean
- * and twice the mean deviation are what predictions are multiplied with from here on: about as many
- * answers as one in fifty take longer. */
-static void learn_correction(struct batcher *batcher, const struct batch_item *item, int64_t end,
-                             int64_t single)
+/* Compares what was foreseen at admission with what is known now of an image's answer. */
+static void learn(struct batcher *batcher, const struct batch_item *item, int64_t end)
 {
-    /* Short waits say more about this machine's noise than about the queue. */
-    if (item->predicted < 2 * single || single == 0)
+    if (item->predicted == 0)
         return;
-    double ratio = (double)(end - item->admitted) / (double)item->predicted;
-    double target = ratio * correction_of(batcher);
-    if (target > CORRECTION_MAX)
-        target = CORRECTION_MAX;
-    double error = target - batcher->correction;
-    batcher->correction += CORRECTION_WEIGHT * error;
-    batcher->deviation += CORRECTION_WEIGHT * (fabs(error) - batcher->deviation);
-}
-
-double correction_of(const struct batcher *batcher)
-{
-    double factor = batcher->correction + 2 * batcher->deviation;
-    return factor < CORRECTION_MIN ? CORRECTION_MIN : fmin(factor, CORRECTION_MAX);
+    double error = (double)(end - item->admitted) - (double)(item->predicted - item->margin);
+    double surprise = error - batcher->error;
+    batcher->error += LEARNING_WEIGHT * surprise;
+    batcher->spread += LEARNING_WEIGHT * (fabs(surprise) - batcher->spread);
 }
 
 /* The lane owns the piece's slots, and those its padding reaches. */
@@ -463,8 +467,7 @@ static void hand_over(struct batcher *batcher, struct buffer *buffer, const stru
     lane->end = piece->end;
     lane->images = piece->count;
     lane->busy_until = now + latency_run(&lane->latency, piece->count);
-    learn_correction(batcher, buffer->slots[piece->slots[0]].item, lane->busy_until,
-                     latency_run(&lane->latency, 1));
+    learn(batcher, buffer->slots[piece->slots[0]].item, lane->busy_until);
 }
 
 bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch *ret)
@@ -611,7 +614,8 @@ void batcher_load(const struct batcher *batcher, uint64_t client, int urgency, i
                          .prepare = (int64_t)batcher->prepare_ns,
                          .workers = batcher->config.workers,
                          .max_batch = (size_t)batcher->config.max_batch,
-                         .correction = correction_of(batcher)};
+                         .arrivals = arrivals_rate(&batcher->recent, now),
+                         .margin = margin_of(batcher)};
     load_of_lanes(batcher, now, ret);
 }
 

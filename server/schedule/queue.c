@@ -114,6 +114,13 @@ void queue_push(struct queue *queue, struct batch_item *item)
     else
         line->first = item;
     line->last = item;
+    item->older = class->newest;
+    item->newer = NULL;
+    if (class->newest)
+        class->newest->newer = item;
+    else
+        class->oldest = item;
+    class->newest = item;
     item->is_queued = true;
     line->count++;
     client->count++;
@@ -137,6 +144,14 @@ void queue_remove(struct queue *queue, struct batch_item *item)
         item->next->previous = item->previous;
     else
         line->last = item->previous;
+    if (item->older)
+        item->older->newer = item->newer;
+    else
+        class->oldest = item->newer;
+    if (item->newer)
+        item->newer->older = item->older;
+    else
+        class->newest = item->older;
     item->is_queued = false;
     item->line = NULL;
     line->count--;
@@ -150,16 +165,27 @@ void queue_remove(struct queue *queue, struct batch_item *item)
         leave(queue, client);
 }
 
+/* Whether the client whose image is the oldest of its urgency has more than its share, so that
+ * turns go round. */
+static bool takes_turns(const struct queue_class *class, size_t c)
+{
+    if (class->clients < 2)
+        return false;
+    size_t count = class->oldest->line->lines[c].count, others = class->count - count;
+    return count > 2 * others / (class->clients - 1) + 2;
+}
+
 struct batch_item *queue_pop(struct queue *queue)
 {
     struct batch_item *next = NULL;
     int64_t least = 0;
     size_t chosen = 0;
     for (size_t c = 0; c < QUEUE_URGENCIES; c++) {
-        const struct queue_client *client = queue->classes[c].first;
-        if (!client)
+        const struct queue_class *class = &queue->classes[c];
+        if (class->count == 0)
             continue;
-        struct batch_item *item = client->lines[c].first;
+        struct batch_item *item =
+            takes_turns(class, c) ? class->first->lines[c].first : class->oldest;
         int64_t key = item->admitted + (int64_t)c * QUEUE_AGE_NS;
         if (!next || key < least) {
             next = item;
@@ -192,6 +218,8 @@ size_t queue_ahead(const struct queue *queue, uint64_t client, int urgency)
     for (size_t c = 0; c < own_class; c++)
         ahead += queue->classes[c].count;
     const struct queue_class *class = &queue->classes[own_class];
+    if (class->count == 0 || !takes_turns(class, own_class))
+        return ahead + class->count;
     const struct queue_client *found = find(queue, client);
     size_t own = found ? found->lines[own_class].count : 0;
     size_t others = class->clients - (own > 0), theirs = class->count - own, share;

@@ -96,8 +96,7 @@ static struct load one_lane(size_t before_run)
                          .rate = 8 / 24e6,
                          .batch = 24 * MS,
                          .single = 10 * MS,
-                         .single_floor = 10 * MS,
-                         .correction = 1};
+                         .single_floor = 10 * MS};
 }
 
 Test(admission, predicts_from_batches_lanes_and_workers)
@@ -113,8 +112,10 @@ Test(admission, predicts_from_batches_lanes_and_workers)
     cr_assert_eq(admission_predict(&load, 1), 63 * MS, "and what runs now");
     load.rate *= 4;
     cr_assert_eq(admission_predict(&load, 1), 27 * MS, "on four lanes");
-    load.correction = 2;
-    cr_assert_eq(admission_predict(&load, 1), 54 * MS, "as it really took lately");
+    load.margin = 30 * MS;
+    cr_assert_eq(admission_predict(&load, 1), 57 * MS, "and what it really took longer lately");
+    load.arrivals = 1e-6;
+    cr_assert_eq(admission_predict(&load, 1), 71 * MS, "in a pass that others share");
     load = one_lane(16);
     load.prepare = 30 * MS;
     load.workers = 2;
@@ -204,8 +205,7 @@ Test(admission, retry_after_is_when_what_is_too_much_is_done)
                             .max_batch = 8,
                             .rate = batch_ns > 0 ? 8 * cases[i].lanes / batch_ns : 0,
                             .batch = (int64_t)batch_ns,
-                            .single = (int64_t)batch_ns,
-                            .correction = 1};
+                            .single = (int64_t)batch_ns};
         struct admission_request request = ask(1, 0, INT64_MAX);
         int seconds = -1;
         cr_assert_eq(admission_check(&admission, &load, &request, NULL, &seconds, NULL),

@@ -190,27 +190,33 @@ Test(scenarios, urgencies)
 Test(scenarios, fairness)
 {
     static const struct scenario scenarios[] = {
-        {"clients take turns, one image each",
+        {"in order of arrival among clients that ask for about the same",
          {FLAT, 8, 1},
-         "+ abcd c1; + ef c2; + g c3; claim aegbfcd"},
+         "+ ab c1; + c c2; + d c1; + ef c3; + g c2; claim abcdefg"},
+        {"with more than its share in the queue a client waits for the others' turns",
+         {FLAT, 8, 1},
+         "+ abcdefgh c1; + xy c2; + z c3; claim axzbycdefgh"},
+        {"and no more when it has its share",
+         {FLAT, 8, 1},
+         "+ abcdefgh c1; + yz c2; claim ay; gone bcdef; claim ghz"},
         {"one who comes late waits for one round, not for the whole queue",
          {FLAT, 8, 1},
-         "+ abcdef c1; claim ab; @5; + x c2; claim cxde; @6; + y c3; claim fy"},
+         "+ abcdefgh c1; claim ab; @5; + x c2; claim cxdefgh"},
         {"a single image beside sixty",
          {FLAT, 8, 1},
          "+ abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345 c1; + 9 c2; claim a9b"},
         {"asking again and again one by one gains nothing",
          {FLAT, 8, 1},
-         "+ abcd c1; + x c2; claim ax; + y c2; claim by; + z c2; claim cz; claim d"},
+         "+ abcdefgh c1; + x c2; claim ax; + y c2; claim by; + z c2; claim cz; claim d"},
         {"turns within each urgency",
          {FLAT, 8, 1},
-         "+ ab c1 u1; + cd c2; + ef c1; + g c3 u1; claim agbcedf"},
+         "+ abcdkm c1 u1; + efghln c2; + i c3 u1; + j c1; claim aibcdkmejfghln"},
         {"one who leaves in the middle gives the turn to the next",
          {FLAT, 8, 1},
-         "+ abc c1; + x c2; + yz c3; gone x; claim aybzc"},
+         "+ abcdefghi c1; + x c2; + yz c3; gone x; claim aybzc"},
         {"nobody in particular is a client like the others",
          {FLAT, 8, 1},
-         "+ abc; + x c2; claim axbc"},
+         "+ abcdef; + x c2; claim axbc"},
     };
     RUN(scenarios);
 }
@@ -254,7 +260,7 @@ Test(scenarios, admission)
          "ask abcdefgh = ok; ask i d50 = overloaded; ask i u1 d50 = ok"},
         {"nor a client with nothing in the queue for another's flood",
          {LINEAR, 1, 1},
-         "ask abcdefgh c1 = ok; ask i c1 d50 = overloaded; ask i c2 d50 = ok"},
+         "ask abcdefgh c1 = ok; ask z c3 = ok; ask i c1 d50 = overloaded; ask i c2 d50 = ok"},
         {"a deadline that is over already",
          {FLAT, 8, 1},
          "@10; ask a d10 = deadline_exceeded; ask a d3 = deadline_exceeded"},
@@ -267,8 +273,8 @@ Test(scenarios, admission)
          "ask b b500 = ok"},
         {"workers that are slower than the device set the prediction",
          {FLAT, 8, 1, 0, 0, 0, 0, 2},
-         "ask a = ok; claim a; @20; slot a; commit a; ask bcde = ok; ask f d91.4 = overloaded;"
-         "ask f d91.5 = ok"},
+         "ask a = ok; claim a; @20; slot a; commit a; ask bcde = ok; ask f d91.9 = overloaded;"
+         "ask f d92 = ok"},
         {"Retry-After is the time until the queue is done",
          {LINEAR, 8, 1, 0, 60},
          "@1; ask abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567 = ok;"
