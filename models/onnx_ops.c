@@ -222,6 +222,29 @@ static const struct attr_spec *find_spec(const struct op_info *info, const char 
     return NULL;
 }
 
+/* Which opsets have the attribute, as one range: what a file of another opset is to be made with.
+ */
+static enum status refuse_attribute(struct import *import, const struct op_info *info,
+                                    const char *name)
+{
+    int first = 0, last = 0;
+    for (int opset = 1; opset <= OPSET_MAX; opset++) {
+        const struct op_info *other = op_find(info->op, opset);
+        if (!other || !find_spec(other, name))
+            continue;
+        first = first ? first : opset;
+        last = opset;
+    }
+    if (!first)
+        return error_set(import->err, STATUS_UNSUPPORTED,
+                         "is not one that lensd knows for this operator; re-export the model "
+                         "without it");
+    return error_set(import->err, STATUS_UNSUPPORTED,
+                     "this operator does not have it at the model's opset, only from %d to %d; "
+                     "re-export the model with one of those",
+                     first, last);
+}
+
 static enum status import_attribute(struct scope *scope, const struct op_info *info,
                                     const char *name, const Onnx__AttributeProto *proto,
                                     struct name_map *captures, struct attr *attr)
@@ -230,8 +253,7 @@ static enum status import_attribute(struct scope *scope, const struct op_info *i
     const struct attr_spec *spec = find_spec(info, name);
     int type;
     if (!spec)
-        return error_set(import->err, STATUS_UNSUPPORTED,
-                         "is not one that lensd knows for this operator at this opset");
+        return refuse_attribute(import, info, name);
     TRY(attribute_type(import, proto, &type));
     if (type != type_of_kind[spec->kind])
         return error_set(import->err, STATUS_MODEL, "is of type %s, expected %s", type_names[type],
@@ -440,9 +462,14 @@ static enum status refuse_operator(struct import *import, enum op op, const char
                          "operator %.60s%s%.60s is not supported at opset %d; re-export the model "
                          "with another opset (7 to %d)",
                          domain, dot, op_type, opset, OPSET_MAX);
+    if (*domain && strncmp(domain, "ai.onnx", 7) != 0 && strcmp(domain, "com.microsoft") != 0)
+        return error_set(import->err, STATUS_UNSUPPORTED,
+                         "operator %.60s%s%.60s is the exporter's own and is not supported by "
+                         "lensd; re-export the model with the standard operators of ai.onnx",
+                         domain, dot, op_type);
     return error_set(import->err, STATUS_UNSUPPORTED,
-                     "operator %.60s%s%.60s (opset %d) is not supported by lensd; `lensd inspect` "
-                     "lists every operator of the model",
+                     "operator %.60s%s%.60s (opset %d) is not supported by lensd; re-export the "
+                     "model without it (`lensd inspect` lists every operator of the model)",
                      domain, dot, op_type, opset);
 }
 

@@ -330,6 +330,11 @@ static void spoil_attribute(struct make *m)
     make_attr_int(m, make_add_node(m, "Relu", "x", "z"), "slope", 1);
 }
 
+static void spoil_attribute_of_another_opset(struct make *m)
+{
+    make_attr_int(m, make_add_node(m, "ReduceSum", "x", "z"), "axes", 1);
+}
+
 static void spoil_attribute_type(struct make *m)
 {
     Onnx__AttributeProto *attr = make_attr(m, make_add_node(m, "Flatten", "x", "z"), "axis", 1);
@@ -484,9 +489,12 @@ Test(onnx, refuses_with_a_sentence)
         {"cycle", spoil_cycle, STATUS_MODEL, "cycle"},
         {"value made twice", spoil_twice, STATUS_MODEL, "'y'"},
         {"unknown operator", spoil_unknown_op, STATUS_UNSUPPORTED, "Frobnicate"},
-        {"unknown domain", spoil_unknown_domain, STATUS_UNSUPPORTED, "com.example.Relu"},
+        {"unknown domain", spoil_unknown_domain, STATUS_UNSUPPORTED,
+         "operator com.example.Relu is the exporter's own"},
         {"domain not imported", spoil_not_imported, STATUS_MODEL, "com.microsoft"},
         {"unknown attribute", spoil_attribute, STATUS_UNSUPPORTED, "'slope'"},
+        {"attribute of another opset", spoil_attribute_of_another_opset, STATUS_UNSUPPORTED,
+         "only from 1 to 12; re-export"},
         {"attribute of another type", spoil_attribute_type, STATUS_MODEL, "FLOAT, expected INT"},
         {"attribute that lies", spoil_attribute_lie, STATUS_MODEL, "declared FLOAT but carries"},
         {"attribute twice", spoil_attribute_twice, STATUS_MODEL, "twice"},
