@@ -447,6 +447,9 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
     return import_attributes(scope, op_find(op, opset), proto, node);
 }
 
+/* From here on exporters write Attention, RMSNormalization and RotaryEmbedding as one operator. */
+#define FUSED_OPSET 23
+
 static enum status refuse_operator(struct import *import, enum op op, const char *domain,
                                    const char *op_type, int opset)
 {
@@ -467,6 +470,11 @@ static enum status refuse_operator(struct import *import, enum op op, const char
                          "operator %.60s%s%.60s is the exporter's own and is not supported by "
                          "lensd; re-export the model with the standard operators of ai.onnx",
                          domain, dot, op_type);
+    if (!*domain && opset >= FUSED_OPSET)
+        return error_set(import->err, STATUS_UNSUPPORTED,
+                         "operator %.60s (opset %d) is not supported by lensd; re-export the model "
+                         "with opset %d or older, which has the parts it is made of",
+                         op_type, opset, FUSED_OPSET - 1);
     return error_set(import->err, STATUS_UNSUPPORTED,
                      "operator %.60s%s%.60s (opset %d) is not supported by lensd; re-export the "
                      "model without it (`lensd inspect` lists every operator of the model)",

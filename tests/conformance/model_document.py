@@ -36,6 +36,9 @@ in a virtual environment with {packages}.
   within twice what ONNX Runtime's own move with the last bit of the image, where that is more than
   1e-4. Where ONNX Runtime contradicts itself with and without its fusions, PyTorch decides, and the
   row says so (¹).
+- Opsets 7 to 21 are what lensd promises; later ones run where their operators have not changed.
+  Attention, RMSNormalization and RotaryEmbedding (opset 23), which exporters write for transformers
+  from that opset on, are refused with that sentence: export with opset 22 or older.
 - **bf16**: lensd's `--precision bf16` against the float32 answer: images whose best class is the
   same, or the greatest difference for models that do not classify. Random weights have no margin
   between classes, trained ones do; for models that do not classify a difference of 1 or more
