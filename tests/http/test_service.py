@@ -139,11 +139,11 @@ class Watchdog(ServiceCase):
 
     def test_a_lane_that_is_stuck(self):
         """A decode that takes longer than the span looks like one: the watchdog must not be told meanwhile."""
-        systemd, server = self.start(100000, "--workers", "1", "--max-pixels", "400000000", "--max-side", "30000",
+        systemd, server = self.start(60000, "--workers", "1", "--max-pixels", "400000000", "--max-side", "30000",
                                      "--max-body", "256M")
         systemd.wait("WATCHDOG=1")
         with server.connect() as connection:
-            connection.sendall(post("/predict", png(12000, 12000)))
+            connection.sendall(post("/predict", png(8000, 8000)))
             server.wait_for(lambda: " stuck " in server.log(), "a stuck model")
             self.assertRegex(server.log(), r"error stuck model=digits images=1 seconds=[\d.]+ text=\"no image")
             during = len(systemd.times("WATCHDOG=1"))

@@ -1,0 +1,78 @@
+"""What docs/operations.md says of options and variables is what the program says of itself."""
+
+import os
+import re
+import unittest
+
+from harness import ROOT, read, run_lensd
+
+COMMANDS = re.findall(r"^  (\w+)  +\S", run_lensd("--help").stdout.split("Commands:")[1].split("\n\n")[0], re.M)
+PAGES = [os.path.join(ROOT, "docs", "operations.md")]
+# Of programs that the pages call.
+FOREIGN = {"data", "data-binary", "compressed", "cacert", "unix-socket", "system", "group", "enable", "now", "help"}
+
+
+def options_of(command):
+    """{name: (value or None, default or None)} from --help, lines joined."""
+    found, name = {}, None
+    for line in run_lensd(command, "--help").stdout.splitlines():
+        start = re.match(r"  --([a-z0-9-]+)(?: (\S+))?(?:  +(.*))?$", line)
+        if start:
+            name = start.group(1)
+            found[name] = [start.group(2), start.group(3) or ""]
+        elif name and line.startswith(" " * 28):
+            found[name][1] += " " + line.strip()
+        else:
+            name = None
+    result = {}
+    for name, (value, text) in found.items():
+        default = re.search(r"\(default (\S+)\)$", text)
+        result[name] = (value, default and default.group(1))
+    return result
+
+
+class Pages(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.options = {}
+        for command in COMMANDS:
+            cls.options.update(options_of(command))
+        cls.serve = options_of("serve")
+
+    def test_help_was_understood(self):
+        self.assertIn("serve", COMMANDS)
+        self.assertEqual(self.serve["port"], ("N", "8080"))
+        self.assertEqual(self.serve["log-format"], ("text|json|auto", "text"))
+        self.assertEqual(self.serve["check"], (None, None))
+        self.assertGreater(len(self.serve), 40)
+
+    def test_every_option_that_a_page_names_is_there(self):
+        for page in PAGES:
+            text = read(page).decode()
+            # In `code`, and in indented lines that call lensd.
+            code = " ".join(re.findall(r"`([^`]+)`", text) +
+                            [line for line in text.splitlines() if re.match(r"    (\$ )?(\./dev run|.*lensd |--)", line)])
+            for name in re.findall(r"(?<![\w-])--([a-z][a-z0-9-]+)", code):
+                with self.subTest(page=os.path.relpath(page, ROOT), option=name):
+                    self.assertTrue(name in self.options or name in FOREIGN, f"there is no --{name}")
+
+    def test_every_option_of_access_and_lifecycle_is_explained(self):
+        text = read(os.path.join(ROOT, "docs", "operations.md")).decode()
+        for name in ("api-keys", "admin-key-file", "protect-health", "cors-origin", "tls-cert", "tls-key", "unix",
+                     "unix-mode", "user", "pid-file", "core-dumps", "check", "log-format", "log-level", "grace",
+                     "drain-delay", "max-inflate-ratio", "max-body", "header-timeout", "body-timeout", "idle-timeout",
+                     "max-header", "max-connections", "max-connections-per-address", "max-upload-memory"):
+            with self.subTest(option=name):
+                self.assertIn(name, self.serve)
+                self.assertIn(f"--{name}", text)
+
+    def test_variables(self):
+        for page in PAGES:
+            for name in re.findall(r"\bLENSD_([A-Z][A-Z_]+)\b", read(page).decode()):
+                option = name.lower().replace("_", "-")
+                with self.subTest(page=os.path.relpath(page, ROOT), variable=name):
+                    self.assertTrue(option in self.options or name in ("SHARED", "FAMILIES", "SKIP_PACKAGES"), name)
+
+
+if __name__ == "__main__":
+    unittest.main()
