@@ -217,6 +217,22 @@ struct bench_answer {
  * "note"?} */
 char *bench_answer_json(const struct bench_answer *answer, size_t *ret_size);
 
+/* ---- /console.json ---- */
+
+struct console_model {
+    const char *name, *version;
+    bool is_default;
+    bool takes_images, is_classifier; /* photos can be sent to it; and get labels */
+    const char *resize;               /* "none", "short", "exact", "letterbox" */
+    int resize_short, resize_width, resize_height, width, height; /* pixels, as struct preprocess */
+    const char *const *labels;
+    size_t label_count;
+};
+
+/* {"models":[{"name","version","default","photos","classifier","resize"?:{"mode","short","width",
+ * "height"},"width"?,"height"?,"labels"?:[…]}]} */
+char *console_answer_json(const struct console_model *models, size_t count, size_t *ret_size);
+
 /* ---- `lensd inspect --json` ---- */
 
 struct inspect_tensor {

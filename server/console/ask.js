@@ -68,17 +68,28 @@ class Asker {
   address(drawn) {
     const query = new URLSearchParams();
     const model = drawn ? "digits" : byId("model").value;
-    if (model && (drawn ? this.several : true) && this.several) query.set("model", model);
+    if (model && this.several) query.set("model", model);
     query.set("top_k", String(Math.min(20, Math.max(1, Number(byId("top-k").value) || 5))));
     return `predict?${query}`;
+  }
+
+  // The model that is asked, as /console.json describes it; null: not known.
+  model(drawn) {
+    const name = drawn ? "digits" : byId("model").value;
+    return (this.models || []).find((model) => model.name === name) || null;
   }
 
   async ask(files, drawn = false) {
     if (!files.length) return;
     this.files = drawn ? null : files;
+    const model = this.model(drawn);
+    if (model && !model.classifier) {
+      await this.askTensors(files, model);
+      return;
+    }
     const number = ++this.number;
     const path = this.address(drawn);
-    const pictures = drawn ? [] : this.showPictures(files);
+    if (!drawn) this.showPictures(files);
     this.showCurl(path, files);
     this.answer.setAttribute("aria-busy", "true");
     const begin = performance.now();
@@ -97,8 +108,74 @@ class Asker {
       this.showError(body, answer.status);
       this.again = answer.status === 401 ? () => this.ask(files, drawn) : null;
     } else {
-      this.showAnswer(body, files, performance.now() - begin, pictures);
+      this.showAnswer(body, files, performance.now() - begin);
     }
+  }
+
+  // A detector or a segmenter: its raw outputs, drawn over the picture.
+  async askTensors(files, model) {
+    const number = ++this.number;
+    const file = files[0];
+    const path = `v2/models/${encodeURIComponent(model.name)}/infer`;
+    const [figure] = this.showPictures([file]);
+    this.showCurl(path, [file], ["-H 'Inference-Header-Content-Length: 0'"], " -o outputs.bin");
+    this.answer.setAttribute("aria-busy", "true");
+    const begin = performance.now();
+    let answer, buffer;
+    try {
+      answer = await call(path, { method: "POST", body: file, headers: { "Inference-Header-Content-Length": "0" } });
+      buffer = await answer.arrayBuffer();
+    } catch {
+      answer = null;
+    }
+    const milliseconds = performance.now() - begin;
+    if (number !== this.number) return;
+    this.answer.setAttribute("aria-busy", "false");
+    if (!answer) {
+      this.showError({ error: "The server does not answer. Is it still running?", code: "no_answer" });
+    } else if (!answer.ok) {
+      this.showError(JSON.parse(new TextDecoder().decode(buffer)), answer.status);
+      this.again = answer.status === 401 ? () => this.ask(files) : null;
+    } else {
+      const outputs = parseTensors(buffer, Number(answer.headers.get("Inference-Header-Content-Length")));
+      await this.showTensors(outputs, model, figure, milliseconds, files.length);
+    }
+  }
+
+  async showTensors(outputs, model, figure, milliseconds, count) {
+    const image = figure.querySelector("img");
+    const found = decodeOutputs(outputs, model, (model.labels || []).length);
+    const parts = [];
+    if (found && image) {
+      await image.decode().catch(() => {});
+      const lines = showFound(figure.querySelector(".frame"), image, found, model);
+      const what = found.map ? `${lines.length} ${lines.length === 1 ? "kind" : "kinds"} of area` : `${lines.length} ${lines.length === 1 ? "box" : "boxes"}`;
+      parts.push(element("h3", "found", `${what} found`), this.bars(lines.slice(0, 20)));
+    } else {
+      parts.push(element("p", "", "These outputs are neither boxes nor masks that this page knows; here is what came:"));
+    }
+    const list = element("ul", "outputs");
+    for (const o of outputs) {
+      const some = Array.from(o.data.subarray(0, 6), (v) => short(v)).join(", ");
+      list.append(element("li", "", `${o.name}: ${o.datatype} [${o.shape.join(", ")}] ${some}${o.data.length > 6 ? ", …" : ""}`));
+    }
+    parts.push(list, element("p", "dim", `${model.name}; seen from here ${short(milliseconds)} ms, with the way there and back.`
+      + (count > 1 ? " Of several photos the first was taken." : "")));
+    this.answer.replaceChildren(...parts);
+  }
+
+  bars(lines) {
+    const list = element("ol", "bars");
+    for (const [name, share] of lines) {
+      const item = element("li");
+      const track = element("div", "track");
+      const bar = element("i");
+      bar.style.width = `${(share * 100).toFixed(2)}%`;
+      track.append(bar);
+      item.append(element("span", "label", name), element("span", "value", `${(share * 100).toFixed(share < 0.001 ? 3 : 1)} %`), track);
+      list.append(item);
+    }
+    return list;
   }
 
   request(files) {
@@ -119,7 +196,9 @@ class Asker {
       image.alt = `The photo that was sent: ${file.name}`;
       image.src = this.urls[i];
       image.addEventListener("error", () => image.remove());
-      figure.append(image, element("figcaption", "", file.name));
+      const frame = element("div", "frame");
+      frame.append(image);
+      figure.append(frame, element("figcaption", "", file.name));
       list.append(figure);
       return figure;
     });
@@ -130,14 +209,14 @@ class Asker {
     return figures;
   }
 
-  showCurl(path, files) {
+  showCurl(path, files, headers = [], end = "") {
     const url = new URL(path, location.href).href;
-    const parts = ["curl"];
+    const parts = ["curl", ...headers];
     if (key.text) parts.push('-H "Authorization: Bearer $LENSD_KEY"');
     if (files.length === 1) parts.push(`--data-binary ${shellQuote("@" + files[0].name)}`);
     else files.forEach((file) => parts.push(`-F ${shellQuote("image=@" + file.name)}`));
     parts.push(shellQuote(url));
-    byId("curl-text").textContent = parts.join(" ");
+    byId("curl-text").textContent = parts.join(" ") + end;
     byId("curl").hidden = false;
   }
 
@@ -167,7 +246,7 @@ class Asker {
     this.answer.replaceChildren(box);
   }
 
-  showAnswer(body, files, milliseconds, pictures) {
+  showAnswer(body, files, milliseconds) {
     const results = body.results || [body];
     const parts = results.map((result, i) => this.result(result, results.length > 1 ? files[i].name : null));
     const timing = results.length === 1 ? { ...results[0].timing_ms, ...body.timing_ms } : body.timing_ms;
@@ -176,7 +255,6 @@ class Asker {
     const size = results.length === 1 && results[0].image ? `, ${results[0].image.width} × ${results[0].image.height} pixels` : "";
     parts.push(element("p", "dim", where + size));
     this.answer.replaceChildren(...parts);
-    if (pictures.length) this.onAnswer?.(body, files, pictures);
   }
 
   result(result, name) {
@@ -188,18 +266,8 @@ class Asker {
       box.append(error);
       return box;
     }
-    const list = element("ol", "bars");
-    for (const p of result.predictions || []) {
-      const item = element("li");
-      const track = element("div", "track");
-      const bar = element("i");
-      bar.style.width = `${(p.probability * 100).toFixed(2)}%`;
-      track.append(bar);
-      item.append(element("span", "label", p.label === undefined ? `class ${p.index}` : p.label),
-        element("span", "value", `${(p.probability * 100).toFixed(p.probability < 0.001 ? 3 : 1)} %`), track);
-      list.append(item);
-    }
-    box.append(list);
+    box.append(this.bars((result.predictions || []).map((p) =>
+      [p.label === undefined ? `class ${p.index}` : p.label, p.probability])));
     return box;
   }
 

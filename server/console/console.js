@@ -133,6 +133,16 @@ function setState(word) {
   }
 }
 
+// What the page has to know of the models to draw what they find.
+async function readModels(asker) {
+  try {
+    const answer = await call("console.json");
+    if (answer.ok) asker.models = (await answer.json()).models;
+  } catch {
+    setState("gone");
+  }
+}
+
 async function readHealth(asker) {
   let health;
   try {
@@ -152,6 +162,7 @@ async function readHealth(asker) {
     select.value = names.includes(chosen) ? chosen : standard ? standard.name : names[0] || "";
   }
   asker.several = names.length > 1;
+  await readModels(asker);
   byId("model-field").hidden = !asker.several;
   byId("how").hidden = !names.includes("digits");
 }

@@ -12,8 +12,7 @@
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
 
-extern const unsigned char console_index[], console_css[], console_js[];
-extern const size_t console_css_size, console_js_size;
+extern const unsigned char console_index[];
 
 static void put_escaped(FILE *out, const char *text)
 {
@@ -164,23 +163,4 @@ void page_handle(struct exchange *x)
         text = NULL;
     }
     respond_page(x, TYPE_HTML, text, size);
-}
-
-static void respond_asset(struct exchange *x, const char *type, const unsigned char *data,
-                          size_t size)
-{
-    char *text = malloc(size + 1);
-    if (text)
-        memcpy(text, data, size);
-    respond_page(x, type, text, size);
-}
-
-void console_css_handle(struct exchange *x)
-{
-    respond_asset(x, TYPE_CSS, console_css, console_css_size);
-}
-
-void console_js_handle(struct exchange *x)
-{
-    respond_asset(x, TYPE_JS, console_js, console_js_size);
 }

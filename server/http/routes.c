@@ -89,6 +89,8 @@ const struct route http_routes[] = {
      "the same, of one version", ROUTE_OPEN},
     {"/", READ, false, NULL, page_handle, "this page", ROUTE_OPEN},
     {"/console.css", READ, false, NULL, console_css_handle, "its looks", ROUTE_OPEN},
+    {"/console.json", READ, false, NULL, console_json_handle,
+     "the models as the page shows them: photos, resize, labels"},
     {"/console.js", READ, false, NULL, console_js_handle, "its script", ROUTE_OPEN},
 };
 

@@ -73,6 +73,7 @@ void logging_handle(struct exchange *exchange);
 void page_handle(struct exchange *exchange);
 void console_css_handle(struct exchange *exchange);
 void console_js_handle(struct exchange *exchange);
+void console_json_handle(struct exchange *exchange);
 void torchserve_handle(struct exchange *exchange);
 void kserve_predict_handle(struct exchange *exchange);
 void kserve_model_handle(struct exchange *exchange);

@@ -1,0 +1,97 @@
+// What a detector or a segmenter found, drawn over the picture.
+
+// From pixels of the model's input to those of the picture, the resize and crop of the model undone.
+function inputGeometry(model, width, height) {
+  const { mode } = model.resize;
+  let sx = 1, sy = 1;
+  if (mode === "short") sx = sy = model.resize.short / Math.min(width, height);
+  if (mode === "letterbox") sx = sy = Math.min(model.resize.width / width, model.resize.height / height);
+  if (mode === "exact") [sx, sy] = [model.resize.width / width, model.resize.height / height];
+  // What is left is cropped, or padded, around the middle.
+  const left = (width * sx - model.width) / 2;
+  const top = (height * sy - model.height) / 2;
+  return {
+    toPicture: (x, y) => [(x + left) / sx, (y + top) / sy],
+    toInput: (x, y) => [x * sx - left, y * sy - top],
+  };
+}
+
+function hue(label) { return (label * 137.508 + 210) % 360; }
+
+function drawBoxes(svg, boxes, names, geometry, width, height) {
+  const unit = Math.max(width, height) / 100;
+  for (const box of boxes) {
+    const [x1, y1] = geometry.toPicture(box.x, box.y);
+    const [x2, y2] = geometry.toPicture(box.x + box.w, box.y + box.h);
+    const colour = `hsl(${hue(box.label)} 85% 45%)`;
+    const text = `${names(box.label)} ${(box.score * 100).toFixed(0)} %`;
+    const x = Math.max(0, x1), y = Math.max(0, y1);
+    svg.append(shape("rect", { x, y, width: Math.max(0, Math.min(width, x2) - x), height: Math.max(0, Math.min(height, y2) - y),
+      fill: "none", stroke: colour, "stroke-width": unit * 0.5 }));
+    const size = unit * 3.2;
+    const under = y < size * 1.3 ? y : y - size * 1.3;
+    svg.append(shape("rect", { x, y: under, width: text.length * size * 0.6, height: size * 1.3, fill: colour }));
+    const label = shape("text", { x: x + size * 0.25, y: under + size, "font-size": size, fill: "#fff", "font-family": "sans-serif" });
+    label.textContent = text;
+    svg.append(label);
+  }
+}
+
+// Paints where classAt(x, y of the input) is a class; null or -1 is left clear.
+function drawMask(canvas, classAt, geometry, width, height) {
+  const shrink = Math.min(1, 640 / Math.max(width, height));
+  canvas.width = Math.max(1, Math.round(width * shrink));
+  canvas.height = Math.max(1, Math.round(height * shrink));
+  const context = canvas.getContext("2d");
+  const pixels = context.createImageData(canvas.width, canvas.height);
+  const colours = new Map();
+  const counts = new Map();
+  for (let y = 0, i = 0; y < canvas.height; y++) {
+    for (let x = 0; x < canvas.width; x++, i += 4) {
+      const [ix, iy] = geometry.toInput((x + 0.5) / shrink, (y + 0.5) / shrink);
+      const found = classAt(ix, iy);
+      if (found === null || found < 0) continue;
+      counts.set(found, (counts.get(found) || 0) + 1);
+      if (!colours.has(found)) colours.set(found, rgbOf(hue(found)));
+      pixels.data.set(colours.get(found), i);
+    }
+  }
+  context.putImageData(pixels, 0, 0);
+  return { counts, area: canvas.width * canvas.height };
+}
+
+function rgbOf(h) {
+  const part = (n) => {
+    const k = (n + h / 30) % 12;
+    return Math.round(255 * (0.5 - 0.45 * Math.max(-1, Math.min(k - 3, 9 - k, 1))));
+  };
+  return [part(0), part(8), part(4), 150];
+}
+
+// Shows `found` over the image in `frame`; returns lines for the list beside it: [text, share 0 … 1].
+function showFound(frame, image, found, model) {
+  const [width, height] = [image.naturalWidth, image.naturalHeight];
+  const geometry = inputGeometry(model, width, height);
+  const names = (label) => (model.labels || [])[label] || `class ${label}`;
+  const canvas = element("canvas");
+  canvas.setAttribute("aria-hidden", "true");
+  frame.append(canvas);
+  if (found.map) {
+    const map = found.map;
+    const inside = (x, y) => x >= 0 && y >= 0 && x < model.width && y < model.height;
+    const at = (x, y) => (inside(x, y) ? map.at(Math.floor((x / model.width) * map.width), Math.floor((y / model.height) * map.height)) : null);
+    // The first class is the background by custom, where there are few.
+    const { counts, area } = drawMask(canvas, (x, y) => { const c = at(x, y); return c === 0 && map.classes <= 32 ? -1 : c; },
+      geometry, width, height);
+    return [...counts].sort((a, b) => b[1] - a[1]).slice(0, 10).map(([c, n]) => [names(c), n / area]);
+  }
+  const masked = found.boxes.filter((box) => box.mask);
+  if (masked.length) {
+    drawMask(canvas, (x, y) => { const box = masked.find((b) => b.mask.inside(x, y)); return box ? box.label : null; },
+      geometry, width, height);
+  }
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
+  drawBoxes(svg, found.boxes, names, geometry, width, height);
+  frame.append(svg);
+  return found.boxes.map((box) => [names(box.label), box.score]);
+}
