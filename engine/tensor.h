@@ -1,9 +1,9 @@
 /* Tensors: dtype, shape, device, data.
  *
  * A tensor is a reference-counted object. Its bytes are contiguous, row-major, little-endian,
- * 64-byte aligned when lensd allocated them. Tensors are immutable once shared: whoever creates one
- * fills it, then only reads. Reference counts are atomic; everything else is "one thread at a
- * time".
+ * 64-byte aligned when lensd allocated them, else aligned to their elements. Tensors are immutable
+ * once shared: whoever creates one fills it, then only reads. Reference counts are atomic;
+ * everything else is "one thread at a time".
  */
 #pragma once
 

@@ -9,7 +9,8 @@
 #include "engine/tensor.h"
 
 /* Elements from `offset` of the file on, which the caller has compared with its size. The file may
- * be closed afterwards. The offset is a multiple of TENSOR_ALIGN and the tensor is not empty. */
+ * be closed afterwards. The offset is a multiple of the element size, which is all the alignment
+ * that the data then has, and the tensor is not empty. */
 enum status tensor_from_file(int fd, uint64_t offset, enum dtype dtype, const struct shape *shape,
                              struct tensor **ret, struct error *err) MUST_USE;
 

@@ -232,10 +232,11 @@ static enum status fill(const struct onnx_file *file, const Onnx__TensorProto *p
     return STATUS_OK;
 }
 
-/* Large weights at an aligned offset; bools are tidied in place. */
+/* Large weights at an offset that their elements can be read from (writers mostly put one behind
+ * the other); bools are tidied in place. */
 static bool is_worth_mapping(enum dtype dtype, size_t bytes, uint64_t offset)
 {
-    return bytes >= MAPPED_BYTES && offset % TENSOR_ALIGN == 0 && dtype != DTYPE_BOOL;
+    return bytes >= MAPPED_BYTES && offset % dtype_size(dtype) == 0 && dtype != DTYPE_BOOL;
 }
 
 enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *proto,

@@ -151,7 +151,7 @@ Test(mapping, other_faults_stay_fatal)
 
 enum { WIDTH = 512 };
 
-/* y = (x + c) w: w is packed, c is read in place. Both lie in the file. */
+/* y = (x + c) w: w is packed, c is read in place. Both lie in the file, c off any alignment. */
 static void build(struct builder *b, int fd)
 {
     struct error err = {0};
@@ -165,7 +165,8 @@ static void build(struct builder *b, int fd)
     b->graph->inputs[b->graph->input_count++] = x;
     cr_assert_eq(tensor_from_file(fd, 0, DTYPE_F32, &square, &w, &err), STATUS_OK, "%s",
                  err.message);
-    cr_assert_eq(tensor_from_file(fd, WIDTH * WIDTH * 4, DTYPE_F32, &rows, &c, &err), STATUS_OK);
+    cr_assert_eq(tensor_from_file(fd, WIDTH * WIDTH * 4 + 4, DTYPE_F32, &rows, &c, &err),
+                 STATUS_OK);
     struct value *sum = binary(b, OP_ADD, x, graph_add_constant(b->graph, "c", c));
     b->graph->outputs[b->graph->output_count++] =
         binary(b, OP_MATMUL, sum, graph_add_constant(b->graph, "w", w));
@@ -175,7 +176,7 @@ static void build(struct builder *b, int fd)
 
 static int numbers_file(void)
 {
-    enum { COUNT = WIDTH * WIDTH + 64 * WIDTH };
+    enum { COUNT = WIDTH * WIDTH + 64 * WIDTH + 1 };
     char path[] = "/tmp/lensd_test_mapping_XXXXXX";
     int fd = mkstemp(path);
     float *data = malloc(COUNT * sizeof *data);

@@ -266,7 +266,7 @@ Test(onnx_files, maps_large_external_data)
     static const struct {
         const char *offset;
         bool mapped;
-    } cases[] = {{"0", true}, {"64", true}, {"4", false}};
+    } cases[] = {{"0", true}, {"64", true}, {"4", true}, {"2", false}};
     struct folder folder = make_folder();
     for (size_t i = 0; i < COUNT_OF(numbers); i++)
         numbers[i] = (float)i;
@@ -288,6 +288,12 @@ Test(onnx_files, maps_large_external_data)
                      err.message);
         const struct tensor *known = model.graph->outputs[0]->known;
         cr_expect_eq(tensor_mapping(known) != NULL, cases[i].mapped);
+        if (!cases[i].mapped) {
+            onnx_model_done(&model);
+            free(bytes);
+            make_done(&make);
+            continue; /* half a number: only that nothing falls over */
+        }
         float first = strtof(cases[i].offset, NULL) / 4;
         cr_expect_eq(((const float *)known->data)[0], first);
         cr_expect_eq(((const float *)known->data)[COUNT - 1], first + COUNT - 1);
