@@ -1,0 +1,94 @@
+"""The API's description as it is served, and the server against it: what a path answers is among what
+is described for it. (tests/unit/test_openapi.c compares the paths with the table of routes.)"""
+
+import json
+import os
+import re
+import sys
+import unittest
+
+from harness import ROOT, Server, read, seven
+
+sys.path.insert(0, os.path.join(ROOT, "proto"))
+import openapi  # noqa: E402
+
+
+class OpenApi(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+        cls.document = openapi.parse(read(os.path.join(ROOT, "proto", "openapi.yaml")).decode())
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+    def test_served_as_it_is(self):
+        answer = self.server.get("/openapi.yaml")
+        self.assertEqual(answer.body, read(os.path.join(ROOT, "proto", "openapi.yaml")))
+        self.assertEqual(self.server.get("/openapi.json").json(), self.document)
+        self.assertEqual(self.server.request("OPTIONS", "/").json(), self.document)
+        self.assertEqual(self.document["openapi"], "3.1.0")
+        self.assertEqual(self.document["info"]["version"], self.server.get("/v2").json()["version"])
+
+    def test_the_page_needs_nothing_from_elsewhere(self):
+        answer = self.server.get("/docs")
+        self.assertTrue(answer.headers["Content-Type"].startswith("text/html"))
+        page = answer.body.decode()
+        self.assertFalse(re.search(r"(src|href)\s*=\s*[\"'](https?:)?//", page))
+        self.assertNotIn("<script", page)
+        for path in self.document["paths"]:
+            self.assertIn(f" {path}</code>", page)
+        etag = answer.headers["ETag"]
+        self.assertEqual(self.server.request("GET", "/docs", headers={"If-None-Match": etag}).status, 304)
+
+    def test_references_lead_somewhere(self):
+        def walk(node):
+            if isinstance(node, dict):
+                if "$ref" in node:
+                    self.assertIsInstance(openapi.resolve(self.document, node), dict)
+                for inner in node.values():
+                    walk(inner)
+            elif isinstance(node, list):
+                for inner in node:
+                    walk(inner)
+        walk(self.document)
+        names = [item[method]["operationId"] for item in self.document["paths"].values()
+                 for method in item if method != "parameters"]
+        self.assertEqual(len(names), len(set(names)))
+
+    def statuses(self, path, method):
+        return set(self.document["paths"][path][method]["responses"])
+
+    def check(self, path, method, answer):
+        described = self.statuses(path, method)
+        self.assertIn(str(answer.status), described, f"{method} {path}: {answer.body[:200]}")
+        media = openapi.resolve(self.document, self.document["paths"][path][method]["responses"]
+                                [str(answer.status)]).get("content", {})
+        if answer.body and media:
+            self.assertIn(answer.headers["Content-Type"].split(";")[0], media, path)
+
+    def test_answers_are_described(self):
+        for path, item in self.document["paths"].items():
+            for model, version in (("digits", "1"), ("nobody", "1"), ("digits", "99")):
+                real = (path.replace("{model}", model).replace("{version}", version)
+                        .replace("{region}", "r"))
+                for method in item:
+                    if method in ("get", "options"):
+                        self.check(path, method, self.server.request(method.upper(), real))
+                        self.check(path, method, self.server.request(method.upper(), real + "?%zz"))
+                    elif method == "post":
+                        for body, kind in ((seven(), "image/png"), (b"{}", "application/json"),
+                                           (b"{", "application/json"), (b"nonsense", "text/plain"),
+                                           (b"", "application/json")):
+                            self.check(path, method, self.server.request(
+                                "POST", real, body, {"Content-Type": kind}))
+                        self.check(path, method, self.server.request(
+                            "POST", real, b"x", {"Content-Encoding": "nobody"}))
+                other = self.server.request("DELETE", real)
+                self.assertEqual(other.status, 405, path)
+                self.assertEqual(json.loads(other.body)["code"], "method_not_allowed")
+
+
+if __name__ == "__main__":
+    unittest.main()
