@@ -16,9 +16,16 @@
 
 const char *precision_name(enum precision precision)
 {
-    static const char *const names[] = {
-        [PRECISION_FP32] = "fp32", [PRECISION_BF16] = "bf16", [PRECISION_AUTO] = "auto"};
+    static const char *const names[] = {[PRECISION_FP32] = "fp32",
+                                        [PRECISION_BF16] = "bf16",
+                                        [PRECISION_INT8] = "int8",
+                                        [PRECISION_AUTO] = "auto"};
     return names[precision];
+}
+
+bool session_is_quantised(const struct graph *graph)
+{
+    return optimize_is_quantised(graph);
 }
 
 enum status session_no_memory(struct error *err)
@@ -199,6 +206,8 @@ static enum status build(struct session *session, const struct graph *graph, str
     session->input_count = graph->input_count;
     session->output_count = graph->output_count;
     TRY(session_feed_channels_last(session, err));
+    if (session->options.precision == PRECISION_INT8)
+        TRY(optimize_quantised(session->base, err));
     TRY(optimize_weights(session->base, err));
     TRY(session_check_weights(session, err));
     TRY(session_choose_threads(session, err));
@@ -240,6 +249,10 @@ enum status session_create(const struct graph *graph, const struct session_optio
     const struct backend_ops *ops = backend_find(options->device.kind);
     if (!ops)
         return error_set(err, STATUS_DEVICE, "this version of lensd has no CUDA backend");
+    if (options->precision == PRECISION_INT8 && !session_is_quantised(graph))
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "the precision int8 needs a quantised file (QDQ or QOperator), and this "
+                         "one is not; leave it at auto");
     if (options->precision == PRECISION_BF16 && !device_cpu_has_bf16())
         return error_set(err, STATUS_DEVICE,
                          "--precision bf16 needs a CPU with AVX512-BF16 or AMX, which this one is "

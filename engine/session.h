@@ -9,10 +9,19 @@
 
 /* Numbers of a forward pass. PRECISION_AUTO is a wish that is settled before a session is made
  * (server/precision); the order is that of the option's choices. */
-enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_AUTO };
+enum precision {
+    PRECISION_FP32, /* also what a quantised file computes, in float32 between its QuantizeLinear */
+    PRECISION_BF16,
+    PRECISION_INT8, /* for quantised files (session_is_quantised): products of 8-bit integers */
+    PRECISION_AUTO,
+};
 #define PRECISION_COUNT PRECISION_AUTO /* those a session can have */
 
 const char *precision_name(enum precision precision); /* "fp32", "auto" */
+
+/* Does the file carry quantisation, QDQ or QOperator? Only then may PRECISION_INT8 be asked for;
+ * QLinear… operators are computed in integers whatever the precision. */
+bool session_is_quantised(const struct graph *graph);
 
 /* How the caller lays out the image input that session_options.image_input names. */
 enum image_layout {

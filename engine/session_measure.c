@@ -123,7 +123,7 @@ static bool same_row(const struct session *session, const struct tensor *alone,
             return false;
         difference = fmax(difference, fabs(a - b));
     }
-    double tolerance = session->options.precision == PRECISION_BF16 ? 0.05 : 1e-3;
+    double tolerance = session->options.precision == PRECISION_FP32 ? 1e-3 : 0.05;
     return difference <= (dtype_is_float(alone->dtype) ? tolerance * largest : 0);
 }
 

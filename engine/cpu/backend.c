@@ -65,6 +65,8 @@ static bool takes_channels_last(const struct node *node)
 {
     enum { MOST_TAPS = 256 };
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (qconv_takes(node) || qrows_take_channels_last(node))
+        return true;
     if (!x || !y || x->dtype != DTYPE_F32 || x->shape.rank < 3 || x->shape.rank > 5 ||
         !shape_count(&x->shape) || !shape_count(&y->shape) || x->known)
         return false;
@@ -236,9 +238,9 @@ static void free_program(struct program *program)
 
 static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
 {
-    static const step_maker makers[] = {make_winograd, make_depthwise, make_dense,       make_conv,
-                                        make_matmul,   make_pool,      make_elementwise, make_norm,
-                                        make_copy,     make_generic};
+    static const step_maker makers[] = {make_qconv,       make_qrows, make_winograd, make_depthwise,
+                                        make_dense,       make_conv,  make_matmul,   make_pool,
+                                        make_elementwise, make_norm,  make_copy,     make_generic};
     *ret = NULL;
     enum status status = STATUS_OK;
     for (size_t m = 0; m < COUNT_OF(makers) && status == STATUS_OK && !*ret; m++)

@@ -43,36 +43,35 @@ static enum status weights_desc(const struct tensor *weights, int64_t group,
         strides[a] = stride;
         stride *= dims[a];
     }
-    TRY(dnnl_check(dnnl_memory_desc_init_by_strides(ret_given, rank, dims, dnnl_f32, strides),
-                   "weight layout", err));
+    TRY(dnnl_check(
+        dnnl_memory_desc_init_by_strides(ret_given, rank, dims, dnnl_type(weights->dtype), strides),
+        "weight layout", err));
     return dnnl_check(
         dnnl_memory_desc_init_by_tag(ret_any, rank, dims, wanted_type, dnnl_format_tag_any),
         "weight layout", err);
 }
 
-enum status make_conv(const struct compile *compile, struct step **ret, struct error *err)
+enum status conv_product(const struct compile *compile, struct product_desc *desc,
+                         struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
-    if (node->op != OP_CONV || !node->channels_last)
-        return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    struct tensor *weights = node->inputs[1]->known;
-    const struct value *bias = node_bias(node);
+    const struct tensor *weights = desc->weights_constant, *bias = desc->bias_constant;
     int spatial = x->shape.rank - 2;
     int64_t group = node_int(node, "group", 1);
     struct window window;
     TRY(window_init(node, spatial, x->shape.dims + 1, weights->shape.dims + 2, &window, err));
 
-    struct product_desc desc = {.weights_constant = weights, .weights_input = 1};
     dnnl_memory_desc_t any;
-    TRY(image_desc(x, &desc.src, err));
-    TRY(image_desc(y, &desc.dst, err));
-    TRY(weights_desc(weights, group, dnnl_type(x->dtype), &desc.weights, &any, err));
+    TRY(image_desc(x, &desc->src, err));
+    TRY(image_desc(y, &desc->dst, err));
+    TRY(weights_desc(weights, group, desc->scales ? dnnl_s8 : dnnl_type(x->dtype), &desc->weights,
+                     &any, err));
     if (bias) {
         dnnl_dims_t channels = {weights->shape.dims[0]};
-        desc.bias_constant = bias->known;
-        TRY(dnnl_check(dnnl_memory_desc_init_by_tag(&desc.bias, 1, channels, dnnl_f32, dnnl_a),
-                       "bias", err));
+        TRY(dnnl_check(
+            dnnl_memory_desc_init_by_tag(&desc->bias, 1, channels, dnnl_type(bias->dtype), dnnl_a),
+            "bias", err));
     }
     dnnl_dims_t strides, dilates, pad_begin, pad_end;
     double taps = 1;
@@ -85,12 +84,24 @@ enum status make_conv(const struct compile *compile, struct step **ret, struct e
     }
     dnnl_convolution_desc_t conv;
     TRY(dnnl_check(dnnl_dilated_convolution_forward_desc_init(
-                       &conv, dnnl_forward_inference, dnnl_convolution_direct, &desc.src, &any,
-                       bias ? &desc.bias : NULL, &desc.dst, strides, dilates, pad_begin, pad_end),
+                       &conv, dnnl_forward_inference, dnnl_convolution_direct, &desc->src, &any,
+                       bias ? &desc->bias : NULL, &desc->dst, strides, dilates, pad_begin, pad_end),
                    node->name, err));
-    desc.op_desc = &conv;
-    TRY(product_create(compile, &desc, ret, err));
+    desc->op_desc = &conv;
+    TRY(product_create(compile, desc, ret, err));
     if (*ret)
         (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)weights->shape.dims[1] * taps;
     return STATUS_OK;
+}
+
+enum status make_conv(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    if (node->op != OP_CONV || !node->channels_last)
+        return STATUS_OK;
+    const struct value *bias = node_bias(node);
+    struct product_desc desc = {.weights_constant = node->inputs[1]->known,
+                                .weights_input = 1,
+                                .bias_constant = bias ? bias->known : NULL};
+    return conv_product(compile, &desc, ret, err);
 }

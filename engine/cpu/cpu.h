@@ -76,6 +76,8 @@ typedef enum status (*step_maker)(const struct compile *compile, struct step **r
 enum status make_winograd(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_dense(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_depthwise(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_qconv(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_qrows(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_conv(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_pool(const struct compile *compile, struct step **ret, struct error *err);
@@ -88,6 +90,8 @@ enum status make_generic(const struct compile *compile, struct step **ret, struc
 bool matmul_takes(const struct node *node);
 bool elementwise_takes(const struct node *node);
 bool norm_takes(const struct node *node);
+bool qconv_takes(const struct node *node); /* an 8-bit QLinearConv, channels-last */
+bool qrows_take_channels_last(const struct node *node);
 
 /* A zeroed step of `size` bytes with name, run and free set; NULL when out of memory. */
 void *step_create(const struct compile *compile, size_t size,
@@ -120,7 +124,7 @@ void cpu_prefer_own_kernels(bool prefer);
 /* STATUS_INTERNAL "oneDNN: what failed" from a dnnl_status_t; STATUS_OK from dnnl_success. */
 enum status dnnl_check(dnnl_status_t status, const char *what, struct error *err) MUST_USE;
 
-/* bf16 or f32. */
+/* bf16, u8, s8, s32, or f32. */
 dnnl_data_type_t dnnl_type(enum dtype dtype);
 
 /* Appends the epilogue's activation to post-ops; false when oneDNN has no such activation (the

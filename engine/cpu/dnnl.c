@@ -20,7 +20,18 @@ enum status dnnl_check(dnnl_status_t status, const char *what, struct error *err
 
 dnnl_data_type_t dnnl_type(enum dtype dtype)
 {
-    return dtype == DTYPE_BF16 ? dnnl_bf16 : dnnl_f32;
+    switch (dtype) {
+    case DTYPE_BF16:
+        return dnnl_bf16;
+    case DTYPE_U8:
+        return dnnl_u8;
+    case DTYPE_I8:
+        return dnnl_s8;
+    case DTYPE_I32:
+        return dnnl_s32;
+    default:
+        return dnnl_f32;
+    }
 }
 
 static bool append(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, float alpha, float beta)

@@ -45,12 +45,34 @@ static enum status make_memory(dnnl_engine_t engine, const dnnl_memory_desc_t *d
                       "memory", err);
 }
 
-static enum status make_attr(const struct node *node, dnnl_primitive_attr_t *ret, struct error *err)
+/* What 8-bit integers need beside: the scale of each output channel, zero points. */
+static enum status set_quantised(dnnl_primitive_attr_t attr, const struct product_desc *desc,
+                                 struct error *err)
+{
+    enum { PER_CHANNEL = 1 << 1 };
+    TRY(dnnl_check(dnnl_primitive_attr_set_output_scales(attr, (dnnl_dim_t)desc->scale_count,
+                                                         PER_CHANNEL, desc->scales),
+                   "scales", err));
+    if (desc->src_zero)
+        TRY(dnnl_check(
+            dnnl_primitive_attr_set_zero_points(attr, DNNL_ARG_SRC, 1, 0, &desc->src_zero),
+            "zero point", err));
+    if (desc->dst_zero)
+        TRY(dnnl_check(
+            dnnl_primitive_attr_set_zero_points(attr, DNNL_ARG_DST, 1, 0, &desc->dst_zero),
+            "zero point", err));
+    return STATUS_OK;
+}
+
+static enum status make_attr(const struct node *node, const struct product_desc *desc,
+                             dnnl_primitive_attr_t *ret, struct error *err)
 {
     dnnl_post_ops_t ops = NULL;
     TRY(dnnl_check(dnnl_primitive_attr_create(ret), "attributes", err));
     TRY(dnnl_check(dnnl_primitive_attr_set_scratchpad_mode(*ret, dnnl_scratchpad_mode_user),
                    "attributes", err));
+    if (desc->scales)
+        TRY(set_quantised(*ret, desc, err));
     TRY(dnnl_check(dnnl_post_ops_create(&ops), "post-ops", err));
     enum status status = STATUS_OK;
     if (node->epilogue.residual)
@@ -112,7 +134,7 @@ enum status product_create(const struct compile *compile, const struct product_d
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t primitive = NULL;
     struct product_step *step = NULL;
-    enum status status = make_attr(compile->node, &attr, err);
+    enum status status = make_attr(compile->node, desc, &attr, err);
     if (status != STATUS_OK)
         goto out;
     if (dnnl_primitive_desc_create(&primitive, desc->op_desc, attr, compile->backend->engine,

@@ -19,12 +19,20 @@ struct product_desc {
     dnnl_memory_desc_t src, dst;
     struct tensor *weights_constant; /* NULL: an activation, laid out as `weights` says */
     dnnl_memory_desc_t weights;      /* as the constant lies in memory */
-    struct tensor *bias_constant;    /* float32 vector; NULL: none */
+    struct tensor *bias_constant;    /* float32 (int32 with scales) vector; NULL: none */
     dnnl_memory_desc_t bias;
     size_t weights_input; /* index in node->inputs */
+    const float *scales;  /* 8-bit integers: the sum times scales[output channel], plus dst_zero; */
+    size_t scale_count;   /* NULL: floats */
+    int32_t src_zero, dst_zero;
 };
 
 /* Builds the primitive with the node's epilogue, packs weights, fills the step. *ret stays NULL
  * when oneDNN has no fast implementation for it. */
 enum status product_create(const struct compile *compile, const struct product_desc *desc,
                            struct step **ret, struct error *err) MUST_USE;
+
+/* A Conv or QLinearConv on channels-last operands: fills src, dst, weights, bias and op_desc of a
+ * desc whose constants and weights_input are set, then product_create(). */
+enum status conv_product(const struct compile *compile, struct product_desc *desc,
+                         struct step **ret, struct error *err) MUST_USE;

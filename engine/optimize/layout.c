@@ -517,6 +517,18 @@ static enum status rewrite_shuffle(struct layout *layout, struct node *node, str
     return STATUS_OK;
 }
 
+/* Scales and zero points of one number make these elementwise too. */
+static unsigned quantised_flags(const struct node *node)
+{
+    const bool adds = node->op == OP_QLINEAR_ADD;
+    if (!adds && node->op != OP_QUANTIZE_LINEAR && node->op != OP_DEQUANTIZE_LINEAR)
+        return 0;
+    for (size_t i = 1; i < node->input_count; i++)
+        if (node->inputs[i] && (!adds || i != 3) && shape_count(&node->inputs[i]->shape) != 1)
+            return 0;
+    return adds ? OP_BROADCAST : OP_UNARY;
+}
+
 static enum status follow(struct layout *layout, struct node *node, bool *ret_identity,
                           struct error *err)
 {
@@ -536,6 +548,7 @@ static enum status follow(struct layout *layout, struct node *node, bool *ret_id
         mark_last(layout, node->outputs[0]);
         return STATUS_OK;
     }
+    flags |= quantised_flags(node);
     if (follows_elementwise(layout, node, flags))
         return follow_elementwise(layout, node, flags, err);
     if (node->op == OP_CONCAT)

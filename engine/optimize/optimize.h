@@ -28,6 +28,15 @@ struct optimize_options {
     enum bf16_support (*bf16)(const struct node *node);
 };
 
+/* Does the graph store activations in integers (QuantizeLinear or QLinear… operators)? */
+bool optimize_is_quantised(const struct graph *graph);
+
+/* What is written as DequantizeLinear → operator → QuantizeLinear becomes the operator on 8-bit
+ * integers that it stands for; before optimize_weights, which would widen the weights. Results
+ * differ from the file's float32 arithmetic by one step of the stored type where a number lies
+ * between two. Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
+enum status optimize_quantised(struct graph *graph, struct error *err) MUST_USE;
+
 /* Shape-independent rewrites, once per session: constants folded, Identity and Dropout removed,
  * float16 promoted to float32 (a CPU computes in float32 whatever the file stores; outputs keep
  * their declared dtype through a Cast), BatchNormalization and per-channel scales folded into Conv

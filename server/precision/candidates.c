@@ -21,5 +21,7 @@ size_t candidates_find(struct device_id device, const struct graph *graph,
         return 0;
     if (device_cpu_has_bf16() && has_products(graph))
         ret[count++] = PRECISION_BF16;
+    if (session_is_quantised(graph))
+        ret[count++] = PRECISION_INT8;
     return count;
 }

@@ -310,13 +310,13 @@ static bool parse_batches(const char *text, struct options *options)
 
 static bool parse_precision(const char *text, enum precision *ret)
 {
-    for (int i = PRECISION_FP32; i <= PRECISION_BF16; i++) {
+    for (int i = PRECISION_FP32; i < (int)PRECISION_COUNT; i++) {
         if (strcmp(text, precision_name((enum precision)i)) == 0) {
             *ret = (enum precision)i;
             return true;
         }
     }
-    fprintf(stderr, "bench_forward: --precision '%s' is neither fp32 nor bf16\n", text);
+    fprintf(stderr, "bench_forward: --precision '%s' is none of fp32, bf16, int8\n", text);
     return false;
 }
 
@@ -367,7 +367,7 @@ static int parse_arguments(int argc, char **argv, struct options *options)
     if (i >= argc || strncmp(argv[i], "--", 2) == 0 || argc - i > MAX_MODELS) {
         fprintf(
             stderr,
-            "usage: bench_forward [--device cpu] [--precision fp32|bf16] [--threads N]\n"
+            "usage: bench_forward [--device cpu] [--precision fp32|bf16|int8] [--threads N]\n"
             "                     [--batch 1,8,32] [--seconds 3] [--serve | --profile] MODEL...\n"
             "MODEL: an .onnx file, a model folder, or digits; at most %d\n",
             MAX_MODELS);

@@ -9,6 +9,7 @@
  *     --batch          a symbolic first dimension stays one: the arrays are one batch of a session
  *                      that is compiled for batches up to theirs
  *     --bf16           in bfloat16
+ *     --int8           a quantised file in 8-bit integers
  *     --interpret      the reference kernels, without a session
  *     --threads N      of the forward pass (default: what a session chooses)
  *     --profile        a line per compiled step on standard error */
@@ -28,7 +29,7 @@ struct options {
     const char *model, *out;
     char **arrays;
     size_t array_count;
-    bool batch, bf16, interpret, profile;
+    bool batch, bf16, int8, interpret, profile;
     int threads;
 };
 
@@ -40,13 +41,10 @@ struct report {
 static bool parse(int argc, char **argv, struct options *ret)
 {
     static const struct option options[] = {
-        {"out", required_argument, NULL, 'o'},
-        {"batch", no_argument, NULL, 'b'},
-        {"bf16", no_argument, NULL, 'f'},
-        {"interpret", no_argument, NULL, 'i'},
-        {"threads", required_argument, NULL, 't'},
-        {"profile", no_argument, NULL, 'p'},
-        {0},
+        {"out", required_argument, NULL, 'o'}, {"batch", no_argument, NULL, 'b'},
+        {"bf16", no_argument, NULL, 'f'},      {"int8", no_argument, NULL, '8'},
+        {"interpret", no_argument, NULL, 'i'}, {"threads", required_argument, NULL, 't'},
+        {"profile", no_argument, NULL, 'p'},   {0},
     };
     *ret = (struct options){0};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -59,6 +57,9 @@ static bool parse(int argc, char **argv, struct options *ret)
             break;
         case 'f':
             ret->bf16 = true;
+            break;
+        case '8':
+            ret->int8 = true;
             break;
         case 'i':
             ret->interpret = true;
@@ -148,7 +149,9 @@ static enum status run_session(const struct options *options, struct graph *grap
                                struct report *report, struct error *err)
 {
     struct session_options how = {
-        .precision = options->bf16 ? PRECISION_BF16 : PRECISION_FP32,
+        .precision = options->bf16   ? PRECISION_BF16
+                     : options->int8 ? PRECISION_INT8
+                                     : PRECISION_FP32,
         .threads = options->threads,
         .max_batch = batch,
         .image_input = SIZE_MAX,

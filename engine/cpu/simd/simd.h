@@ -74,6 +74,15 @@ struct simd_kernels {
     size_t (*depthwise_scratch)(const struct depthwise *d, size_t rows);
     size_t depthwise_channels; /* of a block */
 
+    /* 8-bit integers, signed or not. quantize: x / scale, rounded half to even, plus zero, clamped;
+     * NaN gives the lowest. add: a * a_ratio + b * b_ratio + fixed, rounded and clamped. */
+    void (*quantize)(const float *x, float scale, int zero, bool is_signed, void *y, size_t n);
+    void (*dequantize)(const void *x, bool is_signed, float scale, int zero, float *y, size_t n);
+    void (*add_8bit)(const void *a, float a_ratio, const void *b, float b_ratio, float fixed,
+                     bool is_signed, void *y, size_t n);
+    void (*pool_max_8bit)(const void *const *taps, size_t count, bool is_signed, void *y, size_t n);
+    void (*sum_rows_8bit)(const void *x, size_t rows, bool is_signed, int32_t *y, size_t n);
+
     /* y[c] (+)= sum over rows of x[r * step + c] */
     void (*sum_rows)(const float *x, size_t rows, size_t step, bool add, float *y, size_t n);
 

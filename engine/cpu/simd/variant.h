@@ -49,3 +49,12 @@ void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bia
 void SIMD_NAMED(depthwise)(const struct depthwise *d, const float *x, float *y, size_t first,
                            size_t rows, size_t block, float *scratch);
 size_t SIMD_NAMED(depthwise_scratch)(const struct depthwise *d, size_t rows);
+
+void SIMD_NAMED(quantize)(const float *x, float scale, int zero, bool is_signed, void *y, size_t n);
+void SIMD_NAMED(dequantize)(const void *x, bool is_signed, float scale, int zero, float *y,
+                            size_t n);
+void SIMD_NAMED(add_8bit)(const void *a, float a_ratio, const void *b, float b_ratio, float fixed,
+                          bool is_signed, void *y, size_t n);
+void SIMD_NAMED(pool_max_8bit)(const void *const *taps, size_t count, bool is_signed, void *y,
+                               size_t n);
+void SIMD_NAMED(sum_rows_8bit)(const void *x, size_t rows, bool is_signed, int32_t *y, size_t n);
