@@ -1,5 +1,5 @@
--- wrk: posts one file as the raw body, again and again.
---   wrk -t1 -c8 -d10s -s post.lua URL -- FILE
+-- wrk: posts one file, again and again: as the raw body, or as the form field FIELD.
+--   wrk -t1 -c8 -d10s -s post.lua URL -- FILE [FIELD]
 -- Ends with one line of numbers that http_bench.py reads.
 local request_text
 
@@ -9,6 +9,12 @@ function init(arguments)
     wrk.body = file:read("*a")
     wrk.headers["Content-Type"] = "image/jpeg"
     file:close()
+    if arguments[2] then
+        wrk.headers["Content-Type"] = "multipart/form-data; boundary=XboundaryX"
+        wrk.body = '--XboundaryX\r\nContent-Disposition: form-data; name="' .. arguments[2] ..
+            '"; filename="photo.jpg"\r\nContent-Type: image/jpeg\r\n\r\n' .. wrk.body ..
+            "\r\n--XboundaryX--\r\n"
+    end
     request_text = wrk.format()
 end
 
