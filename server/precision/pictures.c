@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { SIDE = PICTURE_SIDE, KINDS = 8 };
+enum { SIDE = PICTURE_SIDE, HALF = SIDE / 2, KINDS = 8 };
 
 /* A fixed sequence of numbers for one picture. */
 struct dice {
@@ -65,7 +65,7 @@ static void draw_gradient(struct dice *dice, uint8_t *rgb)
     const float dx = cosf(angle) / SIDE, dy = sinf(angle) / SIDE;
     for (int y = 0; y < SIDE; y++)
         for (int x = 0; x < SIDE; x++) {
-            float t = 0.5f + (float)(x - SIDE / 2) * dx + (float)(y - SIDE / 2) * dy;
+            float t = 0.5f + (float)(x - HALF) * dx + (float)(y - HALF) * dy;
             put(pixel_at(rgb, x, y), &a, &b, powf(fmaxf(t, 0), bend));
         }
 }
@@ -210,7 +210,7 @@ static void draw_strokes(struct dice *dice, uint8_t *rgb)
     bool down = false;
     for (const char *p = figure; p[0] && p[1]; p += p[2] ? 3 : 2) {
         const float y = top + (float)(p[1] - '0') * unit;
-        const float at[2] = {left + (float)(p[0] - '0') * unit - slant * (y - SIDE / 2), y};
+        const float at[2] = {left + (float)(p[0] - '0') * unit - slant * (y - (float)HALF), y};
         if (down)
             draw_line(rgb, last, at, pen, &ink);
         last[0] = at[0];
