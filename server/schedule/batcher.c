@@ -453,6 +453,8 @@ static void hand_over(struct batcher *batcher, struct buffer *buffer, const stru
     ret->buffer = (int)(buffer - batcher->buffers);
     ret->first = piece->first;
     ret->reason = buffer->reason;
+    ret->is_first = !buffer->is_taken;
+    buffer->is_taken = true;
     ret->opened = buffer->opened;
     ret->closed = buffer->closed;
     ret->count = piece->count;

@@ -80,6 +80,7 @@ struct batch {
     int lane, buffer, first;
     int count; /* at least 1 */
     enum batch_close reason;
+    bool is_first;          /* that is taken of what closed for this reason */
     int64_t opened, closed; /* when the buffer's first slot was reserved, when it closed */
     int slots[BATCHER_MAX_BATCH];
     void *items[BATCHER_MAX_BATCH]; /* the owners of their batch_items */

@@ -17,6 +17,7 @@ struct buffer {
     enum batch_close reason;
     int writing, ready; /* slots in these states */
     int pieces;         /* that lanes have taken */
+    bool is_taken;      /* a lane has had one */
     int64_t opened, first_ready, closed;
     int64_t earliest; /* deadline of its images, or earlier */
     int64_t order;    /* the least closed one is taken first */

@@ -148,7 +148,8 @@ int64_t latency_total(const struct latency *latency, size_t images)
     if (!latency->is_known)
         return 0;
     size_t max = (size_t)latency->sizes[latency->count - 1];
-    double total = (double)(images / max) * latency->totals[max] + latency->totals[images % max];
+    size_t rounds = images / max;
+    double total = (double)rounds * latency->totals[max] + latency->totals[images % max];
     return total < (double)(INT64_MAX / 4) ? (int64_t)total : INT64_MAX / 4;
 }
 

@@ -552,7 +552,8 @@ bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct turn *tu
         }
         turn_begin(turn);
         if (take(scheduler, lane, turn, ret)) {
-            metric_add(scheduler->meters.closed[ret->reason], 1);
+            if (ret->is_first)
+                metric_add(scheduler->meters.closed[ret->reason], 1);
             return true;
         }
         turn_end(turn, 0, false);
