@@ -1,6 +1,6 @@
 -- wrk: posts one file, again and again: as the raw body, or as the form field FIELD.
 --   wrk -t1 -c8 -d10s -s post.lua URL -- FILE [FIELD]
--- Ends with one line of numbers that http_bench.py reads.
+-- With API_KEY in the environment it sends that, too. Ends with one line of numbers that http_bench.py reads.
 local request_text
 
 function init(arguments)
@@ -8,6 +8,7 @@ function init(arguments)
     wrk.method = "POST"
     wrk.body = file:read("*a")
     wrk.headers["Content-Type"] = "image/jpeg"
+    wrk.headers["X-API-Key"] = os.getenv("API_KEY")
     file:close()
     if arguments[2] then
         wrk.headers["Content-Type"] = "multipart/form-data; boundary=XboundaryX"
