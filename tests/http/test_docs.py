@@ -9,7 +9,7 @@ from harness import ROOT, read, run_lensd
 COMMANDS = re.findall(r"^  (\w+)  +\S", run_lensd("--help").stdout.split("Commands:")[1].split("\n\n")[0], re.M)
 PAGES = [os.path.join(ROOT, "docs", "operations.md")]
 # Of programs that the pages call.
-FOREIGN = {"data", "data-binary", "compressed", "cacert", "unix-socket", "system", "group", "enable", "now", "help"}
+FOREIGN = {"data", "data-binary", "compressed", "cacert", "unix-socket", "system", "group", "enable", "now", "help", "cpus", "cpuset-cpus", "name", "rm"}
 
 
 def options_of(command):
