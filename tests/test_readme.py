@@ -104,6 +104,7 @@ class Readme(unittest.TestCase):
         for name in ("mobilenet", "vit", "yolo"):
             shutil.copytree(place(ROOT, "models", "digits"), place(cls.folder, name),
                             ignore=shutil.ignore_patterns("*.py", "*.md"))
+        shutil.copytree(place(cls.folder, "vit"), place(cls.folder, "repository", "digits"))
         cls.server = harness.Server()
         cls.addClassCleanup(cls.server.stop)
 
@@ -155,7 +156,8 @@ class Readme(unittest.TestCase):
             if line.startswith("./dev run"):
                 with self.subTest(line):
                     words = shlex.split(line)[2:]
-                    words = [os.path.join(self.folder, word) for word in words]
+                    words = [word if word.startswith("--") else os.path.join(self.folder, word)
+                             for word in words]
                     server = harness.Server(*words)
                     try:
                         self.assertEqual(server.predict(harness.seven()).status, 200)
