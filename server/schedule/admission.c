@@ -1,3 +1,4 @@
+/* Locks: none here; functions of numbers alone. scheduler.c asks under its lock. */
 #include "server/schedule/admission.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Locks: none here; a table belongs to a batcher, and is guarded as that is (scheduler.c). */
 #include "server/schedule/latency.h"
 
 #include <assert.h>

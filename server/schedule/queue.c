@@ -1,3 +1,4 @@
+/* Locks: none here; every function runs under the lock of the batcher's caller (scheduler.c). */
 #include "server/schedule/queue.h"
 
 #include <assert.h>
