@@ -201,3 +201,18 @@ double arrivals_rate(const struct arrivals *arrivals, int64_t now)
 {
     return arrivals->tau > 0 ? faded(arrivals, now) / (double)arrivals->tau : 0;
 }
+
+int latency_in_time(const struct latency *latency, const int64_t *time_left, int count,
+                    int64_t *ret_needed)
+{
+    for (int n = count; n > 0; n--) {
+        int64_t run = latency_run(latency, n);
+        int in_time = 0;
+        *ret_needed = run + run / 16;
+        for (int i = 0; i < count; i++)
+            in_time += time_left[i] >= *ret_needed;
+        if (in_time >= n)
+            return n;
+    }
+    return 1;
+}

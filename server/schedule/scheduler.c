@@ -177,6 +177,13 @@ void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct s
     pthread_mutex_unlock(&scheduler->lock);
 }
 
+void scheduler_latency(struct scheduler *scheduler, int lane, struct latency *ret)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    *ret = *batcher_latency(scheduler->batcher, lane);
+    pthread_mutex_unlock(&scheduler->lock);
+}
+
 void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct session_info *info)
 {
     pthread_mutex_lock(&scheduler->lock);
@@ -438,6 +445,35 @@ enum status scheduler_check_wanted(struct scheduler *scheduler, const struct pre
     int64_t run = atomic_load_explicit(&scheduler->shortest_run, memory_order_relaxed);
     if (now + run < request->deadline)
         return STATUS_OK;
+    return scheduler_late_error(image, now, err);
+}
+
+enum status scheduler_check_in_time(struct scheduler *scheduler, const struct predict_image *image,
+                                    struct error *err)
+{
+    TRY(scheduler_check_wanted(scheduler, image, err));
+    if (image->request->deadline == 0)
+        return STATUS_OK;
+    struct load load;
+    int64_t now = clock_now();
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_load(scheduler->batcher, 0, 0, now, &load);
+    struct batcher_counts counts = batcher_counts(scheduler->batcher);
+    pthread_mutex_unlock(&scheduler->lock);
+    /* Its turn has come: nothing in the queue is before it, and it is one of the preparing. One
+     * that is alone runs in any case, so that what was measured is measured again. */
+    if (counts.admitted <= 1 || counts.preparing == 0)
+        return STATUS_OK;
+    load.before_prepare = counts.preparing - 1;
+    load.before_run = counts.slots + counts.preparing - 1;
+    if (now + admission_predict(&load, 1) <= image->request->deadline)
+        return STATUS_OK;
+    return scheduler_late_error(image, now, err);
+}
+
+enum status scheduler_late_error(const struct predict_image *image, int64_t now, struct error *err)
+{
+    const struct predict_request *request = image->request;
     return error_set(err, STATUS_TIMEOUT,
                      "the image waited %.0f ms, and its forward pass would end after the request's "
                      "time limit of %.0f ms; allow it more time, or send less at a time",

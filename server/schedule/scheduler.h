@@ -49,6 +49,9 @@ struct batcher_counts scheduler_counts(struct scheduler *scheduler);
 /* L(b) of lane `lane` (0 … lanes - 1) as its session measured it, before its first batch. */
 void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info);
 
+/* L(b) of a lane as it is now. */
+void scheduler_latency(struct scheduler *scheduler, int lane, struct latency *ret);
+
 /* Puts L(b) as it is now in the place of what was measured when the session was made. */
 void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct session_info *info);
 
@@ -72,6 +75,15 @@ void predict_request_unpin(struct predict_request *request);
  * over or cannot be met any more), STATUS_DEVICE (no device is left). */
 enum status scheduler_check_wanted(struct scheduler *scheduler, const struct predict_image *image,
                                    struct error *err) MUST_USE;
+
+/* The same of a claimed image before it is decoded, with a look at what is ahead of it:
+ * STATUS_TIMEOUT when by prediction its pass would end after its deadline. It would only take a
+ * place in a batch that others could be in. */
+enum status scheduler_check_in_time(struct scheduler *scheduler, const struct predict_image *image,
+                                    struct error *err) MUST_USE;
+
+/* STATUS_TIMEOUT, for an image whose forward pass would end after its deadline. */
+enum status scheduler_late_error(const struct predict_image *image, int64_t now, struct error *err);
 
 /* The image's status, error and results are set: counts it and, when it was the last of its
  * request, calls on_done. The image must not be touched afterwards. */

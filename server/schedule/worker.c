@@ -57,7 +57,7 @@ static enum status decode(struct worker *worker, struct scheduler *scheduler,
 {
     struct error *err = &image->error;
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
-    TRY(scheduler_check_wanted(scheduler, image, err));
+    TRY(scheduler_check_in_time(scheduler, image, err));
     const struct pipeline_options *options = worker->options;
     enum status status =
         options->fast_decode
@@ -75,7 +75,7 @@ static enum status decode(struct worker *worker, struct scheduler *scheduler,
 static enum status begin_row(struct scheduler *scheduler, struct predict_image *image)
 {
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
-    return scheduler_check_wanted(scheduler, image, &image->error);
+    return scheduler_check_in_time(scheduler, image, &image->error);
 }
 
 static void write_row(struct scheduler *scheduler, const struct predict_image *image,

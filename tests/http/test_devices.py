@@ -8,6 +8,10 @@ import small_onnx
 from harness import Server, flat_png, multipart, run_lensd, together
 
 
+# What else is chosen by measured times would take other memory from run to run.
+PLAIN = ("--workers", "1", "--threads", "1", "--precision", "fp32")
+
+
 class DevicesCase(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
@@ -41,12 +45,12 @@ def sizes(model):
 class Memory(DevicesCase):
     def test_batches_are_as_large_as_the_memory_allows(self):
         path = self.model()
-        free = cpu(self.serve(path, "--workers", "1"))
+        free = cpu(self.serve(path, *PLAIN))
         self.assertEqual(sizes(free["models"][0]), [1, 2, 4, 8])
         used = free["memory"]["used_by_lensd_bytes"]
         self.assertLess(used, free["memory"]["limit_bytes"])
 
-        server = self.serve(path, "--workers", "1", "--memory", str(used - 1))
+        server = self.serve(path, *PLAIN, "--memory", str(used - 1))
         tight = cpu(server)
         self.assertEqual(sizes(tight["models"][0]), [1, 2, 4])
         self.assertIn("batches of at most 4", tight["models"][0]["note"])
@@ -54,7 +58,7 @@ class Memory(DevicesCase):
         self.assertLess(tight["memory"]["used_by_lensd_bytes"], used)
         self.assertEqual(server.predict(flat_png(9)).status, 200)
 
-        exact = cpu(self.serve(path, "--workers", "1", "--memory", f"cpu={used}"))
+        exact = cpu(self.serve(path, *PLAIN, "--memory", f"cpu={used}"))
         self.assertEqual(sizes(exact["models"][0]), [1, 2, 4, 8])
 
     def test_what_does_not_fit_says_what_is_missing(self):
@@ -62,8 +66,8 @@ class Memory(DevicesCase):
         image = os.path.join(self.folder.name, "image.png")
         with open(image, "wb") as file:
             file.write(flat_png(9))
-        used = cpu(self.serve(path, "--workers", "1"))["memory"]["used_by_lensd_bytes"]
-        ended = run_lensd("predict", path, image, "--workers", "1", "--max-batch", "8",
+        used = cpu(self.serve(path, *PLAIN))["memory"]["used_by_lensd_bytes"]
+        ended = run_lensd("predict", path, image, *PLAIN, "--max-batch", "8",
                           "--memory", str(used - 1))
         self.assertEqual(ended.returncode, 2, ended.stdout)
         for words in ("batch of 8", "1 bytes are missing", "--max-batch 4", "--memory"):
