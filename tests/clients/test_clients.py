@@ -1,0 +1,200 @@
+"""Clients that people already have, unmodified, against the real binary: `./dev test clients`.
+
+Packages come from the Python registry (environment.sh); what is not there is skipped. LENSD names the
+binary, PERF_ANALYZER NVIDIA's load tool.
+"""
+
+import asyncio
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "http"))
+from harness import Server, drawn, seven  # noqa: E402
+
+
+def has(*names):
+    return all(importlib.util.find_spec(name) for name in names)
+
+
+PERF_ANALYZER = os.environ.get("PERF_ANALYZER") or shutil.which("perf_analyzer")
+
+
+def can_run(program):
+    try:
+        return subprocess.run([program, "--version"], capture_output=True, timeout=20).returncode in (0, 1)
+    except (OSError, TypeError, subprocess.TimeoutExpired):
+        return False
+
+
+class Clients(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+        cls.address = f"127.0.0.1:{cls.server.port}"
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+
+@unittest.skipUnless(has("tritonclient", "numpy"), "the package tritonclient[http] is not installed")
+class TritonClient(Clients):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        import numpy
+        import tritonclient.http as http
+        cls.numpy, cls.http = numpy, http
+        cls.client = http.InferenceServerClient(cls.address)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        super().tearDownClass()
+
+    def tensor(self, rows, binary=True):
+        values = self.numpy.linspace(-1, 1, rows * 3072, dtype="float32").reshape(rows, 3, 32, 32)
+        tensor = self.http.InferInput("image", list(values.shape), "FP32")
+        tensor.set_data_from_numpy(values, binary_data=binary)
+        return tensor
+
+    def photos(self, *images):
+        tensor = self.http.InferInput("image", [len(images)], "BYTES")
+        tensor.set_data_from_numpy(self.numpy.array(images, dtype=object))
+        return tensor
+
+    def test_documents(self):
+        c = self.client
+        self.assertTrue(c.is_server_live() and c.is_server_ready())
+        self.assertTrue(c.is_model_ready("digits") and c.is_model_ready("digits", "1"))
+        self.assertFalse(c.is_model_ready("nobody"))
+        self.assertEqual(c.get_server_metadata()["name"], "lensd")
+        self.assertEqual(c.get_model_metadata("digits")["inputs"][0]["shape"], [-1, 3, 32, 32])
+        self.assertEqual(c.get_model_config("digits", "1")["max_batch_size"], 8)
+        self.assertEqual(c.get_model_repository_index()[0]["state"], "READY")
+        self.assertEqual(c.get_inference_statistics()["model_stats"][0]["name"], "digits")
+        self.assertEqual(c.get_system_shared_memory_status(), [])
+        self.assertEqual(c.get_cuda_shared_memory_status(), [])
+        c.unregister_system_shared_memory()
+        self.assertEqual(c.get_trace_settings()["trace_level"], ["OFF"])
+        self.assertIn("log_info", c.get_log_settings())
+
+    def test_tensors(self):
+        expected = self.client.infer("digits", [self.tensor(2)]).as_numpy("logits")
+        self.assertEqual(expected.shape, (2, 10))
+        outputs = [self.http.InferRequestedOutput("logits", binary_data=False)]
+        for keywords in ({"outputs": outputs}, {"model_version": "1", "request_id": "id"},
+                         {"priority": 2, "timeout": 5000000},
+                         {"request_compression_algorithm": "gzip", "response_compression_algorithm": "gzip"},
+                         {"request_compression_algorithm": "deflate",
+                          "response_compression_algorithm": "deflate"}):
+            for binary in (True, False):
+                result = self.client.infer("digits", [self.tensor(2, binary)], **keywords)
+                self.numpy.testing.assert_allclose(result.as_numpy("logits"), expected, atol=1e-3)
+                self.assertEqual(result.get_response().get("id", ""), keywords.get("request_id", ""))
+
+    def test_errors_are_understood(self):
+        from tritonclient.utils import InferenceServerException
+        wrong = self.http.InferInput("nothing", [1, 3, 32, 32], "FP32")
+        wrong.set_data_from_numpy(self.numpy.zeros((1, 3, 32, 32), "float32"))
+        with self.assertRaisesRegex(InferenceServerException, "nothing"):
+            self.client.infer("digits", [wrong])
+        with self.assertRaisesRegex(InferenceServerException, "nobody"):
+            self.client.infer("nobody", [self.tensor(1)])
+        with self.assertRaisesRegex(InferenceServerException, "admin"):
+            self.client.load_model("digits")
+
+    def test_image_client(self):
+        """What NVIDIA's image_client does: read metadata and configuration, prepare, classify."""
+        metadata = self.client.get_model_metadata("digits")
+        config = self.client.get_model_config("digits")
+        self.assertEqual((len(metadata["inputs"]), len(metadata["outputs"])), (1, 1))
+        self.assertEqual((len(config["input"]), len(config["input"][0]["dims"])), (1, 3))
+        self.assertGreater(config["max_batch_size"], 0)
+        self.assertIn(config["input"][0]["format"], ("FORMAT_NCHW", "FORMAT_NHWC"))
+        self.assertEqual(len(metadata["inputs"][0]["shape"]), 4)
+        name, output = metadata["inputs"][0]["name"], metadata["outputs"][0]["name"]
+        self.assertEqual(name, "image")
+        wanted = [self.http.InferRequestedOutput(output, class_count=3)]
+        result = self.client.infer("digits", [self.photos(drawn(3), seven())], outputs=wanted)
+        rows = result.as_numpy(output)
+        self.assertEqual(rows.shape, (2, 3))
+        self.assertEqual([row[0].decode().split(":")[1:] for row in rows], [["3", "3"], ["7", "7"]])
+
+    def test_asyncio(self):
+        import tritonclient.http.aio as aio
+
+        async def ask():
+            client = aio.InferenceServerClient(self.address)
+            self.assertTrue(await client.is_server_ready())
+            results = await asyncio.gather(*(client.infer("digits", [self.photos(drawn(d))])
+                                             for d in range(10)))
+            await client.close()
+            return [int(result.as_numpy("logits").argmax()) for result in results]
+        self.assertEqual(asyncio.run(ask()), list(range(10)))
+
+
+@unittest.skipUnless(has("aiohttp"), "the package aiohttp is not installed")
+class Aiohttp(Clients):
+    def test_many_at_once(self):
+        import aiohttp
+
+        async def ask():
+            async with aiohttp.ClientSession(f"http://{self.address}") as session:
+                async def one(digit):
+                    form = aiohttp.FormData()
+                    form.add_field("data", drawn(digit), filename="photo.png")
+                    async with session.post("/predictions/digits", data=form) as answer:
+                        return answer.status, next(iter(await answer.json()))
+                return await asyncio.gather(*(one(i % 10) for i in range(100)))
+        self.assertEqual(asyncio.run(ask()), [(200, str(i % 10)) for i in range(100)])
+
+
+@unittest.skipUnless(can_run(PERF_ANALYZER), "perf_analyzer is not here, or does not start (PERF_ANALYZER)")
+class PerfAnalyzer(Clients):
+    def measure(self, *arguments):
+        run = subprocess.run([PERF_ANALYZER, "-m", "digits", "-u", self.address, "-p", "1000", "-s", "999",
+                              *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                             timeout=100)
+        self.assertEqual(run.returncode, 0, run.stdout[-2000:])
+        self.assertRegex(run.stdout, r"throughput: [1-9]")
+        return run.stdout
+
+    def test_native(self):
+        report = self.measure("-i", "http")
+        self.assertRegex(report, r"Execution count: [1-9]")
+        self.measure("-i", "http", "-b", "4", "--concurrency-range", "3")
+
+    def test_torchserve(self):
+        with tempfile.TemporaryDirectory() as folder:
+            photo, data = os.path.join(folder, "seven.png"), os.path.join(folder, "data.json")
+            with open(photo, "wb") as file:
+                file.write(seven())
+            with open(data, "w") as file:
+                json.dump({"data": [{"TORCHSERVE_INPUT": [photo]}]}, file)
+            self.measure("--service-kind", "torchserve", "--input-data", data)
+
+
+@unittest.skipUnless(has("schemathesis"), "the package schemathesis is not installed")
+class Schemathesis(Clients):
+    def test_every_path(self):
+        """Made-up requests for every path of openapi.yaml: none may crash the server, end with a
+        status or a type that is not described, or break the form of its answer."""
+        run = subprocess.run([sys.executable, "-m", "schemathesis.cli", "run",
+                              f"http://{self.address}/openapi.json", "--max-examples", "8", "--phases", "fuzzing",
+                              "--exclude-path-regex", "logging|region", "--seed", "7", "--no-color",
+                              "--checks", "not_a_server_error,status_code_conformance,"
+                              "content_type_conformance,response_schema_conformance"],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+        self.assertEqual(run.returncode, 0, run.stdout[-4000:])
+        self.assertEqual(self.server.get("/readyz").status, 200)
+
+
+if __name__ == "__main__":
+    unittest.main()
