@@ -300,10 +300,10 @@ class Watching(Console):
             return self.driver.execute_script("return getComputedStyle(document.body).backgroundColor")
         light = paper()
         self.browser.look(dark=True)
-        self.assertNotEqual(paper(), light)
-        self.assertEqual(self.find("#theme").text, "Light")
+        self.wait(lambda: paper() != light, "a dark page")
+        self.wait(lambda: self.find("#theme").text == "Light", "the word on the button")
         self.find("#theme").click()
-        self.assertEqual(paper(), light)
+        self.wait(lambda: paper() == light, "a light page")
         self.driver.execute_script("localStorage.clear()")
         self.browser.look(dark=False)
 

@@ -370,7 +370,18 @@ class Loadtest(Folder):
         for name in ("latency.svg", "closed.svg"):
             xml.etree.ElementTree.parse(os.path.join(self.out, name))
         page = harness.read(os.path.join(self.out, "report.html")).decode()
+        self.assertIn("<svg", page)
         self.assertNotIn("://", page.replace("http://127.0.0.1", "").replace("http://www.w3.org", ""))
+
+    def test_lensd_v2(self):
+        server = harness.Server()
+        self.addCleanup(server.stop)
+        ended = self.loadtest(f"127.0.0.1:{server.port}", DRAWN, "--seconds", "0.5", "--warmup", "0",
+                              "--closed", "2", "--open", "none", "--mode", "v2", "--images", "2")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertIn("/v2/models/digits/infer", ended.stdout)
+        run, = self.report()["runs"]
+        self.assertEqual(run["statuses"], {"200": run["good"]})
 
     def test_objective(self):
         with KnownServer(delay=0.01) as server:
