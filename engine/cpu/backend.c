@@ -413,12 +413,23 @@ static enum status cpu_profile(struct program *program, const void *const *input
     return STATUS_OK;
 }
 
+/* Does a program behind `program` in the list hold this constant too? */
+static bool is_held_elsewhere(const struct program *program, const struct tensor *constant)
+{
+    for (const struct program *p = program->next; p; p = p->next)
+        for (size_t i = 0; i < p->constant_count; i++)
+            if (p->constants[i] == constant)
+                return true;
+    return false;
+}
+
 static size_t weight_bytes(const struct backend *backend)
 {
     size_t bytes = backend->weight_bytes;
-    const struct program *program = backend->programs;
-    for (size_t i = 0; program && i < program->constant_count; i++)
-        bytes += program->constants[i]->bytes;
+    for (const struct program *p = backend->programs; p; p = p->next)
+        for (size_t i = 0; i < p->constant_count; i++)
+            if (!is_held_elsewhere(p, p->constants[i]))
+                bytes += p->constants[i]->bytes;
     return bytes;
 }
 

@@ -4,8 +4,7 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
-
-#include <string.h>
+#include "engine/optimize/optimize.h"
 
 #define PIECE 1024 /* floats widened at a time */
 
@@ -187,52 +186,6 @@ static bool binary_of(enum op op, enum binary_kind *ret)
     }
 }
 
-static bool unary_of(const struct node *node, struct epilogue *ret)
-{
-    struct epilogue e = {0};
-    switch (node->op) {
-    case OP_RELU:
-        e.activation = ACTIVATION_RELU;
-        break;
-    case OP_LEAKY_RELU:
-        e.activation = ACTIVATION_LEAKY_RELU;
-        e.alpha = node_float(node, "alpha", 0.01f);
-        break;
-    case OP_SIGMOID:
-        e.activation = ACTIVATION_SIGMOID;
-        break;
-    case OP_HARD_SIGMOID:
-        e.activation = ACTIVATION_HARD_SIGMOID;
-        e.alpha = node_float(node, "alpha", 0.2f);
-        e.beta = node_float(node, "beta", 0.5f);
-        break;
-    case OP_HARD_SWISH:
-        e.activation = ACTIVATION_HARD_SWISH;
-        break;
-    case OP_SILU:
-        e.activation = ACTIVATION_SILU;
-        e.alpha = 1;
-        break;
-    case OP_GELU:
-    case OP_MS_GELU:
-        e.activation = strcmp(node_string(node, "approximate", "none"), "tanh") != 0
-                           ? ACTIVATION_GELU
-                           : ACTIVATION_GELU_TANH;
-        break;
-    case OP_TANH:
-        e.activation = ACTIVATION_TANH;
-        break;
-    case OP_ELU:
-        e.activation = ACTIVATION_ELU;
-        e.alpha = node_float(node, "alpha", 1);
-        break;
-    default:
-        return false;
-    }
-    *ret = e;
-    return true;
-}
-
 static bool dtype_fits(const struct value *value, enum dtype dtype)
 {
     return value && value->dtype == dtype;
@@ -249,7 +202,7 @@ static bool classify(const struct node *node, struct elementwise_step *ret)
         ret->kind = KIND_SCALE_SHIFT;
         return true;
     }
-    if (unary_of(node, &ret->activation)) {
+    if (optimize_activation(node, &ret->activation)) {
         ret->kind = KIND_UNARY;
         return true;
     }

@@ -5,8 +5,7 @@
 
 #include "engine/optimize/passes.h"
 
-/* The activation a node computes; false when it is none. */
-static bool activation_of(const struct node *node, struct epilogue *ret)
+bool optimize_activation(const struct node *node, struct epilogue *ret)
 {
     struct epilogue e = {0};
     switch (node->op) {
@@ -94,8 +93,9 @@ static bool fuse_activation(struct edit *edit, struct node *node)
 {
     struct epilogue epilogue;
     struct value *x = node_input(node, 0);
-    if (!x || !x->producer || !activation_of(node, &epilogue) || !takes_activation(x->producer) ||
-        !edit_single_reader(edit, x) || x->producer->outputs[0] != x)
+    if (!x || !x->producer || !optimize_activation(node, &epilogue) ||
+        !takes_activation(x->producer) || !edit_single_reader(edit, x) ||
+        x->producer->outputs[0] != x)
         return false;
     struct node *producer = x->producer;
     epilogue.residual = producer->epilogue.residual;

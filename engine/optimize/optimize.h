@@ -60,3 +60,7 @@ enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **r
 /* Shape-dependent rewrites for a backend; every shape in the graph must be known. */
 enum status optimize_kernels(struct graph *graph, const struct optimize_options *options,
                              struct error *err) MUST_USE;
+
+/* The activation that a node computes of its first operand, as an epilogue without a residual;
+ * false when it computes none, or one whose parameters only a run knows. */
+bool optimize_activation(const struct node *node, struct epilogue *ret);
