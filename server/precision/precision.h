@@ -58,7 +58,7 @@ struct precision_choice {
         CHOICE_MEASURED, /* trials, just now */
         CHOICE_CACHED,   /* trials of an earlier start */
     } origin;
-    char why[256]; /* a sentence without its full stop */
+    char why[480]; /* a sentence without its full stop */
     struct precision_trial trials[PRECISION_COUNT];
     size_t trial_count;
     int from_folder; /* probe images that came from the model's folder */
