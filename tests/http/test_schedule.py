@@ -22,7 +22,8 @@ class SlowCase(ServedCase):
         cls.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
         path = os.path.join(cls.folder.name, "slow.onnx")
         small_onnx.convolutions(path, 24)
-        cls.arguments = (path, "--max-batch", "1", "--workers", "1", *cls.options)
+        cls.arguments = (path, "--max-batch", "1", "--workers", "1", "--precision", "fp32",
+                         *cls.options)
         super().setUpClass()
 
     @classmethod
