@@ -7,8 +7,7 @@
 #include <unistd.h>
 
 #include "engine/base/cpu.h"
-
-static const char no_cuda[] = "this version of lensd has no CUDA backend";
+#include "engine/cuda/module.h"
 
 const char *device_text(struct device_id device, char text[static DEVICE_TEXT])
 {
@@ -33,7 +32,7 @@ bool device_cpu_has_bf16(void)
 static void describe_cpu(struct device_info *ret)
 {
     const struct cpu_features *features = cpu_features();
-    *ret = (struct device_info){.id = DEVICE_HOST, .usable = true};
+    *ret = (struct device_info){.id = DEVICE_HOST, .present = true, .usable = true};
     cpu_model_name(ret->name, sizeof ret->name);
     cpu_memory(&ret->total_bytes, &ret->free_bytes);
     ret->cores = ret->threads = cpu_available_cores();
@@ -48,22 +47,34 @@ static void describe_cpu(struct device_info *ret)
     ret->int8 = features->avx512_vnni || features->amx_int8;
 }
 
-/* GPUs as the NVIDIA driver's device files show them: this version has no backend that could ask
- * the driver itself. */
+/* GPUs as the module sees them. Without a module, or where CUDA cannot be used, as the driver's
+ * device files show them, with the reason. */
 static size_t list_gpus(struct device_info *ret, size_t max)
 {
-    size_t count = 0;
+    const char *why;
+    char reason[sizeof ret->reason];
+    const struct cuda_module *module = cuda_module(&why);
+    size_t count = module ? module->devices(ret, max, reason, sizeof reason) : 0;
+    if (!module)
+        snprintf(reason, sizeof reason, "%s", why);
+    if (count || max == 0)
+        return count;
     for (int i = 0; i < DEVICE_MAX && count < max; i++) {
         char path[32];
         snprintf(path, sizeof path, "/dev/nvidia%d", i);
         if (access(path, F_OK) != 0)
             continue;
         struct device_info *gpu = &ret[count++];
-        *gpu = (struct device_info){.id = {DEVICE_CUDA, i}};
+        *gpu = (struct device_info){.id = {DEVICE_CUDA, i}, .present = true};
         snprintf(gpu->name, sizeof gpu->name, "NVIDIA GPU");
-        snprintf(gpu->reason, sizeof gpu->reason, "%s", no_cuda);
+        snprintf(gpu->reason, sizeof gpu->reason, "%s", reason);
     }
-    return count;
+    if (count)
+        return count;
+    ret[0] = (struct device_info){.id = {DEVICE_CUDA, 0}};
+    snprintf(ret[0].name, sizeof ret[0].name, "no NVIDIA GPU");
+    snprintf(ret[0].reason, sizeof ret[0].reason, "%s", reason);
+    return 1;
 }
 
 size_t device_list(struct device_info *ret, size_t max)
@@ -125,7 +136,7 @@ static enum status parse_one(const char *word, const struct device_info *devices
                          "cuda:0,cuda:1, or all",
                          word);
     }
-    const char *reason = no_cuda;
+    const char *reason = "there is no such GPU";
     for (size_t i = 0; i < known; i++) {
         if (devices[i].id.kind != DEVICE_CUDA)
             continue;
@@ -152,7 +163,7 @@ enum status device_parse(const char *text, struct device_id *ret, size_t *ret_co
         for (size_t i = 1; i < known && !pick; i++)
             if (devices[i].usable)
                 pick = i;
-        if (!pick && known > 1)
+        if (!pick && known > 1 && devices[1].present)
             snprintf(ret_fallback, fallback_size, "serving on the CPU: the GPU is not usable, %s",
                      devices[1].reason);
         ret[0] = devices[pick].id;

@@ -26,6 +26,7 @@ const char *device_text(struct device_id device, char text[static DEVICE_TEXT]);
 struct device_info {
     struct device_id id;
     char name[96];
+    bool present; /* false: the entry only says why there is no such device */
     bool usable;
     char reason[256]; /* why it is not usable; empty when it is */
     uint64_t total_bytes, free_bytes;
@@ -36,7 +37,8 @@ struct device_info {
 };
 
 /* Every device of the machine; the CPU is always first and usable. A GPU that is there but cannot
- * be used is an entry with usable = false and the reason.
+ * be used is an entry with usable = false and the reason; without any GPU there is one entry, cuda:0,
+ * with present = false, which says why CUDA is not available.
  * Returns how many were written, at most `max`. Thread-safe. */
 size_t device_list(struct device_info *ret, size_t max);
 

@@ -12,6 +12,7 @@
 
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
+#include "engine/cuda/module.h"
 #include "engine/session_internal.h"
 
 const char *precision_name(enum precision precision)
@@ -231,13 +232,20 @@ static enum status build(struct session *session, const struct graph *graph, str
     return STATUS_OK;
 }
 
-/* Where a further backend is entered. */
-static const struct backend_ops *backend_find(enum device_kind kind)
+/* Where a further backend is entered. NULL with a sentence when it is not there. */
+static const struct backend_ops *backend_find(struct device_id device, struct error *err)
 {
-    switch (kind) {
+    const char *reason;
+    const struct cuda_module *module;
+    char text[DEVICE_TEXT];
+    switch (device.kind) {
     case DEVICE_CPU:
         return &backend_cpu;
     case DEVICE_CUDA:
+        module = cuda_module(&reason);
+        if (module)
+            return module->backend;
+        (void)error_set(err, STATUS_DEVICE, "%s: %s", device_text(device, text), reason);
         break;
     }
     return NULL;
@@ -246,14 +254,18 @@ static const struct backend_ops *backend_find(enum device_kind kind)
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err)
 {
-    const struct backend_ops *ops = backend_find(options->device.kind);
+    const struct backend_ops *ops = backend_find(options->device, err);
     if (!ops)
-        return error_set(err, STATUS_DEVICE, "this version of lensd has no CUDA backend");
+        return STATUS_DEVICE;
+    if (options->precision == PRECISION_INT8 && options->device.kind != DEVICE_CPU)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "the precision int8 is the CPU's; use fp32 or bf16 on a GPU");
     if (options->precision == PRECISION_INT8 && !session_is_quantised(graph))
         return error_set(err, STATUS_UNSUPPORTED,
                          "the precision int8 needs a quantised file (QDQ or QOperator), and this "
                          "one is not; leave it at auto");
-    if (options->precision == PRECISION_BF16 && !device_cpu_has_bf16())
+    if (options->precision == PRECISION_BF16 && options->device.kind == DEVICE_CPU &&
+        !device_cpu_has_bf16())
         return error_set(err, STATUS_DEVICE,
                          "--precision bf16 needs a CPU with AVX512-BF16 or AMX, which this one is "
                          "not; use --precision fp32");

@@ -1,9 +1,10 @@
 /* lensd_conformance: runs case folders through the reference interpreter and says which agree.
  *
  *     lensd_conformance DIR... [--filter TEXT] [--op OP] [--manifest FILE] [--list]
- *                              [--baseline FILE] [--session] [-v]
+ *                              [--baseline FILE] [--session] [--cuda] [-v]
  *
- * --session runs them as the server does, through a compiled session, instead.
+ * --session runs them as the server does, through a compiled session, instead; --cuda also on the
+ * first GPU.
  *
  * Any folder in ONNX's layout works (cases.h); "shared:X" is X in the folder of test data beside
  * the repository. Prints a line for every case that does not pass, with the reason, and `N passed,
@@ -293,6 +294,7 @@ static bool parse_options(int argc, char **argv, struct options *options)
         {"baseline", required_argument, NULL, 'b'},
         {"list", no_argument, NULL, 'l'},
         {"session", no_argument, NULL, 's'},
+        {"cuda", no_argument, NULL, 'g'},
         {NULL, 0, NULL, 0},
     };
     for (int option; (option = getopt_long(argc, argv, "v", names, NULL)) != -1;) {
@@ -314,6 +316,10 @@ static bool parse_options(int argc, char **argv, struct options *options)
             break;
         case 's':
             options->session = true;
+            break;
+        case 'g':
+            options->session = true;
+            run_compiled_on_cuda();
             break;
         case 'v':
             options->verbose = true;
@@ -371,7 +377,7 @@ int main(int argc, char **argv)
     if (!parse_options(argc, argv, &options)) {
         fprintf(stderr,
                 "usage: lensd_conformance DIR... [--filter TEXT] [--op OP] [--manifest FILE]"
-                " [--list] [--baseline FILE] [--session] [-v]\n");
+                " [--list] [--baseline FILE] [--session] [--cuda] [-v]\n");
         return 2;
     }
     if (options.manifest && read_whole(options.manifest, &manifest, &size, &err) != STATUS_OK)

@@ -81,13 +81,20 @@ static size_t freeze_inputs(struct graph *graph, struct tensor *const *inputs)
     return kept;
 }
 
+static struct device_id device = {DEVICE_CPU, 0};
+
+void run_compiled_on_cuda(void)
+{
+    device.kind = DEVICE_CUDA;
+}
+
 enum status run_compiled(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
                          struct error *err)
 {
     struct graph *copy;
     struct session *session = NULL;
     const struct session_options options = {
-        .device = DEVICE_HOST, .max_batch = 1, .image_input = SIZE_MAX};
+        .device = device, .max_batch = 1, .image_input = SIZE_MAX};
     TRY(check_inputs(graph, inputs, err));
     TRY(graph_clone(graph, &copy, err));
     size_t kept = freeze_inputs(copy, inputs);

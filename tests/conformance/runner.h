@@ -14,5 +14,7 @@ enum status run_interpreted(struct graph *graph, struct tensor *const *inputs,
                             struct tensor **outputs, struct error *err) MUST_USE;
 
 /* As the server runs it: optimised, planned and compiled for exactly these shapes on the CPU. */
+/* The device of run_compiled: cuda:0 instead of the CPU. */
+void run_compiled_on_cuda(void);
 enum status run_compiled(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
                          struct error *err) MUST_USE;

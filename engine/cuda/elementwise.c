@@ -1,0 +1,222 @@
+/* Activations, two operands with numpy broadcasting, per-channel scale and shift. */
+#include "engine/cuda/cuda.h"
+
+#include <string.h>
+
+struct elementwise_step {
+    struct step step;
+    enum { KIND_UNARY, KIND_BINARY, KIND_SCALE_SHIFT } kind;
+    enum cuda_binary binary;
+    struct epilogue activation; /* the unary itself, or what follows the others */
+    struct cuda_walk walk;
+    uint32_t a, b, y;
+    const void *a_constant, *b_constant; /* on the device, instead of the values */
+    const float *scale, *shift;
+    enum dtype dtype;
+    size_t count, columns;
+};
+
+static enum status run(struct step *base, struct program *program, struct error *err)
+{
+    struct elementwise_step *s = (struct elementwise_step *)base;
+    cudaStream_t stream = program->backend->stream;
+    const struct epilogue *e = &s->activation;
+    const void *a = s->a_constant ? s->a_constant : program->data[s->a];
+    const void *b = s->b_constant ? s->b_constant : program->data[s->b];
+    void *y = program->data[s->y];
+    switch (s->kind) {
+    case KIND_UNARY:
+        cuda_activate(stream, (int)s->dtype, a, y, s->count, (int)e->activation, e->alpha, e->beta);
+        break;
+    case KIND_BINARY:
+        cuda_apply_binary(stream, (int)s->dtype, s->binary, a, b, y, &s->walk, (int)e->activation,
+                          e->alpha, e->beta);
+        break;
+    case KIND_SCALE_SHIFT:
+        cuda_scale_shift(stream, (int)s->dtype, a, s->scale, s->shift, y, s->count / s->columns,
+                         s->columns, (int)e->activation, e->alpha, e->beta);
+        break;
+    }
+    return cuda_launched(base, program, err);
+}
+
+static bool binary_of(enum op op, enum cuda_binary *ret)
+{
+    static const struct {
+        enum op op;
+        enum cuda_binary binary;
+    } table[] = {{OP_ADD, CUDA_ADD}, {OP_SUM, CUDA_ADD}, {OP_SUB, CUDA_SUB}, {OP_MUL, CUDA_MUL},
+                 {OP_DIV, CUDA_DIV}, {OP_MAX, CUDA_MAX}, {OP_MIN, CUDA_MIN}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (table[i].op != op)
+            continue;
+        *ret = table[i].binary;
+        return true;
+    }
+    return false;
+}
+
+static bool unary_of(const struct node *node, struct epilogue *ret)
+{
+    *ret = (struct epilogue){0};
+    switch (node->op) {
+    case OP_RELU:
+        ret->activation = ACTIVATION_RELU;
+        return true;
+    case OP_LEAKY_RELU:
+        ret->activation = ACTIVATION_LEAKY_RELU;
+        ret->alpha = node_float(node, "alpha", 0.01f);
+        return true;
+    case OP_SIGMOID:
+        ret->activation = ACTIVATION_SIGMOID;
+        return true;
+    case OP_HARD_SIGMOID:
+        ret->activation = ACTIVATION_HARD_SIGMOID;
+        ret->alpha = node_float(node, "alpha", 0.2f);
+        ret->beta = node_float(node, "beta", 0.5f);
+        return true;
+    case OP_HARD_SWISH:
+        ret->activation = ACTIVATION_HARD_SWISH;
+        return true;
+    case OP_SILU:
+        ret->activation = ACTIVATION_SILU;
+        ret->alpha = 1;
+        return true;
+    case OP_GELU:
+    case OP_MS_GELU:
+        ret->activation = strcmp(node_string(node, "approximate", "none"), "tanh") != 0
+                              ? ACTIVATION_GELU
+                              : ACTIVATION_GELU_TANH;
+        return true;
+    case OP_TANH:
+        ret->activation = ACTIVATION_TANH;
+        return true;
+    case OP_ELU:
+        ret->activation = ACTIVATION_ELU;
+        ret->alpha = node_float(node, "alpha", 1);
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* A float constant is uploaded in the dtype of the others. */
+static bool operand_fits(const struct value *value, enum dtype dtype)
+{
+    return value && (value->known ? value->known->dtype == DTYPE_F32 : value->dtype == dtype);
+}
+
+static bool classify(const struct node *node, struct elementwise_step *ret)
+{
+    const struct value *a = node_input(node, 0), *y = node_output(node, 0);
+    if (!a || !y || !is_computed(y->dtype) || !operand_fits(a, y->dtype) ||
+        shape_count(&y->shape) == 0)
+        return false;
+    ret->dtype = y->dtype;
+    ret->activation = node->epilogue;
+    if (node->op == OP_SCALE_SHIFT && node->channels_last) {
+        ret->kind = KIND_SCALE_SHIFT;
+        return !a->known;
+    }
+    struct epilogue unary;
+    if (unary_of(node, &unary)) {
+        ret->kind = KIND_UNARY;
+        ret->activation = unary;
+        return !a->known && !node->epilogue.activation && !node->epilogue.residual;
+    }
+    ret->kind = KIND_BINARY;
+    return binary_of(node->op, &ret->binary) && node->input_count == 2 &&
+           operand_fits(node->inputs[1], y->dtype) && !node_attr(node, "broadcast") &&
+           !(a->known && node->inputs[1]->known);
+}
+
+bool elementwise_takes(const struct node *node)
+{
+    struct elementwise_step ignored = {0};
+    return classify(node, &ignored);
+}
+
+/* Joins neighbouring dimensions that both operands walk through without a jump. */
+static struct cuda_walk walk_of(const struct shape *y, const struct shape *a, const struct shape *b)
+{
+    struct cuda_walk inner_first = {0}, walk = {0};
+    int64_t a_step = 1, b_step = 1;
+    int count = 0;
+    for (int d = 0; d < y->rank; d++) {
+        int64_t dim = y->dims[y->rank - 1 - d];
+        int64_t a_dim = d < a->rank ? a->dims[a->rank - 1 - d] : 1;
+        int64_t b_dim = d < b->rank ? b->dims[b->rank - 1 - d] : 1;
+        int64_t as = a_dim == 1 ? 0 : a_step, bs = b_dim == 1 ? 0 : b_step;
+        a_step *= a_dim;
+        b_step *= b_dim;
+        if (dim == 1)
+            continue;
+        if (count && as == inner_first.a_steps[count - 1] * inner_first.dims[count - 1] &&
+            bs == inner_first.b_steps[count - 1] * inner_first.dims[count - 1]) {
+            inner_first.dims[count - 1] *= dim;
+            continue;
+        }
+        inner_first.dims[count] = dim;
+        inner_first.a_steps[count] = as;
+        inner_first.b_steps[count++] = bs;
+    }
+    walk.rank = count;
+    for (int d = 0; d < count; d++) {
+        walk.dims[d] = inner_first.dims[count - 1 - d];
+        walk.a_steps[d] = inner_first.a_steps[count - 1 - d];
+        walk.b_steps[d] = inner_first.b_steps[count - 1 - d];
+    }
+    return walk;
+}
+
+static enum status upload(struct backend *backend, const struct value *value, enum dtype dtype,
+                          const void **ret, struct error *err)
+{
+    void *data = NULL;
+    if (value->known)
+        TRY(weights_get(backend, value->known, WEIGHT_AS_IS, dtype, &data, err));
+    *ret = data;
+    return STATUS_OK;
+}
+
+static enum status fill(const struct compile *compile, struct elementwise_step *s,
+                        struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *a = node->inputs[0], *y = node->outputs[0];
+    const void *data;
+    s->a = a->index;
+    s->y = y->index;
+    s->count = shape_count(&y->shape);
+    s->columns = y->shape.rank ? (size_t)y->shape.dims[y->shape.rank - 1] : 1;
+    TRY(upload(compile->backend, a, s->dtype, &s->a_constant, err));
+    if (s->kind == KIND_BINARY) {
+        const struct value *b = node->inputs[1];
+        s->b = b->index;
+        TRY(upload(compile->backend, b, s->dtype, &s->b_constant, err));
+        s->walk = walk_of(&y->shape, &a->shape, &b->shape);
+    }
+    if (s->kind == KIND_SCALE_SHIFT) {
+        TRY(upload(compile->backend, node->inputs[1], DTYPE_F32, &data, err));
+        s->scale = data;
+        TRY(upload(compile->backend, node->inputs[2], DTYPE_F32, &data, err));
+        s->shift = data;
+    }
+    s->step.bytes = 2 * s->count * dtype_size(s->dtype);
+    return STATUS_OK;
+}
+
+enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err)
+{
+    struct elementwise_step proto = {0};
+    if (!classify(compile->node, &proto))
+        return STATUS_OK;
+    struct elementwise_step *s = step_create(compile, sizeof *s, run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    proto.step = s->step;
+    *s = proto;
+    s->step.kernel = "elementwise";
+    *ret = &s->step;
+    return fill(compile, s, err);
+}

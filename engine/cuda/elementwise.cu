@@ -1,0 +1,269 @@
+/* One thread, some elements: conversions, activations, broadcasting, copies. */
+#include "engine/cuda/device.cuh"
+
+template <typename From, typename To>
+__global__ void convert_kernel(const From *x, To *y, size_t count)
+{
+    FOR_EACH(i, count)
+    y[i] = from_float<To>(to_float(x[i]));
+}
+
+template <typename From>
+static void convert_from(cudaStream_t stream, const void *x, int to, void *y, size_t count)
+{
+    WITH_TYPE(to, LAUNCH((convert_kernel<From, T>), blocks_for(count), THREADS, stream,
+                         (const From *)x, (T *)y, count));
+}
+
+void cuda_convert(cudaStream_t stream, int from, const void *x, int to, void *y, size_t count)
+{
+    WITH_TYPE(from, convert_from<T>(stream, x, to, y, count));
+}
+
+template <typename T>
+__global__ void activate_kernel(const T *x, T *y, size_t count, int activation, float alpha,
+                                float beta)
+{
+    FOR_EACH(i, count)
+    y[i] = from_float<T>(activate(to_float(x[i]), activation, alpha, beta));
+}
+
+void cuda_activate(cudaStream_t stream, int dtype, const void *x, void *y, size_t count,
+                   int activation, float alpha, float beta)
+{
+    WITH_TYPE(dtype, LAUNCH(activate_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x,
+                            (T *)y, count, activation, alpha, beta));
+}
+
+__device__ static inline float combine(int op, float a, float b)
+{
+    switch (op) {
+    case CUDA_ADD:
+        return a + b;
+    case CUDA_SUB:
+        return a - b;
+    case CUDA_MUL:
+        return a * b;
+    case CUDA_DIV:
+        return a / b;
+    case CUDA_MAX:
+        return a != a ? a : b != b ? b : a > b ? a : b;
+    default:
+        return a != a ? a : b != b ? b : a < b ? a : b;
+    }
+}
+
+__device__ static inline void offsets(const cuda_walk &walk, size_t i, int64_t *a, int64_t *b)
+{
+    int64_t at_a = walk.a_offset, at_b = 0;
+    for (int d = walk.rank - 1; d >= 0; d--) {
+        int64_t rest = (int64_t)(i / (size_t)walk.dims[d]);
+        int64_t k = (int64_t)i - rest * walk.dims[d];
+        at_a += k * walk.a_steps[d];
+        at_b += k * walk.b_steps[d];
+        i = (size_t)rest;
+    }
+    *a = at_a;
+    *b = at_b;
+}
+
+static size_t walk_count(const struct cuda_walk *walk)
+{
+    size_t count = 1;
+    for (int d = 0; d < walk->rank; d++)
+        count *= (size_t)walk->dims[d];
+    return count;
+}
+
+template <typename T>
+__global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_walk walk, size_t count,
+                              int activation, float alpha, float beta)
+{
+    FOR_EACH(i, count)
+    {
+        int64_t at_a, at_b;
+        offsets(walk, i, &at_a, &at_b);
+        float value = combine(op, to_float(a[at_a]), to_float(b[at_b]));
+        y[i] = from_float<T>(activate(value, activation, alpha, beta));
+    }
+}
+
+void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, const void *a,
+                       const void *b, void *y, const struct cuda_walk *walk, int activation,
+                       float alpha, float beta)
+{
+    size_t count = walk_count(walk);
+    WITH_TYPE(dtype,
+              LAUNCH(binary_kernel<T>, blocks_for(count), THREADS, stream, (int)op, (const T *)a,
+                     (const T *)b, (T *)y, *walk, count, activation, alpha, beta));
+}
+
+template <typename T>
+__global__ void scale_shift_kernel(const T *x, const float *scale, const float *shift, T *y,
+                                   size_t columns, size_t count, int activation, float alpha,
+                                   float beta)
+{
+    FOR_EACH(i, count)
+    {
+        size_t column = i % columns;
+        float value = to_float(x[i]) * (scale ? scale[column] : 1.0f) + shift[column];
+        y[i] = from_float<T>(activate(value, activation, alpha, beta));
+    }
+}
+
+void cuda_scale_shift(cudaStream_t stream, int dtype, const void *x, const float *scale,
+                      const float *shift, void *y, size_t rows, size_t columns, int activation,
+                      float alpha, float beta)
+{
+    WITH_TYPE(dtype, LAUNCH(scale_shift_kernel<T>, blocks_for(rows * columns), THREADS, stream,
+                            (const T *)x, scale, shift, (T *)y, columns, rows * columns, activation,
+                            alpha, beta));
+}
+
+template <typename T>
+__global__ void epilogue_kernel(T *y, size_t columns, size_t count, const float *bias,
+                                const T *residual, int activation, float alpha, float beta)
+{
+    FOR_EACH(i, count)
+    {
+        float value = to_float(y[i]);
+        if (bias)
+            value += bias[i % columns];
+        if (residual)
+            value += to_float(residual[i]);
+        y[i] = from_float<T>(activate(value, activation, alpha, beta));
+    }
+}
+
+void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
+                         const struct cuda_epilogue *epilogue)
+{
+    WITH_TYPE(dtype, LAUNCH(epilogue_kernel<T>, blocks_for(rows * columns), THREADS, stream, (T *)y,
+                            columns, rows * columns, epilogue->bias, (const T *)epilogue->residual,
+                            epilogue->activation, epilogue->alpha, epilogue->beta));
+}
+
+template <typename T>
+__global__ void copy_strided_kernel(const T *x, T *y, cuda_walk walk, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        int64_t at, unused;
+        offsets(walk, i, &at, &unused);
+        y[i] = x[at];
+    }
+}
+
+enum { TILE = 32, TILE_ROWS = 8 };
+
+/* The last two dimensions swapped: through a tile in shared memory, so that both sides are read and
+ * written in whole lines. One plane of [rows, columns] per blockIdx.z. */
+template <typename T> __global__ void transpose_kernel(const T *x, T *y, int rows, int columns)
+{
+    __shared__ T tile[TILE][TILE + 1];
+    size_t plane = (size_t)blockIdx.z * (size_t)rows * (size_t)columns;
+    int column = (int)(blockIdx.x * TILE + threadIdx.x);
+    for (int k = (int)threadIdx.y; k < TILE; k += TILE_ROWS) {
+        int row = (int)(blockIdx.y * TILE) + k;
+        if (row < rows && column < columns)
+            tile[k][threadIdx.x] = x[plane + (size_t)row * (size_t)columns + (size_t)column];
+    }
+    __syncthreads();
+    int row = (int)(blockIdx.y * TILE + threadIdx.x);
+    for (int k = (int)threadIdx.y; k < TILE; k += TILE_ROWS) {
+        int to = (int)(blockIdx.x * TILE) + k;
+        if (row < rows && to < columns)
+            y[plane + (size_t)to * (size_t)rows + (size_t)row] = tile[threadIdx.x][k];
+    }
+}
+
+/* Is the walk a swap of two neighbouring dimensions of a dense tensor (NCHW <-> NHWC)? */
+static bool is_transpose(const struct cuda_walk *walk, int64_t *planes, int *rows, int *columns)
+{
+    int r = walk->rank;
+    if (r < 2 || r > 3 || walk->a_offset != 0)
+        return false;
+    /* y is [.., columns, rows], x is [.., rows, columns] */
+    int64_t n = walk->dims[r - 1], m = walk->dims[r - 2], p = r == 3 ? walk->dims[0] : 1;
+    if (walk->a_steps[r - 1] != m || walk->a_steps[r - 2] != 1 || n > INT32_MAX || m > INT32_MAX ||
+        p > 65535 || (n + TILE - 1) / TILE > 65535 || (r == 3 && walk->a_steps[0] != n * m))
+        return false;
+    *planes = p;
+    *rows = (int)n;
+    *columns = (int)m;
+    return true;
+}
+
+template <typename T>
+static void copy_sized(cudaStream_t stream, const void *x, void *y, const struct cuda_walk *walk)
+{
+    size_t count = walk_count(walk);
+    int64_t planes;
+    int rows, columns;
+    if (is_transpose(walk, &planes, &rows, &columns)) {
+        dim3 grid((unsigned)((columns + TILE - 1) / TILE), (unsigned)((rows + TILE - 1) / TILE),
+                  (unsigned)planes);
+        dim3 block(TILE, TILE_ROWS);
+        LAUNCH_BLOCK(transpose_kernel<T>, grid, block, stream, (const T *)x, (T *)y, rows, columns);
+        return;
+    }
+    LAUNCH(copy_strided_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x, (T *)y, *walk,
+           count);
+}
+
+void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
+                       const struct cuda_walk *walk)
+{
+    if (size == 1)
+        copy_sized<uint8_t>(stream, x, y, walk);
+    else if (size == 2)
+        copy_sized<uint16_t>(stream, x, y, walk);
+    else if (size == 4)
+        copy_sized<uint32_t>(stream, x, y, walk);
+    else
+        copy_sized<uint64_t>(stream, x, y, walk);
+}
+
+template <typename T, typename I>
+__global__ void gather_kernel(const T *x, const I *indices, T *y, size_t axis, size_t picked,
+                              size_t inner, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        size_t r = i % inner, k = i / inner % picked, o = i / inner / picked;
+        int64_t at = (int64_t)indices[k];
+        if (at < 0)
+            at += (int64_t)axis;
+        if (at < 0)
+            at = 0;
+        if (at >= (int64_t)axis)
+            at = (int64_t)axis - 1;
+        y[i] = x[(o * axis + (size_t)at) * inner + r];
+    }
+}
+
+template <typename T>
+static void gather_sized(cudaStream_t stream, const void *x, const void *indices, int index_bytes,
+                         void *y, size_t outer, size_t axis, size_t picked, size_t inner)
+{
+    size_t count = outer * picked * inner;
+    if (index_bytes == 8)
+        LAUNCH((gather_kernel<T, int64_t>), blocks_for(count), THREADS, stream, (const T *)x,
+               (const int64_t *)indices, (T *)y, axis, picked, inner, count);
+    else
+        LAUNCH((gather_kernel<T, int32_t>), blocks_for(count), THREADS, stream, (const T *)x,
+               (const int32_t *)indices, (T *)y, axis, picked, inner, count);
+}
+
+void cuda_gather(cudaStream_t stream, int size, const void *x, const void *indices, int index_bytes,
+                 void *y, size_t outer, size_t axis, size_t count, size_t inner)
+{
+    if (size == 1)
+        gather_sized<uint8_t>(stream, x, indices, index_bytes, y, outer, axis, count, inner);
+    else if (size == 2)
+        gather_sized<uint16_t>(stream, x, indices, index_bytes, y, outer, axis, count, inner);
+    else if (size == 4)
+        gather_sized<uint32_t>(stream, x, indices, index_bytes, y, outer, axis, count, inner);
+    else
+        gather_sized<uint64_t>(stream, x, indices, index_bytes, y, outer, axis, count, inner);
+}

@@ -1,0 +1,97 @@
+/* The kernels, as the C side of the module calls them. Every function enqueues on `stream` and
+ * returns at once; cudaGetLastError() tells whether the launch was accepted. Pointers are device
+ * memory. Activations are float32 or bfloat16 (enum dtype); sums are float32. Images are
+ * [N, H, W, C]. Counts are elements. */
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CUDA_MAX_RANK 8
+
+/* What follows a product: y = activation(y + bias[column] + residual). */
+struct cuda_epilogue {
+    const float *bias;    /* per column (channel), or NULL */
+    const void *residual; /* shaped like y, of y's dtype, or NULL; may be y itself */
+    int activation;       /* enum activation */
+    float alpha, beta;
+};
+
+/* A walk over the elements of y, outermost dimension first; steps in elements, 0 = broadcast. */
+struct cuda_walk {
+    int rank;
+    int64_t dims[CUDA_MAX_RANK];
+    int64_t a_steps[CUDA_MAX_RANK], b_steps[CUDA_MAX_RANK];
+    int64_t a_offset;
+};
+
+struct cuda_conv {
+    int n, h, w, c; /* of x; c over all groups */
+    int oh, ow, m;  /* of y; m over all groups */
+    int kh, kw, groups;
+    int stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
+    int tensor_cores; /* the device has them for bfloat16 (sm_80 and later) */
+};
+
+struct cuda_pool {
+    int n, h, w, c, oh, ow;
+    int kh, kw, stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
+    int pad_h_end, pad_w_end;
+    int is_max, count_include_pad;
+};
+
+enum cuda_binary { CUDA_ADD, CUDA_SUB, CUDA_MUL, CUDA_DIV, CUDA_MAX, CUDA_MIN };
+enum cuda_reduction { CUDA_REDUCE_SUM, CUDA_REDUCE_MEAN, CUDA_REDUCE_MAX, CUDA_REDUCE_MIN };
+
+/* y[i] = convert(x[i]); dtypes float32, bfloat16, float16. */
+void cuda_convert(cudaStream_t stream, int from, const void *x, int to, void *y, size_t count);
+/* y = activation(x), in place allowed. */
+void cuda_activate(cudaStream_t stream, int dtype, const void *x, void *y, size_t count,
+                   int activation, float alpha, float beta);
+/* y = activation(a op b) along the walk. */
+void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, const void *a,
+                       const void *b, void *y, const struct cuda_walk *walk, int activation,
+                       float alpha, float beta);
+/* y[r, c] = activation(x[r, c] * scale[c] + shift[c]); scale NULL: 1. */
+void cuda_scale_shift(cudaStream_t stream, int dtype, const void *x, const float *scale,
+                      const float *shift, void *y, size_t rows, size_t columns, int activation,
+                      float alpha, float beta);
+/* The epilogue as a pass of its own, in place over y [rows, columns]. */
+void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
+                         const struct cuda_epilogue *epilogue);
+/* y (dense) from x with the walk's a_offset and a_steps; elements of 1, 2, 4 or 8 bytes. */
+void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
+                       const struct cuda_walk *walk);
+/* y[o, i, r] = x[o, index[i], r]; indices int64 or int32 (bytes 8 or 4), negative ones from the
+ * end, others clamped. */
+void cuda_gather(cudaStream_t stream, int size, const void *x, const void *indices, int index_bytes,
+                 void *y, size_t outer, size_t axis, size_t count, size_t inner);
+/* weights: [m, kh, kw, c / groups] of x's dtype. */
+void cuda_conv_gemm(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
+                    int y_dtype, const struct cuda_conv *conv,
+                    const struct cuda_epilogue *epilogue);
+/* Any groups, one thread an output; weights as above. */
+void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
+                      int y_dtype, const struct cuda_conv *conv,
+                      const struct cuda_epilogue *epilogue);
+void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
+                 const struct cuda_pool *pool);
+/* y[n, c] over positions: mean or max. */
+void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, size_t n,
+                      size_t positions, size_t channels, int is_max);
+/* Rows of `row` elements. */
+void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t rows, size_t row);
+void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float *scale,
+                     const float *bias, void *y, size_t rows, size_t row, float epsilon);
+/* y[o, i] = over r of x[o, r, i]. */
+void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const void *x, void *y,
+                 size_t outer, size_t reduced, size_t inner);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,320 @@
+/* Matrix products through cuBLASLt, whose algorithm is chosen by timing.
+ *
+ * cuBLAS thinks in columns: a row-major y = a b is its transpose there, y' = b' a', so that
+ * operands change places and our m and n are its n and m. float32 is computed in float32: TF32 is
+ * never asked for. */
+#include "engine/cuda/cuda.h"
+
+#include <stdlib.h>
+
+#include "engine/base/clock.h"
+
+enum { CANDIDATES = 8, TIMED_RUNS = 3, WORKSPACE = 32 << 20 };
+
+struct product_step {
+    struct step step;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulHeuristicResult_t ways[CANDIDATES];
+    int way_count, way;
+    uint32_t a_value, b_value, y_value, residual_value;
+    const void *weights; /* b on the device, or NULL: a value */
+    bool has_residual;
+    bool own_epilogue; /* what cuBLASLt has no epilogue for follows as a pass of its own */
+    struct cuda_epilogue epilogue;
+    size_t rows, columns;
+    enum dtype y_dtype;
+};
+
+static void product_free(struct step *base)
+{
+    struct product_step *s = (struct product_step *)base;
+    if (s->a)
+        cublasLtMatrixLayoutDestroy(s->a);
+    if (s->b)
+        cublasLtMatrixLayoutDestroy(s->b);
+    if (s->c)
+        cublasLtMatrixLayoutDestroy(s->c);
+    if (s->desc)
+        cublasLtMatmulDescDestroy(s->desc);
+}
+
+static enum status multiply(struct product_step *s, struct program *program, int way,
+                            struct error *err)
+{
+    struct backend *backend = program->backend;
+    void *y = program->data[s->y_value];
+    const void *residual = s->has_residual ? program->data[s->residual_value] : NULL;
+    const void *b = s->weights ? s->weights : program->data[s->b_value];
+    const float one = 1, zero = 0;
+    bool adds = residual && !s->own_epilogue;
+    return blas_check(
+        cublasLtMatmul(backend->blas, s->desc, &one, b, s->b, program->data[s->a_value], s->a,
+                       adds ? &one : &zero, adds ? residual : y, s->c, y, s->c, &s->ways[way].algo,
+                       backend->arena + program->value_bytes, WORKSPACE, backend->stream),
+        backend->device, s->step.name, err);
+}
+
+static enum status run(struct step *base, struct program *program, struct error *err)
+{
+    struct product_step *s = (struct product_step *)base;
+    struct backend *backend = program->backend;
+    void *y = program->data[s->y_value];
+    const void *residual = s->has_residual ? program->data[s->residual_value] : NULL;
+    if (s->own_epilogue && residual == y) {
+        /* The product would overwrite it: it waits behind the product's own workspace. */
+        void *aside = backend->arena + program->value_bytes + WORKSPACE;
+        size_t bytes = s->rows * s->columns * dtype_size(s->y_dtype);
+        TRY(cuda_check(cudaMemcpyAsync(aside, y, bytes, cudaMemcpyDeviceToDevice, backend->stream),
+                       backend->device, base->name, err));
+        residual = aside;
+    }
+    TRY(multiply(s, program, s->way, err));
+    if (!s->own_epilogue)
+        return STATUS_OK;
+    struct cuda_epilogue epilogue = s->epilogue;
+    epilogue.residual = residual;
+    cuda_apply_epilogue(backend->stream, (int)s->y_dtype, y, s->rows, s->columns, &epilogue);
+    return cuda_launched(base, program, err);
+}
+
+/* The fastest of the ways that cuBLASLt proposes, on whatever the arena holds. */
+static enum status tune(struct step *base, struct program *program, struct error *err)
+{
+    struct product_step *s = (struct product_step *)base;
+    struct backend *backend = program->backend;
+    int64_t best = INT64_MAX;
+    for (int way = 0; way < s->way_count && s->way_count > 1; way++) {
+        for (int i = 0; i <= TIMED_RUNS; i++) {
+            int64_t start = clock_now();
+            TRY(multiply(s, program, way, err));
+            TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, base->name,
+                           err));
+            int64_t took = clock_now() - start;
+            if (i > 0 && took < best) { /* the first run warms up */
+                best = took;
+                s->way = way;
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+static cudaDataType_t data_type(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 ? CUDA_R_32F : dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+/* Row-major [rows, columns] in memory is column-major [columns, rows]. */
+static enum status layout(const struct backend *backend, enum dtype dtype, int64_t rows,
+                          int64_t columns, int64_t batch, int64_t step, cublasLtMatrixLayout_t *ret,
+                          struct error *err)
+{
+    int count = (int)batch;
+    TRY(blas_check(cublasLtMatrixLayoutCreate(ret, data_type(dtype), (uint64_t)columns,
+                                              (uint64_t)rows, columns),
+                   backend->device, "a matrix layout", err));
+    if (batch == 1)
+        return STATUS_OK;
+    TRY(blas_check(cublasLtMatrixLayoutSetAttribute(*ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                    &count, sizeof count),
+                   backend->device, "a matrix layout", err));
+    return blas_check(cublasLtMatrixLayoutSetAttribute(
+                          *ret, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step),
+                      backend->device, "a matrix layout", err);
+}
+
+static enum status set(const struct backend *backend, cublasLtMatmulDesc_t desc,
+                       cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size,
+                       struct error *err)
+{
+    return blas_check(cublasLtMatmulDescSetAttribute(desc, attribute, value, size), backend->device,
+                      "a matrix product", err);
+}
+
+static enum status describe(const struct backend *backend, const struct product *p,
+                            const float *bias, int activation, struct product_step *s,
+                            struct error *err)
+{
+    cublasOperation_t transposed = CUBLAS_OP_T;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    cudaDataType_t bias_type = CUDA_R_32F;
+    TRY(blas_check(cublasLtMatmulDescCreate(&s->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                   backend->device, "a matrix product", err));
+    if (p->trans_b)
+        TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed,
+                err));
+    if (p->trans_a)
+        TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_TRANSB, &transposed, sizeof transposed,
+                err));
+    if (!s->own_epilogue && (bias || activation == ACTIVATION_RELU)) {
+        epilogue = !bias                           ? CUBLASLT_EPILOGUE_RELU
+                   : activation == ACTIVATION_RELU ? CUBLASLT_EPILOGUE_RELU_BIAS
+                                                   : CUBLASLT_EPILOGUE_BIAS;
+        TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, err));
+        if (bias) {
+            TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias, err));
+            TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+                    sizeof bias_type, err));
+        }
+    }
+    TRY(layout(backend, p->dtype, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k, p->batch,
+               p->a_step, &s->a, err));
+    TRY(layout(backend, p->dtype, p->trans_b ? p->n : p->k, p->trans_b ? p->k : p->n, p->batch,
+               p->b_step, &s->b, err));
+    return layout(backend, p->y_dtype, p->m, p->n, p->batch, p->m * p->n, &s->c, err);
+}
+
+static enum status find_ways(const struct backend *backend, struct product_step *s,
+                             struct error *err)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    size_t workspace = WORKSPACE;
+    TRY(blas_check(cublasLtMatmulPreferenceCreate(&preference), backend->device, "a matrix product",
+                   err));
+    cublasStatus_t result = cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    if (result == CUBLAS_STATUS_SUCCESS)
+        result = cublasLtMatmulAlgoGetHeuristic(backend->blas, s->desc, s->b, s->a, s->c, s->c,
+                                                preference, CANDIDATES, s->ways, &s->way_count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    if (result != CUBLAS_STATUS_SUCCESS)
+        s->way_count = 0;
+    return STATUS_OK;
+}
+
+enum status product_create(const struct compile *compile, const struct product *product, uint32_t a,
+                           uint32_t b, const void *weights, const float *bias, struct step **ret,
+                           struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct epilogue *e = &node->epilogue;
+    struct product_step *s = step_create(compile, sizeof *s, run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    s->step.free = product_free;
+    s->step.kernel = "cublasLt";
+    s->step.tune = tune;
+    s->a_value = a;
+    s->b_value = b;
+    s->y_value = node->outputs[0]->index;
+    s->weights = weights;
+    s->has_residual = e->residual != NULL;
+    s->residual_value = e->residual ? e->residual->index : 0;
+    s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
+    s->rows = (size_t)(product->m * product->batch);
+    s->columns = (size_t)product->n;
+    s->y_dtype = product->y_dtype;
+    s->own_epilogue = e->activation != ACTIVATION_NONE && e->activation != ACTIVATION_RELU;
+    s->step.flops = 2.0 * (double)s->rows * (double)product->n * (double)product->k;
+    s->step.bytes =
+        dtype_size(product->dtype) * ((size_t)product->k * (s->rows + (size_t)product->n)) +
+        s->rows * s->columns * dtype_size(s->y_dtype);
+    s->step.workspace =
+        WORKSPACE +
+        (s->own_epilogue && s->has_residual ? s->rows * s->columns * dtype_size(s->y_dtype) : 0);
+    enum status status = describe(compile->backend, product, bias, (int)e->activation, s, err);
+    if (status == STATUS_OK)
+        status = find_ways(compile->backend, s, err);
+    if (status == STATUS_OK && s->way_count == 0 && !s->own_epilogue) {
+        /* No way with this epilogue fused: the plain product, and a pass. */
+        product_free(&s->step);
+        s->a = s->b = s->c = NULL;
+        s->desc = NULL;
+        s->own_epilogue = true;
+        s->step.workspace = WORKSPACE + s->rows * s->columns * dtype_size(s->y_dtype);
+        status = describe(compile->backend, product, NULL, ACTIVATION_NONE, s, err);
+        if (status == STATUS_OK)
+            status = find_ways(compile->backend, s, err);
+    }
+    if (status == STATUS_OK && s->way_count == 0) {
+        char text[NODE_TEXT];
+        status = error_set(err, STATUS_UNSUPPORTED, "%s: cuBLASLt has no way to compute it",
+                           node_text(node, text));
+    }
+    *ret = &s->step; /* freed with the program, also after a failure */
+    if (status != STATUS_OK) {
+        product_free(&s->step);
+        free(s->step.name);
+        free(s);
+        *ret = NULL;
+    }
+    return status;
+}
+
+/* Gemm with alpha = beta = 1 and a constant bias over the columns; a MatMul whose second operand is
+ * a matrix, or whose batch dimensions are the same (or all 1 on one side). */
+static bool gemm_fits(const struct node *node)
+{
+    const struct value *bias = node_bias(node);
+    int64_t columns = node->outputs[0]->shape.dims[1];
+    if (node_float(node, "alpha", 1) != 1 || (bias && node_float(node, "beta", 1) != 1))
+        return false;
+    return !bias || (bias->known && bias->known->dtype == DTYPE_F32 &&
+                     shape_count(&bias->known->shape) == (size_t)columns && bias->shape.rank >= 1 &&
+                     bias->shape.dims[bias->shape.rank - 1] == columns);
+}
+
+/* The product of all but the last two dimensions. */
+static int64_t batch_of(const struct shape *shape)
+{
+    int64_t batch = 1;
+    for (int d = 0; d + 2 < shape->rank; d++)
+        batch *= shape->dims[d];
+    return batch;
+}
+
+static bool matmul_fits(const struct node *node)
+{
+    const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
+    const struct shape *y = &node->outputs[0]->shape;
+    int64_t ab = batch_of(a), bb = batch_of(b), yb = batch_of(y);
+    const struct value *bias = node_bias(node);
+    if (bias && !(bias->known && bias->known->dtype == DTYPE_F32))
+        return false;
+    /* Broadcast in the middle (one operand with some dimensions of 1) is the host's. */
+    return bb == 1 || (ab == yb && bb == yb) || (ab == 1 && bb == yb);
+}
+
+bool matmul_takes(const struct node *node)
+{
+    if (node->op != OP_GEMM && node->op != OP_MATMUL)
+        return false;
+    const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
+    bool b_fits = b->known ? b->known->dtype == DTYPE_F32 : b->dtype == a->dtype;
+    return is_computed(a->dtype) && b_fits && is_computed(y->dtype) && !a->known &&
+           shape_count(&a->shape) && shape_count(&b->shape) && a->shape.rank >= 2 &&
+           b->shape.rank >= 2 && (node->op == OP_GEMM ? gemm_fits(node) : matmul_fits(node));
+}
+
+enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    if (!matmul_takes(node))
+        return STATUS_OK;
+    const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
+    const struct value *bias = node_bias(node);
+    const struct shape *as = &a->shape, *bs = &b->shape;
+    bool gemm = node->op == OP_GEMM;
+    struct product p = {.trans_a = gemm && node_int(node, "transA", 0),
+                        .trans_b = gemm && node_int(node, "transB", 0),
+                        .batch = batch_of(&y->shape),
+                        .dtype = a->dtype,
+                        .y_dtype = y->dtype};
+    p.m = as->dims[as->rank - (p.trans_a ? 1 : 2)];
+    p.k = as->dims[as->rank - (p.trans_a ? 2 : 1)];
+    p.n = bs->dims[bs->rank - (p.trans_b ? 2 : 1)];
+    if (batch_of(bs) == 1) { /* one matrix: all rows of a at once */
+        p.m *= p.batch;
+        p.batch = 1;
+    } else {
+        p.a_step = batch_of(as) == 1 ? 0 : p.m * p.k;
+        p.b_step = p.k * p.n;
+    }
+    void *weights = NULL, *bias_data = NULL;
+    if (b->known)
+        TRY(weights_get(compile->backend, b->known, WEIGHT_AS_IS, a->dtype, &weights, err));
+    if (bias)
+        TRY(weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data, err));
+    return product_create(compile, &p, a->index, b->index, weights, bias_data, ret, err);
+}

@@ -1,0 +1,83 @@
+/* The module's one symbol, and what GPUs there are. */
+#include "engine/cuda/module.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+
+extern const struct backend_ops backend_cuda;
+
+/* Kernels are compiled for this compute capability and later ones. */
+#define LEAST_MAJOR 7
+#define LEAST_MINOR 5
+
+static void describe(int index, struct device_info *ret)
+{
+    struct cudaDeviceProp properties;
+    *ret = (struct device_info){.id = {DEVICE_CUDA, index}, .present = true};
+    cudaError_t result = cudaGetDeviceProperties(&properties, index);
+    if (result != cudaSuccess) {
+        snprintf(ret->name, sizeof ret->name, "NVIDIA GPU");
+        snprintf(ret->reason, sizeof ret->reason, "it cannot be asked what it is: %s",
+                 cudaGetErrorString(result));
+        return;
+    }
+    snprintf(ret->name, sizeof ret->name, "%.90s", properties.name);
+    snprintf(ret->isa, sizeof ret->isa, "sm_%d%d", properties.major, properties.minor);
+    ret->total_bytes = properties.totalGlobalMem;
+    int version = properties.major * 10 + properties.minor;
+    ret->bf16 = version >= 80;
+    ret->fp16 = ret->int8 = version >= 75;
+    if (version < LEAST_MAJOR * 10 + LEAST_MINOR) {
+        snprintf(ret->reason, sizeof ret->reason,
+                 "its compute capability is %d.%d; lensd needs %d.%d or later", properties.major,
+                 properties.minor, LEAST_MAJOR, LEAST_MINOR);
+        return;
+    }
+    size_t available = 0, total = 0;
+    result = cudaSetDevice(index);
+    if (result == cudaSuccess)
+        result = cudaMemGetInfo(&available, &total);
+    if (result != cudaSuccess) {
+        snprintf(ret->reason, sizeof ret->reason, "it cannot be used: %s",
+                 cudaGetErrorString(result));
+        (void)cudaGetLastError();
+        return;
+    }
+    ret->free_bytes = available;
+    ret->usable = true;
+}
+
+static size_t devices(struct device_info *ret, size_t max, char *reason, size_t size)
+{
+    int count = 0;
+    cudaError_t result = cudaGetDeviceCount(&count);
+    if (result != cudaSuccess) {
+        int driver = 0;
+        (void)cudaDriverGetVersion(&driver);
+        if (result == cudaErrorInsufficientDriver && driver == 0)
+            snprintf(reason, size, "no NVIDIA driver is installed");
+        else if (result == cudaErrorInsufficientDriver)
+            snprintf(
+                reason, size,
+                "the NVIDIA driver knows CUDA %d.%d, and this lensd was built with CUDA %d.%d: "
+                "install a newer driver",
+                driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                CUDART_VERSION % 1000 / 10);
+        else
+            snprintf(reason, size, "CUDA cannot be used: %s", cudaGetErrorString(result));
+        (void)cudaGetLastError();
+        return 0;
+    }
+    if (count == 0)
+        snprintf(reason, size, "there is no NVIDIA GPU");
+    for (int i = 0; i < count && (size_t)i < max; i++)
+        describe(i, &ret[i]);
+    return (size_t)count < max ? (size_t)count : max;
+}
+
+__attribute__((visibility("default"))) const struct cuda_module lensd_cuda_module = {
+    .abi = CUDA_MODULE_ABI,
+    .version = LENSD_VERSION,
+    .backend = &backend_cuda,
+    .devices = devices,
+};

@@ -1,0 +1,353 @@
+/* Steps that only move bytes: Transpose, Slice, Expand, Concat, Split, Gather, Cast, and views
+ * whose bytes the planner could not share. */
+#include "engine/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct move_step {
+    struct step step;
+    enum { MOVE_WALK, MOVE_CONVERT, MOVE_BYTES, MOVE_GATHER } kind;
+    uint32_t x, y, indices;
+    const void *x_constant, *indices_constant;
+    struct cuda_walk walk;
+    int size, index_bytes;
+    enum dtype from, to;
+    size_t count, bytes;
+    size_t outer, axis, picked, inner;
+};
+
+/* Parts of a whole: Concat and Split. */
+struct parts_step {
+    struct step step;
+    bool gather;
+    uint32_t whole, *parts;
+    const void **constants;                       /* by part, or NULL */
+    size_t *widths, *offsets, count, rows, width; /* bytes */
+};
+
+static enum status run(struct step *base, struct program *program, struct error *err)
+{
+    struct move_step *s = (struct move_step *)base;
+    cudaStream_t stream = program->backend->stream;
+    const void *x = s->x_constant ? s->x_constant : program->data[s->x];
+    void *y = program->data[s->y];
+    switch (s->kind) {
+    case MOVE_WALK:
+        cuda_copy_strided(stream, s->size, x, y, &s->walk);
+        break;
+    case MOVE_CONVERT:
+        cuda_convert(stream, (int)s->from, x, (int)s->to, y, s->count);
+        break;
+    case MOVE_BYTES:
+        return x == y
+                   ? STATUS_OK
+                   : cuda_check(cudaMemcpyAsync(y, x, s->bytes, cudaMemcpyDeviceToDevice, stream),
+                                program->backend->device, base->name, err);
+    case MOVE_GATHER:
+        cuda_gather(stream, s->size, x,
+                    s->indices_constant ? s->indices_constant : program->data[s->indices],
+                    s->index_bytes, y, s->outer, s->axis, s->picked, s->inner);
+        break;
+    }
+    return cuda_launched(base, program, err);
+}
+
+static enum status run_parts(struct step *base, struct program *program, struct error *err)
+{
+    struct parts_step *s = (struct parts_step *)base;
+    unsigned char *whole = program->data[s->whole];
+    for (size_t p = 0; p < s->count; p++) {
+        const void *part = s->constants[p] ? s->constants[p] : program->data[s->parts[p]];
+        void *inside = whole + s->offsets[p];
+        if (!s->widths[p])
+            continue;
+        cudaError_t result =
+            s->gather
+                ? cudaMemcpy2DAsync(inside, s->width, part, s->widths[p], s->widths[p], s->rows,
+                                    cudaMemcpyDeviceToDevice, program->backend->stream)
+                : cudaMemcpy2DAsync(program->data[s->parts[p]], s->widths[p], inside, s->width,
+                                    s->widths[p], s->rows, cudaMemcpyDeviceToDevice,
+                                    program->backend->stream);
+        TRY(cuda_check(result, program->backend->device, base->name, err));
+    }
+    return STATUS_OK;
+}
+
+static void parts_free(struct step *base)
+{
+    struct parts_step *s = (struct parts_step *)base;
+    free(s->parts);
+    free(s->constants);
+    free(s->widths);
+    free(s->offsets);
+}
+
+static void dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK])
+{
+    int64_t step = 1;
+    for (int d = shape->rank - 1; d >= 0; d--) {
+        steps[d] = step;
+        step *= shape->dims[d];
+    }
+}
+
+/* Drops dimensions of 1 and joins those that are walked without a jump. */
+static void collapse(struct cuda_walk *walk)
+{
+    int kept = 0;
+    for (int d = 0; d < walk->rank; d++) {
+        if (walk->dims[d] == 1)
+            continue;
+        if (kept && walk->a_steps[kept - 1] == walk->a_steps[d] * walk->dims[d]) {
+            walk->dims[kept - 1] *= walk->dims[d];
+            walk->a_steps[kept - 1] = walk->a_steps[d];
+            continue;
+        }
+        walk->dims[kept] = walk->dims[d];
+        walk->a_steps[kept++] = walk->a_steps[d];
+    }
+    walk->rank = kept;
+}
+
+static bool transpose_walk(const struct node *node, struct cuda_walk *walk)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    int64_t steps[TENSOR_MAX_RANK];
+    size_t count;
+    const int64_t *perm = node_ints(node, "perm", &count);
+    dense_steps(x, steps);
+    walk->rank = x->rank;
+    for (int d = 0; d < x->rank; d++) {
+        int64_t from = perm ? perm[d] : x->rank - 1 - d;
+        walk->dims[d] = x->dims[from];
+        walk->a_steps[d] = steps[from];
+    }
+    return true;
+}
+
+static bool expand_walk(const struct node *node, struct cuda_walk *walk)
+{
+    const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
+    int64_t steps[TENSOR_MAX_RANK];
+    dense_steps(x, steps);
+    walk->rank = y->rank;
+    for (int d = 0; d < y->rank; d++) {
+        int from = d - (y->rank - x->rank);
+        walk->dims[d] = y->dims[d];
+        walk->a_steps[d] = from < 0 || x->dims[from] == 1 ? 0 : steps[from];
+    }
+    return true;
+}
+
+/* Integers of a constant input, or an attribute of older opsets; -1 when they are not known. */
+static int known_ints(const struct node *node, size_t input, const char *attribute,
+                      int64_t ret[TENSOR_MAX_RANK])
+{
+    const struct value *value = node_input(node, input);
+    size_t count = 0;
+    const int64_t *listed = value ? NULL : node_ints(node, attribute, &count);
+    if (value && !value->known)
+        return -1;
+    if (value)
+        count = shape_count(&value->known->shape);
+    if (count > TENSOR_MAX_RANK)
+        return -1;
+    for (size_t i = 0; i < count; i++)
+        ret[i] = value ? tensor_int(value->known, i) : listed[i];
+    return (int)count;
+}
+
+/* Slice-1 … 13: starts are clamped as ONNX says; extents are the output's. */
+static bool slice_walk(const struct node *node, struct cuda_walk *walk)
+{
+    const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
+    int64_t starts[TENSOR_MAX_RANK], axes[TENSOR_MAX_RANK], jumps[TENSOR_MAX_RANK];
+    int count = known_ints(node, 1, "starts", starts),
+        axis_count = known_ints(node, 3, "axes", axes);
+    int jump_count = known_ints(node, 4, "steps", jumps);
+    int64_t steps[TENSOR_MAX_RANK];
+    if (count < 0 || axis_count < 0 || jump_count < 0)
+        return false;
+    dense_steps(x, steps);
+    walk->rank = y->rank;
+    for (int d = 0; d < y->rank; d++) {
+        walk->dims[d] = y->dims[d];
+        walk->a_steps[d] = steps[d];
+    }
+    for (int i = 0; i < count; i++) {
+        int64_t axis = axis_count ? axes[i] : i, jump = jump_count ? jumps[i] : 1;
+        if (axis < 0)
+            axis += x->rank;
+        if (axis < 0 || axis >= x->rank || jump == 0)
+            return false;
+        int64_t dim = x->dims[axis], start = starts[i] < 0 ? starts[i] + dim : starts[i];
+        int64_t last = jump > 0 ? dim : dim - 1;
+        start = start < 0 ? 0 : start > last ? last : start;
+        walk->a_offset += start * steps[axis];
+        walk->a_steps[axis] = jump * steps[axis];
+    }
+    return true;
+}
+
+static enum status create(const struct compile *compile, const struct move_step *proto,
+                          const char *kernel, struct step **ret, struct error *err)
+{
+    struct move_step *s = step_create(compile, sizeof *s, run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    struct step base = s->step;
+    *s = *proto;
+    s->step = base;
+    s->step.kernel = kernel;
+    s->y = compile->node->outputs[0]->index;
+    s->x = compile->node->inputs[0]->index;
+    s->step.bytes = 2 * shape_count(&compile->node->outputs[0]->shape) *
+                    dtype_size(compile->node->outputs[0]->dtype);
+    *ret = &s->step;
+    return STATUS_OK;
+}
+
+static enum status make_walk(const struct compile *compile,
+                             bool (*describe)(const struct node *, struct cuda_walk *),
+                             struct step **ret, struct error *err)
+{
+    struct move_step s = {.kind = MOVE_WALK};
+    s.size = (int)dtype_size(compile->node->inputs[0]->dtype);
+    if (!describe(compile->node, &s.walk))
+        return STATUS_OK;
+    collapse(&s.walk);
+    return create(compile, &s, "copy", ret, err);
+}
+
+static enum status make_convert(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
+    bool same = x->dtype == y->dtype;
+    bool floats = (x->dtype == DTYPE_F32 || x->dtype == DTYPE_BF16 || x->dtype == DTYPE_F16) &&
+                  (y->dtype == DTYPE_F32 || y->dtype == DTYPE_BF16 || y->dtype == DTYPE_F16);
+    if ((!same && !floats) || shape_count(&x->shape) != shape_count(&y->shape))
+        return STATUS_OK;
+    struct move_step s = {.kind = same ? MOVE_BYTES : MOVE_CONVERT,
+                          .from = x->dtype,
+                          .to = y->dtype,
+                          .count = shape_count(&x->shape),
+                          .bytes = shape_count(&x->shape) * dtype_size(x->dtype)};
+    return create(compile, &s, same ? "copy" : "convert", ret, err);
+}
+
+static enum status make_gather(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0], *indices = node->inputs[1];
+    int64_t axis = node_int(node, "axis", 0);
+    if (axis < 0)
+        axis += x->shape.rank;
+    /* Indices that a run computes may be out of range, which is an error there: the host's. */
+    if (!indices->known ||
+        (indices->known->dtype != DTYPE_I64 && indices->known->dtype != DTYPE_I32))
+        return STATUS_OK;
+    struct move_step s = {.kind = MOVE_GATHER,
+                          .size = (int)dtype_size(x->dtype),
+                          .index_bytes = (int)dtype_size(indices->known->dtype),
+                          .outer = 1,
+                          .axis = (size_t)x->shape.dims[axis],
+                          .picked = shape_count(&indices->shape),
+                          .inner = 1};
+    for (int d = 0; d < axis; d++)
+        s.outer *= (size_t)x->shape.dims[d];
+    for (int d = (int)axis + 1; d < x->shape.rank; d++)
+        s.inner *= (size_t)x->shape.dims[d];
+    for (size_t i = 0; i < s.picked; i++) {
+        int64_t at = tensor_int(indices->known, i);
+        if (at < -(int64_t)s.axis || at >= (int64_t)s.axis)
+            return STATUS_OK; /* the host's kernel says what is wrong */
+    }
+    void *data;
+    TRY(weights_get(compile->backend, indices->known, WEIGHT_AS_IS, indices->known->dtype, &data,
+                    err));
+    s.indices_constant = data;
+    return create(compile, &s, "gather", ret, err);
+}
+
+static enum status make_parts(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    bool gather = node->op == OP_CONCAT;
+    const struct value *whole = gather ? node->outputs[0] : node->inputs[0];
+    size_t count = gather ? node->input_count : node->output_count;
+    int64_t axis = node_int(node, "axis", gather ? 1 : 0);
+    if (axis < 0)
+        axis += whole->shape.rank;
+    for (size_t p = 0; p < count; p++)
+        if (!(gather ? node->inputs[p] : node->outputs[p]))
+            return STATUS_OK;
+    struct parts_step *s = step_create(compile, sizeof *s, run_parts);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    *ret = &s->step;
+    s->step.free = parts_free;
+    s->step.kernel = "copy";
+    s->gather = gather;
+    s->count = count;
+    s->whole = whole->index;
+    s->rows = 1;
+    s->parts = calloc(count + 1, sizeof *s->parts);
+    s->constants = calloc(count + 1, sizeof *s->constants);
+    s->widths = calloc(count + 1, sizeof *s->widths);
+    s->offsets = calloc(count + 1, sizeof *s->offsets);
+    if (!s->parts || !s->constants || !s->widths || !s->offsets)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    size_t inner = dtype_size(whole->dtype);
+    for (int d = (int)axis + 1; d < whole->shape.rank; d++)
+        inner *= (size_t)whole->shape.dims[d];
+    for (int d = 0; d < axis; d++)
+        s->rows *= (size_t)whole->shape.dims[d];
+    for (size_t p = 0; p < count; p++) {
+        const struct value *part = gather ? node->inputs[p] : node->outputs[p];
+        void *data = NULL;
+        if (part->known)
+            TRY(weights_get(compile->backend, part->known, WEIGHT_AS_IS, whole->dtype, &data, err));
+        s->constants[p] = data;
+        s->parts[p] = part->index;
+        s->widths[p] = inner * (size_t)part->shape.dims[axis];
+        s->offsets[p] = s->width;
+        s->width += s->widths[p];
+    }
+    s->step.bytes = 2 * s->rows * s->width;
+    return STATUS_OK;
+}
+
+enum status make_move(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape) ||
+        node->epilogue.activation || node->epilogue.residual)
+        return STATUS_OK;
+    if (node->op == OP_CONCAT)
+        return make_parts(compile, ret, err);
+    if (x->known)
+        return STATUS_OK;
+    switch (node->op) {
+    case OP_SPLIT:
+        return make_parts(compile, ret, err);
+    case OP_TRANSPOSE:
+        return make_walk(compile, transpose_walk, ret, err);
+    case OP_EXPAND:
+        return make_walk(compile, expand_walk, ret, err);
+    case OP_SLICE:
+        return make_walk(compile, slice_walk, ret, err);
+    case OP_GATHER:
+        return make_gather(compile, ret, err);
+    case OP_IDENTITY:
+    case OP_CAST:
+    case OP_RESHAPE:
+    case OP_FLATTEN:
+    case OP_SQUEEZE:
+    case OP_UNSQUEEZE:
+        return make_convert(compile, ret, err);
+    default:
+        return STATUS_OK;
+    }
+}

@@ -1,0 +1,232 @@
+/* Softmax, LayerNormalization, reductions, pools. */
+#include "engine/cuda/cuda.h"
+
+#include "engine/ops/families.h"
+
+struct rows_step {
+    struct step step;
+    enum { ROWS_SOFTMAX, ROWS_LAYER_NORM, ROWS_REDUCE, ROWS_POOL, ROWS_POOL_GLOBAL } kind;
+    enum cuda_reduction reduction;
+    struct cuda_pool pool;
+    uint32_t x, y;
+    enum dtype dtype;
+    size_t rows, row;             /* softmax, LayerNormalization */
+    size_t outer, reduced, inner; /* reductions */
+    const float *scale, *bias;
+    float epsilon;
+    bool is_max;
+};
+
+static enum status run(struct step *base, struct program *program, struct error *err)
+{
+    struct rows_step *s = (struct rows_step *)base;
+    cudaStream_t stream = program->backend->stream;
+    const void *x = program->data[s->x];
+    void *y = program->data[s->y];
+    int dtype = (int)s->dtype;
+    switch (s->kind) {
+    case ROWS_SOFTMAX:
+        cuda_softmax(stream, dtype, x, y, s->rows, s->row);
+        break;
+    case ROWS_LAYER_NORM:
+        cuda_layer_norm(stream, dtype, x, s->scale, s->bias, y, s->rows, s->row, s->epsilon);
+        break;
+    case ROWS_REDUCE:
+        cuda_reduce(stream, dtype, s->reduction, x, y, s->outer, s->reduced, s->inner);
+        break;
+    case ROWS_POOL:
+        cuda_pool2d(stream, dtype, x, y, &s->pool);
+        break;
+    case ROWS_POOL_GLOBAL:
+        cuda_pool_global(stream, dtype, x, y, s->outer, s->reduced, s->inner, s->is_max);
+        break;
+    }
+    return cuda_launched(base, program, err);
+}
+
+/* Elements of a row, or 0 when the node does not work on whole trailing rows. */
+static size_t row_length(const struct node *node)
+{
+    const struct shape *shape = &node->inputs[0]->shape;
+    bool old_softmax = node->op == OP_SOFTMAX && node->opset < 13;
+    int64_t axis = node_int(node, "axis", old_softmax ? 1 : -1);
+    if (axis < 0)
+        axis += shape->rank;
+    if (shape->rank < 1 || axis < 0 || axis >= shape->rank ||
+        (node->op == OP_SOFTMAX && !old_softmax && axis != shape->rank - 1))
+        return 0;
+    size_t row = 1;
+    for (int d = (int)axis; d < shape->rank; d++)
+        row *= (size_t)shape->dims[d];
+    return row;
+}
+
+static bool is_vector(const struct value *value, size_t count)
+{
+    return value->known && value->known->dtype == DTYPE_F32 &&
+           shape_count(&value->known->shape) == count;
+}
+
+static bool reduction_of(enum op op, enum cuda_reduction *ret)
+{
+    switch (op) {
+    case OP_REDUCE_MEAN:
+        *ret = CUDA_REDUCE_MEAN;
+        return true;
+    case OP_REDUCE_SUM:
+        *ret = CUDA_REDUCE_SUM;
+        return true;
+    case OP_REDUCE_MAX:
+        *ret = CUDA_REDUCE_MAX;
+        return true;
+    case OP_REDUCE_MIN:
+        *ret = CUDA_REDUCE_MIN;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The axes are neighbours: x is [outer, reduced, inner]. False otherwise, or when they are not
+ * known. */
+static bool reduced_block(const struct node *node, struct rows_step *s)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    const struct value *axes_value = node_input(node, 1);
+    int64_t axes[TENSOR_MAX_RANK];
+    size_t count = 0;
+    const int64_t *listed = node_ints(node, "axes", &count);
+    if (axes_value) {
+        if (!axes_value->known || axes_value->known->dtype != DTYPE_I64)
+            return false;
+        count = shape_count(&axes_value->known->shape);
+        listed = axes_value->known->data;
+    }
+    if (count == 0 || count > TENSOR_MAX_RANK)
+        return false;
+    bool is_reduced[TENSOR_MAX_RANK] = {0};
+    for (size_t i = 0; i < count; i++) {
+        axes[i] = listed[i] < 0 ? listed[i] + x->rank : listed[i];
+        if (axes[i] < 0 || axes[i] >= x->rank)
+            return false;
+        is_reduced[axes[i]] = true;
+    }
+    int d = 0;
+    s->outer = s->reduced = s->inner = 1;
+    for (; d < x->rank && !is_reduced[d]; d++)
+        s->outer *= (size_t)x->dims[d];
+    for (; d < x->rank && is_reduced[d]; d++)
+        s->reduced *= (size_t)x->dims[d];
+    for (; d < x->rank; d++) {
+        if (is_reduced[d])
+            return false;
+        s->inner *= (size_t)x->dims[d];
+    }
+    return true;
+}
+
+/* Fills what depends on the node alone; false when it is not taken. */
+static bool classify(const struct node *node, struct rows_step *s)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (!x || !y || x->known || !is_computed(x->dtype) || x->dtype != y->dtype ||
+        !shape_count(&x->shape) || !shape_count(&y->shape) || node->epilogue.activation ||
+        node->epilogue.residual)
+        return false;
+    s->dtype = x->dtype;
+    switch (node->op) {
+    case OP_SOFTMAX:
+    case OP_LAYER_NORMALIZATION: {
+        const struct value *bias = node_input(node, 2);
+        s->kind = node->op == OP_SOFTMAX ? ROWS_SOFTMAX : ROWS_LAYER_NORM;
+        s->row = row_length(node);
+        s->rows = s->row ? shape_count(&x->shape) / s->row : 0;
+        s->epsilon = node_float(node, "epsilon", 1e-5f);
+        return s->row && s->rows <= INT32_MAX && !node_output(node, 1) && !node_output(node, 2) &&
+               (node->op == OP_SOFTMAX ||
+                (is_vector(node->inputs[1], s->row) && (!bias || is_vector(bias, s->row))));
+    }
+    case OP_GLOBAL_AVERAGE_POOL:
+    case OP_GLOBAL_MAX_POOL:
+        s->kind = ROWS_POOL_GLOBAL;
+        s->is_max = node->op == OP_GLOBAL_MAX_POOL;
+        s->outer = (size_t)x->shape.dims[0];
+        s->inner = (size_t)x->shape.dims[x->shape.rank - 1];
+        s->reduced = shape_count(&x->shape) / s->outer / s->inner;
+        return node->channels_last;
+    case OP_MAX_POOL:
+    case OP_AVERAGE_POOL:
+        s->kind = ROWS_POOL;
+        return node->channels_last;
+    default:
+        s->kind = ROWS_REDUCE;
+        return reduction_of(node->op, &s->reduction) && reduced_block(node, s) &&
+               s->outer * s->inner <= INT32_MAX;
+    }
+}
+
+bool rows_takes(const struct node *node)
+{
+    struct rows_step ignored = {0};
+    return classify(node, &ignored);
+}
+
+static enum status fill_pool(const struct node *node, struct rows_step *s, struct error *err)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    struct window w;
+    size_t count;
+    const int64_t *kernel = node_ints(node, "kernel_shape", &count);
+    TRY(window_init(node, 2, x->dims + 1, kernel, &w, err));
+    s->pool = (struct cuda_pool){.n = (int)x->dims[0],
+                                 .h = (int)x->dims[1],
+                                 .w = (int)x->dims[2],
+                                 .c = (int)x->dims[3],
+                                 .oh = (int)w.out[0],
+                                 .ow = (int)w.out[1],
+                                 .kh = (int)w.kernel[0],
+                                 .kw = (int)w.kernel[1],
+                                 .stride_h = (int)w.stride[0],
+                                 .stride_w = (int)w.stride[1],
+                                 .dilation_h = (int)w.dilation[0],
+                                 .dilation_w = (int)w.dilation[1],
+                                 .pad_h = (int)w.pad_begin[0],
+                                 .pad_w = (int)w.pad_begin[1],
+                                 .pad_h_end = (int)w.pad_end[0],
+                                 .pad_w_end = (int)w.pad_end[1],
+                                 .is_max = node->op == OP_MAX_POOL,
+                                 .count_include_pad = (int)node_int(node, "count_include_pad", 0)};
+    return STATUS_OK;
+}
+
+enum status make_rows(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    struct rows_step proto = {0};
+    if (!classify(node, &proto))
+        return STATUS_OK;
+    void *scale = NULL, *bias = NULL;
+    if (proto.kind == ROWS_LAYER_NORM) {
+        TRY(weights_get(compile->backend, node->inputs[1]->known, WEIGHT_AS_IS, DTYPE_F32, &scale,
+                        err));
+        if (node_input(node, 2))
+            TRY(weights_get(compile->backend, node->inputs[2]->known, WEIGHT_AS_IS, DTYPE_F32,
+                            &bias, err));
+    }
+    if (proto.kind == ROWS_POOL)
+        TRY(fill_pool(node, &proto, err));
+    struct rows_step *s = step_create(compile, sizeof *s, run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    proto.step = s->step;
+    *s = proto;
+    s->scale = scale;
+    s->bias = bias;
+    s->x = node->inputs[0]->index;
+    s->y = node->outputs[0]->index;
+    s->step.kernel = "rows";
+    s->step.bytes = (shape_count(&node->inputs[0]->shape) + shape_count(&node->outputs[0]->shape)) *
+                    dtype_size(s->dtype);
+    *ret = &s->step;
+    return STATUS_OK;
+}

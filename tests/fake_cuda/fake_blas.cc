@@ -1,0 +1,217 @@
+#include "cublasLt.h"
+
+#include <cstring>
+#include <vector>
+
+#include "fake_cuda.h"
+#include "fake_device.h"
+
+struct fake_blas {
+    int unused;
+};
+
+struct fake_desc {
+    cublasOperation_t trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    const float *bias = nullptr;
+    cudaDataType_t bias_type = CUDA_R_32F;
+};
+
+struct fake_layout {
+    cudaDataType_t type;
+    uint64_t rows, columns;
+    int64_t ld;
+    int batch = 1;
+    int64_t step = 0;
+};
+
+struct fake_preference {
+    size_t workspace;
+};
+
+namespace
+{
+
+/* Column-major element (i, j) of member b. */
+size_t place(const fake_layout &l, int b, uint64_t i, uint64_t j)
+{
+    return (size_t)(b * l.step) + (size_t)i + (size_t)j * (size_t)l.ld;
+}
+
+float load(const void *data, cudaDataType_t type, size_t at)
+{
+    if (type == CUDA_R_32F)
+        return ((const float *)data)[at];
+    uint16_t bits = ((const uint16_t *)data)[at];
+    return type == CUDA_R_16BF ? bfloat16_to_float(bits) : half_to_float(bits);
+}
+
+void store(void *data, cudaDataType_t type, size_t at, float value)
+{
+    if (type == CUDA_R_32F)
+        ((float *)data)[at] = value;
+    else
+        ((uint16_t *)data)[at] = type == CUDA_R_16BF ? float_to_bfloat16(value) : float_to_half(value);
+}
+
+bool fits(const fake_desc &desc, const fake_layout &a, const fake_layout &b, const fake_layout &d)
+{
+    uint64_t m = desc.trans_a ? a.columns : a.rows, ka = desc.trans_a ? a.rows : a.columns;
+    uint64_t n = desc.trans_b ? b.rows : b.columns, kb = desc.trans_b ? b.columns : b.rows;
+    return m == d.rows && n == d.columns && ka == kb && a.type == b.type && a.batch == d.batch &&
+           b.batch == d.batch && a.ld >= (int64_t)a.rows && b.ld >= (int64_t)b.rows;
+}
+
+struct task {
+    fake_desc desc;
+    fake_layout a, b, c, d;
+    float alpha, beta;
+    const void *pa, *pb, *pc;
+    void *pd;
+};
+
+void multiply(const task &t)
+{
+    bool trans_a = t.desc.trans_a == CUBLAS_OP_T, trans_b = t.desc.trans_b == CUBLAS_OP_T;
+    uint64_t depth = trans_a ? t.a.rows : t.a.columns;
+    for (int batch = 0; batch < t.d.batch; batch++)
+        for (uint64_t j = 0; j < t.d.columns; j++)
+            for (uint64_t i = 0; i < t.d.rows; i++) {
+                float sum = 0;
+                for (uint64_t k = 0; k < depth; k++)
+                    sum += load(t.pa, t.a.type,
+                                trans_a ? place(t.a, batch, k, i) : place(t.a, batch, i, k)) *
+                           load(t.pb, t.b.type,
+                                trans_b ? place(t.b, batch, j, k) : place(t.b, batch, k, j));
+                float value = t.alpha * sum;
+                if (t.beta != 0)
+                    value += t.beta * load(t.pc, t.c.type, place(t.c, batch, i, j));
+                if (t.desc.epilogue & CUBLASLT_EPILOGUE_BIAS)
+                    value += t.desc.bias[i];
+                if (t.desc.epilogue & CUBLASLT_EPILOGUE_RELU)
+                    value = value < 0 ? 0 : value;
+                store(t.pd, t.d.type, place(t.d, batch, i, j), value);
+            }
+}
+} // namespace
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *ret)
+{
+    *ret = new fake_blas;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    delete handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *ret, cublasComputeType_t,
+                                        cudaDataType_t)
+{
+    *ret = new fake_desc;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
+{
+    delete desc;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t size)
+{
+    void *field = attribute == CUBLASLT_MATMUL_DESC_TRANSA         ? (void *)&desc->trans_a
+                  : attribute == CUBLASLT_MATMUL_DESC_TRANSB       ? (void *)&desc->trans_b
+                  : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE     ? (void *)&desc->epilogue
+                  : attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? (void *)&desc->bias
+                                                                   : (void *)&desc->bias_type;
+    memcpy(field, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *ret, cudaDataType_t type,
+                                          uint64_t rows, uint64_t columns, int64_t ld)
+{
+    if (ld < (int64_t)rows)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    *ret = new fake_layout{type, rows, columns, ld};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+    delete layout;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void *value, size_t)
+{
+    if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
+        memcpy(&layout->batch, value, sizeof layout->batch);
+    else
+        memcpy(&layout->step, value, sizeof layout->step);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *ret)
+{
+    *ret = new fake_preference{0};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+    delete preference;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t,
+                                                    const void *value, size_t size)
+{
+    memcpy(&preference->workspace, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Two ways, so that choosing is exercised; the real library knows none for a bias of another type
+ * than it likes, which the fake cannot tell. */
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t, int wanted,
+                                              cublasLtMatmulHeuristicResult_t *ret, int *ret_count)
+{
+    *ret_count = 0;
+    if (!fits(*desc, *a, *b, *d))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (; *ret_count < 2 && *ret_count < wanted; (*ret_count)++)
+        ret[*ret_count] = {{*ret_count}, 0};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                              cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *, void *,
+                              size_t, cudaStream_t stream)
+{
+    if (!fits(*desc, *a_layout, *b_layout, *d_layout))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    task work = {*desc, *a_layout, *b_layout, *c_layout, *d_layout, *(const float *)alpha,
+                 *(const float *)beta, a, b, c, d};
+    /* One thread, so that the stream's order holds for products as for kernels. */
+    fake_launch(dim3(1), dim3(1), stream, false, [work] { multiply(work); });
+    return cudaPeekAtLastError() == cudaSuccess ? CUBLAS_STATUS_SUCCESS
+                                                : CUBLAS_STATUS_NOT_INITIALIZED;
+}
+
+} // extern "C"
