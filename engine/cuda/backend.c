@@ -30,6 +30,9 @@ enum status blas_check(cublasStatus_t result, int device, const char *what, stru
 {
     if (result == CUBLAS_STATUS_SUCCESS)
         return STATUS_OK;
+    cudaError_t cause = cudaGetLastError(); /* says more, where CUDA itself is what failed */
+    if (cause != cudaSuccess)
+        return cuda_check(cause, device, what, err);
     return error_set(err,
                      result == CUBLAS_STATUS_ALLOC_FAILED ? STATUS_DEVICE_MEMORY : STATUS_DEVICE,
                      "cuda:%d: %s: cuBLASLt status %d", device, what, (int)result);
@@ -161,7 +164,8 @@ static void cuda_close(struct backend *backend)
 {
     if (!backend)
         return;
-    if (cudaSetDevice(backend->device) == cudaSuccess && backend->stream)
+    (void)cudaSetDevice(backend->device);
+    if (backend->stream) /* whatever state the device is in: nothing may still read what is freed */
         (void)cudaStreamSynchronize(backend->stream);
     weights_free(backend);
     cudaFree(backend->arena);
@@ -439,9 +443,14 @@ static enum status cuda_run(struct program *program, const void *const *inputs,
                             const void **outputs, struct error *err)
 {
     TRY(use_device(program->backend, err));
-    TRY(copy_in(program, inputs, err));
-    TRY(execute(program, err));
-    return copy_out(program, outputs, err);
+    enum status status = copy_in(program, inputs, err);
+    if (status == STATUS_OK)
+        status = execute(program, err);
+    if (status == STATUS_OK)
+        status = copy_out(program, outputs, err);
+    if (status != STATUS_OK) /* the caller's memory is its own again */
+        (void)cudaStreamSynchronize(program->backend->stream);
+    return status;
 }
 
 static enum status cuda_profile(struct program *program, const void *const *inputs,

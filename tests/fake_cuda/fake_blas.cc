@@ -51,7 +51,8 @@ void store(void *data, cudaDataType_t type, size_t at, float value)
     if (type == CUDA_R_32F)
         ((float *)data)[at] = value;
     else
-        ((uint16_t *)data)[at] = type == CUDA_R_16BF ? float_to_bfloat16(value) : float_to_half(value);
+        ((uint16_t *)data)[at] =
+            type == CUDA_R_16BF ? float_to_bfloat16(value) : float_to_half(value);
 }
 
 bool fits(const fake_desc &desc, const fake_layout &a, const fake_layout &b, const fake_layout &d)
@@ -206,8 +207,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
 {
     if (!fits(*desc, *a_layout, *b_layout, *d_layout))
         return CUBLAS_STATUS_INVALID_VALUE;
-    task work = {*desc, *a_layout, *b_layout, *c_layout, *d_layout, *(const float *)alpha,
-                 *(const float *)beta, a, b, c, d};
+    task work = {*desc,
+                 *a_layout,
+                 *b_layout,
+                 *c_layout,
+                 *d_layout,
+                 *(const float *)alpha,
+                 *(const float *)beta,
+                 a,
+                 b,
+                 c,
+                 d};
     /* One thread, so that the stream's order holds for products as for kernels. */
     fake_launch(dim3(1), dim3(1), stream, false, [work] { multiply(work); });
     return cudaPeekAtLastError() == cudaSuccess ? CUBLAS_STATUS_SUCCESS

@@ -1,7 +1,7 @@
 /* A stand-in for the part of NVIDIA's cudart that engine/cuda uses, for tests on machines without a
  * GPU: the same names and contracts, on the host. Streams are threads that really run behind the
- * caller's back; memory is counted and limited per device; failures can be ordered (fake_cuda.h). It
- * says nothing about speed. */
+ * caller's back; memory is counted and limited per device; failures can be ordered (fake_cuda.h).
+ * It says nothing about speed. */
 #pragma once
 
 #include <stddef.h>

@@ -1,0 +1,288 @@
+/* The CUDA backend over the stand-in: numbers against the interpreter, memory, CUDA graphs, and
+ * every kind of failure. What runs here are the backend's own sources; that they are fast, or even
+ * right, on a GPU is for ./dev gpu to say. */
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cpu/interpret.h"
+#include "engine/session.h"
+#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/unit/random_graph.h"
+
+enum { HEIGHT = 10, WIDTH = 9, BATCH = 3 };
+
+static const struct device_id gpu = {DEVICE_CUDA, 0};
+
+/* The module is loaded by the engine; its orders to the fake are found in it. */
+static struct {
+    void (*reset)(int devices, size_t bytes);
+    void (*fail)(int after, cudaError_t error, int sticky);
+    size_t (*used)(int device);
+    size_t (*graph_launches)(void);
+} fake;
+
+static void find(void *module, const char *name, void *ret)
+{
+    void *symbol = dlsym(module, name);
+    cr_assert_not_null(symbol, "%s", name);
+    memcpy(ret, &symbol, sizeof symbol);
+}
+
+static void set_up(void)
+{
+    struct device_info devices[DEVICE_MAX];
+    cr_assert_geq(device_list(devices, DEVICE_MAX), 2);
+    void *module = dlopen(getenv("LENSD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
+    cr_assert_not_null(module, "%s", devices[1].reason);
+    find(module, "fake_cuda_reset", &fake.reset);
+    find(module, "fake_cuda_fail", &fake.fail);
+    find(module, "fake_cuda_used", &fake.used);
+    find(module, "fake_cuda_graph_launches", &fake.graph_launches);
+    fake.reset(2, (size_t)1 << 30);
+}
+
+TestSuite(cuda, .init = set_up, .timeout = 240);
+
+static float *make_images(uint32_t seed, size_t n)
+{
+    uint32_t state = seed + 7;
+    size_t count = n * HEIGHT * WIDTH * 3;
+    float *images = malloc(count * sizeof *images);
+    for (size_t i = 0; i < count; i++)
+        images[i] = random_unit(&state);
+    return images;
+}
+
+static struct tensor *as_nchw(const float *nhwc)
+{
+    struct tensor *tensor;
+    struct error err;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &SHAPE(BATCH, 3, HEIGHT, WIDTH), &tensor, &err), 0);
+    float *to = tensor->data;
+    for (size_t n = 0; n < BATCH; n++)
+        for (size_t c = 0; c < 3; c++)
+            for (size_t p = 0; p < HEIGHT * WIDTH; p++)
+                to[(n * 3 + c) * HEIGHT * WIDTH + p] = nhwc[(n * HEIGHT * WIDTH + p) * 3 + c];
+    return tensor;
+}
+
+static float difference(const struct tensor *expected, const struct tensor *got)
+{
+    const float *e = expected->data, *g = got->data;
+    float largest = 1e-2f, worst = 0;
+    for (size_t i = 0; i < shape_count(&expected->shape); i++) {
+        float d = fabsf(e[i] - g[i]);
+        largest = fmaxf(largest, fabsf(e[i]));
+        worst = d <= worst ? worst : d; /* NaN stays */
+    }
+    return worst / largest;
+}
+
+static enum status open_session(const struct graph *graph, enum precision precision,
+                                struct device_id device, struct session **ret, struct error *err)
+{
+    const struct session_options options = {
+        .device = device, .precision = precision, .max_batch = 4, .image_layout = IMAGE_NHWC_F32};
+    return session_create(graph, &options, ret, err);
+}
+
+static void compare(uint32_t seed, enum precision precision, float tolerance)
+{
+    struct error err = {0};
+    struct graph *graph = random_graph(seed, HEIGHT, WIDTH), *reference;
+    struct session *session = NULL;
+    float *images = make_images(seed, 4);
+    struct tensor *input = as_nchw(images), *expected[RANDOM_GRAPH_OUTPUTS] = {NULL};
+    const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS];
+    const void *inputs[] = {images};
+    cr_assert_eq(open_session(graph, precision, gpu, &session, &err), STATUS_OK, "seed %u: %s",
+                 seed, err.message);
+    cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
+    cr_assert_eq(interpret(reference, &input, expected, NULL, NULL, &err), STATUS_OK);
+    /* Step by step, recorded, and the recording played: nothing may linger in the arena. */
+    for (int run = 0; run < 3; run++) {
+        cr_assert_eq(session_run(session, BATCH, inputs, outputs, &err), STATUS_OK, "seed %u: %s",
+                     seed, err.message);
+        for (size_t o = 0; o < graph->output_count; o++) {
+            float d = difference(expected[o], outputs[o]);
+            cr_assert(d <= tolerance, "seed %u, output %zu, run %d: relative difference %g", seed,
+                      o, run, (double)d);
+        }
+    }
+    for (size_t o = 0; o < RANDOM_GRAPH_OUTPUTS; o++)
+        tensor_unref(expected[o]);
+    tensor_unref(input);
+    graph_free(reference);
+    session_free(session);
+    graph_free(graph);
+    free(images);
+    cr_assert_eq(fake.used(0), 0, "seed %u leaves %zu bytes on the device", seed, fake.used(0));
+}
+
+Test(cuda, agrees_with_the_interpreter)
+{
+    for (uint32_t seed = 1; seed <= 24; seed++)
+        compare(seed, PRECISION_FP32, 1e-4f);
+}
+
+Test(cuda, computes_in_bfloat16)
+{
+    for (uint32_t seed = 300; seed < 308; seed++)
+        compare(seed, PRECISION_BF16, 0.08f);
+}
+
+/* image [?, 3, h, w] → Conv 3×3, ReLU → Conv 1×1 → GlobalAveragePool: kernels all the way. */
+static struct graph *small_network(void)
+{
+    struct graph *graph = graph_create(NULL);
+    struct error err;
+    graph->opset = 13;
+    struct value *x =
+        graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 3, HEIGHT, WIDTH));
+    graph->inputs = arena_alloc(graph->arena, 1, sizeof *graph->inputs);
+    graph->inputs[0] = x;
+    graph->input_count = 1;
+    const struct shape shapes[] = {SHAPE(70, 3, 3, 3), SHAPE(5, 70, 1, 1)};
+    uint32_t state = 5;
+    for (size_t i = 0; i < 2; i++) {
+        struct tensor *weights;
+        cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shapes[i], &weights, &err), STATUS_OK);
+        for (size_t k = 0; k < shape_count(&shapes[i]); k++)
+            ((float *)weights->data)[k] = random_unit(&state);
+        struct node *conv = graph_add_node(graph, OP_CONV, i ? "second" : "first", 2, 1);
+        conv->opset = 13;
+        conv->inputs[0] = x;
+        conv->inputs[1] = graph_add_constant(graph, i ? "w2" : "w1", weights);
+        x = graph_add_value(graph, i ? "c2" : "c1", DTYPE_NONE, &SHAPE_NONE);
+        node_set_output(conv, 0, x);
+        struct node *relu = graph_add_node(graph, OP_RELU, i ? "relu2" : "relu1", 1, 1);
+        relu->opset = 13;
+        relu->inputs[0] = x;
+        x = graph_add_value(graph, i ? "r2" : "r1", DTYPE_NONE, &SHAPE_NONE);
+        node_set_output(relu, 0, x);
+    }
+    struct node *pool = graph_add_node(graph, OP_GLOBAL_AVERAGE_POOL, "pool", 1, 1);
+    pool->opset = 13;
+    pool->inputs[0] = x;
+    x = graph_add_value(graph, "scores", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 5, 1, 1));
+    node_set_output(pool, 0, x);
+    graph->outputs = arena_alloc(graph->arena, 1, sizeof *graph->outputs);
+    graph->outputs[0] = x;
+    graph->output_count = 1;
+    return graph;
+}
+
+Test(cuda, a_batch_is_one_launch_from_the_second_run_on)
+{
+    struct graph *graph = small_network();
+    struct session *session;
+    struct error err = {0};
+    float *images = make_images(1, 4);
+    const void *inputs[] = {images};
+    const struct tensor *outputs[1];
+    cr_assert_eq(open_session(graph, PRECISION_FP32, gpu, &session, &err), STATUS_OK, "%s",
+                 err.message);
+    cr_assert_eq(session_run(session, 2, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_run(session, 2, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    size_t before = fake.graph_launches();
+    for (int i = 0; i < 5; i++)
+        cr_assert_eq(session_run(session, 2, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(fake.graph_launches(), before + 5);
+    session_free(session);
+    graph_free(graph);
+    free(images);
+}
+
+Test(cuda, the_second_device_has_memory_of_its_own)
+{
+    struct graph *graph = small_network();
+    struct session *session;
+    struct error err = {0};
+    cr_assert_eq(
+        open_session(graph, PRECISION_FP32, (struct device_id){DEVICE_CUDA, 1}, &session, &err),
+        STATUS_OK, "%s", err.message);
+    cr_assert_eq(fake.used(0), 0);
+    cr_assert_gt(fake.used(1), session_info(session)->parameter_bytes);
+    session_free(session);
+    cr_assert_eq(fake.used(1), 0);
+    cr_assert_eq(
+        open_session(graph, PRECISION_FP32, (struct device_id){DEVICE_CUDA, 2}, &session, &err),
+        STATUS_DEVICE);
+    cr_assert(strstr(err.message, "cuda:2"), "%s", err.message);
+    graph_free(graph);
+}
+
+Test(cuda, running_out_of_memory_at_load_is_said)
+{
+    struct graph *graph = small_network();
+    struct session *session = NULL;
+    struct error err = {0};
+    fake.reset(1, 64 << 10);
+    cr_assert_eq(open_session(graph, PRECISION_FP32, gpu, &session, &err), STATUS_DEVICE_MEMORY,
+                 "%s", err.message);
+    cr_assert(strstr(err.message, "cuda:0 is out of memory"), "%s", err.message);
+    cr_assert_eq(fake.used(0), 0);
+    graph_free(graph);
+}
+
+/* Whatever call of CUDA fails while a session is made: an error, nothing left behind. */
+Test(cuda, every_call_may_fail_at_load)
+{
+    struct graph *graph = small_network();
+    int failed = 0;
+    for (int after = 0; after < 2000; after += 1 + after / 8) {
+        struct session *session = NULL;
+        struct error err = {0};
+        fake.reset(1, (size_t)1 << 30);
+        fake.fail(after, cudaErrorUnknown, 0);
+        enum status status = open_session(graph, PRECISION_FP32, gpu, &session, &err);
+        if (status == STATUS_OK) {
+            session_free(session);
+        } else {
+            failed++;
+            cr_assert_eq(status, STATUS_DEVICE, "call %d: %s", after, err.message);
+            cr_assert(strstr(err.message, "cuda:0"), "call %d: %s", after, err.message);
+        }
+        cr_assert_eq(fake.used(0), 0, "call %d", after);
+    }
+    cr_assert_gt(failed, 15);
+    graph_free(graph);
+}
+
+Test(cuda, a_lost_device_is_an_error_of_every_run)
+{
+    struct graph *graph = small_network();
+    struct session *session;
+    struct error err = {0};
+    float *images = make_images(1, 4);
+    const void *inputs[] = {images};
+    const struct tensor *outputs[1];
+    cr_assert_eq(open_session(graph, PRECISION_FP32, gpu, &session, &err), STATUS_OK, "%s",
+                 err.message);
+    fake.fail(3, cudaErrorIllegalAddress, 1);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_DEVICE);
+        cr_assert(strstr(err.message, "illegal memory access"), "%s", err.message);
+    }
+    session_free(session);
+    graph_free(graph);
+    free(images);
+}
+
+Test(cuda, devices_are_named)
+{
+    struct device_id ids[DEVICE_MAX];
+    struct error err = {0};
+    char fallback[256];
+    size_t count = 0;
+    cr_assert_eq(device_parse("all", ids, &count, fallback, sizeof fallback, &err), STATUS_OK);
+    cr_assert_eq(count, 2);
+    cr_assert_eq(device_parse("auto", ids, &count, fallback, sizeof fallback, &err), STATUS_OK);
+    cr_assert(count == 1 && ids[0].kind == DEVICE_CUDA && !fallback[0]);
+    cr_assert_eq(device_parse("cuda:7", ids, &count, fallback, sizeof fallback, &err),
+                 STATUS_DEVICE);
+    cr_assert(strstr(err.message, "cpu, cuda:0, cuda:1"), "%s", err.message);
+}
