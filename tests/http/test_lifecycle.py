@@ -358,7 +358,7 @@ class Drain(Lifecycle):
     def test_no_answer_is_lost_under_load(self):
         """Clients that open connections, keep them, and send as fast as they can while the server
         ends. A request that has been sent gets its answer, or its connection was never taken."""
-        server = self.serve(self.slow_to_run(), "--max-queue", "64")
+        server = self.serve(self.slow_to_run(), "--precision", "fp32", "--max-queue", "64")
         image, stop = seven(), threading.Event()
         counts = {"answered": 0, "refused": 0}
         lost, guard = [], threading.Lock()
@@ -411,7 +411,7 @@ class Drain(Lifecycle):
         self.assertIn("all_answered=true", server.log())
 
     def test_what_is_queued_is_answered(self):
-        server = self.serve(self.slow_to_run(), "--max-queue", "200")
+        server = self.serve(self.slow_to_run(), "--precision", "fp32", "--max-queue", "200")
         content_type, body = multipart([("image", "a.png", png(64, 64, i)) for i in range(24)])
         connections = [server.connect() for _ in range(3)]
         for connection in connections:
@@ -429,7 +429,7 @@ class Drain(Lifecycle):
 
 class Overload(Lifecycle):
     def test_beyond_the_queue_is_refused_at_once(self):
-        server = self.serve(self.slow_to_run(), "--max-queue", "8")
+        server = self.serve(self.slow_to_run(), "--precision", "fp32", "--max-queue", "8")
 
         def client(_):
             start = time.monotonic()
