@@ -56,7 +56,8 @@ static size_t behind_array(const struct cut *c, size_t at)
 
 static void copy_until(struct cut *c, size_t end)
 {
-    memcpy(c->rest + c->rest_size, c->text + c->copied, end - c->copied);
+    if (end > c->copied) /* there may be no text at all */
+        memcpy(c->rest + c->rest_size, c->text + c->copied, end - c->copied);
     c->rest_size += end - c->copied;
     c->copied = end;
 }

@@ -100,6 +100,9 @@ static enum status prepare(struct exchange *x, struct work *work, struct served 
     const struct http_options *options = &x->server->options;
     struct json_limits limits = {options->max_json_depth, 16 * options->max_images + 1000};
     TRY(urgency_read(x, &work->request, err));
+    if (x->body.size == 0)
+        return error_set(err, STATUS_INVALID,
+                         "the body is empty; send {\"instances\": [{\"b64\": \"…\"}]}");
     TRY(v1_request_parse((const char *)x->body.data, x->body.size, &limits, options->max_images,
                          &work->v1, err));
     enum status status =
