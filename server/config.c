@@ -622,6 +622,16 @@ static enum status check_together(struct config *config, struct error *err)
     return read_memory(config, err);
 }
 
+/* One model and a folder of models exclude each other; what a stronger source says of the one also
+ * answers the other: an image whose environment names a folder can still be told one model. */
+static void settle_models(struct reading *reading)
+{
+    bool *model = mark_of(reading, find_option("model", strlen("model")));
+    bool *models = mark_of(reading, find_option("models", strlen("models")));
+    if (*model != *models)
+        *model = *models = true;
+}
+
 static enum status read_all(struct reading *reading, int argc, char *const *argv,
                             enum config_action *ret_action, struct error *err)
 {
@@ -644,7 +654,9 @@ static enum status read_all(struct reading *reading, int argc, char *const *argv
     for (size_t i = first; i < count; i++)
         words[i - first] = words[i];
     config->argument_count = count - first;
+    settle_models(reading);
     TRY(read_environment(reading, err));
+    settle_models(reading);
     TRY(read_file(reading, err));
     TRY(read_defaults(reading, err));
     return check_together(config, err);

@@ -149,10 +149,12 @@ class Image(unittest.TestCase):
 
     def test_a_model_from_outside(self):
         folder = os.path.join(ROOT, "models", "digits")
-        mount = f"{folder}:/models/drawn:ro"
-        container = self.start(BARE, "serve", "/models/drawn", options=(*STRICT, "-v", mount))
-        answer = container.wait(lambda: container.predict(drawn(5)))
-        self.assertEqual((answer["model"], answer["predictions"][0]["label"]), ("drawn", "5"))
+        for mount, words, name in ((f"{folder}:/models:ro", (), "models"),
+                                   (f"{folder}:/models/drawn:ro", ("serve", "/models/drawn"), "drawn")):
+            with self.subTest(mount=mount):
+                container = self.start(BARE, *words, options=(*STRICT, "-v", mount))
+                answer = container.wait(lambda c=container: c.predict(drawn(5)))
+                self.assertEqual((answer["model"], answer["predictions"][0]["label"]), (name, "5"))
 
     def test_a_mistake_is_said_and_ends_it(self):
         for words, sentence in ((("serve", "/models/none"), "none"), (("serve", "--prot", "1"), "--port")):
