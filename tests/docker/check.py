@@ -149,7 +149,7 @@ class Image(unittest.TestCase):
 
     def test_a_model_from_outside(self):
         folder = os.path.join(ROOT, "models", "digits")
-        for mount, words, name in ((f"{folder}:/models:ro", (), "models"),
+        for mount, words, name in ((f"{folder}:/models:ro", (), "model"),
                                    (f"{folder}:/models/drawn:ro", ("serve", "/models/drawn"), "drawn")):
             with self.subTest(mount=mount):
                 container = self.start(BARE, *words, options=(*STRICT, "-v", mount))
