@@ -31,6 +31,14 @@ static enum status read_bool(const cJSON *item, const char *what, bool *ret, str
     return STATUS_OK;
 }
 
+/* Elements of an array have no names. */
+static enum status check_parameters(const cJSON *parameters, struct error *err)
+{
+    if (parameters && !cJSON_IsObject(parameters))
+        return error_set(err, STATUS_INVALID, "\"parameters\" must be an object");
+    return STATUS_OK;
+}
+
 static enum dtype dtype_of_word(const char *word)
 {
 #define MATCH(name, number, bytes, onnx, oip)                                                      \
@@ -154,6 +162,7 @@ static enum status read_output(struct reading *r, const cJSON *object, struct v2
     if (!cJSON_IsString(name))
         return error_set(r->err, STATUS_INVALID, "every output needs the text \"name\"");
     output->name = name->valuestring;
+    TRY(check_parameters(parameters, r->err));
     const cJSON *parameter;
     cJSON_ArrayForEach(parameter, parameters)
     {
@@ -191,6 +200,7 @@ static enum status count_list(const cJSON *list, const char *what, size_t *ret, 
 static enum status read_parameters(struct reading *r, const cJSON *parameters)
 {
     struct v2_request *request = r->request;
+    TRY(check_parameters(parameters, r->err));
     const cJSON *item;
     cJSON_ArrayForEach(item, parameters)
     {

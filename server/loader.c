@@ -525,9 +525,11 @@ static void *loader_main(void *argument)
 enum status loader_start(struct loader *loader, int loaded_fd, struct error *err)
 {
     loader->loaded_fd = loaded_fd;
-    if (pthread_create(&loader->thread, NULL, loader_main, loader) != 0)
+    loader->started = true; /* before the thread reads it */
+    if (pthread_create(&loader->thread, NULL, loader_main, loader) != 0) {
+        loader->started = false;
         return error_set(err, STATUS_NO_MEMORY, "cannot start the thread that loads models");
-    loader->started = true;
+    }
     return STATUS_OK;
 }
 

@@ -343,6 +343,8 @@ static const char *wait_for_end(struct serve *serve)
         }
         if (!events[1].revents)
             continue;
+        uint64_t count;
+        (void)!read(serve->loaded_fd, &count, sizeof count); /* what the loader wrote is seen */
         serve->is_loaded = true;
         if (loader_outcome(serve->loader, &serve->load_error) != STATUS_OK)
             return NULL;

@@ -43,7 +43,11 @@ static void take_trace(struct exchange *x, const char *given)
  * are how requests are smuggled past a proxy. */
 static void check_framing(struct exchange *x, const struct request_head *head)
 {
-    if (head->lengths > 1 || head->encodings > 1 || (head->lengths && head->encodings)) {
+    if (head->malformed || head->hosts > 1) {
+        respond_refusal(x, 400, "invalid_request",
+                        head->malformed ? "a header's name has a blank in it; write Name: value"
+                                        : "the request has more than one Host header");
+    } else if (head->lengths > 1 || head->encodings > 1 || (head->lengths && head->encodings)) {
         respond_refusal(x, 400, "invalid_request",
                         "the request has more than one Content-Length or Transfer-Encoding header; "
                         "send exactly one of them");

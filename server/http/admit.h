@@ -20,6 +20,7 @@ struct request_head {
     const char *json_length; /* Inference-Header-Content-Length */
     const char *content_encoding;
     const char *origin, *preflight; /* Origin, Access-Control-Request-Method */
+    int malformed, hosts;           /* headers whose name has a blank; Host headers */
     int lengths, encodings;         /* how many Content-Length and Transfer-Encoding headers */
     const char *length, *encoding;  /* the last of each */
 };

@@ -289,6 +289,9 @@ static enum status check_outputs(struct work *work, const struct served *served,
     for (size_t k = 0; work->v2 && k < work->v2->output_count; k++) {
         size_t i;
         TRY(output_index(served, work->v2->outputs[k].name, &i, err));
+        if (work->wanted[i])
+            return error_set(err, STATUS_INVALID, "output '%.80s' is there twice",
+                             served->outputs[i].name);
         work->wanted[i] = true;
     }
     for (size_t i = 0; (!work->v2 || work->v2->output_count == 0) && i < served->output_count; i++)

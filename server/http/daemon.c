@@ -121,6 +121,13 @@ static enum MHD_Result note_framing(void *context, enum MHD_ValueKind kind, cons
 {
     (void)kind;
     struct request_head *head = context;
+    /* A blank before the colon, or an empty name: proxies read it one way, libmicrohttpd another
+     * (RFC 9112, section 5.1). */
+    head->malformed += !*name || strpbrk(name, " \t") != NULL;
+    /* What libmicrohttpd makes of a value on a line of its own: "Content-Length34". */
+    head->malformed += (!strncasecmp(name, "Content-Length", 14) && name[14]) ||
+                       (!strncasecmp(name, "Transfer-Encoding", 17) && name[17]);
+    head->hosts += !strcasecmp(name, "Host");
     if (!strcasecmp(name, "Content-Length")) {
         head->lengths++;
         head->length = value;
