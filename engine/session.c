@@ -143,22 +143,33 @@ static enum status compile_all(struct session *session, struct error *err)
     return STATUS_OK;
 }
 
-static enum status check_fixed_batch(struct session *session, struct error *err)
+/* Batches mix images: only one at a time is right. */
+static void forbid_batches(struct session *session, const char *why)
 {
-    if (!file_fixes_batch(session) || session->compiled_count < 2)
-        return STATUS_OK;
-    bool independent;
-    TRY(session_rows_are_independent(session, &independent, err));
-    if (independent) {
-        snprintf(session->info.note, sizeof session->info.note,
-                 "the file fixes its batch to 1; its graph allows batches, checked");
-        return STATUS_OK;
-    }
     while (session->compiled_count > 1)
         compiled_done(session, &session->compiled[--session->compiled_count]);
     session->info.batched = false;
-    snprintf(session->info.note, sizeof session->info.note,
-             "images are run one by one: the file fixes its batch to 1 and mixes images otherwise");
+    session->info.rows_mix = true;
+    snprintf(session->info.note, sizeof session->info.note, "images are run one by one: %s", why);
+}
+
+static enum status check_rows(struct session *session, struct error *err)
+{
+    bool independent;
+    if (session->compiled_count < 2)
+        return STATUS_OK;
+    if (!file_fixes_batch(session)) {
+        TRY(session_rows_ignore_neighbours(session, &independent, err));
+        if (!independent)
+            forbid_batches(session, "what one gets depends on the others of its batch");
+        return STATUS_OK;
+    }
+    TRY(session_rows_are_independent(session, &independent, err));
+    if (independent)
+        snprintf(session->info.note, sizeof session->info.note,
+                 "the file fixes its batch to 1; its graph allows batches, checked");
+    else
+        forbid_batches(session, "the file fixes its batch to 1 and mixes images otherwise");
     return STATUS_OK;
 }
 
@@ -219,7 +230,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     size_t weights = session->ops->weight_bytes(session->backend);
     TRY(session->ops->reserve(session->backend, err));
     TRY(describe(session, graph, err));
-    TRY(check_fixed_batch(session, err));
+    TRY(check_rows(session, err));
     graph_free(session->base);
     session->base = NULL;
     TRY(session_settle_weights(graph, err));

@@ -76,6 +76,7 @@ struct session_info {
     size_t parameter_bytes;  /* packed weights held on the device */
     size_t activation_bytes; /* the arena: largest of the batches */
     bool batched;      /* false: the graph does not allow batches, so images are run one by one */
+    bool rows_mix;     /* images of a batch change each other's results: never together */
     char note[160];    /* a sentence for the log ("the file fixes its batch to 1; …"), or "" */
     size_t node_count; /* nodes left after the passes */
     size_t batch_count;

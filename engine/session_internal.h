@@ -105,6 +105,11 @@ enum status session_measure(struct session *session, struct compiled *c, double 
 enum status session_rows_are_independent(struct session *session, bool *ret,
                                          struct error *err) MUST_USE;
 
+/* Does an image of a batch get the same answer, to the bit, whoever its neighbours are? A graph
+ * with a mean over the batch gives one client numbers made of another's. */
+enum status session_rows_ignore_neighbours(struct session *session, bool *ret,
+                                           struct error *err) MUST_USE;
+
 /* ---- session_pieces.c ---- */
 
 /* Settles from L(b) which batches are run as pieces, and lets go of the sizes that none uses. */

@@ -16,7 +16,7 @@ static enum status settle(const struct tensor *tensor, struct error *err)
     enum status status = STATUS_OK;
     if (kept)
         status = mapping_settle(mapping, err);
-    else if (mapping_torn(mapping))
+    else if (!mapping_is_whole(mapping))
         status = error_set(err, STATUS_IO, "the file became shorter while it was read");
     else
         mapping_let_go(mapping);

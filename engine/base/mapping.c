@@ -23,8 +23,10 @@ struct mapping {
     struct guard *guard;
     char *pages; /* page-aligned */
     size_t page_bytes;
-    size_t lead; /* of pages: where the bytes begin */
+    size_t lead;                /* of pages: where the bytes begin */
+    size_t tail_at, tail_bytes; /* of pages: the bytes of the last one */
     bool settled;
+    char tail[]; /* as they were: a file that ends inside this page raises no signal */
 };
 
 static struct guard guards[MOST_MAPPINGS];
@@ -105,7 +107,7 @@ enum status mapping_create(int fd, uint64_t offset, size_t bytes, struct mapping
     size_t lead = (size_t)(offset % page_size), whole;
     if (!size_add(bytes, lead + page_size - 1, &whole) || offset > INT64_MAX)
         return error_set(err, STATUS_NO_MEMORY, "%zu bytes cannot be mapped", bytes);
-    struct mapping *mapping = calloc(1, sizeof *mapping);
+    struct mapping *mapping = calloc(1, sizeof *mapping + page_size);
     struct guard *guard = mapping ? take_guard() : NULL;
     if (!guard) {
         free(mapping);
@@ -120,8 +122,12 @@ enum status mapping_create(int fd, uint64_t offset, size_t bytes, struct mapping
         free(mapping);
         return status;
     }
-    *mapping = (struct mapping){guard, pages, whole, lead, false};
-    atomic_store(&guard->torn, false);
+    *mapping = (struct mapping){.guard = guard, .pages = pages, .page_bytes = whole, .lead = lead};
+    mapping->tail_at = whole - page_size < lead ? lead : whole - page_size;
+    mapping->tail_bytes = lead + bytes - mapping->tail_at;
+    const uint64_t tail = offset - lead + mapping->tail_at;
+    const ssize_t read = pread(fd, mapping->tail, mapping->tail_bytes, (off_t)tail);
+    atomic_store(&guard->torn, read != (ssize_t)mapping->tail_bytes);
     atomic_store(&guard->end, (uintptr_t)pages + whole);
     atomic_store(&guard->begin, (uintptr_t)pages);
     *ret = mapping;
@@ -147,6 +153,13 @@ bool mapping_torn(const struct mapping *mapping)
     return mapping->guard && atomic_load(&mapping->guard->torn);
 }
 
+bool mapping_is_whole(const struct mapping *mapping)
+{
+    return !mapping->guard ||
+           (memcmp(mapping->pages + mapping->tail_at, mapping->tail, mapping->tail_bytes) == 0 &&
+            !mapping_torn(mapping));
+}
+
 static enum status torn(struct error *err)
 {
     return error_set(err, STATUS_IO, "the file became shorter while it was read");
@@ -158,7 +171,7 @@ static enum status replace_pages(const struct mapping *mapping, char *aside, str
     for (size_t at = 0; at < mapping->page_bytes; at += COPY_BYTES) {
         size_t size = mapping->page_bytes - at < COPY_BYTES ? mapping->page_bytes - at : COPY_BYTES;
         memcpy(aside, mapping->pages + at, size);
-        if (mapping_torn(mapping))
+        if (!mapping_is_whole(mapping))
             return torn(err);
         if (mmap(mapping->pages + at, size, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)

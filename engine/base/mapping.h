@@ -31,6 +31,10 @@ void *mapping_data(const struct mapping *mapping);
 /* Has a page been read that the file did not have any more? */
 bool mapping_torn(const struct mapping *mapping);
 
+/* mapping_torn() says no, and the last page is as it was: a file that ends inside a page raises no
+ * signal for the rest of it. Reads that page. */
+bool mapping_is_whole(const struct mapping *mapping);
+
 /* Makes the bytes the process's own, at the same address, so that the file may change from now on.
  * Nobody may read meanwhile. STATUS_IO when the file has shrunk, STATUS_NO_MEMORY; the mapping is
  * then only good for mapping_free(). Again: nothing to do. */

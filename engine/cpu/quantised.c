@@ -2,6 +2,7 @@
  * DequantizeLinear, QLinearAdd, MaxPool and QLinearGlobalAveragePool, channels-last. One scale and
  * zero point a tensor (weights: one scale an output channel, zero point 0); anything else is left
  * to the reference kernels. */
+#include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/product.h"
@@ -41,6 +42,20 @@ static bool read_params(const struct node *node, size_t at, enum dtype dtype, st
 
 /* ---- QLinearConv ---- */
 
+/* Without VNNI instructions oneDNN multiplies pairs of u8 x i8 into 16 bits that saturate: 255 * (a
+ * + b) has to fit. */
+static bool pairs_fit(const struct tensor *weights, enum dtype x)
+{
+    enum { MOST = 64 };
+    const int8_t *w = weights->data;
+    if (x != DTYPE_U8 || cpu_features()->avx512_vnni)
+        return true;
+    for (size_t i = 0; i < weights->bytes; i++)
+        if (w[i] > MOST || w[i] < -MOST)
+            return false;
+    return true;
+}
+
 bool qconv_takes(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -51,7 +66,7 @@ bool qconv_takes(const struct node *node)
         !is_8bit(y->dtype) || x->shape.rank < 3 || x->shape.rank > 5 || !shape_count(&x->shape) ||
         !shape_count(&y->shape) || !read_params(node, 1, x->dtype, &ignored) ||
         !read_params(node, 6, y->dtype, &ignored) || !w->known || w->known->dtype != DTYPE_I8 ||
-        !scale->known || scale->known->dtype != DTYPE_F32 ||
+        !pairs_fit(w->known, x->dtype) || !scale->known || scale->known->dtype != DTYPE_F32 ||
         (bias && (!bias->known || bias->known->dtype != DTYPE_I32)))
         return false;
     for (size_t i = 0; zero && i < shape_count(&zero->shape); i++)

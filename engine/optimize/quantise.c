@@ -181,7 +181,11 @@ static enum status integer_bias(struct edit *edit, const struct node *conv,
         if (from_scale)
             real *= tensor_number(from_scale, shape_count(&from_scale->shape) == 1 ? 0 : at);
         const double units = rint(real / unit);
-        to[m] = units > INT32_MAX ? INT32_MAX : units > INT32_MIN ? (int32_t)units : INT32_MIN;
+        if (!(fabs(units) <= INT32_MAX / 2)) { /* does not fit beside the sums, or no number */
+            tensor_unref(tensor);
+            return STATUS_OK;
+        }
+        to[m] = (int32_t)units;
     }
     *ret = graph_add_constant(edit->graph, "", tensor);
     tensor_unref(tensor);

@@ -166,6 +166,14 @@ static void keep(const char *folder, const struct choice_key *key,
                   LOG_STR("reason", err.message));
 }
 
+static bool is_offered(enum precision precision, const enum precision *candidates, size_t count)
+{
+    bool offered = precision == PRECISION_FP32;
+    for (size_t i = 0; i < count; i++)
+        offered = offered || candidates[i] == precision;
+    return offered;
+}
+
 static enum status choose(const struct model *model, const struct precision_options *options,
                           const struct session_options *session, struct precision_choice *ret,
                           struct error *err)
@@ -185,11 +193,13 @@ static enum status choose(const struct model *model, const struct precision_opti
     enum status status = STATUS_OK;
     if (folder)
         key = choice_key_of(model, session);
-    if (folder && choice_load(folder, &key, ret)) {
+    if (folder && choice_load(folder, &key, ret) && is_offered(ret->precision, candidates, count)) {
         explain(ret);
     } else if (options->only_cached) {
+        *ret = (struct precision_choice){0};
         take_only(ret, "no trial has been made; lensd serve makes one");
     } else {
+        *ret = (struct precision_choice){0};
         status = measure(model, options->limits, session, candidates, count, ret, err);
         if (status == STATUS_OK && ret->origin == CHOICE_MEASURED)
             keep(folder, &key, ret);

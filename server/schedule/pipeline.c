@@ -225,9 +225,11 @@ static enum status check_fits(const struct served *served, const struct predict_
                          "model '%s' takes no photos, its inputs are tensors: GET /v2/models/%s",
                          name, name);
     if (request->raw_outputs && request->image_count > 1 && !served->has_rows)
-        return error_set(err, STATUS_INVALID,
-                         "model '%s' has no batch dimension: send one image, or one row, a request",
-                         name);
+        return error_set(
+            err, STATUS_INVALID,
+            "model '%s' takes one image, or one row, a request: it has no batch dimension, or "
+            "rows change each other's results",
+            name);
     return STATUS_OK;
 }
 

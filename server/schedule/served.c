@@ -113,7 +113,7 @@ static enum status describe(struct served *served, const struct session *session
         return error_set(err, STATUS_NO_MEMORY, "no memory to describe a model");
     if (served->takes_images)
         TRY(check_image(served, session, err));
-    served->has_rows = served_may_batch(served->model);
+    served->has_rows = served_may_batch(served->model) && !info->rows_mix;
     for (size_t i = 0; i < served->input_count; i++) {
         TRY(describe_input(served, session, i, err));
         served->has_rows = served->has_rows && follows_rows(&served->inputs[i]);

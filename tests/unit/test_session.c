@@ -119,6 +119,39 @@ Test(session, computes_in_bfloat16)
 }
 
 /* A Reshape to a constant mixes images: the session must notice and run them one by one. */
+/* y = x - mean of x over the batch: what one client gets is made of the others' pixels. */
+Test(session, never_mixes_images_of_one_batch)
+{
+    struct error err = {0};
+    struct graph *graph = graph_create(NULL);
+    graph->opset = 13;
+    struct value *input = graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 3, 4, 4));
+    struct node *mean = graph_add_node(graph, OP_REDUCE_MEAN, "mean", 1, 1);
+    static const int64_t axes[] = {0};
+    mean->opset = 13;
+    mean->inputs[0] = input;
+    cr_assert(node_set_ints(graph, mean, "axes", axes, 1));
+    node_set_output(mean, 0, graph_add_value(graph, "means", DTYPE_F32, NULL));
+    struct node *sub = graph_add_node(graph, OP_SUB, "sub", 2, 1);
+    sub->opset = 13;
+    sub->inputs[0] = input;
+    sub->inputs[1] = mean->outputs[0];
+    node_set_output(sub, 0, graph_add_value(graph, "out", DTYPE_F32, NULL));
+    struct value *ends[2] = {input, sub->outputs[0]};
+    graph->inputs = &ends[0];
+    graph->outputs = &ends[1];
+    graph->input_count = graph->output_count = 1;
+    struct session_options options = {.threads = 1, .max_batch = 4};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_not(session_info(session)->batched);
+    cr_assert(session_info(session)->rows_mix);
+    cr_assert(strstr(session_info(session)->note, "depends on the others"), "%s",
+              session_info(session)->note);
+    session_free(session);
+    graph_free(graph);
+}
+
 Test(session, notices_that_a_graph_allows_no_batch)
 {
     struct error err = {0};
