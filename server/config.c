@@ -421,7 +421,7 @@ static enum status read_flags(struct reading *reading, int argc, char *const *ar
 /* Of other parts of the house, and what Kubernetes says of a service with our name. */
 static bool is_foreign(const char *name, const char *value)
 {
-    static const char *const known[] = {"SHARED", "FAMILIES", "SKIP_PACKAGES"};
+    static const char *const known[] = {"SHARED", "FAMILIES", "SKIP_PACKAGES", "CUDA_MODULE"};
     for (size_t i = 0; i < COUNT_OF(known); i++)
         if (!strcmp(name, known[i]))
             return true;
