@@ -26,6 +26,7 @@ struct v2_input {
     size_t binary_size;
     const char *json; /* the value of "data", of the body, json_size bytes; NULL: binary */
     size_t json_size;
+    size_t max_nesting; /* of the arrays in `json`: v2_max_nesting */
 };
 
 struct v2_output {
@@ -55,6 +56,10 @@ enum status v2_request_parse(const uint8_t *body, size_t size, size_t json_size,
                              const struct json_limits *limits, struct v2_request **ret,
                              struct error *err) MUST_USE;
 void v2_request_free(struct v2_request *request);
+
+/* How deep the arrays of a tensor of this shape may nest that lie `outer` levels deep in a JSON
+ * text themselves: as deep as its rank, at least 1 (flat), and within the limits. */
+size_t v2_max_nesting(const struct shape *shape, size_t outer, const struct json_limits *limits);
 
 /* Reads the numbers of input->json, nested or flat, in row-major order, into `dst`: exactly
  * input->count elements of input->dtype. STATUS_INVALID names the offset of what is no number of

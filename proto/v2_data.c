@@ -2,7 +2,7 @@
  *
  * A tensor of 224 x 224 x 3 numbers is a megabyte of digits; as a tree it would be a hundred. So
  * the value is walked once, without a tree: brackets are counted, scalars go to where they belong.
- * Nested and flat arrays are the same, as the protocol has it. Decimal numbers of up to 19 digits
+ * Nested and flat arrays are the same, as the protocol has it. Decimal numbers of less than 2^53
  * and a small exponent are exact as integers times a power of ten that double holds (Clinger 1990);
  * the rest is strtod's. */
 #include <errno.h>
@@ -15,9 +15,15 @@
 struct cursor {
     const char *text;
     size_t size, at;
+    size_t max_nesting;
     struct error *err;
     const char *name; /* of the input */
 };
+
+static struct cursor cursor_of(const struct v2_input *input, struct error *err)
+{
+    return (struct cursor){input->json, input->json_size, 0, input->max_nesting, err, input->name};
+}
 
 static enum status wrong(const struct cursor *c, const char *expected)
 {
@@ -66,17 +72,17 @@ static double slow_double(const char *text, size_t size)
     return value;
 }
 
-/* Digits at c->at: adds them to the mantissa while it holds them; returns how many there were. */
-static size_t read_digits(struct cursor *c, uint64_t *mantissa, int *kept, int *dropped)
+/* Digits at c->at: adds them to the mantissa while 64 bits hold it, and clears *fits where they do
+ * not; returns how many there were. */
+static size_t read_digits(struct cursor *c, uint64_t *mantissa, bool *fits)
 {
     size_t start = c->at;
     for (; is_digit(peek(c)); c->at++) {
-        if (*kept < 19) {
-            *mantissa = *mantissa * 10 + (uint64_t)(c->text[c->at] - '0');
-            *kept += *mantissa > 0;
-        } else {
-            ++*dropped;
-        }
+        uint64_t more, digit = (uint64_t)(c->text[c->at] - '0');
+        *fits = *fits && !__builtin_mul_overflow(*mantissa, (uint64_t)10, &more) &&
+                !__builtin_add_overflow(more, digit, &more);
+        if (*fits)
+            *mantissa = more;
     }
     return c->at - start;
 }
@@ -103,7 +109,8 @@ static enum status read_number(struct cursor *c, struct number *ret)
                                     1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
                                     1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
     size_t start = c->at, fraction = 0;
-    int kept = 0, dropped = 0, exponent = 0;
+    int exponent = 0;
+    bool fits = true;
     *ret = (struct number){.is_integer = true};
     if (peek(c) == '-') {
         ret->negative = true;
@@ -113,11 +120,11 @@ static enum status read_number(struct cursor *c, struct number *ret)
         return wrong(c, "number");
     if (peek(c) == '0' && c->at + 1 < c->size && is_digit(c->text[c->at + 1]))
         return wrong(c, "number: a zero before other digits");
-    read_digits(c, &ret->magnitude, &kept, &dropped);
+    read_digits(c, &ret->magnitude, &fits);
     if (peek(c) == '.') {
         c->at++;
         ret->is_integer = false;
-        fraction = read_digits(c, &ret->magnitude, &kept, &dropped);
+        fraction = read_digits(c, &ret->magnitude, &fits);
         if (fraction == 0)
             return wrong(c, "digit behind the point");
     }
@@ -125,7 +132,7 @@ static enum status read_number(struct cursor *c, struct number *ret)
         ret->is_integer = false;
         TRY(read_exponent(c, &exponent));
     }
-    if (dropped > 0) {
+    if (!fits) {
         ret->is_integer = false;
         ret->value = slow_double(c->text + start, c->at - start);
         return STATUS_OK;
@@ -245,6 +252,14 @@ struct walk {
     bool is_open;   /* a bracket has just opened: the array may be empty */
 };
 
+static enum status too_deep(const struct cursor *c)
+{
+    return error_set(c->err, STATUS_INVALID,
+                     "input '%.80s': byte %zu of its data begins an array more than %zu deep; nest "
+                     "as the shape does, within --max-json-depth, or send a flat array",
+                     c->name, c->at, c->max_nesting);
+}
+
 static enum status next_scalar(struct cursor *c, struct walk *w, bool *ret_done)
 {
     *ret_done = false;
@@ -266,6 +281,8 @@ static enum status next_scalar(struct cursor *c, struct walk *w, bool *ret_done)
             w->is_open = false;
         } else if (w->is_behind) {
             return wrong(c, "',' or ']'");
+        } else if (at == '[' && w->depth == c->max_nesting) {
+            return too_deep(c);
         } else if (at == '[') {
             w->depth++;
             w->is_open = true;
@@ -292,7 +309,7 @@ static enum status wrong_count(const struct v2_input *input, size_t found, bool 
 
 enum status v2_read_numbers(const struct v2_input *input, void *dst, struct error *err)
 {
-    struct cursor c = {input->json, input->json_size, 0, err, input->name};
+    struct cursor c = cursor_of(input, err);
     struct walk walk = {0};
     size_t i = 0;
     for (bool done;; i++) {
@@ -403,7 +420,7 @@ static size_t string_end(const struct cursor *c)
 static enum status read_strings(const struct v2_input *input, struct v2_bytes *ret, uint8_t *memory,
                                 struct error *err)
 {
-    struct cursor c = {input->json, input->json_size, 0, err, input->name};
+    struct cursor c = cursor_of(input, err);
     const struct json_limits limits = {1, 1};
     struct walk walk = {0};
     size_t i = 0, used = 0;

@@ -71,8 +71,16 @@ static enum status read_shape(const cJSON *list, struct v2_input *input, struct 
     return STATUS_OK;
 }
 
+size_t v2_max_nesting(const struct shape *shape, size_t outer, const struct json_limits *limits)
+{
+    size_t rank = shape->rank > 1 ? (size_t)shape->rank : 1;
+    size_t left = limits->max_depth > outer ? limits->max_depth - outer : 0;
+    return rank < left ? rank : left;
+}
+
 struct reading {
     struct v2_request *request;
+    const struct json_limits *limits;
     const struct carved *spans;
     size_t next_span;
     const uint8_t *binary; /* behind the JSON */
@@ -148,6 +156,7 @@ static enum status read_input(struct reading *r, const cJSON *object, struct v2_
                          "the body",
                          input->name);
     TRY(read_shape(cJSON_GetObjectItemCaseSensitive(object, "shape"), input, r->err));
+    input->max_nesting = v2_max_nesting(&input->shape, 3, r->limits);
     if (size) {
         input->json = NULL;
         return take_binary(r, input, size);
@@ -270,6 +279,7 @@ static enum status parse(const uint8_t *body, size_t size, size_t json_size,
     free(request->text); /* the tree has copies */
     request->text = NULL;
     struct reading reading = {.request = request,
+                              .limits = limits,
                               .spans = spans,
                               .binary = body + json_size,
                               .binary_left = size - json_size,

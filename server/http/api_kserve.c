@@ -59,7 +59,8 @@ static enum status take_photos(struct work *work, struct error *err)
     return STATUS_OK;
 }
 
-static enum status take_numbers(struct work *work, const struct served *served, struct error *err)
+static enum status take_numbers(struct work *work, const struct served *served,
+                                const struct json_limits *limits, struct error *err)
 {
     const struct served_tensor *wanted = &served->inputs[0];
     size_t rows = work->v1->rows;
@@ -78,6 +79,7 @@ static enum status take_numbers(struct work *work, const struct served *served, 
                              .json = work->v1->numbers,
                              .json_size = work->v1->numbers_size};
     input.shape.dims[0] = (int64_t)rows;
+    input.max_nesting = v2_max_nesting(&input.shape, 1, limits);
     size_t bytes;
     if (shape_check(&input.shape, input.dtype, &input.count, &bytes, err) != STATUS_OK ||
         input.count > input.json_size)
@@ -106,7 +108,7 @@ static enum status prepare(struct exchange *x, struct work *work, struct served 
     TRY(v1_request_parse((const char *)x->body.data, x->body.size, &limits, options->max_images,
                          &work->v1, err));
     enum status status =
-        work->v1->numbers ? take_numbers(work, served, err) : take_photos(work, err);
+        work->v1->numbers ? take_numbers(work, served, &limits, err) : take_photos(work, err);
     TRY(status);
     upload_drop_bytes(&x->body); /* tree or numbers stand for it */
     /* A model without classes answers photos with its outputs. */

@@ -199,6 +199,7 @@ class Digits(unittest.TestCase):
             ({"inputs": [{**good, "data": [0] * 3073}]}, "more than"),
             ({"inputs": [{**good, "data": ["0"] * 3072}]}, "number"),
             ({"inputs": [{**good, "data": "x"}]}, "data"),
+            ({"inputs": [{**good, "data": [[[[[0] * 3072]]]]}]}, "nest as the shape does"),
             ({"inputs": [{k: v for k, v in good.items() if k != "data"}]}, "data"),
             ({"inputs": [{**good, "parameters": {"binary_data_size": 5}}]}, "binary_data_size"),
             ({"inputs": [good], "outputs": [{"name": "nothing"}]}, "nothing"),
@@ -219,6 +220,12 @@ class Digits(unittest.TestCase):
             answer = self.server.request("POST", INFER, text)
             self.assertEqual(answer.status, 400, text)
             self.assertTrue(answer.json()["error"], text)
+        # Brackets without end, in arrays of numbers and of texts.
+        for kind, shape, depth in (("FP32", "[1,3,32,32]", 4), ("BYTES", "[1]", 1)):
+            text = f'{{"inputs":[{{"name":"image","shape":{shape},"datatype":"{kind}","data":'
+            answer = self.server.request("POST", INFER, text + "[" * 10**6 + "]" * 10**6 + "}]}")
+            self.assertEqual(answer.status, 400)
+            self.assertIn(f"more than {depth} deep", answer.json()["error"])
         for length in ("-1", "x", "99999999999999999999", "5 ", ""):
             answer = self.server.request("POST", INFER, b"{}",
                                          {"Inference-Header-Content-Length": length})
@@ -329,6 +336,35 @@ class OtherModels(unittest.TestCase):
                     tensors[0]["data"] = [0.5, 0, 0, 0]
                     answer = post(server, "/v2/models/m/infer", {"inputs": tensors}, length=False)
                     self.assertEqual(answer.status, 400)
+
+    def test_numbers_to_the_last_bit(self):
+        for number, word, values, over in (
+                (13, "UINT64", [10**19, 2**64 - 1, 2**63, 9999999999999999999], [2**64, 10**20, -1, 1.0]),
+                (7, "INT64", [-2**63, 2**63 - 1, 10**18, -1], [2**63, -2**63 - 1, 10**19, -10**19])):
+            server = self.serve(small_onnx.sum_and_difference, number)
+            tensors = [{"name": name, "shape": [1, 4], "datatype": word, "data": values}
+                       for name in "ba"]
+            tensors[0] = {**tensors[0], "data": [0] * 4}
+            answer = post(server, "/v2/models/m/infer", {"inputs": tensors}, length=False)
+            self.assertEqual(answer.status, 200, answer.body)
+            outputs = {o["name"]: o["data"] for o in json.loads(answer.body)["outputs"]}
+            self.assertEqual(outputs["copy"], values)
+            for value in over:
+                tensors[0] = {**tensors[0], "data": [value, 0, 0, 0]}
+                answer = post(server, "/v2/models/m/infer", {"inputs": tensors}, length=False)
+                self.assertEqual(answer.status, 400, value)
+                self.assertIn(word, answer.json()["error"])
+
+    def test_nesting(self):
+        server = self.serve(small_onnx.sum_and_difference)
+        for depth, status in ((1, 200), (2, 200), (3, 400), (100, 400)):
+            data = [1, 2, 3, 4]
+            for _ in range(depth - 1):
+                data = [data]
+            body = {"inputs": [{"name": name, "shape": [1, 4], "datatype": "FP32", "data": data}
+                               for name in "ab"]}
+            answer = post(server, "/v2/models/m/infer", body, length=False)
+            self.assertEqual(answer.status, status, depth)
 
     def test_no_batch_dimension(self):
         server = self.serve(small_onnx.fixed_row)
