@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void forbid_dumps(void)
@@ -29,6 +31,75 @@ void process_protect(bool core_dumps)
         forbid_dumps();
 }
 
+/* The first bytes of a regular file; -1 when it cannot be read, or is not one. */
+static ssize_t read_regular(const char *path, char *bytes, size_t size)
+{
+    struct stat info;
+    ssize_t got = -1;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+        got = read(fd, bytes, size);
+    int cause = errno;
+    close(fd);
+    errno = cause;
+    return got;
+}
+
+/* What process_write_number writes, with any space around it. */
+static bool is_number(const char *text, long *ret)
+{
+    char *end;
+    errno = 0;
+    *ret = strtol(text, &end, 10);
+    return end > text && errno == 0 && end[strspn(end, " \t\r\n")] == '\0';
+}
+
+enum status process_check_number_file(const char *option, const char *path, bool only_numbers,
+                                      struct error *err)
+{
+    struct stat info;
+    char text[64] = "";
+    long number;
+    if (lstat(path, &info) != 0)
+        return STATUS_OK; /* it is not there; writing says what else is wrong */
+    if (!S_ISREG(info.st_mode))
+        return error_set(err, STATUS_CONFIG,
+                         "%s '%.200s' is there already and is %s, not a file; name one that may be "
+                         "replaced",
+                         option, path,
+                         S_ISDIR(info.st_mode)   ? "a folder"
+                         : S_ISLNK(info.st_mode) ? "a symbolic link"
+                                                 : "a device, pipe or socket");
+    if (!only_numbers || info.st_size == 0)
+        return STATUS_OK;
+    ssize_t got = read_regular(path, text, sizeof text - 1);
+    if (got < 0)
+        return error_set(err, STATUS_CONFIG, "cannot read %s '%.200s': %s", option, path,
+                         strerror(errno));
+    if ((size_t)got != (size_t)info.st_size || strlen(text) != (size_t)got ||
+        !is_number(text, &number))
+        return error_set(err, STATUS_CONFIG,
+                         "%s '%.200s' is not a pid file: it holds something else, which would be "
+                         "lost; name another, or remove it",
+                         option, path);
+    return STATUS_OK;
+}
+
+/* A file of that name that a killed process left is replaced, nothing else is. */
+static FILE *create_aside(const char *path)
+{
+    struct stat info;
+    if (lstat(path, &info) == 0 && S_ISREG(info.st_mode))
+        (void)unlink(path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (fd >= 0 && !file)
+        close(fd);
+    return file;
+}
+
 enum status process_write_number(const char *option, const char *path, long number,
                                  struct error *err)
 {
@@ -36,7 +107,7 @@ enum status process_write_number(const char *option, const char *path, long numb
     bool written = false;
     if (asprintf(&aside, "%s.new", path) < 0)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
-    FILE *file = fopen(aside, "we");
+    FILE *file = create_aside(aside);
     if (file) {
         written = fprintf(file, "%ld\n", number) > 0;
         written = fclose(file) == 0 && written;
@@ -52,12 +123,9 @@ enum status process_write_number(const char *option, const char *path, long numb
 
 void process_remove_number(const char *path, long number)
 {
-    char text[32] = "";
-    FILE *file = fopen(path, "re");
-    bool ours = file && fgets(text, sizeof text, file) && strtol(text, NULL, 10) == number;
-    if (file)
-        fclose(file);
-    if (ours)
+    char text[64] = "";
+    long held;
+    if (read_regular(path, text, sizeof text - 1) > 0 && is_number(text, &held) && held == number)
         (void)unlink(path); /* where it may not, it stays: it names nobody who is alive */
 }
 

@@ -9,6 +9,12 @@
  * never more rights than now. With `core_dumps` what the system allows. */
 void process_protect(bool core_dumps);
 
+/* Refuses a `path` that process_write_number would replace and should not: what is there and is no
+ * regular file (a device, a link, a folder), and where `only_numbers` a file with anything in it
+ * but a number. STATUS_CONFIG. */
+enum status process_check_number_file(const char *option, const char *path, bool only_numbers,
+                                      struct error *err) MUST_USE;
+
 /* Writes `number` and a line end to `path`; whoever waits for the file never sees half of it.
  * `option` is for the sentence: "--port-file". STATUS_CONFIG. */
 enum status process_write_number(const char *option, const char *path, long number,

@@ -86,12 +86,17 @@ static enum status take_signals(struct serve *serve, struct error *err)
     return STATUS_OK;
 }
 
-/* What both serving and checking begin with: the model is there, and so is the user. */
+/* What both serving and checking begin with: the user is there, so is the model, and nothing
+ * is replaced that should not be. */
 static enum status find_all(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
     if (config->user)
         TRY(process_find_user(config->user, &serve->user, err));
+    if (config->pid_file)
+        TRY(process_check_number_file("--pid-file", config->pid_file, true, err));
+    if (config->port_file)
+        TRY(process_check_number_file("--port-file", config->port_file, false, err));
     if (config->models && (config->model || config->model_name))
         return error_set(err, STATUS_CONFIG,
                          "--models and %s exclude each other: a folder of models, or one model",

@@ -188,6 +188,61 @@ class Files(ServiceCase):
         self.assert_ended(server)
         self.assertEqual(harness.read(path), b"1\n")
 
+    def refused(self, option, path, *more):
+        before = sorted(os.listdir(self.folder))
+        for check in ((), ("--check",)):
+            ended = run_lensd("serve", "--port", "0", option, path, *more, *check)
+            self.assertEqual(ended.returncode, 2, ended.stderr)
+            self.assertIn(f"{option} '{path}'", ended.stderr)
+            self.assertEqual(sorted(os.listdir(self.folder)), before)
+        return ended.stderr
+
+    def test_what_is_no_file_is_not_replaced(self):
+        with open(self.path("precious"), "w") as file:
+            file.write("precious\n")
+        os.symlink(self.path("precious"), self.path("link"))
+        os.symlink("/nowhere/at/all", self.path("dangling"))
+        os.mkfifo(self.path("fifo"))
+        os.mkdir(self.path("folder"))
+        for option in ("--pid-file", "--port-file"):
+            for name, what in (("link", "a symbolic link"), ("dangling", "a symbolic link"),
+                               ("fifo", "a device, pipe or socket"), ("folder", "a folder")):
+                with self.subTest(option=option, name=name):
+                    kind = os.lstat(self.path(name)).st_mode
+                    self.assertIn(f"is there already and is {what}", self.refused(option, self.path(name)))
+                    self.assertEqual(os.lstat(self.path(name)).st_mode, kind)
+        self.assertEqual(harness.read(self.path("precious")), b"precious\n")
+
+    def test_what_is_no_pid_file_is_not_replaced(self):
+        path = self.path("notes")
+        for text in ("notes\n", "12 notes\n", "12\n13\n", "7" * 100, "1\0", "\n"):
+            with self.subTest(text=text):
+                with open(path, "w") as file:
+                    file.write(text)
+                self.assertIn("is not a pid file", self.refused("--pid-file", path, "--unix", self.path("socket")))
+                self.assertEqual(harness.read(path), text.encode())
+
+    def test_an_old_pid_file_is_replaced(self):
+        path = self.path("pid")
+        for text in ("", "999999999\n", "12"):
+            for name in (path, path + ".new"):
+                with open(name, "w") as file:
+                    file.write(text)
+            server = self.serve("--pid-file", path)
+            self.assertEqual(int(harness.read(path)), server.process.pid)
+            self.assert_ended(server)
+            self.assertEqual(os.listdir(self.folder), [])
+
+    def test_what_took_the_pid_file_s_place_stays(self):
+        path = self.path("pid")
+        server = self.serve("--pid-file", path)
+        os.remove(path)
+        with open(self.path("other"), "w") as file:
+            file.write(f"{server.process.pid}\n")
+        os.symlink("other", path)
+        self.assert_ended(server)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["other", "pid"])
+
     def status(self, server, key):
         with open(f"/proc/{server.process.pid}/status") as status:
             return next(line.split()[1:] for line in status if line.startswith(key + ":"))
