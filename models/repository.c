@@ -29,13 +29,18 @@ void repository_done(struct repository *repository)
     *repository = (struct repository){0};
 }
 
-const struct repository_model *repository_find(const struct repository *repository,
-                                               const char *name)
+static struct repository_model *find_entry(const struct repository *repository, const char *name)
 {
     for (size_t i = 0; i < repository->count; i++)
         if (!strcmp(repository->models[i].name, name))
             return &repository->models[i];
     return NULL;
+}
+
+const struct repository_model *repository_find(const struct repository *repository,
+                                               const char *name)
+{
+    return find_entry(repository, name);
 }
 
 /* ---- signatures: FNV-1a of what stat() says ---- */
@@ -222,10 +227,21 @@ static bool ends_in_onnx(const char *name, size_t *ret_stem)
     return length > 5 && !strcmp(name + length - 5, ".onnx");
 }
 
+/* DIR/NAME and DIR/NAME.onnx: which of them is meant is not for the order of a folder to say. */
+static void refuse_twins(struct repository_model *model)
+{
+    model->version_count = 0;
+    (void)!error_set(&model->problem, STATUS_MODEL,
+                     "there are two models '%.100s', the folder %.100s/ and the file %.100s.onnx; "
+                     "rename or remove one of them",
+                     model->name, model->name, model->name);
+}
+
 static enum status add_entry(struct repository *repository, const char *folder, const char *entry,
                              struct error *err)
 {
     char *path, *name = NULL;
+    struct repository_model *twin;
     struct stat info;
     size_t stem;
     if (entry[0] == '.')
@@ -240,7 +256,9 @@ static enum status add_entry(struct repository *repository, const char *folder, 
         name = strndup(entry, stem);
     if (name && repository->count == MODELS_MAX)
         status = error_set(err, STATUS_MODEL, "%.200s has more than %d models", folder, MODELS_MAX);
-    else if (name && !repository_find(repository, name))
+    else if (name && (twin = find_entry(repository, name)))
+        refuse_twins(twin);
+    else if (name)
         status = add_model(repository, path, name, err);
     free(name);
     free(path);
