@@ -210,6 +210,18 @@ static enum status load_version(struct loader *loader, const struct repository_m
     return STATUS_OK;
 }
 
+/* A problem of the whole model has gone. The files of its versions may be what they were before it,
+ * so that nothing but this ends what was said; versions that are not served are tried again. */
+static void mend(struct loader *loader, const char *name)
+{
+    if (!find_known(loader, name, ""))
+        return;
+    pipeline_mend(loader->options.pipeline, name);
+    for (size_t i = 0; i < loader->known_count; i++)
+        if (!loader->known[i].is_served && !strcmp(loader->known[i].name, name))
+            loader->known[i].signature = 0;
+}
+
 /* What is wanted of a model, as far as it is new or has changed; `again`: all of it. The first
  * failure is the answer, but every version is tried. */
 static enum status load_model(struct loader *loader, const struct repository_model *model,
@@ -229,6 +241,7 @@ static enum status load_model(struct loader *loader, const struct repository_mod
         *err = model->problem;
         return err->status;
     }
+    mend(loader, model->name);
     for (size_t i = model->version_count; i-- > 0 && !loader->cancel;) {
         const struct repository_version *version = &model->versions[i];
         struct known *known = remember(loader, model->name, version->version);

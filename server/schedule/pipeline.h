@@ -192,6 +192,10 @@ void pipeline_announce(struct pipeline *pipeline, const char *name, const char *
 void pipeline_progress(struct pipeline *pipeline, const char *name, const char *version,
                        double fraction, const char *failure);
 
+/* What stood in the way of replacing a model that is served has gone: versions that are ready have
+ * no failure any more. */
+void pipeline_mend(struct pipeline *pipeline, const char *name);
+
 /* What was to be loaded at start has been tried: from now on the pipeline is ready when any model
  * is, or when there is none at all, and models that fail only say so. */
 void pipeline_settle(struct pipeline *pipeline);

@@ -175,6 +175,17 @@ void pipeline_progress(struct pipeline *pipeline, const char *name, const char *
     pthread_mutex_unlock(&pipeline->lock);
 }
 
+void pipeline_mend(struct pipeline *pipeline, const char *name)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        struct entry *entry = &pipeline->entries[i];
+        if (entry->state == MODEL_READY && !strcmp(entry->name, name))
+            entry->failure[0] = '\0';
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+}
+
 void pipeline_settle(struct pipeline *pipeline)
 {
     pthread_mutex_lock(&pipeline->lock);

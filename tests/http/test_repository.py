@@ -75,6 +75,44 @@ class Repository(unittest.TestCase):
         self.assertEqual(server.get("/v1/models").json()["models"],
                          ["alone", "every", "numbered", "plain", "some"])
 
+    def test_two_models_of_one_name(self):
+        self.put("good", None, 2)
+        self.put("dup", None, 3)
+        small_onnx.doubled_image(os.path.join(self.root, "dup.onnx"), 2, 4)
+        server = self.serve("--watch")
+        sentence = "there are two models 'dup', the folder dup/ and the file dup.onnx"
+        self.assertEqual((self.ask(server, "good"), self.ask(server, "dup")), (2, 503))
+        self.assertIn(sentence, str(self.states(server)))
+        self.assertIn(sentence, server.get("/health").body.decode())
+        os.remove(os.path.join(self.root, "dup.onnx"))
+        server.wait_for(lambda: self.ask(server, "dup") == 3, "the one that is left")
+        self.assertNotIn("two models", str(self.states(server)))
+        # A second one that comes later changes nothing but what is said.
+        small_onnx.doubled_image(os.path.join(self.root, "dup.onnx"), 2, 4)
+        server.wait_for(lambda: sentence in str(self.states(server)), "the refusal")
+        self.assertEqual(self.ask(server, "dup"), 3)
+        os.remove(os.path.join(self.root, "dup.onnx"))
+        server.wait_for(lambda: "two models" not in str(self.states(server)), "the end of it")
+        self.assertEqual(self.ask(server, "dup"), 3)
+        self.assertIn(sentence, server.log())
+
+    def test_a_policy_that_is_mended(self):
+        self.put("m", "1", 2)
+        server = self.serve("--watch")
+        self.write("m/config.pbtxt", "version_policy { specific { versions: [7] } }")
+        server.wait_for(lambda: "version_policy" in self.states(server)["m", "1"][1], "the failure")
+        self.assertEqual(self.ask(server, "m"), 2)
+        os.remove(os.path.join(self.root, "m/config.pbtxt"))
+        server.wait_for(lambda: self.states(server)["m", "1"] == ("READY", ""), "the end of the failure")
+        self.assertEqual(self.ask(server, "m"), 2)
+
+    def test_two_models_of_one_name_alone(self):
+        self.put("dup", None, 3)
+        small_onnx.doubled_image(os.path.join(self.root, "dup.onnx"), 2, 4)
+        ended = run_lensd("serve", "--models", self.root, "--port", "0")
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn("there are two models 'dup'", ended.stderr)
+
     def test_a_broken_model_does_not_stop_the_others(self):
         self.put("good", None, 2)
         self.write("bad/model.onnx", "no model")
