@@ -129,6 +129,7 @@ static enum status read_input(struct reading *r, const cJSON *object, struct v2_
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(object, "datatype");
     const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(object, "parameters");
     const cJSON *size = cJSON_GetObjectItemCaseSensitive(parameters, "binary_data_size");
+    TRY(check_parameters(parameters, r->err));
     const cJSON *data = NULL, *member;
     cJSON_ArrayForEach(member, object)
     {

@@ -163,6 +163,27 @@ class BadRequests(ServedCase):
                           "invalid_request", "Host")
         self.assertIn(b" 200 ", self.server.raw(b"GET /livez HTTP/1.0\r\n\r\n"))
 
+    def test_headers_that_proxies_read_otherwise(self):
+        """400, the end of the connection, and what lies behind is never a request of its own."""
+        hidden = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+        length = b"%d" % len(hidden)
+        host = b"Host: x\r\n"
+        for headers in (host + b"Content-Length : " + length + b"\r\n",
+                        host + b"Content-Length\t: " + length + b"\r\n",
+                        host + b"Content-Length:\r\n " + length + b"\r\n",
+                        host + b"Transfer-Encoding : chunked\r\n",
+                        host + b"Transfer-Encoding:\r\n chunked\r\n",
+                        host + b"X-A: b\r\nTransfer-Encoding : chunked\r\nContent-Length: 4\r\n",
+                        host + host, b"Host: x\r\nHost: y\r\n",
+                        host + host + b"Content-Length: " + length + b"\r\n"):
+            for path in (b"/predict", b"/v2/models/digits/infer"):
+                answer = self.server.raw(b"POST " + path + b" HTTP/1.1\r\n" + headers + b"\r\n" + hidden)
+                with self.subTest(headers=headers, path=path):
+                    self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), answer)
+                    self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer)
+        self.assertNotIn("/hidden", self.server.log())
+        self.assertEqual(self.server.predict(seven()).status, 200)
+
     def test_seeded_noise(self):
         import random
         noise = random.Random(11)

@@ -203,6 +203,15 @@ class Digits(unittest.TestCase):
             ({"inputs": [{k: v for k, v in good.items() if k != "data"}]}, "data"),
             ({"inputs": [{**good, "parameters": {"binary_data_size": 5}}]}, "binary_data_size"),
             ({"inputs": [good], "outputs": [{"name": "nothing"}]}, "nothing"),
+            ({"inputs": [good], "outputs": [{"name": "logits"}] * 2}, "'logits' is there twice"),
+            # Elements of an array have no names.
+            ({"inputs": [], "parameters": [1]}, "\"parameters\" must be an object"),
+            ({"inputs": [good], "parameters": [1]}, "\"parameters\" must be an object"),
+            ({"inputs": [good], "parameters": "x"}, "\"parameters\" must be an object"),
+            ({"inputs": [{**good, "parameters": [1]}]}, "\"parameters\" must be an object"),
+            ({"inputs": [], "outputs": [{"name": "y", "parameters": [1]}]}, "\"parameters\" must be"),
+            ({"inputs": [good], "outputs": [{"name": "logits", "parameters": [1]}]},
+             "\"parameters\" must be an object"),
             ({"inputs": [good], "outputs": [{"name": "logits", "parameters":
                                              {"classification": -1}}]}, "classification"),
             ({"inputs": [good], "parameters": {"binary_data_output": 1}}, "binary_data_output"),
