@@ -74,9 +74,9 @@ const struct route http_routes[] = {
     {"/v2/models/{model}/trace/setting", READ, false, NULL, v2_trace_handle, "tracing is off"},
     {"/v2/logging", READ | METHOD_POST, true, NULL, logging_handle,
      "what the log says; POST changes it", ROUTE_ADMIN_WRITES},
-    {"/predictions/{model}", METHOD_POST, true, v2_admit, torchserve_handle,
+    {"/predictions/{model}", METHOD_POST | METHOD_PUT, true, v2_admit, torchserve_handle,
      "TorchServe: an image in, {label: probability} out"},
-    {"/predictions/{model}/{version}", METHOD_POST, true, v2_admit, torchserve_handle,
+    {"/predictions/{model}/{version}", METHOD_POST | METHOD_PUT, true, v2_admit, torchserve_handle,
      "the same, of one version"},
     {"/v1/models/{model}:predict", METHOD_POST, true, v2_admit, kserve_predict_handle,
      "KServe V1 and TensorFlow Serving: {\"instances\": […]} in, {\"predictions\": […]} out"},
@@ -154,8 +154,11 @@ const struct route *route_find(const char *path, struct route_match *ret_match)
 static const struct {
     unsigned bit;
     const char *name;
-} methods[] = {
-    {METHOD_GET, "GET"}, {METHOD_HEAD, "HEAD"}, {METHOD_POST, "POST"}, {METHOD_OPTIONS, "OPTIONS"}};
+} methods[] = {{METHOD_GET, "GET"},
+               {METHOD_HEAD, "HEAD"},
+               {METHOD_POST, "POST"},
+               {METHOD_PUT, "PUT"},
+               {METHOD_OPTIONS, "OPTIONS"}};
 
 unsigned route_methods(const struct route *route)
 {

@@ -14,6 +14,7 @@ enum method {
     METHOD_HEAD = 1u << 1,
     METHOD_POST = 1u << 2,
     METHOD_OPTIONS = 1u << 3, /* said of every route; in the table: it has an answer of its own */
+    METHOD_PUT = 1u << 4,
 };
 
 /* Who may use a route (keys.h). */

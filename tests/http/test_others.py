@@ -43,6 +43,17 @@ class TorchServe(unittest.TestCase):
         self.assertEqual(
             self.best(self.server.request("POST", "/predictions/digits/1?top_k=2", seven())), "7")
 
+    def test_put_is_post(self):
+        """curl -T kitten.jpg http://…/predictions/M"""
+        for path in ("/predictions/digits", "/predictions/digits/1"):
+            posted = self.server.request("POST", path, seven())
+            put = self.server.request("PUT", path, seven())
+            self.assertEqual((put.status, put.json()), (200, posted.json()))
+        self.assertEqual(self.server.request("PUT", "/predictions/nobody", seven()).status, 404)
+        self.assertEqual(self.server.request("PUT", "/predictions/digits", b"x").status, 415)
+        answer = self.server.request("DELETE", "/predictions/digits")
+        self.assertEqual((answer.status, answer.headers["Allow"]), (405, "POST, PUT, OPTIONS"))
+
     def test_errors(self):
         for path, status in (("/predictions/nobody", 404), ("/predictions/digits/2", 404),
                              ("/predictions/digits/1/2", 404)):
