@@ -77,6 +77,7 @@ struct config {
 
     /* Who may ask. */
     char *api_keys, *admin_key_file; /* NULL: none */
+    char *api_key_file;              /* of a client: one key; NULL: none */
     bool protect_health;
     char *cors_origin; /* NULL: none */
 

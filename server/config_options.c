@@ -116,6 +116,9 @@ const struct option config_options[] = {
      ACCESS, "the same for admins: who may load and unload models and change the log"},
     {"protect-health", OPTION_SWITCH, COMMAND_SERVE, FIELD(protect_health), 0, 0, "false", NULL,
      ACCESS, "ask for a key on health, metrics and the pages, too"},
+    {"api-key-file", OPTION_TEXT, COMMAND_HEALTH, FIELD(api_key_file), 0, 0, NULL, "FILE", ACCESS,
+     "send the API key that FILE holds, one line, the key itself; for a server that is run with "
+     "--protect-health"},
     {"cors-origin", OPTION_TEXT, COMMAND_SERVE, FIELD(cors_origin), 0, 0, NULL, "ORIGIN", ACCESS,
      "let pages of this origin (https://app.example; several with commas; *: all) read the "
      "answers"},

@@ -13,6 +13,7 @@
 #include "server/http/tls_client.h"
 
 #define HEALTH_TIMEOUT_S 3
+#define KEY_MAX          256 /* bytes of a key */
 
 /* Where a client finds a daemon that listens on every address. */
 static const char *client_host(const char *host)
@@ -86,16 +87,47 @@ static ssize_t receive(int fd, struct tls_client *tls, char *text, size_t size)
     return tls ? tls_client_receive(tls, text, size) : recv(fd, text, size, 0);
 }
 
-/* The beginning of the answer to GET /readyz, as much as `text` holds; its length. */
-static size_t ask(int fd, struct tls_client *tls, char *text, size_t size)
+/* The one line of a file, without blanks around it: what goes into a header as it is. */
+static enum status read_key(const char *path, char key[static KEY_MAX + 3], struct error *err)
 {
-    static const char request[] = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n"
-                                  "User-Agent: lensd-health\r\nConnection: close\r\n\r\n";
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return error_set(err, STATUS_CONFIG, "cannot read --api-key-file '%.200s': %s", path,
+                         strerror(errno));
+    errno = 0;
+    size_t size = fread(key, 1, KEY_MAX + 2, file);
+    int cause = ferror(file) ? errno : 0;
+    fclose(file);
+    if (cause)
+        return error_set(err, STATUS_CONFIG, "cannot read --api-key-file '%.200s': %s", path,
+                         strerror(cause));
+    while (size > 0 && strchr(" \t\r\n", key[size - 1]) && key[size - 1])
+        size--;
+    bool good = size > 0 && size <= KEY_MAX;
+    for (size_t i = 0; i < size; i++)
+        good = good && key[i] > ' ' && key[i] <= '~';
+    if (!good)
+        return error_set(err, STATUS_CONFIG,
+                         "--api-key-file '%.200s' must hold one API key and nothing else: the key "
+                         "itself, at most %d bytes, as lensd key shows it",
+                         path, KEY_MAX);
+    key[size] = '\0';
+    return STATUS_OK;
+}
+
+/* The beginning of the answer to GET /readyz, as much as `text` holds; its length. */
+static size_t ask(int fd, struct tls_client *tls, const char *key, char *text, size_t size)
+{
+    char request[KEY_MAX + 160];
     size_t length = 0;
+    int written = snprintf(request, sizeof request,
+                           "GET /readyz HTTP/1.1\r\nHost: localhost\r\nUser-Agent: lensd-health\r\n"
+                           "%s%s%sConnection: close\r\n\r\n",
+                           key[0] ? "Authorization: Bearer " : "", key, key[0] ? "\r\n" : "");
     int64_t until = clock_now() + (int64_t)HEALTH_TIMEOUT_S * 1000000000;
-    ssize_t sent = tls ? tls_client_send(tls, request, sizeof request - 1)
-                       : send(fd, request, sizeof request - 1, MSG_NOSIGNAL);
-    if (sent != (ssize_t)sizeof request - 1)
+    ssize_t sent = tls ? tls_client_send(tls, request, (size_t)written)
+                       : send(fd, request, (size_t)written, MSG_NOSIGNAL);
+    if (sent != written)
         return 0;
     while (length + 1 < size && clock_now() < until) {
         ssize_t got = receive(fd, tls, text + length, size - 1 - length);
@@ -112,12 +144,16 @@ static size_t ask(int fd, struct tls_client *tls, char *text, size_t size)
 int command_health(const struct config *config)
 {
     struct error err;
-    char answer[4096], where[160];
+    char answer[4096], where[160], key[KEY_MAX + 3] = "";
     const char *host = client_host(config->host), *path = config->unix_path;
     if (path)
         snprintf(where, sizeof where, "'%s'", path);
     else
         snprintf(where, sizeof where, "%s port %d", host, (int)config->port);
+    if (config->api_key_file && read_key(config->api_key_file, key, &err) != STATUS_OK) {
+        fprintf(stderr, "lensd: %s\n", err.message);
+        return 1;
+    }
     int fd = path ? open_socket(path, &err) : open_connection(host, (int)config->port, &err);
     if (fd < 0) {
         fprintf(stderr, "lensd: %s\n", err.message);
@@ -126,7 +162,7 @@ int command_health(const struct config *config)
     size_t length = 0;
     struct tls_client *tls = config->tls_cert ? tls_client_open(fd) : NULL;
     if (tls || !config->tls_cert)
-        length = ask(fd, tls, answer, sizeof answer);
+        length = ask(fd, tls, key, answer, sizeof answer);
     tls_client_free(tls);
     close(fd);
     if (length < sizeof "HTTP/1.1 200" || strncmp(answer, "HTTP/1.", 7) != 0) {

@@ -162,6 +162,30 @@ class Protected(WithKeys):
             self.assertEqual(self.server.request("GET", path).status, 401, path)
             self.assertEqual(self.server.get(path).status, 200, path)
 
+    def test_lensd_health_has_a_key(self):
+        port = str(self.server.port)
+        with tempfile.NamedTemporaryFile("w", suffix=".key") as file:
+            for text, code, out, err in (
+                    (ALICE, 0, "ready", ""), (ALICE + "\r\n", 0, "ready", ""),
+                    ("unknown" * 9, 1, "", "unauthorized"), ("", 1, "", "must hold one API key"),
+                    (ALICE + "\n" + BOB, 1, "", "must hold one API key"),
+                    ("k" * 256, 1, "", "unauthorized"), ("k" * 257, 1, "", "must hold one API key"),
+                    ("k" * 9999, 1, "", "must hold one API key")):
+                WithKeys.write(file, text)
+                for arguments, variable in ((("--api-key-file", file.name), {}),
+                                            ((), {"LENSD_API_KEY_FILE": file.name})):
+                    ended = run_lensd("health", "--port", port, *arguments,
+                                      environment=variable)
+                    with self.subTest(text=text[:20], arguments=arguments):
+                        self.assertEqual(ended.returncode, code)
+                        self.assertIn(out, ended.stdout)
+                        self.assertIn(err, ended.stderr)
+                        self.assertNotIn(text.strip() or "no key", ended.stderr)
+        self.assertEqual(run_lensd("health", "--port", port).returncode, 1)
+        ended = run_lensd("health", "--port", port, "--api-key-file", "/nonexistent")
+        self.assertEqual((ended.returncode, ended.stdout), (1, ""))
+        self.assertIn("No such file", ended.stderr)
+
 
 class AdminOnly(ServedCase):
     """An admin's key alone guards nothing else."""
