@@ -56,8 +56,9 @@ struct loader {
     size_t known_count;
     char **unloaded; /* by API: left alone until they are loaded by API */
     size_t unloaded_count;
-    bool is_lost;        /* the last look failed */
-    enum status outcome; /* before loaded_fd is written */
+    bool is_lost;                                              /* the last look failed */
+    char default_name[sizeof((struct model_status *)0)->name]; /* the last there was; "": none */
+    enum status outcome;                                       /* before loaded_fd is written */
     struct error outcome_error;
 
     pthread_mutex_t lock;
@@ -297,6 +298,20 @@ static void drop_unseen(struct loader *loader, const struct repository *reposito
     }
 }
 
+/* Who names no model gets another one's answers from now on: that is not to happen unsaid. */
+static void look_at_default(struct loader *loader)
+{
+    char name[sizeof loader->default_name];
+    if (!pipeline_default(loader->options.pipeline, name, sizeof name) ||
+        !strcmp(name, loader->default_name))
+        return;
+    if (loader->default_name[0])
+        log_event(LOG_WARN, "default model changed", LOG_STR("model", name),
+                  LOG_STR("before", loader->default_name),
+                  LOG_STR("text", "it answers requests that name no model; ?model=NAME names one"));
+    snprintf(loader->default_name, sizeof loader->default_name, "%s", name);
+}
+
 static bool is_unloaded(const struct loader *loader, const char *name)
 {
     for (size_t i = 0; i < loader->unloaded_count; i++)
@@ -413,6 +428,7 @@ static void run_jobs(struct loader *loader)
             status = load_by_name(loader, job->name, &err);
         else
             status = unload_by_name(loader, job->name, &err);
+        look_at_default(loader);
         job->on_done(job->context, status, &err);
         free(job->name);
         free(job);
@@ -469,6 +485,7 @@ static void load_first(struct loader *loader)
     bool lost = failed == all && all > 0 && (!loader->options.models || !loader->options.watch);
     loader->outcome = lost ? err.status : STATUS_OK;
     loader->outcome_error = err;
+    look_at_default(loader);
     if (loader->options.models && !lost)
         pipeline_settle(loader->options.pipeline);
     uint64_t one = 1;
@@ -499,6 +516,7 @@ static void look_again(struct loader *loader)
     }
     loader->is_lost = false;
     (void)reconcile(loader, &repository, NULL);
+    look_at_default(loader);
     repository_done(&repository);
 }
 

@@ -172,44 +172,74 @@ static void tear_down(struct serve *serve)
 
 /* ---- serving ---- */
 
-static void say_ready(struct serve *serve)
+/* The default model's devices, with commas; what is noteworthy of them is logged. */
+static void list_lanes(const struct model_status *status, char *text, size_t size, int *ret_threads)
 {
-    struct model_status *status = calloc(1, sizeof *status);
-    char devices[DEVICE_MAX * (DEVICE_TEXT + 2)] = "";
-    const char *precision = NULL;
     size_t used = 0;
-    int threads = 0;
-    if (status && pipeline_models(serve->pipeline, status, 1) == 1) {
-        for (size_t i = 0; i < status->lane_count; i++) {
-            char device[DEVICE_TEXT];
-            int n = snprintf(devices + used, sizeof devices - used, "%s%s", i ? ", " : "",
-                             device_text(status->lanes[i].device, device));
-            used += n < 0 ? 0 : (size_t)n;
-            precision = precision_name(status->lanes[i].precision);
-            if (status->lanes[i].device.kind == DEVICE_CPU)
-                threads = status->lanes[i].threads;
-            if (status->lanes[i].note[0])
-                log_event(LOG_INFO, "model", LOG_STR("model", loader_name(serve->loader)),
-                          LOG_STR("device", device), LOG_STR("text", status->lanes[i].note));
-        }
+    for (size_t i = 0; i < status->lane_count && used < size; i++) {
+        char device[DEVICE_TEXT];
+        int n = snprintf(text + used, size - used, "%s%s", i ? ", " : "",
+                         device_text(status->lanes[i].device, device));
+        used += n < 0 ? 0 : (size_t)n;
+        if (status->lanes[i].device.kind == DEVICE_CPU)
+            *ret_threads = status->lanes[i].threads;
+        if (status->lanes[i].note[0])
+            log_event(LOG_INFO, "model", LOG_STR("model", status->name), LOG_STR("device", device),
+                      LOG_STR("text", status->lanes[i].note));
     }
-    free(status);
+}
+
+/* NULL: none is ready. */
+static const struct model_status *find_default(const struct model_status *models, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (models[i].is_default)
+            return &models[i];
+    return NULL;
+}
+
+static void print_banner(const struct serve *serve, const struct model_status *status,
+                         const char *devices, int threads)
+{
     const char *url = http_server_url(serve->http), *where = http_server_where(serve->http);
     const char *path = serve->config->unix_path;
-    char with_threads[48] = "";
+    char with_threads[48] = "", choice[sizeof status->name + 64] = "";
+    if (!status) {
+        printf("lensd is at %s, waiting for models in %s\n", where, serve->config->models);
+        return;
+    }
     if (threads > 0)
         snprintf(with_threads, sizeof with_threads, " with %d thread%s", threads,
                  threads == 1 ? "" : "s");
-    printf("lensd serves %s at %s on %s%s; try it:\n"
+    if (pipeline_has_choice(serve->pipeline))
+        snprintf(choice, sizeof choice, "; %s answers, or with ?model=NAME another", status->name);
+    printf("lensd serves %s at %s on %s%s%s; try it:\n"
            "  curl %s%s%s--data-binary @photo.jpg %s/predict\n",
-           loader_name(serve->loader), where, devices, with_threads, path ? "--unix-socket " : "",
-           path ? path : "", path ? " " : "", url);
+           loader_name(serve->loader), where, devices, with_threads, choice,
+           path ? "--unix-socket " : "", path ? path : "", path ? " " : "", url);
+}
+
+static void say_ready(struct serve *serve)
+{
+    struct model_status *models = calloc(PIPELINE_MAX_MODELS, sizeof *models);
+    size_t count = models ? pipeline_models(serve->pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    const struct model_status *status = find_default(models, count);
+    char devices[DEVICE_MAX * (DEVICE_TEXT + 2)] = "";
+    const char *precision = NULL;
+    int threads = 0;
+    if (status)
+        list_lanes(status, devices, sizeof devices, &threads);
+    if (status && status->lane_count > 0)
+        precision = precision_name(status->lanes[status->lane_count - 1].precision);
+    if (status || serve->config->models)
+        print_banner(serve, status, devices, threads);
     /* Only a courtesy, the log says it as well: nobody need be there to read it. */
     if (fflush(stdout) != 0)
         clearerr(stdout);
     log_event(LOG_INFO, "ready", LOG_STR("model", loader_name(serve->loader)),
               LOG_STR("device", devices), LOG_STR("precision", precision),
-              LOG_INT("threads", threads), LOG_STR("url", where));
+              LOG_INT("threads", threads), LOG_STR("url", http_server_where(serve->http)));
+    free(models);
 }
 
 static const char *signal_name(int number)

@@ -151,14 +151,16 @@ static enum status explain_not_ready(const struct entry *entry, int *ret_retry_a
 {
     if (ret_retry_after_s)
         *ret_retry_after_s = 1;
-    if (entry && entry->state == MODEL_FAILED)
+    if (!entry)
+        return error_set(err, STATUS_NOT_READY,
+                         "this server has no model at present; GET /health lists those that come");
+    if (entry->state == MODEL_FAILED)
         return error_set(err, STATUS_NOT_READY, "model '%s' could not be loaded: %s", entry->name,
                          entry->failure);
-    if (entry && (entry->state == MODEL_UNLOADED || entry->state == MODEL_UNLOADING))
+    if (entry->state == MODEL_UNLOADED || entry->state == MODEL_UNLOADING)
         return error_set(err, STATUS_NOT_READY, "model '%s' has been unloaded", entry->name);
     return error_set(err, STATUS_NOT_READY,
-                     "model '%s' is still loading; see /health, and try again",
-                     entry ? entry->name : "default");
+                     "model '%s' is still loading; see /health, and try again", entry->name);
 }
 
 /* The instance that serves `name`, with the caller as one of its users. */
@@ -281,6 +283,16 @@ enum status pipeline_check(struct pipeline *pipeline, const struct predict_reque
     }
     meters_refused(pipeline->options.metrics, "", status, images);
     return status;
+}
+
+bool pipeline_default(struct pipeline *pipeline, char *ret, size_t size)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    const struct entry *entry = table_find_locked(pipeline, NULL, NULL);
+    bool is_ready = entry && entry->state == MODEL_READY;
+    snprintf(ret, size, "%s", is_ready ? entry->name : "");
+    pthread_mutex_unlock(&pipeline->lock);
+    return is_ready;
 }
 
 bool pipeline_has_choice(struct pipeline *pipeline)

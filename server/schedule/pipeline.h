@@ -221,6 +221,10 @@ enum status pipeline_check(struct pipeline *pipeline, const struct predict_reque
                            size_t images, size_t bytes, int *ret_retry_after_s,
                            struct error *err) MUST_USE;
 
+/* The name of the model that answers who names none, copied to `size` bytes; false and "": none is
+ * ready. */
+bool pipeline_default(struct pipeline *pipeline, char *ret, size_t size);
+
 /* Whether models of more than one name are served. */
 bool pipeline_has_choice(struct pipeline *pipeline);
 

@@ -39,6 +39,12 @@ class Repository(unittest.TestCase):
         self.addCleanup(server.stop)
         return server
 
+    def serve_to_the_end(self, *arguments):
+        """For tests that stop it themselves."""
+        server = Server("--models", self.root, *arguments)
+        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
+        return server
+
     def ask(self, server, model, version=None):
         """The factor that answers, or the status of an error."""
         path = f"/v2/models/{model}" + (f"/versions/{version}" if version else "") + "/infer"
@@ -74,6 +80,31 @@ class Repository(unittest.TestCase):
         self.assertEqual(len(self.states(server)), 7)
         self.assertEqual(server.get("/v1/models").json()["models"],
                          ["alone", "every", "numbered", "plain", "some"])
+
+    def test_the_default_is_said(self):
+        for name, factor in (("a", 2), ("b", 3)):
+            self.put(name, None, factor)
+        server = self.serve_to_the_end("--watch")
+        self.assertNotIn("default model changed", server.log())
+        shutil.rmtree(os.path.join(self.root, "a"))
+        server.wait_for(lambda: "default model changed" in server.log(), "the warning")
+        line = next(line for line in server.log().splitlines() if "default model changed" in line)
+        self.assertRegex(line, "(?i)warn")
+        self.assertIn("model=b", line)
+        self.assertIn("before=a", line)
+        server.stop()
+        self.assertIn("; a answers, or with ?model=NAME another; try it:", server.output)
+
+    def test_an_empty_folder(self):
+        server = self.serve_to_the_end("--watch")
+        answer = server.request("POST", "/predict", b"photo")
+        self.assertEqual((answer.status, answer.json()["error"]),
+                         (503, "this server has no model at present; GET /health lists those that come"))
+        self.put("m", None, 2)
+        server.wait_for(lambda: self.ask(server, "m") == 2, "the model")
+        server.stop()
+        self.assertEqual(server.output,
+                         f"lensd is at http://127.0.0.1:{server.port}, waiting for models in {self.root}\n")
 
     def test_two_models_of_one_name(self):
         self.put("good", None, 2)
