@@ -45,8 +45,9 @@ static void on_done(void *context, enum status status, const struct error *err)
 static bool has_override(const struct exchange *x)
 {
     const char *body = (const char *)x->body.data;
-    return x->body.size > 0 && (memmem(body, x->body.size, "\"config\"", 8) ||
-                                memmem(body, x->body.size, "\"file:", 6));
+    return body && x->body.size > 0 &&
+           (memmem(body, x->body.size, "\"config\"", 8) ||
+            memmem(body, x->body.size, "\"file:", 6));
 }
 
 static void submit(struct exchange *x, enum loader_job job)
