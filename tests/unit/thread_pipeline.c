@@ -479,7 +479,7 @@ static const char *run_together(struct pipeline *pipeline, const char *name, con
 
 #define CHECK_SIZES(actual, expected)                                                              \
     do {                                                                                           \
-        const char *actual_ = (actual);                                                            \
+        const char *given_ = (actual), *actual_ = given_ ? given_ : "(none)";                      \
         if (strcmp(actual_, (expected)) != 0)                                                      \
             fprintf(stderr, "passes of %s images\n", actual_);                                     \
         CHECK(!strcmp(actual_, (expected)));                                                       \
