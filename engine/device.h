@@ -37,9 +37,9 @@ struct device_info {
 };
 
 /* Every device of the machine; the CPU is always first and usable. A GPU that is there but cannot
- * be used is an entry with usable = false and the reason; without any GPU there is one entry, cuda:0,
- * with present = false, which says why CUDA is not available.
- * Returns how many were written, at most `max`. Thread-safe. */
+ * be used is an entry with usable = false and the reason; without any GPU there is one entry,
+ * cuda:0, with present = false, which says why CUDA is not available. Returns how many were
+ * written, at most `max`. Thread-safe. */
 size_t device_list(struct device_info *ret, size_t max);
 
 /* Parses what a user wrote: auto | cpu | cuda | cuda:N | mps | a comma list | all.

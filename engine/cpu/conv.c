@@ -87,8 +87,9 @@ enum status conv_product(const struct compile *compile, struct product_desc *des
                        &conv, dnnl_forward_inference, dnnl_convolution_direct, &desc->src, &any,
                        bias ? &desc->bias : NULL, &desc->dst, strides, dilates, pad_begin, pad_end),
                    node->name, err));
-    desc->op_desc = &conv;
-    TRY(product_create(compile, desc, ret, err));
+    struct product_desc whole = *desc; /* what it points to lives as long as this call */
+    whole.op_desc = &conv;
+    TRY(product_create(compile, &whole, ret, err));
     if (*ret)
         (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)weights->shape.dims[1] * taps;
     return STATUS_OK;

@@ -288,14 +288,10 @@ static size_t run_all(const struct case_list *list, const struct options *option
 static bool parse_options(int argc, char **argv, struct options *options)
 {
     static const struct option names[] = {
-        {"filter", required_argument, NULL, 'f'},
-        {"op", required_argument, NULL, 'o'},
-        {"manifest", required_argument, NULL, 'm'},
-        {"baseline", required_argument, NULL, 'b'},
-        {"list", no_argument, NULL, 'l'},
-        {"session", no_argument, NULL, 's'},
-        {"cuda", no_argument, NULL, 'g'},
-        {NULL, 0, NULL, 0},
+        {"filter", required_argument, NULL, 'f'},   {"op", required_argument, NULL, 'o'},
+        {"manifest", required_argument, NULL, 'm'}, {"baseline", required_argument, NULL, 'b'},
+        {"list", no_argument, NULL, 'l'},           {"session", no_argument, NULL, 's'},
+        {"cuda", no_argument, NULL, 'g'},           {NULL, 0, NULL, 0},
     };
     for (int option; (option = getopt_long(argc, argv, "v", names, NULL)) != -1;) {
         switch (option) {
