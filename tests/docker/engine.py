@@ -22,11 +22,6 @@ events_logger = "file"
 network_backend = "netavark"
 """
 
-SUITES = (("bookworm", "http://deb.debian.org/debian"),
-          ("bookworm-updates", "http://deb.debian.org/debian"),
-          ("bookworm-security", "http://deb.debian.org/debian-security"))
-
-
 class Engine:
     """`self.word` is "docker" or "podman"; calls raise CalledProcessError with the engine's own words."""
 
@@ -73,8 +68,8 @@ class Engine:
             hidden = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("man", "locale")]
             hidden += ["--dpkgopt=path-exclude=/usr/share/doc/*",
                        "--dpkgopt=path-include=/usr/share/doc/*/copyright"]
-            sources = [f"deb {address} {suite} main" for suite, address in SUITES]
-            subprocess.run(["mmdebstrap", "-q", "--variant=minbase", *hidden, "bookworm", archive, *sources],
+            # Of a stable release mmdebstrap takes updates and security by itself.
+            subprocess.run(["mmdebstrap", "-q", "--variant=minbase", *hidden, "bookworm", archive],
                            check=True, timeout=600, stdin=subprocess.DEVNULL)
             self.call("import", archive, name, timeout=300)
         finally:
