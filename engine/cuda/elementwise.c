@@ -1,8 +1,6 @@
 /* Activations, two operands with numpy broadcasting, per-channel scale and shift. */
 #include "engine/cuda/cuda.h"
 
-#include <string.h>
-
 struct elementwise_step {
     struct step step;
     enum { KIND_UNARY, KIND_BINARY, KIND_SCALE_SHIFT } kind;
@@ -56,50 +54,6 @@ static bool binary_of(enum op op, enum cuda_binary *ret)
     return false;
 }
 
-static bool unary_of(const struct node *node, struct epilogue *ret)
-{
-    *ret = (struct epilogue){0};
-    switch (node->op) {
-    case OP_RELU:
-        ret->activation = ACTIVATION_RELU;
-        return true;
-    case OP_LEAKY_RELU:
-        ret->activation = ACTIVATION_LEAKY_RELU;
-        ret->alpha = node_float(node, "alpha", 0.01f);
-        return true;
-    case OP_SIGMOID:
-        ret->activation = ACTIVATION_SIGMOID;
-        return true;
-    case OP_HARD_SIGMOID:
-        ret->activation = ACTIVATION_HARD_SIGMOID;
-        ret->alpha = node_float(node, "alpha", 0.2f);
-        ret->beta = node_float(node, "beta", 0.5f);
-        return true;
-    case OP_HARD_SWISH:
-        ret->activation = ACTIVATION_HARD_SWISH;
-        return true;
-    case OP_SILU:
-        ret->activation = ACTIVATION_SILU;
-        ret->alpha = 1;
-        return true;
-    case OP_GELU:
-    case OP_MS_GELU:
-        ret->activation = strcmp(node_string(node, "approximate", "none"), "tanh") != 0
-                              ? ACTIVATION_GELU
-                              : ACTIVATION_GELU_TANH;
-        return true;
-    case OP_TANH:
-        ret->activation = ACTIVATION_TANH;
-        return true;
-    case OP_ELU:
-        ret->activation = ACTIVATION_ELU;
-        ret->alpha = node_float(node, "alpha", 1);
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* A float constant is uploaded in the dtype of the others. */
 static bool operand_fits(const struct value *value, enum dtype dtype)
 {
@@ -119,7 +73,7 @@ static bool classify(const struct node *node, struct elementwise_step *ret)
         return !a->known;
     }
     struct epilogue unary;
-    if (unary_of(node, &unary)) {
+    if (optimize_activation(node, &unary)) {
         ret->kind = KIND_UNARY;
         ret->activation = unary;
         return !a->known && !node->epilogue.activation && !node->epilogue.residual;
