@@ -183,18 +183,10 @@ static struct work *make_work(struct exchange *x)
 
 static void submit(struct exchange *x, struct work *work, struct served *served)
 {
-    struct pipeline *pipeline = x->server->options.pipeline;
-    struct error err;
-    int retry_after_s = 0;
+    struct pipeline *pipeline = x->server->options.pipeline; /* x may be gone after the next call */
     snprintf(x->model, sizeof x->model, "%s", served->model->name);
-    exchange_wait(x, &work->request, finish);
-    enum status status = pipeline_submit(pipeline, &work->request, &retry_after_s, &err);
+    exchange_submit(x, &work->request, finish);
     pipeline_release(pipeline, served);
-    if (status == STATUS_OK)
-        return;
-    x->answer.retry_after_s = retry_after_s;
-    respond_error(x, &err);
-    exchange_resume(x);
 }
 
 void kserve_predict_handle(struct exchange *x)

@@ -357,15 +357,7 @@ void predict_handle(struct exchange *x)
         respond_error(x, &err);
         return;
     }
-    struct predict_request *request = &((struct work *)x->work)->request;
-    /* Waiting comes first: the pipeline may be done, and wake us, before submit returns. */
-    exchange_wait(x, request, finish);
-    int retry_after_s = 0;
-    if (pipeline_submit(x->server->options.pipeline, request, &retry_after_s, &err) == STATUS_OK)
-        return;
-    x->answer.retry_after_s = retry_after_s;
-    respond_error(x, &err);
-    exchange_resume(x);
+    exchange_submit(x, &((struct work *)x->work)->request, finish);
 }
 
 /* ---- TorchServe ---- */

@@ -404,6 +404,20 @@ void exchange_wait(struct exchange *x, struct predict_request *request,
     MHD_suspend_connection(x->handle);
 }
 
+void exchange_submit(struct exchange *x, struct predict_request *request,
+                     void (*finish)(struct exchange *exchange))
+{
+    struct error err;
+    int retry_after_s = 0;
+    /* Waiting comes first: the pipeline may be done, and wake us, before submit returns. */
+    exchange_wait(x, request, finish);
+    if (pipeline_submit(x->server->options.pipeline, request, &retry_after_s, &err) == STATUS_OK)
+        return;
+    x->answer.retry_after_s = retry_after_s;
+    respond_error(x, &err);
+    exchange_resume(x);
+}
+
 void exchange_resume(struct exchange *x)
 {
     MHD_resume_connection(x->handle);

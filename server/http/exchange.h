@@ -129,5 +129,11 @@ const char *exchange_header(const struct exchange *exchange, const char *name);
 void exchange_wait(struct exchange *exchange, struct predict_request *request,
                    void (*finish)(struct exchange *exchange));
 
+/* exchange_wait() and pipeline_submit(): `finish` answers when the request is done, on the
+ * connection's thread; a refusal is answered here. The request's on_done is to resume the exchange.
+ */
+void exchange_submit(struct exchange *exchange, struct predict_request *request,
+                     void (*finish)(struct exchange *exchange));
+
 /* From any thread, once after exchange_wait(); the exchange must not be touched afterwards. */
 void exchange_resume(struct exchange *exchange);
