@@ -1,157 +1,125 @@
 #!/usr/bin/env python3
-"""The forward pass beside PyTorch's and ONNX Runtime's, in one run, taking turns: A B C A B C …
+"""The forward pass beside PyTorch's, ONNX Runtime's and OpenVINO's, in one run, taking turns: A B C A B C …
 
     peers.py [--build build] [--families FOLDER] [--batch 1,8,32] [--rounds 15] [--bf16]
+             [--precision fp32,auto] [--peers onnxruntime,torch,openvino] [--python KIND=PYTHON]
              [--write docs/measurements/NAME.md] FAMILY ...
 
-A family is a folder that ./dev families exported: PyTorch gets the module of the same name, ONNX
-Runtime and lensd the same model.onnx. Whichever of the two cannot be imported is left out and named.
-Every contender is set as its own users would set it for speed: PyTorch traced, frozen,
-optimize_for_inference, channels_last; ONNX Runtime with all optimisations; all of them with as many
-threads as there are cores. --bf16 adds lensd --precision bf16 and PyTorch under bfloat16 autocast.
+A family is a folder that ./dev families exported: PyTorch gets the module of the same name, the others
+the same model.onnx. A peer that cannot be imported is left out and named; --python names another
+interpreter for one (--python torch=venv/bin/python, several times). Every contender is set as its own users
+would set it for speed (peer_forward.py), all with as many threads as there are cores. --bf16 adds
+lensd --precision bf16, PyTorch under bfloat16 autocast and OpenVINO in bfloat16.
 
-A turn is one run that is not counted and three that are. Between turns there is a pause, in which
-the thread pools of the one before go to sleep: spinning threads would cost the next contender. The
-answer is a Markdown table of medians and of ratios; a ratio is the median over the rounds of the
-quotient within a round, which a machine that changes its pace disturbs least.
+Every contender is a process of its own, and is stopped (SIGSTOP) while another has its turn. Without
+that a turn is not its own: threads of the one before spin on, some for tens of milliseconds, others
+until they are stopped (OMP_WAIT_POLICY=active), on the cores that the next one is measured on. A turn is
+one run that is not counted and three that are, more where runs are short. The answer is a Markdown table
+of medians and of ratios; a ratio is the median over the rounds of the quotient within a round, which a
+machine that changes its pace disturbs least. --let-spin leaves all of them running, to see what that costs.
 """
 
 import argparse
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import time
 
 sys.dont_write_bytecode = True
-# Set by some images to make runs comparable; it halves what PyTorch's matrix products can do.
-os.environ.pop("OPENBLAS_CORETYPE", None)
 import common  # noqa: E402
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 TIMES = 3
-PAUSE_S = 0.03
+TURN_MS = 60  # a turn has so many runs that it takes about this long
+MOST_TIMES = 20
+PAUSE_S = 0.005
 THREADS = len(os.sched_getaffinity(0))
+NOT_INSTALLED = 3
+NAMES = {"torch": "PyTorch fp32", "torch-compile": "PyTorch compiled fp32", "torch-bf16": "PyTorch bf16",
+         "onnxruntime": "ONNX Runtime fp32", "openvino": "OpenVINO fp32",
+         "openvino-bf16": "OpenVINO bf16"}
 
 
-class Lensd:
-    """bench_forward --serve as a co-process."""
+class Contender:
+    """A co-process that is stopped between its turns."""
 
-    def __init__(self, build, folders, batches, precision):
-        self.process = subprocess.Popen(
-            [os.path.join(build, "tests", "bench", "bench_forward"), "--precision", precision,
-             "--threads", str(THREADS), "--batch", ",".join(map(str, batches)), "--serve", *folders],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.folders = folders
-        if not self.process.stdout.readline().startswith("ready"):
-            sys.exit("bench_forward did not start; its reason is above")
+    def __init__(self, command, folders, stops):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.folders, self.stops = folders, stops
+        self.times = {}
+
+    def wait_ready(self):
+        """Its version. RuntimeError when it did not start."""
+        words = self.process.stdout.readline().split()
+        if words[:1] != ["ready"]:
+            status = self.process.wait()
+            raise RuntimeError("not installed" if status == NOT_INSTALLED else f"ended with {status}")
+        if self.stops:
+            self.process.send_signal(signal.SIGSTOP)
+        return " ".join(words[1:])
 
     def turn(self, folder, batch):
-        self.process.stdin.write(f"run {self.folders.index(folder)} {batch} {TIMES}\n")
+        """Milliseconds of each run."""
+        times = self.times.get((folder, batch), TIMES)
+        if self.stops:
+            self.process.send_signal(signal.SIGCONT)
+        self.process.stdin.write(f"run {self.folders.index(folder)} {batch} {times}\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline().strip()
+        if self.stops:
+            self.process.send_signal(signal.SIGSTOP)
         if not line or line.startswith("error"):
-            raise RuntimeError(f"bench_forward: {line or 'ended'}")
-        return [float(word) for word in line.split()]
+            raise RuntimeError(f"a contender failed: {line or 'it ended'}")
+        taken = [float(word) for word in line.split()]
+        self.times[folder, batch] = max(TIMES, min(MOST_TIMES, int(TURN_MS / min(taken))))
+        return taken
 
     def close(self):
+        self.process.send_signal(signal.SIGCONT)
         self.process.stdin.close()
-        self.process.wait()
-
-
-def timed(function):
-    times = []
-    function()
-    for _ in range(TIMES):
-        begin = time.perf_counter()
-        function()
-        times.append((time.perf_counter() - begin) * 1e3)
-    return times
-
-
-class Torch:
-    def __init__(self, folders, batches, bf16):
-        import torch
-        import torchvision
-        self.torch = torch
-        self.bf16 = bf16
-        torch.set_num_threads(THREADS)
-        self.inputs = {}
-        self.modules = {}
-        for folder in folders:
-            name = common.model_name(folder)
-            options = {"init_weights": True, "aux_logits": False} if name == "googlenet" else {}
-            module = getattr(torchvision.models, name)(weights=None, **options).eval()
-            module = module.to(memory_format=torch.channels_last)
-            for batch in batches:
-                x = torch.rand(batch, 3, side_of(folder), side_of(folder))
-                x = x.contiguous(memory_format=torch.channels_last)
-                with torch.no_grad():
-                    self.modules[folder, batch] = self.prepare(module, x)
-                self.inputs[folder, batch] = x
-
-    def prepare(self, module, x):
-        if self.bf16:
-            return module  # autocast and optimize_for_inference do not go together
-        traced = self.torch.jit.freeze(self.torch.jit.trace(module, x))
-        return self.torch.jit.optimize_for_inference(traced)
-
-    def turn(self, folder, batch):
-        module, x = self.modules[folder, batch], self.inputs[folder, batch]
-        with self.torch.no_grad():
-            if self.bf16:
-                with self.torch.autocast("cpu", dtype=self.torch.bfloat16):
-                    return timed(lambda: module(x))
-            return timed(lambda: module(x))
-
-    def close(self):
-        pass
-
-
-class OnnxRuntime:
-    def __init__(self, folders, batches):
-        import numpy
-        import onnxruntime
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = THREADS
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        self.sessions = {folder: onnxruntime.InferenceSession(
-            os.path.join(folder, "model.onnx"), options, providers=["CPUExecutionProvider"])
-            for folder in folders}
-        random = numpy.random.default_rng(1)
-        self.inputs = {(folder, batch): random.random((batch, 3, side_of(folder), side_of(folder)),
-                                                      dtype=numpy.float32)
-                       for folder in folders for batch in batches}
-
-    def turn(self, folder, batch):
-        session, x = self.sessions[folder], self.inputs[folder, batch]
-        name = session.get_inputs()[0].name
-        return timed(lambda: session.run(None, {name: x}))
-
-    def close(self):
-        pass
-
-
-def side_of(folder):
-    """The side of the square image that the family takes, from its preprocessor file."""
-    import json
-    with open(os.path.join(folder, "preprocessor_config.json"), encoding="utf-8") as file:
-        return json.load(file)["crop_size"]["height"]
-
-
-def contenders(options, folders):
-    """Name to contender, lensd first; what is not installed is named on standard error."""
-    made = {"lensd fp32": Lensd(options.build, folders, options.batch, "fp32")}
-    makers = {"PyTorch fp32": lambda: Torch(folders, options.batch, False),
-              "ONNX Runtime fp32": lambda: OnnxRuntime(folders, options.batch)}
-    if options.bf16:
-        made["lensd bf16"] = Lensd(options.build, folders, options.batch, "bf16")
-        makers["PyTorch bf16"] = lambda: Torch(folders, options.batch, True)
-    for name, make in makers.items():
         try:
-            made[name] = make()
-        except ImportError as error:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def commands(options, folders):
+    """{name: command}, lensd first."""
+    batches = ",".join(map(str, options.batch))
+    precisions = options.precision + (["bf16"] if options.bf16 else [])
+    found = {f"lensd {precision}": [
+        os.path.join(options.build, "tests", "bench", "bench_forward"), "--precision", precision,
+        "--threads", str(THREADS), "--batch", batches, "--serve", *folders]
+        for precision in dict.fromkeys(precisions)}
+    pythons = dict(pair.split("=", 1) for pair in options.python)
+    kinds = options.peers + [f"{kind}-bf16" for kind in options.peers
+                             if options.bf16 and f"{kind}-bf16" in NAMES]
+    for kind in kinds:
+        python = pythons.get(kind) or pythons.get(kind.split("-")[0]) or sys.executable
+        found[NAMES[kind]] = [python, os.path.join(HERE, "peer_forward.py"), kind, str(THREADS), batches,
+                              *folders]
+    return found
+
+
+def start(options, folders):
+    """({name: contender}, versions); one after the other, so that none measures itself under load."""
+    made, versions = {}, []
+    for name, command in commands(options, folders).items():
+        contender = Contender(command, folders, not options.let_spin)
+        try:
+            version = contender.wait_ready()
+        except RuntimeError as error:
             print(f"peers: without {name}: {error}", file=sys.stderr)
-    return made
+            if name.startswith("lensd"):
+                sys.exit(1)
+            continue
+        made[name] = contender
+        if not name.startswith("lensd") and version not in versions:
+            versions.append(version)
+    return made, versions
 
 
 def measure(options, folders, made):
@@ -175,7 +143,7 @@ def table(options, folders, made, rounds):
     names = list(made)
     peers = [name for name in names if not name.startswith("lensd")]
     ours = [name for name in names if name.startswith("lensd")]
-    ratios = [(our, peer) for our in ours for peer in peers if "bf16" in our or "fp32" in peer]
+    ratios = [(our, peer) for our in ours for peer in peers if "fp32" not in our or "fp32" in peer]
     lines = ["| model | batch | " + " | ".join(f"{name} ms" for name in names) + " | "
              + " | ".join(f"{our} against {peer}" for our, peer in ratios) + " |",
              "|---|--:|" + "--:|" * (len(names) + len(ratios))]
@@ -191,15 +159,23 @@ def table(options, folders, made, rounds):
     return "\n".join(lines)
 
 
-def versions():
-    found = []
-    for module in ("torch", "onnxruntime"):
-        if module in sys.modules:
-            found.append(f"{module} {sys.modules[module].__version__}")
-    return ", ".join(found) or "no peer"
+def command_line(options):
+    words = ["python3 tests/bench/peers.py"]
+    if options.bf16:
+        words.append("--bf16")
+    if options.let_spin:
+        words.append("--let-spin")
+    if options.precision != ["fp32"]:
+        words.append(f"--precision {','.join(options.precision)}")
+    words += [f"--batch {','.join(map(str, options.batch))}", f"--rounds {options.rounds}",
+              *options.names]
+    return " ".join(words)
 
 
-def main():
+def parse():
+    def words(text):
+        return text.split(",")
+
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=os.path.join(common.ROOT, "build"))
@@ -208,29 +184,43 @@ def main():
                         default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--precision", type=words, default=["fp32"],
+                        help="of lensd: fp32, bf16, int8, with commas")
+    parser.add_argument("--peers", type=words, default=["torch", "onnxruntime", "openvino"],
+                        help="also torch-compile; with commas")
+    parser.add_argument("--python", action="append", default=[], metavar="KIND=PYTHON")
+    parser.add_argument("--let-spin", action="store_true")
     parser.add_argument("--write", help="also write the answer to this Markdown file")
     parser.add_argument("names", nargs="+", metavar="FAMILY")
     options = parser.parse_args()
+    for kind in options.peers + [pair.split("=")[0] for pair in options.python]:
+        if kind not in NAMES:
+            sys.exit(f"peers: no peer '{kind}'; there are {', '.join(NAMES)}")
+    return options
+
+
+def main():
+    options = parse()
     folders = [os.path.join(options.families, name) for name in options.names]
     for folder in folders:
         if not os.path.exists(os.path.join(folder, "model.onnx")):
             sys.exit(f"peers: {folder} is not there; ./dev families {common.model_name(folder)}")
     before = common.machine()
-    made = contenders(options, folders)
-    rounds = measure(options, folders, made)
-    for each in made.values():
-        each.close()
+    made, versions = start(options, folders)
+    try:
+        print("peers: all are ready", file=sys.stderr, flush=True)
+        rounds = measure(options, folders, made)
+    finally:
+        for each in made.values():
+            each.close()
     text = "\n".join(
         ["# Forward pass beside its peers", "",
-         f"One interleaved run, {options.rounds} rounds, {THREADS} threads, {versions()}; "
+         f"One interleaved run, {options.rounds} rounds, {THREADS} threads, "
+         f"{', '.join(versions) or 'no peer'}; "
          "milliseconds are medians, a ratio above 1 means that lensd is quicker.", "",
          *[f"- {line}" for line in before],
          f"- load afterwards: {os.getloadavg()[0]:.2f}", "",
-         table(options, folders, made, rounds), "",
-         "Command: `python3 tests/bench/peers.py "
-         + ("--bf16 " if options.bf16 else "")
-         + f"--batch {','.join(map(str, options.batch))} --rounds {options.rounds} "
-         f"{' '.join(options.names)}`"])
+         table(options, folders, made, rounds), "", f"Command: `{command_line(options)}`"])
     print(text)
     if options.write:
         os.makedirs(os.path.dirname(os.path.abspath(options.write)), exist_ok=True)
