@@ -19,6 +19,7 @@ struct backend_options {
     struct device_id device;
     enum precision precision;
     int threads; /* CPU only */
+    bool poison; /* session_options.poison */
 };
 
 struct backend_ops {
@@ -62,6 +63,11 @@ struct backend_ops {
     enum status (*profile)(struct program *program, const void *const *inputs,
                            struct session_step *ret, size_t max, size_t *ret_count,
                            struct error *err);
+
+    /* Milliseconds of `runs` passes in a row, without the copies before and after them. NULL: there
+     * are no copies. */
+    enum status (*time)(struct program *program, const void *const *inputs, int runs,
+                        double *ret_ms, struct error *err);
 };
 
 extern const struct backend_ops backend_cpu;

@@ -224,7 +224,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(session_check_weights(session, err));
     TRY(session_choose_threads(session, err));
     struct backend_options options = {session->options.device, session->options.precision,
-                                      session->options.threads};
+                                      session->options.threads, session->options.poison};
     TRY(session->ops->open(&options, &session->backend, err));
     TRY(compile_all(session, err));
     size_t weights = session->ops->weight_bytes(session->backend);

@@ -45,8 +45,10 @@ struct session_options {
     int image_height, image_width; /* for symbolic H and W; 0 = the file's own */
     size_t memory_limit;           /* bytes of weights, activations and the caller's inputs;
                                       0 = no limit */
-    bool max_batch_is_pinned;      /* beyond memory_limit it is an error; else smaller batches are
-                                      compiled, as many as fit, and the note says so */
+    bool poison;              /* for tests: a device with memory of its own fills activations and
+                                 outputs with NaN before each run */
+    bool max_batch_is_pinned; /* beyond memory_limit it is an error; else smaller batches are
+                                 compiled, as many as fit, and the note says so */
     size_t input_batches, input_images; /* what the caller keeps for the session beside it: inputs
                                            of so many largest batches and so many single images */
     void (*on_progress)(void *context, double fraction); /* 0 … 1, from session_create; or NULL */
@@ -123,3 +125,10 @@ struct session_step {
 /* Runs batch size `batch` `runs` times with a clock around each step; *ret is malloc'ed. */
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,
                             size_t *ret_count, struct error *err) MUST_USE;
+
+/* For measurements: milliseconds of `runs` passes of batch size `batch` in a row, from the start of
+ * the first to the end of the last, on made-up inputs that are on the device already; outputs stay
+ * there. A batch that runs as pieces is all of them. STATUS_UNSUPPORTED on a device that computes
+ * in the host's memory (a run is just that) and for graphs with a data-dependent part. */
+enum status session_time(struct session *session, int batch, int runs, double *ret_ms,
+                         struct error *err) MUST_USE;

@@ -133,7 +133,7 @@ static bool outputs_follow_batch(const struct session *session, const struct gra
 static enum status open_tail_backend(struct session *session, struct error *err)
 {
     struct backend_options options = {session->options.device, PRECISION_FP32,
-                                      session->options.threads};
+                                      session->options.threads, session->options.poison};
     if (session->tail_backend || !session->ops->run_node)
         return STATUS_OK;
     return session->ops->open(&options, &session->tail_backend, err);

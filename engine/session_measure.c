@@ -271,3 +271,39 @@ enum status session_profile(struct session *session, int batch, int runs, struct
     *ret_count = count;
     return STATUS_OK;
 }
+
+/* `runs` passes of one compiled size. */
+static enum status time_compiled(const struct session *session, const struct compiled *c, int runs,
+                                 double *ret_ms, struct error *err)
+{
+    struct feed feed;
+    enum status status = feed_init(session, c, &feed, err);
+    if (status == STATUS_OK)
+        status =
+            session->ops->time(c->program, (const void *const *)feed.buffers, runs, ret_ms, err);
+    feed_done(&feed);
+    return status;
+}
+
+enum status session_time(struct session *session, int batch, int runs, double *ret_ms,
+                         struct error *err)
+{
+    char device[DEVICE_TEXT];
+    if (batch < 1 || batch > session->largest || runs < 1)
+        return error_set(err, STATUS_INVALID, "no %d passes of batch size %d", runs, batch);
+    if (!session->ops->time)
+        return error_set(err, STATUS_UNSUPPORTED, "%s computes in the host's memory",
+                         device_text(session->info.device, device));
+    *ret_ms = 0;
+    for (int left = session->piece ? session->padded[batch] : batch; left > 0;) {
+        const struct compiled *c =
+            compiled_for(session, session->piece ? session->piece[left] : left);
+        double ms;
+        if (c->tail)
+            return error_set(err, STATUS_UNSUPPORTED, "a part of the graph depends on data");
+        TRY(time_compiled(session, c, runs, &ms, err));
+        *ret_ms += ms;
+        left -= c->size;
+    }
+    return STATUS_OK;
+}

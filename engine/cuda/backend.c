@@ -439,11 +439,28 @@ static enum status copy_out(struct program *program, const void **outputs, struc
                       err);
 }
 
+/* All bits set is NaN in every float: what a kernel leaves out shows. */
+static enum status poison(struct program *program, struct error *err)
+{
+    const struct graph *graph = program->graph;
+    struct backend *backend = program->backend;
+    for (size_t i = 0; i < graph->output_count; i++) {
+        const struct value *value = graph->outputs[i];
+        if (!program->output_is_constant[i])
+            memset(program->outputs[i], 0xff,
+                   shape_count(&value->shape) * dtype_size(value->dtype));
+    }
+    return cuda_check(cudaMemsetAsync(backend->arena, 0xff, backend->arena_bytes, backend->stream),
+                      backend->device, "poisoning the activations", err);
+}
+
 static enum status cuda_run(struct program *program, const void *const *inputs,
                             const void **outputs, struct error *err)
 {
     TRY(use_device(program->backend, err));
-    enum status status = copy_in(program, inputs, err);
+    enum status status = program->backend->options.poison ? poison(program, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = copy_in(program, inputs, err);
     if (status == STATUS_OK)
         status = execute(program, err);
     if (status == STATUS_OK)
@@ -478,6 +495,21 @@ static enum status cuda_profile(struct program *program, const void *const *inpu
     return STATUS_OK;
 }
 
+static enum status cuda_time(struct program *program, const void *const *inputs, int runs,
+                             double *ret_ms, struct error *err)
+{
+    struct backend *backend = program->backend;
+    TRY(use_device(backend, err));
+    TRY(copy_in(program, inputs, err));
+    TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "measuring", err));
+    int64_t start = clock_now();
+    for (int run = 0; run < runs; run++)
+        TRY(execute(program, err));
+    TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "measuring", err));
+    *ret_ms = clock_ms(clock_now() - start);
+    return STATUS_OK;
+}
+
 static size_t weight_bytes(const struct backend *backend)
 {
     return backend->weight_bytes;
@@ -496,4 +528,5 @@ const struct backend_ops backend_cuda = {
     .activation_bytes = activation_bytes,
     .weight_bytes = weight_bytes,
     .profile = cuda_profile,
+    .time = cuda_time,
 };

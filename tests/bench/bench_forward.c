@@ -4,8 +4,8 @@
  *     bench_forward [options] MODEL...       a table, models and batch sizes taking turns
  *     bench_forward [options] --serve MODEL...
  *                                            answers lines on standard input (see serve())
- *     bench_forward [options] --profile MODEL...
- *                                            the steps of each batch size, slowest first
+ *     bench_forward --device cuda:0 --poison …    fills the device's memory with NaN before each
+ * run bench_forward [options] --profile MODEL... the steps of each batch size, slowest first
  *
  * MODEL is an .onnx file, a model folder, or `digits`. A turn is one run that is not counted, which
  * brings the model's weights back into the caches, and a few that are. Inputs are seeded noise. */
@@ -30,7 +30,7 @@ struct options {
     int batches[MAX_BATCHES];
     size_t batch_count;
     double seconds; /* for each model and batch size */
-    bool serve, profile;
+    bool serve, profile, poison;
 };
 
 struct candidate {
@@ -94,6 +94,7 @@ static enum status candidate_load(struct candidate *candidate, const struct opti
     struct session_options session = {
         .precision = options->precision,
         .threads = options->threads,
+        .poison = options->poison,
         .image_input = candidate->model->image_input,
         .image_layout = IMAGE_NHWC_F32,
         .image_channels_last = candidate->model->input_channels_last,
@@ -234,44 +235,6 @@ static enum status profile(const struct candidate *candidate, int batch, struct 
     return STATUS_OK;
 }
 
-/* The co-process: reads "run INDEX BATCH TIMES" (INDEX counts the models from 0), runs once
- * unmeasured and TIMES measured, answers the milliseconds on one line; "error: …" for what it
- * cannot do. Ends with its input. First of all it prints "ready" and the names of the models. */
-static enum status serve(struct candidate *candidates, size_t count, const struct options *options,
-                         struct error *err)
-{
-    char line[128];
-    printf("ready");
-    for (size_t i = 0; i < count; i++)
-        printf(" %s", candidates[i].model->name);
-    printf("\n");
-    fflush(stdout);
-    int largest = 1;
-    for (size_t i = 0; i < options->batch_count; i++)
-        largest = options->batches[i] > largest ? options->batches[i] : largest;
-    while (fgets(line, sizeof line, stdin)) {
-        size_t index;
-        int batch, times;
-        char end;
-        if (sscanf(line, "run %zu %d %d %c", &index, &batch, &times, &end) != 3 || index >= count ||
-            batch < 1 || batch > largest || times < 1) {
-            printf("error: expected run INDEX BATCH TIMES\n");
-        } else {
-            double ms;
-            enum status status = run_once(&candidates[index], batch, &ms, err);
-            for (int i = 0; i < times && status == STATUS_OK; i++) {
-                status = run_once(&candidates[index], batch, &ms, err);
-                if (status == STATUS_OK)
-                    printf("%s%.4f", i ? " " : "", ms);
-            }
-            TRY(status);
-            printf("\n");
-        }
-        fflush(stdout);
-    }
-    return STATUS_OK;
-}
-
 /* A whole number from `low` to `high`, or a sentence and false. */
 static bool parse_number(const char *option, const char *text, long low, long high, long *ret)
 {
@@ -285,6 +248,155 @@ static bool parse_number(const char *option, const char *text, long low, long hi
     }
     *ret = value;
     return true;
+}
+
+/* ---- the co-process ---- */
+
+/* A line of the co-process's input, taken apart; words point into the line. */
+struct command {
+    const struct verb *verb;
+    long index, batch, times, passes;
+    const char *input, *output;
+};
+
+struct verb {
+    const char *name;
+    size_t words; /* of the line, itself included */
+    enum status (*run)(struct candidate *, const struct command *, struct error *);
+};
+
+static enum status print_times(const double *times, long count)
+{
+    for (long i = 0; i < count; i++)
+        printf("%s%.5f", i ? " " : "", times[i]);
+    printf("\n");
+    return STATUS_OK;
+}
+
+static enum status serve_run(struct candidate *candidate, const struct command *command,
+                             struct error *err)
+{
+    double times[MAX_RUNS];
+    TRY(run_once(candidate, (int)command->batch, &times[0], err));
+    for (long i = 0; i < command->times; i++)
+        TRY(run_once(candidate, (int)command->batch, &times[i], err));
+    return print_times(times, command->times);
+}
+
+static enum status serve_time(struct candidate *candidate, const struct command *command,
+                              struct error *err)
+{
+    double times[MAX_RUNS];
+    TRY(session_time(candidate->session, (int)command->batch, 2, &times[0], err));
+    for (long i = 0; i < command->times; i++) {
+        TRY(session_time(candidate->session, (int)command->batch, (int)command->passes, &times[i],
+                         err));
+        times[i] /= (double)command->passes;
+    }
+    return print_times(times, command->times);
+}
+
+static enum status serve_answer(struct candidate *candidate, const struct command *command,
+                                struct error *err)
+{
+    const struct session_tensor *input = session_input(candidate->session, 0);
+    const size_t bytes =
+        shape_count(&input->shape) * dtype_size(input->dtype) * (size_t)command->batch;
+    FILE *file = fopen(command->input, "rb");
+    bool whole = file && fread(candidate->inputs[0], 1, bytes, file) == bytes && fgetc(file) == EOF;
+    if (file)
+        fclose(file);
+    if (!whole)
+        return error_set(err, STATUS_IO, "%s does not hold the %zu bytes of %ld images",
+                         command->input, bytes, command->batch);
+    TRY(session_run(candidate->session, (int)command->batch, (const void *const *)candidate->inputs,
+                    candidate->outputs, err));
+    const struct tensor *output = candidate->outputs[0];
+    if (output->dtype != DTYPE_F32)
+        return error_set(err, STATUS_UNSUPPORTED, "the first output is %s, not float32",
+                         dtype_name(output->dtype));
+    file = fopen(command->output, "wb");
+    whole = file && fwrite(output->data, 1, output->bytes, file) == output->bytes;
+    if ((file && fclose(file) != 0) || !whole)
+        return error_set(err, STATUS_IO, "cannot write %s", command->output);
+    printf("%zu\n", shape_count(&output->shape));
+    return STATUS_OK;
+}
+
+static enum status serve_profile(struct candidate *candidate, const struct command *command,
+                                 struct error *err)
+{
+    struct session_step *steps;
+    size_t count;
+    TRY(session_profile(candidate->session, (int)command->batch, 5, &steps, &count, err));
+    printf("%zu\n", count);
+    for (size_t i = 0; i < count; i++)
+        printf("%.6f\t%.6f\t%zu\t%s\t%s\n", steps[i].milliseconds, steps[i].gflop, steps[i].bytes,
+               steps[i].kernel, steps[i].name);
+    free(steps);
+    return STATUS_OK;
+}
+
+static bool parse_command(char *line, long models, long largest, struct command *ret)
+{
+    static const struct verb verbs[] = {
+        {"run", 4, serve_run},
+        {"time", 5, serve_time},
+        {"answer", 5, serve_answer},
+        {"profile", 3, serve_profile},
+    };
+    char *words[6], *save = NULL;
+    size_t count = 0;
+    for (char *word = strtok_r(line, " \n", &save); word && count < COUNT_OF(words);
+         word = strtok_r(NULL, " \n", &save))
+        words[count++] = word;
+    *ret = (struct command){0};
+    for (size_t v = 0; v < COUNT_OF(verbs) && count > 0; v++)
+        if (strcmp(words[0], verbs[v].name) == 0 && count == verbs[v].words)
+            ret->verb = &verbs[v];
+    if (!ret->verb || !parse_number("INDEX", words[1], 0, models - 1, &ret->index) ||
+        !parse_number("BATCH", words[2], 1, largest, &ret->batch))
+        return false;
+    if (ret->verb->run == serve_answer) {
+        ret->input = words[3];
+        ret->output = words[4];
+    }
+    return (ret->verb->run != serve_run && ret->verb->run != serve_time) ||
+           (parse_number("TIMES", words[3], 1, MAX_RUNS, &ret->times) &&
+            (count < 5 || parse_number("PASSES", words[4], 1, MAX_RUNS, &ret->passes)));
+}
+
+/* First of all it prints "ready" and the names of the models; then it answers each line of its
+ * input, and ends with it. INDEX counts the models from 0; file names hold no space.
+ *
+ *     run INDEX BATCH TIMES            runs once unmeasured and TIMES measured: the milliseconds
+ *     time INDEX BATCH TIMES PASSES    the same without the copies to and from the device; each
+ *                                      number is the mean of PASSES passes in a row
+ *     answer INDEX BATCH INPUT OUTPUT  reads raw numbers, [BATCH, H, W, C] float32, runs, writes
+ * the first output's: how many numbers profile INDEX BATCH              how many steps, and then a
+ * line for each, with tabs between: milliseconds, GFLOP, bytes, kernel, name
+ *
+ * What does not work is answered by "error: " and a sentence. */
+static void serve(struct candidate *candidates, size_t count, const struct options *options)
+{
+    char line[1024];
+    long largest = 1;
+    printf("ready");
+    for (size_t i = 0; i < count; i++)
+        printf(" %s", candidates[i].model->name);
+    printf("\n");
+    fflush(stdout);
+    for (size_t i = 0; i < options->batch_count; i++)
+        largest = options->batches[i] > largest ? options->batches[i] : largest;
+    while (fgets(line, sizeof line, stdin)) {
+        struct command command;
+        struct error err = {0};
+        if (!parse_command(line, (long)count, largest, &command))
+            printf("error: expected run, time, answer or profile with their arguments\n");
+        else if (command.verb->run(&candidates[command.index], &command, &err) != STATUS_OK)
+            printf("error: %s\n", err.message);
+        fflush(stdout);
+    }
 }
 
 static bool parse_batches(const char *text, struct options *options)
@@ -358,6 +470,9 @@ static int parse_arguments(int argc, char **argv, struct options *options)
         } else if (strcmp(argv[i], "--profile") == 0) {
             options->profile = true;
             i++;
+        } else if (strcmp(argv[i], "--poison") == 0) {
+            options->poison = true;
+            i++;
         } else if (i + 1 < argc && parse_option(argv[i], argv[i + 1], options)) {
             i += 2;
         } else {
@@ -368,7 +483,8 @@ static int parse_arguments(int argc, char **argv, struct options *options)
         fprintf(
             stderr,
             "usage: bench_forward [--device cpu] [--precision fp32|bf16|int8] [--threads N]\n"
-            "                     [--batch 1,8,32] [--seconds 3] [--serve | --profile] MODEL...\n"
+            "                     [--batch 1,8,32] [--seconds 3] [--poison] [--serve | --profile] "
+            "MODEL...\n"
             "MODEL: an .onnx file, a model folder, or digits; at most %d\n",
             MAX_MODELS);
         return -1;
@@ -397,7 +513,7 @@ int main(int argc, char **argv)
         status = candidate_load(&candidates[i], &options, &err);
     }
     if (status == STATUS_OK && options.serve)
-        status = serve(candidates, count, &options, &err);
+        serve(candidates, count, &options);
     else if (status == STATUS_OK && !options.profile)
         status = measure(candidates, count, &options, &err);
     for (size_t i = 0; i < count && status == STATUS_OK && options.profile; i++)

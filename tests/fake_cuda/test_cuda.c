@@ -196,6 +196,56 @@ Test(cuda, a_batch_is_one_launch_from_the_second_run_on)
     free(images);
 }
 
+/* What is timed is the program alone: kernels run, nothing is copied to or from the host. */
+Test(cuda, passes_are_timed_without_their_copies)
+{
+    struct graph *graph = small_network();
+    struct session *session;
+    struct error err = {0};
+    double ms = 0;
+    cr_assert_eq(open_session(graph, PRECISION_FP32, gpu, &session, &err), STATUS_OK, "%s",
+                 err.message);
+    cr_assert_eq(session_time(session, 4, 2, &ms, &err), STATUS_OK, "%s", err.message);
+    size_t before = fake.graph_launches();
+    cr_assert_eq(session_time(session, 4, 5, &ms, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(fake.graph_launches(), before + 5);
+    cr_assert_gt(ms, 0);
+    cr_assert_eq(session_time(session, 5, 1, &ms, &err), STATUS_INVALID);
+    session_free(session);
+    cr_assert_eq(open_session(graph, PRECISION_FP32, DEVICE_HOST, &session, &err), STATUS_OK);
+    cr_assert_eq(session_time(session, 4, 1, &ms, &err), STATUS_UNSUPPORTED);
+    session_free(session);
+    graph_free(graph);
+}
+
+/* Every element of the outputs is written in every run, and nothing is read that was not. */
+Test(cuda, poisoned_memory_changes_no_answer)
+{
+    for (uint32_t seed = 40; seed < 46; seed++) {
+        struct error err = {0};
+        struct graph *graph = random_graph(seed, HEIGHT, WIDTH);
+        struct session *plain = NULL, *poisoned = NULL;
+        float *images = make_images(seed, 4);
+        const struct tensor *a[RANDOM_GRAPH_OUTPUTS], *b[RANDOM_GRAPH_OUTPUTS];
+        const void *inputs[] = {images};
+        const struct session_options options = {
+            .device = gpu, .max_batch = 4, .image_layout = IMAGE_NHWC_F32, .poison = true};
+        cr_assert_eq(open_session(graph, PRECISION_FP32, gpu, &plain, &err), STATUS_OK);
+        cr_assert_eq(session_create(graph, &options, &poisoned, &err), STATUS_OK);
+        for (int run = 0; run < 3; run++) {
+            cr_assert_eq(session_run(plain, BATCH, inputs, a, &err), STATUS_OK);
+            cr_assert_eq(session_run(poisoned, BATCH, inputs, b, &err), STATUS_OK);
+            for (size_t o = 0; o < graph->output_count; o++)
+                cr_assert_eq(memcmp(a[o]->data, b[o]->data, a[o]->bytes), 0,
+                             "seed %u, output %zu, run %d", seed, o, run);
+        }
+        session_free(plain);
+        session_free(poisoned);
+        graph_free(graph);
+        free(images);
+    }
+}
+
 Test(cuda, the_second_device_has_memory_of_its_own)
 {
     struct graph *graph = small_network();
