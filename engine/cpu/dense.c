@@ -73,17 +73,6 @@ static void gather_pixel(const struct dense_step *s, size_t pixel, float *to)
     }
 }
 
-static void activate(const struct dense_step *s, float *c, size_t rows, size_t columns)
-{
-    const struct epilogue *e = &s->finish.row;
-    if (columns == s->n) {
-        s->simd->activate(c, c, rows * columns, e->activation, e->alpha, e->beta);
-        return;
-    }
-    for (size_t r = 0; r < rows; r++)
-        s->simd->activate(c + r * s->n, c + r * s->n, columns, e->activation, e->alpha, e->beta);
-}
-
 static void run_pieces(void *context, size_t begin, size_t end)
 {
     const struct dense_step *s = context;
@@ -109,15 +98,14 @@ static void run_pieces(void *context, size_t begin, size_t end)
                          .accumulate = s->finish.residual,
                          .clamp = s->finish.clamp,
                          .low = s->finish.low,
-                         .high = s->finish.high};
+                         .high = s->finish.high,
+                         .row = s->finish.row};
         if (s->gathers) {
             for (size_t row = 0; row < rows; row++)
                 gather_pixel(s, first + row, gathered + row * s->k);
             g.a = gathered;
         }
         s->simd->gemm(&g, rows);
-        if (s->finish.row.activation)
-            activate(s, g.c, rows, g.n);
     }
 }
 

@@ -196,7 +196,16 @@ Test(layers, depthwise)
         {"5x5 by two, no padding", 17, 19, 33, 33, 5, 2, 0, 33, OP_NONE, false, false, "depthwise"},
         {"7x7", 14, 14, 50, 50, 7, 1, 3, 50, OP_NONE, false, false, "depthwise"},
         {"7x7 of a small image", 5, 4, 16, 16, 7, 1, 3, 16, OP_RELU, false, false, "depthwise"},
-        {"7x7 by two", 20, 9, 8, 8, 7, 2, 3, 8, OP_SIGMOID, false, false, "depthwise"},
+        {"7x7 by two", 20, 9, 24, 24, 7, 2, 3, 24, OP_SIGMOID, false, false, "depthwise"},
+        {"one block", 9, 8, 16, 16, 3, 1, 1, 16, OP_RELU, false, false, "depthwise"},
+        {"no bigger than the filter", 3, 3, 17, 17, 3, 1, 1, 17, OP_SILU, false, false,
+         "depthwise"},
+        {"one pixel", 1, 1, 48, 48, 5, 1, 2, 48, OP_HARD_SWISH, false, false, "depthwise"},
+        {"one pixel by two", 2, 1, 31, 31, 3, 2, 1, 31, OP_GELU, false, false, "depthwise"},
+        {"more padding than taps inside", 4, 5, 20, 20, 5, 1, 4, 20, OP_NONE, false, false,
+         "depthwise"},
+        {"5x5 by two of many channels", 15, 13, 672, 672, 5, 2, 2, 672, OP_SILU, false, false,
+         "depthwise"},
     };
     check_all(layers, COUNT_OF(layers));
 }

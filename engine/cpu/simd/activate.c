@@ -16,17 +16,6 @@
     }                                                                                              \
     break
 
-ALWAYS_INLINE vec clamp(vec v, vec low, vec high)
-{
-    return vec_min(high, vec_max(low, v));
-}
-
-/* v * gate, where an infinitely small gate must not make 0 * inf of a large v */
-ALWAYS_INLINE vec hard_gate(vec v, vec slope, vec offset)
-{
-    return clamp(vec_fma(v, slope, offset), vec_zero(), vec_set(1));
-}
-
 ALWAYS_INLINE vec gelu(vec v)
 {
     const vec half = vec_mul(v, vec_set(0.5f));
@@ -52,6 +41,7 @@ void SIMD_NAMED(activate)(const float *x, float *y, size_t n, enum activation ac
                           float alpha, float beta)
 {
     const vec a = vec_set(alpha), b = vec_set(beta), zero = vec_zero();
+    const vec slope = vec_set(alpha * MINUS_LOG2E);
     switch (activation) {
     case ACTIVATION_NONE:
         if (x != y)
@@ -62,15 +52,15 @@ void SIMD_NAMED(activate)(const float *x, float *y, size_t n, enum activation ac
     case ACTIVATION_LEAKY_RELU:
         EACH(vec_fma(vec_min(zero, v), a, vec_max(zero, v)));
     case ACTIVATION_CLIP:
-        EACH(clamp(v, a, b));
+        EACH(vec_clamp(v, a, b));
     case ACTIVATION_SIGMOID:
         EACH(vec_sigmoid(v));
     case ACTIVATION_HARD_SIGMOID:
-        EACH(hard_gate(v, a, b));
+        EACH(vec_clamp(vec_fma(v, a, b), zero, vec_set(1)));
     case ACTIVATION_HARD_SWISH:
-        EACH(vec_mul(v, hard_gate(v, vec_set(1.0f / 6), vec_set(0.5f))));
+        EACH(vec_hard_swish(v));
     case ACTIVATION_SILU:
-        EACH(vec_mul(v, vec_sigmoid(vec_mul(v, a))));
+        EACH(vec_silu(v, slope));
     case ACTIVATION_GELU:
         EACH(gelu(v));
     case ACTIVATION_GELU_TANH:

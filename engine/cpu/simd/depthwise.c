@@ -1,180 +1,219 @@
 /* Depthwise convolutions, compiled once per instruction set.
  *
- * A strip - some rows of the result, a block of channels - is computed at a time. The source rows
- * it reads are first copied into scratch, with zeros where there is padding: there they lie
- * densely, whatever the image's channels, and the kernel has no edges. Then a run of PIXELS results
- * stays in registers; each source pixel is loaded once a row of taps and used by all taps it meets.
- */
+ * A block is as many channels as a register holds. One or two rows of PIXELS results of a block
+ * stay in registers: each source number is loaded once a row of taps and meets all the results it
+ * belongs to, of both rows. What follows the sum is applied before the one store. Blocks are the
+ * innermost loop, so that the image is walked through in the order in which it lies in memory. The
+ * last block of a channel count that is no multiple overlaps the one before and writes the same
+ * numbers again. Taps that fall on padding are left out. */
 #include "engine/cpu/simd/variant.h"
-#include "engine/cpu/simd/vec.h"
+#include "engine/cpu/simd/vec_math.h"
 
-#define PIXELS 7 /* 14 + 14 + 2 of 32 registers, or 7 + 7 + 1 of 16; images are multiples of 7 */
+#define ROWS   DEPTHWISE_ROWS
+#define PIXELS 7 /* images are multiples of 7 */
 
-#define LANES  DEPTHWISE_CHANNELS
-#define BLOCKS (DEPTHWISE_CHANNELS / VEC)
+enum ending { ENDING_CLAMP, ENDING_HARD_SWISH, ENDING_SILU, ENDING_OTHER };
 
-/* Columns a strip holds of a source row: what whole runs of PIXELS read. */
-static size_t strip_columns(const struct depthwise *d)
+/* Where a tile of results lies. */
+struct tile {
+    const float *x; /* the first tap of its first result, be it inside the image or not */
+    float *y;
+    size_t rows, pixels;             /* results: <= ROWS, <= PIXELS */
+    size_t top, bottom, left, right; /* source rows and columns that exist, counted from x */
+    size_t first, last;              /* blocks */
+    float *sums;                     /* += each block's results, or NULL */
+};
+
+/* Adds one source row to the sums of the result rows that are `wanted`: both, or one of them.
+ * weights[r] are the taps that the source row meets in result row r. */
+ALWAYS_INLINE void add_row(vec sum[ROWS][PIXELS], const float *x, size_t step, size_t left,
+                           size_t right, const float *const weights[ROWS], const int from,
+                           const int to, const int taps, const int stride)
 {
-    const size_t runs = (d->out_width + PIXELS - 1) / PIXELS;
-    return (runs * PIXELS - 1) * d->stride_x + d->kernel_width;
-}
-
-static size_t strip_rows(const struct depthwise *d, size_t rows)
-{
-    return (rows - 1) * d->stride_y + d->kernel_height;
-}
-
-size_t SIMD_NAMED(depthwise_scratch)(const struct depthwise *d, size_t rows)
-{
-    return (strip_rows(d, rows) * strip_columns(d) + rows * d->out_width) * LANES;
-}
-
-/* Copies the source rows of a strip: `width` channels from x on. */
-static void copy_source(const struct depthwise *d, const float *x, ptrdiff_t first, size_t rows,
-                        size_t width, float *to)
-{
-    const size_t columns = strip_columns(d), before = d->pad_left;
-    const size_t inside = columns > before ? columns - before : 0;
-    const size_t copied = inside < d->width ? inside : d->width;
-    for (size_t r = 0; r < rows; r++, to += columns * LANES) {
-        const ptrdiff_t row = first + (ptrdiff_t)r;
-        if (row < 0 || row >= (ptrdiff_t)d->height) {
-            memset(to, 0, columns * LANES * sizeof *to);
-            continue;
-        }
-        const float *from = x + (size_t)row * d->width * d->channels;
-        float *pixel = to + before * LANES;
-        memset(to, 0, before * LANES * sizeof *to);
-        if (width == LANES)
-            for (size_t c = 0; c < copied; c++, pixel += LANES)
-                for (size_t i = 0; i < BLOCKS; i++)
-                    vec_store(pixel + i * VEC, vec_load(from + c * d->channels + i * VEC));
-        else
-            for (size_t c = 0; c < copied; c++, pixel += LANES)
-                for (size_t i = 0; i < BLOCKS; i++)
-                    vec_store(pixel + i * VEC,
-                              i * VEC < width
-                                  ? vec_load_n(from + c * d->channels + i * VEC, width - i * VEC)
-                                  : vec_zero());
-        memset(pixel, 0, (columns - before - copied) * LANES * sizeof *to);
-    }
-}
-
-/* A block's channels are a short piece of every pixel, which no hardware prefetcher follows well.
- * So before the first block whole rows are fetched into the second-level cache, in order. */
-static void fetch_source(const struct depthwise *d, const float *x, ptrdiff_t first, size_t rows)
-{
-    const size_t last = first + (ptrdiff_t)rows < 0 ? 0 : (size_t)(first + (ptrdiff_t)rows);
-    const size_t from = first < 0 ? 0 : (size_t)first, to = last < d->height ? last : d->height;
-    const size_t row = d->width * d->channels;
-    for (size_t i = from * row; i < to * row; i += 64 / sizeof *x)
-        _mm_prefetch((const char *)(x + i), _MM_HINT_T1);
-}
-
-/* PIXELS results of one row; x: their first source pixel in the strip. taps and stride are
- * constants where this is inlined. */
-ALWAYS_INLINE void run_of_pixels(const struct depthwise *d, const float *x, size_t row_step,
-                                 const float *w, vec sum[PIXELS][BLOCKS], const int taps,
-                                 const int stride)
-{
-    for (size_t ky = 0; ky < d->kernel_height; ky++, x += row_step, w += (size_t)taps * LANES) {
-        vec weights[7][BLOCKS];
+    vec w[ROWS][7];
+#pragma GCC unroll 2
+    for (int r = from; r < to; r++)
 #pragma GCC unroll 7
         for (int t = 0; t < taps; t++)
-#pragma GCC unroll 2
-            for (int i = 0; i < BLOCKS; i++)
-                weights[t][i] = vec_load(w + t * LANES + i * VEC);
+            w[r][t] = vec_load(weights[r] + t * VEC);
 #pragma GCC unroll 19
-        for (int c = 0; c < (PIXELS - 1) * stride + taps; c++) {
+    for (int c = 0; c < (PIXELS - 1) * stride + taps; c++, x += step) {
+        if ((size_t)c < left || (size_t)c >= right)
+            continue;
+        const vec v = vec_load(x);
 #pragma GCC unroll 2
-            for (int i = 0; i < BLOCKS; i++) {
-                const vec v = vec_load(x + c * LANES + i * VEC);
+        for (int r = from; r < to; r++)
 #pragma GCC unroll 7
-                for (int p = 0; p < PIXELS; p++)
-                    if (c - p * stride >= 0 && c - p * stride < taps)
-                        sum[p][i] = vec_fma(v, weights[c - p * stride][i], sum[p][i]);
-            }
-        }
+            for (int p = 0; p < PIXELS; p++)
+                if (c - p * stride >= 0 && c - p * stride < taps)
+                    sum[r][p] = vec_fma(v, w[r][c - p * stride], sum[r][p]);
     }
 }
 
-ALWAYS_INLINE void row_of_pixels(const struct depthwise *d, const float *x, size_t row_step,
-                                 const float *w, const float *bias, float *y, size_t y_step,
-                                 size_t width, const int taps, const int stride)
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* All source rows of one block. The second result row reads stride_y rows further down. */
+ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct tile *t, const float *x,
+                            const float *w, vec sum[ROWS][PIXELS], const int rows, const int taps,
+                            const int stride)
+{
+    const size_t step = d->channels, down = d->width * d->channels, height = d->kernel_height;
+    const size_t tap_row = (size_t)taps * VEC, ahead = rows > 1 ? d->stride_y : height;
+    const size_t one = smaller(ahead, height);
+    size_t i = t->top;
+    for (; i < smaller(one, t->bottom); i++) {
+        const float *const weights[2] = {w + i * tap_row, NULL};
+        add_row(sum, x + i * down, step, t->left, t->right, weights, 0, 1, taps, stride);
+    }
+    if (rows == 1)
+        return;
+    for (; i < smaller(height, t->bottom); i++) {
+        const float *const weights[2] = {w + i * tap_row, w + (i - ahead) * tap_row};
+        add_row(sum, x + i * down, step, t->left, t->right, weights, 0, ROWS, taps, stride);
+    }
+    if (i < ahead)
+        i = ahead;
+    for (; i < smaller(ahead + height, t->bottom); i++) {
+        const float *const weights[2] = {NULL, w + (i - ahead) * tap_row};
+        add_row(sum, x + i * down, step, t->left, t->right, weights, ROWS - 1, ROWS, taps, stride);
+    }
+}
+
+/* The activation, and the store. */
+ALWAYS_INLINE void end_block(const struct depthwise *d, const struct tile *t, float *y,
+                             vec sum[ROWS][PIXELS], float *sums, const int rows,
+                             const enum ending ending)
 {
     const vec low = vec_set(d->low), high = vec_set(d->high);
-    for (size_t first = 0; first < d->out_width; first += PIXELS) {
-        const size_t count = d->out_width - first < PIXELS ? d->out_width - first : PIXELS;
-        vec sum[PIXELS][BLOCKS];
-#pragma GCC unroll 7
-        for (int p = 0; p < PIXELS; p++)
+    const vec slope = vec_set(d->row.alpha * MINUS_LOG2E);
+    const size_t row = d->out_width * d->channels;
+    vec total = vec_zero();
 #pragma GCC unroll 2
-            for (int i = 0; i < BLOCKS; i++)
-                sum[p][i] = vec_load(bias + i * VEC);
-        run_of_pixels(d, x + first * (size_t)stride * LANES, row_step, w, sum, taps, stride);
+    for (int r = 0; r < rows; r++) {
+        float *to = y + (size_t)r * row;
 #pragma GCC unroll 7
-        for (int p = 0; p < PIXELS; p++)
-#pragma GCC unroll 2
-            for (int i = 0; i < BLOCKS; i++) {
-                const size_t from = (size_t)i * VEC;
-                if ((size_t)p < count && from < width)
-                    vec_store_n(y + (first + (size_t)p) * y_step + from,
-                                vec_min(high, vec_max(low, sum[p][i])),
-                                width - from < VEC ? width - from : VEC);
+        for (int p = 0; p < PIXELS; p++, to += d->channels) {
+            if ((size_t)p >= t->pixels)
+                continue;
+            vec v = sum[r][p];
+            if (ending == ENDING_CLAMP)
+                v = vec_clamp(v, low, high);
+            if (ending == ENDING_HARD_SWISH)
+                v = vec_hard_swish(v);
+            if (ending == ENDING_SILU)
+                v = vec_silu(v, slope);
+            if (ending == ENDING_OTHER) {
+                float lanes[VEC];
+                vec_store(lanes, v);
+                SIMD_NAMED(activate)
+                (lanes, lanes, VEC, d->row.activation, d->row.alpha, d->row.beta);
+                v = vec_load(lanes);
             }
+            vec_store(to, v);
+            total = vec_add(total, v);
+        }
+    }
+    if (sums)
+        vec_store(sums, vec_add(vec_load(sums), total));
+}
+
+ALWAYS_INLINE void run_tile(const struct depthwise *d, const struct tile *t,
+                            const enum ending ending, const int rows, const int taps,
+                            const int stride)
+{
+    for (size_t b = t->first; b < t->last; b++) {
+        const size_t channel = smaller(b * VEC, d->channels - VEC);
+        const float *w = d->weights + b * d->kernel_height * (size_t)taps * VEC;
+        const vec bias = d->bias ? vec_load(d->bias + channel) : vec_zero();
+        vec sum[ROWS][PIXELS];
+#pragma GCC unroll 2
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 7
+            for (int p = 0; p < PIXELS; p++)
+                sum[r][p] = bias;
+        add_rows(d, t, t->x + channel, w, sum, rows, taps, stride);
+        float *sums = t->sums ? t->sums + b * VEC : NULL;
+        end_block(d, t, t->y + channel, sum, sums, rows, ending);
     }
 }
 
-#define CASE(taps, stride)                                                                         \
-    if (d->kernel_width == (taps) && d->stride_x == (stride)) {                                    \
-        row_of_pixels(d, x, row_step, w, bias, y, y_step, width, taps, stride);                    \
-        return;                                                                                    \
+typedef void (*tile_fn)(const struct depthwise *d, const struct tile *t);
+
+#define TILE_NAME(taps, stride, ending) tile_##taps##_##stride##_##ending
+#if ROWS == 2
+#define RUN_TILE(taps, stride, ending)                                                             \
+    if (t->rows == 2)                                                                              \
+        run_tile(d, t, ending, 2, taps, stride);                                                   \
+    else                                                                                           \
+        run_tile(d, t, ending, 1, taps, stride)
+#else
+#define RUN_TILE(taps, stride, ending) run_tile(d, t, ending, 1, taps, stride)
+#endif
+#define TILE(taps, stride, ending)                                                                 \
+    static void TILE_NAME(taps, stride, ending)(const struct depthwise *d, const struct tile *t)   \
+    {                                                                                              \
+        RUN_TILE(taps, stride, ending);                                                            \
+    }
+#define TILES(taps, stride)                                                                        \
+    TILE(taps, stride, ENDING_CLAMP)                                                               \
+    TILE(taps, stride, ENDING_HARD_SWISH)                                                          \
+    TILE(taps, stride, ENDING_SILU)                                                                \
+    TILE(taps, stride, ENDING_OTHER)
+TILES(3, 1)
+TILES(3, 2)
+TILES(5, 1)
+TILES(5, 2)
+TILES(7, 1)
+TILES(7, 2)
+
+#define ENTRIES(taps, stride)                                                                      \
+    {                                                                                              \
+        TILE_NAME(taps, stride, ENDING_CLAMP), TILE_NAME(taps, stride, ENDING_HARD_SWISH),         \
+            TILE_NAME(taps, stride, ENDING_SILU), TILE_NAME(taps, stride, ENDING_OTHER)            \
     }
 
-static void run_row(const struct depthwise *d, const float *x, size_t row_step, const float *w,
-                    const float *bias, float *y, size_t y_step, size_t width)
+static tile_fn choose(const struct depthwise *d)
 {
-    CASE(3, 1)
-    CASE(3, 2)
-    CASE(5, 1)
-    CASE(5, 2)
-    CASE(7, 1)
-    CASE(7, 2)
+    static const tile_fn all[3][2][4] = {{ENTRIES(3, 1), ENTRIES(3, 2)},
+                                         {ENTRIES(5, 1), ENTRIES(5, 2)},
+                                         {ENTRIES(7, 1), ENTRIES(7, 2)}};
+    enum ending ending = ENDING_OTHER;
+    if (d->row.activation == ACTIVATION_NONE)
+        ending = ENDING_CLAMP;
+    else if (d->row.activation == ACTIVATION_HARD_SWISH)
+        ending = ENDING_HARD_SWISH;
+    else if (d->row.activation == ACTIVATION_SILU)
+        ending = ENDING_SILU;
+    return all[d->kernel_width / 2 - 1][d->stride_x - 1][ending];
+}
+
+/* Of `count` taps from position `at` (before 0: padding) on, those inside [0, size). */
+static void clip(ptrdiff_t at, size_t count, size_t size, size_t *ret_first, size_t *ret_end)
+{
+    const ptrdiff_t inside = (ptrdiff_t)size - at;
+    *ret_first = at < 0 ? (size_t)-at : 0;
+    *ret_end = inside < 0 ? 0 : smaller(count, (size_t)inside);
 }
 
 void SIMD_NAMED(depthwise)(const struct depthwise *d, const float *x, float *y, size_t first,
-                           size_t rows, size_t block, float *scratch)
+                           size_t rows, size_t first_block, size_t last_block, float *sums)
 {
-    const size_t channel = block * LANES;
-    const size_t width = d->channels - channel < LANES ? d->channels - channel : LANES;
-    const size_t row_step = strip_columns(d) * LANES;
-    const size_t source_rows = strip_rows(d, rows);
-    const ptrdiff_t top = (ptrdiff_t)(first * d->stride_y) - (ptrdiff_t)d->pad_top;
-    if (block == 0)
-        fetch_source(d, x, top, source_rows);
-    copy_source(d, x + channel, top, source_rows, width, scratch);
-    const float *w = d->weights + channel * d->kernel_height * d->kernel_width;
-    float bias[LANES] = {0};
-    if (d->bias)
-        memcpy(bias, d->bias + channel, width * sizeof *bias);
-    float *dense = scratch + source_rows * row_step; /* results that an activation follows */
-    y += first * d->out_width * d->channels + channel;
-    for (size_t r = 0; r < rows; r++) {
-        const float *from = scratch + r * d->stride_y * row_step;
-        if (d->row.activation)
-            run_row(d, from, row_step, w, bias, dense + r * d->out_width * LANES, LANES, LANES);
-        else
-            run_row(d, from, row_step, w, bias, y + r * d->out_width * d->channels, d->channels,
-                    width);
+    const tile_fn run = choose(d);
+    struct tile t = {.first = first_block, .last = last_block, .sums = sums};
+    for (size_t row = first; row < first + rows; row += ROWS) {
+        const ptrdiff_t source = (ptrdiff_t)(row * d->stride_y) - (ptrdiff_t)d->pad_top;
+        t.rows = smaller(first + rows - row, ROWS);
+        clip(source, (t.rows - 1) * d->stride_y + d->kernel_height, d->height, &t.top, &t.bottom);
+        for (size_t column = 0; column < d->out_width; column += PIXELS) {
+            const ptrdiff_t from = (ptrdiff_t)(column * d->stride_x) - (ptrdiff_t)d->pad_left;
+            t.pixels = smaller(d->out_width - column, PIXELS);
+            clip(from, (t.pixels - 1) * d->stride_x + d->kernel_width, d->width, &t.left, &t.right);
+            t.x = x + (source * (ptrdiff_t)d->width + from) * (ptrdiff_t)d->channels;
+            t.y = y + (row * d->out_width + column) * d->channels;
+            run(d, &t);
+        }
     }
-    if (!d->row.activation)
-        return;
-    const size_t pixels = rows * d->out_width;
-    SIMD_NAMED(activate)
-    (dense, dense, pixels * LANES, d->row.activation, d->row.alpha, d->row.beta);
-    for (size_t p = 0; p < pixels; p++)
-        for (size_t i = 0; i < width; i += VEC)
-            vec_store_n(y + p * d->channels + i, vec_load(dense + p * LANES + i),
-                        width - i < VEC ? width - i : VEC);
 }

@@ -3,7 +3,7 @@
  * A block of ROWS x 2 registers of the result stays in registers while k goes by: each step loads
  * two registers of packed weights and broadcasts one number of each row. */
 #include "engine/cpu/simd/variant.h"
-#include "engine/cpu/simd/vec.h"
+#include "engine/cpu/simd/vec_math.h"
 
 #define ROWS    GEMM_ROWS
 #define COLUMNS GEMM_COLUMNS
@@ -60,6 +60,39 @@ ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, f
             block(g, a, b, c, bias, width, n, 1);                                                  \
         break
 
+/* The loop over a block for one activation: `v` is the register at hand. */
+#define EACH(expression)                                                                           \
+    for (size_t r = 0; r < rows; r++, c += g->ldc) {                                               \
+        if (width == COLUMNS)                                                                      \
+            for (size_t i = 0; i < COLUMNS; i += VEC) {                                            \
+                const vec v = vec_load(c + i);                                                     \
+                vec_store(c + i, expression);                                                      \
+            }                                                                                      \
+        else                                                                                       \
+            for (size_t i = 0; i < width; i += VEC) {                                              \
+                const size_t n = width - i < VEC ? width - i : VEC;                                \
+                const vec v = vec_load_n(c + i, n);                                                \
+                vec_store_n(c + i, expression, n);                                                 \
+            }                                                                                      \
+    }                                                                                              \
+    break
+
+/* The activation that is no clamp, while the block is in the first-level cache. */
+static void activate_block(const struct gemm *g, float *c, size_t rows, size_t width)
+{
+    const vec slope = vec_set(g->row.alpha * MINUS_LOG2E);
+    switch (g->row.activation) {
+    case ACTIVATION_HARD_SWISH:
+        EACH(vec_hard_swish(v));
+    case ACTIVATION_SILU:
+        EACH(vec_silu(v, slope));
+    default:
+        for (size_t r = 0; r < rows; r++, c += g->ldc)
+            SIMD_NAMED(activate)
+        (c, c, width, g->row.activation, g->row.alpha, g->row.beta);
+    }
+}
+
 /* rows <= ROWS of the result, width <= COLUMNS columns. */
 static void run_block(const struct gemm *g, const float *a, const float *b, float *c,
                       const float *bias, size_t rows, size_t width)
@@ -84,6 +117,8 @@ static void run_block(const struct gemm *g, const float *a, const float *b, floa
     default:
         break;
     }
+    if (g->row.activation)
+        activate_block(g, c, rows, width);
 }
 
 /* Rows that share a panel of weights: so many that the panel, once fetched, is used often, and so

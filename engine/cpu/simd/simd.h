@@ -13,7 +13,8 @@
 
 enum binary_kind { BINARY_ADD, BINARY_SUB, BINARY_MUL, BINARY_DIV, BINARY_MAX, BINARY_MIN };
 
-/* c = clamp(a * b + bias [+ what c holds]), a with a row step, b as gemm_pack left it. */
+/* c = activation(clamp(a * b + bias [+ what c holds])), a with a row step, b as gemm_pack left it.
+ */
 struct gemm {
     const float *a, *b, *bias; /* bias: n numbers, or NULL */
     float *c;
@@ -22,6 +23,7 @@ struct gemm {
     bool accumulate;
     bool clamp; /* to [low, high]; NaN stays NaN */
     float low, high;
+    struct epilogue row; /* the activation; its residual does not count */
 };
 
 /* A tile of an image: steps in elements from pixel to pixel, and which of its rows [top, bottom)
@@ -34,13 +36,15 @@ struct winograd_tile {
 
 #define WINOGRAD_POINTS 36
 
-/* A depthwise convolution. Steps between pixels are `channels` on both sides. */
+/* A depthwise convolution. Steps between pixels are `channels` on both sides. A block is
+ * depthwise_channels channels; the last one of a number that is no multiple of that begins so early
+ * that it is whole, and shares channels with the one before. */
 struct depthwise {
-    size_t channels, height, width, out_width;
-    size_t kernel_height, kernel_width; /* kernel_width: 3, 5 or 7 */
-    size_t stride_y, stride_x;          /* stride_x: 1 or 2 */
+    size_t channels, height, width, out_width; /* channels >= depthwise_channels */
+    size_t kernel_height, kernel_width;        /* kernel_width: 3, 5 or 7 */
+    size_t stride_y, stride_x;                 /* stride_x: 1 or 2 */
     size_t pad_top, pad_left;
-    const float *weights; /* [block][tap][depthwise_channels], 0 beyond the last channel */
+    const float *weights; /* [block][tap][depthwise_channels] */
     const float *bias;    /* channels numbers, or NULL */
     float low, high;      /* the result is clamped; NaN stays NaN */
     struct epilogue row;  /* an activation instead; its residual does not count */
@@ -67,12 +71,12 @@ struct simd_kernels {
     void (*winograd_sink)(const struct winograd_tile *tile, const struct gemm *g, const float *m,
                           size_t m_step, float *y);
 
-    /* Rows `first` … first + rows - 1 of the result, channels of block number `block`; x and y are
-     * the whole image and result. scratch: depthwise_scratch(d, rows) floats. */
+    /* Rows `first` … first + rows - 1 of the result, blocks first_block … last_block - 1; x and y
+     * are the whole image and result. sums: [block][depthwise_channels], each block's results are
+     * added; or NULL. Rows are quickest taken a multiple of depthwise_rows at a time. */
     void (*depthwise)(const struct depthwise *d, const float *x, float *y, size_t first,
-                      size_t rows, size_t block, float *scratch);
-    size_t (*depthwise_scratch)(const struct depthwise *d, size_t rows);
-    size_t depthwise_channels; /* of a block */
+                      size_t rows, size_t first_block, size_t last_block, float *sums);
+    size_t depthwise_channels, depthwise_rows;
 
     /* 8-bit integers, signed or not. quantize: x / scale, rounded half to even, plus zero, clamped;
      * NaN gives the lowest. add: a * a_ratio + b * b_ratio + fixed, rounded and clamped. */

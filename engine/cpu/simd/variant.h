@@ -10,19 +10,23 @@
 #define SIMD_TEXT_(name) #name
 #define SIMD_TEXT(name)  SIMD_TEXT_(name)
 
-/* gemm's block: 32 registers hold 14 x 2 sums, two of weights and a number; 16 hold 6 x 2. */
+/* gemm's block: 32 registers hold 14 x 2 sums, two of weights and a number; 16 hold 6 x 2.
+ * A depthwise kernel's: 32 hold 2 x 7 results, 2 x 7 weights and a number; 16 hold 7, 7 and 1. */
 #if defined __AVX512F__
 #define GEMM_ROWS          14
 #define GEMM_COLUMNS       32
-#define DEPTHWISE_CHANNELS 32
+#define DEPTHWISE_CHANNELS 16
+#define DEPTHWISE_ROWS     2
 #elif defined __AVX2__
 #define GEMM_ROWS          6
 #define GEMM_COLUMNS       16
 #define DEPTHWISE_CHANNELS 8
+#define DEPTHWISE_ROWS     1
 #else
 #define GEMM_ROWS          6
 #define GEMM_COLUMNS       8
 #define DEPTHWISE_CHANNELS 4
+#define DEPTHWISE_ROWS     1
 #endif
 
 void SIMD_NAMED(gemm)(const struct gemm *g, size_t m);
@@ -47,8 +51,7 @@ void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bia
                             float *y, size_t n);
 
 void SIMD_NAMED(depthwise)(const struct depthwise *d, const float *x, float *y, size_t first,
-                           size_t rows, size_t block, float *scratch);
-size_t SIMD_NAMED(depthwise_scratch)(const struct depthwise *d, size_t rows);
+                           size_t rows, size_t first_block, size_t last_block, float *sums);
 
 void SIMD_NAMED(quantize)(const float *x, float scale, int zero, bool is_signed, void *y, size_t n);
 void SIMD_NAMED(dequantize)(const void *x, bool is_signed, float scale, int zero, float *y,

@@ -22,6 +22,7 @@ typedef __m512 vec;
 #define vec_add(a, b)    _mm512_add_ps(a, b)
 #define vec_sub(a, b)    _mm512_sub_ps(a, b)
 #define vec_mul(a, b)    _mm512_mul_ps(a, b)
+#define vec_div(a, b)    _mm512_div_ps(a, b)
 #define vec_max(a, b)    _mm512_max_ps(a, b)
 #define vec_min(a, b)    _mm512_min_ps(a, b)
 #define vec_fma(a, b, c) _mm512_fmadd_ps(a, b, c) /* a * b + c */
@@ -54,6 +55,7 @@ typedef __m256 vec;
 #define vec_add(a, b)    _mm256_add_ps(a, b)
 #define vec_sub(a, b)    _mm256_sub_ps(a, b)
 #define vec_mul(a, b)    _mm256_mul_ps(a, b)
+#define vec_div(a, b)    _mm256_div_ps(a, b)
 #define vec_max(a, b)    _mm256_max_ps(a, b)
 #define vec_min(a, b)    _mm256_min_ps(a, b)
 #define vec_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
@@ -69,6 +71,7 @@ typedef __m128 vec;
 #define vec_add(a, b)    _mm_add_ps(a, b)
 #define vec_sub(a, b)    _mm_sub_ps(a, b)
 #define vec_mul(a, b)    _mm_mul_ps(a, b)
+#define vec_div(a, b)    _mm_div_ps(a, b)
 #define vec_max(a, b)    _mm_max_ps(a, b)
 #define vec_min(a, b)    _mm_min_ps(a, b)
 #define vec_fma(a, b, c) _mm_add_ps(_mm_mul_ps(a, b), c)

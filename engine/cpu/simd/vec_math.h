@@ -30,6 +30,13 @@ ALWAYS_INLINE vec vec_scale2(vec p, vec n)
     return _mm512_scalef_ps(p, n);
 }
 
+/* p * 2^n, n the whole number in the low bits of `shifted`. */
+ALWAYS_INLINE vec vec_scale_by(vec p, vec shifted)
+{
+    const __m512i n = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), n));
+}
+
 /* 1 / x for x in [1, inf): an estimate of 14 bits and one step of Newton's. */
 ALWAYS_INLINE vec vec_inverse(vec x)
 {
@@ -72,6 +79,12 @@ ALWAYS_INLINE vec vec_scale2(vec p, vec n)
     return vec_mul(vec_mul(p, a), b);
 }
 
+ALWAYS_INLINE vec vec_scale_by(vec p, vec shifted)
+{
+    const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), n));
+}
+
 ALWAYS_INLINE vec vec_inverse(vec x)
 {
     return _mm256_div_ps(vec_set(1), x);
@@ -106,6 +119,12 @@ ALWAYS_INLINE vec vec_scale2(vec p, vec n)
     const vec a = _mm_castsi128_ps(_mm_slli_epi32(_mm_add_epi32(half, bias), 23));
     const vec b = _mm_castsi128_ps(_mm_slli_epi32(_mm_add_epi32(rest, bias), 23));
     return vec_mul(vec_mul(p, a), b);
+}
+
+ALWAYS_INLINE vec vec_scale_by(vec p, vec shifted)
+{
+    const __m128i n = _mm_slli_epi32(_mm_castps_si128(shifted), 23);
+    return _mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(p), n));
 }
 
 ALWAYS_INLINE vec vec_inverse(vec x)
@@ -150,12 +169,59 @@ ALWAYS_INLINE vec vec_exp(vec x)
                            vec_select_less(high, x, vec_set(__builtin_inff()), e));
 }
 
+/* 2^t for t in [-126, 126], relative error 2e-7; NaN for NaN. Adding 3 * 2^22 rounds to a whole
+ * number and leaves it in the low bits, where the exponent's are made of it; the polynomial is the
+ * one of its degree with the smallest greatest error. What can run beside the multiplications
+ * (additions, shifts) does. */
+ALWAYS_INLINE vec vec_exp2_quick(vec t)
+{
+    const vec magic = vec_set(12582912.0f);
+    const vec shifted = vec_add(t, magic);
+    const vec r = vec_sub(t, vec_sub(shifted, magic));
+    vec p = vec_set(1.32647273e-3f);
+    p = vec_fma(p, r, vec_set(9.67151279e-3f));
+    p = vec_fma(p, r, vec_set(5.55073374e-2f));
+    p = vec_fma(p, r, vec_set(2.40222421e-1f));
+    p = vec_fma(p, r, vec_set(6.93146978e-1f));
+    p = vec_fma(p, r, vec_set(1));
+    return vec_scale_by(p, shifted);
+}
+
+/* 1 + 2^t, 1 + 2^126 at its most: 1 / (1 + e^-x) is the logistic function. The divisions that
+ * follow are as quick as an estimate with Newton's step, whose multiplications other work can use.
+ */
+ALWAYS_INLINE vec vec_gate_divisor(vec t)
+{
+    const vec c = vec_min(vec_set(126), vec_max(vec_set(-126), t));
+    return vec_add(vec_exp2_quick(c), vec_set(1));
+}
+
+#define MINUS_LOG2E (-1.44269504088896341f)
+
 ALWAYS_INLINE vec vec_sigmoid(vec x)
 {
-    /* e^-x stays finite, so that the inverse is an ordinary number; 0 below -87 */
-    const vec low = vec_set(-87.0f);
-    const vec c = vec_min(vec_set(87.0f), vec_max(low, vec_sub(vec_zero(), x)));
-    return vec_select_less(x, low, vec_zero(), vec_inverse(vec_add(vec_exp_inside(c), vec_set(1))));
+    /* 0 below -87 */
+    const vec divisor = vec_gate_divisor(vec_mul(x, vec_set(MINUS_LOG2E)));
+    return vec_select_less(x, vec_set(-87), vec_zero(), vec_div(vec_set(1), divisor));
+}
+
+/* x * sigmoid(alpha * x); slope: alpha * MINUS_LOG2E. */
+ALWAYS_INLINE vec vec_silu(vec x, vec slope)
+{
+    return vec_div(x, vec_gate_divisor(vec_mul(x, slope)));
+}
+
+/* In this order NaN stays NaN. */
+ALWAYS_INLINE vec vec_clamp(vec v, vec low, vec high)
+{
+    return vec_min(high, vec_max(low, v));
+}
+
+/* x * max(0, min(1, x / 6 + 1/2)) */
+ALWAYS_INLINE vec vec_hard_swish(vec x)
+{
+    const vec gate = vec_fma(x, vec_set(1.0f / 6), vec_set(0.5f));
+    return vec_mul(x, vec_clamp(gate, vec_zero(), vec_set(1)));
 }
 
 /* tanh: an odd polynomial near 0 (Cephes' tanhf), 1 - 2 / (e^2x + 1) beyond. */
