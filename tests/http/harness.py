@@ -169,6 +169,23 @@ class Server:
                 total += float(line.rsplit(" ", 1)[1])
         return total
 
+    def admitted(self):
+        """Requests whose body was read and which were let in, ever: it only grows, so that what was sent
+        can be waited for, however quickly it is answered."""
+        return sum(float(line.rsplit(" ", 1)[1]) for line in self.get("/metrics").body.decode().splitlines()
+                   if line.startswith("lensd_phase_seconds_count{") and 'phase="read"' in line)
+
+    def wait_admitted(self, count):
+        self.wait_for(lambda: self.admitted() >= count, f"{count} requests to be let in")
+
+    def wait_metric(self, name, wanted):
+        """Some things are counted just after the answer that they are about has gone."""
+        self.wait_for(lambda: self.metric(name) == wanted, f"{name} to be {wanted}")
+
+    def wait_log(self, text):
+        """The line of something is written after it can be seen."""
+        self.wait_for(lambda: text in self.log(), f"{text!r} in the log")
+
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 

@@ -240,15 +240,14 @@ class Drawing(Console):
 
 
 class Watching(Console):
-    def load(self, seconds):
-        """Some clients for a while."""
-        end = time.monotonic() + seconds
+    def load(self, end):
+        """Some clients until the event."""
         image = read(SEVEN)
 
         def work(_):
-            while time.monotonic() < end:
+            while not end.is_set():
                 self.server.predict(image)
-        return threading.Thread(target=lambda: harness.together(3, work), daemon=True)
+        return [threading.Thread(target=work, args=(i,), daemon=True) for i in range(3)]
 
     def figure(self, name):
         for box in self.driver.find_elements("css selector", "#figures div"):
@@ -257,8 +256,10 @@ class Watching(Console):
         return None
 
     def test_charts_live(self):
-        clients = self.load(8)
-        clients.start()
+        end = threading.Event()
+        clients = self.load(end)
+        for client in clients:
+            client.start()
         try:
             self.wait(lambda: re.match(r"[\d,.]+$", self.figure("Images/s") or "") and
                       float(self.figure("Images/s").replace(",", "")) > 1, "a rate")
@@ -278,7 +279,9 @@ class Watching(Console):
             self.wait(lambda: 0.3 * rate < float(self.figure("Images/s").replace(",", "")) < 3 * rate,
                       "a rate near the server's own")
         finally:
-            clients.join(WAIT)
+            end.set()
+            for client in clients:
+                client.join(WAIT)
         self.find("#pause").click()
         self.assertEqual(self.find("#pause").get_attribute("aria-pressed"), "true")
         length = len(self.driver.execute_script(

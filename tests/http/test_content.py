@@ -62,7 +62,7 @@ class CompressedBodies(ServedCase):
                              ("deflate", gigabyte), ("gzip", gzip.compress(bytes(3 * 2**20), 9))):
             answer = self.predict_as(coding, bomb)
             self.assert_error(answer, 413, "too_large", "50 times", "--max-inflate-ratio")
-        self.assertEqual(self.server.metric("lensd_http_upload_bytes"), 0)
+        self.server.wait_metric("lensd_http_upload_bytes", 0)
         with open(f"/proc/{self.server.process.pid}/status") as status:
             peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
         self.assertLess(peak, 1000 * 1024)

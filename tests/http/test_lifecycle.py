@@ -46,10 +46,10 @@ class Lifecycle(unittest.TestCase):
             small_onnx.convolutions(path, 10, side=224)
         return path
 
-    def slow_to_run(self):
+    def slow_to_run(self, layers=6):
         """Some ten milliseconds an image."""
         path = self.path("run.onnx")
-        small_onnx.convolutions(path, 6)
+        small_onnx.convolutions(path, layers)
         return path
 
     def assert_ended(self, server, code=0):
@@ -302,7 +302,8 @@ class Drain(Lifecycle):
         self.assertIn(b"cause=SIGHUP", harness.read(log.name))
 
     def test_delay_before_the_end_of_accepting(self):
-        server = self.serve("--drain-delay", "1500ms")
+        """The delay is longer than this test: nothing here depends on how quickly it asks."""
+        server = self.serve("--drain-delay", "60")
         server.signal()
         server.wait_for(lambda: server.get("/readyz").status == 503, "the drain")
         health = server.get("/health")
@@ -312,7 +313,14 @@ class Drain(Lifecycle):
         answer = server.predict(seven())
         self.assertEqual(answer.status, 200)
         self.assertEqual(answer.headers["Connection"], "close")
+        server.process.kill()
+
+    def test_the_delay_ends(self):
+        server = self.serve("--drain-delay", "300ms")
+        start = time.monotonic()
+        server.signal()
         self.assertEqual(server.wait(), 0)
+        self.assertGreaterEqual(time.monotonic() - start, 0.3)
 
     def test_an_upload_under_way_is_answered(self):
         server = self.serve()
@@ -321,12 +329,20 @@ class Drain(Lifecycle):
             connection.sendall(data[:500])
             server.wait_for(lambda: server.metric("lensd_http_upload_bytes") > 0, "the upload")
             server.signal()
-            server.wait_for(lambda: "draining" in server.log(), "the drain")
-            time.sleep(0.4)
+            server.wait_for(lambda: self.is_closed_to_others(server), "the end of accepting")
             connection.sendall(data[500:])
             answer, _ = read_answer(connection)
             self.assertEqual((answer.status, answer.headers["connection"]), (200, "close"))
         self.assertEqual(server.wait(), 0)
+
+    @staticmethod
+    def is_closed_to_others(server):
+        """Whether a new client is turned away: refused, or, while the door closes, not heard."""
+        try:
+            server.connect(0.2).close()
+            return False
+        except OSError:
+            return True
 
     def test_grace_ends(self):
         server = self.serve("--grace", "500ms")
@@ -352,7 +368,7 @@ class Drain(Lifecycle):
             start = time.monotonic()
             server.signal()
             self.assertEqual(server.wait(), 128 + signal.SIGTERM)
-        self.assertLess(time.monotonic() - start, 2)
+        self.assertLess(time.monotonic() - start, harness.PATIENCE / 2)  # not the grace of a minute
         self.assertIn("second signal, leaving at once", server.log())
 
     def test_no_answer_is_lost_under_load(self):
@@ -370,7 +386,7 @@ class Drain(Lifecycle):
         def client(keep_alive):
             while not stop.is_set():
                 try:
-                    connection = server.connect(5)
+                    connection = server.connect()
                 except OSError:
                     count("refused")
                     return
@@ -416,8 +432,7 @@ class Drain(Lifecycle):
         connections = [server.connect() for _ in range(3)]
         for connection in connections:
             connection.sendall(post("/predict", body, f"Content-Type: {content_type}"))
-        server.wait_for(lambda: sum(m["queued"] + m["in_flight"] for m in
-                                    server.get("/health").json()["models"]) >= 48, "a queue")
+        server.wait_admitted(3)
         server.signal()
         for connection in connections:
             with connection:
@@ -429,18 +444,20 @@ class Drain(Lifecycle):
 
 class Overload(Lifecycle):
     def test_beyond_the_queue_is_refused_at_once(self):
-        server = self.serve(self.slow_to_run(), "--precision", "fp32", "--max-queue", "8")
+        server = self.serve(self.slow_to_run(24), "--precision", "fp32", "--max-queue", "8")
 
         def client(_):
-            start = time.monotonic()
             answer = server.predict(seven())
-            return answer.status, answer.headers.get("Retry-After"), time.monotonic() - start
+            return answer.status, answer.headers.get("Retry-After")
 
-        results = harness.together(40, client)
-        statuses = [status for status, _, _ in results]
+        # How many come while the first eight are inside is the machine's affair; that some do is not.
+        results = []
+        while 503 not in [status for status, _ in results] and len(results) < 40 * 8:
+            results += harness.together(40, client)
+        statuses = [status for status, _ in results]
         self.assertEqual(set(statuses), {200, 503}, statuses)
         self.assertGreaterEqual(statuses.count(200), 8)
-        for status, retry_after, _ in results:
+        for status, retry_after in results:
             self.assertEqual(retry_after is not None, status == 503)
         self.assert_ended(server)
 

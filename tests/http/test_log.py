@@ -118,27 +118,34 @@ class Levels(unittest.TestCase):
         self.assertEqual(answer.status, status, answer.body)
         return answer.json()
 
-    def is_logged(self, request_id):
-        """Whether a request leaves a line; one that surely does follows it where levels allow."""
+    def ask(self, request_id):
         self.server.request("GET", "/livez", headers={"X-Request-Id": request_id})
-        self.server.request("GET", "/livez")
-        return f"id={request_id} " in self.server.log()
+
+    def assert_logged(self, request_id):
+        self.ask(request_id)
+        self.server.wait_log(f"id={request_id} ")
+
+    def assert_silence(self, request_id):
+        """Once a later request has its line, one without a line will never have it."""
+        self.assertNotIn(f"id={request_id} ", self.server.log())
 
     def test_the_endpoint(self):
         default = {"log_file": "", "log_info": True, "log_warning": True, "log_error": True,
                    "log_verbose_level": 0, "log_format": "default"}
         self.assertEqual(self.settings(), default)
-        self.assertTrue(self.is_logged("a"))
+        self.assert_logged("a")
         self.assertEqual(self.settings('{"log_info": false}'), {**default, "log_info": False})
-        self.assertFalse(self.is_logged("b"))
+        self.ask("b")
         self.assertEqual(self.settings('{"log_info": true, "log_verbose_level": 1}'),
                          {**default, "log_verbose_level": 1})
+        self.assert_logged("after-b")
+        self.assert_silence("b")
         self.assertEqual(self.settings('{"log_verbose_level": 0, "log_format": "json"}'),
                          {**default, "log_format": "json"})
         self.server.request("GET", "/livez", headers={"X-Request-Id": "c"})
         self.server.wait_for(lambda: '"id":"c"' in self.server.log(), "a line in JSON")
         self.assertEqual(self.settings('{"log_format": "default"}'), default)
-        self.assertRegex(self.server.log(), r" info  log level=warn format=text by=root\n")
+        self.server.wait_log(" info  log level=warn format=text by=root\n")
 
     def test_wrong_settings(self):
         for body, word in (('{"log_file": "/etc/passwd"}', "log_file"), ('{"log_colour": 1}', "unknown setting"),
@@ -171,9 +178,10 @@ class Levels(unittest.TestCase):
         self.server.signal(signal.SIGUSR1)  # there is no more
         send(signal.SIGUSR2, "log level=info")
         send(signal.SIGUSR2, "log level=warn")
-        self.assertFalse(self.is_logged("d"))
+        self.ask("d")
         send(signal.SIGUSR1, "log level=info")
-        self.assertTrue(self.is_logged("e"))
+        self.assert_logged("e")
+        self.assert_silence("d")
 
 
 class Environment(unittest.TestCase):

@@ -110,7 +110,7 @@ class OneImage(ServedCase):
         for odd in ("x" * 129, "a b", "<script>"):
             answer = self.server.predict(seven(), headers={"X-Request-Id": odd})
             self.assertRegex(answer.headers["X-Request-Id"], "^[0-9a-f]{16}$")
-        self.assertIn("id=abc-123_x.Y:z", self.server.log())
+        self.server.wait_log("id=abc-123_x.Y:z")
 
 
 class SeveralImages(ServedCase):

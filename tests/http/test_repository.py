@@ -125,7 +125,7 @@ class Repository(unittest.TestCase):
         os.remove(os.path.join(self.root, "dup.onnx"))
         server.wait_for(lambda: "two models" not in str(self.states(server)), "the end of it")
         self.assertEqual(self.ask(server, "dup"), 3)
-        self.assertIn(sentence, server.log())
+        server.wait_log(sentence)
 
     def test_a_policy_that_is_mended(self):
         self.put("m", "1", 2)
@@ -204,7 +204,7 @@ class Repository(unittest.TestCase):
         server.wait_for(lambda: self.states(server).get(("m", "3"), ("", ""))[0] == "UNAVAILABLE",
                         "the failure of version 3")
         self.assertEqual(self.ask(server, "m"), 4)
-        self.assertIn("model not loaded", server.log())
+        server.wait_log("model not loaded")
         self.assertEqual(server.get("/readyz").status, 200)
         self.put("m", "3", 5)
         server.wait_for(lambda: self.ask(server, "m") == 5, "version 3, mended")

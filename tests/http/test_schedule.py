@@ -40,13 +40,13 @@ class SlowCase(ServedCase):
         return model["queued"], model["in_flight"]
 
     def flood(self, requests, images):
-        """Connections that each have `images` in the queue."""
-        held = []
+        """Connections that each have put `images` into the queue."""
+        held, admitted = [], self.server.admitted()
         for _ in range(requests):
             connection = self.server.connect()
             connection.sendall(self.form(images))
             held.append(connection)
-        self.server.wait_for(lambda: sum(self.counts()) >= requests * images - 2, "a queue")
+        self.server.wait_admitted(admitted + requests)
         return held
 
     def leave(self, held):
@@ -55,9 +55,13 @@ class SlowCase(ServedCase):
         self.server.wait_for(lambda: self.counts() == (0, 0), "an empty queue")
 
     def seconds_an_image(self):
-        start = time.monotonic()
-        self.assertEqual(self.server.predict(seven()).status, 200)
-        return time.monotonic() - start
+        """The shortest of some: what the machine does beside it is not the model's."""
+        times = []
+        for _ in range(5):
+            start = time.monotonic()
+            self.assertEqual(self.server.predict(seven()).status, 200)
+            times.append(time.monotonic() - start)
+        return min(times)
 
 
 class TimeLimits(SlowCase):
@@ -85,10 +89,10 @@ class TimeLimits(SlowCase):
             self.assertGreaterEqual(int(answer.headers["retry-after"]), 1)
 
     def test_a_body_that_comes_too_late(self):
-        data = post("/predict", seven(), "X-Request-Timeout-Ms: 300")
+        data = post("/predict", seven(), "X-Request-Timeout-Ms: 1000")
         with self.server.connect() as connection:
             connection.sendall(data[:-10])
-            time.sleep(0.4)
+            time.sleep(1.1)
             connection.sendall(data[-10:])
             answer, _ = read_answer(connection)
         self.assert_error(answer, 504, "deadline_exceeded", "time limit")
@@ -113,20 +117,20 @@ class TimeLimits(SlowCase):
 
 
 class DefaultTimeout(SlowCase):
-    options = ("--default-timeout", "300ms")
+    options = ("--default-timeout", "1")
 
     def test_holds_where_a_request_does_not_say(self):
         data = post("/predict", seven())
         with self.server.connect() as connection:
             connection.sendall(data[:-10])
-            time.sleep(0.4)
+            time.sleep(1.1)
             connection.sendall(data[-10:])
             answer, _ = read_answer(connection)
         self.assert_error(answer, 504, "deadline_exceeded")
         data = post("/predict", seven(), "X-Request-Timeout-Ms: 30000")
         with self.server.connect() as connection:
             connection.sendall(data[:-10])
-            time.sleep(0.4)
+            time.sleep(1.1)
             connection.sendall(data[-10:])
             answer, _ = read_answer(connection)
         self.assertEqual(answer.status, 200, answer.body)
@@ -158,11 +162,9 @@ class Turns(SlowCase):
         threads = []
         for priority in ("8", "4", "1"):
             threads.append(threading.Thread(target=ask, args=(priority,), daemon=True))
-            before = sum(self.counts())
+            admitted = self.server.admitted()
             threads[-1].start()
-            self.server.wait_for(lambda: "1" in [p for p, _ in order] or
-                                 sum(self.counts()) >= before - 8, "the request")
-            time.sleep(0.02)
+            self.server.wait_admitted(admitted + 1)
         for thread in threads:
             thread.join(harness.PATIENCE)
         self.assertEqual(order[0], ("1", 200))
@@ -175,7 +177,7 @@ class Leaving(SlowCase):
     def test_who_hangs_up_makes_room_at_once(self):
         """The queue is of seconds; those who leave are out of it before one more pass is over."""
         held = self.flood(5, 34)
-        self.assertGreater(self.counts()[0], 120)
+        self.assertGreater(self.counts()[0], 100)
         with self.server.connect() as connection:
             connection.sendall(self.form(60))
             self.assert_error(read_answer(connection)[0], 503, "overloaded", "200")

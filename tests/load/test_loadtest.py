@@ -191,7 +191,7 @@ class Loadgen(Folder):
 
     def test_statuses_and_timeouts(self):
         with KnownServer(status=lambda n: 503 if n % 4 == 0 else 200) as server:
-            result = self.loadgen(server.url, "--concurrency", "1", "--seconds", "5", "--warmup", "0",
+            result = self.loadgen(server.url, "--concurrency", "1", "--seconds", "50", "--warmup", "0",
                                   "--requests", "400")
         self.assertEqual(result["statuses"], {"200": 300, "503": 100})
         self.assertEqual(result["latency"]["count"], 300)
@@ -205,8 +205,9 @@ class Loadgen(Folder):
     def test_nobody_listens(self):
         with KnownServer() as server:
             url = server.url
-            server.loop.call_soon_threadsafe(server.server.close)
-            time.sleep(0.1)
+            closed = threading.Event()
+            server.loop.call_soon_threadsafe(lambda: (server.server.close(), closed.set()))
+            self.assertTrue(closed.wait(BOUND))
             result = self.loadgen(url, "--rate", "40", "--seconds", "0.5", "--warmup", "0")
         self.assertEqual(result["errors"]["connect"], result["sent"])
 
