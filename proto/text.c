@@ -61,9 +61,109 @@ void text_number(struct text *text, int64_t value)
     text_unsigned(text, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
 }
 
+/* "12345" with its point behind `before` digits, as %g would write it; digits without zeros behind.
+ */
+static size_t put_decimal(char *text, const char *digits, int count, int before, bool negative)
+{
+    char *at = text;
+    if (negative)
+        *at++ = '-';
+    if (before > 9 || before < -3) {
+        *at++ = *digits;
+        if (count > 1) {
+            *at++ = '.';
+            memcpy(at, digits + 1, (size_t)count - 1);
+            at += count - 1;
+        }
+        int exponent = before - 1, size = exponent < 0 ? -exponent : exponent;
+        *at++ = 'e';
+        *at++ = exponent < 0 ? '-' : '+';
+        *at++ = (char)('0' + size / 10);
+        *at++ = (char)('0' + size % 10);
+        return (size_t)(at - text);
+    }
+    if (before <= 0) {
+        *at++ = '0';
+        *at++ = '.';
+        for (int zero = before; zero < 0; zero++)
+            *at++ = '0';
+        memcpy(at, digits, (size_t)count);
+        return (size_t)(at + count - text);
+    }
+    for (int i = 0; i < before || i < count; i++) {
+        if (i == before)
+            *at++ = '.';
+        *at++ = i < count ? digits[i] : '0';
+    }
+    return (size_t)(at - text);
+}
+
+/* 10^0 … 10^22: what a double holds exactly. */
+static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+
+/* Does the decimal digits x 10^-scale read back as `value`? Digits and power are exact, so that
+ * what they make is the double nearest to the decimal, and the float nearest to that double is the
+ * one nearest to the decimal. Only where the double lies exactly between two floats it must be the
+ * decimal itself, which a whole number that a double holds is. */
+static bool reads_back(uint64_t digits, int scale, float value)
+{
+    double decimal = scale >= 0 ? (double)digits / powers[scale] : (double)digits * powers[-scale];
+    uint64_t bits;
+    memcpy(&bits, &decimal, sizeof bits);
+    bool is_between = (bits & 0x1FFFFFFF) == 0x10000000;
+    bool is_whole = scale <= 0 && decimal < 0x1p53;
+    return (!is_between || is_whole) && (float)decimal == value;
+}
+
+/* The common case of write_float(), without the C library: six to nine digits of a positive number
+ * of a middling size. 0: not here. */
+static size_t write_middling(float value, bool negative, char *text)
+{
+    int places = 0; /* value is at least 10^places, and less than ten times that */
+    if (!(value >= 1e-9f && value < 1e18f))
+        return 0;
+    while ((double)value >= powers[places + 1])
+        places++;
+    while (value < 1 && (double)value * powers[-places] < 1)
+        places--;
+    for (int precision = 6; precision <= 9; precision++) {
+        int scale = precision - 1 - places; /* -12 … 18 */
+        double scaled = scale >= 0 ? (double)value * powers[scale] : (double)value / powers[-scale];
+        uint64_t digits = (uint64_t)(scaled + 0.5);
+        if (!reads_back(digits, scale, value))
+            continue;
+        char reversed[24], ordered[24];
+        int count = 0, zeros = 0;
+        for (; digits > 0; digits /= 10)
+            reversed[count++] = (char)('0' + digits % 10);
+        while (zeros < count - 1 && reversed[zeros] == '0')
+            zeros++;
+        for (int i = count; i > zeros; i--)
+            ordered[count - i] = reversed[i - 1];
+        return put_decimal(text, ordered, count - zeros, count - scale, negative);
+    }
+    return 0;
+}
+
+size_t write_shortest(float value, char text[static FLOAT_TEXT])
+{
+    size_t size = write_middling(fabsf(value), signbit(value), text);
+    if (size)
+        return size;
+    /* Nine digits always read back exactly, and %g drops trailing zeros. */
+    for (int precision = 6; precision <= 9; precision++) {
+        int n = snprintf(text, FLOAT_TEXT, "%.*g", precision, (double)value);
+        size = n > 0 ? (size_t)n : 0;
+        if (precision == 9 || strtof(text, NULL) == value)
+            break;
+    }
+    return size;
+}
+
 void text_float(struct text *text, float value)
 {
-    char digits[40];
     if (!isfinite(value)) {
         text_put(text, "null");
         return;
@@ -72,13 +172,9 @@ void text_float(struct text *text, float value)
         text_unsigned(text, (uint64_t)value);
         return;
     }
-    /* Nine digits always read back exactly, and %g drops trailing zeros. */
-    for (int precision = 7; precision <= 9; precision++) {
-        snprintf(digits, sizeof digits, "%.*g", precision, (double)value);
-        if (precision == 9 || strtof(digits, NULL) == value)
-            break;
-    }
-    text_put(text, digits);
+    char *room = text_room(text, FLOAT_TEXT);
+    if (room)
+        text->size += write_shortest(value, room);
 }
 
 void text_double(struct text *text, double value)

@@ -20,7 +20,11 @@ void text_add(struct text *text, const char *bytes, size_t size);
 void text_put(struct text *text, const char *terminated);
 void text_number(struct text *text, int64_t value);
 void text_unsigned(struct text *text, uint64_t value);
-/* Shortest text that reads back as the same value; null for what is not finite. */
+#define FLOAT_TEXT 24 /* room for a float, and more than it needs */
+/* Shortest text (of six digits or more) that reads back as the same value, which is finite, in the
+ * forms of %g; returns its length. Not terminated. */
+size_t write_shortest(float value, char text[static FLOAT_TEXT]);
+/* The same; null for what is not finite. */
 void text_float(struct text *text, float value);
 void text_double(struct text *text, double value);
 /* A JSON string; bytes that are no UTF-8 become '?'. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/utf8.h"
+#include "proto/text.h"
 
 static cJSON *attach(struct writer *w, cJSON *parent, const char *key, cJSON *item)
 {
@@ -56,14 +57,8 @@ void write_float(struct writer *w, cJSON *parent, const char *key, float value)
         attach(w, parent, key, cJSON_CreateNull());
         return;
     }
-    /* Nine digits always read back exactly; most probabilities need fewer. %g drops trailing
-     * zeros, so that six digits are the place to start. */
-    char text[32];
-    for (int digits = 6; digits <= 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value)
-            break;
-    }
+    char text[FLOAT_TEXT + 1];
+    text[write_shortest(value, text)] = '\0';
     attach(w, parent, key, cJSON_CreateRaw(text));
 }
 

@@ -16,15 +16,15 @@
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
 #include "server/http/urgency.h"
+#include "server/http/work.h"
 
 #define TYPE_BINARY "application/octet-stream"
 
 struct work {
-    struct predict_request request;
-    struct exchange *exchange;
-    struct v2_request *v2; /* NULL: a raw body */
-    const void **tensors;  /* of the model's inputs; NULL: photos */
-    void **memory;         /* of tensors that came as JSON; input_count of the model */
+    struct predict_request request; /* first: work.h */
+    struct v2_request *v2;          /* NULL: a raw body */
+    const void **tensors;           /* of the model's inputs; NULL: photos */
+    void **memory;                  /* of tensors that came as JSON; input_count of the model */
     size_t input_count;
     uint8_t *texts; /* BYTES that came as JSON */
     bool *wanted;   /* of the model's outputs */
@@ -34,17 +34,15 @@ struct work {
 static void free_work(struct exchange *x)
 {
     struct work *work = x->work;
-    predict_request_done(&work->request);
-    free(work->request.images);
-    v2_request_free(work->v2);
-    for (size_t i = 0; work->memory && i < work->input_count; i++)
-        free(work->memory[i]);
-    free(work->memory);
-    free(work->tensors);
-    free(work->texts);
-    free(work->wanted);
-    free(work);
-    x->work = NULL;
+    struct work rest = *work;
+    work_free(x); /* first: its images lie in the rest */
+    v2_request_free(rest.v2);
+    for (size_t i = 0; rest.memory && i < rest.input_count; i++)
+        free(rest.memory[i]);
+    free(rest.memory);
+    free(rest.tensors);
+    free(rest.texts);
+    free(rest.wanted);
 }
 
 static enum status no_memory(struct error *err)
@@ -64,12 +62,8 @@ enum status v2_admit(struct exchange *x, struct error *err)
 
 static enum status make_images(struct work *work, size_t count, struct error *err)
 {
-    work->request.images = alloc_array(count, sizeof *work->request.images);
-    if (!work->request.images)
-        return no_memory(err);
-    work->request.image_count = count;
     work->rows = count;
-    return STATUS_OK;
+    return work_images(&work->request, count, err);
 }
 
 static const char *input_names(const struct served *served, char *text, size_t size)
@@ -484,8 +478,6 @@ static enum status respond_outputs(struct exchange *x, struct work *work, struct
 static void finish(struct exchange *x)
 {
     struct work *work = x->work;
-    if (x->answer.status)
-        return; /* it was not admitted */
     struct error err;
     exchange_note(x, &work->request);
     const struct predict_image *images = work->request.images;
@@ -505,12 +497,6 @@ static void finish(struct exchange *x)
 }
 
 /* ---- to the pipeline and back ---- */
-
-static void on_done(struct predict_request *request)
-{
-    struct work *work = request->context;
-    exchange_resume(work->exchange);
-}
 
 /* Bytes of the body that are JSON; *ret_raw: the header says that none are. */
 static enum status json_size(const struct exchange *x, size_t *ret, bool *ret_raw,
@@ -534,9 +520,9 @@ static enum status json_size(const struct exchange *x, size_t *ret, bool *ret_ra
     return STATUS_OK;
 }
 
-static enum status prepare(struct exchange *x, struct work *work, struct served *served,
-                           struct error *err)
+static enum status prepare(struct exchange *x, struct served *served, struct error *err)
 {
+    struct work *work = x->work;
     const struct http_options *options = &x->server->options;
     const struct json_limits limits = {options->max_json_depth, 20000};
     size_t json;
@@ -566,46 +552,17 @@ static enum status prepare(struct exchange *x, struct work *work, struct served 
     return STATUS_OK;
 }
 
-static struct work *make_work(struct exchange *x)
+static void start(struct exchange *x)
 {
-    struct work *work = calloc(1, sizeof *work);
-    if (!work)
-        return NULL;
-    x->work = work;
-    x->free_work = free_work;
-    work->exchange = x;
-    work->request.top_k = 1;
-    work->request.raw_outputs = true;
-    work->request.on_done = on_done;
-    work->request.context = work;
-    return work;
-}
-
-static void submit(struct exchange *x, struct work *work, struct served *served)
-{
-    struct pipeline *pipeline = x->server->options.pipeline; /* x may be gone after the next call */
-    snprintf(x->model, sizeof x->model, "%s", served->model->name);
-    exchange_submit(x, &work->request, finish);
-    pipeline_release(pipeline, served);
+    struct work *work = work_create(x, sizeof *work, finish, free_work);
+    if (work) {
+        work->request.top_k = 1;
+        work->request.raw_outputs = true;
+    }
+    work_submit_served(x, prepare);
 }
 
 void v2_infer_handle(struct exchange *x)
 {
-    struct pipeline *pipeline = x->server->options.pipeline;
-    const char *version = x->match.version[0] ? x->match.version : NULL;
-    struct error err;
-    struct served *served = NULL;
-    struct work *work = make_work(x);
-    enum status status =
-        work ? pipeline_acquire(pipeline, x->match.model, version, &served, NULL, &err)
-             : no_memory(&err);
-    if (status == STATUS_OK)
-        status = prepare(x, work, served, &err);
-    if (status == STATUS_OK) {
-        submit(x, work, served);
-        return;
-    }
-    if (served)
-        pipeline_release(pipeline, served);
-    respond_error(x, &err);
+    work_handle(x, start);
 }

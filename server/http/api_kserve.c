@@ -12,10 +12,10 @@
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
 #include "server/http/urgency.h"
+#include "server/http/work.h"
 
 struct work {
-    struct predict_request request;
-    struct exchange *exchange;
+    struct predict_request request; /* first: work.h */
     struct v1_request *v1;
     void *numbers; /* rows of the model's input */
     const void *tensors[1];
@@ -24,12 +24,11 @@ struct work {
 static void free_work(struct exchange *x)
 {
     struct work *work = x->work;
-    predict_request_done(&work->request);
-    free(work->request.images);
-    v1_request_free(work->v1);
-    free(work->numbers);
-    free(work);
-    x->work = NULL;
+    struct v1_request *v1 = work->v1;
+    void *numbers = work->numbers;
+    work_free(x); /* first: its images lie in the other two */
+    v1_request_free(v1);
+    free(numbers);
 }
 
 static enum status no_memory(struct error *err)
@@ -37,18 +36,9 @@ static enum status no_memory(struct error *err)
     return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
 }
 
-static enum status make_images(struct work *work, size_t count, struct error *err)
-{
-    work->request.images = alloc_array(count, sizeof *work->request.images);
-    if (!work->request.images)
-        return no_memory(err);
-    work->request.image_count = count;
-    return STATUS_OK;
-}
-
 static enum status take_photos(struct work *work, struct error *err)
 {
-    TRY(make_images(work, work->v1->image_count, err));
+    TRY(work_images(&work->request, work->v1->image_count, err));
     for (size_t i = 0; i < work->v1->image_count; i++) {
         const struct predict_json_image *from = &work->v1->images[i];
         struct predict_image *image = &work->request.images[i];
@@ -93,12 +83,12 @@ static enum status take_numbers(struct work *work, const struct served *served,
     work->tensors[0] = work->numbers;
     work->request.tensors = work->tensors;
     work->request.raw_outputs = true;
-    return make_images(work, rows, err);
+    return work_images(&work->request, rows, err);
 }
 
-static enum status prepare(struct exchange *x, struct work *work, struct served *served,
-                           struct error *err)
+static enum status prepare(struct exchange *x, struct served *served, struct error *err)
 {
+    struct work *work = x->work;
     const struct http_options *options = &x->server->options;
     struct json_limits limits = {options->max_json_depth, 16 * options->max_images + 1000};
     TRY(urgency_read(x, &work->request, err));
@@ -141,8 +131,6 @@ static void finish(struct exchange *x)
 {
     struct work *work = x->work;
     const struct predict_request *request = &work->request;
-    if (x->answer.status)
-        return; /* it was not admitted */
     x->write_seconds = request->write_seconds;
     for (size_t i = 0; i < request->image_count; i++) {
         struct error err = request->images[i].error;
@@ -161,53 +149,15 @@ static void finish(struct exchange *x)
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 
-static void on_done(struct predict_request *request)
+static void start(struct exchange *x)
 {
-    struct work *work = request->context;
-    exchange_resume(work->exchange);
-}
-
-static struct work *make_work(struct exchange *x)
-{
-    struct work *work = calloc(1, sizeof *work);
-    if (!work)
-        return NULL;
-    x->work = work;
-    x->free_work = free_work;
-    work->exchange = x;
-    work->request.top_k = x->server->options.top_k;
-    work->request.on_done = on_done;
-    work->request.context = work;
-    return work;
-}
-
-static void submit(struct exchange *x, struct work *work, struct served *served)
-{
-    struct pipeline *pipeline = x->server->options.pipeline; /* x may be gone after the next call */
-    snprintf(x->model, sizeof x->model, "%s", served->model->name);
-    exchange_submit(x, &work->request, finish);
-    pipeline_release(pipeline, served);
+    (void)work_create(x, sizeof(struct work), finish, free_work);
+    work_submit_served(x, prepare);
 }
 
 void kserve_predict_handle(struct exchange *x)
 {
-    struct pipeline *pipeline = x->server->options.pipeline;
-    const char *version = x->match.version[0] ? x->match.version : NULL;
-    struct error err;
-    struct served *served = NULL;
-    struct work *work = make_work(x);
-    enum status status =
-        work ? pipeline_acquire(pipeline, x->match.model, version, &served, NULL, &err)
-             : no_memory(&err);
-    if (status == STATUS_OK)
-        status = prepare(x, work, served, &err);
-    if (status == STATUS_OK) {
-        submit(x, work, served);
-        return;
-    }
-    if (served)
-        pipeline_release(pipeline, served);
-    respond_error(x, &err);
+    work_handle(x, start);
 }
 
 /* ---- what there is ---- */

@@ -20,13 +20,13 @@
 #include "server/http/negotiate.h"
 #include "server/http/respond.h"
 #include "server/http/urgency.h"
+#include "server/http/work.h"
 
 /* Parts that are no images but parameters may come on top. */
 #define PARAMETER_PARTS 8
 
 struct work {
-    struct predict_request request;
-    struct exchange *exchange;
+    struct predict_request request; /* first: work.h */
     bool as_list;
     struct multipart multipart; /* zeroed without one */
     struct predict_json *json;  /* NULL without one */
@@ -36,12 +36,11 @@ struct work {
 static void free_work(struct exchange *x)
 {
     struct work *work = x->work;
-    predict_request_done(&work->request);
-    free(work->request.images);
-    multipart_done(&work->multipart);
-    predict_json_free(work->json);
-    free(work);
-    x->work = NULL;
+    struct multipart multipart = work->multipart;
+    struct predict_json *json = work->json;
+    work_free(x); /* first: its images lie in the other two */
+    multipart_done(&multipart);
+    predict_json_free(json);
 }
 
 /* ---- can it be served now? ---- */
@@ -144,15 +143,6 @@ static enum status read_query(const struct exchange *x, struct work *work, struc
 
 /* ---- the three forms of a body ---- */
 
-static enum status make_images(struct work *work, size_t count, struct error *err)
-{
-    work->request.images = alloc_array(count, sizeof *work->request.images);
-    if (!work->request.images)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for %zu images", count);
-    work->request.image_count = count;
-    return STATUS_OK;
-}
-
 static enum status read_raw(const struct exchange *x, struct work *work, struct error *err)
 {
     if (x->body.size == 0)
@@ -160,7 +150,7 @@ static enum status read_raw(const struct exchange *x, struct work *work, struct 
             err, STATUS_INVALID,
             "the body is empty; send an image: curl --data-binary @photo.jpg %s/predict",
             x->server->url);
-    TRY(make_images(work, 1, err));
+    TRY(work_images(&work->request, 1, err));
     work->request.images[0].data = x->body.data;
     work->request.images[0].size = x->body.size;
     return STATUS_OK;
@@ -213,7 +203,7 @@ static enum status read_multipart(const struct exchange *x, struct work *work, s
         return error_set(err, STATUS_TOO_LARGE,
                          "%zu images in one request; the limit is %zu (--max-images)", count,
                          max_images);
-    TRY(make_images(work, count, err));
+    TRY(work_images(&work->request, count, err));
     work->as_list = count > 1;
     struct predict_image *image = work->request.images;
     for (size_t i = 0; i < work->multipart.count; i++) {
@@ -245,7 +235,7 @@ static enum status read_json(struct exchange *x, struct work *work, struct error
         work->request.top_k = json->top_k;
     if (json->model)
         TRY(set_model(work, json->model, strlen(json->model), err));
-    TRY(make_images(work, json->image_count, err));
+    TRY(work_images(&work->request, json->image_count, err));
     work->as_list = json->as_list;
     for (size_t i = 0; i < json->image_count; i++) {
         struct predict_image *image = &work->request.images[i];
@@ -277,12 +267,6 @@ static enum status read_body(struct exchange *x, struct work *work, struct error
 
 /* ---- to the pipeline and back ---- */
 
-static void on_done(struct predict_request *request)
-{
-    struct work *work = request->context;
-    exchange_resume(work->exchange);
-}
-
 /* curl --data @file drops line ends, and the image with them. */
 static void hint_at_form(const struct exchange *x, struct predict_image *image)
 {
@@ -299,8 +283,6 @@ static void finish(struct exchange *x)
 {
     struct work *work = x->work;
     struct predict_request *request = &work->request;
-    if (x->answer.status)
-        return; /* it was not admitted */
     hint_at_form(x, &request->images[0]);
     size_t size = 0;
     /* One image's failure is the request's; several answer for themselves. */
@@ -318,24 +300,10 @@ static void finish(struct exchange *x)
         x->answer.code = status_word(image->status);
 }
 
-static struct work *make_work(struct exchange *x)
-{
-    struct work *work = calloc(1, sizeof *work);
-    if (!work)
-        return NULL;
-    x->work = work;
-    x->free_work = free_work;
-    work->exchange = x;
-    work->request.top_k = x->server->options.top_k;
-    work->request.on_done = on_done;
-    work->request.context = work;
-    return work;
-}
-
 /* From the body to a request for the pipeline. */
 static enum status prepare(struct exchange *x, struct error *err)
 {
-    struct work *work = make_work(x);
+    struct work *work = work_create(x, sizeof *work, finish, free_work);
     if (!work)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
     TRY(urgency_read(x, &work->request, err));
@@ -350,14 +318,16 @@ static enum status prepare(struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
-void predict_handle(struct exchange *x)
+static void start(struct exchange *x)
 {
     struct error err;
-    if (prepare(x, &err) != STATUS_OK) {
-        respond_error(x, &err);
-        return;
-    }
-    exchange_submit(x, &((struct work *)x->work)->request, finish);
+    enum status status = prepare(x, &err);
+    work_submit_or(x, status, &err);
+}
+
+void predict_handle(struct exchange *x)
+{
+    work_handle(x, start);
 }
 
 /* ---- TorchServe ---- */

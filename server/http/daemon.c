@@ -178,6 +178,9 @@ static bool is_text(const char *type)
 static void compress_answer(struct exchange *x)
 {
     struct answer *answer = &x->answer;
+    if (answer->is_packed)
+        return;
+    answer->is_packed = true;
     if (answer->size < COMPRESS_MIN || !answer->type || !is_text(answer->type))
         return;
     respond_header(x, "Vary", "Accept-Encoding");
@@ -312,7 +315,8 @@ static enum MHD_Result end_of_request(struct exchange *x)
 static enum MHD_Result end_of_wait(struct exchange *x)
 {
     connection_watch(x->server->connections, x->connection, NULL);
-    x->finish(x);
+    if (!x->answer.status)
+        x->finish(x);
     upload_done(&x->body);
     return queue_answer(x);
 }
@@ -398,23 +402,31 @@ const char *exchange_client(const struct exchange *x)
 void exchange_wait(struct exchange *x, struct predict_request *request,
                    void (*finish)(struct exchange *exchange))
 {
+    bool is_new = x->state != EXCHANGE_WAITING;
     x->state = EXCHANGE_WAITING;
     x->finish = finish;
     connection_watch(x->server->connections, x->connection, request);
-    MHD_suspend_connection(x->handle);
+    if (is_new)
+        MHD_suspend_connection(x->handle);
 }
 
-void exchange_submit(struct exchange *x, struct predict_request *request,
-                     void (*finish)(struct exchange *exchange))
+static void run_aside(void *context)
 {
-    struct error err;
-    int retry_after_s = 0;
-    /* Waiting comes first: the pipeline may be done, and wake us, before submit returns. */
-    exchange_wait(x, request, finish);
-    if (pipeline_submit(x->server->options.pipeline, request, &retry_after_s, &err) == STATUS_OK)
-        return;
-    x->answer.retry_after_s = retry_after_s;
-    respond_error(x, &err);
+    struct exchange *x = context;
+    x->aside_run(x);
+}
+
+void exchange_aside(struct exchange *x, void (*run)(struct exchange *exchange))
+{
+    x->aside_run = run;
+    x->aside = (struct aside_job){.run = run_aside, .context = x};
+    aside_run(x->server->aside, &x->aside);
+}
+
+void exchange_answer(struct exchange *x)
+{
+    x->finish(x);
+    compress_answer(x);
     exchange_resume(x);
 }
 

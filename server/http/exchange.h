@@ -1,13 +1,15 @@
 /* One request and its answer, as the handlers see it: nothing of libmicrohttpd, so that they can be
  * run on made-up requests.
  *
- * Owned by its connection's thread. While it waits (exchange_wait … exchange_resume) only the
- * pipeline and the watcher touch it, through the request and exchange_resume(). */
+ * Owned by its connection's thread. While it waits (exchange_wait … exchange_resume) it is the
+ * aside thread's where it was handed there; else only the pipeline and the watcher touch it,
+ * through the request and exchange_resume(). */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "server/http/aside.h"
 #include "server/http/coding.h"
 #include "server/http/keys.h"
 #include "server/http/query.h"
@@ -25,6 +27,7 @@ struct http_server {
     struct connections *connections;
     struct upload_budget uploads;
     struct keyring *keys; /* NULL in tests */
+    struct aside *aside;  /* NULL in tests */
     _Atomic int draining;
     _Atomic uint64_t next_id; /* of requests without one of their own */
     uint64_t id_seed;
@@ -52,6 +55,7 @@ struct answer {
     unsigned allow;    /* methods for Allow; 0: no such header */
     int retry_after_s; /* 0: no such header */
     bool may_keep;     /* clients may keep it, and ask whether it is still true (ETag) */
+    bool is_packed;    /* compressed, or known to be better left alone */
     struct answer_header headers[ANSWER_HEADERS_MAX]; /* respond_header() */
     size_t header_count;
 };
@@ -101,8 +105,10 @@ struct exchange {
 
     /* Of a handler that waits. */
     void *work;
-    void (*finish)(struct exchange *exchange);    /* called when it was resumed: must answer */
+    void (*finish)(struct exchange *exchange);    /* called when there is no answer yet: answers */
     void (*free_work)(struct exchange *exchange); /* called before the exchange goes */
+    struct aside_job aside;                       /* exchange_aside()'s own */
+    void (*aside_run)(struct exchange *exchange);
 
     char key_name[KEY_NAME_MAX + 1]; /* of the API key; "" without one */
 
@@ -121,19 +127,22 @@ const char *exchange_client(const struct exchange *exchange);
 /* Notes for the log what became of the images: model, number, time in each phase. */
 void exchange_note(struct exchange *exchange, const struct predict_request *request);
 
-/* A header of the request, NULL without it; lives as long as the exchange. From its own thread. */
+/* A header of the request, NULL without it; lives as long as the exchange. From its owner. */
 const char *exchange_header(const struct exchange *exchange, const char *name);
 
-/* From the handler's thread, before pipeline_submit: the connection sleeps until exchange_resume().
- * When the client hangs up meanwhile (it may have already), the request is cancelled. */
+/* The connection sleeps until exchange_resume(): from the handler's thread, or again from the aside
+ * thread, with the request that there is now. When the client hangs up meanwhile (it may have
+ * already), the request is cancelled. `finish` is called after exchange_resume() if there is no
+ * answer then. */
 void exchange_wait(struct exchange *exchange, struct predict_request *request,
                    void (*finish)(struct exchange *exchange));
 
-/* exchange_wait() and pipeline_submit(): `finish` answers when the request is done, on the
- * connection's thread; a refusal is answered here. The request's on_done is to resume the exchange.
- */
-void exchange_submit(struct exchange *exchange, struct predict_request *request,
-                     void (*finish)(struct exchange *exchange));
+/* From any thread, once it waits: calls `run` where long work keeps nobody waiting (aside.h); the
+ * exchange is `run`'s from now on, which ends in exchange_resume(), or hands it on. */
+void exchange_aside(struct exchange *exchange, void (*run)(struct exchange *exchange));
+
+/* A `run`: answers with `finish`, compresses what is long enough for it, and resumes. */
+void exchange_answer(struct exchange *exchange);
 
 /* From any thread, once after exchange_wait(); the exchange must not be touched afterwards. */
 void exchange_resume(struct exchange *exchange);

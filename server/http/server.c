@@ -86,6 +86,7 @@ static enum status start(struct http_server *server, struct error *err)
     TRY(keyring_create(&options->keys, &server->keys, err));
     TRY(connections_create(&limits, options->pipeline, options->metrics, &server->connections,
                            err));
+    TRY(aside_create(&server->aside, err));
     TRY(open_tls(server, err));
     struct listen_options where = {.host = options->host,
                                    .port = options->port,
@@ -220,6 +221,7 @@ void http_server_free(struct http_server *server)
         return;
     struct http_daemon *daemon = server->daemon;
     bool theirs = daemon && daemon->mhd && !daemon->is_quiesced; /* closed by libmicrohttpd */
+    aside_stop(server->aside); /* nobody may wait for it when the connections close */
     if (daemon)
         daemon_stop(server);
     if (daemon && daemon->listener.fd >= 0 && !theirs)
@@ -229,6 +231,7 @@ void http_server_free(struct http_server *server)
         tls_free(daemon->tls);
         request_log_free(daemon->log);
     }
+    aside_free(server->aside);
     connections_free(server->connections);
     keyring_free(server->keys);
     free(daemon);

@@ -27,8 +27,8 @@ DIGITS = os.path.join(ROOT, "tests", "data", "digits")
 # What a test finds out about a model must not wait in the user's cache for the next one.
 os.environ.setdefault("LENSD_CACHE", "none")
 
-# Sanitizers and loaded machines are slow; nothing here waits this long when all is well.
-PATIENCE = 30.0
+# Seconds. Sanitizers and loaded machines are slow; nothing here waits this long when all is well.
+PATIENCE = float(os.environ.get("TEST_PATIENCE", 30))
 
 
 def read(path):

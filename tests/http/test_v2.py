@@ -1,6 +1,7 @@
 """The Open Inference Protocol over a real socket, with nothing but bytes: what every client sends, and
 what none should."""
 
+import gzip
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import tempfile
 import threading
 import unittest
 
+import harness
 import small_onnx
 from harness import Server, drawn, seven
 
@@ -398,6 +400,90 @@ class OtherModels(unittest.TestCase):
         answer = server.predict(seven())
         self.assertEqual(answer.status, 400)
         self.assertIn("[1, 3, 8, 8]", answer.json()["error"])
+
+
+class Large(unittest.TestCase):
+    """Megabytes of JSON numbers both ways: their thread is not the one that serves all connections."""
+
+    ROWS, SIDE = 256, 18
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="lensd-v2-")
+        self.addCleanup(self.folder.cleanup)
+        path = os.path.join(self.folder.name, "large.onnx")
+        small_onnx.doubled_image(path, self.SIDE)
+        # Others may look into its /proc only with --core-dumps.
+        self.server = Server(path, "--max-queue", "4096", "--core-dumps", "--log-level", "warn")
+        self.addCleanup(lambda: self.server.process.poll() is None and self.server.process.kill())
+        count = self.ROWS * 3 * self.SIDE * self.SIDE
+        self.numbers = [round((i * 2654435761 % 1000003) / 1000003, 6) for i in range(count)]
+        self.body = json.dumps({"inputs": [{"name": "image", "datatype": "FP32", "data": self.numbers,
+                                            "shape": [self.ROWS, 3, self.SIDE, self.SIDE]}]}).encode()
+
+    def infer(self, headers=None):
+        return self.server.request("POST", "/v2/models/large/infer", self.body, headers)
+
+    def cpu_seconds(self):
+        """{a thread's name: seconds on a CPU so far}"""
+        folder, found = f"/proc/{self.server.process.pid}/task", {}
+        for thread in os.listdir(folder):
+            name = harness.read(f"{folder}/{thread}/comm").decode().strip()
+            spent = int(harness.read(f"{folder}/{thread}/schedstat").split()[0]) * 1e-9
+            found[name] = found.get(name, 0) + spent
+        return found
+
+    def stop(self):
+        code, log = self.server.stop()
+        self.assertEqual(code, 0, log[-3000:])
+
+    def test_numbers_and_threads(self):
+        before = self.cpu_seconds()
+        answer = self.infer({"Accept-Encoding": "gzip"})
+        after = self.cpu_seconds()
+        self.assertEqual(answer.status, 200, answer.body[:500])
+        data = json.loads(gzip.decompress(answer.body))["outputs"][0]["data"]
+        self.assertEqual(len(data), len(self.numbers))
+        for found, number in zip(data[::101], self.numbers[::101]):
+            single = struct.unpack("<f", struct.pack("<f", number))[0]
+            self.assertEqual(struct.pack("<f", found), struct.pack("<f", 2 * single))
+        spent = {name: after[name] - before.get(name, 0) for name in after}
+        serving = sum(seconds for name, seconds in spent.items() if name.startswith("MHD"))
+        self.assertGreater(spent["aside"], 0)
+        self.assertLess(serving, spent["aside"] / 2, spent)
+        self.stop()
+
+    def test_a_drain_waits_for_them(self):
+        connections = [self.server.connect() for _ in range(4)]
+        request = harness.post("/v2/models/large/infer", self.body)
+        for connection in connections:
+            connection.sendall(request)
+        self.server.wait_admitted(1)
+        self.server.signal()
+        for connection in connections:
+            with connection:
+                self.assertEqual(harness.read_answer(connection)[0].status, 200)
+        self.assertEqual(self.server.wait(), 0)
+        self.stop()
+
+    def test_who_hangs_up_leaves_nothing_behind(self):
+        request = harness.post("/v2/models/large/infer", self.body)
+        for _ in range(6):
+            with self.server.connect() as connection:
+                connection.sendall(request)
+        self.server.wait_metric("lensd_http_upload_bytes", 0)
+        self.server.wait_for(lambda: self.server.metric("lensd_queue_images{") +
+                             self.server.metric("lensd_in_flight_images{") == 0, "an empty queue")
+        self.assertEqual(self.infer().status, 200)
+        self.stop()
+
+    def test_what_is_wrong_is_said(self):
+        wrong = self.body.replace(b"0.5", b"0.x", 1)
+        answer = self.server.request("POST", "/v2/models/large/infer", wrong)
+        self.assertEqual(answer.status, 400)
+        self.assertIn("digit behind the point", answer.json()["error"])
+        answer = self.server.request("POST", "/v2/models/nobody/infer", self.body)
+        self.assertEqual(answer.status, 404)
+        self.stop()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+/* What the endpoints that infer have in common: from a whole body to a request of the pipeline, and
+ * back to an answer.
+ *
+ *     handle        work_handle(): a large JSON body is read aside, any other at once
+ *       start       the endpoint's own: reads the body into its work, then work_submit()
+ *     pipeline      … and done, on a thread of the pipeline: a large answer is written aside
+ *       finish      the endpoint's own: writes the answer
+ *
+ * An endpoint's work is a struct of its own that begins with a struct predict_request. */
+#pragma once
+
+#include "server/http/exchange.h"
+
+/* Bytes of JSON in a body, and of numbers in an answer, from which on the thread of the connection
+ * would be kept from others for about a millisecond. */
+#define WORK_LARGE_BODY   ((size_t)128 << 10)
+#define WORK_LARGE_ANSWER ((size_t)64 << 10)
+
+/* `size` bytes of zeros as exchange->work, and the request in their beginning ready for
+ * work_submit(). NULL when out of memory. */
+void *work_create(struct exchange *exchange, size_t size, void (*finish)(struct exchange *exchange),
+                  void (*free_work)(struct exchange *exchange));
+
+/* Frees what work_create() made, and the request's images; for the endpoint's free_work. */
+void work_free(struct exchange *exchange);
+
+/* request->images of `count`, zeroed. */
+enum status work_images(struct predict_request *request, size_t count, struct error *err) MUST_USE;
+
+/* The handler: calls `start` here or, for a large JSON body, on the thread for such. `start` is to
+ * end in work_submit() or in respond_error(). */
+void work_handle(struct exchange *exchange, void (*start)(struct exchange *exchange));
+
+/* Hands exchange->work to the pipeline: `finish` answers once it is done; a refusal is answered
+ * here. The exchange must not be touched afterwards. */
+void work_submit(struct exchange *exchange);
+
+/* The same, or an error: the end of every `start`. */
+void work_submit_or(struct exchange *exchange, enum status status, const struct error *err);
+
+/* For a `start` whose model the path names: takes hold of it, lets `prepare` read the body, and
+ * submits. exchange->work may be NULL: out of memory. */
+void work_submit_served(struct exchange *exchange,
+                        enum status (*prepare)(struct exchange *exchange, struct served *served,
+                                               struct error *err));
