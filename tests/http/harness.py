@@ -169,6 +169,11 @@ class Server:
                 total += float(line.rsplit(" ", 1)[1])
         return total
 
+    def cpu_seconds(self):
+        """What it has computed so far: unlike time, the same on a machine that has other things to do."""
+        fields = read(f"/proc/{self.process.pid}/stat").rsplit(b") ", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def admitted(self):
         """Requests whose body was read and which were let in, ever: it only grows, so that what was sent
         can be waited for, however quickly it is answered."""

@@ -67,12 +67,12 @@ class Bodies(ServedCase):
         image = seven()
         image += bytes(65536 - len(image))
         body = chunked([image[i:i + 1] for i in range(len(image))])
-        start = time.monotonic()
+        before = self.server.cpu_seconds()
         with self.server.connect() as connection:
             connection.sendall(CHUNKED + body)
             answer, _ = read_answer(connection)
         self.assertEqual(answer.status, 200, answer.body)
-        self.assertLess(time.monotonic() - start, 10)
+        self.assertLess(self.server.cpu_seconds() - before, 10)
 
     def test_all_bodies_together_are_bounded(self):
         """Three bodies of 3 MiB do not fit into 6 MiB; when two are gone, they do."""
@@ -155,16 +155,15 @@ class ExpectContinue(ServedCase):
 
 
 class Times(ServedCase):
-    arguments = ("--header-timeout", "600ms", "--body-timeout", "900ms", "--idle-timeout", "2")
+    arguments = ("--header-timeout", "600ms", "--body-timeout", "900ms")
 
     def test_headers_that_drip_are_cut_off(self):
-        start = time.monotonic()
         with self.server.connect() as connection:
             connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
             answer = self.drip(connection, b"X-Slow: y\r\n")
         self.assertIn(b" 408 ", answer)
+        self.assertIn(b" within 0.6 s", answer)
         self.assertIn(b"--header-timeout", answer)
-        self.assertLess(time.monotonic() - start, 10)
 
     def test_headers_that_drip_on_a_used_connection(self):
         with self.server.connect() as connection:
@@ -179,14 +178,13 @@ class Times(ServedCase):
         self.assertIn(b" 408 ", answer)
 
     def test_bodies_that_drip_are_cut_off(self):
-        start = time.monotonic()
         with self.server.connect() as connection:
             connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n")
             answer = self.drip(connection, b"x")
         self.assertIn(b" 408 ", answer)
+        self.assertIn(b" within 0.9 s", answer)
         self.assertIn(b'"code":"request_timeout"', answer)
         self.assertIn(b"--body-timeout", answer)
-        self.assertLess(time.monotonic() - start, 10)
 
     def drip(self, connection, piece):
         """Sends a piece every 50 ms until there is an answer; returns it."""
@@ -203,15 +201,6 @@ class Times(ServedCase):
                 pass
         return self.fail("never cut off")
 
-    def test_silence_is_closed(self):
-        start = time.monotonic()
-        with self.server.connect() as quiet, self.server.connect() as used:
-            used.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-            read_answer(used)
-            self.assertEqual(read_to_end(quiet), b"")
-            self.assertEqual(read_to_end(used), b"")
-        self.assertGreater(time.monotonic() - start, 1.0)
-
     def test_a_refused_client_that_goes_on_sending_is_cut_off(self):
         with self.server.connect() as connection:
             connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
@@ -222,6 +211,19 @@ class Times(ServedCase):
                 while time.monotonic() - start < harness.PATIENCE:
                     connection.sendall(bytes(1000))
                     time.sleep(0.01)
+
+
+class Idle(ServedCase):
+    arguments = ("--idle-timeout", "2")
+
+    def test_silence_is_closed(self):
+        start = time.monotonic()
+        with self.server.connect() as quiet, self.server.connect() as used:
+            used.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            read_answer(used)
+            self.assertEqual(read_to_end(quiet), b"")
+            self.assertEqual(read_to_end(used), b"")
+        self.assertGreater(time.monotonic() - start, 1.0)
 
 
 class SlowUploads(ServedCase):
