@@ -3,10 +3,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
-#include "engine/base/openmp.h"
 #include "engine/base/size.h"
 #include "server/commands/commands.h"
 
@@ -98,8 +96,6 @@ static int finish_output(int result)
 
 int main(int argc, char **argv)
 {
-    openmp_wait_briefly(argv);
-    prctl(PR_SET_NAME, "lensd"); /* started again through /proc/self/exe, it would be "exe" */
     /* A client or a pipe that goes away is an error of that write. */
     signal(SIGPIPE, SIG_IGN);
     if (argc < 2) {

@@ -1,12 +1,12 @@
 #include "engine/cpu/cpu.h"
 
 #include <errno.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/forkjoin.h"
 #include "engine/base/size.h"
 
 void *step_create(const struct compile *compile, size_t size,
@@ -175,7 +175,7 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     backend->own_kernels = prefer_own_kernels;
     if (backend->options.threads < 1)
         backend->options.threads = device_cpu_threads();
-    omp_set_num_threads(backend->options.threads);
+    forkjoin_set_threads(backend->options.threads);
     enum status status =
         dnnl_check(dnnl_engine_create(&backend->engine, dnnl_cpu, 0), "engine", err);
     if (status == STATUS_OK)
@@ -290,7 +290,7 @@ static enum status bind_ends(struct program *program, const struct graph *graph,
 static enum status cpu_compile(struct backend *backend, const struct graph *graph,
                                struct program **ret, struct error *err)
 {
-    omp_set_num_threads(backend->options.threads);
+    forkjoin_set_threads(backend->options.threads);
     struct program *program = calloc(1, sizeof *program);
     if (!program)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
@@ -376,7 +376,7 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
 
 static void bind_inputs(struct program *program, const void *const *inputs)
 {
-    omp_set_num_threads(program->backend->options.threads);
+    forkjoin_set_threads(program->backend->options.threads);
     for (size_t i = 0; i < program->input_value_count; i++)
         program->data[program->input_values[i]] = (void *)(uintptr_t)inputs[program->input_of[i]];
 }

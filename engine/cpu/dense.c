@@ -78,7 +78,7 @@ static void run_pieces(void *context, size_t begin, size_t end)
     const struct dense_step *s = context;
     const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
     float *gathered =
-        (float *)(void *)(s->scratch + (size_t)omp_get_thread_num() * s->thread_bytes);
+        (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->thread_bytes);
     for (size_t i = begin; i < end; i++) {
         /* the column index runs slowest, so that a thread keeps its weights */
         const size_t r = i % s->row_pieces, c = i / s->row_pieces;

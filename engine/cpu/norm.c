@@ -38,7 +38,7 @@ static void run_rows(void *context, size_t begin, size_t end)
         return;
     }
     float *wide =
-        (float *)(void *)(s->scratch + (size_t)omp_get_thread_num() * s->bytes_per_thread);
+        (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->bytes_per_thread);
     for (size_t r = begin; r < end; r++) {
         s->simd->widen_bf16((const uint16_t *)s->x_data + r * s->row, wide, s->row);
         run_row(s, wide, wide);

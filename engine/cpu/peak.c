@@ -8,6 +8,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
+#include "engine/base/forkjoin.h"
 
 enum { SUMS = 12, STRETCHES = 60 };
 
@@ -113,16 +114,25 @@ static struct probe pick(enum precision precision)
     return (struct probe){probe_sse, SUMS * 4.0 * 2, "SSE"};
 }
 
+struct stretch_of {
+    const struct probe *probe;
+    long count;
+};
+
+static void run_stretch(void *context)
+{
+    const struct stretch_of *of = context;
+    float total = of->probe->run(of->count);
+    __asm__ volatile("" ::"x"(total)); /* a use: else the compiler may drop the loops */
+}
+
 /* Seconds of `count` rounds on all threads at once, from the first's start to the last's end. */
 static double stretch(const struct probe *probe, int threads, long count)
 {
-    float total = 0;
+    struct stretch_of of = {probe, count};
     const int64_t start = clock_now();
-#pragma omp parallel num_threads(threads) reduction(+ : total)
-    total += probe->run(count);
-    const int64_t end = clock_now();
-    __asm__ volatile("" ::"r"(total)); /* a use: else the compiler may drop the loops */
-    return (double)(end - start) * 1e-9;
+    forkjoin_run(threads, run_stretch, &of);
+    return (double)(clock_now() - start) * 1e-9;
 }
 
 struct peak peak_measure(struct device_id device, enum precision precision, int threads)

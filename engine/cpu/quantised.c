@@ -187,7 +187,7 @@ static void run_means(void *context, size_t begin, size_t end)
     const float factor = s->from.scale / (s->to.scale * (float)s->pixels);
     const int low = s->is_signed ? -128 : 0;
     int32_t *sums =
-        (int32_t *)(void *)(s->scratch + (size_t)omp_get_thread_num() * s->thread_bytes);
+        (int32_t *)(void *)(s->scratch + (size_t)forkjoin_member() * s->thread_bytes);
     for (size_t image = begin; image < end; image++) {
         s->simd->sum_rows_8bit(s->x_data + image * s->pixels * s->channels, s->pixels, s->is_signed,
                                sums, s->channels);

@@ -112,7 +112,7 @@ static void run_blocks(void *context, size_t begin, size_t end)
 {
     const struct winograd_step *s = context;
     const size_t blocks = (s->tiles + s->block - 1) / s->block;
-    float *v = (float *)(void *)(s->scratch + (size_t)omp_get_thread_num() * s->thread_bytes);
+    float *v = (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->thread_bytes);
     float *m = v + POINTS * s->block * s->channels;
     for (size_t b = begin; b < end; b++) {
         const size_t first = s->tiles * b / blocks, last = s->tiles * (b + 1) / blocks;
@@ -241,7 +241,7 @@ static bool pack(const void *context, const struct tensor *constant, float *pack
                               .packed_each = s->packed,
                               .in = s->channels,
                               .out = s->out_channels};
-    parallel_for(omp_get_max_threads(), POINTS, packing.in * packing.out * 9, pack_points,
+    parallel_for(forkjoin_threads(), POINTS, packing.in * packing.out * 9, pack_points,
                  &packing);
     return !packing.failed;
 }

@@ -16,7 +16,6 @@
 #include <sys/stat.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/openmp.h"
 #include "engine/base/size.h"
 #include "engine/session.h"
 #include "models/model.h"
@@ -494,7 +493,6 @@ static int parse_arguments(int argc, char **argv, struct options *options)
 
 int main(int argc, char **argv)
 {
-    openmp_wait_briefly(argv); /* as the program itself runs */
     struct options options = {.device = "cpu",
                               .precision = PRECISION_FP32,
                               .batches = {1, 8, 32},

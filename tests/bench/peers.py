@@ -12,11 +12,11 @@ would set it for speed (peer_forward.py), all with as many threads as there are 
 lensd --precision bf16, PyTorch under bfloat16 autocast and OpenVINO in bfloat16.
 
 Every contender is a process of its own, and is stopped (SIGSTOP) while another has its turn. Without
-that a turn is not its own: threads of the one before spin on, some for tens of milliseconds, others
-until they are stopped (OMP_WAIT_POLICY=active), on the cores that the next one is measured on. A turn is
-one run that is not counted and three that are, more where runs are short. The answer is a Markdown table
-of medians and of ratios; a ratio is the median over the rounds of the quotient within a round, which a
-machine that changes its pace disturbs least. --let-spin leaves all of them running, to see what that costs.
+that a turn is not its own: threads of the one before spin on for milliseconds, on the cores that the next
+one is measured on (--let-spin leaves all of them running, to see what that costs). A turn is one run
+that is not counted and three that are, more where runs are short. The answer is a Markdown table of
+medians and of ratios; a ratio is the median over the rounds of the quotient within a round, which a
+machine that changes its pace disturbs least.
 """
 
 import argparse

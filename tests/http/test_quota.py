@@ -1,8 +1,11 @@
-"""A CPU quota of 1.5 cores, from a real cgroup where one can be made: threads follow it."""
+"""A CPU quota of 1.5 cores, from a real cgroup where one can be made: threads follow it. And whose teams
+forward passes run in."""
 
 import json
 import os
+import re
 import subprocess
+import tempfile
 import unittest
 
 import harness
@@ -84,6 +87,29 @@ class Affinity(unittest.TestCase):
                               preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
         device = json.loads(done.stdout)["devices"][0]
         self.assertEqual((device["cores"], device["threads"]), (1, 1))
+
+
+class Team(unittest.TestCase):
+    def test_onednn_forks_into_the_teams_of_the_program(self):
+        """The dynamic linker says whom oneDNN's references to libgomp were bound to."""
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(
+                [harness.BINARY, "devices"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                timeout=harness.PATIENCE, check=True,
+                env={**os.environ, "LD_DEBUG": "bindings", "LD_BIND_NOW": "1",
+                     "LD_DEBUG_OUTPUT": os.path.join(folder, "log")})
+            self.assertEqual(done.returncode, 0)
+            lines = "".join(harness.read(os.path.join(folder, name)).decode(errors="replace")
+                            for name in os.listdir(folder)).splitlines()
+        bound = {}
+        for line in lines:
+            match = re.search(r"binding file \S*libdnnl\S* \[0\] to (\S+) \[0\]: normal symbol "
+                              r"`(GOMP_\w+|omp_\w+)'", line)
+            if match:
+                bound[match.group(2)] = os.path.realpath(match.group(1))
+        self.assertIn("GOMP_parallel", bound)
+        for symbol, file in bound.items():
+            self.assertEqual(file, os.path.realpath(harness.BINARY), symbol)
 
 
 if __name__ == "__main__":

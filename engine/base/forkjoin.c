@@ -1,0 +1,299 @@
+/* Locks: none. Every word that is waited for is a futex: a member's `go` hands it the region, the
+ * team's `left` hands the end of it back, `phase` counts barriers. A waiting thread says that it
+ * sleeps in the word itself, so that nobody calls the kernel for one that spins.
+ *
+ * How long to spin. Between the steps of a pass a wait is short, and a spin that sees its end has
+ * saved a wake-up; that is nearly all of them where a team has its cores to itself. Where it has
+ * not, the thread that is waited for may need this very core: then spins end in vain, one after the
+ * other. Every waiting thread keeps a score of that for itself. Below a half it sleeps at once, but
+ * for a spin now and then to see whether times are better. */
+#include "engine/base/forkjoin.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/cpu.h"
+
+#define CACHE_LINES 128 /* lines are fetched in pairs */
+#define MOST        1024
+
+#define SPIN_NS    100000
+#define PAUSES     8   /* between two looks at the clock */
+#define SCORE_FULL 256 /* all spins of late were of use */
+#define SCORE_RATE 16  /* a spin counts one sixteenth */
+#define TRY_EVERY  16  /* waits, when spins are of no use */
+
+enum { GO_IDLE, GO_WORK, GO_ASLEEP, GO_END };
+
+#define LEFT_ASLEEP 0x80000000u /* the first member sleeps on `left` */
+
+struct patience {
+    int score;
+    unsigned waits;
+};
+
+struct member {
+    alignas(CACHE_LINES) _Atomic uint32_t go;
+    int number;
+    struct team *team;
+    struct patience patience;
+    pthread_t handle;
+};
+
+struct team {
+    alignas(CACHE_LINES) _Atomic uint32_t left; /* members at work, without the first */
+    alignas(CACHE_LINES) _Atomic uint32_t phase;
+    _Atomic uint32_t arrived; /* at the barrier */
+    void (*body)(void *context);
+    void *context;
+    int active; /* members of this region */
+    struct patience patience;
+    struct member *members[MOST - 1]; /* without the first; the first `count` are there */
+    int count;
+};
+
+static _Thread_local struct team *own;    /* of this thread as a first member; NULL: none yet */
+static _Thread_local struct team *inside; /* whose region this thread is in; NULL: none */
+static _Thread_local int own_number;
+static _Thread_local int wanted_threads; /* 0: all */
+
+static pthread_key_t team_key; /* ends a thread's team with it */
+static bool has_key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word, int count)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+static inline void pause_briefly(void)
+{
+#if defined __x86_64__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Spins while (*word & mask) is `value`, as long as it has been worth while; true when it changed.
+ */
+static bool spin(struct patience *patience, _Atomic uint32_t *word, uint32_t mask, uint32_t value)
+{
+    bool is_long = patience->score >= SCORE_FULL / 2 || ++patience->waits % TRY_EVERY == 0;
+    if (!is_long)
+        return (atomic_load_explicit(word, memory_order_acquire) & mask) != value;
+    const int64_t end = clock_now() + SPIN_NS;
+    do {
+        for (int i = 0; i < PAUSES; i++) {
+            if ((atomic_load_explicit(word, memory_order_acquire) & mask) != value) {
+                patience->score += (SCORE_FULL + SCORE_RATE - 1 - patience->score) / SCORE_RATE;
+                return true;
+            }
+            pause_briefly();
+        }
+    } while (clock_now() < end);
+    patience->score -= patience->score / SCORE_RATE;
+    return false;
+}
+
+/* Returns what comes: GO_WORK or GO_END. */
+static uint32_t wait_for_go(struct member *member)
+{
+    if (!spin(&member->patience, &member->go, UINT32_MAX, GO_IDLE)) {
+        uint32_t idle = GO_IDLE;
+        if (atomic_compare_exchange_strong(&member->go, &idle, GO_ASLEEP))
+            while (atomic_load(&member->go) == GO_ASLEEP)
+                futex_wait(&member->go, GO_ASLEEP);
+    }
+    return atomic_load(&member->go);
+}
+
+static void set_going(struct member *member, uint32_t what)
+{
+    if (atomic_exchange(&member->go, what) == GO_ASLEEP)
+        futex_wake(&member->go, 1);
+}
+
+static void *member_main(void *argument)
+{
+    struct member *member = argument;
+    struct team *team = member->team;
+    own_number = member->number;
+    while (wait_for_go(member) == GO_WORK) {
+        inside = team;
+        team->body(team->context);
+        inside = NULL;
+        /* Before `left` says so: from then on the next region may come. */
+        atomic_store(&member->go, GO_IDLE);
+        if (atomic_fetch_sub(&team->left, 1) == (LEFT_ASLEEP | 1))
+            futex_wake(&team->left, 1);
+    }
+    return NULL;
+}
+
+static void end_team(void *argument)
+{
+    struct team *team = argument;
+    for (int i = 0; i < team->count; i++) {
+        set_going(team->members[i], GO_END);
+        pthread_join(team->members[i]->handle, NULL);
+        free(team->members[i]);
+    }
+    free(team);
+}
+
+static void make_key(void)
+{
+    has_key = pthread_key_create(&team_key, end_team) == 0;
+}
+
+static struct team *make_team(void)
+{
+    pthread_once(&once, make_key);
+    struct team *team = has_key ? aligned_alloc(CACHE_LINES, sizeof *team) : NULL;
+    if (!team)
+        return NULL;
+    *team = (struct team){.patience.score = SCORE_FULL};
+    if (pthread_setspecific(team_key, team) == 0)
+        return team;
+    free(team);
+    return NULL;
+}
+
+static bool add_member(struct team *team)
+{
+    struct member *member = aligned_alloc(CACHE_LINES, sizeof *member);
+    if (!member)
+        return false;
+    *member =
+        (struct member){.number = team->count + 1, .team = team, .patience.score = SCORE_FULL};
+    sigset_t all, before; /* signals are for others */
+    sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* a fault in a mapped file is handled where it happens */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool made = pthread_create(&member->handle, NULL, member_main, member) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!made) {
+        free(member);
+        return false;
+    }
+    team->members[team->count++] = member;
+    return true;
+}
+
+/* This thread's team with `others` members besides it, or as many as there can be. */
+static int gather(int others)
+{
+    if (others <= 0 || inside)
+        return 0;
+    if (!own)
+        own = make_team();
+    if (!own)
+        return 0;
+    if (others > MOST - 1)
+        others = MOST - 1;
+    while (own->count < others && add_member(own))
+        ;
+    return own->count < others ? own->count : others;
+}
+
+static void wait_for_all(struct team *team)
+{
+    uint32_t left = atomic_load_explicit(&team->left, memory_order_acquire);
+    while (left != 0) {
+        if (spin(&team->patience, &team->left, UINT32_MAX, left)) {
+            left = atomic_load_explicit(&team->left, memory_order_acquire);
+            continue;
+        }
+        left = atomic_fetch_or(&team->left, LEFT_ASLEEP) | LEFT_ASLEEP;
+        while (left != LEFT_ASLEEP) {
+            futex_wait(&team->left, left);
+            left = atomic_load(&team->left);
+        }
+        return;
+    }
+}
+
+void forkjoin_run(int threads, void (*body)(void *context), void *context)
+{
+    int others = gather(threads - 1);
+    if (others == 0) {
+        static struct team alone = {.active = 1}; /* nobody writes to it */
+        struct team *before = inside;
+        int number = own_number;
+        inside = &alone;
+        own_number = 0;
+        body(context);
+        inside = before;
+        own_number = number;
+        return;
+    }
+    struct team *team = own;
+    team->body = body;
+    team->context = context;
+    team->active = others + 1;
+    atomic_store(&team->left, (uint32_t)others);
+    for (int i = 0; i < others; i++)
+        set_going(team->members[i], GO_WORK);
+    inside = team;
+    body(context);
+    inside = NULL;
+    wait_for_all(team);
+}
+
+int forkjoin_member(void)
+{
+    return inside ? own_number : 0;
+}
+
+int forkjoin_members(void)
+{
+    return inside ? inside->active : 1;
+}
+
+bool forkjoin_is_inside(void)
+{
+    return inside && inside->active > 1;
+}
+
+void forkjoin_barrier(void)
+{
+    struct team *team = inside;
+    if (!team || team->active < 2)
+        return;
+    uint32_t phase = atomic_load(&team->phase);
+    if (atomic_fetch_add(&team->arrived, 1) + 1 == (uint32_t)team->active) {
+        atomic_store(&team->arrived, 0);
+        atomic_fetch_add(&team->phase, 1);
+        futex_wake(&team->phase, INT_MAX);
+        return;
+    }
+    struct patience patience = {.score = SCORE_FULL};
+    if (!spin(&patience, &team->phase, UINT32_MAX, phase))
+        while (atomic_load(&team->phase) == phase)
+            futex_wait(&team->phase, phase);
+}
+
+void forkjoin_set_threads(int threads)
+{
+    wanted_threads = threads;
+}
+
+int forkjoin_threads(void)
+{
+    return wanted_threads > 0 ? wanted_threads : cpu_available_cores();
+}

@@ -1,0 +1,51 @@
+/* What oneDNN uses of GNU OpenMP: libgomp's symbols, found here before they are found there,
+ * because the program comes first in the dynamic linker's order. A function outlined from `#pragma
+ * omp parallel` calls back only for its number, the team's size and barriers.
+ *
+ * Source: libgomp/libgomp_g.h (GCC 12), the functions' names and arguments; OpenMP API 5.2, 18.2.
+ */
+#include <stdbool.h>
+
+#include "engine/base/forkjoin.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT void GOMP_parallel(void (*body)(void *context), void *context, unsigned threads,
+                          unsigned flags);
+EXPORT void GOMP_barrier(void);
+EXPORT int omp_get_max_threads(void);
+EXPORT int omp_get_num_threads(void);
+EXPORT int omp_get_thread_num(void);
+EXPORT int omp_in_parallel(void);
+
+/* `threads` 0: as many as omp_get_max_threads() says. */
+void GOMP_parallel(void (*body)(void *context), void *context, unsigned threads, unsigned flags)
+{
+    (void)flags; /* the binding of threads to places */
+    forkjoin_run(threads ? (int)threads : forkjoin_threads(), body, context);
+}
+
+void GOMP_barrier(void)
+{
+    forkjoin_barrier();
+}
+
+int omp_get_max_threads(void)
+{
+    return forkjoin_threads();
+}
+
+int omp_get_num_threads(void)
+{
+    return forkjoin_members();
+}
+
+int omp_get_thread_num(void)
+{
+    return forkjoin_member();
+}
+
+int omp_in_parallel(void)
+{
+    return forkjoin_is_inside();
+}

@@ -1,0 +1,178 @@
+/* Teams: every member runs once, regions follow each other, teams of several threads at once, more
+ * members than cores. A plain program, so that it also runs under ThreadSanitizer. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/forkjoin.h"
+#include "engine/base/size.h"
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, #condition);  \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+enum { MOST = 7 };
+
+/* Plain counters: who writes and who reads them is only told apart by fork, barrier and join. */
+struct region {
+    int calls[MOST], members[MOST];
+    int seen[MOST];
+    int pause_us; /* what the last member is late by */
+};
+
+static void count(void *context)
+{
+    struct region *region = context;
+    int member = forkjoin_member();
+    CHECK(member >= 0 && member < MOST && forkjoin_is_inside());
+    region->calls[member]++;
+    region->members[member] = forkjoin_members();
+    if (region->pause_us && member == forkjoin_members() - 1)
+        usleep((useconds_t)region->pause_us);
+}
+
+static void check_calls(const struct region *region, int threads, int times)
+{
+    for (int i = 0; i < MOST; i++) {
+        CHECK(region->calls[i] == (i < threads ? times : 0));
+        CHECK(region->members[i] == (i < threads ? threads : 0));
+    }
+}
+
+static void test_every_member_runs_once(void)
+{
+    for (int threads = 2; threads <= MOST; threads++) {
+        struct region region = {0};
+        forkjoin_run(threads, count, &region);
+        check_calls(&region, threads, 1);
+    }
+    CHECK(forkjoin_member() == 0 && forkjoin_members() == 1 && !forkjoin_is_inside());
+}
+
+static void test_regions_follow_each_other(void)
+{
+    struct region region = {0};
+    for (int i = 0; i < 20000; i++)
+        forkjoin_run(2, count, &region);
+    check_calls(&region, 2, 20000);
+}
+
+/* Longer than any spin: at the join, at the fork. */
+static void test_who_waits_long_sleeps(void)
+{
+    struct region region = {.pause_us = 2000};
+    for (int i = 0; i < 50; i++) {
+        forkjoin_run(3, count, &region);
+        usleep(1000);
+    }
+    check_calls(&region, 3, 50);
+    struct timespec before, after;
+    struct region late = {.pause_us = 300000};
+    CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before) == 0);
+    forkjoin_run(3, count, &late);
+    CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after) == 0);
+    /* Of 300 ms two members would have spun away 600. */
+    CHECK((after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec < 100000000);
+}
+
+static void in_stages(void *context)
+{
+    struct region *region = context;
+    int member = forkjoin_member(), members = forkjoin_members();
+    for (int stage = 1; stage <= 200; stage++) {
+        region->seen[member] = stage;
+        forkjoin_barrier();
+        for (int i = 0; i < members; i++)
+            CHECK(region->seen[i] == stage);
+        forkjoin_barrier();
+    }
+}
+
+static void test_barriers_hold_everybody_back(void)
+{
+    for (int threads = 1; threads <= 5; threads++) {
+        struct region region = {0};
+        forkjoin_run(threads, in_stages, &region);
+        for (int i = 0; i < threads; i++)
+            CHECK(region.seen[i] == 200);
+    }
+}
+
+static void alone(void *context)
+{
+    CHECK(forkjoin_member() == 0 && forkjoin_members() == 1 && !forkjoin_is_inside());
+    forkjoin_barrier();
+    ++*(int *)context;
+}
+
+static void nests(void *context)
+{
+    int member = forkjoin_member(), *counts = context;
+    forkjoin_run(4, alone, &counts[member]);
+    CHECK(forkjoin_member() == member && forkjoin_members() == 3);
+}
+
+static void test_a_region_within_a_region_is_its_callers(void)
+{
+    int counts[3] = {0};
+    forkjoin_run(3, nests, counts);
+    for (int i = 0; i < 3; i++)
+        CHECK(counts[i] == 1);
+    forkjoin_run(1, alone, &counts[0]);
+    CHECK(counts[0] == 2);
+}
+
+static void *a_pass(void *context)
+{
+    (void)context;
+    struct region region = {0};
+    forkjoin_set_threads(3);
+    CHECK(forkjoin_threads() == 3);
+    for (int i = 0; i < 2000; i++)
+        forkjoin_run(forkjoin_threads(), count, &region);
+    check_calls(&region, 3, 2000);
+    return NULL;
+}
+
+static void test_each_thread_has_a_team_that_ends_with_it(void)
+{
+    for (int round = 0; round < 3; round++) {
+        pthread_t threads[4];
+        for (size_t i = 0; i < COUNT_OF(threads); i++)
+            CHECK(pthread_create(&threads[i], NULL, a_pass, NULL) == 0);
+        for (size_t i = 0; i < COUNT_OF(threads); i++)
+            CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+    CHECK(forkjoin_threads() >= 1); /* what others have set is theirs */
+}
+
+int main(void)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = {
+        {"every member runs once", test_every_member_runs_once},
+        {"regions follow each other", test_regions_follow_each_other},
+        {"who waits long sleeps", test_who_waits_long_sleeps},
+        {"barriers hold everybody back", test_barriers_hold_everybody_back},
+        {"a region within a region is its caller's", test_a_region_within_a_region_is_its_callers},
+        {"each thread has a team that ends with it", test_each_thread_has_a_team_that_ends_with_it},
+    };
+    alarm(80); /* a hang fails */
+    printf("1..%zu\n", COUNT_OF(tests));
+    for (size_t i = 0; i < COUNT_OF(tests); i++) {
+        tests[i].run();
+        printf("ok %zu - %s\n", i + 1, tests[i].name);
+        fflush(stdout);
+    }
+    return 0;
+}
