@@ -32,6 +32,10 @@ struct backend_ops {
     /* Does the backend run this image operator channels-last? Shapes are known. */
     bool (*takes_channels_last)(const struct node *node);
 
+    /* What optimize_options ask about a laid-out Conv on float32; NULL: never. */
+    bool (*takes_gate)(const struct node *node);
+    bool (*makes_mean)(const struct node *node);
+
     /* How does the backend run this (already laid out) node in bfloat16? */
     enum bf16_support (*bf16)(const struct node *node);
 

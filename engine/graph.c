@@ -178,6 +178,8 @@ static enum status clone_node(const struct node *from, struct graph *to, struct 
         node_set_output(node, i, from->outputs[i] ? to->values[from->outputs[i]->index] : NULL);
     if (from->epilogue.residual)
         node->epilogue.residual = to->values[from->epilogue.residual->index];
+    if (from->gate)
+        node->gate = to->values[from->gate->index];
     if (from->capture_count) {
         node->captures = arena_alloc(to->arena, from->capture_count, sizeof *node->captures);
         if (!node->captures)

@@ -94,6 +94,8 @@ struct node {
     struct value **captures; /* values of this graph that the bodies in attrs read */
     size_t capture_count;
     struct epilogue epilogue;
+    struct value *gate; /* of a Conv: its image is multiplied by this first, [N, 1 …, C]; also
+                           inputs[3]; NULL without. Made by pass_gates. */
     bool channels_last; /* set by the layout pass: image operands are [N, spatial …, C] */
 };
 

@@ -155,8 +155,13 @@ enum status compiled_create(struct session *session, int size, struct compiled *
         .fuse = true,
         .channels_last = true,
         .takes_channels_last = session->ops->takes_channels_last,
-        .bf16 = session->options.precision == PRECISION_BF16 ? session->ops->bf16 : NULL,
     };
+    if (session->options.precision == PRECISION_BF16) {
+        optimize.bf16 = session->ops->bf16;
+    } else {
+        optimize.takes_gate = session->ops->takes_gate;
+        optimize.makes_mean = session->ops->makes_mean;
+    }
     TRY(optimize_kernels(c->graph, &optimize, err));
     TRY(session->ops->compile(session->backend, c->graph, &c->program, err));
     TRY(wrap_outputs(session, c, err));

@@ -88,6 +88,8 @@ enum status make_generic(const struct compile *compile, struct step **ret, struc
 
 /* Would the maker take this node (its activations being float32 or bfloat16)? */
 bool matmul_takes(const struct node *node);
+bool dense_takes_gate(const struct node *node);
+bool depthwise_makes_mean(const struct node *node);
 bool elementwise_takes(const struct node *node);
 bool norm_takes(const struct node *node);
 bool qconv_takes(const struct node *node); /* an 8-bit QLinearConv, channels-last */

@@ -2,8 +2,9 @@
  * (simd/gemm.c): pixels x (taps x channels) times (taps x channels) x output channels.
  *
  * A pointwise convolution reads its source in place. Otherwise the rows of a piece, small enough
- * for the second-level cache, are gathered first, tap after tap. The activation is applied to a
- * piece while it is still in the cache. */
+ * for the second-level cache, are gathered first, tap after tap. A gate, a number for each image
+ * and channel that the source is multiplied by, goes into the weights where they are fewer than the
+ * pixels, into a copy of the piece's rows otherwise. */
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/parallel.h"
@@ -13,21 +14,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum gating { GATING_NONE, GATING_ROWS, GATING_WEIGHTS };
+
 struct dense_step {
     struct step step;
     const struct simd_kernels *simd;
-    uint32_t x, y;
+    uint32_t x, y, gate;
     struct finish finish;
     const float *weights; /* packed panels */
     size_t rows, k, n;    /* rows: output pixels of all images */
     bool gathers;
     struct window window; /* of a convolution that gathers */
     size_t channels;
+    enum gating gating;
+    size_t images;      /* of a convolution */
+    size_t gated_bytes; /* in front of the scratch: each image's weights times its gate */
+    size_t packed;      /* floats of the packed weights */
     size_t row_pieces, column_pieces; /* the work is cut into row_pieces x column_pieces */
-    size_t thread_bytes;              /* scratch of a thread: the gathered rows of a piece */
+    size_t thread_bytes; /* scratch of a thread: the gathered or gated rows of a piece */
     /* of this run */
     const float *x_data;
     float *y_data;
+    const float *gate_data;
     unsigned char *scratch;
 };
 
@@ -73,23 +81,63 @@ static void gather_pixel(const struct dense_step *s, size_t pixel, float *to)
     }
 }
 
+/* Rows first … first + rows - 1 of the source, times their image's gate. */
+static void gate_rows(const struct dense_step *s, size_t first, size_t rows, float *to)
+{
+    const size_t each = s->rows / s->images;
+    for (size_t r = first; r < first + rows; r++, to += s->k)
+        s->simd->binary(BINARY_MUL, s->x_data + r * s->k, 1, s->gate_data + r / each * s->k, 1, to,
+                        s->k);
+}
+
+/* Row p of a panel, times gate[p]: images x panels. */
+static void gate_weights(void *context, size_t begin, size_t end)
+{
+    const struct dense_step *s = context;
+    const size_t columns = s->simd->gemm_columns, panels = s->packed / (s->k * columns);
+    for (size_t i = begin; i < end; i++) {
+        const size_t image = i / panels, at = i % panels * s->k * columns;
+        const float *gate = s->gate_data + image * s->k, *from = s->weights + at;
+        float *to = (float *)(void *)s->scratch + image * s->packed + at;
+        for (size_t p = 0; p < s->k; p++, from += columns, to += columns)
+            s->simd->binary(BINARY_MUL, from, 1, gate + p, 0, to, columns);
+    }
+}
+
+/* Piece r of the source's rows; those of one image where each has its own weights. */
+static void piece_rows(const struct dense_step *s, size_t r, size_t *ret_first, size_t *ret_rows)
+{
+    size_t rows = s->rows, pieces = s->row_pieces, before = 0;
+    if (s->gating == GATING_WEIGHTS) {
+        pieces /= s->images;
+        rows /= s->images;
+        before = r / pieces * rows;
+        r %= pieces;
+    }
+    *ret_first = before + rows * r / pieces;
+    *ret_rows = before + rows * (r + 1) / pieces - *ret_first;
+}
+
 static void run_pieces(void *context, size_t begin, size_t end)
 {
     const struct dense_step *s = context;
     const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
-    float *gathered =
-        (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->thread_bytes);
+    float *gathered = (float *)(void *)(s->scratch + s->gated_bytes +
+                                        (size_t)forkjoin_member() * s->thread_bytes);
     for (size_t i = begin; i < end; i++) {
         /* the column index runs slowest, so that a thread keeps its weights */
         const size_t r = i % s->row_pieces, c = i / s->row_pieces;
-        const size_t first = s->rows * r / s->row_pieces;
-        const size_t rows = s->rows * (r + 1) / s->row_pieces - first;
+        size_t first, rows;
+        piece_rows(s, r, &first, &rows);
+        const float *weights = s->weights;
+        if (s->gating == GATING_WEIGHTS)
+            weights = (float *)(void *)s->scratch + first / (s->rows / s->images) * s->packed;
         const size_t from = panels * c / s->column_pieces * panel;
         size_t to = panels * (c + 1) / s->column_pieces * panel;
         to = to < s->n ? to : s->n;
         struct gemm g = {.a = s->x_data + first * s->k,
                          .lda = s->k,
-                         .b = s->weights + from * s->k,
+                         .b = weights + from * s->k,
                          .k = s->k,
                          .bias = s->finish.bias ? s->finish.bias + from : NULL,
                          .n = to - from,
@@ -105,6 +153,10 @@ static void run_pieces(void *context, size_t begin, size_t end)
                 gather_pixel(s, first + row, gathered + row * s->k);
             g.a = gathered;
         }
+        if (s->gating == GATING_ROWS) {
+            gate_rows(s, first, rows, gathered);
+            g.a = gathered;
+        }
         s->simd->gemm(&g, rows);
     }
 }
@@ -117,6 +169,12 @@ static enum status run(struct step *base, struct program *program, struct error 
     s->y_data = program->data[s->y];
     s->scratch = program->scratch;
     finish_begin(&s->finish, program, s->y_data);
+    if (s->gating)
+        s->gate_data = program->data[s->gate];
+    if (s->gating == GATING_WEIGHTS)
+        parallel_for(program->backend->options.threads,
+                     s->images * (s->packed / (s->k * s->simd->gemm_columns)),
+                     s->k * s->simd->gemm_columns / 8, gate_weights, s);
     const size_t pieces = s->row_pieces * s->column_pieces;
     parallel_for(program->backend->options.threads, pieces, s->rows * s->k * s->n / pieces / 32 + 1,
                  run_pieces, s);
@@ -132,7 +190,8 @@ static void divide(struct dense_step *s, size_t threads)
     enum { NEAR = 256 * 1024 };
     const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
     const size_t unit = s->simd->gemm_rows;
-    const bool by_columns = s->rows < unit * threads && panels >= threads && threads > 1;
+    const bool by_columns =
+        s->rows < unit * threads && panels >= threads && threads > 1 && s->gating != GATING_WEIGHTS;
     s->column_pieces = by_columns ? threads : 1;
     const size_t columns = s->n / s->column_pieces + 1;
     size_t most = NEAR / ((s->k + columns) * sizeof(float)) / unit * unit;
@@ -140,9 +199,14 @@ static void divide(struct dense_step *s, size_t threads)
     const size_t sharers = by_columns ? 1 : threads;
     const size_t each = (s->rows + sharers - 1) / sharers;
     s->row_pieces = (each + most - 1) / most * sharers;
+    if (s->gating == GATING_WEIGHTS) {
+        s->row_pieces = (s->row_pieces + s->images - 1) / s->images * s->images;
+        s->gated_bytes = size_align(s->images * s->packed * sizeof(float), TENSOR_ALIGN);
+        s->step.scratch = s->gated_bytes;
+    }
     if (s->row_pieces > s->rows)
         s->row_pieces = s->rows;
-    if (s->gathers) {
+    if (s->gathers || s->gating == GATING_ROWS) {
         const size_t rows = s->rows / s->row_pieces + 1;
         s->thread_bytes = size_align(rows * s->k * sizeof(float), TENSOR_ALIGN);
         s->step.scratch = s->thread_bytes * threads;
@@ -189,6 +253,17 @@ static bool pays(const struct dense_step *s, const struct epilogue *e)
     return exponential && !s->gathers && s->k * sizeof(float) % 4096 != 0;
 }
 
+/* Weights are gated where an image's are fewer than what its rows hold, for what gating costs. */
+static enum gating choose_gating(const struct dense_step *s)
+{
+    enum { MOST_BYTES = 1 << 20 };
+    const size_t each = s->rows / s->images;
+    const size_t panel = s->simd->gemm_columns, columns = (s->n + panel - 1) / panel * panel;
+    return each > 2 * columns && s->images * s->k * columns * sizeof(float) <= MOST_BYTES
+               ? GATING_WEIGHTS
+               : GATING_ROWS;
+}
+
 /* A node that was found to fit becomes a step. */
 static enum status build(const struct compile *compile, const struct dense_step *proto,
                          weights_pack pack, const char *layout, const struct value *bias,
@@ -206,10 +281,16 @@ static enum status build(const struct compile *compile, const struct dense_step 
     step->step.packs_constants = true;
     step->x = node->inputs[0]->index;
     step->y = node->outputs[0]->index;
+    step->packed = step->simd->gemm_packed(step->k, step->n);
+    if (node->gate) {
+        step->gate = node->gate->index;
+        step->gating = choose_gating(step);
+        step->step.kernel = "gemm:gated";
+    }
     divide(step, (size_t)compile->backend->options.threads);
     TRY(finish_init(compile, bias, &step->finish, err));
     float *packed;
-    const size_t bytes = step->simd->gemm_packed(step->k, step->n) * sizeof(float);
+    const size_t bytes = step->packed * sizeof(float);
     TRY(weights_pack_own(compile->backend, node->inputs[1]->known, layout, bytes, pack, step,
                          &packed, err));
     step->weights = packed;
@@ -219,27 +300,50 @@ static enum status build(const struct compile *compile, const struct dense_step 
     return STATUS_OK;
 }
 
+static bool is_dense_conv(const struct node *node)
+{
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    return node->op == OP_CONV && node->channels_last && x->shape.rank == 4 &&
+           x->dtype == DTYPE_F32 && y->dtype == DTYPE_F32 && node_int(node, "group", 1) == 1;
+}
+
+/* Is the source read in place? */
+static bool is_pointwise(const struct window *w)
+{
+    bool pointwise = true;
+    for (int a = 0; a < 2; a++)
+        pointwise = pointwise && w->kernel[a] == 1 && w->stride[a] == 1 && !w->pad_begin[a] &&
+                    !w->pad_end[a];
+    return pointwise;
+}
+
+bool dense_takes_gate(const struct node *node)
+{
+    struct window w;
+    struct error ignored;
+    return is_dense_conv(node) && node->inputs[1]->known &&
+           window_init(node, 2, node->inputs[0]->shape.dims + 1,
+                       node->inputs[1]->known->shape.dims + 2, &w, &ignored) == STATUS_OK &&
+           is_pointwise(&w);
+}
+
 static enum status make_dense_conv(const struct compile *compile, struct step **ret,
                                    struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct tensor *weights = node->inputs[1]->known;
-    if (!node->channels_last || x->shape.rank != 4 || x->dtype != DTYPE_F32 ||
-        y->dtype != DTYPE_F32 || node_int(node, "group", 1) != 1)
+    if (!is_dense_conv(node))
         return STATUS_OK;
     struct dense_step proto = {.simd = simd(), .n = (size_t)weights->shape.dims[0]};
     TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &proto.window, err));
     const struct window *w = &proto.window;
-    bool pointwise = true;
-    for (int a = 0; a < 2; a++)
-        pointwise = pointwise && w->kernel[a] == 1 && w->stride[a] == 1 && !w->pad_begin[a] &&
-                    !w->pad_end[a];
     proto.channels = (size_t)weights->shape.dims[1];
     proto.k = proto.channels * (size_t)(w->kernel[0] * w->kernel[1]);
     proto.rows = shape_count(&y->shape) / proto.n;
-    proto.gathers = !pointwise;
-    if (!pays(&proto, &node->epilogue) && !compile->backend->own_kernels)
+    proto.images = (size_t)x->shape.dims[0];
+    proto.gathers = !is_pointwise(w);
+    if (!pays(&proto, &node->epilogue) && !node->gate && !compile->backend->own_kernels)
         return STATUS_OK;
     return build(compile, &proto, pack_conv, "conv panels", node_bias(node), ret, err);
 }

@@ -13,7 +13,8 @@
 struct depthwise_step {
     struct step step;
     const struct simd_kernels *simd;
-    uint32_t x, y;
+    uint32_t x, y, mean;
+    bool makes_mean;
     struct depthwise kernel;
     size_t images, out_height, blocks;
     /* Shared out are images x groups of blocks, whose weights stay in the cache, x bands of
@@ -21,25 +22,49 @@ struct depthwise_step {
     size_t groups, bands;
     const float *x_data;
     float *y_data;
+    float *sums; /* [image][thread][block][channel]; NULL without a mean */
+    size_t threads;
 };
+
+/* Floats that the sums of one image take on one thread. */
+static size_t sums_of(const struct depthwise_step *s)
+{
+    return s->blocks * s->simd->depthwise_channels;
+}
 
 static void run_bands(void *context, size_t begin, size_t end)
 {
     const struct depthwise_step *s = context;
     const struct depthwise *d = &s->kernel;
-    const size_t high = s->simd->depthwise_rows;
+    const size_t high = s->simd->depthwise_rows, thread = (size_t)forkjoin_member();
     while (begin < end) {
         const size_t band = begin % s->bands, group = begin / s->bands % s->groups;
         const size_t image = begin / s->bands / s->groups;
         const size_t left = s->bands - band, bands = end - begin < left ? end - begin : left;
         const size_t first = band * high, beyond = (band + bands) * high;
         const size_t last = beyond < s->out_height ? beyond : s->out_height;
+        float *sums = s->sums ? s->sums + (image * s->threads + thread) * sums_of(s) : NULL;
         s->simd->depthwise(d, s->x_data + image * d->height * d->width * d->channels,
                            s->y_data + image * s->out_height * d->out_width * d->channels, first,
                            last - first, s->blocks * group / s->groups,
-                           s->blocks * (group + 1) / s->groups, NULL);
+                           s->blocks * (group + 1) / s->groups, sums);
         begin += bands;
     }
+}
+
+/* What the threads have summed up, divided by the number of pixels. The last block begins early. */
+static void finish_mean(const struct depthwise_step *s, size_t pixels, float *mean)
+{
+    const size_t lanes = s->simd->depthwise_channels, last = s->kernel.channels - lanes;
+    const size_t before = (s->blocks - 1) * lanes;
+    const float factor = 1.0f / (float)pixels;
+    for (size_t i = 0; i < s->images; i++) {
+        float *to = mean + i * s->kernel.channels;
+        const float *sums = s->sums + i * s->threads * sums_of(s);
+        s->simd->sum_rows(sums, s->threads, sums_of(s), false, to, before);
+        s->simd->sum_rows(sums + before, s->threads, sums_of(s), false, to + last, lanes);
+    }
+    s->simd->binary(BINARY_MUL, mean, 1, &factor, 0, mean, s->images * s->kernel.channels);
 }
 
 static enum status run(struct step *base, struct program *program, struct error *err)
@@ -49,10 +74,15 @@ static enum status run(struct step *base, struct program *program, struct error 
     (void)err;
     s->x_data = program->data[s->x];
     s->y_data = program->data[s->y];
+    s->sums = s->makes_mean ? (float *)(void *)program->scratch : NULL;
+    if (s->makes_mean)
+        memset(s->sums, 0, s->step.scratch);
     parallel_for(program->backend->options.threads, s->images * s->groups * s->bands,
                  s->simd->depthwise_rows * d->out_width * d->kernel_height * d->kernel_width *
                      (s->blocks / s->groups),
                  run_bands, s);
+    if (s->makes_mean)
+        finish_mean(s, s->out_height * d->out_width, program->data[s->mean]);
     return STATUS_OK;
 }
 
@@ -104,6 +134,18 @@ static bool fits(const struct node *node, const struct window *w)
            w->pad_begin[1] < w->kernel[1] && w->pad_begin[0] < w->kernel[0];
 }
 
+bool depthwise_makes_mean(const struct node *node)
+{
+    const struct value *x = node_input(node, 0), *weights = node_input(node, 1);
+    struct window w;
+    struct error ignored;
+    return node->op == OP_CONV && node->channels_last && x->shape.rank == 4 && weights &&
+           weights->known &&
+           window_init(node, 2, x->shape.dims + 1, weights->known->shape.dims + 2, &w, &ignored) ==
+               STATUS_OK &&
+           fits(node, &w);
+}
+
 enum status make_depthwise(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
@@ -141,7 +183,14 @@ enum status make_depthwise(const struct compile *compile, struct step **ret, str
     const size_t lanes = step->simd->depthwise_channels;
     const size_t taps = step->kernel.kernel_height * step->kernel.kernel_width;
     step->blocks = (step->kernel.channels + lanes - 1) / lanes;
-    divide(step, (size_t)compile->backend->options.threads);
+    step->threads = (size_t)compile->backend->options.threads;
+    divide(step, step->threads);
+    if (node_output(node, 1)) {
+        step->step.kernel = "depthwise:mean";
+        step->makes_mean = true;
+        step->mean = node->outputs[1]->index;
+        step->step.scratch = step->images * step->threads * sums_of(step) * sizeof(float);
+    }
     struct finish finish;
     TRY(finish_init(compile, bias, &finish, err));
     step->kernel.bias = finish.bias;

@@ -75,6 +75,8 @@ void edit_replace(struct graph *graph, struct value *from, struct value *to)
                 node->inputs[i] = to;
         if (node->epilogue.residual == from)
             node->epilogue.residual = to;
+        if (node->gate == from)
+            node->gate = to;
         for (size_t i = 0; i < node->capture_count; i++) {
             if (node->captures[i] == from) {
                 node->captures[i] = to;

@@ -34,6 +34,8 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
     }
     if (options->channels_last && options->takes_channels_last)
         TRY(pass_layout(graph, options, err));
+    if (options->takes_gate || options->makes_mean)
+        TRY(pass_gates(graph, options, err));
     if (options->bf16)
         TRY(pass_bf16(graph, options->bf16, err));
     return STATUS_OK;

@@ -24,6 +24,12 @@ struct optimize_options {
     bool channels_last; /* give image operators [N, spatial…, C] operands */
     /* May the backend run this node (a Conv, pool …) channels-last? NULL: no. */
     bool (*takes_channels_last)(const struct node *node);
+    /* Can this Conv, channels-last, multiply its image by a number for each channel first? NULL:
+     * none can. */
+    bool (*takes_gate)(const struct node *node);
+    /* Can this Conv, channels-last, make the mean of each channel of its result beside the result?
+     * NULL: none can. */
+    bool (*makes_mean)(const struct node *node);
     /* Keep activations in bfloat16 where the backend supports it; NULL: nowhere. */
     enum bf16_support (*bf16)(const struct node *node);
 };

@@ -17,6 +17,12 @@ enum status pass_epilogues(struct edit *edit, struct error *err) MUST_USE;
 enum status pass_layout(struct graph *graph, const struct optimize_options *options,
                         struct error *err) MUST_USE;
 
+/* What stands around a squeeze-and-excite block, after pass_layout: the global mean becomes a
+ * second output of the Conv in front (outputs[1], [N, 1 …, C]), the multiplication of the image
+ * becomes the gate of the Conv behind. See gates.c. */
+enum status pass_gates(struct graph *graph, const struct optimize_options *options,
+                       struct error *err) MUST_USE;
+
 /* Activations in bfloat16, with Casts where a node or a graph output wants float32. */
 enum status pass_bf16(struct graph *graph, enum bf16_support (*support)(const struct node *node),
                       struct error *err) MUST_USE;

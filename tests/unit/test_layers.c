@@ -20,7 +20,7 @@ struct layer {
     int64_t out, taps, stride, pad, group;
     enum op activation; /* OP_NONE: none */
     bool residual;      /* + what the layer reads, in front of the activation */
-    bool scaled;        /* squeeze-and-excite in front: x * sigmoid(mean(x)) */
+    bool scaled;        /* squeeze-and-excite in front: x * sigmoid(mean(x)), x of a depthwise */
     const char *kernel; /* how the profile names what ran it */
 };
 
@@ -75,11 +75,16 @@ static struct graph *make_graph(const struct layer *l)
     struct value *image = graph_add_value(graph, "image", DTYPE_F32, &shape);
     const struct layer first = {.out = l->channels, .taps = 1, .stride = 1, .group = 1};
     struct value *x = append_conv(graph, &state, &first, image, 3), *read = x;
-    if (l->scaled)
+    if (l->scaled) {
+        const struct layer depthwise = {
+            .out = l->channels, .taps = 3, .stride = 1, .pad = 1, .group = l->channels};
+        x = append(graph, OP_HARD_SWISH, append_conv(graph, &state, &depthwise, x, l->channels),
+                   NULL, NULL);
         read = append(graph, OP_MUL, x,
                       append(graph, OP_SIGMOID,
                              append(graph, OP_GLOBAL_AVERAGE_POOL, x, NULL, NULL), NULL, NULL),
                       NULL);
+    }
     struct value *y = append_conv(graph, &state, l, read, l->channels);
     if (l->residual)
         y = append(graph, OP_ADD, y, x, NULL);
@@ -227,7 +232,14 @@ Test(layers, products)
 Test(layers, squeeze_and_excite)
 {
     static const struct layer layers[] = {
-        {"mean, gate, product", 14, 14, 96, 24, 1, 1, 0, 1, OP_SILU, false, true, "gemm"},
+        {"weights gated", 14, 14, 96, 24, 1, 1, 0, 1, OP_SILU, false, true, "gemm:gated"},
+        {"weights gated, with a residual", 15, 14, 40, 40, 1, 1, 0, 1, OP_RELU, true, true,
+         "gemm:gated"},
+        {"rows gated", 7, 5, 90, 200, 1, 1, 0, 1, OP_NONE, false, true, "gemm:gated"},
+        {"one pixel gated", 1, 1, 33, 33, 1, 1, 0, 1, OP_HARD_SWISH, true, true, "gemm:gated"},
+        {"the mean comes with the image", 9, 15, 50, 20, 1, 1, 0, 1, OP_NONE, false, true,
+         "depthwise:mean"},
+        {"a mean over strides", 20, 3, 35, 8, 3, 2, 1, 1, OP_NONE, false, true, "depthwise:mean"},
     };
     check_all(layers, COUNT_OF(layers));
 }
