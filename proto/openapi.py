@@ -180,6 +180,7 @@ def page(document):
                 operations.setdefault(item[method]["tags"][0], []).append((path, item, method))
     out = ['<!doctype html><html lang="en"><head><meta charset="utf-8"><title>lensd: the API</title>',
            '<meta name="viewport" content="width=device-width,initial-scale=1">',
+           '<link rel="icon" href="favicon.ico" type="image/svg+xml">',
            f"<style>{STYLE}</style></head><body><h1>lensd: the API</h1>",
            f"<p>{html.escape(document['info']['summary'])}. {html.escape(document['info']['description'])}</p>",
            '<p>The same for programs: <a href="openapi.yaml">openapi.yaml</a>, '

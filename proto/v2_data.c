@@ -6,6 +6,7 @@
  * and a small exponent are exact as integers times a power of ten that double holds (Clinger 1990);
  * the rest is strtod's. */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -173,16 +174,26 @@ static enum status out_of_range(const struct cursor *c, size_t start, enum dtype
         ((type *)dst)[i] = (type)number.magnitude;                                                 \
     } while (0)
 
+/* A number that the datatype holds only as an infinity, which JSON has no number for. */
+static enum status beyond(const struct cursor *c, size_t start, enum dtype dtype)
+{
+    size_t length = c->at - start < 40 ? c->at - start : 40;
+    return error_set(c->err, STATUS_INVALID,
+                     "input '%.80s': %.*s is beyond the largest number that %s holds, %s", c->name,
+                     (int)length, c->text + start, dtype_oip_name(dtype),
+                     dtype == DTYPE_F32 ? "3.4e38" : "1.8e308");
+}
+
 static enum status store(const struct cursor *c, size_t start, struct number number,
                          enum dtype dtype, void *dst, size_t i)
 {
     switch (dtype) {
     case DTYPE_F32:
         ((float *)dst)[i] = (float)number.value;
-        return STATUS_OK;
+        return isinf(((float *)dst)[i]) ? beyond(c, start, dtype) : STATUS_OK;
     case DTYPE_F64:
         ((double *)dst)[i] = number.value;
-        return STATUS_OK;
+        return isinf(number.value) ? beyond(c, start, dtype) : STATUS_OK;
     case DTYPE_I8:
         STORE_SIGNED(int8_t, INT8_MIN, INT8_MAX);
         return STATUS_OK;

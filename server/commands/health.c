@@ -141,6 +141,25 @@ static size_t ask(int fd, struct tls_client *tls, const char *key, char *text, s
     return length;
 }
 
+/* A server that speaks TLS tells a plain request off with an alert (a record of type 21), or just
+ * closes. */
+static void say_no_answer(const char *where, bool tls, const char *answer, size_t length)
+{
+    if (tls)
+        fprintf(stderr,
+                "lensd: %s gave no HTTPS answer within %d s; if it serves plain HTTP, ask without "
+                "--tls-cert\n",
+                where, HEALTH_TIMEOUT_S);
+    else if (length > 0 && answer[0] == 21)
+        fprintf(stderr, "lensd: %s speaks TLS; ask with --tls-cert FILE, its certificate\n", where);
+    else
+        fprintf(
+            stderr,
+            "lensd: %s gave no HTTP answer within %d s; if it serves HTTPS, ask with --tls-cert "
+            "FILE\n",
+            where, HEALTH_TIMEOUT_S);
+}
+
 int command_health(const struct config *config)
 {
     struct error err;
@@ -166,8 +185,7 @@ int command_health(const struct config *config)
     tls_client_free(tls);
     close(fd);
     if (length < sizeof "HTTP/1.1 200" || strncmp(answer, "HTTP/1.", 7) != 0) {
-        fprintf(stderr, "lensd: %s gave no HTTP%s answer within %d s\n", where,
-                config->tls_cert ? "S" : "", HEALTH_TIMEOUT_S);
+        say_no_answer(where, config->tls_cert != NULL, answer, length);
         return 1;
     }
     const char *body = strstr(answer, "\r\n\r\n");

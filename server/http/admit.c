@@ -65,6 +65,24 @@ static void check_framing(struct exchange *x, const struct request_head *head)
     x->chunked = true;
 }
 
+/* "http://host/path", as proxies are asked, is the path (RFC 9112, section 3.2.2): who is meant, we
+ * are. NULL: no host in it. */
+static char *origin_form(char *target)
+{
+    size_t scheme = !strncasecmp(target, "http://", 7)    ? 7
+                    : !strncasecmp(target, "https://", 8) ? 8
+                                                          : 0;
+    if (!scheme)
+        return target;
+    char *rest = target + scheme + strcspn(target + scheme, "/?");
+    if (rest == target + scheme)
+        return NULL;
+    if (*rest == '/')
+        return rest;
+    *--rest = '/'; /* no path is the root; the host is not needed any more */
+    return rest;
+}
+
 static void check_target(struct exchange *x)
 {
     struct error err;
@@ -73,11 +91,18 @@ static void check_target(struct exchange *x)
                         x->target_size, EXCHANGE_TARGET_MAX);
         return;
     }
-    char *query = strchr(x->target, '?');
+    char *path = origin_form(x->target);
+    if (!path) {
+        respond_refusal(x, 400, "invalid_request",
+                        "the request's address has no host behind its scheme; ask for a path, "
+                        "/predict, or for http://HOST/predict");
+        return;
+    }
+    x->path = path;
+    char *query = strchr(path, '?');
     if (query)
         *query++ = '\0';
-    if (url_decode(x->target, &err) != STATUS_OK ||
-        query_parse(query, &x->query, &err) != STATUS_OK)
+    if (url_decode(path, &err) != STATUS_OK || query_parse(query, &x->query, &err) != STATUS_OK)
         respond_error(x, &err);
 }
 

@@ -108,19 +108,22 @@ static enum status check_shape(const struct served *served, const struct served_
         served->takes_images ? "; BYTES with a JPEG or PNG go as well" : "");
 }
 
-/* Numbers in JSON: into memory of their own. */
-static enum status read_numbers(const struct v2_input *input, void **ret, struct error *err)
+/* Numbers in JSON: into memory of their own, which is charged as the body is. */
+static enum status read_numbers(struct exchange *x, const struct v2_input *input, void **ret,
+                                struct error *err)
 {
     char text[SHAPE_TEXT];
+    size_t size = dtype_size(input->dtype);
     /* Each has a digit and something behind it: a shape alone buys no memory. */
     if (input->count > input->json_size)
         return error_set(err, STATUS_INVALID, "input '%.80s' has too little data for its shape %s",
                          input->name, shape_text(&input->shape, text));
-    *ret = alloc_array(input->count, dtype_size(input->dtype));
+    TRY(upload_charge(&x->body, input->count * size, err)); /* it fits: shape_check() */
+    *ret = alloc_array(input->count, size);
     return *ret ? v2_read_numbers(input, *ret, err) : no_memory(err);
 }
 
-static enum status take_tensor(struct work *work, const struct served *served,
+static enum status take_tensor(struct exchange *x, struct work *work, const struct served *served,
                                const struct v2_input *input, size_t i, struct error *err)
 {
     size_t rows;
@@ -131,12 +134,13 @@ static enum status take_tensor(struct work *work, const struct served *served,
                          rows);
     work->rows = rows;
     if (!input->binary)
-        TRY(read_numbers(input, &work->memory[i], err));
+        TRY(read_numbers(x, input, &work->memory[i], err));
     work->tensors[i] = input->binary ? input->binary : work->memory[i];
     return STATUS_OK;
 }
 
-static enum status take_tensors(struct work *work, const struct served *served, struct error *err)
+static enum status take_tensors(struct exchange *x, struct work *work, const struct served *served,
+                                struct error *err)
 {
     char names[200];
     work->input_count = served->input_count;
@@ -155,7 +159,7 @@ static enum status take_tensors(struct work *work, const struct served *served, 
                              input_names(served, names, sizeof names));
         if (work->tensors[i])
             return error_set(err, STATUS_INVALID, "input '%.80s' is there twice", input->name);
-        TRY(take_tensor(work, served, input, i, err));
+        TRY(take_tensor(x, work, served, input, i, err));
     }
     for (size_t i = 0; i < served->input_count; i++)
         if (!work->tensors[i])
@@ -197,6 +201,8 @@ static enum status take_images(struct exchange *x, struct work *work, const stru
         return error_set(err, input->count ? STATUS_TOO_LARGE : STATUS_INVALID,
                          "%zu images in one request; 1 to %zu are possible (--max-images)",
                          input->count, most);
+    if (!input->binary)
+        TRY(upload_charge(&x->body, input->json_size, err));
     struct v2_bytes *bytes = alloc_array(input->count, sizeof *bytes);
     if (!bytes)
         return no_memory(err);
@@ -257,7 +263,7 @@ static enum status take_inputs(struct exchange *x, struct work *work, const stru
                              "BYTES with images must be the only input of the request");
         return take_images(x, work, served, &v2->inputs[k], err);
     }
-    return take_tensors(work, served, err);
+    return take_tensors(x, work, served, err);
 }
 
 /* ---- outputs ---- */
@@ -543,7 +549,7 @@ static enum status prepare(struct exchange *x, struct served *served, struct err
         TRY(take_inputs(x, work, served, err));
         /* What was JSON has become memory of its own. */
         if (json == x->body.size)
-            upload_drop_bytes(&x->body);
+            upload_release_bytes(&x->body);
     }
     TRY(check_outputs(work, served, err));
     work->request.tensors = work->tensors;

@@ -49,7 +49,7 @@ static enum status take_photos(struct work *work, struct error *err)
     return STATUS_OK;
 }
 
-static enum status take_numbers(struct work *work, const struct served *served,
+static enum status take_numbers(struct exchange *x, struct work *work, const struct served *served,
                                 const struct json_limits *limits, struct error *err)
 {
     const struct served_tensor *wanted = &served->inputs[0];
@@ -76,6 +76,7 @@ static enum status take_numbers(struct work *work, const struct served *served,
         return error_set(err, STATUS_INVALID,
                          "%zu instances with too few numbers: each has %zu of them", rows,
                          wanted->count);
+    TRY(upload_charge(&x->body, bytes, err));
     work->numbers = malloc(bytes ? bytes : 1);
     if (!work->numbers)
         return no_memory(err);
@@ -97,10 +98,13 @@ static enum status prepare(struct exchange *x, struct served *served, struct err
                          "the body is empty; send {\"instances\": [{\"b64\": \"…\"}]}");
     TRY(v1_request_parse((const char *)x->body.data, x->body.size, &limits, options->max_images,
                          &work->v1, err));
-    enum status status =
-        work->v1->numbers ? take_numbers(work, served, &limits, err) : take_photos(work, err);
-    TRY(status);
-    upload_drop_bytes(&x->body); /* tree or numbers stand for it */
+    if (work->v1->numbers) {
+        TRY(take_numbers(x, work, served, &limits, err));
+        upload_release_bytes(&x->body); /* the numbers have their own charge */
+    } else {
+        TRY(take_photos(work, err));
+        upload_drop_bytes(&x->body); /* the tree stands for it */
+    }
     /* A model without classes answers photos with its outputs. */
     if (served->not_classifier[0])
         work->request.raw_outputs = true;

@@ -20,6 +20,7 @@
 
 #define TICK_MS   100  /* how exact the time limits are */
 #define LINGER_MS 2000 /* how long a refused client may go on sending */
+#define SILENT_MS 200  /* how long one that is to be refused may send nothing */
 #define MILLION   INT64_C(1000000)
 
 struct connection {
@@ -28,7 +29,9 @@ struct connection {
         generation; /* tells events of this socket from those of an earlier one with its number */
     char address[INET6_ADDRSTRLEN];
     gnutls_session_t tls; /* NULL: plain */
-    bool has_name;        /* a socket with a name: the kernel does not count its bytes */
+    struct tls_reader reader;
+    struct connections *owner;
+    bool has_name; /* a socket with a name: the kernel does not count its bytes */
     struct connection *previous, *next;
 
     /* Guarded by connections->lock. */
@@ -113,20 +116,17 @@ void connection_refuse(struct connections *connections, struct connection *conne
 }
 
 /* The watcher's way. Under TLS it must not write: the thread that may finds the words when the next
- * piece of the body comes. Where no piece comes, or headers are late, nobody can say them. */
+ * bytes come (look_for_words), or when check_times() ends the waiting for them. */
 static void refuse_from_afar_locked(struct connections *connections, struct connection *connection,
                                     char *answer, size_t size)
 {
     if (!connection->tls) {
         refuse_locked(connections, connection, answer, size);
-    } else if (connection->phase == CONNECTION_BODY) {
+    } else if (connection->phase != CONNECTION_REFUSED) {
         connection->last_words = answer;
         connection->last_words_size = answer ? size : 0;
         answer = NULL;
         enter_locked(connections, connection, CONNECTION_REFUSED);
-    } else if (connection->phase != CONNECTION_REFUSED) {
-        enter_locked(connections, connection, CONNECTION_REFUSED);
-        (void)shutdown(connection->fd, SHUT_RDWR);
     }
     free(answer);
 }
@@ -145,6 +145,13 @@ bool connection_last_words(struct connections *connections, struct connection *c
     (void)shutdown(connection->fd, SHUT_WR);
     free(words);
     return true;
+}
+
+/* Before the session reads, on the thread that drives it. */
+static void look_for_words(void *context)
+{
+    struct connection *connection = context;
+    (void)connection_last_words(connection->owner, connection);
 }
 
 static void refuse_with(struct connections *connections, struct connection *connection, int http,
@@ -297,6 +304,9 @@ static void check_times(struct connections *connections)
             check_body_locked(connections, c, now);
             break;
         case CONNECTION_REFUSED:
+            /* Its own thread wakes to an end of what it reads, and says what is to be said. */
+            if (c->last_words && now - c->since > SILENT_MS * MILLION)
+                (void)shutdown(c->fd, SHUT_RD);
             if (now - c->since > LINGER_MS * MILLION)
                 (void)shutdown(c->fd, SHUT_RDWR);
             break;
@@ -455,6 +465,10 @@ struct connection *connection_open(struct connections *connections, int fd,
     connection->since = clock_now();
     connection->bytes_known = true; /* none: the socket is new */
     connection->tls = tls;
+    connection->owner = connections;
+    connection->reader = (struct tls_reader){fd, look_for_words, connection};
+    if (tls)
+        tls_watch(tls, &connection->reader);
     address_text(fd, address, connection->address, sizeof connection->address);
     connection->has_name = !strncmp(connection->address, "uid:", 4);
     pthread_mutex_lock(&connections->lock);

@@ -10,9 +10,9 @@
  * A connection is refused by writing the answer straight to its socket and shutting down our side.
  * The client's bytes are still read and dropped for a moment, so that the answer is not lost to a
  * TCP reset while it is still sending. That is only done while libmicrohttpd has nothing to write.
- * Under TLS only the connection's own thread may write: what the watcher has to say of a late body
- * is kept until the next piece of it comes (connection_last_words). Late headers are cut off
- * without a word there, as is one connection too many.
+ * Under TLS only the connection's own thread may write: what the watcher has to say of late headers
+ * or a late body is kept until that thread reads the next time (connection_last_words). A handshake
+ * that is late is cut off without a word, as is one connection too many.
  *
  * Thread-safe: one lock guards the table, the phases and the pointers to requests. No other lock is
  * taken while it is held: a request is pinned under it and cancelled after it. */
@@ -52,8 +52,8 @@ enum status connections_create(const struct connection_limits *limits, struct pi
 void connections_free(struct connections *connections);
 
 /* A new socket; NULL when out of memory. Over the limit of its address it is refused at once.
- * `tls`: its gnutls_session_t, NULL without TLS; alive until the connection's last request has
- * ended. */
+ * `tls`: its gnutls_session_t before its handshake, NULL without TLS; it reads no more once the
+ * connection is closed. */
 struct connection *connection_open(struct connections *connections, int fd,
                                    const struct sockaddr *address, void *tls);
 void connection_close(struct connections *connections, struct connection *connection);

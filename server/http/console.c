@@ -8,8 +8,8 @@
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
 
-extern const unsigned char console_css[], console_js[];
-extern const size_t console_css_size, console_js_size;
+extern const unsigned char console_css[], console_icon[], console_js[];
+extern const size_t console_css_size, console_icon_size, console_js_size;
 
 static void respond_asset(struct exchange *x, const char *type, const unsigned char *data,
                           size_t size)
@@ -23,6 +23,12 @@ static void respond_asset(struct exchange *x, const char *type, const unsigned c
 void console_css_handle(struct exchange *x)
 {
     respond_asset(x, TYPE_CSS, console_css, console_css_size);
+}
+
+/* The name is what browsers ask for by themselves; what it is, its type says. */
+void favicon_handle(struct exchange *x)
+{
+    respond_asset(x, TYPE_SVG, console_icon, console_icon_size);
 }
 
 void console_js_handle(struct exchange *x)

@@ -111,6 +111,24 @@ static enum status open_port(const struct listen_options *options, struct listen
 
 /* ---- a socket with a name ---- */
 
+static enum status fill_address(const char *path, struct sockaddr_un *ret, struct error *err)
+{
+    size_t length = strlen(path);
+    if (length >= sizeof ret->sun_path)
+        return error_set(err, STATUS_CONFIG,
+                         "--unix has %zu bytes; the path of a socket has at most %zu", length,
+                         sizeof ret->sun_path - 1);
+    *ret = (struct sockaddr_un){.sun_family = AF_UNIX};
+    memcpy(ret->sun_path, path, length + 1);
+    return STATUS_OK;
+}
+
+static enum status no_socket(const char *path, struct error *err)
+{
+    return error_set(err, STATUS_CONFIG,
+                     "'%s' is there and is no socket; choose another path with --unix", path);
+}
+
 /* What lies at the path already: nothing, or a socket without a listener, is no obstacle. */
 static enum status clear_path(const struct sockaddr_un *address, struct error *err)
 {
@@ -119,8 +137,7 @@ static enum status clear_path(const struct sockaddr_un *address, struct error *e
     if (lstat(path, &there) != 0)
         return STATUS_OK; /* or bind says what is wrong */
     if (!S_ISSOCK(there.st_mode))
-        return error_set(err, STATUS_CONFIG,
-                         "'%s' is there and is no socket; choose another path with --unix", path);
+        return no_socket(path, err);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool stale = fd >= 0 && connect(fd, (const void *)address, sizeof *address) != 0 &&
                  errno == ECONNREFUSED;
@@ -148,14 +165,9 @@ static bool bind_path(int fd, const struct sockaddr_un *address, unsigned mode)
 static enum status open_path(const struct listen_options *options, struct listener *listener,
                              struct error *err)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    size_t length = strlen(options->unix_path);
+    struct sockaddr_un address;
     struct stat made;
-    if (length >= sizeof address.sun_path)
-        return error_set(err, STATUS_CONFIG,
-                         "--unix has %zu bytes; the path of a socket has at most %zu", length,
-                         sizeof address.sun_path - 1);
-    memcpy(address.sun_path, options->unix_path, length + 1);
+    TRY(fill_address(options->unix_path, &address, err));
     TRY(clear_path(&address, err));
     listener->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener->fd < 0 || !bind_path(listener->fd, &address, options->unix_mode))
@@ -194,6 +206,26 @@ enum status listen_open(const struct listen_options *options, struct listener *r
     else if (listener.fd >= 0)
         close(listener.fd);
     return status;
+}
+
+enum status listen_check(const struct listen_options *options, struct error *err)
+{
+    struct sockaddr_un address;
+    struct stat there;
+    if (!options->unix_path)
+        return STATUS_OK;
+    TRY(fill_address(options->unix_path, &address, err));
+    if (lstat(address.sun_path, &there) == 0)
+        return S_ISSOCK(there.st_mode) ? STATUS_OK : no_socket(address.sun_path, err);
+    char folder[sizeof address.sun_path] = ".";
+    const char *slash = strrchr(address.sun_path, '/');
+    if (slash)
+        snprintf(folder, sizeof folder, "%.*s",
+                 slash == address.sun_path ? 1 : (int)(slash - address.sun_path), address.sun_path);
+    if (access(folder, W_OK | X_OK) != 0)
+        return error_set(err, STATUS_CONFIG, "cannot listen on --unix '%s': %s", address.sun_path,
+                         strerror(errno));
+    return STATUS_OK;
 }
 
 bool listen_stop(struct listener *listener)

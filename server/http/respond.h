@@ -9,6 +9,7 @@
 #define TYPE_TEXT    "text/plain; charset=utf-8"
 #define TYPE_BYTES   "application/octet-stream"
 #define TYPE_CSS     "text/css; charset=utf-8"
+#define TYPE_SVG     "image/svg+xml"
 #define TYPE_JS      "text/javascript; charset=utf-8"
 #define TYPE_METRICS "text/plain; version=0.0.4; charset=utf-8"
 

@@ -93,6 +93,7 @@ const struct route http_routes[] = {
     {"/openapi.yaml", READ, false, NULL, openapi_yaml_handle, "the same for programs", ROUTE_OPEN},
     {"/openapi.json", READ, false, NULL, openapi_json_handle, "the same as JSON", ROUTE_OPEN},
     {"/console.css", READ, false, NULL, console_css_handle, "its looks", ROUTE_OPEN},
+    {"/favicon.ico", READ, false, NULL, favicon_handle, "its picture", ROUTE_OPEN},
     {"/console.json", READ, false, NULL, console_json_handle,
      "the models as the page shows them: photos, resize, labels"},
     {"/console.js", READ, false, NULL, console_js_handle, "its script", ROUTE_OPEN},

@@ -78,6 +78,7 @@ void openapi_yaml_handle(struct exchange *exchange);
 void openapi_json_handle(struct exchange *exchange);
 void console_css_handle(struct exchange *exchange);
 void console_js_handle(struct exchange *exchange);
+void favicon_handle(struct exchange *exchange);
 void console_json_handle(struct exchange *exchange);
 void torchserve_handle(struct exchange *exchange);
 void kserve_predict_handle(struct exchange *exchange);

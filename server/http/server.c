@@ -129,7 +129,9 @@ enum status http_server_check(const struct http_options *options, char *warning,
 {
     struct keyring *keys = NULL;
     struct tls *tls = NULL;
+    const struct listen_options where = {.unix_path = options->unix_path};
     warning[0] = '\0';
+    TRY(listen_check(&where, err));
     TRY(keyring_create(&options->keys, &keys, err));
     keyring_free(keys);
     if (!options->tls_cert)

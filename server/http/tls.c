@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -263,6 +264,26 @@ int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int 
     *ret_count = pair->count;
     *ret_key = pair->key;
     return 0;
+}
+
+static ssize_t pull(gnutls_transport_ptr_t pointer, void *bytes, size_t size)
+{
+    struct tls_reader *reader = pointer;
+    reader->look(reader->context);
+    return recv(reader->fd, bytes, size, 0);
+}
+
+static int pull_timeout(gnutls_transport_ptr_t pointer, unsigned milliseconds)
+{
+    const struct tls_reader *reader = pointer;
+    return gnutls_system_recv_timeout((gnutls_transport_ptr_t)(intptr_t)reader->fd, milliseconds);
+}
+
+void tls_watch(gnutls_session_t session, struct tls_reader *reader)
+{
+    gnutls_transport_set_ptr2(session, reader, (gnutls_transport_ptr_t)(intptr_t)reader->fd);
+    gnutls_transport_set_pull_function(session, pull);
+    gnutls_transport_set_pull_timeout_function(session, pull_timeout);
 }
 
 void tls_send_last(gnutls_session_t session, const void *bytes, size_t size)

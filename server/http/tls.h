@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "engine/base/status.h"
 
@@ -46,6 +47,17 @@ int64_t tls_expires(const struct tls *tls);
 int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int name_count,
                      const gnutls_pk_algorithm_t *algorithms, int algorithm_count,
                      gnutls_pcert_st **ret_chain, unsigned *ret_count, gnutls_privkey_t *ret_key);
+
+/* Who looks in whenever the session is about to read; alive as long as the session. */
+struct tls_reader {
+    int fd;
+    void (*look)(void *context);
+    void *context;
+};
+
+/* Before the handshake: from now on the thread that drives the session calls reader->look before it
+ * reads from the socket, however little has come. */
+void tls_watch(gnutls_session_t session, struct tls_reader *reader);
 
 /* Sends `bytes` as they are and says that nothing more will come. Only from the thread that drives
  * the session. A client that does not read gets less, or nothing. */

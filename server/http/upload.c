@@ -38,6 +38,14 @@ static size_t next_capacity(const struct upload *upload, size_t need)
     return capacity > bound ? bound : capacity;
 }
 
+static enum status overloaded(const struct upload *upload, struct error *err)
+{
+    return error_set(err, STATUS_OVERLOADED,
+                     "the bodies of all requests together would pass %zu bytes; try again soon, or "
+                     "raise the limit (--max-upload-memory)",
+                     upload->budget->limit);
+}
+
 enum status upload_append(struct upload *upload, const void *bytes, size_t size, struct error *err)
 {
     size_t need;
@@ -49,10 +57,7 @@ enum status upload_append(struct upload *upload, const void *bytes, size_t size,
     if (need > upload->capacity) {
         size_t capacity = next_capacity(upload, need);
         if (!charge(upload->budget, capacity - upload->capacity))
-            return error_set(err, STATUS_OVERLOADED,
-                             "the bodies of all requests together would pass %zu bytes; try again "
-                             "soon, or raise the limit (--max-upload-memory)",
-                             upload->budget->limit);
+            return overloaded(upload, err);
         uint8_t *grown = realloc(upload->data, capacity);
         if (!grown) {
             atomic_fetch_sub(&upload->budget->used, capacity - upload->capacity);
@@ -66,6 +71,14 @@ enum status upload_append(struct upload *upload, const void *bytes, size_t size,
     return STATUS_OK;
 }
 
+enum status upload_charge(struct upload *upload, size_t bytes, struct error *err)
+{
+    if (!charge(upload->budget, bytes))
+        return overloaded(upload, err);
+    upload->beside += bytes;
+    return STATUS_OK;
+}
+
 void upload_drop_bytes(struct upload *upload)
 {
     free(upload->data);
@@ -73,10 +86,18 @@ void upload_drop_bytes(struct upload *upload)
     upload->size = 0;
 }
 
-void upload_done(struct upload *upload)
+void upload_release_bytes(struct upload *upload)
 {
     if (upload->capacity)
         atomic_fetch_sub(&upload->budget->used, upload->capacity);
     upload_drop_bytes(upload);
     upload->capacity = 0;
+}
+
+void upload_done(struct upload *upload)
+{
+    upload_release_bytes(upload);
+    if (upload->beside)
+        atomic_fetch_sub(&upload->budget->used, upload->beside);
+    upload->beside = 0;
 }

@@ -19,6 +19,7 @@ struct upload {
     uint8_t *data; /* NULL before the first byte */
     size_t size;
     size_t capacity; /* charged to the budget */
+    size_t beside;   /* charged on top of it: upload_charge() */
     size_t limit;    /* of this body */
     size_t expected; /* Content-Length; 0 when not known */
     struct upload_budget *budget;
@@ -34,8 +35,15 @@ void upload_init(struct upload *upload, struct upload_budget *budget, size_t lim
 enum status upload_append(struct upload *upload, const void *bytes, size_t size,
                           struct error *err) MUST_USE;
 
+/* Charges memory that the caller makes of the body and keeps beside it, or instead of it, until
+ * upload_done(). STATUS_OVERLOADED beyond the budget. */
+enum status upload_charge(struct upload *upload, size_t bytes, struct error *err) MUST_USE;
+
 /* Frees the bytes but keeps their charge: something of their size stands in for them. */
 void upload_drop_bytes(struct upload *upload);
+
+/* Frees the bytes and gives their charge back: what stands in for them has its own. */
+void upload_release_bytes(struct upload *upload);
 
 /* Frees the bytes and gives their charge back; may be called again. */
 void upload_done(struct upload *upload);

@@ -53,7 +53,8 @@ enum status urgency_read(const struct exchange *x, struct predict_request *reque
 
 void urgency_limit_us(struct predict_request *request, uint64_t microseconds)
 {
-    if (microseconds == 0 || microseconds > (uint64_t)MAX_TIMEOUT_MS * 1000)
+    /* Beyond some centuries there is no end that clock_now() could name. */
+    if (microseconds == 0 || microseconds > (uint64_t)(INT64_MAX - request->started) / 1000)
         return;
     int64_t deadline = request->started + (int64_t)microseconds * 1000;
     if (request->deadline == 0 || deadline < request->deadline)

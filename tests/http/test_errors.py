@@ -204,6 +204,27 @@ def read_answer_of(server, data):
         return read_answer(connection)[0]
 
 
+class Targets(ServedCase):
+    def ask(self, target):
+        return read_answer_of(self.server, f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+    def test_addresses_as_proxies_ask(self):
+        for target in ("http://x/livez", f"http://127.0.0.1:{self.server.port}/livez?", "HTTPS://x:1/livez"):
+            answer = self.ask(target)
+            self.assertEqual((answer.status, answer.json()), (200, {"status": "live"}), target)
+        for target in ("http://x", "http://x/", "http://x?"):
+            self.assertEqual(self.ask(target).status, 200, target)
+        self.assertEqual(self.ask("http://x/nowhere").status, 404)
+        self.assert_error(self.ask("http:///livez"), 400, "invalid_request", "no host")
+        self.assert_error(self.ask("http://x/livez?%zz"), 400, "invalid_request")
+
+    def test_what_browsers_ask_by_themselves(self):
+        answer = self.server.get("/favicon.ico")
+        self.assertEqual((answer.status, answer.headers["Content-Type"]), (200, "image/svg+xml"))
+        self.assertIn(b"<svg", answer.body)
+        self.assertIn(b'href="favicon.ico"', self.server.get("/").body)
+
+
 class Head(ServedCase):
     def test_head_is_get_without_the_body(self):
         for path in ("/", "/health", "/livez", "/readyz", "/ping", "/devices", "/metrics"):

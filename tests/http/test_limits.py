@@ -1,10 +1,13 @@
 """Limits in bytes, time and connections: named in the error they cause, cheap to run into."""
 
+import os
 import socket
+import tempfile
 import time
 import unittest
 
 import harness
+import small_onnx
 from harness import ServedCase, multipart, png, post, read_answer, read_to_end, seven
 
 
@@ -211,6 +214,40 @@ class Times(ServedCase):
                 while time.monotonic() - start < harness.PATIENCE:
                     connection.sendall(bytes(1000))
                     time.sleep(0.01)
+
+
+class JsonTensors(ServedCase):
+    """Numbers take more memory than their digits did: they are charged as bodies are."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
+        path = os.path.join(cls.folder.name, "m.onnx")
+        small_onnx.doubled_image(path, 16)
+        cls.arguments = (path, "--max-body", "3M", "--max-upload-memory", "6M", "--max-queue", "10000")
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.folder.cleanup()
+
+    def body(self, rows, digits):
+        numbers = b",".join([digits] * (rows * 3 * 16 * 16))
+        return b'{"inputs":[{"name":"image","datatype":"FP32","shape":[%d,3,16,16],"data":[%s]}]}' % (rows, numbers)
+
+    def test_numbers_are_charged(self):
+        # A megabyte of digits becomes two of numbers; 2.9 become 5.8, and both are there for a while.
+        for rows, status in ((650, 200), (1900, 503)):
+            body = self.body(rows, b"0")
+            self.assertLess(len(body), 3 << 20)
+            answer = self.server.predict(body, "/v2/models/m/infer")
+            self.assertEqual(answer.status, status, answer.body[:300])
+            if status == 503:
+                self.assert_error(answer, 503, "overloaded", "--max-upload-memory")
+            v1 = b'{"instances":[%s]}' % b",".join([b"[%s]" % b",".join([b"0"] * 768)] * rows)
+            self.assertEqual(self.server.predict(v1, "/v1/models/m:predict").status, status)
+        self.server.wait_metric("lensd_http_upload_bytes", 0)
 
 
 class Idle(ServedCase):

@@ -176,7 +176,19 @@ class Talk(TlsCase):
         with self.server.connect() as connection:
             connection.sendall(b"GET /livez HTTP/1.1\r\nX: ")
             said = self.drip(connection, b"y")
-        self.assertNotIn(b" 200 ", said)
+        self.assertIn(b"HTTP/1.1 408 ", said)
+        self.assertIn(b" within 0.6 s", said)
+        self.assertIn(b"--header-timeout", said)
+
+    def test_headers_and_bodies_that_stop_are_cut_off(self):
+        for sent, words in ((b"GET /livez HTTP/1.1\r\nX: ", b"--header-timeout"),
+                            (b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\nx",
+                             b"--body-timeout")):
+            with self.server.connect() as connection:
+                connection.sendall(sent)
+                said = read_to_end(connection)
+            self.assertIn(b"HTTP/1.1 408 ", said)
+            self.assertIn(words, said)
 
     def test_a_handshake_that_drips_is_cut_off(self):
         for piece in (b"\x16", b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + b"r" * 4000):
@@ -195,6 +207,9 @@ class Talk(TlsCase):
                 read_to_end(connection)
 
     def test_health_command(self):
+        asked = run_lensd("health", "--port", str(self.server.port))
+        self.assertEqual((asked.returncode, asked.stdout), (1, ""))
+        self.assertIn("--tls-cert FILE", asked.stderr)
         asked = run_lensd("health", "--port", str(self.server.port), "--tls-cert", self.cert)
         self.assertEqual((asked.returncode, asked.stdout), (0, '{"status":"ready"}\n'), asked.stderr)
 

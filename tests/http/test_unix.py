@@ -140,6 +140,25 @@ class Unix(unittest.TestCase):
         server.process.stdout.close()
         server.log_file.close()
 
+    def test_check_looks_at_the_path(self):
+        folder = tempfile.mkdtemp(prefix="lensd-unix-")
+        self.addCleanup(shutil.rmtree, folder)
+        plain = os.path.join(folder, "plain")
+        with open(plain, "w") as file:
+            file.write("kept")
+        for path, word in ((plain, "is there and is no socket"), (folder, "is there and is no socket"),
+                           (os.path.join(folder, "no", "s"), "No such file"), ("/tmp/" + "x" * 200, "at most 107")):
+            ended = run_lensd("serve", "--unix", path, "--check")
+            self.assertEqual((ended.returncode, len(ended.stderr.splitlines())), (2, 1), ended.stderr)
+            self.assertIn(word, ended.stderr)
+        self.assertEqual(harness.read(plain), b"kept")
+        # A server may be asked about itself while it runs.
+        server = self.serve()
+        for path in (server.path, os.path.join(folder, "new")):
+            ended = run_lensd("serve", "--unix", path, "--check")
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(server.stop()[0], 0)
+
     def test_wrong_paths(self):
         for path, word in (("/no/such/folder/s", "No such file"), ("/tmp/" + "x" * 200, "at most 107")):
             ended = run_lensd("serve", "--unix", path)

@@ -366,6 +366,25 @@ class OtherModels(unittest.TestCase):
                 self.assertEqual(answer.status, 400, value)
                 self.assertIn(word, answer.json()["error"])
 
+    def test_numbers_that_no_float_holds(self):
+        server = self.serve(small_onnx.sum_and_difference)
+        double = self.serve(small_onnx.sum_and_difference, 11)
+        for which, datatype, number, most in ((server, "FP32", "1e400", "3.4e38"), (server, "FP32", "-1e39", "3.4e38"),
+                                              (server, "FP32", "1" + "0" * 500, "3.4e38"),
+                                              (double, "FP64", "1e400", "1.8e308"), (double, "FP64", "-2e308", "1.8e308")):
+            data = ('{"inputs":[{"name":"a","shape":[1,4],"datatype":"%s","data":[1,%s,0,0]},'
+                    '{"name":"b","shape":[1,4],"datatype":"%s","data":[0,0,0,0]}]}' % (datatype, number, datatype))
+            answer = which.request("POST", "/v2/models/m/infer", data)
+            self.assertEqual(answer.status, 400, (number, answer.body))
+            for word in ("'a'", number[:40], "beyond", datatype, most):
+                self.assertIn(word, answer.json()["error"])
+        for which, datatype, number in ((server, "FP32", "3.4028235e38"), (server, "FP32", "1e-400"),
+                                        (double, "FP64", "1.7976931348623157e308")):
+            data = ('{"inputs":[{"name":"a","shape":[1,4],"datatype":"%s","data":[1,%s,0,0]},'
+                    '{"name":"b","shape":[1,4],"datatype":"%s","data":[0,0,0,0]}]}' % (datatype, number, datatype))
+            answer = which.request("POST", "/v2/models/m/infer", data)
+            self.assertEqual((answer.status, answer.json()["outputs"][0]["data"][1]), (200, float(number)), number)
+
     def test_nesting(self):
         server = self.serve(small_onnx.sum_and_difference)
         for depth, status in ((1, 200), (2, 200), (3, 400), (100, 400)):

@@ -10,6 +10,7 @@
 #include "server/http/multipart.h"
 #include "server/http/query.h"
 #include "server/http/upload.h"
+#include "server/http/urgency.h"
 
 /* ---- multipart ---- */
 
@@ -218,6 +219,47 @@ Test(upload, limit)
     upload_done(&upload);
 }
 
+Test(upload, what_stands_beside_or_instead)
+{
+    struct upload_budget budget = {.limit = 1000};
+    struct upload upload;
+    struct error err;
+    upload_init(&upload, &budget, 1000, 300);
+    cr_assert_eq(upload_append(&upload, "0123456789", 10, &err), STATUS_OK);
+    cr_assert_eq(budget.used, 300);
+    cr_assert_eq(upload_charge(&upload, 701, &err), STATUS_OVERLOADED);
+    cr_assert(strstr(err.message, "--max-upload-memory"), "%s", err.message);
+    cr_assert_eq(upload_charge(&upload, SIZE_MAX, &err), STATUS_OVERLOADED);
+    cr_assert_eq(upload_charge(&upload, 400, &err), STATUS_OK);
+    cr_assert_eq(upload_charge(&upload, 300, &err), STATUS_OK);
+    cr_assert_eq(budget.used, 1000);
+    upload_release_bytes(&upload);
+    cr_assert_null(upload.data);
+    cr_assert_eq(budget.used, 700);
+    upload_done(&upload);
+    upload_done(&upload);
+    cr_assert_eq(budget.used, 0);
+}
+
+/* ---- time limits ---- */
+
+Test(urgency, the_shorter_limit_holds)
+{
+    const int64_t second = 1000000000;
+    struct predict_request request = {.started = 5 * second};
+    urgency_limit_us(&request, 0);
+    cr_assert_eq(request.deadline, 0);
+    urgency_limit_us(&request, UINT64_MAX);
+    urgency_limit_us(&request, (uint64_t)1 << 62);
+    cr_assert_eq(request.deadline, 0, "no clock goes so far");
+    urgency_limit_us(&request, (uint64_t)7200 * 1000000);
+    cr_assert_eq(request.deadline, 7205 * second, "two hours are two hours");
+    urgency_limit_us(&request, (uint64_t)1 << 53);
+    cr_assert_eq(request.deadline, 7205 * second);
+    urgency_limit_us(&request, 1500000);
+    cr_assert_eq(request.deadline, 6500000000);
+}
+
 /* ---- heads of requests ---- */
 
 static const struct {
@@ -229,6 +271,12 @@ static const struct {
     {"plain GET", "/livez?x=1", {"GET", "HTTP/1.1", .host = "h"}, ADMIT_READ, 0},
     {"HTTP/1.0 has no Host", "/livez", {"GET", "HTTP/1.0"}, ADMIT_READ, 0},
     {"no Host", "/livez", {"GET", "HTTP/1.1"}, ADMIT_READ, 400},
+    {"a proxy's address", "http://h:80/livez?x=1", {"GET", "HTTP/1.1", .host = "h"}, ADMIT_READ, 0},
+    {"a host alone", "HTTPS://h", {"GET", "HTTP/1.1", .host = "h"}, ADMIT_READ, 0},
+    {"a host and a query", "http://h?x=1", {"GET", "HTTP/1.1", .host = "h"}, ADMIT_READ, 0},
+    {"no host", "http:///livez", {"GET", "HTTP/1.1", .host = "h"}, ADMIT_READ, 400},
+    {"nothing", "http://", {"GET", "HTTP/1.1", .host = "h"}, ADMIT_READ, 400},
+    {"no such path of a host", "http://h/x", {"GET", "HTTP/1.1", .host = "h"}, ADMIT_READ, 404},
     {"no such path", "/x", {"GET", "HTTP/1.1", .host = "h"}, ADMIT_READ, 404},
     {"wrong method", "/livez", {"POST", "HTTP/1.1", .host = "h"}, ADMIT_READ, 405},
     {"long headers", "/livez", {"GET", "HTTP/1.1", 5000, "h"}, ADMIT_READ, 431},

@@ -1,0 +1,177 @@
+/* Bodies with tensors in JSON, taken to pieces: the Open Inference Protocol's and KServe's V1. The
+ * first byte picks the reader and, for the former, how much of the body is JSON. Whatever comes is
+ * refused with a sentence, or what was read lies inside it, and every number of a tensor that is
+ * accepted was written. */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/carve.h"
+#include "proto/v1.h"
+#include "proto/v2.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define HOLDS(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            abort();                                                                               \
+    } while (0)
+
+#define MAX_COUNT 100000 /* numbers of a tensor: what is larger says nothing more */
+
+static bool lies_inside(const void *at, size_t size, const void *text, size_t text_size)
+{
+    uintptr_t begin = (uintptr_t)text, from = (uintptr_t)at;
+    return from >= begin && from - begin <= text_size && size <= text_size - (from - begin);
+}
+
+static void try_carve(const char *text, size_t size)
+{
+    static const struct carve_rule rules[] = {{3, "inputs", "data"}, {1, NULL, "instances"}};
+    for (size_t r = 0; r < COUNT_OF(rules); r++) {
+        struct carved spans[4];
+        struct error err = {0};
+        size_t rest_size = 0, count = 0;
+        char *rest = malloc(size + 1);
+        HOLDS(rest);
+        if (json_carve(text, size, &rules[r], rest, &rest_size, spans, COUNT_OF(spans), &count,
+                       &err) != STATUS_OK) {
+            HOLDS(err.message[0]);
+        } else {
+            HOLDS(rest_size <= size && rest[rest_size] == '\0' && count <= COUNT_OF(spans));
+            for (size_t i = 0; i < count; i++)
+                HOLDS(lies_inside(spans[i].text, spans[i].size, text, size));
+        }
+        free(rest);
+    }
+}
+
+static void read_numbers(const struct v2_input *input)
+{
+    struct error err = {0};
+    size_t bytes = input->count * dtype_size(input->dtype);
+    uint8_t *numbers = malloc(bytes + 1);
+    HOLDS(numbers);
+    numbers[bytes] = 0xA5;
+    if (v2_read_numbers(input, numbers, &err) != STATUS_OK)
+        HOLDS(err.message[0]);
+    else
+        for (size_t i = 0; input->dtype == DTYPE_F32 && i < input->count; i++)
+            HOLDS(isfinite(((const float *)(void *)numbers)[i]));
+    HOLDS(numbers[bytes] == 0xA5);
+    free(numbers);
+}
+
+static bool is_image(const uint8_t *data, size_t size)
+{
+    return size > 1 && data[0] == 0xFF && data[1] == 0xD8;
+}
+
+static void read_texts(const struct v2_input *input, size_t size)
+{
+    struct error err = {0};
+    uint8_t *memory = NULL;
+    struct v2_bytes *texts = alloc_array(input->count, sizeof *texts);
+    HOLDS(texts);
+    if (v2_read_bytes(input, is_image, texts, &memory, &err) != STATUS_OK) {
+        HOLDS(err.message[0]);
+    } else {
+        volatile uint8_t sum = 0;
+        for (size_t i = 0; i < input->count; i++) {
+            HOLDS(texts[i].size <= size);
+            for (size_t k = 0; k < texts[i].size; k++)
+                sum = (uint8_t)(sum + texts[i].data[k]);
+        }
+    }
+    free(memory);
+    free(texts);
+}
+
+static void try_v2(const uint8_t *body, size_t size, size_t json_size)
+{
+    const struct json_limits limits = {16, 1000};
+    struct v2_request *request = NULL;
+    struct error err = {0};
+    enum status status = v2_request_parse(body, size, json_size, &limits, &request, &err);
+    if (status != STATUS_OK) {
+        HOLDS(err.message[0] && !request && status != STATUS_NO_MEMORY);
+        return;
+    }
+    HOLDS(request->input_count <= V2_MAX_TENSORS && request->output_count <= V2_MAX_TENSORS);
+    for (size_t i = 0; i < request->input_count; i++) {
+        const struct v2_input *input = &request->inputs[i];
+        HOLDS(input->name && input->datatype && (input->json != NULL) != (input->binary != NULL));
+        HOLDS(!input->json || lies_inside(input->json, input->json_size, body, json_size));
+        HOLDS(!input->binary || lies_inside(input->binary, input->binary_size, body, size));
+        if (input->count > MAX_COUNT)
+            continue;
+        if (input->dtype == DTYPE_NONE)
+            read_texts(input, size);
+        else if (input->json)
+            read_numbers(input);
+    }
+    v2_request_free(request);
+}
+
+static void try_v1(const char *text, size_t size)
+{
+    const struct json_limits limits = {16, 1000};
+    struct v1_request *request = NULL;
+    struct error err = {0};
+    enum status status = v1_request_parse(text, size, &limits, 4, &request, &err);
+    if (status != STATUS_OK) {
+        HOLDS(err.message[0] && !request && status != STATUS_NO_MEMORY);
+        return;
+    }
+    HOLDS(request->image_count <= 4 && (request->image_count == 0 || !request->numbers));
+    for (size_t i = 0; i < request->image_count; i++) {
+        const struct predict_json_image *image = &request->images[i];
+        HOLDS((image->data != NULL) == (image->error.status == STATUS_OK));
+        HOLDS(!image->data || image->size <= size);
+    }
+    if (request->numbers) {
+        HOLDS(lies_inside(request->numbers, request->numbers_size, text, size));
+        struct v2_input input = {.name = "instances",
+                                 .dtype = DTYPE_F32,
+                                 .json = request->numbers,
+                                 .json_size = request->numbers_size,
+                                 .max_nesting = 8,
+                                 .count = 3 * request->rows};
+        input.shape = SHAPE((int64_t)request->rows, 3);
+        if (input.count <= MAX_COUNT)
+            read_numbers(&input);
+    }
+    v1_request_free(request);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!size)
+        return 0;
+    /* An exact copy: a read past the end is seen. */
+    size_t length = size - 1;
+    uint8_t *body = malloc(length + !length);
+    HOLDS(body);
+    memcpy(body, data + 1, length);
+    switch (data[0] % 4) {
+    case 0:
+        try_carve((const char *)body, length);
+        break;
+    case 1:
+        try_v1((const char *)body, length);
+        break;
+    case 2:
+        try_v2(body, length, length);
+        break;
+    default: {
+        /* JSON up to the first NUL, tensors behind it. */
+        const uint8_t *end = memchr(body, '\0', length);
+        try_v2(body, length, end ? (size_t)(end - body) : length);
+    }
+    }
+    free(body);
+    return 0;
+}
