@@ -20,6 +20,27 @@ struct backend_options {
     enum precision precision;
     int threads; /* CPU only */
     bool poison; /* session_options.poison */
+    /* For backends that take pixels; NULL: none come. Borrowed by open(). */
+    const struct session_pixels *pixels;
+    size_t pixels_input; /* graph input */
+};
+
+/* A run as a backend gets it. */
+struct run_request {
+    const void *const *inputs; /* host memory, one per graph input */
+    int rows, fed;             /* of the program's batch: rows wanted, rows the inputs hold; 0:
+                                  all of them */
+    const uint8_t *are_pixels; /* as session_run.are_pixels */
+    const bool *wanted;        /* by graph output; NULL: all */
+    int best;                  /* as session_want.best, of graph output `scores` */
+    size_t scores;
+};
+
+struct run_result {
+    const void **outputs; /* in: room for one per graph output. Out: host pointers; of an output
+                             that was not wanted anything */
+    const void *best;     /* with best: a session_best for each row, best_step bytes apart */
+    size_t best_step;
 };
 
 struct backend_ops {
@@ -54,6 +75,30 @@ struct backend_ops {
      */
     enum status (*run)(struct program *program, const void *const *inputs, const void **outputs,
                        struct error *err);
+
+    /* Overlapping runs; `depth` of them at most, collected in the order of their submission; NULL
+     * and 0: only run(). What collect() gives is valid until its next call. submit() that fails
+     * has begun nothing. */
+    int depth;
+    bool takes_pixels;
+    int best; /* the most of run_request.best */
+    enum status (*submit)(struct program *program, const struct run_request *request,
+                          struct error *err);
+    enum status (*collect)(struct backend *backend, struct run_result *ret, struct error *err);
+
+    /* Page-locked memory for inputs of any session of the backend's devices; zeroed. NULL: the
+     * backend has no use for it. Any thread. */
+    enum status (*host_alloc)(struct device_id device, size_t bytes, void **ret, struct error *err);
+    void (*host_free)(void *data);
+
+    /* Does running a batch as several smaller ones help? Not where those wait for each other's way
+     * to the device and back. */
+    bool pieces_help;
+
+    /* Bytes that could be had of the device now, beside what this backend has; NULL: not known. */
+    size_t (*available_bytes)(struct backend *backend);
+    /* All that reserve() has taken; NULL: the largest activation_bytes(). */
+    size_t (*reserved_bytes)(const struct backend *backend);
 
     /* A node_runner's function (engine/cpu/interpret.h), its context being a backend that is used
      * for nothing else. NULL: the backend has none. */

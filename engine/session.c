@@ -223,19 +223,24 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(optimize_weights(session->base, err));
     TRY(session_check_weights(session, err));
     TRY(session_choose_threads(session, err));
-    struct backend_options options = {session->options.device, session->options.precision,
-                                      session->options.threads, session->options.poison};
+    struct backend_options options = {session->options.device,  session->options.precision,
+                                      session->options.threads, session->options.poison,
+                                      session->options.pixels,  session->options.image_input};
     TRY(session->ops->open(&options, &session->backend, err));
     TRY(compile_all(session, err));
     size_t weights = session->ops->weight_bytes(session->backend);
     TRY(session->ops->reserve(session->backend, err));
     TRY(describe(session, graph, err));
+    TRY(session_prepare_runs(session, err));
     TRY(check_rows(session, err));
     graph_free(session->base);
     session->base = NULL;
     TRY(session_settle_weights(graph, err));
     TRY(measure_all(session, err));
     TRY(session_cut_batches(session, err));
+    session->options.pixels = NULL; /* the caller's */
+    if (session->ops->reserved_bytes)
+        session->info.activation_bytes = session->ops->reserved_bytes(session->backend);
     if (session->tail_backend)
         weights += session->ops->weight_bytes(session->tail_backend);
     session->info.parameter_bytes = weights;
@@ -318,6 +323,8 @@ void session_free(struct session *session)
     free(session->gathered);
     free(session->piece_inputs);
     free(session->input_rows);
+    free(session->wanted);
+    free(session->all_pixels);
     free(session->padded);
     free(session->piece);
     free(session->inputs);

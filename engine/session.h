@@ -31,6 +31,19 @@ enum image_layout {
 
 #define SESSION_MAX_BATCHES 16
 
+/* Rows of the image input may come as bytes instead of floats, where info.takes_pixels says so:
+ * [H, W, C] uint8 at the beginning of the row's place. On its device a session makes of them
+ *
+ *     y[h, w, c] = table[c][x[h, w, is_reversed ? C - 1 - c : c]]
+ *
+ * so that a quarter of the bytes is copied there, and the numbers are those that the table's maker
+ * would have written himself, to the bit. */
+struct session_pixels {
+    float table[3][256];
+    int channels; /* C: 1 or 3 */
+    bool is_reversed;
+};
+
 struct session_options {
     struct device_id device;
     enum precision precision;
@@ -41,10 +54,11 @@ struct session_options {
                       be compared and thrown away */
     size_t image_input; /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
-    bool image_channels_last;      /* the file declares [N, H, W, C], not [N, C, H, W] */
-    int image_height, image_width; /* for symbolic H and W; 0 = the file's own */
-    size_t memory_limit;           /* bytes of weights, activations and the caller's inputs;
-                                      0 = no limit */
+    const struct session_pixels *pixels; /* for image_input; borrowed by session_create; or NULL */
+    bool image_channels_last;            /* the file declares [N, H, W, C], not [N, C, H, W] */
+    int image_height, image_width;       /* for symbolic H and W; 0 = the file's own */
+    size_t memory_limit;                 /* bytes of weights, activations and the caller's inputs;
+                                            0 = no limit */
     bool poison;              /* for tests: a device with memory of its own fills activations and
                                  outputs with NaN before each run */
     bool max_batch_is_pinned; /* beyond memory_limit it is an error; else smaller batches are
@@ -77,6 +91,9 @@ struct session_info {
     int threads;
     size_t parameter_bytes;  /* packed weights held on the device */
     size_t activation_bytes; /* the arena: largest of the batches */
+    int depth;               /* runs that may be under way at a time: session_submit */
+    bool takes_pixels;       /* rows of the image input may be bytes (session_pixels) */
+    int best;                /* the most of session_want.best; 0: only whole outputs */
     bool batched;      /* false: the graph does not allow batches, so images are run one by one */
     bool rows_mix;     /* images of a batch change each other's results: never together */
     char note[160];    /* a sentence for the log ("the file fixes its batch to 1; …"), or "" */
@@ -114,6 +131,59 @@ int session_batch_for(const struct session *session, int n);
  * parts). Floating-point exceptions are no error: NaN and Inf come out as they are. */
 enum status session_run(struct session *session, int batch, const void *const *inputs,
                         const struct tensor **outputs, struct error *err) MUST_USE;
+
+/* ---- runs that overlap ---- */
+
+/* What a run shall bring back. Zeroed: every output. */
+struct session_want {
+    const bool *outputs; /* by output: false, and it is not copied from the device; NULL: all */
+    int best;            /* 1 … info.best: no output at all, but the best so many of each row of
+                            output `scores`; 0: outputs */
+    size_t scores;
+};
+
+struct session_score {
+    float score;
+    uint32_t index;
+};
+
+/* The best scores of one row, in order: the higher first, of equal ones the lower index. */
+struct session_best {
+    double sum;     /* of exp(score - greatest) over the row */
+    int64_t flaw;   /* index of the first score that is NaN or infinite; -1: none. Then the rest of
+                       this struct means nothing. */
+    float greatest; /* score of the row */
+    uint32_t count; /* of scores: session_want.best, or the whole row when it is shorter */
+    struct session_score scores[];
+};
+
+struct session_run {
+    int batch;
+    const void *const *inputs;
+    const uint8_t *are_pixels; /* by image, 0 or 1: the row is bytes; NULL: none is. Only where
+                                  info.takes_pixels. */
+    int fed; /* images that the inputs hold: those behind `batch` are read, too, as padding; at
+                least `batch`, at most session_batch_for(batch) */
+    struct session_want want;
+};
+
+/* Begins a run; at most info.depth are under way. Inputs and are_pixels stay as they are until it
+ * is collected; `run` itself and want.outputs may go. Where nothing can be done meanwhile
+ * (info.depth 1) the run takes place in session_collect. On failure no run was begun; others that
+ * are under way stay so. Errors as session_run's. */
+enum status session_submit(struct session *session, const struct session_run *run,
+                           struct error *err) MUST_USE;
+
+/* Waits for the oldest run under way. Outputs as session_run's; those that were not wanted
+ * hold anything, and after want.best all of them: session_best_of() tells. Valid until the next
+ * session_collect. */
+enum status session_collect(struct session *session, const struct tensor **outputs,
+                            struct error *err) MUST_USE;
+
+/* Of the run collected last, with want.best. */
+const struct session_best *session_best_of(const struct session *session, int row);
+
+int session_under_way(const struct session *session);
 
 /* One line of a profile: a compiled step of the largest batch size. */
 struct session_step {

@@ -132,8 +132,10 @@ static bool outputs_follow_batch(const struct session *session, const struct gra
 /* In float32 whatever the session's precision: coordinates of boxes need it. */
 static enum status open_tail_backend(struct session *session, struct error *err)
 {
-    struct backend_options options = {session->options.device, PRECISION_FP32,
-                                      session->options.threads, session->options.poison};
+    struct backend_options options = {.device = session->options.device,
+                                      .precision = PRECISION_FP32,
+                                      .threads = session->options.threads,
+                                      .poison = session->options.poison};
     if (session->tail_backend || !session->ops->run_node)
         return STATUS_OK;
     return session->ops->open(&options, &session->tail_backend, err);

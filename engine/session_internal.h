@@ -21,6 +21,14 @@ struct compiled {
     struct tensor **tail_outputs;
 };
 
+#define SESSION_MOST_DEPTH 2
+
+/* A run under way. */
+struct flight {
+    struct session_run run; /* without want.outputs */
+    struct compiled *c;
+};
+
 struct session {
     const struct backend_ops *ops;
     struct backend *backend;
@@ -35,6 +43,14 @@ struct session {
     struct compiled *last;        /* whose tail outputs are alive */
     struct session_options options;
     bool image_is_integer; /* the file wants integers where the caller feeds float32 */
+
+    /* session_run.c */
+    struct flight flights[SESSION_MOST_DEPTH];
+    unsigned long submitted, collected;
+    bool *wanted; /* by output of the static part, of the run being submitted */
+    const unsigned char *best;
+    size_t best_step;
+    uint8_t *all_pixels; /* as many ones as the largest batch; NULL: it takes none */
 
     /* session_pieces.c; NULL where every batch is run whole */
     int largest;              /* images of a run */
@@ -74,10 +90,18 @@ enum status session_settle_weights(const struct graph *graph, struct error *err)
 
 /* ---- session_run.c ---- */
 
-/* As session_run, with this very batch size: inputs hold c->size images. */
+/* What runs need beside their programs; settles info's depth, takes_pixels and best. Once
+ * everything is compiled. */
+enum status session_prepare_runs(struct session *session, struct error *err) MUST_USE;
+
+/* As session_run, with this very batch size: inputs hold c->size images, or those of the
+ * request. */
 enum status compiled_run(struct session *session, struct compiled *c, int batch,
                          const void *const *inputs, const struct tensor **outputs,
                          struct error *err) MUST_USE;
+enum status compiled_run_request(struct session *session, struct compiled *c, int batch,
+                                 const struct run_request *request, const struct tensor **outputs,
+                                 struct error *err) MUST_USE;
 
 /* The smallest that takes n images; NULL when n is too many. */
 struct compiled *compiled_for(struct session *session, int n);

@@ -143,7 +143,8 @@ static bool all_whole(const struct session *session)
 
 static bool can_cut(const struct session *session)
 {
-    if (!session->info.batched || session->compiled_count < 2 || session->compiled[0].size != 1)
+    if (!session->ops->pieces_help || !session->info.batched || session->compiled_count < 2 ||
+        session->compiled[0].size != 1)
         return false;
     for (size_t i = 0; i < session->compiled_count; i++)
         if (session->compiled[i].tail || session->info.batches[i].milliseconds <= 0)

@@ -1,4 +1,8 @@
 /* Running a session: on its lane's thread, without allocating. */
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/size.h"
 #include "engine/cpu/interpret.h"
 #include "engine/session_internal.h"
 
@@ -27,13 +31,10 @@ static enum status run_tail(struct session *session, struct compiled *c, struct 
     return STATUS_OK;
 }
 
-enum status compiled_run(struct session *session, struct compiled *c, int batch,
-                         const void *const *inputs, const struct tensor **outputs,
-                         struct error *err)
+/* Outputs of a run whose static part has given c->static_data. */
+static enum status wrap(struct session *session, struct compiled *c, int batch,
+                        const struct tensor **outputs, struct error *err)
 {
-    if (session->last)
-        compiled_drop_tail_outputs(session, session->last);
-    TRY(session->ops->run(c->program, inputs, c->static_data, err));
     if (c->tail)
         TRY(run_tail(session, c, err));
     for (size_t i = 0; i < session->output_count; i++) {
@@ -50,6 +51,28 @@ enum status compiled_run(struct session *session, struct compiled *c, int batch,
         outputs[i] = tensor;
     }
     return STATUS_OK;
+}
+
+enum status compiled_run(struct session *session, struct compiled *c, int batch,
+                         const void *const *inputs, const struct tensor **outputs,
+                         struct error *err)
+{
+    if (session->last)
+        compiled_drop_tail_outputs(session, session->last);
+    TRY(session->ops->run(c->program, inputs, c->static_data, err));
+    return wrap(session, c, batch, outputs, err);
+}
+
+enum status compiled_run_request(struct session *session, struct compiled *c, int batch,
+                                 const struct run_request *request, const struct tensor **outputs,
+                                 struct error *err)
+{
+    struct run_result result = {.outputs = c->static_data};
+    if (session->last)
+        compiled_drop_tail_outputs(session, session->last);
+    TRY(session->ops->submit(c->program, request, err));
+    TRY(session->ops->collect(session->backend, &result, err));
+    return wrap(session, c, batch, outputs, err);
 }
 
 struct compiled *compiled_for(struct session *session, int n)
@@ -73,6 +96,119 @@ enum status session_run(struct session *session, int batch, const void *const *i
             return session_run_pieces(session, batch, inputs, outputs, err);
     }
     return compiled_run(session, compiled_for(session, size), batch, inputs, outputs, err);
+}
+
+/* ---- runs that overlap ---- */
+
+/* Does the image input have as many channels as the pixels? */
+static bool can_take_pixels(const struct session *session)
+{
+    const struct session_options *options = &session->options;
+    const struct graph *graph = session->compiled[0].graph;
+    if (!options->pixels || !session->ops->takes_pixels || !session->ops->submit ||
+        session->piece || options->image_input >= graph->input_count)
+        return false;
+    const struct value *image = graph->inputs[options->image_input];
+    return image->dtype == DTYPE_F32 && image->shape.rank == 4 &&
+           image->shape.dims[3] == options->pixels->channels;
+}
+
+enum status session_prepare_runs(struct session *session, struct error *err)
+{
+    const int most = session->compiled[session->compiled_count - 1].size;
+    size_t outputs = 0;
+    bool overlaps = session->ops->depth > 1 && !session->piece;
+    for (size_t i = 0; i < session->compiled_count; i++) {
+        const struct compiled *c = &session->compiled[i];
+        outputs = c->graph->output_count > outputs ? c->graph->output_count : outputs;
+        overlaps = overlaps && !c->tail;
+    }
+    session->info.depth = overlaps ? session->ops->depth : 1;
+    session->info.best = overlaps ? session->ops->best : 0;
+    session->info.takes_pixels = can_take_pixels(session);
+    session->wanted = alloc_array(outputs, sizeof *session->wanted);
+    if (session->info.takes_pixels)
+        session->all_pixels = alloc_array((size_t)most, sizeof *session->all_pixels);
+    if (!session->wanted || (session->info.takes_pixels && !session->all_pixels))
+        return session_no_memory(err);
+    if (session->all_pixels)
+        memset(session->all_pixels, 1, (size_t)most);
+    assert(session->info.depth <= SESSION_MOST_DEPTH);
+    return STATUS_OK;
+}
+
+int session_under_way(const struct session *session)
+{
+    return (int)(session->submitted - session->collected);
+}
+
+static struct run_request request_of(struct session *session, const struct compiled *c,
+                                     const struct session_run *run)
+{
+    const bool has_rows = session->info.batched && c->size > 1;
+    const struct session_want *want = &run->want;
+    struct run_request request = {.inputs = run->inputs,
+                                  .rows = has_rows ? run->batch : 0,
+                                  .fed = c->size > 1 ? run->fed : 0,
+                                  .are_pixels = run->are_pixels,
+                                  .best = want->best};
+    if (want->best)
+        request.scores = (size_t)c->output_of[want->scores];
+    for (size_t i = 0; want->outputs && i < session->output_count; i++)
+        session->wanted[c->output_of[i]] = want->outputs[i];
+    if (want->outputs)
+        request.wanted = session->wanted;
+    return request;
+}
+
+enum status session_submit(struct session *session, const struct session_run *run,
+                           struct error *err)
+{
+    assert(session_under_way(session) < session->info.depth);
+    if (run->batch < 1 || run->batch > session->largest)
+        return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest is %d", run->batch,
+                         session->largest);
+    struct flight *flight = &session->flights[session->submitted % SESSION_MOST_DEPTH];
+    *flight = (struct flight){*run, NULL};
+    flight->run.want.outputs = NULL;
+    if (session->info.depth > 1) {
+        flight->c = compiled_for(session, run->batch);
+        const struct run_request request = request_of(session, flight->c, run);
+        TRY(session->ops->submit(flight->c->program, &request, err));
+    }
+    session->submitted++;
+    return STATUS_OK;
+}
+
+static enum status run_now(struct session *session, const struct session_run *run,
+                           const struct tensor **outputs, struct error *err)
+{
+    if (!run->are_pixels)
+        return session_run(session, run->batch, run->inputs, outputs, err);
+    struct compiled *c = compiled_for(session, run->batch);
+    const struct run_request request = {
+        .inputs = run->inputs, .fed = c->size > 1 ? run->fed : 0, .are_pixels = run->are_pixels};
+    return compiled_run_request(session, c, run->batch, &request, outputs, err);
+}
+
+enum status session_collect(struct session *session, const struct tensor **outputs,
+                            struct error *err)
+{
+    assert(session_under_way(session) > 0);
+    const struct flight *flight = &session->flights[session->collected++ % SESSION_MOST_DEPTH];
+    if (!flight->c)
+        return run_now(session, &flight->run, outputs, err);
+    struct compiled *c = flight->c;
+    struct run_result result = {.outputs = c->static_data};
+    TRY(session->ops->collect(session->backend, &result, err));
+    session->best = result.best;
+    session->best_step = result.best_step;
+    return wrap(session, c, flight->run.batch, outputs, err);
+}
+
+const struct session_best *session_best_of(const struct session *session, int row)
+{
+    return (const void *)(session->best + (size_t)row * session->best_step);
 }
 
 int session_batch_for(const struct session *session, int n)

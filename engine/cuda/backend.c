@@ -1,13 +1,22 @@
 #include "engine/cuda/cuda.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "engine/cuda/module.h"
 
-#define ARENA_ALIGN 256
+/* "1.5 GiB" */
+static const char *bytes_text(size_t bytes, char text[static 24])
+{
+    const double mib = (double)bytes / (1 << 20);
+    if (mib >= 1024)
+        snprintf(text, 24, "%.1f GiB", mib / 1024);
+    else
+        snprintf(text, 24, "%.1f MiB", mib);
+    return text;
+}
 
 enum status cuda_check(cudaError_t result, int device, const char *what, struct error *err)
 {
@@ -15,15 +24,35 @@ enum status cuda_check(cudaError_t result, int device, const char *what, struct 
         return STATUS_OK;
     (void)cudaGetLastError(); /* a failed allocation is no lasting fault */
     if (result == cudaErrorMemoryAllocation) {
+        char have[24], all[24];
         size_t available = 0, total = 0;
         (void)cudaMemGetInfo(&available, &total);
         return error_set(err, STATUS_DEVICE_MEMORY,
-                         "cuda:%d is out of memory for %s: %zu of %zu MiB are free; use a smaller "
+                         "cuda:%d is out of memory for %s: %s of %s are free; use a smaller "
                          "--max-batch or --precision bf16",
-                         device, what, available >> 20, total >> 20);
+                         device, what, bytes_text(available, have), bytes_text(total, all));
     }
-    return error_set(err, STATUS_DEVICE, "cuda:%d: %s: %s (%s)", device, what,
-                     cudaGetErrorString(result), cudaGetErrorName(result));
+    device_note_error(device, result);
+    return error_set(err, STATUS_DEVICE, "cuda:%d: %s: %s (%s)%s", device, what,
+                     cudaGetErrorString(result), cudaGetErrorName(result),
+                     device_is_broken(device) ? "; lensd has to be restarted to use it again" : "");
+}
+
+enum status device_alloc(const struct backend *backend, size_t bytes, const char *what, void **ret,
+                         struct error *err)
+{
+    cudaError_t result = cudaMalloc(ret, bytes ? bytes : 1);
+    if (result != cudaErrorMemoryAllocation)
+        return cuda_check(result, backend->device, what, err);
+    char wanted[24], have[24], missing[24];
+    size_t available = 0, total = 0;
+    (void)cudaGetLastError();
+    (void)cudaMemGetInfo(&available, &total);
+    return error_set(err, STATUS_DEVICE_MEMORY,
+                     "cuda:%d is out of memory: %s take %s and %s are free, %s are missing; use a "
+                     "smaller --max-batch, --precision fp16, or serve fewer models there",
+                     backend->device, what, bytes_text(bytes, wanted), bytes_text(available, have),
+                     bytes_text(bytes > available ? bytes - available : 0, missing));
 }
 
 enum status blas_check(cublasStatus_t result, int device, const char *what, struct error *err)
@@ -155,7 +184,7 @@ static int in_place(const struct node *node)
 
 /* ---- open, close ---- */
 
-static enum status use_device(const struct backend *backend, struct error *err)
+enum status use_device(const struct backend *backend, struct error *err)
 {
     return cuda_check(cudaSetDevice(backend->device), backend->device, "selecting the device", err);
 }
@@ -165,14 +194,11 @@ static void cuda_close(struct backend *backend)
     if (!backend)
         return;
     (void)cudaSetDevice(backend->device);
-    if (backend->stream) /* whatever state the device is in: nothing may still read what is freed */
-        (void)cudaStreamSynchronize(backend->stream);
+    runs_close(backend); /* whatever state the device is in: nothing may still read what is freed */
     weights_free(backend);
-    cudaFree(backend->arena);
+    (void)cudaFree(backend->arena);
     if (backend->blas)
-        cublasLtDestroy(backend->blas);
-    if (backend->stream)
-        cudaStreamDestroy(backend->stream);
+        (void)cublasLtDestroy(backend->blas);
     free(backend);
 }
 
@@ -192,8 +218,7 @@ static enum status cuda_open(const struct backend_options *options, struct backe
     if (status == STATUS_OK)
         backend->tensor_cores = properties.major >= 8;
     if (status == STATUS_OK)
-        status = cuda_check(cudaStreamCreateWithFlags(&backend->stream, cudaStreamNonBlocking),
-                            backend->device, "a stream", err);
+        status = runs_open(backend, err);
     if (status == STATUS_OK)
         status = blas_check(cublasLtCreate(&backend->blas), backend->device, "cuBLASLt", err);
     if (status != STATUS_OK) {
@@ -216,18 +241,17 @@ static void free_program(struct program *program)
     if (*link)
         *link = program->next;
     (void)cudaSetDevice(program->backend->device);
-    if (program->captured)
-        cudaGraphExecDestroy(program->captured);
+    runs_forget(program);
     for (size_t i = 0; i < program->step_count; i++)
         step_free(program->steps[i]);
-    for (size_t i = 0; program->outputs && i < program->graph->output_count; i++)
-        cudaFreeHost(program->outputs[i]);
+    for (size_t i = 0; program->constants && i < program->graph->output_count; i++)
+        tensor_unref(program->constants[i]);
     plan_done(&program->plan);
     free(program->steps);
     free(program->data);
     free(program->input_offsets);
-    free(program->outputs);
-    free(program->output_is_constant);
+    free(program->result_offsets);
+    free(program->constants);
     free(program);
 }
 
@@ -246,7 +270,7 @@ static enum status add_steps(struct program *program, struct error *err)
     const struct graph *graph = program->graph;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        if (plan_shares_bytes(&program->plan, node))
+        if (plan_shares_bytes(&program->plan, node) || node == program->pixels.cast)
             continue;
         struct compile compile = {program->backend, program, node};
         struct step *step = NULL;
@@ -255,30 +279,6 @@ static enum status add_steps(struct program *program, struct error *err)
         if (step->workspace > program->workspace)
             program->workspace = step->workspace;
         program->has_host_steps |= step->on_host;
-    }
-    return STATUS_OK;
-}
-
-/* Constants that a step reads where they lie, inputs behind the planned values, and page-locked
- * memory for what comes back. */
-static enum status place_ends(struct program *program, struct error *err)
-{
-    const struct graph *graph = program->graph;
-    size_t at = size_align(program->plan.arena_bytes, ARENA_ALIGN);
-    for (size_t i = 0; i < graph->input_count; i++) {
-        const struct value *value = graph->inputs[i];
-        program->input_offsets[i] = at;
-        at += size_align(shape_count(&value->shape) * dtype_size(value->dtype), ARENA_ALIGN);
-    }
-    program->value_bytes = at;
-    for (size_t i = 0; i < graph->output_count; i++) {
-        const struct value *value = graph->outputs[i];
-        size_t bytes = shape_count(&value->shape) * dtype_size(value->dtype);
-        TRY(cuda_check(cudaHostAlloc(&program->outputs[i], bytes ? bytes : 1, cudaHostAllocDefault),
-                       program->backend->device, "page-locked outputs", err));
-        program->output_is_constant[i] = value->known != NULL;
-        if (value->known)
-            memcpy(program->outputs[i], value->known->data, bytes);
     }
     return STATUS_OK;
 }
@@ -297,19 +297,18 @@ static enum status cuda_compile(struct backend *backend, const struct graph *gra
     program->data = alloc_array(graph->value_count, sizeof *program->data);
     program->steps = alloc_array(graph->node_count, sizeof *program->steps);
     program->input_offsets = alloc_array(graph->input_count, sizeof *program->input_offsets);
-    program->outputs = alloc_array(graph->output_count, sizeof *program->outputs);
-    program->output_is_constant =
-        alloc_array(graph->output_count, sizeof *program->output_is_constant);
+    program->result_offsets = alloc_array(graph->output_count, sizeof *program->result_offsets);
+    program->constants = alloc_array(graph->output_count, sizeof(struct tensor *));
     enum status status = STATUS_OK;
-    if (!program->output_is_constant || !program->data || !program->steps ||
-        !program->input_offsets || !program->outputs)
+    if (!program->constants || !program->data || !program->steps || !program->input_offsets ||
+        !program->result_offsets)
         status = error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     if (status == STATUS_OK)
         status = plan_create(graph, in_place, &program->plan, err);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        runs_place(program);
         status = add_steps(program, err);
-    if (status == STATUS_OK)
-        status = place_ends(program, err);
+    }
     if (status != STATUS_OK) {
         free_program(program);
         return status;
@@ -318,9 +317,11 @@ static enum status cuda_compile(struct backend *backend, const struct graph *gra
     return STATUS_OK;
 }
 
+/* Of the arena while this program alone is there. */
 static size_t activation_bytes(const struct program *program)
 {
-    return program->value_bytes + size_align(program->workspace, ARENA_ALIGN);
+    return program->value_bytes + size_align(program->workspace, ARENA_ALIGN) +
+           RUNS * (program->staging_bytes + program->result_bytes);
 }
 
 /* The arena may have moved: addresses, and what was captured with them, are made anew. */
@@ -332,182 +333,83 @@ static void place_values(struct program *program)
         if (place->kind == PLACE_ARENA)
             program->data[v] = backend->arena + place->offset;
         else if (place->kind == PLACE_INPUT)
-            program->data[v] = backend->arena + program->input_offsets[place->input];
+            program->data[v] = backend->slots[0].staging + program->input_offsets[place->input];
     }
-    if (program->captured)
-        cudaGraphExecDestroy(program->captured);
-    program->captured = NULL;
-    program->runs = 0;
+    runs_forget(program);
+}
+
+static enum status take_arena(struct backend *backend, struct error *err)
+{
+    size_t values = ARENA_ALIGN, staging, results;
+    for (const struct program *p = backend->programs; p; p = p->next)
+        if (p->value_bytes + size_align(p->workspace, ARENA_ALIGN) > values)
+            values = p->value_bytes + size_align(p->workspace, ARENA_ALIGN);
+    runs_bytes(backend, &staging, &results);
+    const size_t bytes = values + RUNS * (staging + results);
+    if (bytes > backend->arena_bytes) {
+        (void)cudaFree(backend->arena);
+        backend->arena = NULL;
+        backend->arena_bytes = 0;
+        TRY(device_alloc(backend, bytes, "activations", (void **)&backend->arena, err));
+        backend->arena_bytes = bytes;
+    }
+    TRY(cuda_check(cudaMemsetAsync(backend->arena, 0, bytes, backend->stream), backend->device,
+                   "activations", err));
+    return runs_reserve(backend, backend->arena + values, err);
 }
 
 static enum status cuda_reserve(struct backend *backend, struct error *err)
 {
-    size_t bytes = ARENA_ALIGN;
     TRY(use_device(backend, err));
-    for (const struct program *program = backend->programs; program; program = program->next)
-        if (activation_bytes(program) > bytes)
-            bytes = activation_bytes(program);
-    if (bytes > backend->arena_bytes) {
-        cudaFree(backend->arena);
-        backend->arena = NULL;
-        backend->arena_bytes = 0;
-        TRY(cuda_check(cudaMalloc((void **)&backend->arena, bytes), backend->device, "activations",
-                       err));
-        backend->arena_bytes = bytes;
-        TRY(cuda_check(cudaMemsetAsync(backend->arena, 0, bytes, backend->stream), backend->device,
-                       "activations", err));
-    }
+    TRY(take_arena(backend, err));
     for (struct program *program = backend->programs; program; program = program->next) {
         place_values(program);
         for (size_t i = 0; i < program->step_count; i++)
             if (program->steps[i]->tune)
                 TRY(program->steps[i]->tune(program->steps[i], program, err));
+        TRY(runs_capture(program, err));
     }
     return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "activations", err);
 }
 
-/* ---- run ---- */
-
-static enum status copy_in(struct program *program, const void *const *inputs, struct error *err)
+static size_t reserved_bytes(const struct backend *backend)
 {
-    const struct graph *graph = program->graph;
-    struct backend *backend = program->backend;
-    for (size_t i = 0; i < graph->input_count; i++) {
-        const struct value *value = graph->inputs[i];
-        size_t bytes = shape_count(&value->shape) * dtype_size(value->dtype);
-        if (bytes)
-            TRY(cuda_check(cudaMemcpyAsync(backend->arena + program->input_offsets[i], inputs[i],
-                                           bytes, cudaMemcpyHostToDevice, backend->stream),
-                           backend->device, "copying the inputs", err));
+    return backend->arena_bytes;
+}
+
+static size_t available_bytes(struct backend *backend)
+{
+    size_t available = 0, total = 0;
+    struct error ignored;
+    if (use_device(backend, &ignored) != STATUS_OK ||
+        cudaMemGetInfo(&available, &total) != cudaSuccess)
+        return 0;
+    return available;
+}
+
+/* Page-locked in every context: a batch may be run by any of a model's devices. */
+static enum status host_alloc(struct device_id device, size_t bytes, void **ret, struct error *err)
+{
+    void *data;
+    TRY(cuda_check(cudaSetDevice(device.index), device.index, "selecting the device", err));
+    cudaError_t result = cudaHostAlloc(&data, bytes ? bytes : 1, cudaHostAllocPortable);
+    if (result == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return error_set(err, STATUS_NO_MEMORY,
+                         "no page-locked memory for %zu bytes of inputs; choose a smaller "
+                         "--max-batch, or raise the memory (memlock) limit of the container",
+                         bytes);
     }
+    TRY(cuda_check(result, device.index, "page-locked memory for inputs", err));
+    memset(data, 0, bytes);
+    *ret = data;
     return STATUS_OK;
 }
 
-static enum status run_steps(struct program *program, struct error *err)
+static void host_free(void *data)
 {
-    for (size_t i = 0; i < program->step_count; i++)
-        TRY(program->steps[i]->run(program->steps[i], program, err));
-    return STATUS_OK;
-}
-
-/* The second run's launches, recorded: from then on a batch is one launch. A program that cannot
- * be recorded runs step by step for good. */
-static enum status capture(struct program *program, struct error *err)
-{
-    struct backend *backend = program->backend;
-    cudaGraph_t graph = NULL;
-    TRY(cuda_check(cudaStreamBeginCapture(backend->stream, cudaStreamCaptureModeThreadLocal),
-                   backend->device, "recording a CUDA graph", err));
-    enum status status = run_steps(program, err);
-    cudaError_t ended = cudaStreamEndCapture(backend->stream, &graph);
-    if (status == STATUS_OK)
-        status = cuda_check(ended, backend->device, "recording a CUDA graph", err);
-    if (status == STATUS_OK)
-        status = cuda_check(cudaGraphInstantiate(&program->captured, graph, 0), backend->device,
-                            "instantiating a CUDA graph", err);
-    if (graph)
-        cudaGraphDestroy(graph);
-    return status;
-}
-
-static enum status execute(struct program *program, struct error *err)
-{
-    struct backend *backend = program->backend;
-    if (!program->captured && !program->has_host_steps && program->step_count && program->runs)
-        TRY(capture(program, err));
-    program->runs = 1;
-    if (!program->captured)
-        return run_steps(program, err);
-    return cuda_check(cudaGraphLaunch(program->captured, backend->stream), backend->device,
-                      "launching a batch", err);
-}
-
-static enum status copy_out(struct program *program, const void **outputs, struct error *err)
-{
-    const struct graph *graph = program->graph;
-    struct backend *backend = program->backend;
-    for (size_t i = 0; i < graph->output_count; i++) {
-        const struct value *value = graph->outputs[i];
-        size_t bytes = shape_count(&value->shape) * dtype_size(value->dtype);
-        outputs[i] = program->outputs[i];
-        if (!program->output_is_constant[i] && bytes)
-            TRY(cuda_check(cudaMemcpyAsync(program->outputs[i], program->data[value->index], bytes,
-                                           cudaMemcpyDeviceToHost, backend->stream),
-                           backend->device, "copying the outputs", err));
-    }
-    return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "the forward pass",
-                      err);
-}
-
-/* All bits set is NaN in every float: what a kernel leaves out shows. */
-static enum status poison(struct program *program, struct error *err)
-{
-    const struct graph *graph = program->graph;
-    struct backend *backend = program->backend;
-    for (size_t i = 0; i < graph->output_count; i++) {
-        const struct value *value = graph->outputs[i];
-        if (!program->output_is_constant[i])
-            memset(program->outputs[i], 0xff,
-                   shape_count(&value->shape) * dtype_size(value->dtype));
-    }
-    return cuda_check(cudaMemsetAsync(backend->arena, 0xff, backend->arena_bytes, backend->stream),
-                      backend->device, "poisoning the activations", err);
-}
-
-static enum status cuda_run(struct program *program, const void *const *inputs,
-                            const void **outputs, struct error *err)
-{
-    TRY(use_device(program->backend, err));
-    enum status status = program->backend->options.poison ? poison(program, err) : STATUS_OK;
-    if (status == STATUS_OK)
-        status = copy_in(program, inputs, err);
-    if (status == STATUS_OK)
-        status = execute(program, err);
-    if (status == STATUS_OK)
-        status = copy_out(program, outputs, err);
-    if (status != STATUS_OK) /* the caller's memory is its own again */
-        (void)cudaStreamSynchronize(program->backend->stream);
-    return status;
-}
-
-static enum status cuda_profile(struct program *program, const void *const *inputs,
-                                struct session_step *ret, size_t max, size_t *ret_count,
-                                struct error *err)
-{
-    struct backend *backend = program->backend;
-    size_t count = 0;
-    TRY(use_device(backend, err));
-    TRY(copy_in(program, inputs, err));
-    for (size_t i = 0; i < program->step_count; i++) {
-        struct step *step = program->steps[i];
-        TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "profiling", err));
-        int64_t start = clock_now();
-        TRY(step->run(step, program, err));
-        TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, step->name, err));
-        if (count < max)
-            ret[count++] = (struct session_step){.name = step->name,
-                                                 .kernel = step->kernel,
-                                                 .milliseconds = clock_ms(clock_now() - start),
-                                                 .gflop = step->flops * 1e-9,
-                                                 .bytes = step->bytes};
-    }
-    *ret_count = count;
-    return STATUS_OK;
-}
-
-static enum status cuda_time(struct program *program, const void *const *inputs, int runs,
-                             double *ret_ms, struct error *err)
-{
-    struct backend *backend = program->backend;
-    TRY(use_device(backend, err));
-    TRY(copy_in(program, inputs, err));
-    TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "measuring", err));
-    int64_t start = clock_now();
-    for (int run = 0; run < runs; run++)
-        TRY(execute(program, err));
-    TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "measuring", err));
-    *ret_ms = clock_ms(clock_now() - start);
-    return STATUS_OK;
+    if (data)
+        (void)cudaFreeHost(data);
 }
 
 static size_t weight_bytes(const struct backend *backend)
@@ -524,9 +426,18 @@ const struct backend_ops backend_cuda = {
     .compile = cuda_compile,
     .free_program = free_program,
     .reserve = cuda_reserve,
-    .run = cuda_run,
+    .run = runs_run,
+    .depth = RUNS,
+    .takes_pixels = true,
+    .best = MOST_BEST,
+    .submit = runs_submit,
+    .collect = runs_collect,
+    .host_alloc = host_alloc,
+    .host_free = host_free,
     .activation_bytes = activation_bytes,
     .weight_bytes = weight_bytes,
-    .profile = cuda_profile,
-    .time = cuda_time,
+    .available_bytes = available_bytes,
+    .reserved_bytes = reserved_bytes,
+    .profile = runs_profile,
+    .time = runs_time,
 };

@@ -6,8 +6,11 @@
  * there is no kernel run on the host through their reference kernel, between copies: right
  * everywhere, fast where kernels exist.
  *
- * A program without host steps is captured into a CUDA graph when it has run once, so that a batch
- * is one launch. One thread at a time per backend (engine/backend.h). */
+ * A program without host steps is captured into CUDA graphs when the arena is there, so that a
+ * batch is one launch. One thread at a time per backend (engine/backend.h).
+ *
+ * Two runs may be under way (runs.c): while one is computed, the next one's inputs come in and the
+ * last one's results go out, each on a stream of its own. */
 #pragma once
 
 #include <cublasLt.h>
@@ -19,17 +22,56 @@
 
 struct step;
 
+enum {
+    RUNS = 2,         /* under way at a time */
+    RESULTS = 3,      /* and one whose results are being read */
+    MOST_BEST = 32,   /* classes of a row that the device picks out */
+    ARENA_ALIGN = 256 /* as cudaMalloc aligns */
+};
+
+/* Where one of the runs under way has its inputs and results. */
+struct slot {
+    unsigned char *staging, *results;       /* device memory, in the arena */
+    uint8_t *marks;                         /* page-locked: which rows are pixels */
+    cudaEvent_t arrived, computed, fetched; /* the inputs are in; staging is read and results are
+                                               there; results are out */
+    struct program *program;                /* of the run; NULL: none */
+    int best;                               /* as the run wants it */
+    size_t best_step;
+    unsigned char *host; /* where its results go */
+};
+
 struct backend {
     struct backend_options options;
     int device;
-    bool tensor_cores; /* for bfloat16 */
-    cudaStream_t stream;
+    bool tensor_cores;   /* for bfloat16 */
+    cudaStream_t stream; /* computes: what steps enqueue on */
+    cudaStream_t in, out;
     cublasLtHandle_t blas;
     struct weight *weights; /* uploaded constants: weights.c */
     size_t weight_bytes;
-    unsigned char *arena; /* device memory: values, inputs, the products' workspace */
+    unsigned char *arena; /* device memory: values, the products' workspace, the slots */
     size_t arena_bytes;
     struct program *programs;
+    struct slot slots[RUNS];
+    unsigned long submitted, collected;
+    unsigned char *pinned; /* page-locked memory: results, then marks */
+    size_t pinned_bytes, results_bytes;
+    float *pixel_table; /* on the device; NULL: no pixels come */
+    int pixel_channels;
+    bool pixels_are_reversed;
+};
+
+/* The image input of a program whose rows may come as bytes. Its numbers are written where its only
+ * reader, a Cast, would write them, which then is no step; else into a place of their own. */
+struct pixels {
+    bool are_there;
+    uint32_t value;          /* whose memory gets the numbers */
+    size_t offset;           /* of that memory where it is not the planner's; in the arena */
+    bool is_own;             /* it is not */
+    const struct node *cast; /* that is no step; or NULL */
+    enum dtype dtype;        /* of the numbers */
+    size_t row_count;        /* numbers of a row */
 };
 
 struct program {
@@ -40,14 +82,17 @@ struct program {
     void **data;               /* device addresses by value index */
     struct step **steps;
     size_t step_count;
-    size_t *input_offsets; /* of the inputs, behind the plan's values; by graph input */
-    size_t value_bytes;    /* values and inputs */
+    size_t value_bytes;    /* values, and pixels as numbers */
     size_t workspace;      /* largest the steps ask for, behind them */
-    void **outputs;        /* page-locked host memory, by graph output */
-    bool *output_is_constant;
+    size_t *input_offsets; /* in a slot's staging; by graph input */
+    size_t staging_bytes;
+    size_t *result_offsets; /* in a slot's results; by graph output */
+    size_t best_offset, result_bytes;
+    int rows; /* of the batch */
+    struct pixels pixels;
+    struct tensor **constants; /* outputs that are; by graph output, else NULL */
     bool has_host_steps;
-    int runs;
-    cudaGraphExec_t captured; /* NULL: not yet, or not possible */
+    cudaGraphExec_t captured[RUNS]; /* by slot; NULL: it runs step by step */
 };
 
 /* A compiled node. Implementations embed it first. */
@@ -104,6 +149,48 @@ static inline bool is_computed(enum dtype dtype)
 {
     return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
 }
+
+/* ---- devices that failed for good (module.c) ---- */
+
+/* An error that leaves the process's context on the device unusable (an illegal address, an ECC
+ * error, a card that fell off the bus): every later call answers it, so the device is given up for
+ * this process. Other errors are not remembered. */
+void device_note_error(int device, cudaError_t error);
+bool device_is_broken(int device);
+
+/* Makes the backend's device the thread's. */
+enum status use_device(const struct backend *backend, struct error *err) MUST_USE;
+
+/* Device memory; out of it, the sentence says how much is missing. cudaFree() frees. */
+enum status device_alloc(const struct backend *backend, size_t bytes, const char *what, void **ret,
+                         struct error *err) MUST_USE;
+
+/* ---- runs (runs.c) ---- */
+
+enum status runs_open(struct backend *backend, struct error *err) MUST_USE;
+void runs_close(struct backend *backend); /* waits for what is under way; half-open is fine */
+
+/* Settles where a program's inputs and results lie, before its plan is carried out. */
+void runs_place(struct program *program);
+/* What runs of any program of the backend need beside their values. */
+void runs_bytes(const struct backend *backend, size_t *ret_staging, size_t *ret_results);
+/* Page-locked memory for them, and the slots' parts of the arena, which begin at `first`. */
+enum status runs_reserve(struct backend *backend, unsigned char *first, struct error *err) MUST_USE;
+/* Runs the program once on whatever is there, and records it for every slot. */
+enum status runs_capture(struct program *program, struct error *err) MUST_USE;
+void runs_forget(struct program *program); /* what was recorded */
+
+enum status runs_submit(struct program *program, const struct run_request *request,
+                        struct error *err) MUST_USE;
+enum status runs_collect(struct backend *backend, struct run_result *ret,
+                         struct error *err) MUST_USE;
+enum status runs_run(struct program *program, const void *const *inputs, const void **outputs,
+                     struct error *err) MUST_USE;
+enum status runs_time(struct program *program, const void *const *inputs, int runs, double *ret_ms,
+                      struct error *err) MUST_USE;
+enum status runs_profile(struct program *program, const void *const *inputs,
+                         struct session_step *ret, size_t max, size_t *ret_count,
+                         struct error *err) MUST_USE;
 
 /* ---- matrix products (matmul.c) ---- */
 

@@ -92,6 +92,23 @@ void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float 
 void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const void *x, void *y,
                  size_t outer, size_t reduced, size_t inner);
 
+/* ---- the ends of a run (ends.cu) ---- */
+
+/* The numbers of an image batch, of whose rows some came as bytes: y[r, e] = table[c][byte], e =
+ * pixel * C + c, or the row's floats. Rows of x are `pitch` bytes apart, those of y `row`
+ * elements. */
+struct cuda_pixels {
+    size_t rows, row, pitch;
+    int channels, is_reversed; /* 1 or 3; the bytes of a pixel are in the other order */
+};
+void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
+                 const float *table, int dtype, void *y, const struct cuda_pixels *pixels);
+
+/* For each row of x the `best` highest scores (at most the row) as a struct session_best, `step`
+ * bytes apart in y. */
+void cuda_best(cudaStream_t stream, int dtype, const void *x, size_t rows, size_t row, int best,
+               void *y, size_t step);
+
 #ifdef __cplusplus
 }
 #endif

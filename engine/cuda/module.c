@@ -1,14 +1,53 @@
 /* The module's one symbol, and what GPUs there are. */
 #include "engine/cuda/module.h"
 
-#include <cuda_runtime_api.h>
+#include <stdatomic.h>
 #include <stdio.h>
+
+#include "engine/cuda/cuda.h"
 
 extern const struct backend_ops backend_cuda;
 
 /* Kernels are compiled for this compute capability and later ones. */
 #define LEAST_MAJOR 7
 #define LEAST_MINOR 5
+
+static _Atomic int broken[DEVICE_MAX]; /* by device: the cudaError_t, 0 where it works */
+
+/* As CUDA's reference says of each: "any further CUDA work will return the same error". */
+static bool is_lasting(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorAssert:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorExternalDevice:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void device_note_error(int device, cudaError_t error)
+{
+    int none = 0;
+    if (is_lasting(error) && device >= 0 && device < DEVICE_MAX)
+        atomic_compare_exchange_strong(&broken[device], &none, (int)error);
+}
+
+bool device_is_broken(int device)
+{
+    return device >= 0 && device < DEVICE_MAX && atomic_load(&broken[device]) != 0;
+}
 
 static void describe(int index, struct device_info *ret)
 {
@@ -31,6 +70,12 @@ static void describe(int index, struct device_info *ret)
         snprintf(ret->reason, sizeof ret->reason,
                  "its compute capability is %d.%d; lensd needs %d.%d or later", properties.major,
                  properties.minor, LEAST_MAJOR, LEAST_MINOR);
+        return;
+    }
+    if (device_is_broken(index)) {
+        snprintf(ret->reason, sizeof ret->reason,
+                 "it failed: %s; lensd has to be restarted to use it again",
+                 cudaGetErrorString((cudaError_t)broken[index]));
         return;
     }
     size_t available = 0, total = 0;

@@ -20,6 +20,29 @@ size_t fake_cuda_operations(void);
 /* Batches started as one graph. */
 size_t fake_cuda_graph_launches(void);
 
+/* Everything that streams do begins up to so much later, at random. */
+void fake_cuda_delay(unsigned most_us);
+/* Can devices read each other's memory? They can after fake_cuda_reset. */
+void fake_cuda_peers(int can);
+
+/* From now on accesses to device and page-locked memory that are not ordered are counted
+ * (fake_order.h); forgets those found before. */
+void fake_cuda_check_order(int on);
+size_t fake_cuda_races(char *text, size_t size); /* the first one in words; text may be NULL */
+
+enum fake_cuda_skipped { FAKE_CUDA_WAIT, FAKE_CUDA_SYNC };
+/* The n-th cudaStreamWaitEvent / cudaEventSynchronize from now (0: the next) does nothing. */
+void fake_cuda_skip(enum fake_cuda_skipped what, int n);
+
+enum fake_cuda_counter {
+    FAKE_CUDA_WAITS, /* cudaStreamWaitEvent so far */
+    FAKE_CUDA_SYNCS, /* cudaEventSynchronize */
+    FAKE_CUDA_BYTES_IN,
+    FAKE_CUDA_BYTES_OUT,
+    FAKE_CUDA_BYTES_FROM_PEERS,
+};
+size_t fake_cuda_count(enum fake_cuda_counter what, int device);
+
 #ifdef __cplusplus
 }
 #endif

@@ -11,10 +11,27 @@
 #include <vector>
 
 #include "cublasLt.h"
+#include "fake_control.h"
 #include "fake_cuda.h"
 #include "fake_device.h"
+#include "fake_order.h"
 
-using operation = std::function<void()>;
+/* One recording of an event, complete or not. */
+struct mark {
+    bool is_done = false;
+    fake_order::clocks vc;
+};
+
+struct fake_event {
+    std::shared_ptr<mark> last; /* recorded; none at first */
+};
+
+/* What a stream does: some work, or the end of a recording, or a wait for one. */
+struct operation {
+    std::function<void()> work;
+    std::shared_ptr<mark> records, awaits;
+    fake_order::clocks enqueued; /* the host's clocks then */
+};
 
 struct fake_graph {
     std::vector<operation> operations;
@@ -27,6 +44,8 @@ struct fake_stream {
     std::deque<operation> queue;
     bool ends = false, busy = false;
     fake_graph *capture = nullptr;
+    int device = 0, actor = 0;
+    fake_order::clocks vc; /* guarded by lock */
     std::thread thread;
 };
 
@@ -43,7 +62,14 @@ struct state {
     int fail_after = -1;
     cudaError_t error = cudaSuccess;
     bool sticky = false, failing = false;
-    size_t operations = 0, graph_launches = 0;
+    size_t operations = 0, graph_launches = 0, peer_copies = 0;
+    size_t copied[MAX_DEVICES][3] = {}; /* bytes by device: in, out, from a peer */
+    int skip_wait = -1, skip_sync = -1;
+    size_t waits = 0, syncs = 0;
+    unsigned delay_us = 0;
+    bool peers = true;
+    fake_order::clocks host;
+    std::condition_variable marked; /* a recording is complete */
 } the;
 
 thread_local int current_device;
@@ -55,6 +81,9 @@ cudaError_t answer()
     std::lock_guard<std::mutex> guard(the.lock);
     if (the.failing)
         return last_error = the.error;
+    cudaError_t ordered = fake_control_error(current_device);
+    if (ordered != cudaSuccess)
+        return last_error = ordered;
     if (the.fail_after >= 0 && the.fail_after-- == 0) {
         the.failing = the.sticky;
         return last_error = the.error;
@@ -67,40 +96,148 @@ cudaError_t fail(cudaError_t error)
     return last_error = error;
 }
 
-void enqueue(cudaStream_t stream, operation work)
+/* As calls answer that cannot fail themselves: what the device has suffered before. */
+cudaError_t answer_of_device()
 {
+    std::lock_guard<std::mutex> guard(the.lock);
+    return the.failing ? the.error : fake_control_error(current_device);
+}
+
+void enqueue(cudaStream_t stream, operation operation)
+{
+    {
+        std::lock_guard<std::mutex> guard(the.lock);
+        operation.enqueued = the.host;
+    }
     std::lock_guard<std::mutex> guard(stream->lock);
     if (stream->capture) {
-        stream->capture->operations.push_back(std::move(work));
+        stream->capture->operations.push_back(std::move(operation));
         return;
     }
-    stream->queue.push_back(std::move(work));
+    stream->queue.push_back(std::move(operation));
     stream->changed.notify_all();
 }
 
-void count_operation()
+void enqueue(cudaStream_t stream, std::function<void()> work)
 {
+    operation operation;
+    operation.work = std::move(work);
+    enqueue(stream, std::move(operation));
+}
+
+/* So long that what is not ordered does not happen to run in order. */
+void dawdle(unsigned &state)
+{
+    unsigned most;
+    {
+        std::lock_guard<std::mutex> guard(the.lock);
+        most = the.delay_us;
+    }
+    state = state * 1664525u + 1013904223u;
+    if (most)
+        std::this_thread::sleep_for(std::chrono::microseconds((state >> 8) % (most + 1)));
+}
+
+/* Joins what the operation is ordered after into its stream's clocks; returns these. */
+fake_order::clocks order(fake_stream *stream, const operation &operation)
+{
+    fake_order::clocks awaited;
+    if (operation.awaits) {
+        std::unique_lock<std::mutex> guard(the.lock);
+        the.marked.wait(guard, [&] { return operation.awaits->is_done; });
+        awaited = operation.awaits->vc;
+    }
+    std::lock_guard<std::mutex> guard(stream->lock);
+    fake_order::join(stream->vc, operation.enqueued);
+    fake_order::join(stream->vc, awaited);
+    if (stream->vc.size() <= (size_t)stream->actor)
+        stream->vc.resize((size_t)stream->actor + 1);
+    stream->vc[(size_t)stream->actor]++;
+    return stream->vc;
+}
+
+void perform(fake_stream *stream, const operation &operation)
+{
+    fake_order::clocks vc = order(stream, operation);
+    if (operation.work) {
+        fake_order::begin(stream->actor, vc);
+        operation.work();
+        fake_order::end();
+    }
     std::lock_guard<std::mutex> guard(the.lock);
-    the.operations++;
+    the.operations += operation.work != nullptr;
+    if (operation.records) {
+        operation.records->vc = vc;
+        operation.records->is_done = true;
+        the.marked.notify_all();
+    }
 }
 
 void serve(fake_stream *stream)
 {
+    unsigned delays = (unsigned)stream->actor * 2654435761u;
     std::unique_lock<std::mutex> guard(stream->lock);
     for (;;) {
         stream->changed.wait(guard, [&] { return stream->ends || !stream->queue.empty(); });
         if (stream->queue.empty())
             return;
-        operation work = std::move(stream->queue.front());
+        operation next = std::move(stream->queue.front());
         stream->queue.pop_front();
         stream->busy = true;
         guard.unlock();
-        work();
-        count_operation();
+        dawdle(delays);
+        perform(stream, next);
         guard.lock();
         stream->busy = false;
         stream->changed.notify_all();
     }
+}
+
+/* The host has seen the end of what `vc` says. */
+void host_joins(const fake_order::clocks &vc)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    fake_order::join(the.host, vc);
+}
+
+/* Work of the host itself. */
+void on_host(const std::function<void()> &work)
+{
+    fake_order::clocks vc;
+    {
+        std::lock_guard<std::mutex> guard(the.lock);
+        if (the.host.empty())
+            the.host.resize(1);
+        the.host[fake_order::HOST]++;
+        vc = the.host;
+    }
+    fake_order::begin(fake_order::HOST, vc);
+    work();
+    fake_order::end();
+}
+
+void copy(void *to, const void *from, size_t size)
+{
+    fake_order::touch(from, size, false);
+    fake_order::touch(to, size, true);
+    memmove(to, from, size);
+}
+
+/* `n`-th of its kind (0: the next) to be left out; counts. */
+bool is_skipped(int &n, size_t &count)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    count++;
+    return n >= 0 && n-- == 0;
+}
+
+void count_copy(int device, cudaMemcpyKind kind, size_t size)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    if (kind == cudaMemcpyHostToDevice)
+        the.copied[device][0] += size;
+    else if (kind == cudaMemcpyDeviceToHost)
+        the.copied[device][1] += size;
 }
 
 /* ---- blocks whose threads wait for each other: fibers ---- */
@@ -261,7 +398,57 @@ void fake_cuda_reset(int devices, size_t bytes_per_device)
     the.limit = bytes_per_device;
     the.fail_after = -1;
     the.failing = the.sticky = false;
+    the.skip_wait = the.skip_sync = -1;
+    the.delay_us = 0;
+    the.peers = true;
     last_error = cudaSuccess;
+}
+
+void fake_cuda_delay(unsigned most_us)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    the.delay_us = most_us;
+}
+
+void fake_cuda_peers(int can)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    the.peers = can != 0;
+}
+
+void fake_cuda_check_order(int on)
+{
+    fake_order::forget();
+    fake_order::check(on != 0);
+}
+
+size_t fake_cuda_races(char *text, size_t size)
+{
+    return fake_order::races(text, size);
+}
+
+void fake_cuda_skip(enum fake_cuda_skipped what, int n)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    (what == FAKE_CUDA_WAIT ? the.skip_wait : the.skip_sync) = n;
+}
+
+size_t fake_cuda_count(enum fake_cuda_counter what, int device)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    switch (what) {
+    case FAKE_CUDA_WAITS:
+        return the.waits;
+    case FAKE_CUDA_SYNCS:
+        return the.syncs;
+    case FAKE_CUDA_BYTES_IN:
+        return the.copied[device][0];
+    case FAKE_CUDA_BYTES_OUT:
+        return the.copied[device][1];
+    case FAKE_CUDA_BYTES_FROM_PEERS:
+        return the.copied[device][2];
+    }
+    return 0;
 }
 
 void fake_cuda_fail(int after, cudaError_t error, int sticky)
@@ -293,6 +480,7 @@ size_t fake_cuda_graph_launches(void)
 cudaError_t cudaGetDeviceCount(int *count)
 {
     cudaError_t error = answer();
+    fake_control_read(&the.devices, &the.limit, &the.delay_us);
     if (error == cudaSuccess)
         *count = the.devices;
     return error;
@@ -320,6 +508,7 @@ cudaError_t cudaSetDevice(int device)
     if (device < 0 || device >= the.devices)
         return fail(cudaErrorInvalidDevice);
     current_device = device;
+    fake_control_read(&the.devices, &the.limit, &the.delay_us);
     return answer();
 }
 
@@ -347,7 +536,7 @@ const char *cudaGetErrorName(cudaError_t error)
 {
     return error == cudaErrorMemoryAllocation     ? "cudaErrorMemoryAllocation"
            : error == cudaErrorIllegalAddress     ? "cudaErrorIllegalAddress"
-           : error == cudaErrorEccUncorrectable   ? "cudaErrorECCUncorrectable"
+           : error == cudaErrorECCUncorrectable   ? "cudaErrorECCUncorrectable"
            : error == cudaErrorInvalidDevice      ? "cudaErrorInvalidDevice"
            : error == cudaErrorInsufficientDriver ? "cudaErrorInsufficientDriver"
                                                   : "cudaErrorUnknown";
@@ -357,7 +546,7 @@ const char *cudaGetErrorString(cudaError_t error)
 {
     return error == cudaErrorMemoryAllocation   ? "out of memory"
            : error == cudaErrorIllegalAddress   ? "an illegal memory access was encountered"
-           : error == cudaErrorEccUncorrectable ? "uncorrectable ECC error encountered"
+           : error == cudaErrorECCUncorrectable ? "uncorrectable ECC error encountered"
            : error == cudaErrorInvalidDevice    ? "invalid device ordinal"
                                                 : "unknown error";
 }
@@ -370,7 +559,7 @@ cudaError_t cudaMalloc(void **ret, size_t size)
     std::lock_guard<std::mutex> guard(the.lock);
     if (the.used[current_device] + size > the.limit)
         return fail(cudaErrorMemoryAllocation);
-    void *data = aligned_alloc(256, (size + 255) / 256 * 256);
+    void *data = fake_order::allocate(current_device, size);
     if (!data)
         return fail(cudaErrorMemoryAllocation);
     memset(data, 0xFB, size); /* NaN: whoever reads before writing shows */
@@ -384,16 +573,20 @@ cudaError_t cudaFree(void *data)
 {
     if (!data)
         return cudaSuccess;
-    std::lock_guard<std::mutex> guard(the.lock);
+    std::unique_lock<std::mutex> guard(the.lock);
     auto found = the.allocations.find(data);
     if (found == the.allocations.end()) {
         fprintf(stderr, "fake_cuda: cudaFree of what is not allocated\n");
         abort();
     }
-    the.used[found->second.first] -= found->second.second;
+    size_t size = found->second.second;
+    the.used[found->second.first] -= size;
     the.allocations.erase(found);
-    free(data);
-    return cudaSuccess;
+    guard.unlock();
+    /* Whoever still uses it should not. */
+    on_host([=] { fake_order::touch(data, size, true); });
+    fake_order::release(data, size);
+    return answer_of_device();
 }
 
 cudaError_t cudaHostAlloc(void **ret, size_t size, unsigned)
@@ -401,52 +594,103 @@ cudaError_t cudaHostAlloc(void **ret, size_t size, unsigned)
     cudaError_t error = answer();
     if (error != cudaSuccess)
         return error;
-    *ret = malloc(size);
-    return *ret ? cudaSuccess : fail(cudaErrorMemoryAllocation);
+    *ret = fake_order::allocate(fake_order::HOST_MEMORY, size);
+    if (!*ret)
+        return fail(cudaErrorMemoryAllocation);
+    memset(*ret, 0xFB, size);
+    std::lock_guard<std::mutex> guard(the.lock);
+    the.allocations[*ret] = {fake_order::HOST_MEMORY, size};
+    return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void *data)
 {
-    free(data);
+    std::unique_lock<std::mutex> guard(the.lock);
+    auto found = the.allocations.find(data);
+    if (found == the.allocations.end()) {
+        fprintf(stderr, "fake_cuda: cudaFreeHost of what is not allocated\n");
+        abort();
+    }
+    size_t size = found->second.second;
+    the.allocations.erase(found);
+    guard.unlock();
+    on_host([=] { fake_order::touch(data, size, true); });
+    fake_order::release(data, size);
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind)
+cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind kind)
+{
+    cudaError_t error = answer();
+    if (error != cudaSuccess)
+        return error;
+    count_copy(current_device, kind, size);
+    on_host([=] { copy(to, from, size); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *ret, int device, int peer)
 {
     cudaError_t error = answer();
     if (error == cudaSuccess)
-        memcpy(to, from, size);
+        *ret = the.peers && device != peer;
     return error;
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind,
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned)
+{
+    return answer();
+}
+
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int, size_t size,
+                                cudaStream_t stream)
+{
+    cudaError_t error = answer();
+    if (error != cudaSuccess)
+        return error;
+    {
+        std::lock_guard<std::mutex> guard(the.lock);
+        the.copied[to_device][2] += size;
+    }
+    enqueue(stream, [=] { copy(to, from, size); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
     cudaError_t error = answer();
-    if (error == cudaSuccess)
-        enqueue(stream, [=] { memmove(to, from, size); });
-    return error;
+    if (error != cudaSuccess)
+        return error;
+    count_copy(stream->device, kind, size);
+    enqueue(stream, [=] { copy(to, from, size); });
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
-                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream)
+                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream)
 {
     cudaError_t error = answer();
     if (error == cudaSuccess && (width > to_pitch || width > from_pitch))
         error = fail(cudaErrorInvalidValue);
-    if (error == cudaSuccess)
-        enqueue(stream, [=] {
-            for (size_t i = 0; i < height; i++)
-                memcpy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
-        });
-    return error;
+    if (error != cudaSuccess)
+        return error;
+    count_copy(stream->device, kind, width * height);
+    enqueue(stream, [=] {
+        for (size_t i = 0; i < height; i++)
+            copy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
+    });
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *data, int value, size_t size, cudaStream_t stream)
 {
     cudaError_t error = answer();
     if (error == cudaSuccess)
-        enqueue(stream, [=] { memset(data, value, size); });
+        enqueue(stream, [=] {
+            fake_order::touch(data, size, true);
+            memset(data, value, size);
+        });
     return error;
 }
 
@@ -456,6 +700,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned)
     if (error != cudaSuccess)
         return error;
     fake_stream *stream = new fake_stream;
+    stream->device = current_device;
+    stream->actor = fake_order::new_actor();
     stream->thread = std::thread(serve, stream);
     *ret = stream;
     return cudaSuccess;
@@ -479,7 +725,55 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     if (stream->capture)
         return fail(cudaErrorStreamCaptureUnsupported);
     stream->changed.wait(guard, [&] { return stream->queue.empty() && !stream->busy; });
+    fake_order::clocks vc = stream->vc;
     guard.unlock();
+    host_joins(vc);
+    return answer();
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned)
+{
+    cudaError_t error = answer();
+    if (error == cudaSuccess)
+        *ret = new fake_event;
+    return error;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    cudaError_t error = answer();
+    if (error != cudaSuccess)
+        return error;
+    operation operation;
+    operation.records = event->last = std::make_shared<mark>();
+    enqueue(stream, std::move(operation));
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+    cudaError_t error = answer();
+    if (error != cudaSuccess || is_skipped(the.skip_wait, the.waits) || !event->last)
+        return error;
+    operation operation;
+    operation.awaits = event->last;
+    enqueue(stream, std::move(operation));
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    if (event->last && !is_skipped(the.skip_sync, the.syncs)) {
+        std::unique_lock<std::mutex> guard(the.lock);
+        the.marked.wait(guard, [&] { return event->last->is_done; });
+        fake_order::join(the.host, event->last->vc);
+    }
     return answer();
 }
 
@@ -514,8 +808,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
     cudaError_t error = answer();
     if (error != cudaSuccess)
         return error;
-    for (const operation &work : graph->operations)
-        enqueue(stream, work);
+    for (const operation &recorded : graph->operations)
+        enqueue(stream, recorded);
     std::lock_guard<std::mutex> guard(the.lock);
     the.graph_launches++;
     return cudaSuccess;

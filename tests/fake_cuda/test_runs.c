@@ -1,0 +1,370 @@
+/* Runs of a session on a device: two under way, bytes of photos, the best classes alone; and that
+ * every wait in engine/cuda/runs.c is needed. */
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/session.h"
+#include "tests/fake_cuda/fake_cuda.h"
+
+enum { HEIGHT = 9, WIDTH = 7, CHANNELS = 3, CLASSES = 12, MOST = 4 };
+enum { ROW = HEIGHT * WIDTH * CHANNELS };
+
+static const struct device_id gpu = {DEVICE_CUDA, 0};
+
+static struct {
+    void (*reset)(int devices, size_t bytes);
+    void (*delay)(unsigned most_us);
+    void (*check_order)(int on);
+    size_t (*races)(char *text, size_t size);
+    void (*skip)(enum fake_cuda_skipped what, int n);
+    size_t (*count)(enum fake_cuda_counter what, int device);
+    size_t (*graph_launches)(void);
+    size_t (*used)(int device);
+} fake;
+
+static void find(void *module, const char *name, void *ret)
+{
+    void *symbol = dlsym(module, name);
+    cr_assert_not_null(symbol, "%s", name);
+    memcpy(ret, &symbol, sizeof symbol);
+}
+
+static void set_up(void)
+{
+    struct device_info devices[DEVICE_MAX];
+    cr_assert_geq(device_list(devices, DEVICE_MAX), 2);
+    void *module = dlopen(getenv("LENSD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
+    cr_assert_not_null(module, "%s", devices[1].reason);
+    find(module, "fake_cuda_reset", &fake.reset);
+    find(module, "fake_cuda_delay", &fake.delay);
+    find(module, "fake_cuda_check_order", &fake.check_order);
+    find(module, "fake_cuda_races", &fake.races);
+    find(module, "fake_cuda_skip", &fake.skip);
+    find(module, "fake_cuda_count", &fake.count);
+    find(module, "fake_cuda_graph_launches", &fake.graph_launches);
+    find(module, "fake_cuda_used", &fake.used);
+    fake.reset(2, (size_t)1 << 30);
+}
+
+TestSuite(runs, .init = set_up, .timeout = 120);
+
+static float random_number(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (float)(*state >> 8) * 0x1p-23f - 1.0f;
+}
+
+/* image [?, C, H, W] → Conv 3×3, ReLU → GlobalAveragePool → Conv 1×1 as class scores [?, 12, 1, 1]
+ */
+static struct graph *network(int channels)
+{
+    struct graph *graph = graph_create(NULL);
+    struct error err;
+    graph->opset = 13;
+    struct value *x =
+        graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, channels, HEIGHT, WIDTH));
+    graph->inputs = arena_alloc(graph->arena, 1, sizeof *graph->inputs);
+    graph->inputs[0] = x;
+    graph->input_count = 1;
+    const struct shape shapes[] = {SHAPE(20, channels, 3, 3), SHAPE(CLASSES, 20, 1, 1)};
+    const enum op ops[] = {OP_CONV, OP_RELU, OP_GLOBAL_AVERAGE_POOL, OP_CONV};
+    uint32_t state = 5;
+    for (size_t i = 0, conv = 0; i < 4; i++) {
+        struct node *node = graph_add_node(graph, ops[i], "node", ops[i] == OP_CONV ? 2 : 1, 1);
+        node->opset = 13;
+        node->inputs[0] = x;
+        if (ops[i] == OP_CONV) {
+            struct tensor *weights;
+            const struct shape *shape = &shapes[conv++];
+            cr_assert_eq(tensor_create(NULL, DTYPE_F32, shape, &weights, &err), STATUS_OK);
+            for (size_t k = 0; k < shape_count(shape); k++)
+                ((float *)weights->data)[k] = random_number(&state);
+            node->inputs[1] = graph_add_constant(graph, conv == 1 ? "w1" : "w2", weights);
+            tensor_unref(weights);
+        }
+        x = i == 3 ? graph_add_value(graph, "scores", DTYPE_F32, &SHAPE(DIM_UNKNOWN, CLASSES, 1, 1))
+                   : graph_add_value(graph, "", DTYPE_NONE, &SHAPE_NONE);
+        node_set_output(node, 0, x);
+    }
+    graph->outputs = arena_alloc(graph->arena, 1, sizeof *graph->outputs);
+    graph->outputs[0] = x;
+    graph->output_count = 1;
+    return graph;
+}
+
+static struct session_pixels pixels_of(int channels, bool is_reversed)
+{
+    struct session_pixels pixels = {.channels = channels, .is_reversed = is_reversed};
+    for (int c = 0; c < channels; c++)
+        for (int x = 0; x < 256; x++)
+            pixels.table[c][x] =
+                ((float)x / 255 - 0.4f - 0.01f * (float)c) / (0.2f + 0.1f * (float)c);
+    return pixels;
+}
+
+static struct session *open_session(int channels, const struct session_pixels *pixels,
+                                    enum precision precision)
+{
+    struct graph *graph = network(channels);
+    struct session *session = NULL;
+    struct error err = {0};
+    const struct session_options options = {.device = gpu,
+                                            .precision = precision,
+                                            .max_batch = MOST,
+                                            .image_layout = IMAGE_NHWC_F32,
+                                            .pixels = pixels};
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    graph_free(graph);
+    return session;
+}
+
+/* Row r of a batch as a client's photo, as bytes and as the numbers they stand for. */
+static void make_row(const struct session_pixels *pixels, uint32_t seed, uint8_t *bytes,
+                     float *floats)
+{
+    uint32_t state = seed * 77 + 3;
+    const int channels = pixels->channels;
+    for (int e = 0; e < HEIGHT * WIDTH * channels; e++) {
+        state = state * 1664525u + 1013904223u;
+        bytes[e] = (uint8_t)(state >> 24);
+    }
+    for (int p = 0; p < HEIGHT * WIDTH; p++)
+        for (int c = 0; c < channels; c++)
+            floats[p * channels + c] =
+                pixels
+                    ->table[c][bytes[p * channels + (pixels->is_reversed ? channels - 1 - c : c)]];
+}
+
+/* Bytes give what the numbers give, to the bit, and in any mixture. */
+static void compare_pixels(int channels, bool is_reversed, enum precision precision)
+{
+    const struct session_pixels pixels = pixels_of(channels, is_reversed);
+    struct session *session = open_session(channels, &pixels, precision);
+    struct error err = {0};
+    float floats[MOST][ROW], mixed[MOST][ROW], expected[MOST * CLASSES];
+    const struct tensor *output;
+    const size_t row = (size_t)(HEIGHT * WIDTH * channels);
+    float *plain = malloc(MOST * row * sizeof *plain), *slots = malloc(MOST * row * sizeof *slots);
+    cr_assert(session_info(session)->takes_pixels);
+    cr_assert_eq(session_info(session)->depth, 2);
+    for (unsigned kinds = 0; kinds < 1u << MOST; kinds++) {
+        uint8_t are_pixels[MOST];
+        for (size_t r = 0; r < MOST; r++) {
+            are_pixels[r] = kinds >> r & 1;
+            make_row(&pixels, kinds * MOST + (uint32_t)r, (uint8_t *)mixed[r], floats[r]);
+            memcpy(plain + r * row, floats[r], row * sizeof(float));
+            memcpy(slots + r * row, are_pixels[r] ? (void *)mixed[r] : (void *)floats[r],
+                   are_pixels[r] ? row : row * sizeof(float));
+        }
+        const void *inputs[] = {plain};
+        cr_assert_eq(session_run(session, MOST, inputs, &output, &err), STATUS_OK, "%s",
+                     err.message);
+        memcpy(expected, output->data, sizeof expected);
+        inputs[0] = slots;
+        const struct session_run run = {
+            .batch = MOST, .inputs = inputs, .are_pixels = are_pixels, .fed = MOST};
+        cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(memcmp(expected, output->data, sizeof expected), 0, "mixture %x", kinds);
+    }
+    free(plain);
+    free(slots);
+    session_free(session);
+    cr_assert_eq(fake.used(0), 0);
+}
+
+Test(runs, bytes_are_what_their_numbers_are)
+{
+    compare_pixels(3, false, PRECISION_FP32);
+    compare_pixels(3, true, PRECISION_FP32);
+    compare_pixels(1, false, PRECISION_FP32);
+    compare_pixels(3, false, PRECISION_BF16);
+}
+
+Test(runs, a_photo_is_a_quarter_of_the_bytes)
+{
+    const struct session_pixels pixels = pixels_of(3, false);
+    struct session *session = open_session(3, &pixels, PRECISION_FP32);
+    struct error err = {0};
+    static float slots[MOST * ROW];
+    const uint8_t are_pixels[MOST] = {1, 1, 1, 1};
+    const void *inputs[] = {slots};
+    const struct tensor *output;
+    const struct session_run run = {
+        .batch = 3, .inputs = inputs, .are_pixels = are_pixels, .fed = 3};
+    size_t in = fake.count(FAKE_CUDA_BYTES_IN, 0), out = fake.count(FAKE_CUDA_BYTES_OUT, 0);
+    cr_assert_eq(session_submit(session, &run, &err), STATUS_OK);
+    cr_assert_eq(session_collect(session, &output, &err), STATUS_OK);
+    /* and a mark for each row of the batch of four; three rows of scores */
+    cr_assert_eq(fake.count(FAKE_CUDA_BYTES_IN, 0) - in, 3 * ROW + 4);
+    cr_assert_eq(fake.count(FAKE_CUDA_BYTES_OUT, 0) - out, 3 * CLASSES * sizeof(float));
+    session_free(session);
+}
+
+static float *random_batch(uint32_t seed)
+{
+    float *batch = malloc(MOST * ROW * sizeof *batch);
+    uint32_t state = seed * 31 + 7;
+    for (int i = 0; i < MOST * ROW; i++)
+        batch[i] = random_number(&state);
+    return batch;
+}
+
+static void check_best(const struct session_best *best, const float *scores, int k)
+{
+    double sum = 0;
+    bool taken[CLASSES] = {false};
+    cr_assert_eq(best->flaw, -1);
+    cr_assert_eq(best->count, (uint32_t)k);
+    for (int rank = 0; rank < k; rank++) {
+        int first = -1;
+        for (int i = 0; i < CLASSES; i++)
+            if (!taken[i] && (first < 0 || scores[i] > scores[first]))
+                first = i;
+        taken[first] = true;
+        cr_assert_eq(best->scores[rank].index, (uint32_t)first);
+        cr_assert(best->scores[rank].score == scores[first]);
+    }
+    cr_assert(best->greatest == best->scores[0].score);
+    for (int i = 0; i < CLASSES; i++)
+        sum += exp((double)scores[i] - (double)best->greatest);
+    cr_assert(fabs(best->sum - sum) <= 1e-6 * sum, "%g is not %g", best->sum, sum);
+}
+
+Test(runs, the_best_classes_come_alone)
+{
+    struct session *session = open_session(3, NULL, PRECISION_FP32);
+    struct error err = {0};
+    const struct tensor *output;
+    for (int k = 1; k <= CLASSES; k += k < 5 ? 1 : 7) {
+        float *batch = random_batch((uint32_t)k), scores[MOST * CLASSES];
+        const void *inputs[] = {batch};
+        cr_assert_eq(session_run(session, MOST, inputs, &output, &err), STATUS_OK);
+        memcpy(scores, output->data, sizeof scores);
+        size_t out = fake.count(FAKE_CUDA_BYTES_OUT, 0);
+        const struct session_run run = {
+            .batch = 3, .inputs = inputs, .fed = 3, .want = {.best = k, .scores = 0}};
+        cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(fake.count(FAKE_CUDA_BYTES_OUT, 0) - out, 3 * (24 + 8 * (size_t)k));
+        for (int row = 0; row < 3; row++)
+            check_best(session_best_of(session, row), scores + row * CLASSES, k);
+        free(batch);
+    }
+    /* More than there are; a row that is no number. */
+    float *batch = random_batch(1);
+    batch[ROW] = NAN;
+    const void *inputs[] = {batch};
+    const struct session_run run = {
+        .batch = 2, .inputs = inputs, .fed = 2, .want = {.best = 30, .scores = 0}};
+    cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_best_of(session, 0)->count, CLASSES);
+    cr_assert_eq(session_best_of(session, 0)->flaw, -1);
+    cr_assert_eq(session_best_of(session, 1)->flaw, 0);
+    free(batch);
+    session_free(session);
+}
+
+enum { STREAM = 5 }; /* runs */
+
+/* STREAM runs of several sizes, two under way; how many of them gave what they give alone. */
+static int run_stream(struct session *session, float *const *batches,
+                      float (*expected)[MOST * CLASSES])
+{
+    static const int sizes[STREAM] = {4, 1, 3, 2, 4};
+    struct error err = {0};
+    const struct tensor *output;
+    const void *inputs[STREAM];
+    int good = 0;
+    for (int i = 0; i <= STREAM; i++) {
+        if (i < STREAM) {
+            inputs[i] = batches[i];
+            const struct session_run run = {
+                .batch = sizes[i], .inputs = &inputs[i], .fed = sizes[i]};
+            cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
+        }
+        if (i == 0)
+            continue;
+        cr_assert_eq(session_under_way(session), i < STREAM ? 2 : 1);
+        cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(output->shape.dims[0], sizes[i - 1]);
+        good += memcmp(output->data, expected[i - 1],
+                       (size_t)sizes[i - 1] * CLASSES * sizeof(float)) == 0;
+    }
+    return good;
+}
+
+Test(runs, every_wait_is_needed)
+{
+    static float expected[STREAM][MOST * CLASSES];
+    struct session *session = open_session(3, NULL, PRECISION_FP32);
+    struct error err = {0};
+    const struct tensor *output;
+    float *batches[STREAM];
+    char text[160];
+    for (int i = 0; i < STREAM; i++) {
+        batches[i] = random_batch((uint32_t)i);
+        const void *inputs[] = {batches[i]};
+        cr_assert_eq(session_run(session, MOST, inputs, &output, &err), STATUS_OK);
+        memcpy(expected[i], output->data, sizeof expected[i]);
+    }
+    size_t launches = fake.graph_launches(), waits = fake.count(FAKE_CUDA_WAITS, 0);
+    fake.check_order(1);
+    for (unsigned delay = 0; delay <= 400; delay += 200) {
+        fake.delay(delay);
+        cr_assert_eq(run_stream(session, batches, expected), STREAM);
+        cr_assert_eq(fake.races(text, sizeof text), 0, "%s", text);
+    }
+    cr_assert_eq(fake.graph_launches() - launches, 3 * STREAM); /* one a batch */
+    waits = (fake.count(FAKE_CUDA_WAITS, 0) - waits) / 3;
+    cr_assert_eq(waits, 2 * STREAM);
+    for (int n = 0; n < (int)waits; n++) {
+        fake.check_order(1);
+        fake.skip(FAKE_CUDA_WAIT, n);
+        (void)run_stream(session, batches, expected);
+        (void)run_stream(session, batches, expected); /* nothing of the first is left */
+        cr_assert_gt(fake.races(text, sizeof text), 0, "wait %d is not needed", n);
+    }
+    /* Without the host's, it reads what is not there yet. */
+    fake.delay(20000);
+    fake.skip(FAKE_CUDA_SYNC, STREAM - 1);
+    cr_assert_lt(run_stream(session, batches, expected), STREAM);
+    for (int i = 0; i < STREAM; i++)
+        free(batches[i]);
+    session_free(session);
+    cr_assert_eq(fake.used(0), 0);
+}
+
+/* A session of another kind of model, on the same device at the same time, disturbs none. */
+Test(runs, sessions_do_not_share_what_they_write)
+{
+    static float expected[STREAM][MOST * CLASSES];
+    struct session *one = open_session(3, NULL, PRECISION_FP32);
+    struct session *two = open_session(3, NULL, PRECISION_BF16);
+    struct error err = {0};
+    const struct tensor *output;
+    float *batches[STREAM];
+    char text[160];
+    for (int i = 0; i < STREAM; i++) {
+        batches[i] = random_batch((uint32_t)i);
+        const void *inputs[] = {batches[i]};
+        cr_assert_eq(session_run(one, MOST, inputs, &output, &err), STATUS_OK);
+        memcpy(expected[i], output->data, sizeof expected[i]);
+    }
+    fake.check_order(1);
+    fake.delay(200);
+    const void *inputs[] = {batches[0]};
+    const struct session_run run = {.batch = 4, .inputs = inputs, .fed = 4};
+    cr_assert_eq(session_submit(two, &run, &err), STATUS_OK);
+    cr_assert_eq(run_stream(one, batches, expected), STREAM);
+    cr_assert_eq(session_collect(two, &output, &err), STATUS_OK);
+    cr_assert_eq(fake.races(text, sizeof text), 0, "%s", text);
+    for (int i = 0; i < STREAM; i++)
+        free(batches[i]);
+    session_free(one);
+    session_free(two);
+}
