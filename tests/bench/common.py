@@ -125,9 +125,13 @@ class Daemon:
         self.log.seek(0)
         return self.log.read().decode(errors="replace").strip()[-2000:]
 
+    def signal(self, number):
+        self.process.send_signal(number)
+
     def stop(self):
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
             try:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:

@@ -2,10 +2,11 @@
 """Requests per second end to end beside Python servers, in one run, taking turns: A B C A B C …
 
     peers_http.py [--build build] [--python PYTHON] [--families FOLDER] [--family resnet50]
-                  [--concurrency 1,8,32] [--seconds 4] [--rounds 3] [--write FILE]
+                  [--concurrency 1,8,32] [--seconds 4] [--rounds 3] [--quantised MODEL] [--write FILE]
 
-All servers run at the same time and are idle between their turns; wrk posts one JPEG of 500 x 375 on the
-same cores. The peers, each in its usual fast setting, are in peer_servers/: FastAPI over PyTorch
+All servers are there at the same time, but stopped (SIGSTOP) between their turns: some poll, and threads spin on
+after a request. wrk posts one JPEG of 500 x 375 on the same cores, for a second that is not counted
+and then for the turn. The peers, each in its usual fast setting, are in peer_servers/: FastAPI over PyTorch
 (traced, frozen, channels last), FastAPI over ONNX Runtime, LitServe over ONNX Runtime with its own
 batching. PYTHON is an interpreter that has what they need (fastapi, uvicorn, httptools, uvloop,
 python-multipart, torch, torchvision, onnxruntime, litserve, Pillow, numpy); a peer that does not start
@@ -16,6 +17,7 @@ it. A ratio is the median over the rounds of the quotient within a round.
 import argparse
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -56,13 +58,17 @@ class Peer:
         tail = self.log.read().decode(errors="replace").strip().splitlines()[-1:]
         raise RuntimeError(tail[0] if tail else "it does not answer")
 
+    def signal(self, number):
+        os.killpg(self.process.pid, number)
+
     def stop(self):
         if self.process.poll() is None:
-            os.killpg(self.process.pid, 15)
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
             try:
                 self.process.wait(10)
             except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, 9)
+                self.signal(signal.SIGKILL)
                 self.process.wait()
         self.log.close()
 
@@ -80,6 +86,15 @@ def load(server, image, concurrency, seconds):
             "bad": refused + broken}
 
 
+def turn(server, image, concurrency, seconds):
+    server.signal(signal.SIGCONT)
+    try:
+        load(server, image, concurrency, 1)
+        return load(server, image, concurrency, seconds)
+    finally:
+        server.signal(signal.SIGSTOP)
+
+
 def has_bf16():
     flags = common.cpuinfo("flags").split()
     return "avx512_bf16" in flags or "amx_bf16" in flags
@@ -91,9 +106,14 @@ def start(options, image):
     onnx = os.path.join(folder, "model.onnx")
     servers = {}
     quiet = ["--log-level", "warn"]
-    servers["lensd"] = common.Daemon(options.build, folder, quiet)
+    ours = [("lensd", folder, [])]
     if has_bf16():
-        servers["lensd bf16"] = common.Daemon(options.build, folder, quiet + ["--precision", "bf16"])
+        ours.append(("lensd bf16", folder, ["--precision", "bf16"]))
+    if options.quantised:
+        ours.append(("lensd int8", options.quantised, ["--precision", "int8"]))
+    for name, model, more in ours:
+        servers[name] = common.Daemon(options.build, model, quiet + more)
+        servers[name].signal(signal.SIGSTOP)
     for name, script, model, field in (
             ("FastAPI + PyTorch", "fastapi_torch.py", options.family, None),
             ("FastAPI + ONNX Runtime", "fastapi_onnxruntime.py", onnx, None),
@@ -101,6 +121,7 @@ def start(options, image):
         peer = Peer(options.python, script, model, field)
         try:
             peer.wait(image)
+            peer.signal(signal.SIGSTOP)
             servers[name] = peer
         except RuntimeError as error:
             print(f"peers_http: without {name}: {error}", file=sys.stderr)
@@ -141,13 +162,12 @@ def measure(options, image):
     servers = start(options, image)
     try:
         results = {(c, name): [] for c in options.concurrency for name in servers}
-        for server in servers.values():
-            load(server, image, 4, 1)
+        print("peers_http: all are ready", file=sys.stderr, flush=True)
         for _ in range(options.rounds):
             for concurrency in options.concurrency:
                 for name, server in servers.items():
                     results[concurrency, name].append(
-                        load(server, image, concurrency, options.seconds))
+                        turn(server, image, concurrency, options.seconds))
         text = table(options, servers, results)
     finally:
         for server in servers.values():
@@ -169,6 +189,8 @@ def main():
                         default=[1, 8, 32])
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quantised", metavar="MODEL",
+                        help="the family with 8-bit weights (QDQ or QOperator): lensd int8 serves it")
     parser.add_argument("--write")
     options = parser.parse_args()
     with tempfile.NamedTemporaryFile(suffix=".jpg") as file:

@@ -1,9 +1,10 @@
 /* loadgen: HTTP load from one thread, open loop or closed loop; tests/load/loadtest runs it.
  *
- * Open loop (--rate): requests arrive at the times of a Poisson process that is drawn beforehand.
- * Latency counts from the time a request was meant to be sent: what waits because all connections
- * are busy, or because this program was late, has waited. A server that stalls is seen with the
- * whole stall, where a closed loop would only stop asking.
+ * Open loop (--rate): requests arrive at the times of a Poisson process that is drawn beforehand,
+ * or, with --even, at equal distances, which shows what of a server's tail is not the chance of
+ * arrivals. Latency counts from the time a request was meant to be sent: what waits because all
+ * connections are busy, or because this program was late, has waited. A server that stalls is seen
+ * with the whole stall, where a closed loop would only stop asking.
  *
  * Closed loop (--concurrency): that many connections, each sending its next request when the last
  * one was answered.
@@ -30,7 +31,7 @@ struct options {
     double rate; /* 0: closed loop */
     double seconds, warmup, timeout, interval;
     long concurrency, requests, connections, seed;
-    bool insecure;
+    bool insecure, even;
     struct curl_slist *headers;
 };
 
@@ -161,7 +162,7 @@ static bool draw_arrivals(struct run *run)
     }
     uint64_t random = (uint64_t)options->seed ^ UINT64_C(0xA5A5A5A5A5A5A5A5);
     while (run->arrival_count < room) {
-        at += -log(next_uniform(&random)) / options->rate;
+        at += (options->even ? 1 : -log(next_uniform(&random))) / options->rate;
         if (at >= total)
             break;
         run->arrivals[run->arrival_count++] = (int64_t)(at * 1e6);
@@ -335,6 +336,7 @@ static void usage(FILE *out)
 {
     fprintf(out, "usage: loadgen --url URL --manifest FILE (--rate R | --concurrency N) [options]\n"
                  "  --rate R           open loop: R requests/s on average, Poisson arrivals\n"
+                 "  --even             arrivals at equal distances instead\n"
                  "  --concurrency N    closed loop: N connections\n"
                  "  --seconds S        how long requests count (5)\n"
                  "  --warmup S         before that, requests that do not count (1)\n"
@@ -415,12 +417,12 @@ static void set_number(struct options *options, int id, double value)
 
 static void read_options(int argc, char **argv, struct options *options)
 {
-    struct option long_options[16] = {
+    struct option long_options[17] = {
         {"url", required_argument, NULL, 'u'},    {"manifest", required_argument, NULL, 'm'},
         {"header", required_argument, NULL, 'H'}, {"insecure", no_argument, NULL, 'k'},
-        {"help", no_argument, NULL, 'h'},
+        {"help", no_argument, NULL, 'h'},         {"even", no_argument, NULL, 'e'},
     };
-    const size_t texts = 5, count = sizeof numbers / sizeof *numbers;
+    const size_t texts = 6, count = sizeof numbers / sizeof *numbers;
     for (size_t i = 0; i < count; i++)
         long_options[texts + i] =
             (struct option){numbers[i].name, required_argument, NULL, numbers[i].id};
@@ -432,6 +434,8 @@ static void read_options(int argc, char **argv, struct options *options)
             options->manifest = optarg;
         else if (id == 'k')
             options->insecure = true;
+        else if (id == 'e')
+            options->even = true;
         else if (id == 'H') {
             struct curl_slist *longer = curl_slist_append(options->headers, optarg);
             options->headers = longer ? longer : options->headers;

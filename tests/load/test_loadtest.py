@@ -151,6 +151,13 @@ class Loadgen(Folder):
             self.assertGreater(variation, 0.6)
             self.assertGreaterEqual(len(self.progress), 4)
 
+    def test_even_arrivals_are_a_metronome(self):
+        with KnownServer() as server:
+            result = self.loadgen(server.url, "--rate", "100", "--even", "--seconds", "2", "--warmup", "0")
+            self.assertTrue(199 <= result["sent"] <= 200, result["sent"])
+            gaps = [b - a for a, b in zip(server.arrivals, server.arrivals[1:])]
+            self.assertLess(statistics.stdev(gaps) / statistics.mean(gaps), 0.6)
+
     def test_seed_repeats_the_load(self):
         with KnownServer() as server:
             counts = {self.loadgen(server.url, "--rate", "200", "--seconds", "0.5", "--warmup", "0",
