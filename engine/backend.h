@@ -57,6 +57,9 @@ struct backend_ops {
     bool (*takes_gate)(const struct node *node);
     bool (*makes_mean)(const struct node *node);
 
+    /* Does it run OP_ATTENTION and OP_MOVE? */
+    bool walks;
+
     /* How does the backend run this (already laid out) node in bfloat16? */
     enum bf16_support (*bf16)(const struct node *node);
 

@@ -462,6 +462,16 @@ bool node_set_int(struct graph *graph, struct node *node, const char *name, int6
     return true;
 }
 
+bool node_set_float(struct graph *graph, struct node *node, const char *name, float value)
+{
+    struct attr *attr = attr_slot(graph, node, name);
+    if (!attr)
+        return false;
+    attr->kind = ATTR_FLOAT;
+    attr->f = value;
+    return true;
+}
+
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count)
 {

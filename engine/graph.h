@@ -153,6 +153,7 @@ const float *node_floats(const struct node *node, const char *name, size_t *ret_
 
 /* Adds or replaces an attribute (passes use it); false when out of memory. */
 bool node_set_int(struct graph *graph, struct node *node, const char *name, int64_t value);
+bool node_set_float(struct graph *graph, struct node *node, const char *name, float value);
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count);
 

@@ -99,10 +99,13 @@
     X(IF, "If", "") X(LOOP, "Loop", "") X(SCAN, "Scan", "")                                        \
     /* made by passes */                                                                           \
     X(SCALE_SHIFT, "ScaleShift", "lensd")                                                          \
-    X(SILU, "Silu", "lensd")
+    X(SILU, "Silu", "lensd") X(ATTENTION, "Attention", "lensd") X(MOVE, "Move", "lensd")
 /* clang-format on */
 
-/* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension. */
+/* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension.
+ * OP_ATTENTION: softmax(scale * q k^T + biases) v on operands read through walks (ops/attention.h).
+ * OP_MOVE: the elements of input 0 in the order of the attribute "walk" (one group, ops/walk.h), as
+ * a tensor of the attribute "shape": a chain of Transposes, Reshapes, Slices … at once. */
 enum op {
     OP_NONE,
 #define OP_ENUM(id, name, domain) OP_##id,

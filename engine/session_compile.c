@@ -157,6 +157,8 @@ enum status compiled_create(struct session *session, int size, struct compiled *
         .fuse = true,
         .channels_last = true,
         .takes_channels_last = session->ops->takes_channels_last,
+        .walks = session->ops->walks,
+        .bf16 = session->options.precision == PRECISION_BF16 ? session->ops->bf16 : NULL,
     };
     if (session->options.precision == PRECISION_BF16) {
         optimize.bf16 = session->ops->bf16;

@@ -106,6 +106,8 @@ static enum bf16_support bf16_support(const struct node *node)
     case OP_GLOBAL_MAX_POOL:
     case OP_SCALE_SHIFT:
         return node->channels_last ? BF16_SAME : BF16_NO;
+    case OP_ATTENTION:
+    case OP_MOVE:
     case OP_TRANSPOSE:
     case OP_CONCAT:
     case OP_SPLIT:
@@ -238,9 +240,10 @@ static void free_program(struct program *program)
 
 static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
 {
-    static const step_maker makers[] = {make_qconv,       make_qrows, make_winograd, make_depthwise,
-                                        make_dense,       make_conv,  make_matmul,   make_pool,
-                                        make_elementwise, make_norm,  make_copy,     make_generic};
+    static const step_maker makers[] = {
+        make_qconv,     make_qrows,  make_winograd, make_depthwise,   make_dense,
+        make_conv,      make_matmul, make_pool,     make_elementwise, make_norm,
+        make_attention, make_copy,   make_generic};
     *ret = NULL;
     enum status status = STATUS_OK;
     for (size_t m = 0; m < COUNT_OF(makers) && status == STATUS_OK && !*ret; m++)
@@ -440,6 +443,7 @@ const struct backend_ops backend_cpu = {
     .takes_channels_last = takes_channels_last,
     .takes_gate = dense_takes_gate,
     .makes_mean = depthwise_makes_mean,
+    .walks = true,
     .bf16 = bf16_support,
     .compile = cpu_compile,
     .free_program = free_program,

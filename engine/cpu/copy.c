@@ -1,8 +1,9 @@
-/* Steps that only move bytes: Transpose, Concat, Split, Identity, and Casts between float32 and
- * bfloat16. Views (Reshape …) need no step at all. */
+/* Steps that only move bytes: Transpose and Move, Concat, Split, Identity, and Casts between
+ * float32 and bfloat16. Views (Reshape …) need no step at all. */
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
+#include "engine/ops/walk.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +15,9 @@ struct transpose_step {
     uint32_t x, y;
     size_t size; /* of an element */
     int rank;
-    size_t dims[TENSOR_MAX_RANK], steps[TENSOR_MAX_RANK]; /* of the output; steps in x, elements */
-    size_t outer; /* product of all but the two innermost dims */
+    size_t dims[WALK_PARTS], steps[WALK_PARTS]; /* of the output; steps in x, elements */
+    size_t offset;                              /* in x, elements */
+    size_t outer;                               /* product of all but the two innermost dims */
     const unsigned char *x_data;
     unsigned char *y_data;
 };
@@ -62,7 +64,7 @@ static void transpose_outer(void *context, size_t begin, size_t end)
     int last = s->rank - 1;
     size_t plane = s->dims[last - 1] * s->dims[last];
     for (size_t o = begin; o < end; o++) {
-        size_t at = 0, rest = o;
+        size_t at = s->offset, rest = o;
         for (int d = last - 2; d >= 0; d--) {
             at += rest % s->dims[d] * s->steps[d];
             rest /= s->dims[d];
@@ -83,53 +85,58 @@ static enum status transpose_run(struct step *base, struct program *program, str
     return STATUS_OK;
 }
 
+/* The walk over x that a Transpose or Move is. */
+static enum status read_walk(const struct node *node, struct walk *ret, struct error *err)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    size_t count;
+    if (node->op == OP_MOVE)
+        return walk_load(node, "walk", 1, shape_count(x), ret, err);
+    const int64_t *perm = node_ints(node, "perm", &count);
+    int64_t steps[TENSOR_MAX_RANK], stride = 1;
+    for (int d = x->rank - 1; d >= 0; d--) {
+        steps[d] = stride;
+        stride *= x->dims[d];
+    }
+    *ret = (struct walk){.groups = 1, .group[0].count = x->rank};
+    for (int d = 0; d < x->rank; d++) {
+        const int64_t from = perm ? perm[d] : x->rank - 1 - d;
+        ret->group[0].parts[d] = (struct walk_part){x->dims[from], steps[from]};
+    }
+    walk_join(&ret->group[0]);
+    return STATUS_OK;
+}
+
 static enum status make_transpose(const struct compile *compile, struct step **ret,
                                   struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    size_t count;
-    const int64_t *perm = node_ints(node, "perm", &count);
-    int rank = x->shape.rank;
-    if (rank < 2)
-        return STATUS_OK;
+    struct walk walk;
+    TRY(read_walk(node, &walk, err));
     struct transpose_step *step = step_create(compile, sizeof *step, transpose_run);
     if (!step)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    step->step.kernel = "transpose";
+    step->step.kernel = node->op == OP_MOVE ? "move" : "transpose";
     step->x = x->index;
     step->y = y->index;
     step->size = dtype_size(x->dtype);
-    size_t steps[TENSOR_MAX_RANK], stride = 1;
-    for (int d = rank - 1; d >= 0; d--) {
-        steps[d] = stride;
-        stride *= (size_t)x->shape.dims[d];
+    step->offset = (size_t)walk.offset;
+    const struct walk_group *group = &walk.group[0];
+    const int missing = group->count < 2 ? 2 - group->count : 0; /* ones in front */
+    for (int d = 0; d < missing; d++)
+        step->dims[d] = 1;
+    for (int p = 0; p < group->count; p++) {
+        step->dims[missing + p] = (size_t)group->parts[p].extent;
+        step->steps[missing + p] = (size_t)group->parts[p].stride;
     }
-    /* neighbours that stay neighbours are one dimension */
-    int joined = 0;
-    for (int d = 0; d < rank; d++) {
-        size_t from = perm ? (size_t)perm[d] : (size_t)(rank - 1 - d);
-        size_t dim = (size_t)x->shape.dims[from];
-        if (joined && step->steps[joined - 1] == steps[from] * dim) {
-            step->dims[joined - 1] *= dim;
-            step->steps[joined - 1] = steps[from];
-        } else if (dim != 1 || (d == rank - 1 && !joined)) {
-            step->dims[joined] = dim;
-            step->steps[joined++] = steps[from];
-        }
-    }
-    while (joined < 2) { /* ones in front */
-        memmove(step->dims + 1, step->dims, (size_t)joined * sizeof *step->dims);
-        memmove(step->steps + 1, step->steps, (size_t)joined * sizeof *step->steps);
-        step->dims[0] = 1;
-        step->steps[0] = 0;
-        joined++;
-    }
-    step->rank = joined;
+    step->rank = missing + group->count;
+    if (!group->count) /* one element: a run of one */
+        step->steps[1] = 1;
     step->outer = 1;
-    for (int d = 0; d < joined - 2; d++)
+    for (int d = 0; d < step->rank - 2; d++)
         step->outer *= step->dims[d];
-    step->step.bytes = 2 * shape_count(&x->shape) * step->size;
+    step->step.bytes = 2 * shape_count(&y->shape) * step->size;
     *ret = &step->step;
     return STATUS_OK;
 }
@@ -294,6 +301,7 @@ enum status make_copy(const struct compile *compile, struct step **ret, struct e
         return STATUS_OK;
     switch (node->op) {
     case OP_TRANSPOSE:
+    case OP_MOVE:
         return make_transpose(compile, ret, err);
     case OP_CONCAT:
     case OP_SPLIT:

@@ -80,6 +80,7 @@ enum status make_qconv(const struct compile *compile, struct step **ret, struct 
 enum status make_qrows(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_conv(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_attention(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_pool(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_norm(const struct compile *compile, struct step **ret, struct error *err);

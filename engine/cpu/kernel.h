@@ -57,3 +57,4 @@ extern const struct kernel_family kernels_norm;
 extern const struct kernel_family kernels_resample;
 extern const struct kernel_family kernels_quantize;
 extern const struct kernel_family kernels_control;
+extern const struct kernel_family kernels_attention;

@@ -14,6 +14,7 @@ extern const struct op_family ops_norm;
 extern const struct op_family ops_resample;
 extern const struct op_family ops_quantize;
 extern const struct op_family ops_control;
+extern const struct op_family ops_attention;
 
 /* *axis in -rank … rank-1 becomes 0 … rank-1; STATUS_SHAPE naming it otherwise. */
 enum status infer_axis(int64_t *axis, int rank, struct error *err) MUST_USE;

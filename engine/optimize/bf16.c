@@ -59,8 +59,8 @@ static enum status narrow_constant(struct narrow *narrow, struct value *from, st
 /* Which operands of a BF16_SAME node are float32 parameters that stay float32. */
 static bool keeps_f32(const struct node *node, size_t i)
 {
-    return i > 0 && (node->op == OP_SCALE_SHIFT || node->op == OP_LAYER_NORMALIZATION ||
-                     node->op == OP_CLIP);
+    return i > 0 && (node->op == OP_SCALE_SHIFT || (node->op == OP_ATTENTION && i >= 3) ||
+                     node->op == OP_LAYER_NORMALIZATION || node->op == OP_CLIP);
 }
 
 static enum status convert_inputs(struct narrow *narrow, size_t *at, struct node *node,

@@ -18,6 +18,19 @@ static enum status copy_inputs_to_outputs(struct graph *graph, struct error *err
     return STATUS_OK;
 }
 
+/* Behind the layout pass, whose Transposes are read through as well. */
+static enum status fuse_walks(struct graph *graph, struct error *err)
+{
+    struct edit edit;
+    enum status status = edit_init(&edit, graph, err);
+    if (status == STATUS_OK)
+        status = pass_attention(&edit, err);
+    if (status == STATUS_OK)
+        status = pass_moves(&edit, err);
+    edit_done(&edit);
+    return status;
+}
+
 enum status optimize_kernels(struct graph *graph, const struct optimize_options *options,
                              struct error *err)
 {
@@ -36,6 +49,8 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
         TRY(pass_layout(graph, options, err));
     if (options->takes_gate || options->makes_mean)
         TRY(pass_gates(graph, options, err));
+    if (options->fuse && options->walks)
+        TRY(fuse_walks(graph, err));
     if (options->bf16)
         TRY(pass_bf16(graph, options->bf16, err));
     return STATUS_OK;

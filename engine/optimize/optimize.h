@@ -30,6 +30,7 @@ struct optimize_options {
     /* Can this Conv, channels-last, make the mean of each channel of its result beside the result?
      * NULL: none can. */
     bool (*makes_mean)(const struct node *node);
+    bool walks; /* the backend runs OP_ATTENTION and OP_MOVE (ops/attention.h) */
     /* Keep activations in bfloat16 where the backend supports it; NULL: nowhere. */
     enum bf16_support (*bf16)(const struct node *node);
 };

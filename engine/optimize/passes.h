@@ -23,6 +23,12 @@ enum status pass_layout(struct graph *graph, const struct optimize_options *opti
 enum status pass_gates(struct graph *graph, const struct optimize_options *options,
                        struct error *err) MUST_USE;
 
+/* softmax(q k^T) v becomes OP_ATTENTION, see attention.c. */
+enum status pass_attention(struct edit *edit, struct error *err) MUST_USE;
+
+/* Chains of operators that only move elements become one OP_MOVE, see moves.c. */
+enum status pass_moves(struct edit *edit, struct error *err) MUST_USE;
+
 /* Activations in bfloat16, with Casts where a node or a graph output wants float32. */
 enum status pass_bf16(struct graph *graph, enum bf16_support (*support)(const struct node *node),
                       struct error *err) MUST_USE;

@@ -38,24 +38,6 @@ static void become_unary(struct node *node, enum op op, int opset, struct value 
     node->attr_count = 0;
 }
 
-static bool set_float(struct graph *graph, struct node *node, const char *name, float value)
-{
-    if (!node_set_int(graph, node, name, 0))
-        return false;
-    for (size_t i = 0; i < node->attr_count; i++) {
-        if (strcmp(node->attrs[i].name, name) != 0)
-            continue;
-        struct attr *attrs = arena_alloc(graph->arena, node->attr_count, sizeof *attrs);
-        if (!attrs)
-            return false;
-        memcpy(attrs, node->attrs, node->attr_count * sizeof *attrs);
-        attrs[i].kind = ATTR_FLOAT;
-        attrs[i].f = value;
-        node->attrs = attrs;
-    }
-    return true;
-}
-
 /* Clip(x + 3, 0, 6): returns x. */
 static struct value *relu6_of_plus_3(const struct value *value)
 {
@@ -98,7 +80,8 @@ static bool match_hard(struct graph *graph, struct node *node)
     struct value *x = relu6_of_plus_3(v);
     if (x) {
         become_unary(node, OP_HARD_SIGMOID, 6, x);
-        return set_float(graph, node, "alpha", 1.0f / 6) && set_float(graph, node, "beta", 0.5f);
+        return node_set_float(graph, node, "alpha", 1.0f / 6) &&
+               node_set_float(graph, node, "beta", 0.5f);
     }
     const struct node *mul = v->producer;
     for (size_t i = 0; mul && mul->op == OP_MUL && i < 2; i++) {
@@ -237,7 +220,7 @@ static bool match_layer_norm(struct edit *edit, struct node *node)
     node->inputs[0] = sub->inputs[0];
     node->inputs[1] = scale;
     node->attr_count = 0;
-    return node_set_int(graph, node, "axis", -1) && set_float(graph, node, "epsilon", epsilon);
+    return node_set_int(graph, node, "axis", -1) && node_set_float(graph, node, "epsilon", epsilon);
 }
 
 /* LayerNormalization + a constant vector: its bias. */

@@ -63,6 +63,16 @@ struct simd_kernels {
     size_t (*gemm_packed)(size_t k, size_t n);
     size_t gemm_rows, gemm_columns; /* of the block that stays in registers */
 
+    /* One panel as gemm_pack() would make it of the transpose of n <= gemm_columns rows of k. */
+    void (*pack_rows)(const float *const *rows, size_t n, size_t k, float *packed);
+    /* All panels of a k x n matrix whose rows lie at rows[]. */
+    void (*pack_columns)(const float *const *rows, size_t k, size_t n, float *packed);
+    /* A row of attention's scores: s[i] becomes exp(s[i] + biases[0][i] … - *max), where *max, the
+     * greatest before, grows to the greatest of these. Returns the sum. With nothing above -inf the
+     * row and the sum are 0; a NaN makes the sum NaN. */
+    float (*score_row)(float *s, size_t n, const float *const *biases, size_t bias_count,
+                       float *max);
+
     /* v[i * v_step + c] for the 36 points i: the transformed source tile whose first pixel is x (it
      * need not exist). */
     void (*winograd_source)(const struct winograd_tile *tile, const float *x, size_t channels,

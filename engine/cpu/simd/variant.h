@@ -34,6 +34,11 @@ void SIMD_NAMED(gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t 
                            float *packed);
 size_t SIMD_NAMED(gemm_packed)(size_t k, size_t n);
 
+void SIMD_NAMED(pack_rows)(const float *const *rows, size_t n, size_t k, float *packed);
+void SIMD_NAMED(pack_columns)(const float *const *rows, size_t k, size_t n, float *packed);
+float SIMD_NAMED(score_row)(float *s, size_t n, const float *const *biases, size_t bias_count,
+                            float *max);
+
 void SIMD_NAMED(winograd_source)(const struct winograd_tile *tile, const float *x, size_t channels,
                                  float *v, size_t v_step);
 void SIMD_NAMED(winograd_sink)(const struct winograd_tile *tile, const struct gemm *g,

@@ -1,0 +1,142 @@
+/* Operators made by passes that read and write through walks: Attention and Move. */
+#include "engine/ops/attention.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/families.h"
+#include "engine/ops/operands.h"
+
+static const char *const bias_names[ATTENTION_BIASES] = {"bias0", "bias1", "bias2"};
+
+static enum status load_shape(const struct node *node, struct shape *ret, struct error *err)
+{
+    size_t count;
+    const int64_t *dims = node_ints(node, "shape", &count);
+    if (!dims || count > TENSOR_MAX_RANK)
+        return error_set(err, STATUS_MODEL, "attribute 'shape' is missing");
+    struct shape shape = {.rank = (int)count};
+    memcpy(shape.dims, dims, count * sizeof *dims);
+    for (size_t d = 0; d < count; d++)
+        if (dims[d] < 1)
+            return error_set(err, STATUS_MODEL, "attribute 'shape' is not positive");
+    *ret = shape;
+    return STATUS_OK;
+}
+
+/* An operand of `rows` x `columns` in `batch` matrices. */
+static enum status load_operand(const struct node *node, const char *name,
+                                const struct shape *shape, const struct attention *a, int64_t rows,
+                                int64_t columns, struct walk *ret, struct error *err)
+{
+    TRY(walk_load(node, name, 3, shape_count(shape), ret, err));
+    if (walk_extent(&ret->group[0]) != a->batch || walk_extent(&ret->group[1]) != rows ||
+        walk_extent(&ret->group[2]) != columns)
+        return error_set(err, STATUS_SHAPE, "operand '%s' does not fit the others", name);
+    return STATUS_OK;
+}
+
+enum status attention_load(const struct node *node, struct attention *ret, struct shape *ret_shape,
+                           struct error *err)
+{
+    size_t count, size;
+    const int64_t *extents = node_ints(node, "extents", &count);
+    struct attention a = {.scale = node_float(node, "scale", 1),
+                          .nan_is_zero = node_int(node, "nan_is_zero", 0) != 0,
+                          .bias_count = node->input_count - 3};
+    struct shape shape;
+    if (!extents || count != 5 || a.bias_count > ATTENTION_BIASES)
+        return error_set(err, STATUS_MODEL, "attribute 'extents' is not five numbers");
+    a.batch = extents[0];
+    a.rows = extents[1];
+    a.keys = extents[2];
+    a.depth = extents[3];
+    a.width = extents[4];
+    TRY(load_shape(node, &shape, err));
+    TRY(shape_check(&shape, node->inputs[0]->dtype, NULL, &size, err));
+    const struct shape *q = &node->inputs[0]->shape, *k = &node->inputs[1]->shape;
+    TRY(load_operand(node, "q", q, &a, a.rows, a.depth, &a.q, err));
+    TRY(load_operand(node, "k", k, &a, a.keys, a.depth, &a.k, err));
+    TRY(load_operand(node, "v", &node->inputs[2]->shape, &a, a.keys, a.width, &a.v, err));
+    TRY(load_operand(node, "y", &shape, &a, a.rows, a.width, &a.y, err));
+    for (size_t i = 0; i < a.bias_count; i++) {
+        int64_t step;
+        TRY(load_operand(node, bias_names[i], &node->inputs[3 + i]->shape, &a, a.rows, a.keys,
+                         &a.bias[i], err));
+        if (a.keys > 1 && (!walk_is_even(&a.bias[i].group[2], &step) || step != 1))
+            return error_set(err, STATUS_MODEL, "a bias's rows are not contiguous");
+    }
+    *ret = a;
+    *ret_shape = shape;
+    return STATUS_OK;
+}
+
+bool attention_store(struct graph *graph, struct node *node, const struct attention *a,
+                     const struct shape *shape)
+{
+    const int64_t extents[5] = {a->batch, a->rows, a->keys, a->depth, a->width};
+    bool ok = node_set_ints(graph, node, "extents", extents, 5) &&
+              node_set_ints(graph, node, "shape", shape->dims, (size_t)shape->rank) &&
+              walk_store(graph, node, "q", &a->q) && walk_store(graph, node, "k", &a->k) &&
+              walk_store(graph, node, "v", &a->v) && walk_store(graph, node, "y", &a->y) &&
+              node_set_int(graph, node, "nan_is_zero", a->nan_is_zero) &&
+              node_set_float(graph, node, "scale", a->scale);
+    for (size_t i = 0; ok && i < a->bias_count; i++)
+        ok = walk_store(graph, node, bias_names[i], &a->bias[i]);
+    return ok;
+}
+
+static enum status infer_attention(struct node *node, struct error *err)
+{
+    struct attention attention;
+    struct shape shape;
+    TRY(operand_dtype(node, 0, "q", DTYPES_FLOAT, err));
+    TRY(operand_same_dtype(node, 1, "k", err));
+    TRY(operand_same_dtype(node, 2, "v", err));
+    for (size_t i = 3; i < node->input_count; i++)
+        TRY(operand_dtype(node, i, "a bias", DTYPES_FLOAT, err));
+    TRY(attention_load(node, &attention, &shape, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &shape, err);
+}
+
+static enum status infer_move(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    struct shape shape;
+    struct walk walk;
+    size_t count;
+    TRY(load_shape(node, &shape, err));
+    TRY(shape_check(&shape, x->dtype, &count, NULL, err));
+    TRY(walk_load(node, "walk", 1, shape_count(&x->shape), &walk, err));
+    if ((size_t)walk_extent(&walk.group[0]) != count)
+        return error_set(err, STATUS_SHAPE, "the walk has another number of steps than the result");
+    return infer_output(node, 0, x->dtype, &shape, err);
+}
+
+static const struct attr_spec attention_attrs[] = {
+    {"extents", ATTR_INTS}, {"shape", ATTR_INTS},  {"q", ATTR_INTS},          {"k", ATTR_INTS},
+    {"v", ATTR_INTS},       {"y", ATTR_INTS},      {"bias0", ATTR_INTS},      {"bias1", ATTR_INTS},
+    {"bias2", ATTR_INTS},   {"scale", ATTR_FLOAT}, {"nan_is_zero", ATTR_INT}, {NULL, 0}};
+static const struct attr_spec move_attrs[] = {{"shape", ATTR_INTS}, {"walk", ATTR_INTS}, {NULL, 0}};
+
+static const struct op_info entries[] = {
+    {.op = OP_ATTENTION,
+     .since = 1,
+     .min_inputs = 3,
+     .max_inputs = 3 + ATTENTION_BIASES,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = attention_attrs,
+     .infer = infer_attention},
+    {.op = OP_MOVE,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = move_attrs,
+     .infer = infer_move},
+};
+
+const struct op_family ops_attention = {entries, COUNT_OF(entries)};
