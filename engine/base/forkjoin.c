@@ -89,18 +89,19 @@ static inline void pause_briefly(void)
 #endif
 }
 
-/* Spins while (*word & mask) is `value`, as long as it has been worth while; true when it changed.
- */
-static bool spin(struct patience *patience, _Atomic uint32_t *word, uint32_t mask, uint32_t value)
+static bool is_worth_a_spin(struct patience *patience)
 {
-    bool is_long = patience->score >= SCORE_FULL / 2 || ++patience->waits % TRY_EVERY == 0;
-    if (!is_long)
-        return (atomic_load_explicit(word, memory_order_acquire) & mask) != value;
+    return patience->score >= SCORE_FULL / 2 || ++patience->waits % TRY_EVERY == 0;
+}
+
+/* Spins while *word is `value`, for SPIN_NS; true when it changed. */
+static bool spin(struct patience *patience, _Atomic uint32_t *word, uint32_t value)
+{
     const int64_t end = clock_now() + SPIN_NS;
     do {
         for (int i = 0; i < PAUSES; i++) {
-            if ((atomic_load_explicit(word, memory_order_acquire) & mask) != value) {
-                patience->score += (SCORE_FULL + SCORE_RATE - 1 - patience->score) / SCORE_RATE;
+            if (atomic_load_explicit(word, memory_order_acquire) != value) {
+                patience->score += (SCORE_FULL - patience->score) * 2 / SCORE_RATE;
                 return true;
             }
             pause_briefly();
@@ -113,7 +114,7 @@ static bool spin(struct patience *patience, _Atomic uint32_t *word, uint32_t mas
 /* Returns what comes: GO_WORK or GO_END. */
 static uint32_t wait_for_go(struct member *member)
 {
-    if (!spin(&member->patience, &member->go, UINT32_MAX, GO_IDLE)) {
+    if (!is_worth_a_spin(&member->patience) || !spin(&member->patience, &member->go, GO_IDLE)) {
         uint32_t idle = GO_IDLE;
         if (atomic_compare_exchange_strong(&member->go, &idle, GO_ASLEEP))
             while (atomic_load(&member->go) == GO_ASLEEP)
@@ -215,7 +216,7 @@ static void wait_for_all(struct team *team)
 {
     uint32_t left = atomic_load_explicit(&team->left, memory_order_acquire);
     while (left != 0) {
-        if (spin(&team->patience, &team->left, UINT32_MAX, left)) {
+        if (is_worth_a_spin(&team->patience) && spin(&team->patience, &team->left, left)) {
             left = atomic_load_explicit(&team->left, memory_order_acquire);
             continue;
         }
@@ -283,7 +284,7 @@ void forkjoin_barrier(void)
         return;
     }
     struct patience patience = {.score = SCORE_FULL};
-    if (!spin(&patience, &team->phase, UINT32_MAX, phase))
+    if (!spin(&patience, &team->phase, phase))
         while (atomic_load(&team->phase) == phase)
             futex_wait(&team->phase, phase);
 }
