@@ -532,11 +532,12 @@ enum status graph_infer_node(struct node *node, struct error *err)
 {
     char text[NODE_TEXT];
     const struct op_info *info = op_find(node->op, node->opset);
-    if (!info)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "%s: lensd does not have this operator at this "
-                         "opset; re-export the model with another opset (7 to %d)",
-                         node_text(node, text), OPSET_MAX);
+    if (!info) {
+        (void)error_set(err, STATUS_UNSUPPORTED,
+                        "%s: lensd does not have this operator at this opset",
+                        node_text(node, text));
+        return error_advise(err, "re-export the model with another opset (7 to %d)", OPSET_MAX);
+    }
     enum status status = check_arity(node, info, err);
     bool known = true;
     for (size_t i = 0; i < node->input_count; i++)

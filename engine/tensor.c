@@ -96,8 +96,9 @@ enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret
     size_t count = 1, ignoring_zeros = element;
     for (int i = 0; i < shape->rank; i++) {
         if (shape->dims[i] < 0)
-            return error_set(err, STATUS_SHAPE, "shape %s has a negative dimension",
-                             shape_text(shape, text));
+            return error_set(err, STATUS_SHAPE,
+                             "dimension %d of shape %s is %lld, expected 0 or more", i,
+                             shape_text(shape, text), (long long)shape->dims[i]);
         size_t dim = (size_t)shape->dims[i];
         count *= dim; /* cannot overflow: ignoring_zeros, never smaller, is checked */
         if (!size_mul(ignoring_zeros, dim ? dim : 1, &ignoring_zeros) ||

@@ -151,12 +151,14 @@ static enum status check_sizes(const struct validation *v, const struct node *no
         enum dtype dtype = value->dtype == DTYPE_NONE ? DTYPE_U8 : value->dtype;
         if (shape_check(&value->shape, dtype, &count, NULL, v->err) != STATUS_OK)
             return error_prefix(v->err, "%s", node_text(node, text));
-        if (count > v->value_elements)
-            return error_set(v->err, STATUS_NO_MEMORY,
-                             "%s makes a tensor of shape %s, more than the %zu elements lensd "
-                             "allows for one",
-                             node_text(node, text), shape_text(&value->shape, shape),
-                             v->value_elements);
+        if (count > v->value_elements) {
+            (void)error_set(v->err, STATUS_NO_MEMORY,
+                            "%s makes a tensor of shape %s, more than the %zu elements lensd "
+                            "allows for one",
+                            node_text(node, text), shape_text(&value->shape, shape),
+                            v->value_elements);
+            return error_advise(v->err, "export the model with smaller sizes");
+        }
     }
     return STATUS_OK;
 }

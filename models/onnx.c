@@ -28,6 +28,15 @@ int opset_of(const struct opsets *opsets, const char *domain)
     return 0;
 }
 
+static enum status refuse_opset(const Onnx__OperatorSetIdProto *entry, const char *domain,
+                                struct error *err)
+{
+    (void)error_set(err, entry->version < 1 ? STATUS_MODEL : STATUS_UNSUPPORTED,
+                    "opset %lld of '%.60s' is not one lensd knows", (long long)entry->version,
+                    *domain ? domain : "ai.onnx");
+    return error_advise(err, "re-export the model with an opset from 7 to %d", OPSET_MAX);
+}
+
 enum status opsets_check(const struct opsets *opsets, struct error *err)
 {
     if (opsets->count > IMPORT_MAX_OPSETS)
@@ -38,14 +47,13 @@ enum status opsets_check(const struct opsets *opsets, struct error *err)
         /* Other domains number as they like; ai.onnx is known up to OPSET_MAX. */
         int64_t newest = *domain ? INT32_MAX : OPSET_MAX;
         if (entry->version < 1 || entry->version > newest)
-            return error_set(err, entry->version < 1 ? STATUS_MODEL : STATUS_UNSUPPORTED,
-                             "opset %lld of '%.60s' is not one lensd knows; re-export the model "
-                             "with an opset from 7 to %d",
-                             (long long)entry->version, *domain ? domain : "ai.onnx", OPSET_MAX);
+            return refuse_opset(entry, domain, err);
         for (size_t k = 0; k < i; k++)
             if (!strcmp(opset_domain(opsets->entries[k]), domain) &&
                 opsets->entries[k]->version != entry->version)
-                return error_set(err, STATUS_MODEL, "two opsets of '%.60s' are imported", domain);
+                return error_set(err, STATUS_MODEL, "opsets %lld and %lld of '%.60s' are imported",
+                                 (long long)opsets->entries[k]->version, (long long)entry->version,
+                                 *domain ? domain : "ai.onnx");
     }
     return STATUS_OK;
 }
@@ -58,16 +66,17 @@ static enum status check_header(const Onnx__ModelProto *model, struct error *err
         return error_set(err, STATUS_MODEL, "no graph: this is not an ONNX model");
     if (model->ir_version < 1)
         return error_set(err, STATUS_MODEL, "no IR version: this is not an ONNX model");
-    if (model->ir_version > IR_VERSION_MAX)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "IR version %lld is newer than lensd knows (%d); re-export the model with "
-                         "an older one",
-                         (long long)model->ir_version, IR_VERSION_MAX);
+    if (model->ir_version > IR_VERSION_MAX) {
+        (void)error_set(err, STATUS_UNSUPPORTED, "IR version %lld is newer than lensd knows (%d)",
+                        (long long)model->ir_version, IR_VERSION_MAX);
+        return error_advise(err, "re-export the model with an older one");
+    }
     const struct opsets opsets = {(const Onnx__OperatorSetIdProto *const *)model->opset_import,
                                   model->n_opset_import};
     TRY(opsets_check(&opsets, err));
     if (!model->n_opset_import)
-        return error_set(err, STATUS_MODEL, "the model does not say which opset it needs");
+        return error_set(err, STATUS_MODEL,
+                         "the model does not say which opset of ai.onnx it needs");
     return STATUS_OK;
 }
 
@@ -110,7 +119,8 @@ static enum status validate(const struct graph *graph, struct error *err)
 static enum status build(struct onnx_file *file, const Onnx__ModelProto *model,
                          struct onnx_model *ret, struct error *err)
 {
-    TRY(check_header(model, err));
+    if (check_header(model, err) != STATUS_OK)
+        return error_advise(err, "export the model again");
     struct import import = {.file = file, .model = model, .err = err, .keys = arena_create(0)};
     struct graph *graph = graph_create(NULL);
     struct scope scope = {.import = &import,
@@ -129,6 +139,10 @@ static enum status build(struct onnx_file *file, const Onnx__ModelProto *model,
         status = import_graph(&scope, model->graph, false);
     if (status == STATUS_OK)
         status = validate(graph, err);
+    if (status == STATUS_UNSUPPORTED)
+        (void)error_advise(err, "export the model without it");
+    else if (status != STATUS_OK && status != STATUS_NO_MEMORY && status != STATUS_IO)
+        (void)error_advise(err, "the file contradicts itself: export the model again");
     scope_done(&scope);
     name_map_done(&import.functions);
     arena_free(import.keys);

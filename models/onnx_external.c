@@ -143,8 +143,8 @@ static enum status parse_decimal(const char *key, const char *text, uint64_t *re
     return STATUS_OK;
 }
 
-enum status onnx_external_find(struct onnx_file *file, const Onnx__TensorProto *proto, size_t bytes,
-                               struct onnx_external *ret, struct error *err)
+static enum status find(struct onnx_file *file, const Onnx__TensorProto *proto, size_t bytes,
+                        struct onnx_external *ret, struct error *err)
 {
     static const char *const keys[] = {"location", "offset", "length"};
     const char *found[3] = {NULL};
@@ -188,6 +188,16 @@ enum status onnx_external_find(struct onnx_file *file, const Onnx__TensorProto *
     file->external_bytes += bytes;
     *ret = (struct onnx_external){.fd = file->external_fd, .offset = offset};
     return STATUS_OK;
+}
+
+enum status onnx_external_find(struct onnx_file *file, const Onnx__TensorProto *proto, size_t bytes,
+                               struct onnx_external *ret, struct error *err)
+{
+    enum status status = find(file, proto, bytes, ret, err);
+    if (status != STATUS_OK && status != STATUS_NO_MEMORY)
+        (void)error_advise(err, "copy the model's folder again with its data files, or export the "
+                                "model again");
+    return status;
 }
 
 enum status onnx_external_read(const struct onnx_external *external, void *data, size_t bytes,

@@ -50,7 +50,8 @@ static enum status read_file(const char *path, struct onnx_file *file, struct er
     if (fstat(fd, &info))
         status = error_set(err, STATUS_IO, "cannot read it: %s", strerror(errno));
     else if (!S_ISREG(info.st_mode))
-        status = error_set(err, STATUS_IO, "it is not a regular file");
+        status = error_set(err, STATUS_IO,
+                           "it is not a regular file; name an .onnx file or a model's folder");
     else
         status = onnx_charge(file, (size_t)info.st_size, err);
     size_t size = status == STATUS_OK ? (size_t)info.st_size : 0;
@@ -140,7 +141,13 @@ enum status onnx_unpack(struct onnx_file *file, const ProtobufCMessageDescriptor
             err->status == STATUS_MODEL && descriptor == &onnx__model_proto__descriptor
                 ? wire_guess(file->data, file->size)
                 : NULL;
-        return guess ? error_set(err, STATUS_MODEL, "%s", guess) : err->status;
+        if (guess)
+            return error_set(err, STATUS_MODEL, "%s", guess);
+        return err->status == STATUS_MODEL
+                   ? error_advise(err,
+                                  "the file is damaged or incomplete: copy it again, or export "
+                                  "the model again")
+                   : err->status;
     }
     /* The messages are gone again before the graph is used: they are limited, not charged. */
     struct arena *arena = arena_create(file->limit - file->used);

@@ -235,14 +235,15 @@ static enum status refuse_attribute(struct import *import, const struct op_info 
         first = first ? first : opset;
         last = opset;
     }
-    if (!first)
-        return error_set(import->err, STATUS_UNSUPPORTED,
-                         "is not one that lensd knows for this operator; re-export the model "
-                         "without it");
-    return error_set(import->err, STATUS_UNSUPPORTED,
-                     "this operator does not have it at the model's opset, only from %d to %d; "
-                     "re-export the model with one of those",
-                     first, last);
+    if (!first) {
+        (void)error_set(import->err, STATUS_UNSUPPORTED,
+                        "is not one that lensd knows for this operator");
+        return error_advise(import->err, "re-export the model without it");
+    }
+    (void)error_set(import->err, STATUS_UNSUPPORTED,
+                    "this operator does not have it at the model's opset, only from %d to %d",
+                    first, last);
+    return error_advise(import->err, "re-export the model with one of those");
 }
 
 static enum status import_attribute(struct scope *scope, const struct op_info *info,
@@ -460,25 +461,27 @@ static enum status refuse_operator(struct import *import, enum op op, const char
         return error_set(import->err, STATUS_MODEL,
                          "the operator set '%.60s' of %.60s is not imported by the model", domain,
                          op_type);
+    bool is_own =
+        *domain && strncmp(domain, "ai.onnx", 7) != 0 && strcmp(domain, "com.microsoft") != 0;
+    (void)error_set(import->err, STATUS_UNSUPPORTED,
+                    op != OP_NONE ? "operator %.60s%s%.60s is not supported at opset %d"
+                    : is_own      ? "operator %.60s%s%.60s is the exporter's own (opset %d) and is "
+                                    "not supported by lensd"
+                                  : "operator %.60s%s%.60s (opset %d) is not supported by lensd",
+                    domain, dot, op_type, opset);
     if (op != OP_NONE)
-        return error_set(import->err, STATUS_UNSUPPORTED,
-                         "operator %.60s%s%.60s is not supported at opset %d; re-export the model "
-                         "with another opset (7 to %d)",
-                         domain, dot, op_type, opset, OPSET_MAX);
-    if (*domain && strncmp(domain, "ai.onnx", 7) != 0 && strcmp(domain, "com.microsoft") != 0)
-        return error_set(import->err, STATUS_UNSUPPORTED,
-                         "operator %.60s%s%.60s is the exporter's own and is not supported by "
-                         "lensd; re-export the model with the standard operators of ai.onnx",
-                         domain, dot, op_type);
+        return error_advise(import->err, "re-export the model with another opset (7 to %d)",
+                            OPSET_MAX);
+    if (is_own)
+        return error_advise(import->err,
+                            "re-export the model with the standard operators of ai.onnx");
     if (!*domain && opset >= FUSED_OPSET)
-        return error_set(import->err, STATUS_UNSUPPORTED,
-                         "operator %.60s (opset %d) is not supported by lensd; re-export the model "
-                         "with opset %d or older, which has the parts it is made of",
-                         op_type, opset, FUSED_OPSET - 1);
-    return error_set(import->err, STATUS_UNSUPPORTED,
-                     "operator %.60s%s%.60s (opset %d) is not supported by lensd; re-export the "
-                     "model without it (`lensd inspect` lists every operator of the model)",
-                     domain, dot, op_type, opset);
+        return error_advise(import->err,
+                            "re-export the model with opset %d or older, which has the parts it is "
+                            "made of",
+                            FUSED_OPSET - 1);
+    return error_advise(import->err, "re-export the model without it (`lensd inspect` lists every "
+                                     "operator of the model)");
 }
 
 enum status import_node(struct scope *scope, const Onnx__NodeProto *proto, size_t position)

@@ -53,9 +53,7 @@ static enum status cut_off(const struct walker *w, const char *what, size_t end)
                          "malformed file: %s passes the end of its message at byte %zu", what,
                          w->at);
     return error_set(w->err, STATUS_MODEL,
-                     "malformed file: %s passes the end of the file at byte %zu; the file is "
-                     "incomplete or damaged: copy it again",
-                     what, w->at);
+                     "malformed file: %s passes the end of the file at byte %zu", what, w->at);
 }
 
 static enum status reserve(struct walker *w, size_t bytes)
@@ -346,12 +344,12 @@ static bool starts_with_bytes(const uint8_t *data, size_t size, const void *byte
 const char *wire_recognise(const uint8_t *data, size_t size)
 {
     if (size == 0)
-        return "the file is empty";
+        return "the file is empty; copy it again, or export the model again";
     if (starts_with(data, size, "version https://git-lfs"))
         return "the file is a git-lfs pointer, not the model: run `git lfs pull` in its repository";
     if (starts_with(data, size, "<!doctype") || starts_with(data, size, "<html") ||
         starts_with(data, size, "<?xml"))
-        return NOT_ONNX "a web page; the download went wrong";
+        return NOT_ONNX "a web page; the download went wrong: download it again";
     if (starts_with_bytes(data, size, "PK\3\4", 4))
         return NOT_ONNX "a zip archive (a PyTorch checkpoint?)" EXPORT " (torch.onnx.export)";
     if (starts_with_bytes(data, size, "\x89HDF", 4))

@@ -27,6 +27,8 @@ int status_http(enum status status)
     return 500;
 }
 
+static const char mark[] = "…"; /* of a cut */
+
 /* Names from model files and headers reach these texts: nothing below a space may pass into a
  * terminal, a log line or JSON, and a cut must not leave half a UTF-8 character. */
 static void tidy(char *text, size_t size, int wanted)
@@ -36,7 +38,6 @@ static void tidy(char *text, size_t size, int wanted)
             *p = '?';
     if (wanted < 0 || (size_t)wanted < size)
         return;
-    static const char mark[] = "…";
     size_t end = size - sizeof mark;
     while (end > 0 && ((unsigned char)text[end] & 0xC0) == 0x80)
         end--;
@@ -56,8 +57,40 @@ enum status error_set(struct error *err, enum status status, const char *format,
     va_end(args);
     tidy(text, sizeof text, wanted);
     err->status = status;
+    err->is_advised = false;
     memcpy(err->message, text, sizeof text);
     return status;
+}
+
+/* The first byte of a UTF-8 character at or behind `at`. */
+static const char *character_at(const char *at)
+{
+    while (((unsigned char)*at & 0xC0) == 0x80)
+        at++;
+    return at;
+}
+
+enum status error_advise(struct error *err, const char *format, ...)
+{
+    if (!err)
+        return STATUS_INTERNAL;
+    if (err->is_advised)
+        return err->status;
+    char advice[sizeof err->message / 2];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(advice, sizeof advice, format, args);
+    va_end(args);
+    size_t room = sizeof err->message - strlen(advice) - sizeof "; ", length = strlen(err->message);
+    if (length > room) {
+        length = room - sizeof mark;
+        while (length > 0 && ((unsigned char)err->message[length] & 0xC0) == 0x80)
+            length--;
+        memcpy(err->message + length, mark, sizeof mark);
+    }
+    (void)error_set(err, err->status, "%s; %s", err->message, advice);
+    err->is_advised = true;
+    return err->status;
 }
 
 enum status error_prefix(struct error *err, const char *format, ...)
@@ -69,5 +102,16 @@ enum status error_prefix(struct error *err, const char *format, ...)
     va_start(args, format);
     vsnprintf(prefix, sizeof prefix, format, args);
     va_end(args);
-    return error_set(err, err->status, "%s: %s", prefix, err->message);
+    bool is_advised = err->is_advised;
+    size_t room = sizeof err->message - 1, length = strlen(prefix) + 2 + strlen(err->message);
+    if (length <= room) {
+        (void)error_set(err, err->status, "%s: %s", prefix, err->message);
+    } else {
+        /* The end of the message is what to do, that of the prefix is where. */
+        size_t cut = length - room + strlen(mark);
+        const char *rest = cut < strlen(prefix) ? character_at(prefix + cut) : "";
+        (void)error_set(err, err->status, "%s%s: %s", mark, rest, err->message);
+    }
+    err->is_advised = is_advised;
+    return err->status;
 }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 /* X(NAME, number, machine word in JSON answers, HTTP status).
@@ -47,6 +48,7 @@ enum status {
 
 struct error {
     enum status status;
+    bool is_advised;   /* it says what to do: error_advise() */
     char message[480]; /* UTF-8 sentence, always terminated; long texts end in "…" */
 };
 
@@ -67,7 +69,14 @@ enum status error_set(struct error *err, enum status status, const char *format,
 #define error_set(err, status, ...) ((void)(error_set)((err), (status), __VA_ARGS__), (status))
 #endif
 
-/* Puts "prefix: " in front of the message already in *err; returns err's status. */
+/* Ends the message already in *err with "; advice", unless it says already what to do: who is
+ * nearer to the fault knows better. Where there is no room the message is cut, not the advice.
+ * Returns err's status. */
+enum status error_advise(struct error *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Puts "prefix: " in front of the message already in *err, the end of it where there is no room for
+ * all; returns err's status. */
 enum status error_prefix(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

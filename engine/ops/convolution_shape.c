@@ -24,10 +24,13 @@ static enum status check_operands(const struct node *node, const struct shape *x
     bool same = !count || count == (size_t)(x->rank - 2);
     for (size_t i = 0; same && i < count; i++)
         same = kernel[i] == w->dims[2 + i];
-    if (!same)
+    if (!same) {
+        struct shape given = {.rank = count < TENSOR_MAX_RANK ? (int)count : TENSOR_MAX_RANK};
+        memcpy(given.dims, kernel, (size_t)given.rank * sizeof *kernel);
         return error_set(err, STATUS_SHAPE,
-                         "kernel_shape does not agree with the weights of shape %s",
-                         shape_text(w, right));
+                         "kernel_shape is %s, expected the last %d dimensions of the weights, %s",
+                         shape_text(&given, left), x->rank - 2, shape_text(w, right));
+    }
     if (w->dims[0] < 1 || w->dims[1] < 1)
         return error_set(err, STATUS_SHAPE, "the weights have shape %s: no channels",
                          shape_text(w, right));
@@ -89,8 +92,9 @@ static enum status read_extents(const struct node *node, const char *name, int s
         count -= 2;
     }
     if (count && count != (size_t)spatial)
-        return error_set(err, STATUS_SHAPE, "%s has %zu numbers for %d spatial dimensions", name,
-                         count, spatial);
+        return error_set(err, STATUS_SHAPE,
+                         "%s has %zu numbers, expected %d, one a spatial dimension", name, count,
+                         spatial);
     *ret_given = count != 0;
     for (int i = 0; i < spatial; i++) {
         ret[i] = count ? list[i] : 0;
@@ -212,7 +216,8 @@ static enum status read_kernel(const struct node *node, int spatial, const int64
         return error_set(err, STATUS_MODEL, "the attribute kernel_shape is missing");
     if (count != (size_t)spatial)
         return error_set(err, STATUS_SHAPE,
-                         "kernel_shape has %zu numbers for %d spatial dimensions", count, spatial);
+                         "kernel_shape has %zu numbers, expected %d, one a spatial dimension",
+                         count, spatial);
     return STATUS_OK;
 }
 

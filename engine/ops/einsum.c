@@ -80,8 +80,8 @@ static enum status bind_operand(struct einsum_plan *plan, size_t operand, const 
     char text[SHAPE_TEXT];
     if (rest < 0 || (rest > 0 && !term->ellipsis))
         return error_set(err, STATUS_SHAPE,
-                         "operand %zu has shape %s, but its term of the equation names %d "
-                         "dimensions",
+                         "operand %zu has shape %s, expected %d dimensions, as its term of the "
+                         "equation has",
                          operand, shape_text(shape, text), letters);
     for (int i = 0; i < term->count; i++) {
         int first = term->label[i] == ELLIPSIS ? EINSUM_MAX_LABELS - rest : term->label[i];

@@ -92,9 +92,10 @@ static enum status infer_dropout(struct node *node, struct error *err)
     TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
     const struct value *training = node_input(node, 2);
     if (training && training->known && shape_count(&training->known->shape) == 1 &&
-        tensor_int(training->known, 0))
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "training_mode is true; export the model in evaluation mode");
+        tensor_int(training->known, 0)) {
+        (void)error_set(err, STATUS_UNSUPPORTED, "training_mode is true");
+        return error_advise(err, "export the model in evaluation mode");
+    }
     TRY(infer_output(node, 0, x->dtype, &x->shape, err));
     return infer_output(node, 1, node->opset >= 10 ? DTYPE_BOOL : x->dtype, &x->shape, err);
 }

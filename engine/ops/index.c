@@ -86,8 +86,10 @@ static enum status tuples_check(const struct node *node, int first, struct error
         int64_t index = tensor_int(tuples, i), extent = data->dims[axis];
         if (index < -extent || index >= extent)
             return error_set(err, STATUS_INVALID,
-                             "index %lld is out of range for axis %d of extent %lld",
-                             (long long)index, axis, (long long)extent);
+                             "index %lld is out of range for axis %d of extent %lld, expected %lld "
+                             "to %lld",
+                             (long long)index, axis, (long long)extent, (long long)-extent,
+                             (long long)extent - 1);
     }
     return STATUS_OK;
 }
@@ -106,7 +108,8 @@ static enum status infer_gather_nd(struct node *node, struct error *err)
     if (!fits || depth < 1 || depth > data->rank - batch)
         return error_set(err, STATUS_SHAPE,
                          "indices of shape %s do not address data of shape %s with %lld batch "
-                         "dimensions",
+                         "dimensions (need a last dimension that is no longer than what is left of "
+                         "the data's rank)",
                          shape_text(indices, text), shape_text(data, other), (long long)batch);
     TRY(tuples_check(node, (int)batch, err));
     int rank = indices->rank - 1 + data->rank - (int)(batch + depth);

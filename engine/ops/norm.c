@@ -39,10 +39,12 @@ static enum status check_training(const struct node *node, struct error *err)
         return STATUS_OK;
     for (size_t i = 1; i < node->output_count; i++)
         training = training || node->outputs[i];
-    if (training)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "this is the training form (batch statistics); lensd runs the inference "
-                         "form: export the model in eval mode");
+    if (training) {
+        (void)error_set(err, STATUS_UNSUPPORTED,
+                        "this is the training form (batch statistics); lensd runs the inference "
+                        "form");
+        return error_advise(err, "export the model in eval mode");
+    }
     return STATUS_OK;
 }
 

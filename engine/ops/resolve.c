@@ -74,7 +74,8 @@ enum status resolve_axes(const int64_t *axes, size_t count, int rank, bool uniqu
         int64_t axis = axes[i];
         TRY(infer_axis(&axis, rank, err));
         if (unique && mask & 1u << axis)
-            return error_set(err, STATUS_SHAPE, "axis %lld is given twice", (long long)axes[i]);
+            return error_set(err, STATUS_SHAPE, "axis %lld is given twice, expected each once",
+                             (long long)axes[i]);
         mask |= 1u << axis;
     }
     *ret_mask = mask;
@@ -91,8 +92,9 @@ enum status resolve_indices(const struct tensor *indices, int64_t extent, int ax
         if (index < -extent || index >= extent)
             return error_set(err, STATUS_INVALID,
                              "index %lld (element %zu of the indices) is out of range for axis %d "
-                             "of extent %lld",
-                             (long long)index, i, axis, (long long)extent);
+                             "of extent %lld, expected %lld to %lld",
+                             (long long)index, i, axis, (long long)extent, (long long)-extent,
+                             (long long)extent - 1);
     }
     return STATUS_OK;
 }
@@ -190,7 +192,9 @@ enum status resolve_reshape(const struct node *node, const struct shape *data,
             out.dims[i] = data->dims[i];
             remaining.dims[i] = 1;
         } else if (dim < 0 || __builtin_mul_overflow(named, dim, &named)) {
-            return error_set(err, STATUS_SHAPE, "dimension %d of the new shape, %lld, is not valid",
+            return error_set(err, STATUS_SHAPE,
+                             "dimension %d of the new shape is %lld, expected -1, 0, or a number "
+                             "whose product with the others can be addressed",
                              i, (long long)dim);
         }
     }
@@ -360,8 +364,9 @@ static enum status pad_axis(const struct shape *data, int axis, struct padding *
     int64_t n = data->dims[axis], begin = padding->begin[axis], end = padding->end[axis], out;
     if (__builtin_add_overflow(n, begin, &out) || __builtin_add_overflow(out, end, &out) || out < 0)
         return error_set(err, STATUS_SHAPE,
-                         "axis %d of extent %lld cannot be padded by %lld and %lld", axis,
-                         (long long)n, (long long)begin, (long long)end);
+                         "axis %d of extent %lld cannot be padded by %lld and %lld, expected 0 or "
+                         "more to be left",
+                         axis, (long long)n, (long long)begin, (long long)end);
     /* Comparing with -n first keeps the sum of what is cut from overflowing. */
     bool cut_all = begin < -n || end < -n || n + (begin < 0 ? begin : 0) + (end < 0 ? end : 0) <= 0;
     if (cut_all && (begin > 0 || end > 0) && padding->mode != PAD_CONSTANT)
@@ -485,7 +490,9 @@ enum status resolve_range(const struct tensor *const *operands, int64_t *ret_cou
     double delta = tensor_number(operands[2], 0);
     double count = ceil((limit - start) / delta);
     if (delta == 0 || isnan(count) || count > 0x1p53)
-        return error_set(err, STATUS_SHAPE, "a range from %g to %g in steps of %g has no end",
+        return error_set(err, STATUS_SHAPE,
+                         "a range from %g to %g in steps of %g has no end, expected finite numbers "
+                         "and a step that is not 0",
                          start, limit, delta);
     *ret_count = count > 0 ? (int64_t)count : 0;
     return STATUS_OK;
@@ -536,8 +543,8 @@ enum status resolve_col2im(const struct node *node, const struct shape *data,
         int64_t image = ret->image[i], extent = ret->block[i];
         if (image < 1 || extent < 1 || image > INT32_MAX || extent > INT32_MAX)
             return error_set(err, STATUS_SHAPE,
-                             "image extent %lld or block extent %lld is not valid",
-                             (long long)image, (long long)extent);
+                             "the image's extent is %lld and the block's %lld, expected 1 to %d",
+                             (long long)image, (long long)extent, INT32_MAX);
         int64_t room =
             image + pads[i] + pads[i + ret->spatial] - (ret->dilation[i] * (extent - 1) + 1);
         if (room < 0)

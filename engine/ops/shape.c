@@ -204,8 +204,8 @@ static enum status infer_transpose(struct node *node, struct error *err)
     size_t count;
     const int64_t *perm = node_ints(node, "perm", &count);
     if (perm && count != (size_t)shape->rank)
-        return error_set(err, STATUS_SHAPE, "perm holds %zu axes, the input has %d", count,
-                         shape->rank);
+        return error_set(err, STATUS_SHAPE, "perm holds %zu axes, expected the %d of the input",
+                         count, shape->rank);
     unsigned seen = 0;
     for (int i = 0; i < shape->rank; i++) {
         int64_t axis = perm ? perm[i] : shape->rank - 1 - i;
@@ -258,13 +258,15 @@ static enum status split_outputs(struct node *node, int64_t axis, const struct t
     for (size_t i = 0; i < node->output_count; i++) {
         out.dims[axis] = resolve_split(node, split, extent, i);
         if (out.dims[axis] < 0 || __builtin_add_overflow(sum, out.dims[axis], &sum))
-            return error_set(err, STATUS_SHAPE, "the extent of output %zu, %lld, is not valid", i,
-                             (long long)out.dims[axis]);
+            return error_set(err, STATUS_SHAPE,
+                             "the extent of output %zu is %lld, expected 0 to %lld", i,
+                             (long long)out.dims[axis], (long long)extent);
         TRY(infer_output(node, i, x->dtype, &out, err));
     }
     if (sum != extent)
-        return error_set(err, STATUS_SHAPE, "the extents add up to %lld, axis %lld has %lld",
-                         (long long)sum, (long long)axis, (long long)extent);
+        return error_set(err, STATUS_SHAPE,
+                         "the extents add up to %lld, expected the %lld of axis %lld",
+                         (long long)sum, (long long)extent, (long long)axis);
     return STATUS_OK;
 }
 
@@ -335,7 +337,8 @@ static enum status infer_expand(struct node *node, struct error *err)
     wanted.rank = (int)count;
     for (int i = 0; i < wanted.rank; i++)
         if (wanted.dims[i] < 0)
-            return error_set(err, STATUS_SHAPE, "dimension %d of the wanted shape is %lld", i,
+            return error_set(err, STATUS_SHAPE,
+                             "dimension %d of the wanted shape is %lld, expected 0 or more", i,
                              (long long)wanted.dims[i]);
     TRY(infer_broadcast(&x->shape, &wanted, &out, err));
     return infer_output(node, 0, x->dtype, &out, err);
@@ -344,6 +347,7 @@ static enum status infer_expand(struct node *node, struct error *err)
 static enum status infer_tile(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
+    char text[SHAPE_TEXT];
     int64_t repeats[TENSOR_MAX_RANK];
     struct shape out = x->shape;
     size_t count;
@@ -357,8 +361,11 @@ static enum status infer_tile(struct node *node, struct error *err)
         return error_set(err, STATUS_SHAPE, "%zu repeats for %d axes", count, out.rank);
     for (int i = 0; i < out.rank; i++)
         if (repeats[i] < 0 || __builtin_mul_overflow(out.dims[i], repeats[i], &out.dims[i]))
-            return error_set(err, STATUS_SHAPE, "axis %d cannot be repeated %lld times", i,
-                             (long long)repeats[i]);
+            return error_set(
+                err, STATUS_SHAPE,
+                "axis %d of %s cannot be repeated %lld times, expected 0 or more, and a "
+                "result that can be addressed",
+                i, shape_text(&x->shape, text), (long long)repeats[i]);
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
@@ -413,7 +420,8 @@ static enum status block_check(const struct node *node, int64_t *ret_block, stru
     TRY(operand_rank(node, 0, "input", 4, 4, err));
     *ret_block = node_int(node, "blocksize", 0);
     if (*ret_block < 1 || *ret_block > INT32_MAX)
-        return error_set(err, STATUS_SHAPE, "blocksize %lld is not valid", (long long)*ret_block);
+        return error_set(err, STATUS_SHAPE, "blocksize is %lld, expected 1 to %d",
+                         (long long)*ret_block, INT32_MAX);
     if (strcmp(mode, "DCR") && strcmp(mode, "CRD"))
         return error_set(err, STATUS_MODEL, "mode '%s' is neither DCR nor CRD", mode);
     return STATUS_OK;

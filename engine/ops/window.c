@@ -36,8 +36,9 @@ static enum status read_steps(const struct node *node, const char *name, int spa
     size_t count;
     const int64_t *list = node_ints(node, name, &count);
     if (count && count != (size_t)spatial)
-        return error_set(err, STATUS_SHAPE, "%s has %zu numbers for %d spatial dimensions", name,
-                         count, spatial);
+        return error_set(err, STATUS_SHAPE,
+                         "%s has %zu numbers, expected %d, one a spatial dimension", name, count,
+                         spatial);
     for (int i = 0; i < spatial; i++) {
         ret[i] = count ? list[i] : 1;
         if (ret[i] < 1)

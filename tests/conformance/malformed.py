@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Runs a checker over models that lie and compares with what EXPECT.tsv says of each.
 
-    malformed.py CHECKER… -- CORPUS [--no-limits]
+    malformed.py CHECKER… -- CORPUS [--no-limits] [--sentences]
 
 CHECKER is a command that takes a file and exits 0 (taken) or 1 to 123 (refused). Every file gets
 10 seconds, 8 MiB of stack and, unless --no-limits (AddressSanitizer reserves terabytes), 8 GiB of
 address space. A signal, a timeout, a refusal without a sentence are failures whatever was expected.
+With --sentences so is one that does not say where, and what to do; of an operator also what was
+expected.
 "shared:X" is X in the folder of test data beside the repository. Exit 77 where the corpus is absent.
 """
 
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -54,6 +57,31 @@ def limit(no_limits):
     return apply
 
 
+PLACES = re.compile(r"(\bnode |\binitializer |\binput |\boutput |\bfunction |\bopset |\bbyte \d|\bthe graph\b|"
+                    r"\bthe name |\bIR version|\bno graph|\bthe model\b|\bthe file\b|\ban initializer|"
+                    r"not an ONNX file|[A-Z]\w+ '[^']*' \(.*opset \d+\))")
+ADVICE = re.compile(r"[;:] [^;]*\b(export|re-export|copy|put|run|download|convert|unpack|name)\b[^;]*$")
+OPERATOR = re.compile(r"([A-Z]\w+ '[^']*' \(.*opset \d+\)|node '[^']*' \(\w+\))")
+EXPECTED = re.compile(r"(expected|need|must|required|missing|more than|out of range|cannot be|has only|but the|"
+                      r"which does not|lensd has|reads? but|have \d)")
+
+
+def vague(name, text):
+    """What a refusal lacks, or None."""
+    said = [line for line in text.strip().splitlines() if line.startswith(("lensd: ", "lensd cannot run"))]
+    if len(said) != 1:
+        return f"{len(said)} sentences instead of one"
+    if not PLACES.search(said[0]):
+        return "it does not say where"
+    if not ADVICE.search(said[0]):
+        return "it does not say what to do"
+    if name.startswith(("op_", "loop_", "if_")) and not OPERATOR.search(said[0]):
+        return "it does not name the node and its operator"
+    if name.startswith(("op_", "loop_", "if_")) and not EXPECTED.search(said[0]):
+        return "it does not say what was expected"
+    return None
+
+
 def judge(expect, code, text):
     """None when the outcome is allowed, else what is wrong with it."""
     if code is None:
@@ -72,7 +100,8 @@ def judge(expect, code, text):
 def main():
     arguments = sys.argv[1:]
     no_limits = "--no-limits" in arguments
-    arguments = [a for a in arguments if a != "--no-limits"]
+    sentences = "--sentences" in arguments
+    arguments = [a for a in arguments if a not in ("--no-limits", "--sentences")]
     if "--" not in arguments:
         print(__doc__)
         return 2
@@ -97,7 +126,7 @@ def main():
                 code, text = done.returncode, done.stdout.decode("utf-8", "replace")
             except subprocess.TimeoutExpired:
                 code, text = None, ""
-            problem = judge(expect, code, text)
+            problem = judge(expect, code, text) or (vague(name, text) if sentences and code else None)
             if problem:
                 wrong += 1
                 print(f"FAIL {name} ({expect}): {problem}\n{text[-2000:]}")

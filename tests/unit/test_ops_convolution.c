@@ -182,7 +182,7 @@ Test(ops_convolution, conv_refuses_what_does_not_fit)
         {{4, {1, 2, 5, 5}}, {4, {2, 2, 6, 3}}, NULL, none, 0, 1, "does not fit"},
         {{4, {1, 2, 5, 5}}, {4, {2, 2, 0, 3}}, NULL, none, 0, 1, "extent 0 is 0"},
         {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "strides", zero_stride, 2, 1, "strides holds 0"},
-        {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "strides", small, 1, 1, "1 numbers for 2"},
+        {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "strides", small, 1, 1, "1 numbers, expected 2"},
         {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "pads", short_pads, 2, 1, "expected 4"},
         {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "pads", negative, 4, 1, "negative"},
         {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "pads", ends, 4, 1, "too large"},
@@ -355,7 +355,7 @@ Test(ops_convolution, pools_refuse_what_is_missing_or_wrong)
     one_start(&one, OP_AVERAGE_POOL, 11, 1, 1);
     one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 4), zeros);
     one_ints(&one, "kernel_shape", kernel, 2);
-    one_fails(&one, STATUS_SHAPE, "2 numbers for 1");
+    one_fails(&one, STATUS_SHAPE, "2 numbers, expected 1");
     one_end(&one);
     one_start(&one, OP_MAX_POOL, 12, 1, 1);
     one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 4, 4), zeros);

@@ -208,8 +208,8 @@ Test(ops_linear, einsum_malformed_equations)
         {"i1,jk->ik", STATUS_MODEL, "holds '1'"},
         {"ij,jk-ik", STATUS_MODEL, "'-'"},
         {"ij,jk->ik,l", STATUS_MODEL, "behind its output"},
-        {"ijk,jk->ik", STATUS_SHAPE, "names 3 dimensions"},
-        {"i,jk->ik", STATUS_SHAPE, "names 1 dimensions"},
+        {"ijk,jk->ik", STATUS_SHAPE, "expected 3 dimensions"},
+        {"i,jk->ik", STATUS_SHAPE, "expected 1 dimensions"},
         {"ij,ik->jk", STATUS_SHAPE, "2 and of 3"},
         {"ijklmnopqr,jk->ik", STATUS_UNSUPPORTED, "more than"},
     };

@@ -33,9 +33,9 @@ Test(ops_shape, reshape_resolves_zero_and_minus_one)
         {{2, {0, 4}}, {0, -1}, 2, 1, {-1, {0}}, "both 0 and -1"},
         {{1, {6}}, {-1, -1}, 2, 0, {-1, {0}}, "more than one -1"},
         {{1, {6}}, {-1, 4}, 2, 0, {-1, {0}}, "divide"},
-        {{1, {6}}, {6, -2}, 2, 0, {-1, {0}}, "not valid"},
+        {{1, {6}}, {6, -2}, 2, 0, {-1, {0}}, "expected"},
         {{1, {6}}, {6, 0}, 2, 0, {-1, {0}}, "no such dimension"},
-        {{1, {6}}, {INT64_MAX, INT64_MAX}, 2, 0, {-1, {0}}, "not valid"},
+        {{1, {6}}, {INT64_MAX, INT64_MAX}, 2, 0, {-1, {0}}, "expected"},
         {{1, {6}}, {INT64_MAX, -1}, 2, 0, {-1, {0}}, "divide"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -115,7 +115,7 @@ Test(ops_shape, wrong_axes_and_lists)
         {OP_UNSQUEEZE, 13, {2, {2, 3}}, NULL, 0, {4}, 1, "axis 4"},
         {OP_UNSQUEEZE, 11, {2, {2, 3}}, NULL, 0, {0}, -1, "'axes'"},
         {OP_SPLIT, 13, {2, {2, 3}}, NULL, 0, {3}, 1, "add up"},
-        {OP_SPLIT, 13, {2, {2, 3}}, NULL, 0, {-2}, 1, "not valid"},
+        {OP_SPLIT, 13, {2, {2, 3}}, NULL, 0, {-2}, 1, "expected"},
         {OP_SPLIT, 13, {2, {2, 3}}, NULL, 0, {1, 1}, 2, "2 extents for 1 outputs"},
         {OP_SPLIT, 18, {2, {2, 3}}, "num_outputs", 2, {0}, -1, "num_outputs"},
         {OP_EXPAND, 13, {2, {2, 3}}, NULL, 0, {2, 4}, 2, "broadcast"},

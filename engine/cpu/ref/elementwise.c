@@ -32,9 +32,10 @@ enum status run_view(const struct kernel_args *args, struct error *err)
 enum status run_dropout(const struct kernel_args *args, struct error *err)
 {
     const struct tensor *training = args->node->input_count > 2 ? args->in[2] : NULL;
-    if (training && shape_count(&training->shape) == 1 && tensor_int(training, 0))
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "training_mode is true; export the model in evaluation mode");
+    if (training && shape_count(&training->shape) == 1 && tensor_int(training, 0)) {
+        (void)error_set(err, STATUS_UNSUPPORTED, "training_mode is true");
+        return error_advise(err, "export the model in evaluation mode");
+    }
     if (args->node->output_count > 1 && args->out[1]) {
         struct tensor *mask = *args->out[1];
         double one = 1;

@@ -214,8 +214,9 @@ static enum status tuple_offset(const struct tuples *tuples, size_t t, size_t *r
         if (index < -extent || index >= extent)
             return error_set(err, STATUS_INVALID,
                              "index %lld (part %d of tuple %zu) is out of range for axis %d of "
-                             "extent %lld",
-                             (long long)index, k, t, axis, (long long)extent);
+                             "extent %lld, expected %lld to %lld",
+                             (long long)index, k, t, axis, (long long)extent, (long long)-extent,
+                             (long long)extent - 1);
         position = position * (size_t)extent + (size_t)(index < 0 ? index + extent : index);
     }
     *ret = position * tuples->slice;
