@@ -22,7 +22,8 @@ struct backend_options {
     bool poison; /* session_options.poison */
     /* For backends that take pixels; NULL: none come. Borrowed by open(). */
     const struct session_pixels *pixels;
-    size_t pixels_input; /* graph input */
+    size_t pixels_input;   /* graph input */
+    bool no_kernel_trials; /* as in session_options */
 };
 
 /* A run as a backend gets it. */

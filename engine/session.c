@@ -223,9 +223,10 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(optimize_weights(session->base, err));
     TRY(session_check_weights(session, err));
     TRY(session_choose_threads(session, err));
-    struct backend_options options = {session->options.device,  session->options.precision,
-                                      session->options.threads, session->options.poison,
-                                      session->options.pixels,  session->options.image_input};
+    struct backend_options options = {
+        session->options.device,          session->options.precision, session->options.threads,
+        session->options.poison,          session->options.pixels,    session->options.image_input,
+        session->options.no_kernel_trials};
     TRY(session->ops->open(&options, &session->backend, err));
     TRY(compile_all(session, err));
     size_t weights = session->ops->weight_bytes(session->backend);

@@ -52,7 +52,9 @@ struct session_options {
     int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
     bool trial;    /* compile 1 and max_batch alone and measure nothing: a session that is made to
                       be compared and thrown away */
-    size_t image_input; /* index in graph->inputs; SIZE_MAX: the graph takes no image */
+    bool no_kernel_trials; /* kernels by what is known (kernel_choices.h) and by rule: quick to make
+                            */
+    size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
     const struct session_pixels *pixels; /* for image_input; borrowed by session_create; or NULL */
     bool image_channels_last;            /* the file declares [N, H, W, C], not [N, C, H, W] */
@@ -190,6 +192,7 @@ struct session_step {
     const char *name, *kernel;
     double milliseconds, gflop;
     size_t bytes;
+    bool tried; /* the kernel was chosen by a trial (kernel_choices.h), not by rule */
 };
 
 /* Runs batch size `batch` `runs` times with a clock around each step; *ret is malloc'ed. */

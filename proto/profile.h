@@ -1,6 +1,7 @@
 /* JSON of `lensd inspect --profile`: from a plain description, as in answers.h. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct profile_layer {
@@ -8,6 +9,7 @@ struct profile_layer {
     double milliseconds, share;  /* of the whole, 0 … 1 */
     double gflop, gflops;        /* work, and work a second */
     double of_peak;              /* of the machine's arithmetic; 0: not known */
+    bool tried;                  /* the kernel was chosen by a trial */
     double gigabytes_per_second; /* operands read plus results written, at least */
 };
 
@@ -23,6 +25,6 @@ struct profile_answer {
 };
 
 /* {"model","device","precision","precision_why","threads","batch","piece","batch_ms","peak":{
- * "gflops","instructions"},"total":{…},"layers":[{"name","kernel","ms","share","gflop","gflops",
+ * "gflops","instructions"},"total":{…},"layers":[{"name","kernel","tried","ms","share","gflop","gflops",
  * "of_peak"?,"gb_per_s"}…]}; malloc'ed, NULL when out of memory. */
 char *profile_answer_json(const struct profile_answer *answer, size_t *ret_size);

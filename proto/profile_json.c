@@ -8,6 +8,8 @@ static void write_layer(struct writer *w, cJSON *entry, const struct profile_lay
         write_text(w, entry, "name", layer->name);
     if (layer->kernel)
         write_text(w, entry, "kernel", layer->kernel);
+    if (layer->kernel)
+        write_bool(w, entry, "tried", layer->tried);
     write_float(w, entry, "ms", (float)layer->milliseconds);
     write_decimal(w, entry, "share", layer->share);
     write_float(w, entry, "gflop", (float)layer->gflop);

@@ -25,7 +25,7 @@ void *step_create(const struct compile *compile, size_t size,
     return step;
 }
 
-static void step_free(struct step *step)
+void step_free(struct step *step)
 {
     if (!step)
         return;
@@ -240,10 +240,9 @@ static void free_program(struct program *program)
 
 static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
 {
-    static const step_maker makers[] = {
-        make_qconv,     make_qrows,  make_winograd, make_depthwise,   make_dense,
-        make_conv,      make_matmul, make_pool,     make_elementwise, make_norm,
-        make_attention, make_copy,   make_generic};
+    static const step_maker makers[] = {make_qconv,     make_qrows,       make_candidate,
+                                        make_pool,      make_elementwise, make_norm,
+                                        make_attention, make_copy,        make_generic};
     *ret = NULL;
     enum status status = STATUS_OK;
     for (size_t m = 0; m < COUNT_OF(makers) && status == STATUS_OK && !*ret; m++)
@@ -257,7 +256,8 @@ static enum status add_steps(struct program *program, const struct graph *graph,
         const struct node *node = graph->nodes[n];
         if (plan_shares_bytes(&program->plan, node))
             continue;
-        struct compile compile = {program->backend, program, graph, node};
+        struct compile compile = {program->backend, program, graph, node,
+                                  program->backend->own_kernels};
         struct step *step;
         enum status status = make_step(&compile, &step, err);
         if (step)
@@ -408,6 +408,7 @@ static enum status cpu_profile(struct program *program, const void *const *input
         if (count < max)
             ret[count++] = (struct session_step){.name = step->name,
                                                  .kernel = step->kernel,
+                                                 .tried = step->tried,
                                                  .milliseconds = clock_ms(clock_now() - start),
                                                  .gflop = step->flops * 1e-9,
                                                  .bytes = step->bytes};

@@ -98,7 +98,7 @@ enum status conv_product(const struct compile *compile, struct product_desc *des
 enum status make_conv(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
-    if (node->op != OP_CONV || !node->channels_last)
+    if (node->op != OP_CONV || !node->channels_last || node->gate || node_output(node, 1))
         return STATUS_OK;
     const struct value *bias = node_bias(node);
     struct product_desc desc = {.weights_constant = node->inputs[1]->known,

@@ -20,7 +20,8 @@ struct backend {
     dnnl_stream_t stream;
     struct weight *weights; /* packed constants, shared by all programs: weights.c */
     size_t weight_bytes;
-    bool own_kernels; /* for tests: lensd's kernels wherever they fit, whether they pay or not */
+    bool own_kernels;  /* for tests: lensd's kernels wherever they fit, whether they pay or not */
+    int64_t trials_ns; /* spent on trying kernels: candidates.c */
     unsigned char *arena;
     size_t arena_bytes;
     struct program *programs;           /* linked, so that reserve() can place them */
@@ -55,6 +56,7 @@ struct step {
     size_t bytes;       /* least bytes moved: operands read plus results written */
     bool packs_constants; /* the step has its own packed copy of every constant it reads */
     bool is_reference;    /* runs the node's reference kernel */
+    bool tried;           /* chosen by a trial, not by rule: candidates.c */
     size_t scratch;       /* bytes wanted from program->scratch while running */
     enum status (*run)(struct step *step, struct program *program, struct error *err);
     void (*free)(struct step *step);
@@ -66,6 +68,7 @@ struct compile {
     struct program *program;
     const struct graph *graph;
     const struct node *node;
+    bool any; /* a maker takes what its kernel fits, whether it pays or not */
 };
 
 /* A maker builds a step for compile->node. *ret stays NULL when it does not take the node (another
@@ -73,6 +76,8 @@ struct compile {
 typedef enum status (*step_maker)(const struct compile *compile, struct step **ret,
                                   struct error *err);
 
+/* Conv, Gemm, MatMul: by one of the makers in candidates.c' table. */
+enum status make_candidate(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_winograd(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_dense(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_depthwise(const struct compile *compile, struct step **ret, struct error *err);
@@ -99,6 +104,8 @@ bool qrows_take_channels_last(const struct node *node);
 /* A zeroed step of `size` bytes with name, run and free set; NULL when out of memory. */
 void *step_create(const struct compile *compile, size_t size,
                   enum status (*run)(struct step *, struct program *, struct error *));
+
+void step_free(struct step *step); /* NULL is fine */
 
 /* Keeps a reference to a constant and makes it readable through program->data. */
 enum status program_keep_constant(struct program *program, const struct value *value,
@@ -168,6 +175,9 @@ typedef bool (*weights_pack)(const void *context, const struct tensor *constant,
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
                              size_t bytes, weights_pack pack, const void *context, float **ret,
                              struct error *err) MUST_USE;
+/* Drops the packed weights from `newest` back to, but without, `oldest`: places that
+ * backend->weights had. No step may read them. */
+void weights_drop(struct backend *backend, struct weight *newest, const struct weight *oldest);
 /* Compiling is over: constants that were packed into another layout are let go. */
 void weights_seal(struct backend *backend);
 void weights_free(struct backend *backend);

@@ -343,7 +343,7 @@ static enum status make_dense_conv(const struct compile *compile, struct step **
     proto.rows = shape_count(&y->shape) / proto.n;
     proto.images = (size_t)x->shape.dims[0];
     proto.gathers = !is_pointwise(w);
-    if (!pays(&proto, &node->epilogue) && !node->gate && !compile->backend->own_kernels)
+    if (!pays(&proto, &node->epilogue) && !node->gate && !compile->any)
         return STATUS_OK;
     return build(compile, &proto, pack_conv, "conv panels", node_bias(node), ret, err);
 }
@@ -365,7 +365,7 @@ static enum status make_dense_matmul(const struct compile *compile, struct step 
     if (!proto.k)
         return STATUS_OK;
     proto.rows = shape_count(&y->shape) / proto.n;
-    if (!pays(&proto, &node->epilogue) && !compile->backend->own_kernels)
+    if (!pays(&proto, &node->epilogue) && !compile->any)
         return STATUS_OK;
     return build(compile, &proto, pack_matrix, "matrix panels", bias, ret, err);
 }

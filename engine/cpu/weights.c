@@ -207,6 +207,29 @@ enum status weights_pack_own(struct backend *backend, struct tensor *constant, c
     return STATUS_OK;
 }
 
+static void drop(struct weight *weight)
+{
+    if (weight->owned)
+        free(weight->data);
+    tensor_unref(weight->constant);
+    free(weight);
+}
+
+void weights_drop(struct backend *backend, struct weight *newest, const struct weight *oldest)
+{
+    struct weight **link = &backend->weights;
+    if (newest == oldest)
+        return;
+    while (*link != newest)
+        link = &(*link)->next;
+    while (*link != oldest) {
+        struct weight *weight = *link;
+        *link = weight->next;
+        backend->weight_bytes -= weight->bytes;
+        drop(weight);
+    }
+}
+
 void weights_seal(struct backend *backend)
 {
     for (struct weight *w = backend->weights; w; w = w->next) {
@@ -221,10 +244,7 @@ void weights_free(struct backend *backend)
 {
     for (struct weight *w = backend->weights, *next; w; w = next) {
         next = w->next;
-        if (w->owned)
-            free(w->data);
-        tensor_unref(w->constant);
-        free(w);
+        drop(w);
     }
     backend->weights = NULL;
 }

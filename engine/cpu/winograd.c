@@ -241,22 +241,27 @@ static bool pack(const void *context, const struct tensor *constant, float *pack
                               .packed_each = s->packed,
                               .in = s->channels,
                               .out = s->out_channels};
-    parallel_for(forkjoin_threads(), POINTS, packing.in * packing.out * 9, pack_points,
-                 &packing);
+    parallel_for(forkjoin_threads(), POINTS, packing.in * packing.out * 9, pack_points, &packing);
     return !packing.failed;
+}
+
+/* Do the transformed weights, four times as large as the filters, stay within bounds? */
+static bool is_small(const struct winograd_step *s)
+{
+    enum { MOST_WEIGHT_BYTES = 16 << 20 };
+    return (double)POINTS * (double)s->channels * (double)s->out_channels * 4 <= MOST_WEIGHT_BYTES;
 }
 
 /* Counted in multiply-adds, with what a transform of a tile's channel and a weight from the
  * third-level cache cost in them; measured on Zen 4. */
 static bool pays(const struct winograd_step *s)
 {
-    enum { TRANSFORM = 250, FETCH = 8, MOST_WEIGHT_BYTES = 16 << 20 };
+    enum { TRANSFORM = 250, FETCH = 8 };
     const double in = (double)s->channels, out = (double)s->out_channels;
     const double tiles = (double)s->tiles;
     const double direct = 9 * in * out * (double)(s->images * s->out_height) * (double)s->out_width;
     const double here = POINTS * in * out * (tiles + FETCH) + TRANSFORM * tiles * (in + out);
-    return in >= 16 && out >= 16 && (double)POINTS * in * out * 4 <= MOST_WEIGHT_BYTES &&
-           here < 0.8 * direct;
+    return in >= 16 && out >= 16 && here < 0.8 * direct;
 }
 
 /* How a run is cut into pieces. */
@@ -293,7 +298,8 @@ static bool fits(const struct node *node, const struct window *w)
 enum status make_winograd(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
-    if (node->op != OP_CONV || !node->channels_last || node->inputs[0]->shape.rank != 4)
+    if (node->op != OP_CONV || !node->channels_last || node->inputs[0]->shape.rank != 4 ||
+        node->gate || node_output(node, 1))
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     struct tensor *weights = node->inputs[1]->known;
@@ -318,7 +324,7 @@ enum status make_winograd(const struct compile *compile, struct step **ret, stru
     proto.tile_rows = (proto.out_height + TILE - 1) / TILE;
     proto.tile_columns = (proto.out_width + TILE - 1) / TILE;
     proto.tiles = proto.images * proto.tile_rows * proto.tile_columns;
-    if (!pays(&proto) && !compile->backend->own_kernels)
+    if (!is_small(&proto) || (!pays(&proto) && !compile->any))
         return STATUS_OK;
     struct winograd_step *step = step_create(compile, sizeof *step, run);
     if (!step)

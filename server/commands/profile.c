@@ -45,6 +45,7 @@ static enum status open_session(const struct config *config, struct profile *pro
     const struct precision_options how = {.limits = &limits, .cache = config->cache};
     TRY(precision_choose(model, &how, &options, &profile->choice, err));
     TRY(session_create(model->graph, &options, &profile->session, err));
+    precision_keep_kernels(config->cache);
     model_drop_graph(profile->model);
     return STATUS_OK;
 }
@@ -97,6 +98,7 @@ static enum status measure(struct profile *profile, struct error *err)
         const struct session_step *step = &profile->steps[i];
         const struct profile_layer layer = {.name = step->name,
                                             .kernel = step->kernel,
+                                            .tried = step->tried,
                                             .milliseconds = step->milliseconds,
                                             .gflop = step->gflop};
         profile->layers[i] = rate(profile, layer, profile->total.milliseconds, (double)step->bytes);
@@ -120,8 +122,8 @@ static void print_layer(const struct profile_layer *layer)
         printf(" %7.1f", layer->of_peak * 100);
     else
         printf(" %7s", "-");
-    printf(" %7.1f  %-28.28s %s\n", layer->gigabytes_per_second, layer->kernel ? layer->kernel : "",
-           layer->name ? layer->name : "total");
+    printf(" %7.1f %c%-28.28s %s\n", layer->gigabytes_per_second, layer->tried ? '*' : ' ',
+           layer->kernel ? layer->kernel : "", layer->name ? layer->name : "total");
 }
 
 static void print_table(const struct profile *profile)
@@ -144,6 +146,7 @@ static void print_table(const struct profile *profile)
     for (size_t i = 0; i < profile->count; i++)
         print_layer(&profile->layers[i]);
     print_layer(&profile->total);
+    printf("\n* chosen by a trial of the kernels that fit, all others by rule\n");
 }
 
 static int print_profile_json(const struct profile *profile)

@@ -84,6 +84,21 @@ static void hash_machine(struct graph_hash *hash)
     }
 }
 
+static struct choice_key key_of_hash(const struct graph_hash *hash)
+{
+    struct choice_key key;
+    snprintf(key.text, sizeof key.text, "%016" PRIx64 "%016" PRIx64, hash->words[0],
+             hash->words[1]);
+    return key;
+}
+
+struct choice_key choice_key_of_machine(void)
+{
+    struct graph_hash hash = {{0, 0}};
+    hash_machine(&hash);
+    return key_of_hash(&hash);
+}
+
 struct choice_key choice_key_of(const struct model *model, const struct session_options *options)
 {
     struct graph_hash hash = {{0, 0}};
@@ -95,9 +110,7 @@ struct choice_key choice_key_of(const struct model *model, const struct session_
     hash_calibration(&hash, model->calibration);
     hash_machine(&hash);
     graph_hash_bytes(&hash, numbers, sizeof numbers);
-    struct choice_key key;
-    snprintf(key.text, sizeof key.text, "%016" PRIx64 "%016" PRIx64, hash.words[0], hash.words[1]);
-    return key;
+    return key_of_hash(&hash);
 }
 
 /* ---- the folder ---- */
@@ -245,8 +258,9 @@ bool choice_load(const char *folder, const struct choice_key *key, struct precis
 
 /* ---- writing ---- */
 
-static bool print(FILE *file, const struct precision_choice *choice)
+static bool print(FILE *file, const void *context)
 {
+    const struct precision_choice *choice = context;
     bool good = fprintf(file, "lensd precision %d\nprecision %s\nfrom_folder %d\n", CACHE_FORMAT,
                         precision_name(choice->precision), choice->from_folder) > 0;
     for (size_t i = 0; i < choice->trial_count; i++) {
@@ -260,17 +274,18 @@ static bool print(FILE *file, const struct precision_choice *choice)
     return good && fputs("end\n", file) >= 0;
 }
 
-enum status choice_save(const char *folder, const struct choice_key *key,
-                        const struct precision_choice *choice, struct error *err)
+enum status choice_write(const char *folder, const char *path,
+                         bool (*write)(FILE *file, const void *context), const void *context,
+                         struct error *err)
 {
-    char *path = path_of(folder, key), *aside = NULL;
+    char *aside = NULL;
     bool saved = path && asprintf(&aside, "%s.XXXXXX", path) >= 0 && make_folder(folder);
     const int fd = saved ? mkostemp(aside, O_CLOEXEC) : -1;
     FILE *file = fd >= 0 ? fdopen(fd, "wb") : NULL;
     int cause = errno;
     if (!file && fd >= 0)
         close(fd);
-    saved = file && print(file, choice);
+    saved = file && write(file, context);
     if (file) {
         saved = fclose(file) == 0 && saved;
         cause = errno;
@@ -281,10 +296,18 @@ enum status choice_save(const char *folder, const struct choice_key *key,
     }
     if (!saved && fd >= 0)
         unlink(aside);
-    free(path);
     free(aside);
     if (saved)
         return STATUS_OK;
     return error_set(err, STATUS_IO, "the folder '%.200s' cannot be written: %s", folder,
                      strerror(cause));
+}
+
+enum status choice_save(const char *folder, const struct choice_key *key,
+                        const struct precision_choice *choice, struct error *err)
+{
+    char *path = path_of(folder, key);
+    const enum status status = choice_write(folder, path, print, choice, err);
+    free(path);
+    return status;
 }

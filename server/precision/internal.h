@@ -1,6 +1,8 @@
 /* Private to server/precision/. */
 #pragma once
 
+#include <stdio.h>
+
 #include "engine/graph.h"
 #include "server/precision/precision.h"
 #include "server/precision/probes.h"
@@ -38,6 +40,9 @@ struct choice_key {
 /* Everything a choice rests on: graph, preparation, calibration images, CPU, lensd, threads. */
 struct choice_key choice_key_of(const struct model *model, const struct session_options *options);
 
+/* Only the CPU and this build of lensd. */
+struct choice_key choice_key_of_machine(void);
+
 /* The folder that `option` (precision_options.cache) means, malloc'ed; NULL when choices are not
  * kept. */
 char *choice_folder(const char *option);
@@ -48,3 +53,13 @@ bool choice_load(const char *folder, const struct choice_key *key, struct precis
 /* Written aside and renamed: readers see the old choice or the new one. STATUS_IO. */
 enum status choice_save(const char *folder, const struct choice_key *key,
                         const struct precision_choice *choice, struct error *err) MUST_USE;
+
+/* Writes a file of that folder aside and renames it; path NULL: out of memory. STATUS_IO. */
+enum status choice_write(const char *folder, const char *path,
+                         bool (*write)(FILE *file, const void *context), const void *context,
+                         struct error *err) MUST_USE;
+
+/* ---- kernels.c ---- */
+
+/* Makes the engine know what earlier processes found. `option` as in choice_folder(). */
+void kernels_recall(const char *option);

@@ -212,6 +212,7 @@ enum status precision_choose(const struct model *model, const struct precision_o
                              struct session_options *session, struct precision_choice *ret,
                              struct error *err)
 {
+    kernels_recall(options->cache);
     *ret = (struct precision_choice){.precision = session->precision, .origin = CHOICE_PINNED};
     if (session->precision == PRECISION_AUTO)
         TRY(choose(model, options, session, ret, err));

@@ -101,6 +101,7 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
             .precision = options->precision,
             .threads = options->threads,
             .max_batch = choose_max_batch(options, model),
+            .no_kernel_trials = options->only_cached_precision,
             .image_input = image_input,
             .image_layout = image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_F32,
             .image_channels_last = model->input_channels_last,
@@ -119,6 +120,8 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
                         err));
         instance->lane_count++;
     }
+    if (!options->only_cached_precision)
+        precision_keep_kernels(options->cache);
     return STATUS_OK;
 }
 

@@ -330,6 +330,11 @@ enum status precision_choose(const struct model *model, const struct precision_o
     return STATUS_OK;
 }
 
+void precision_keep_kernels(const char *cache)
+{
+    (void)cache;
+}
+
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err)
 {

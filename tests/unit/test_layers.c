@@ -3,6 +3,7 @@
  * the interpreter's reference kernels. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/interpret.h"
 #include "engine/cpu/simd/simd.h"
+#include "engine/kernel_choices.h"
 #include "engine/session.h"
 #include "tests/unit/random_graph.h"
 
@@ -242,4 +244,94 @@ Test(layers, squeeze_and_excite)
         {"a mean over strides", 20, 3, 35, 8, 3, 2, 1, 1, OP_NONE, false, true, "depthwise:mean"},
     };
     check_all(layers, COUNT_OF(layers));
+}
+
+/* The kernel that runs the last step of the layer's graph, and whether a trial has chosen it. */
+static const char *kernel_of(const struct graph *graph, bool *ret_tried)
+{
+    static char name[64];
+    struct error err = {0};
+    struct session *session;
+    const struct session_options options = {
+        .threads = 1, .max_batch = 1, .image_layout = IMAGE_AS_DECLARED};
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    struct session_step *steps;
+    size_t count, found = 0;
+    cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK);
+    for (size_t i = 0; i < count; i++)
+        if (steps[i].gflop > steps[found].gflop)
+            found = i;
+    snprintf(name, sizeof name, "%s", steps[found].kernel);
+    *ret_tried = steps[found].tried;
+    free(steps);
+    session_free(session);
+    return name;
+}
+
+Test(layers, a_trial_chooses_and_is_remembered)
+{
+    static const struct layer layer = {
+        "three kernels fit", 20, 20, 64, 64, 3, 1, 1, 1, OP_RELU, false, false, ""};
+    struct graph *graph = make_graph(&layer);
+    bool tried;
+    kernel_choices_forget();
+    const size_t made = kernel_choices_made();
+    (void)kernel_of(graph, &tried);
+    cr_assert(tried);
+    cr_assert_gt(kernel_choices_made(), made);
+    char *text = kernel_choices_text();
+    cr_assert_not_null(text);
+
+    /* another choice is followed, wherever it comes from */
+    static const char *const names[] = {"winograd", "gemm"};
+    for (size_t n = 0; n < COUNT_OF(names); n++) {
+        char line[64];
+        kernel_choices_forget();
+        const size_t before = kernel_choices_made();
+        for (const char *at = text; *at; at = strchr(at, '\n') + 1) {
+            snprintf(line, sizeof line, "%.16s %s\n", at, names[n]);
+            cr_assert(kernel_choices_add(line));
+        }
+        cr_assert_str_eq(kernel_of(graph, &tried), names[n]);
+        cr_assert(tried);
+        cr_assert_eq(kernel_choices_made(), before);
+    }
+    free(text);
+    kernel_choices_forget();
+    graph_free(graph);
+}
+
+Test(layers, choices_that_fit_no_layer_or_are_none)
+{
+    static const struct layer layer = {"Winograd does not fit", 20,    20,    64, 64, 3, 1, 1, 64,
+                                       OP_RELU,           false, false, ""};
+    static const char *const wrong[] = {"x",
+                                        "0123456789abcdef",
+                                        "0123456789abcdef winograd",
+                                        "0123456789abcdef nothing\n",
+                                        "0123456789abcdef winograd\n\n",
+                                        "0123456789abcdef winograd extra\n",
+                                        "0123456789abcdef winogradwinogradwinograd\n"};
+    kernel_choices_forget();
+    for (size_t i = 0; i < COUNT_OF(wrong); i++)
+        cr_expect(!kernel_choices_add(wrong[i]), "'%s' was taken", wrong[i]);
+    char *text = kernel_choices_text();
+    cr_expect_str_eq(text, "");
+    free(text);
+
+    /* a choice whose kernel does not fit is as good as none */
+    struct graph *graph = make_graph(&layer);
+    bool tried;
+    (void)kernel_of(graph, &tried);
+    text = kernel_choices_text();
+    kernel_choices_forget();
+    for (const char *at = text; *at; at = strchr(at, '\n') + 1) {
+        char line[64];
+        snprintf(line, sizeof line, "%.16s winograd\n", at);
+        cr_assert(kernel_choices_add(line));
+    }
+    (void)kernel_of(graph, &tried);
+    free(text);
+    kernel_choices_forget();
+    graph_free(graph);
 }
