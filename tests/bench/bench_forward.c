@@ -336,13 +336,24 @@ static enum status serve_profile(struct candidate *candidate, const struct comma
     return STATUS_OK;
 }
 
+/* Dimensions of one image, and how many numbers the first output has for it. */
+static enum status serve_shape(struct candidate *candidate, const struct command *command,
+                               struct error *err)
+{
+    (void)command;
+    (void)err;
+    const struct shape *shape = &session_input(candidate->session, 0)->shape;
+    for (int i = 0; i < shape->rank; i++)
+        printf("%lld ", (long long)shape->dims[i]);
+    printf("%zu\n", shape_count(&session_output(candidate->session, 0)->shape));
+    return STATUS_OK;
+}
+
 static bool parse_command(char *line, long models, long largest, struct command *ret)
 {
     static const struct verb verbs[] = {
-        {"run", 4, serve_run},
-        {"time", 5, serve_time},
-        {"answer", 5, serve_answer},
-        {"profile", 3, serve_profile},
+        {"run", 4, serve_run},         {"time", 5, serve_time},   {"answer", 5, serve_answer},
+        {"profile", 3, serve_profile}, {"shape", 3, serve_shape},
     };
     char *words[6], *save = NULL;
     size_t count = 0;
@@ -374,6 +385,7 @@ static bool parse_command(char *line, long models, long largest, struct command 
  *     answer INDEX BATCH INPUT OUTPUT  reads raw numbers, [BATCH, H, W, C] float32, runs, writes
  * the first output's: how many numbers profile INDEX BATCH              how many steps, and then a
  * line for each, with tabs between: milliseconds, GFLOP, bytes, kernel, name
+ *     shape INDEX BATCH                the dimensions of one image, and the numbers of an answer
  *
  * What does not work is answered by "error: " and a sentence. */
 static void serve(struct candidate *candidates, size_t count, const struct options *options)
@@ -391,7 +403,7 @@ static void serve(struct candidate *candidates, size_t count, const struct optio
         struct command command;
         struct error err = {0};
         if (!parse_command(line, (long)count, largest, &command))
-            printf("error: expected run, time, answer or profile with their arguments\n");
+            printf("error: expected run, time, answer, profile or shape with their arguments\n");
         else if (command.verb->run(&candidates[command.index], &command, &err) != STATUS_OK)
             printf("error: %s\n", err.message);
         fflush(stdout);

@@ -1,14 +1,15 @@
 /* Random graphs on a device against the reference kernels.
  *
  *     lensd_graphs [--device cuda:0] [--precision fp32] [--first 1] [--count 100] [--tolerance T]
- *                  [--seconds S]
+ *                  [--seconds S] [--no-poison] [--small]
  *
  * Each seed is a graph of operators and shapes drawn by it (tests/unit/random_graph.h), an image
- * size and a batch of 1, 3 or 8 images of fresh numbers. It runs three times, as the first batch,
+ * size and a batch of 1, 3 or 8 images of fresh numbers. It runs three times: as the first batch,
  * as the one that is recorded and as the recording, in memory that is filled with NaN before each
- * run. Differences count relative to the greatest expected number of an output. Prints a line for
- * each graph that disagrees, and a line of JSON last; ends with 1 when one disagreed, after S
- * seconds without having failed. */
+ * run (not with --no-poison, for a checker that looks for reads of what was never written).
+ * Differences count relative to the greatest expected number of an output. Prints a line for each
+ * graph that disagrees, and a line of JSON last; ends with 1 when one disagreed. After S seconds no
+ * further graph is begun. --small: small images and batches only, for a device that is slow. */
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -29,6 +30,7 @@ struct options {
     enum precision precision;
     long first, count, seconds;
     double tolerance;
+    bool poison, small;
 };
 
 struct one {
@@ -72,9 +74,10 @@ static enum status make_one(struct one *one, uint32_t seed, const struct options
     struct graph *reference = NULL;
     size_t count;
     char fallback[256];
-    one->height = sizes[seed % COUNT_OF(sizes)][0];
-    one->width = sizes[seed % COUNT_OF(sizes)][1];
-    one->batch = batches[seed / COUNT_OF(sizes) % COUNT_OF(batches)];
+    const size_t kinds = options->small ? 1 : COUNT_OF(sizes);
+    one->height = sizes[seed % kinds][0];
+    one->width = sizes[seed % kinds][1];
+    one->batch = batches[seed / kinds % (options->small ? 2 : COUNT_OF(batches))];
     one->graph = random_graph(seed, one->height, one->width);
     one->images = make_images(seed, (size_t)(LARGEST * one->height * one->width * 3));
     if (!one->graph || !one->images)
@@ -91,7 +94,7 @@ static enum status make_one(struct one *one, uint32_t seed, const struct options
                                         .max_batch = one->batch,
                                         .image_layout = IMAGE_NHWC_F32,
                                         .trial = true,
-                                        .poison = true};
+                                        .poison = options->poison};
     return session_create(one->graph, &how, &one->session, err);
 }
 
@@ -183,6 +186,8 @@ static bool parse(int argc, char **argv, struct options *options)
         {"count", required_argument, NULL, 'n'},
         {"seconds", required_argument, NULL, 's'},
         {"tolerance", required_argument, NULL, 't'},
+        {"no-poison", no_argument, NULL, 'P'},
+        {"small", no_argument, NULL, 'm'},
         {0},
     };
     bool ok = true;
@@ -207,6 +212,12 @@ static bool parse(int argc, char **argv, struct options *options)
             options->tolerance = strtod(optarg, NULL);
             ok = options->tolerance > 0;
             break;
+        case 'm':
+            options->small = true;
+            break;
+        case 'P':
+            options->poison = false;
+            break;
         default:
             ok = false;
         }
@@ -216,12 +227,13 @@ static bool parse(int argc, char **argv, struct options *options)
 
 int main(int argc, char **argv)
 {
-    struct options options = {.device = "cuda:0", .first = 1, .count = 100, .seconds = 600};
+    struct options options = {
+        .device = "cuda:0", .first = 1, .count = 100, .seconds = 600, .poison = true};
     long passed = 0, failed = 0;
     double worst = 0;
     if (!parse(argc, argv, &options)) {
         fprintf(stderr, "usage: lensd_graphs [--device cuda:0] [--precision fp32] [--first 1] "
-                        "[--count 100] [--tolerance T] [--seconds S]\n");
+                        "[--count 100] [--tolerance T] [--seconds S] [--no-poison] [--small]\n");
         return 2;
     }
     if (options.tolerance == 0)

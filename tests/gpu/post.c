@@ -23,7 +23,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 
-enum { MAX_CONNECTIONS = 1024, ANSWER = 64 * 1024, BINS = 4096, BIN_US = 50, PATIENCE_S = 30 };
+enum { MAX_CONNECTIONS = 1024, ANSWER = 64 * 1024, BINS = 32768, BIN_US = 100, PATIENCE_S = 30 };
 
 struct message {
     char *data; /* header and body of a request */
@@ -34,7 +34,7 @@ struct client {
     pthread_t thread;
     const struct message *message;
     uint16_t port;
-    uint64_t bins[BINS]; /* latencies by 50 µs; the last one has what is beyond */
+    uint64_t bins[BINS]; /* latencies by 100 µs; the last one has what is beyond */
     uint64_t good, other, broken;
 };
 

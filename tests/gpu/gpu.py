@@ -1,0 +1,419 @@
+#!/usr/bin/env python3
+"""`./dev gpu`: is lensd right on this machine's GPU, is it fast, does it serve well?
+
+    gpu.py --bundle FOLDER [--quick] [--only correctness|bench|serve] [--out FOLDER] [--minutes N]
+           [--resume REPORT.json] [--device cuda:0]
+
+Works in parts, each a process with a time limit of its own; one that fails or is late does not stop the
+others, and what it had measured until then counts. `--quick` ends within 9 minutes. `--resume` takes over
+the finished parts of an earlier report of the same programs on the same GPU, so that several short leases
+make one report. Everything is said as it happens; last come the table and two files in --out:
+report.json (all numbers) and report.md (a page for docs/measurements).
+
+Compares with PyTorch where python3 has torch and torchvision. Ends with 0 when no bar is missed and every
+part ended, 1 when not, 2 when this machine has no usable GPU. --device fake runs everything on the stand-in
+for CUDA, --device cpu on the CPU backend, to rehearse this command: never a result.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.realpath(__file__))
+SELF = os.path.join(HERE, "gpu.py")  # what a part is started with
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "bench")]
+
+import checks  # noqa: E402
+import networks  # noqa: E402
+import page  # noqa: E402
+import serving  # noqa: E402
+import speed  # noqa: E402
+from programs import STAND_IN, Broken, Bundle  # noqa: E402
+
+QUICK_MINUTES = 8.7
+REHEARSAL_PATIENCE = 5  # times as long: what stands for the GPU is slow
+VERSION = 1
+
+
+# ------------------------------------------------------------------------------- the parts ----
+
+
+def machine(part):
+    """What everything below was measured on."""
+    import common
+    about = {"lensd": f"{part.bundle.about['version']} of {part.bundle.about['commit'] or 'no commit'}, bundle of "
+                      f"{part.bundle.about['made']}"}
+    device = next(each for each in part.bundle.devices() if each["id"] == part.bundle.device)
+    about["gpu"] = f"{device['name']}, {device['memory']['total_bytes'] / 2**30:.0f} GiB, {device['isa']}"
+    if not part.bundle.on_gpu:
+        about["gpu"] = f"none; instead of one: {about['gpu']}"
+    if shutil.which("nvidia-smi") and part.bundle.on_gpu:
+        text = subprocess.run(["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem,power.limit,"
+                               "temperature.gpu", "--format=csv,noheader"], stdout=subprocess.PIPE, text=True,
+                              check=False, timeout=60).stdout.strip()
+        about["driver, clocks now, power limit, temperature"] = text.splitlines()[0] if text else "not visible"
+    about["host"] = "; ".join(common.machine()[:3])
+    about["system"] = f"Linux {platform.release()}, {common.system_name()}, Python {platform.python_version()}"
+    torch, reason = part.torch()
+    about["PyTorch"] = f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN " \
+                       f"{torch.backends.cudnn.version()}" if torch else reason
+    about["precisions of this build"] = ", ".join(part.bundle.precisions())
+    for key, value in about.items():
+        part.put(key, value)
+        part.say(f"{key}: {value}")
+
+
+def export(part):
+    """Network files, made here: too large to be brought along."""
+    torch, reason = part.torch()
+    if torch is None:
+        part.note(f"{reason}; the digit classifier is all there is")
+        return
+
+    def done(name, seconds, problem):
+        part.put(name, {"seconds": seconds, "problem": problem})
+        part.say(f"{name}: " + (f"exported in {seconds:.0f} s" if problem is None else f"NOT exported: {problem}"))
+
+    networks.export_all(part.wanted_networks(), part.networks_folder(), done)
+
+
+# name: (group, function, seconds in a quick run, seconds in a whole one). The order is that of their
+# worth: what comes last is what a short lease does without.
+PARTS = {
+    "machine": ("always", machine, 30, 30),
+    "roofline": ("bench", speed.roofline, 30, 60),
+    "operators": ("correctness", checks.operators, 35, 200),
+    "export": ("always", export, 75, 300),
+    "families": ("correctness", checks.families, 100, 420),
+    "forward": ("bench", speed.forward, 90, 300),
+    "profile": ("bench", speed.profile, 30, 60),
+    "serve": ("serve", serving.serve, 70, 240),
+    **{f"compiled {name}": ("bench", speed.compiled, 110, 300) for name, _ in networks.COMPILED},
+    "sanitizer": ("correctness", checks.sanitizer, 40, 240),
+}
+ARGUMENTS = {f"compiled {name}": (name, batch) for name, batch in networks.COMPILED}
+
+
+class Part:
+    """What a part's function sees: the bundle, its time, and where its results go. Every result is on disk
+    as soon as it is known."""
+
+    def __init__(self, name, options, limit):
+        self.name, self.options, self.quick, self.seed = name, options, options.quick, options.seed
+        self.bundle = Bundle(options.bundle, options.device)
+        self.argument = ARGUMENTS.get(name)
+        self.end = time.monotonic() + limit
+        self.state = {"status": "begun", "bars": [], "notes": [], "results": {}}
+        self.save()
+
+    def left(self):
+        """Seconds of its time, at least one."""
+        return max(1.0, self.end - time.monotonic())
+
+    def save(self):
+        write_json(state_file(self.options.work, self.name), self.state)
+
+    def put(self, key, value):
+        self.state["results"][key] = value
+        self.save()
+
+    def bar(self, what, wanted, got, met):
+        """met: None where it cannot be judged."""
+        met = None if met is None else bool(met)
+        self.state["bars"].append({"what": what, "wanted": wanted, "got": str(got), "met": met})
+        self.say(f"{page.WORDS[met]:6} {what}: {got} [{wanted}]")
+        self.save()
+
+    def note(self, text):
+        self.state["notes"].append(text)
+        self.say(f"note: {text}")
+        self.save()
+
+    def say(self, text):
+        print(f"[{self.name}] {text}", flush=True)
+
+    def earlier(self, name):
+        """Results of another part, or None."""
+        try:
+            with open(state_file(self.options.work, name), encoding="utf-8") as file:
+                return json.load(file)["results"]
+        except (OSError, ValueError):
+            return None
+
+    def networks_folder(self):
+        return os.path.join(self.options.work, "networks")
+
+    def network(self, name):
+        """The folder of a network, or None when it was not exported."""
+        if name == "digits":
+            return self.bundle.path("models", "digits")
+        folder = os.path.join(self.networks_folder(), name)
+        return folder if networks.is_there(folder) else None
+
+    def torch(self):
+        """(torch, None), or (None, why PyTorch takes no part)."""
+        if self.bundle.stand_in:
+            return None, "the stand-in is too slow for networks"
+        return networks.torch_or_reason()
+
+    def only_these(self, names):
+        """Those of --networks, or all."""
+        chosen = self.options.networks
+        return [name for name in names if not chosen or name in chosen]
+
+    def families(self):
+        if self.torch()[0] is None:
+            return ["digits"]
+        return self.only_these(networks.FAMILIES[:networks.QUICK] if self.quick else networks.FAMILIES)
+
+    def speed(self):
+        """(network, batch sizes)"""
+        if self.torch()[0] is None:
+            return [("digits", [1])]
+        table = dict(networks.SPEED) if self.bundle.on_gpu else {name: [1, 4] for name in networks.FAMILIES}
+        return [(name, table[name]) for name in self.only_these(list(table))]
+
+    def profiled(self):
+        """(network, batch size); the first one is served, too."""
+        if self.torch()[0] is None:
+            return [("digits", 1)]
+        if not self.bundle.on_gpu:
+            return [(name, 4) for name in self.families()][:1]
+        return [("resnet50", 256), ("vit_b_16", 64)]
+
+    def wanted_networks(self):
+        names = self.families() if self.options.only in (None, "correctness") else []
+        if self.options.only in (None, "bench"):
+            names += [name for name, _ in self.speed()]
+        if self.options.only != "correctness":
+            names += [name for name, _ in self.profiled()]
+        return list(dict.fromkeys(names))
+
+    def decode_only(self, folder):
+        """The folder of a network that does nothing, prepared like `folder`'s; None without PyTorch."""
+        if self.torch()[0] is None:
+            return None
+        target = os.path.join(self.networks_folder(), "nothing")
+        networks.export_decode_only(target, folder)
+        return target
+
+
+def state_file(work, name):
+    return os.path.join(work, "parts", name.replace(" ", "_") + ".json")
+
+
+def write_json(path, value):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+    os.replace(path + ".part", path)
+
+
+def run_part(options):
+    """In the child: one part to its end."""
+    part = Part(options.part, options, options.limit)
+    try:
+        PARTS[options.part][1](part)
+        part.state["status"] = "done"
+    except (Broken, OSError, RuntimeError, ImportError, ValueError, KeyError) as error:
+        part.state.update(status="failed", reason=f"{type(error).__name__}: {error}"[:1000])
+        part.say(f"FAILED: {part.state['reason']}")
+    part.save()
+    return 0 if part.state["status"] == "done" else 1
+
+
+# --------------------------------------------------------------------------- the supervisor ----
+
+
+def descendants(pid):
+    """Children of a process, theirs too; none where /proc does not say."""
+    found, begin = [], [pid]
+    while begin:
+        try:
+            with open(f"/proc/{begin[0]}/task/{begin[0]}/children", encoding="ascii") as file:
+                children = [int(word) for word in file.read().split()]
+        except OSError:
+            children = []
+        found += children
+        begin = begin[1:] + children
+    return found
+
+
+def end_process(process):
+    """The part and what it started: they are one process group, and workers that left it are found by
+    their parents."""
+    left = descendants(process.pid)
+    for signal_number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 10)):
+        for send, target in [(os.killpg, process.pid)] + [(os.kill, pid) for pid in left]:
+            try:
+                send(target, signal_number)
+            except (ProcessLookupError, PermissionError):
+                pass
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def start_part(options, name, limit):
+    """Runs a part in a process group of its own, at most `limit` seconds; returns its state."""
+    began = time.monotonic()
+    words = [sys.executable, SELF, "--part", name, "--limit", f"{limit:.0f}", "--work",
+             options.work, "--bundle", options.bundle, "--device", options.device, "--seed", str(options.seed)]
+    words += ["--quick"] if options.quick else []
+    words += ["--only", options.only] if options.only else []
+    words += ["--networks", ",".join(options.networks)] if options.networks else []
+    try:
+        os.unlink(state_file(options.work, name))
+    except FileNotFoundError:
+        pass
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+    late = False
+    try:
+        process.wait(limit)
+    except subprocess.TimeoutExpired:
+        late = True
+    finally:
+        end_process(process)
+    try:
+        with open(state_file(options.work, name), encoding="utf-8") as file:
+            state = json.load(file)
+    except (OSError, ValueError):
+        state = {"status": "failed", "bars": [], "notes": [], "results": {}}
+    if late and state["status"] != "done":
+        state.update(status="out of time", reason=f"its {limit:.0f} s were over; what is above was measured")
+    elif state["status"] == "begun":
+        state.update(status="failed", reason=f"its process ended with {process.returncode}")
+    return dict(state, seconds=time.monotonic() - began)
+
+
+def taken_over(options, bundle):
+    """Parts of an earlier report that count: finished, of the same programs and kind of run."""
+    if not options.resume:
+        return {}
+    try:
+        with open(options.resume, encoding="utf-8") as file:
+            report = json.load(file)
+    except (OSError, ValueError) as error:
+        sys.exit(f"gpu: --resume {options.resume}: {error}")
+    for what, mine, theirs in (("programs", bundle.about["programs_sha256"], report.get("programs_sha256")),
+                               ("device", options.device, report.get("device")),
+                               ("thoroughness (--quick)", options.quick, report.get("quick"))):
+        if mine != theirs:
+            sys.exit(f"gpu: {options.resume} is of other {what}: {theirs}, here {mine}; leave --resume out")
+    return {name: part for name, part in report["parts"].items()
+            if part["status"] == "done" and name in PARTS and PARTS[name][0] != "always"}
+
+
+def chosen(options):
+    """Names of the parts of this run; a part by its own name, too."""
+    groups = ("always", options.only) if options.only in ("correctness", "bench", "serve") else None
+    return [name for name, (group, *_) in PARTS.items() if groups is None or group in groups]
+
+
+def usable(bundle):
+    """Ends with a sentence when there is no GPU to measure on."""
+    try:
+        devices = bundle.devices()
+    except Broken as error:
+        sys.exit(f"gpu: {error}")
+    device = next((each for each in devices if each["id"] == bundle.device), None)
+    if device is None or not device["usable"]:
+        reason = device["reason"] if device else "this machine has no such device"
+        print(f"gpu: {bundle.device} cannot be used: {reason}. ./dev gpu needs an NVIDIA GPU with its driver, and "
+              "cuBLASLt (a CUDA toolkit, or PyTorch's packages).", file=sys.stderr)
+        sys.exit(2)
+
+
+def save_report(options, report):
+    write_json(os.path.join(options.out, "report.json"), report)
+    with open(os.path.join(options.out, "report.md"), "w", encoding="utf-8") as file:
+        file.write(page.markdown(report))
+
+
+def supervise(options):
+    bundle = Bundle(options.bundle, options.device)
+    usable(bundle)
+    done = taken_over(options, bundle)
+    minutes = options.minutes or (QUICK_MINUTES if options.quick else None)
+    end = time.monotonic() + minutes * 60 if minutes else float("inf")
+    report = {"version": VERSION, "gpu": bundle.on_gpu, "device": options.device, "quick": options.quick,
+              "seed": options.seed, "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+              "command": " ".join(["./dev gpu", *options.words]), "bundle": bundle.about,
+              "programs_sha256": bundle.about["programs_sha256"], "machine": {}, "parts": dict(done)}
+    for name, part in done.items():
+        write_json(state_file(options.work, name), part)
+    for name in chosen(options):
+        if name in done:
+            print(f"[{name}] taken over from {options.resume}", flush=True)
+            continue
+        limit = PARTS[name][2 if options.quick else 3] * (1 if bundle.on_gpu else REHEARSAL_PATIENCE)
+        limit = min(limit, end - time.monotonic())
+        if limit < 5:
+            state = {"status": "left out", "reason": "no time is left", "bars": [], "notes": [], "results": {},
+                     "seconds": 0.0}
+        else:
+            state = start_part(options, name, limit)
+        report["parts"][name] = state
+        if name == "machine":
+            report["machine"] = state["results"]
+        # In the order of PARTS, whatever was taken over.
+        report["parts"] = {each: report["parts"][each] for each in PARTS if each in report["parts"]}
+        save_report(options, report)
+    print("\n" + page.table(report), flush=True)
+    print(f"{os.path.join(options.out, 'report.json')} and report.md have all of it", flush=True)
+    return 1 if page.unfinished(report) or any(bar["met"] is False for bar in page.bars(report)) else 0
+
+
+def parse(words):
+    parser = argparse.ArgumentParser(prog="./dev gpu", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bundle", required=True, help="a folder that ./dev bundle made (./dev gpu makes one)")
+    parser.add_argument("--networks", type=lambda text: text.split(","), help="only these, of: "
+                        + ", ".join(networks.FAMILIES))
+    parser.add_argument("--quick", action="store_true", help="fewer numbers, all within 9 minutes")
+    parser.add_argument("--only", choices=["correctness", "bench", "serve"])
+    parser.add_argument("--out", default="gpu-report", help="folder of the report (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, help="for everything; parts that would begin later are left out")
+    parser.add_argument("--resume", metavar="REPORT.json", help="take over what this report has finished")
+    parser.add_argument("--device", default="cuda:0", help=f"cuda:N (default: %(default)s); {STAND_IN} or cpu: a rehearsal")
+    parser.add_argument("--seed", type=int, help="of weights' images and graphs (default: from the clock)")
+    parser.add_argument("--work", help="folder of exported networks and partial results (default: a fresh one)")
+    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    parser.add_argument("--limit", type=float, help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    options.words = words
+    if not os.path.exists(os.path.join(options.bundle, "bundle.json")):
+        parser.error(f"{options.bundle} is no bundle: it has no bundle.json (./dev bundle makes one)")
+    if options.device not in (STAND_IN, "cpu") and not re.fullmatch(r"cuda:\d+", options.device):
+        parser.error(f"--device {options.device}: a GPU has a name such as cuda:0")
+    options.seed = options.seed if options.seed is not None else int(time.time()) % 1000003
+    return options
+
+
+def main():
+    options = parse(sys.argv[1:])
+    if options.part:
+        return run_part(options)
+    options.bundle, options.out = os.path.abspath(options.bundle), os.path.abspath(options.out)
+    os.makedirs(options.out, exist_ok=True)
+    if options.work:
+        options.work = os.path.abspath(options.work)
+        os.makedirs(options.work, exist_ok=True)
+        return supervise(options)
+    with tempfile.TemporaryDirectory(prefix="lensd-gpu-work-") as options.work:
+        return supervise(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""The report of `./dev gpu` as text: a table of bars, and a page for docs/measurements."""
+
+WORDS = {True: "met", False: "MISSED", None: "-"}
+REHEARSAL = "NOT A RESULT OF A GPU: a rehearsal of the command itself, without one."
+
+
+def bars(report):
+    return [dict(bar, part=name) for name, part in report["parts"].items() for bar in part["bars"]]
+
+
+def counts(report):
+    found = [bar["met"] for bar in bars(report)]
+    return f"{found.count(True)} bars met, {found.count(False)} missed, {found.count(None)} not judged"
+
+
+def unfinished(report):
+    return [f"{name}: {part['status']}" + (f" ({part['reason']})" if part.get("reason") else "")
+            for name, part in report["parts"].items() if part["status"] != "done"]
+
+
+def table(report):
+    """For the terminal."""
+    lines = []
+    for name, part in report["parts"].items():
+        lines.append(f"{name}: {part['status']} after {part['seconds']:.0f} s"
+                     + (f", {part['reason']}" if part.get("reason") else ""))
+        for bar in part["bars"]:
+            lines.append(f"  {WORDS[bar['met']]:6} {bar['what'][:64]:64} {bar['got'][:70]}  [{bar['wanted']}]")
+        lines += [f"  note   {note}" for note in part["notes"]]
+    if not report["gpu"]:
+        lines.append(REHEARSAL)
+    lines.append(counts(report))
+    return "\n".join(lines)
+
+
+def cell(text):
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def milliseconds(rows):
+    """Forward passes of all contenders, one line for each network and batch."""
+    names = list(dict.fromkeys(name for row in rows for name in row["ms"]))
+    lines = ["| network | batch | numbers | " + " | ".join(f"{name} ms" for name in names)
+             + " | lensd images/s | with copies ms |", "|---|--:|---|" + "--:|" * (len(names) + 2)]
+    for row in rows:
+        lines.append(f"| {row['family']} | {row['batch']} | {row['precision']} | "
+                     + " | ".join(f"{row['ms'][name]:.3f}" if name in row["ms"] else "" for name in names)
+                     + f" | {row['batch'] * 1e3 / row['ms']['lensd']:.0f} | "
+                     + (f"{row['host_ms']:.3f}" if "host_ms" in row else "") + " |")
+    return lines
+
+
+def worst_steps(result):
+    lines = [f"{result['family']} {result['precision']}, batch {result['batch']}: {result['ms']:.3f} ms in "
+             f"{result['steps']} steps" + (f", {result['share']:.1%} of the roofline" if "share" in result else "")
+             + "; the steps that lose most:", "",
+             "| step | kernel | ms | ideal ms | GFLOP | MB |", "|---|---|--:|--:|--:|--:|"]
+    for row in result["losses"][:12]:
+        ideal = f"{row['ideal_ms']:.4f}" if "ideal_ms" in row else ""
+        lines.append(f"| {cell(row['name'])} | {cell(row['kernel'])} | {row['ms']:.4f} | {ideal} | "
+                     f"{row['gflop']:.2f} | {row['bytes'] / 1e6:.1f} |")
+    return lines + [""]
+
+
+def markdown(report):
+    lines = ["# " + ("Rehearsal of the GPU command" if not report["gpu"] else
+                     f"On a GPU: {report['machine'].get('gpu', 'unknown')}"), ""]
+    if not report["gpu"]:
+        lines += [f"**{REHEARSAL}**", ""]
+    lines += [f"Command: `{report['command']}`, {report['began']}, {counts(report)}.", ""]
+    lines += [f"- {key}: {cell(value)}" for key, value in report["machine"].items()]
+    if unfinished(report):
+        lines += ["", "Not finished: " + "; ".join(cell(text) for text in unfinished(report)) + "."]
+    lines += ["", "| | what | bar | measured |", "|---|---|---|---|"]
+    lines += [f"| {WORDS[bar['met']]} | {cell(bar['what'])} | {cell(bar['wanted'])} | {cell(bar['got'])} |"
+              for bar in bars(report)]
+    rows = report["parts"].get("forward", {}).get("results", {}).get("rows", [])
+    rows = rows + [part["results"]["row"] for name, part in report["parts"].items()
+                   if name.startswith("compiled") and "row" in part["results"]]
+    if rows:
+        lines += ["", "## Forward passes", "", "Medians, in turns, on inputs that are on the device; the last "
+                  "column has the copies from and to the host in it.", "", *milliseconds(rows)]
+    profiled = [result for name, result in report["parts"].get("profile", {}).get("results", {}).items()]
+    if profiled:
+        lines += ["", "## Where the time goes", ""]
+        for result in profiled:
+            lines += worst_steps(result)
+    notes = [f"- {name}: {cell(note)}" for name, part in report["parts"].items() for note in part["notes"]]
+    if notes:
+        lines += ["", "## Notes", "", *notes]
+    return "\n".join(lines).rstrip() + "\n"

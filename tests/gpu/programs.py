@@ -1,0 +1,164 @@
+"""The programs of a bundle, as the parts of `./dev gpu` use them."""
+
+import json
+import os
+import re
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+
+STAND_IN = "fake"  # as a device: the stand-in for CUDA, for tests of these scripts
+
+
+class Broken(Exception):
+    """A program ended, answered with an error, or took too long; the message is its own."""
+
+
+class Bundle:
+    def __init__(self, folder, device):
+        self.folder = os.path.realpath(folder)
+        self.stand_in = device == STAND_IN
+        self.on_gpu = device.startswith("cuda:")
+        self.device = "cuda:0" if self.stand_in else device
+        self.environment = dict(os.environ, LENSD_CACHE="none")
+        # What a shell has set for its own server must not decide here.
+        for name in list(self.environment):
+            if name.startswith("LENSD_") and name not in ("LENSD_CACHE", "LENSD_GLIBC", "LENSD_SHARED"):
+                del self.environment[name]
+        if self.stand_in:
+            self.environment["LENSD_CUDA_MODULE"] = os.path.join(self.folder, "lib", "lensd", "lensd_fake_cuda.so")
+        with open(os.path.join(self.folder, "bundle.json"), encoding="utf-8") as file:
+            self.about = json.load(file)
+
+    def path(self, *parts):
+        return os.path.join(self.folder, *parts)
+
+    def run(self, *words, timeout, check=True):
+        """A program to its end; its standard output. Broken has what it said."""
+        try:
+            ended = subprocess.run([self.path(words[0]), *map(str, words[1:])], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   timeout=max(1, timeout), env=self.environment)
+        except subprocess.TimeoutExpired as error:
+            raise Broken(f"{words[0]} did not end within {timeout:.0f} s") from error
+        if check and ended.returncode:
+            raise Broken(f"{words[0]} ended with {ended.returncode}: "
+                         f"{(ended.stderr or ended.stdout).strip()[-600:]}")
+        return ended.stdout
+
+    def devices(self):
+        return json.loads(self.run("lensd", "devices", "--json", timeout=120))["devices"]
+
+    def precisions(self):
+        """What the option takes, but for `auto`."""
+        found = re.search(r"--precision (\S+)", self.run("lensd", "serve", "--help", timeout=60))
+        return [word for word in found.group(1).split("|") if word != "auto"]
+
+    def half(self):
+        """The 16-bit precision that is measured: fp16 where this build has it."""
+        return "fp16" if "fp16" in self.precisions() else "bf16"
+
+
+class Forward:
+    """bench_forward as a co-process: one model on one device, for use in a `with`."""
+
+    def __init__(self, bundle, model, precision, batches, device=None, poison=False, patience=300):
+        words = [bundle.path("bench_forward"), "--device", device or bundle.device, "--precision", precision,
+                 "--batch", ",".join(map(str, batches)), *(["--poison"] if poison else []), "--serve", model]
+        self.errors = tempfile.TemporaryFile()
+        self.pending = b""
+        self.on_gpu = bundle.device != "cpu"
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=self.errors, env=bundle.environment)
+        began = time.monotonic()
+        try:
+            if not self.line(patience).startswith("ready"):
+                raise Broken(f"bench_forward did not start: {self.said()}")
+        except BaseException:
+            self.close()
+            raise
+        self.load_s = time.monotonic() - began
+
+    def said(self):
+        self.errors.seek(0)
+        return self.errors.read().decode(errors="replace").strip()[-600:] or "it said nothing"
+
+    def line(self, patience):
+        """The next line of its output, at most `patience` seconds from now."""
+        end = time.monotonic() + patience
+        while b"\n" not in self.pending:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                raise Broken(f"bench_forward did not answer within {patience:.0f} s")
+            data = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not data:
+                self.process.wait()
+                raise Broken(f"bench_forward ended with {self.process.returncode}: {self.said()}")
+            self.pending += data
+        line, _, self.pending = self.pending.partition(b"\n")
+        return line.decode()
+
+    def ask(self, *words, patience=120):
+        try:
+            self.process.stdin.write((" ".join(map(str, words)) + "\n").encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # line() says why it ended
+        line = self.line(patience)
+        if line.startswith("error: "):
+            raise Broken(line[len("error: "):])
+        return line
+
+    def shape(self):
+        """([H, W, C] of an image, numbers of an answer)."""
+        *dims, count = map(int, self.ask("shape", 0, 1).split())
+        return dims[1:], count
+
+    def run_ms(self, batch, times):
+        return [float(word) for word in self.ask("run", 0, batch, times).split()]
+
+    def time_ms(self, batch, times, passes):
+        """Of the device alone, each the mean of `passes`; on a CPU there is nothing to leave out."""
+        if not self.on_gpu:
+            return self.run_ms(batch, times)
+        return [float(word) for word in self.ask("time", 0, batch, times, passes).split()]
+
+    def answer(self, images, scratch):
+        """images [N, H, W, C] float32, as one batch; what the first output is, [N, numbers]."""
+        import numpy
+        given, got = os.path.join(scratch, "images.raw"), os.path.join(scratch, "answers.raw")
+        numpy.ascontiguousarray(images, numpy.float32).tofile(given)
+        self.ask("answer", 0, len(images), given, got)
+        return numpy.fromfile(got, numpy.float32).reshape(len(images), -1)
+
+    def profile(self, batch):
+        steps = []
+        for _ in range(int(self.ask("profile", 0, batch))):
+            ms, gflop, size, kernel, name = self.line(60).split("\t")
+            steps.append({"ms": float(ms), "gflop": float(gflop), "bytes": int(size), "kernel": kernel,
+                          "name": name})
+        return steps
+
+    def close(self):
+        self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def scratch_folder():
+    """In memory where there is room for batches of images."""
+    parent = "/dev/shm" if os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > 1 << 30 else None
+    return tempfile.TemporaryDirectory(prefix="lensd-gpu-", dir=parent)

@@ -1,0 +1,172 @@
+"""Does it serve? /predict with photos over HTTP, all on one machine, and what the GPU does meanwhile."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+
+import networks
+from programs import Broken
+
+DECODE_BAR = 0.90
+IDLE_BAR = 0.05
+
+
+class Daemon:
+    """`lensd serve` of a bundle, for use in a `with`."""
+
+    def __init__(self, bundle, model, options, patience):
+        with contextlib.closing(socket.socket()) as listener:
+            listener.bind(("127.0.0.1", 0))
+            self.port = listener.getsockname()[1]
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [bundle.path("lensd"), "serve", model, "--port", str(self.port), *options],
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, env=bundle.environment)
+        began = time.monotonic()
+        try:
+            while self.get("/readyz")[0] != 200:
+                if self.process.poll() is not None:
+                    raise Broken(f"lensd serve ended with {self.process.returncode}: {self.said()}")
+                if time.monotonic() - began > patience:
+                    raise Broken(f"lensd serve was not ready within {patience:.0f} s: {self.said()}")
+                time.sleep(0.02)
+        except BaseException:
+            self.close()
+            raise
+        self.start_s = time.monotonic() - began
+
+    def get(self, path):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            connection.close()
+
+    def counters(self):
+        """Seconds that devices computed, batches, and their images, since the start."""
+        text = self.get("/metrics")[1]
+        return [sum(float(value) for value in re.findall(rf"^{name}{{[^}}]*}} (\S+)$", text, re.M))
+                for name in ("lensd_device_seconds_total", "lensd_batch_size_count", "lensd_batch_size_sum")]
+
+    def said(self):
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace").strip()[-800:]
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(25)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.log.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def photos(bundle):
+    folder = bundle.path("photos")
+    found = [os.path.join(folder, name) for name in sorted(os.listdir(folder))] if os.path.isdir(folder) else []
+    if not found:
+        raise Broken("the bundle has no photos (Pillow was missing where it was made)")
+    return found
+
+
+def load(part, daemon, seconds, connections):
+    """What the client saw, and what the daemon's own counters say of the same time."""
+    before, began = daemon.counters(), time.monotonic()
+    got = json.loads(part.bundle.run("lensd_post", daemon.port, seconds, connections, *photos(part.bundle),
+                                     timeout=seconds + 60))
+    busy, batches, images = (after - then for after, then in zip(daemon.counters(), before))
+    got.update(device_busy=busy / (time.monotonic() - began), mean_batch=images / max(1, batches))
+    if got["other"] or got["broken"]:
+        part.note(f"{got['other']} answers were no 200, {got['broken']} connections broke")
+    return got
+
+
+def raw_decode_rate(part, cores):
+    """Images a second that the cores can decode and resize with nothing else to do: bench_image on each."""
+    words = [part.bundle.path("bench_image"), "-n", "300" if part.bundle.on_gpu else "40",
+             photos(part.bundle)[0]]
+    running = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=part.bundle.environment)
+               for _ in range(cores)]
+    rate = 0.0
+    for process in running:
+        text = process.communicate(timeout=120)[0]
+        found = {name.strip(): float(ms) for name, ms in
+                 re.findall(r"^ +([a-z][a-z -]+?) +[\d.]+ ms best +([\d.]+) ms median", text, re.M)}
+        rate += 1e3 / (found["decode"] + found["preprocess"])
+    return rate
+
+
+def serve(part):
+    bundle, cores = part.bundle, len(os.sched_getaffinity(0))
+    half, seconds, connections = bundle.half(), 4 if part.quick else 10, 8 * cores
+    name = part.profiled()[0][0]
+    if not bundle.on_gpu:
+        half, seconds = "fp32", 1
+    folder = part.network(name)
+    if folder is None:
+        part.bar("/predict", "measured", f"{name} was not exported", None)
+        return
+    part.put("raw_decode_per_s", raw_decode_rate(part, cores))
+    options = ["--device", bundle.device, "--precision", half, "--max-batch",
+               "64" if bundle.on_gpu else "8", "--max-queue", str(4 * connections)]
+    decode_only = part.decode_only(folder)
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(Daemon(bundle, folder, options, part.left()))
+        alone = stack.enter_context(Daemon(bundle, decode_only, options, part.left())) if decode_only else None
+        load(part, full, 2 if bundle.on_gpu else 1, connections)
+        rounds = [(load(part, alone, seconds, connections) if alone else None,
+                   load(part, full, seconds, connections)) for _ in range(1 if part.quick else 3)]
+    got = rounds[-1][1]
+    part.put("rounds", rounds)
+    part.say(f"{name} {half}, {connections} connections, 500 x 375 JPEGs: {got['rate']:.0f} answers/s, p50 "
+             f"{got['p50_ms']:.1f} ms, p99 {got['p99_ms']:.1f} ms, mean batch {got['mean_batch']:.1f}, device busy "
+             f"{got['device_busy']:.0%}")
+    if alone:
+        share = statistics.median(b["rate"] / a["rate"] for a, b in rounds)
+        part.put("share_of_decode", share)
+        part.bar(f"/predict of {name} against a network that does nothing", f">= {DECODE_BAR:.0%}",
+                 f"{share:.1%} of {rounds[-1][0]['rate']:.0f}/s", share >= DECODE_BAR)
+    else:
+        part.note("no network without work could be exported here: the decode-only rate is not measured")
+    saturated(part, connections, seconds, rounds[-1][0]["rate"] if alone else None)
+
+
+def saturated(part, connections, seconds, decode_rate):
+    """A network so heavy that the GPU is what limits: is it ever idle between batches?"""
+    if not part.bundle.on_gpu:
+        return
+    folder = part.network("vit_b_16")
+    if folder is None:
+        part.bar("GPU idle when saturated", f"< {IDLE_BAR:.0%}", "vit_b_16 was not exported", None)
+        return
+    options = ["--device", part.bundle.device, "--precision", "fp32", "--max-batch", "64", "--max-queue",
+               str(4 * connections)]
+    with Daemon(part.bundle, folder, options, part.left()) as daemon:
+        load(part, daemon, 2, 2 * connections)
+        got = load(part, daemon, seconds, 2 * connections)
+    idle = 1 - got["device_busy"]
+    part.put("saturated", dict(got, idle=idle))
+    limits = decode_rate is not None and got["rate"] > 0.8 * decode_rate
+    part.bar("GPU idle between batches, vit_b_16 fp32", f"< {IDLE_BAR:.0%}",
+             f"{idle:.1%} at {got['rate']:.0f}/s" + (", but decoding is what limits here" if limits else ""),
+             None if limits else idle < IDLE_BAR)
