@@ -314,3 +314,16 @@ Test(session, runs_a_batch_as_pieces_where_they_are_quicker)
     free(nchw);
     free(nhwc);
 }
+
+/* The machine did something else while one image alone was measured. */
+Test(session, measures_times_that_cannot_be_again)
+{
+    static const double times[] = {50, 30, 60, 120}; /* of 1, 2, 4, 8 images */
+    struct graph *graph = random_graph(1003, 12, 11);
+    struct session *session = create(graph, 8);
+    cut_by(session, times);
+    cr_expect_eq(session_batch_for(session, 1), 1);
+    cr_expect_lt(session->info.batches[0].milliseconds, 30);
+    session_free(session);
+    graph_free(graph);
+}
