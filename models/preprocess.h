@@ -41,6 +41,8 @@ struct preprocess {
     int width, height;               /* pixels the model gets: after the resize a centred crop to
                                         this size is taken; where the image is smaller, it is padded
                                         with zeros as torchvision.CenterCrop does */
+    bool crop_floors; /* where the middle is half a pixel: the crop begins before it (Hugging Face's
+                         processors: int(rest / 2)), instead of at the even pixel (torchvision) */
     enum channel_order channels;
     int pad_value; /* 0 … 255, RESIZE_LETTERBOX */
     bool invert;   /* x = 255 - x before anything else: dark strokes on paper for models that

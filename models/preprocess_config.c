@@ -304,6 +304,7 @@ static enum status read_huggingface(const cJSON *json, struct preprocess *p, str
         return error_set(err, STATUS_MODEL, "the file is not a JSON object");
     const struct family *family = family_of(json);
     preprocess_default(p);
+    p->crop_floors = true;
     TRY(read_geometry(json, family, p, err));
     TRY(read_resample(json, family, p, err));
     TRY(read_values(json, family, p, err));

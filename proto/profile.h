@@ -22,9 +22,10 @@ struct profile_answer {
     const struct profile_layer *layers;
     size_t layer_count;
     struct profile_layer total;
+    const char *note; /* how the numbers are to be read; NULL: as they are */
 };
 
 /* {"model","device","precision","precision_why","threads","batch","piece","batch_ms","peak":{
  * "gflops","instructions"},"total":{…},"layers":[{"name","kernel","tried","ms","share","gflop","gflops",
- * "of_peak"?,"gb_per_s"}…]}; malloc'ed, NULL when out of memory. */
+ * "of_peak"?,"gb_per_s"}…],"note"?}; malloc'ed, NULL when out of memory. */
 char *profile_answer_json(const struct profile_answer *answer, size_t *ret_size);

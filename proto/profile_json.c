@@ -38,5 +38,7 @@ char *profile_answer_json(const struct profile_answer *answer, size_t *ret_size)
     cJSON *layers = write_array(&w, root, "layers");
     for (size_t i = 0; i < answer->layer_count; i++)
         write_layer(&w, write_object(&w, layers, NULL), &answer->layers[i]);
+    if (answer->note)
+        write_text(&w, root, "note", answer->note);
     return write_finish(&w, root, ret_size);
 }

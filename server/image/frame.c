@@ -1,8 +1,8 @@
 /* Sources of the rules, which agree to the pixel with:
  * - torchvision 0.14 transforms.Resize(n): the long side is int(n * long / short);
  * - torchvision transforms.CenterCrop: the offset is int(round(difference / 2)), where Python
- *   rounds halves to even; where the picture is smaller, (missing // 2) zeros stand in front
- *   (Hugging Face's center_crop rounds halves down: one pixel off for some odd differences);
+ *   rounds halves to even; where the picture is smaller, (missing // 2) zeros stand in front;
+ * - Hugging Face's processors: the same, but for the offset, int(difference / 2);
  * - Ultralytics LetterBox(auto=False, center=True): ratio min(W / w, H / h), sides round(side *
  *   ratio), offset round(rest / 2 - 0.1). */
 #include "server/image/frame.h"
@@ -53,13 +53,13 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
 }
 
 /* Where a canvas of `have` pixels begins in the `want` that a centred crop keeps. */
-static int crop_begin(int have, int want)
+static int crop_begin(int have, int want, bool floors)
 {
     if (want >= have)
         return (want - have) / 2;
     const int rest = have - want, half = rest / 2;
     /* round(rest / 2.0): a half goes to the even neighbour. */
-    return -(rest % 2 && half % 2 ? half + 1 : half);
+    return -(!floors && rest % 2 && half % 2 ? half + 1 : half);
 }
 
 static int letterbox_begin(int picture, int canvas)
@@ -75,8 +75,8 @@ enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height
     const bool letterbox = p->resize == RESIZE_LETTERBOX;
     frame.canvas_width = letterbox ? p->resize_width : frame.resized_width;
     frame.canvas_height = letterbox ? p->resize_height : frame.resized_height;
-    frame.canvas_left = crop_begin(frame.canvas_width, p->width);
-    frame.canvas_top = crop_begin(frame.canvas_height, p->height);
+    frame.canvas_left = crop_begin(frame.canvas_width, p->width, p->crop_floors);
+    frame.canvas_top = crop_begin(frame.canvas_height, p->height, p->crop_floors);
     frame.left = frame.canvas_left;
     frame.top = frame.canvas_top;
     if (letterbox) {

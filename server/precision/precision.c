@@ -68,9 +68,12 @@ static void say_trial(struct precision_choice *choice, const struct precision_tr
         say(choice, "%s does not pay, it is %.2f times as fast as fp32", name, trial->speed);
         break;
     case TRIAL_DIFFERS:
-        say(choice, "%s is %.2f times as fast as fp32 but answers differently: ", name,
-            trial->speed);
+        say(choice, "%s is %.2f times as fast as fp32 but %s: ", name, trial->speed,
+            trial->agreeing + trial->undecided == trial->images ? "its numbers are too far away"
+                                                                : "answers differently");
         say_agreement(choice, trial);
+        say(choice, " (at most %.2f is taken)",
+            trial->is_classifier ? PRECISION_PROBABILITY : PRECISION_RELATIVE);
         break;
     case TRIAL_FAILED:
         say(choice, "%s cannot run this model", name);

@@ -154,6 +154,13 @@ class Inspect(Commands):
             self.assertAlmostEqual(layer["gflops"], layer["gflop"] / layer["ms"] * 1e3,
                                    delta=layer["gflops"] * 0.01)
             self.assertGreater(layer["of_peak"], 0)
+        path = os.path.join(self.folder.name, "wide.onnx")
+        small_onnx.convolutions(path, 3, side=64, channels=64)
+        for arguments in (("--json",), ()):
+            text = self.run_ok("inspect", path, "--profile", "--precision", "fp32", *arguments)
+            # Whether that kernel is taken is the machine's affair; that it is explained is not.
+            self.assertEqual("more than 100 % of the peak is no mistake" in text.replace("\n", " "),
+                             "winograd" in text, text)
         table = self.run_ok("inspect", "digits", "--profile", "--profile-batch", "4")
         self.assertIn("batch 4", table)
         self.assertIn("total", table)

@@ -284,3 +284,26 @@ Test(preprocess_config, fits_sizes_to_the_model)
     check_geometry("exact", &p,
                    &(struct want){RESIZE_EXACT, 512, 128, 448, 112, RESAMPLE_BILINEAR});
 }
+
+Test(preprocess_config, who_floors_the_crop)
+{
+    static const struct {
+        const char *json;
+        bool floors;
+    } cases[] = {
+        {"{\"image_processor_type\": \"CLIPImageProcessor\", \"size\": {\"shortest_edge\": 225}, "
+         "\"crop_size\": {\"height\": 224, \"width\": 224}}",
+         true},
+        /* timm's wrapper in transformers crops with torchvision, as timm does. */
+        {"{\"pretrained_cfg\": {\"input_size\": [3, 224, 224], \"crop_pct\": 0.95}}", false},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct preprocess p;
+        cr_assert_eq(preprocess_from_huggingface(cases[i].json, strlen(cases[i].json), &p, NULL),
+                     STATUS_OK);
+        cr_expect_eq(p.crop_floors, cases[i].floors, "%s", cases[i].json);
+    }
+    struct preprocess p;
+    preprocess_default(&p);
+    cr_expect_not(p.crop_floors);
+}

@@ -292,10 +292,13 @@ Test(transform, kernels_agree, .timeout = 60)
     transform_free(transform);
 }
 
-/* torchvision's offset, int(round(difference / 2.0)) with halves to even, from its words. */
-static int crop_offset(int have, int want)
+/* torchvision's offset, int(round(difference / 2.0)) with halves to even, and that of Hugging
+ * Face's processors, int(difference / 2.0), from their words. */
+static int crop_offset(int have, int want, bool floors)
 {
-    return want >= have ? -((want - have) / 2) : (int)rint((have - want) / 2.0);
+    if (want >= have)
+        return -((want - have) / 2);
+    return floors ? (int)((have - want) / 2.0) : (int)rint((have - want) / 2.0);
 }
 
 /* What a crop keeps is what the whole picture has there, and zero beyond. */
@@ -312,8 +315,10 @@ Test(transform, crop_is_a_part_of_the_whole, .timeout = 60)
         const int width = p.width, height = p.height;
         p.width = any_size(&random, 120);
         p.height = any_size(&random, 120);
+        p.crop_floors = round % 3 == 0;
         uint8_t *crop = pixels_of(transform, &image, &p, "crop");
-        const int left = crop_offset(width, p.width), top = crop_offset(height, p.height);
+        const int left = crop_offset(width, p.width, p.crop_floors);
+        const int top = crop_offset(height, p.height, p.crop_floors);
         for (int y = 0; y < p.height; y++)
             for (int x = 0; x < p.width; x++) {
                 const int from_x = x + left, from_y = y + top;
