@@ -268,6 +268,32 @@ static const struct backend_ops *backend_find(struct device_id device, struct er
     return NULL;
 }
 
+enum status session_buffer_create(struct device_id device, size_t bytes, void **ret,
+                                  struct error *err)
+{
+    const struct backend_ops *ops = backend_find(device, err);
+    if (!ops)
+        return STATUS_DEVICE;
+    if (ops->host_alloc)
+        return ops->host_alloc(device, bytes, ret, err);
+    void *data = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
+    if (!data)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for %zu bytes of inputs", bytes);
+    memset(data, 0, bytes);
+    *ret = data;
+    return STATUS_OK;
+}
+
+void session_buffer_free(struct device_id device, void *data)
+{
+    struct error ignored;
+    const struct backend_ops *ops = backend_find(device, &ignored);
+    if (ops && ops->host_free)
+        ops->host_free(data);
+    else
+        free(data);
+}
+
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err)
 {

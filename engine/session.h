@@ -73,6 +73,13 @@ struct session_options {
         *cancel; /* session_create stops with STATUS_CANCELLED when it turns 1; or NULL */
 };
 
+/* Memory for the inputs of sessions on `device`, from which it copies best (page-locked for a GPU):
+ * zeroed, its pages touched, aligned to 64 bytes or more. Any thread. STATUS_NO_MEMORY,
+ * STATUS_DEVICE. session_buffer_free takes NULL, and needs no session to be alive. */
+enum status session_buffer_create(struct device_id device, size_t bytes, void **ret,
+                                  struct error *err) MUST_USE;
+void session_buffer_free(struct device_id device, void *data);
+
 /* What one input or output of a session looks like for one image. */
 struct session_tensor {
     const char *name;

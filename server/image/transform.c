@@ -96,12 +96,12 @@ static enum status scratch_reserve(struct scratch *scratch, size_t count, size_t
     return STATUS_OK;
 }
 
-static void sink_table(struct sink *sink, const struct preprocess *p)
+void transform_table(const struct preprocess *p, float table[static 3][256])
 {
     const int channels = preprocess_channels(p);
     for (int c = 0; c < channels; c++)
         for (int x = 0; x < 256; x++)
-            sink->table[c][x] = ((float)x * p->scale - p->mean[c]) / p->std[c];
+            table[c][x] = ((float)x * p->scale - p->mean[c]) / p->std[c];
 }
 
 /* Pillow's convert("L"), ITU-R 601-2 in 16 bit fixed point. */
@@ -112,6 +112,11 @@ static uint8_t luma(const uint8_t *rgb)
 
 static void sink_pixels(struct sink *sink, const uint8_t *rgb, size_t pixels)
 {
+    if (!sink->floats && sink->channels == CHANNELS_GRAY) {
+        for (size_t i = 0; i < pixels; i++, rgb += CHANNELS)
+            *sink->bytes++ = luma(rgb);
+        return;
+    }
     if (!sink->floats) {
         memcpy(sink->bytes, rgb, pixels * CHANNELS);
         sink->bytes += pixels * CHANNELS;
@@ -267,7 +272,7 @@ enum status transform_apply(struct transform *transform, const struct image *ima
                             const struct preprocess *p, float *dst, struct error *err)
 {
     struct sink sink = {.floats = dst, .channels = p->channels};
-    sink_table(&sink, p);
+    transform_table(p, sink.table);
     return run(transform, image, p, &sink, err);
 }
 
@@ -275,5 +280,12 @@ enum status transform_pixels(struct transform *transform, const struct image *im
                              const struct preprocess *p, uint8_t *dst, struct error *err)
 {
     struct sink sink = {.bytes = dst};
+    return run(transform, image, p, &sink, err);
+}
+
+enum status transform_bytes(struct transform *transform, const struct image *image,
+                            const struct preprocess *p, uint8_t *dst, struct error *err)
+{
+    struct sink sink = {.bytes = dst, .channels = p->channels};
     return run(transform, image, p, &sink, err);
 }

@@ -22,6 +22,13 @@ void transform_free(struct transform *transform);
 enum status transform_apply(struct transform *transform, const struct image *image,
                             const struct preprocess *p, float *dst, struct error *err) MUST_USE;
 
+/* The same in two halves, for devices that do the second: bytes, [height, width, channels] uint8 of
+ * which three are RGB whatever the model's order, and what the byte x of the model's channel c
+ * becomes, table[c][x]. Together they are transform_apply(), to the bit. */
+enum status transform_bytes(struct transform *transform, const struct image *image,
+                            const struct preprocess *p, uint8_t *dst, struct error *err) MUST_USE;
+void transform_table(const struct preprocess *p, float table[static 3][256]);
+
 /* The same without normalisation and channel order, for tests and tools: Pillow-exact RGB bytes,
  * dst: [height, width, 3] uint8. */
 enum status transform_pixels(struct transform *transform, const struct image *image,

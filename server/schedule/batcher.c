@@ -25,12 +25,15 @@ const char *batch_close_name(enum batch_close reason)
 struct batcher *batcher_create(const struct batcher_config *config)
 {
     assert(config->max_batch >= 1 && config->max_batch <= BATCHER_MAX_BATCH);
-    assert(config->lanes >= 1 && config->buffers >= config->lanes + 2);
+    const int depth = config->depth > 0 ? config->depth : 1;
+    assert(depth <= BATCHER_MAX_DEPTH);
+    assert(config->lanes >= 1 && config->buffers >= config->lanes * depth + 2);
     assert(config->max_images >= 1);
     struct batcher *batcher = calloc(1, sizeof *batcher);
     if (!batcher)
         return NULL;
     batcher->config = *config;
+    batcher->config.depth = depth;
     if (batcher->config.capacity < config->max_batch)
         batcher->config.capacity = config->max_batch;
     batcher->forming = -1;
@@ -50,7 +53,7 @@ struct batcher *batcher_create(const struct batcher_config *config)
     for (int i = 0; i < config->buffers; i++)
         batcher->buffers[i].slots = batcher->slots + (size_t)i * (size_t)config->max_batch;
     for (int i = 0; i < config->lanes; i++)
-        batcher->lanes[i] = (struct lane_state){.works = true, .buffer = -1};
+        batcher->lanes[i] = (struct lane_state){.works = true};
     return batcher;
 }
 
@@ -77,10 +80,10 @@ struct latency *batcher_latency(struct batcher *batcher, int lane)
  *
  * Free are the rest of the forming buffer and all free buffers. Slots get lost only when a batch
  * closes before it is full: at most max_batch - 1 each time, and only for a lane that no closed
- * buffer is meant for, so that fewer buffers are closed or running than there are lanes. As many
- * more as are missing to that may cost slots before one comes back as a whole. So with `hungry`
- * lanes at most hungry * (max_batch - 1) slots go before others come back, and no event makes the
- * room smaller than the tickets:
+ * buffer is meant for, so that fewer buffers are closed or running than lanes can have (lanes times
+ * depth). As many more as are missing to that may cost slots before one comes back as a whole. So
+ * with `hungry` places at most hungry * (max_batch - 1) slots go before others come back, and no
+ * event makes the room smaller than the tickets:
  *
  *     reserve         room - 1, tickets - 1
  *     close early     the loss was counted under hungry, which falls by 1
@@ -97,7 +100,8 @@ static size_t room(const struct batcher *batcher)
         const struct buffer *forming = &batcher->buffers[batcher->forming];
         slots += max_batch - (size_t)(forming->writing + forming->ready);
     }
-    int hungry = batcher->config.lanes - batcher->running_buffers - batcher->closed_buffers;
+    int hungry = batcher->config.lanes * batcher->config.depth - batcher->running_buffers -
+                 batcher->closed_buffers;
     size_t loss = hungry > 0 ? (size_t)hungry * (max_batch - 1) : 0;
     return slots > loss ? slots - loss : 0;
 }
@@ -287,7 +291,7 @@ static void set_idle(struct batcher *batcher, struct lane_state *lane, bool idle
 void batcher_lane_idle(struct batcher *batcher, int index, int64_t now)
 {
     struct lane_state *lane = &batcher->lanes[index];
-    assert(!lane->idle && lane->buffer < 0);
+    assert(!lane->idle && lane->held_count == 0);
     lane->busy_until = 0;
     lane->works = true;
     set_idle(batcher, lane, true);
@@ -464,50 +468,83 @@ static void hand_over(struct batcher *batcher, struct buffer *buffer, const stru
     }
     for (int slot = piece->first; slot < piece->end && slot < batcher->config.max_batch; slot++)
         buffer->slots[slot].state = SLOT_RUNNING;
-    lane->buffer = ret->buffer;
-    lane->first = piece->first;
-    lane->end = piece->end;
-    lane->images = piece->count;
-    lane->busy_until = now + latency_run(&lane->latency, piece->count);
+    lane->held[lane->held_count++] =
+        (struct held){ret->buffer, piece->first, piece->end, piece->count};
+    const int64_t free = lane->busy_until > now ? lane->busy_until : now;
+    lane->busy_until = free + latency_run(&lane->latency, piece->count);
     learn(batcher, buffer->slots[piece->slots[0]].item, lane->busy_until);
+}
+
+static void take_piece(struct batcher *batcher, int index, struct buffer *buffer,
+                       const struct piece *piece, int64_t now, struct batch *ret)
+{
+    hand_over(batcher, buffer, piece, index, now, ret);
+    set_idle(batcher, &batcher->lanes[index], false);
+    buffer->ready -= piece->count;
+    buffer->pieces++;
+    if (buffer->ready == 0)
+        leave_closed(batcher, buffer);
+    batcher->running += (size_t)piece->count;
+    batcher->slots_taken -= (size_t)piece->count;
 }
 
 bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch *ret)
 {
-    struct lane_state *lane = &batcher->lanes[index];
     struct piece piece;
     apply_hold_rule(batcher, now);
-    if (!lane->idle)
+    if (!batcher->lanes[index].idle)
         return false;
     struct buffer *buffer = find_piece(batcher, index, now, &piece);
     if (!buffer)
         return false;
-    hand_over(batcher, buffer, &piece, index, now, ret);
-    set_idle(batcher, lane, false);
-    buffer->ready -= piece.count;
-    buffer->pieces++;
-    if (buffer->ready == 0)
-        leave_closed(batcher, buffer);
-    batcher->running += (size_t)piece.count;
-    batcher->slots_taken -= (size_t)piece.count;
+    take_piece(batcher, index, buffer, &piece, now, ret);
+    return true;
+}
+
+bool batcher_take_ahead(struct batcher *batcher, int index, bool at_last, int64_t now,
+                        struct batch *ret)
+{
+    const struct lane_state *lane = &batcher->lanes[index];
+    struct piece piece;
+    if (!lane->works || lane->held_count == 0 || lane->held_count >= batcher->config.depth ||
+        batcher->idle_lanes > 0)
+        return false;
+    if (at_last && batcher_may_close_ahead(batcher, now))
+        close_forming(batcher, BATCH_IDLE_DEVICE, now);
+    struct buffer *buffer = find_piece(batcher, index, now, &piece);
+    if (!buffer)
+        return false;
+    take_piece(batcher, index, buffer, &piece, now, ret);
     return true;
 }
 
 /* The slots are nobody's any more; the caller looks after the buffer's state. */
-static struct buffer *take_from_lane(struct batcher *batcher, int index)
+static struct buffer *take_from_lane(struct batcher *batcher, int index, int which)
 {
     struct lane_state *lane = &batcher->lanes[index];
-    assert(lane->buffer >= 0);
-    struct buffer *buffer = &batcher->buffers[lane->buffer];
-    for (int slot = lane->first; slot < lane->end && slot < batcher->config.max_batch; slot++)
+    assert(which < lane->held_count);
+    const struct held held = lane->held[which];
+    struct buffer *buffer = &batcher->buffers[held.buffer];
+    for (int slot = held.first; slot < held.end && slot < batcher->config.max_batch; slot++)
         buffer->slots[slot] = (struct slot){.state = SLOT_FREE,
                                             .item = buffer->slots[slot].item,
                                             .owner = buffer->slots[slot].owner};
-    lane->buffer = -1;
-    lane->busy_until = 0;
+    for (int i = which + 1; i < lane->held_count; i++)
+        lane->held[i - 1] = lane->held[i];
+    if (--lane->held_count == 0)
+        lane->busy_until = 0;
     buffer->pieces--;
-    batcher->running -= (size_t)lane->images;
+    batcher->running -= (size_t)held.images;
     return buffer;
+}
+
+static int which_held(const struct lane_state *lane, const struct batch *batch)
+{
+    for (int i = 0; i < lane->held_count; i++)
+        if (lane->held[i].buffer == batch->buffer && lane->held[i].first == batch->first)
+            return i;
+    assert(!"the lane has no such batch");
+    return 0;
 }
 
 bool batcher_has_ready(const struct batcher *batcher)
@@ -520,9 +557,9 @@ bool batcher_has_ready(const struct batcher *batcher)
     return false;
 }
 
-void batcher_done(struct batcher *batcher, int index)
+static void end_piece(struct batcher *batcher, int index, int which)
 {
-    struct buffer *buffer = take_from_lane(batcher, index);
+    struct buffer *buffer = take_from_lane(batcher, index, which);
     if (buffer->pieces > 0 || buffer->state == BUFFER_CLOSED)
         return;
     buffer->state = BUFFER_FREE;
@@ -530,15 +567,25 @@ void batcher_done(struct batcher *batcher, int index)
     batcher->free_buffers++;
 }
 
+void batcher_done(struct batcher *batcher, int index)
+{
+    end_piece(batcher, index, 0);
+}
+
+void batcher_done_batch(struct batcher *batcher, const struct batch *batch)
+{
+    end_piece(batcher, batch->lane, which_held(&batcher->lanes[batch->lane], batch));
+}
+
 void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64_t now)
 {
-    struct lane_state *lane = &batcher->lanes[batch->lane];
-    int first = lane->first, end = lane->end;
+    const int which = which_held(&batcher->lanes[batch->lane], batch);
+    const int first = batcher->lanes[batch->lane].held[which].first;
+    const int end = batcher->lanes[batch->lane].held[which].end;
     struct buffer *buffer = &batcher->buffers[batch->buffer];
     struct slot again[BATCHER_MAX_BATCH];
-    assert(lane->buffer == batch->buffer);
     if (batch->count == 0) {
-        batcher_done(batcher, batch->lane);
+        end_piece(batcher, batch->lane, which);
         return;
     }
     /* Which item an owner has is known from the slots it was taken from; items of images that were
@@ -547,7 +594,7 @@ void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64
         for (int slot = first; slot < end && slot < batcher->config.max_batch; slot++)
             if (buffer->slots[slot].owner == batch->items[i])
                 again[i] = buffer->slots[slot];
-    (void)take_from_lane(batcher, batch->lane);
+    (void)take_from_lane(batcher, batch->lane, which);
     for (int slot = first; slot < end && slot < batcher->config.max_batch; slot++)
         buffer->slots[slot] = (struct slot){.state = SLOT_FREE};
     for (int i = 0; i < batch->count; i++) {

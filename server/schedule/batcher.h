@@ -42,6 +42,7 @@
 #include "server/schedule/queue.h"
 
 #define BATCHER_MAX_BATCH LATENCY_MAX_BATCH
+#define BATCHER_MAX_DEPTH 2
 
 /* Why a batch was closed. */
 enum batch_close {
@@ -61,8 +62,10 @@ const char *batch_close_name(enum batch_close reason);
 struct batcher_config {
     int max_batch;     /* slots of a buffer, 1 … BATCHER_MAX_BATCH */
     int capacity;      /* images that a buffer has memory for, padding included; 0: max_batch */
-    int buffers;       /* at least lanes + 2: one forming, one more to absorb what closes early */
+    int buffers;       /* at least lanes * depth + 2: one forming, one more to absorb what closes
+                          early */
     int lanes;         /* devices that take batches, at least 1 */
+    int depth;         /* batches that a lane may have at a time, 1 … BATCHER_MAX_DEPTH; 0: 1 */
     int workers;       /* threads that prepare images, for predictions; 0: they cost nothing */
     size_t max_images; /* bound of admitted and not answered images, at least 1 */
     int64_t max_delay; /* nanoseconds that an idle device may leave a ready image waiting for more
@@ -180,12 +183,24 @@ bool batcher_can_take(const struct batcher *batcher, int64_t now);
  * the batch is the lane's until batcher_done or batcher_give_back. */
 bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *ret);
 
+/* A lane that has a batch, and room for another one (depth), takes what shall follow without a gap:
+ * of a closed batch; or, with `at_last` (its device is about to be free), of the forming one, if
+ * the hold rule would let that go now. Never while another lane is idle. Else as batcher_take. */
+bool batcher_take_ahead(struct batcher *batcher, int lane, bool at_last, int64_t now,
+                        struct batch *ret);
+
+/* The hold rule for that: nothing is closed, and the forming batch is not to be held for more. */
+bool batcher_may_close_ahead(const struct batcher *batcher, int64_t now);
+
 /* A forward pass of `images` on this lane took `ns`: keeps L(b) current. */
 void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns);
 
-/* The lane needs the memory of its batch no more. (The lane itself is busy until
- * batcher_lane_idle.) */
+/* The lane needs the memory of its batch, of several the first, no more. (The lane itself is busy
+ * until batcher_lane_idle.) */
 void batcher_done(struct batcher *batcher, int lane);
+
+/* The same for one that need not be the first. */
+void batcher_done_batch(struct batcher *batcher, const struct batch *batch);
 
 /* The lane does not run its batch after all: the images that are still in `batch` (in the slots it
  * names; the others of what was taken have been answered) go to the next idle lane, before anything

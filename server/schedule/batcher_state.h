@@ -24,11 +24,15 @@ struct buffer {
     struct slot *slots;
 };
 
+/* A piece of a buffer that a lane has. */
+struct held {
+    int buffer, first, end, images;
+};
+
 struct lane_state {
     bool works, idle;
-    int buffer;     /* that it runs a piece of, or -1 */
-    int first, end; /* of the piece */
-    int images;
+    struct held held[BATCHER_MAX_DEPTH]; /* the oldest first */
+    int held_count;
     int64_t busy_until; /* predicted; 0 when it is not busy */
     struct latency latency;
 };

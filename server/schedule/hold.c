@@ -125,3 +125,13 @@ int64_t batcher_wake_at(const struct batcher *batcher, int64_t now)
     struct hold hold = weigh(batcher, now);
     return hold.gains ? now + hold.wait : now;
 }
+
+bool batcher_may_close_ahead(const struct batcher *batcher, int64_t now)
+{
+    if (batcher->closed_buffers > 0 || batcher->forming < 0)
+        return false;
+    const struct buffer *forming = &batcher->buffers[batcher->forming];
+    if (forming->ready == 0 || forming->writing > 0)
+        return false;
+    return batcher->draining || batcher->config.max_delay == 0 || !weigh(batcher, now).gains;
+}

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
+#include "server/image/transform.h"
 #include "server/observe/log.h"
 #include "server/schedule/scheduler.h"
 
@@ -95,6 +96,9 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
     const struct model *model = building->model;
     struct instance *instance = building->instance;
     size_t image_input = served_image_input(model);
+    struct session_pixels pixels = {.channels = preprocess_channels(&model->preprocess),
+                                    .is_reversed = model->preprocess.channels == CHANNELS_BGR};
+    transform_table(&model->preprocess, pixels.table);
     for (size_t i = 0; i < options->device_count; i++) {
         struct session_options session = {
             .device = options->devices[i],
@@ -105,6 +109,7 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
             .image_input = image_input,
             .image_layout = image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_F32,
             .image_channels_last = model->input_channels_last,
+            .pixels = image_input == SIZE_MAX ? NULL : &pixels,
             .image_height = model->preprocess.height,
             .image_width = model->preprocess.width,
             .on_progress = on_lane_progress,
@@ -159,6 +164,16 @@ static enum status create_scheduler(struct building *building, struct error *err
         int padded = lane_padded_batch(instance->lanes[i], max_batch);
         padded_batch = padded > padded_batch ? padded : padded_batch;
     }
+    bool takes_pixels = true;
+    int depth = 1;
+    struct device_id device = lane_info(instance->lanes[0])->device;
+    for (size_t i = 0; i < instance->lane_count; i++) {
+        const struct session_info *info = lane_info(instance->lanes[i]);
+        takes_pixels = takes_pixels && info->takes_pixels;
+        depth = info->depth > depth ? info->depth : depth;
+        if (info->device.kind != DEVICE_CPU && device.kind == DEVICE_CPU)
+            device = info->device;
+    }
     instance->served->max_batch = max_batch;
     instance->served->max_rows = options->max_queue;
     struct scheduler_options scheduler = {
@@ -170,6 +185,9 @@ static enum status create_scheduler(struct building *building, struct error *err
                       .max_wait_ns = options->max_queue_ms * 1000000},
         .max_batch = max_batch,
         .lanes = (int)instance->lane_count,
+        .depth = depth,
+        .device = device,
+        .takes_pixels = takes_pixels,
         .max_delay = options->max_delay_us * 1000,
         .workers = options->workers,
     };

@@ -1,4 +1,13 @@
-/* A lane sets itself aside when its device fails: a pass that ends in STATUS_DEVICE is followed by
+/* Where the session lets runs overlap (info.depth), the lane begins the next pass before the last
+ * one has ended, so that its inputs come in and the device goes on without a gap:
+ *
+ *     take n ─ submit n ─ take n+1 ─ submit n+1 ─ collect n ─ take n+2 ─ submit n+2 ─ answer n …
+ *
+ * What is full is taken at once; what is still forming only when the device is about to be free,
+ * because it could not begin earlier, and might become larger. A pass that fails is run again,
+ * whole or in parts, when nothing is under way any more.
+ *
+ * A lane sets itself aside when its device fails: a pass that ends in STATUS_DEVICE is followed by
  * a probe, a pass of zeros. Where that works the images were at fault, and are run again as halves.
  * Where it fails, too, what is left of the batch goes back to the scheduler for the other lanes,
  * and the lane probes its device from time to time until it works again. An image that two lanes
@@ -22,6 +31,20 @@
 #include "server/schedule/postprocess.h"
 #include "server/schedule/rows.h"
 #include "server/schedule/thread.h"
+
+/* A batch between take and answer. */
+struct flight {
+    struct batch batch;
+    size_t taken; /* images, those that were dropped included */
+    bool is_submitted;
+    enum status status; /* of submitting it */
+    struct error error;
+    struct session_want want;
+    double copy_in_ms;
+    int64_t begun;
+    const void **inputs; /* input_count */
+    bool *wanted;        /* output_count */
+};
 
 struct lane {
     /* immutable once created */
@@ -48,12 +71,18 @@ struct lane {
     struct error device_error;     /* of the last probe that failed */
     const struct tensor **outputs; /* of the last run, session_output_count */
     const void **inputs;           /* of the next run, input_count */
-    double gaps_ms;                /* that the gaps of this batch took */
+    struct flight flights[BATCHER_MAX_DEPTH];
+    int first_flight, flight_count;
+    int64_t ended; /* when the last pass did */
+    bool has_best; /* the run collected last: only the best classes came back */
     struct scores_buffer scores;
     struct batch_cap cap;
     struct lane_meters meters;
     struct batch_layout aside_layout;
     void *aside; /* a batch of the smallest compiled size: for retries, and to warm up */
+    uint8_t *aside_marks;
+    const uint8_t *marks; /* of the images at `inputs`; NULL: floats */
+    int fed;              /* images there */
 };
 
 /* Part of a taken batch: what one forward pass runs. */
@@ -70,10 +99,18 @@ static enum status allocate(struct lane *lane, struct error *err)
     size_t padded = (size_t)session_batch_for(lane->session, 1);
     lane->input_count = session_input_count(lane->session);
     TRY(batch_layout_init(lane->session, padded, &lane->aside_layout, err));
-    lane->aside = batch_layout_buffer(&lane->aside_layout);
+    TRY(session_buffer_create(lane->info.device, lane->aside_layout.bytes, &lane->aside, err));
     lane->outputs = alloc_array(session_output_count(lane->session), sizeof *lane->outputs);
     lane->inputs = alloc_array(lane->input_count, sizeof *lane->inputs);
-    if (!lane->outputs || !lane->inputs || !lane->aside)
+    lane->aside_marks = alloc_array(padded, sizeof *lane->aside_marks);
+    bool has_flights = true;
+    for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++) {
+        struct flight *flight = &lane->flights[i];
+        flight->inputs = alloc_array(lane->input_count, sizeof *flight->inputs);
+        flight->wanted = alloc_array(session_output_count(lane->session), sizeof *flight->wanted);
+        has_flights = has_flights && flight->inputs && flight->wanted;
+    }
+    if (!lane->outputs || !lane->inputs || !lane->aside_marks || !has_flights)
         return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
     return STATUS_OK;
 }
@@ -106,14 +143,16 @@ enum status lane_create(const struct model *model, const struct session_options 
     turn_init(&lane->turn, turns);
     pthread_mutex_init(&lane->lock, NULL);
     sem_init(&lane->warm, 0, 0);
+    lane->info.device = options->device;
     enum status status = session_create(model->graph, options, &lane->session, err);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        lane->info = *session_info(lane->session);
         status = allocate(lane, err);
+    }
     if (status != STATUS_OK) {
         lane_free(lane);
         return status;
     }
-    lane->info = *session_info(lane->session);
     lane->cap = batch_cap_begin(lane_max_batch(lane));
     lane->budget = budget;
     lane->booked = booked_bytes(lane, options);
@@ -204,7 +243,10 @@ static void close_gaps(struct lane *lane, struct batch *batch)
 {
     const struct batch_layout *layout = scheduler_layout(lane->scheduler);
     struct batch_move moves[BATCHER_MAX_BATCH];
+    uint8_t *marks = scheduler_pixel_marks(lane->scheduler, batch->buffer);
     int count = batch_compact(batch, moves);
+    for (int i = 0; marks && i < count; i++)
+        marks[moves[i].to] = marks[moves[i].from];
     for (int i = 0; i < count; i++)
         for (size_t k = 0; k < lane->input_count; k++)
             memcpy(scheduler_row(lane->scheduler, batch->buffer, k, moves[i].to),
@@ -212,26 +254,47 @@ static void close_gaps(struct lane *lane, struct batch *batch)
                    layout->row_bytes[k]);
 }
 
-/* A forward pass of `count` images at lane->inputs. */
-static enum status run(struct lane *lane, int count, double *ret_ms, struct error *err)
+/* A forward pass of `count` images has ended, `took` nanoseconds after it could begin. */
+static void note_pass(struct lane *lane, int count, int64_t took, enum status status,
+                      const struct error *err)
 {
-    int64_t start = clock_now();
-    enum status status = session_run(lane->session, count, lane->inputs, lane->outputs, err);
-    int64_t took = clock_now() - start;
-    *ret_ms = clock_ms(took);
     metric_observe(lane->meters.batch_size, count);
     lane->turn_used += took;
     metric_add(lane->meters.device_seconds, (double)took * 1e-9);
     metric_add(scheduler_meters(lane->scheduler)->triton.exec_count, 1);
     if (status == STATUS_OK) {
         scheduler_ran(lane->scheduler, lane->index, count, took);
-        return STATUS_OK;
+        return;
     }
     metric_add(lane->meters.forward_failures, 1);
     char device[DEVICE_TEXT];
     log_event(LOG_WARN, "forward pass failed", LOG_STR("model", lane->model->name),
               LOG_STR("device", device_text(lane->info.device, device)), LOG_INT("batch", count),
               LOG_STR("error", err->message));
+}
+
+/* Photos that are run again come as what they were: bytes or floats. */
+static const uint8_t *marks_of(const struct lane *lane, const struct batch *batch, int first)
+{
+    const uint8_t *marks = scheduler_pixel_marks(lane->scheduler, batch->buffer);
+    return marks ? marks + batch->first + first : NULL;
+}
+
+/* A forward pass of `count` images at lane->inputs, with nothing else under way; the inputs hold as
+ * many as it is padded to. */
+static enum status run(struct lane *lane, int count, double *ret_ms, struct error *err)
+{
+    const struct session_run run = {
+        .batch = count, .inputs = lane->inputs, .are_pixels = lane->marks, .fed = lane->fed};
+    int64_t start = clock_now();
+    enum status status = lane->marks ? session_submit(lane->session, &run, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = lane->marks ? session_collect(lane->session, lane->outputs, err)
+                             : session_run(lane->session, count, lane->inputs, lane->outputs, err);
+    lane->has_best = false;
+    lane->ended = clock_now();
+    *ret_ms = clock_ms(lane->ended - start);
+    note_pass(lane, count, lane->ended - start, status, err);
     return status;
 }
 
@@ -240,6 +303,11 @@ static enum status classify(struct lane *lane, int batch, int row, struct predic
 {
     const float *scores;
     size_t count;
+    if (lane->has_best)
+        return scores_from_best(session_best_of(lane->session, row), lane->served->class_count,
+                                lane->model->has_probabilities, &lane->model->labels,
+                                (size_t)image->request->top_k, &image->predictions,
+                                &image->prediction_count, &image->error);
     TRY(scores_of_image(lane->outputs[lane->served->output], batch, row, &lane->scores, &scores,
                         &count, &image->error));
     return scores_top_k(scores, count, lane->model->has_probabilities, &lane->model->labels,
@@ -320,6 +388,14 @@ static void lower_cap(struct lane *lane, int count)
 static void place(struct lane *lane, const struct batch *batch, struct piece piece, bool is_retry)
 {
     size_t padded = (size_t)lane_padded_batch(lane, piece.count), count = (size_t)piece.count;
+    lane->marks = marks_of(lane, batch, piece.first);
+    lane->fed = piece.count;
+    if (is_retry && padded != count && lane->marks) {
+        memset(lane->aside_marks, 0, padded);
+        memcpy(lane->aside_marks, lane->marks, count);
+        lane->marks = lane->aside_marks;
+        lane->fed = (int)padded;
+    }
     for (size_t k = 0; k < lane->input_count; k++) {
         const void *rows =
             scheduler_row(lane->scheduler, batch->buffer, k, batch->first + piece.first);
@@ -396,18 +472,31 @@ static bool device_is_well(struct lane *lane)
 /* What became of a piece. */
 enum piece_end { PIECE_ANSWERED, PIECE_AGAIN, PIECE_DEVICE };
 
-/* Runs one piece and answers it, unless it is to be run again in parts, or the device is the one to
- * blame. `*has_probed`: whether the device has been tried since the batch was taken. */
-static enum piece_end run_piece(struct lane *lane, const struct batch *batch, struct piece piece,
-                                bool is_retry, bool is_last, bool *has_probed)
+/* The first attempt of a piece, or another one. */
+static void attempt(struct lane *lane, const struct batch *batch, struct piece piece, bool is_retry,
+                    struct outcome *ret)
 {
     int64_t start = clock_now();
-    struct outcome outcome = {.batch = piece.count};
+    *ret = (struct outcome){.batch = piece.count};
     place(lane, batch, piece, is_retry);
-    outcome.copy_in_ms = lane->gaps_ms + clock_ms(clock_now() - start);
-    enum status status = run(lane, piece.count, &outcome.forward_ms, &outcome.failure);
-    outcome.status = status;
-    outcome.ended = clock_now();
+    ret->copy_in_ms = clock_ms(clock_now() - start);
+    ret->status = run(lane, piece.count, &ret->forward_ms, &ret->failure);
+    ret->ended = lane->ended;
+}
+
+/* Runs one piece, unless `ran` says how that went, and answers it, unless it is to be run again in
+ * parts, or the device is the one to blame. `*has_probed`: whether the device has been tried since
+ * the batch was taken. */
+static enum piece_end run_piece(struct lane *lane, const struct batch *batch, struct piece piece,
+                                const struct outcome *ran, bool is_retry, bool is_last,
+                                bool *has_probed)
+{
+    struct outcome outcome;
+    if (ran)
+        outcome = *ran;
+    else
+        attempt(lane, batch, piece, is_retry, &outcome);
+    enum status status = outcome.status;
     if (status == STATUS_DEVICE && !*has_probed) {
         *has_probed = true;
         if (!device_is_well(lane))
@@ -423,17 +512,19 @@ static enum piece_end run_piece(struct lane *lane, const struct batch *batch, st
     }
     /* The outputs are the session's own: the buffer may fill again meanwhile. */
     if (is_last) {
-        scheduler_release(lane->scheduler, lane->index);
-        end_turn(lane);
+        scheduler_release(lane->scheduler, batch);
+        if (lane->flight_count == 0)
+            end_turn(lane);
     }
     answer_piece(lane, batch, piece, &outcome);
     return PIECE_ANSWERED;
 }
 
-/* The whole batch in one pass, if that works. What fails is split, down to the images that fail by
- * themselves; and what is larger than the cap is split at once. Returns how many images, from the
- * first on, were answered: all of them, unless the device fails. */
-static int run_pieces(struct lane *lane, const struct batch *batch)
+/* The whole batch in one pass, if that works (`ran`: it has been tried, and did not). What fails is
+ * split, down to the images that fail by themselves; and what is larger than the cap is split at
+ * once. Returns how many images, from the first on, were answered: all of them, unless the device
+ * fails. */
+static int run_pieces(struct lane *lane, const struct batch *batch, const struct outcome *ran)
 {
     struct piece pieces[MOST_PIECES] = {{0, batch->count}};
     int count = 1;
@@ -442,8 +533,10 @@ static int run_pieces(struct lane *lane, const struct batch *batch)
         struct piece piece = pieces[--count];
         int cap = batch_cap_now(&lane->cap, clock_now());
         bool too_large = piece.count > cap || (is_retry && is_awkward(lane, piece.count));
-        if (!too_large) {
-            enum piece_end end = run_piece(lane, batch, piece, is_retry, count == 0, &has_probed);
+        if (!too_large || ran) {
+            enum piece_end end =
+                run_piece(lane, batch, piece, ran, is_retry, count == 0, &has_probed);
+            ran = NULL;
             if (end == PIECE_DEVICE)
                 return piece.first;
             if (end == PIECE_ANSWERED)
@@ -549,7 +642,8 @@ static int give_up_device(struct lane *lane, struct batch *batch, int answered)
         batch->slots[i - answered] = batch->slots[i];
     }
     batch->count -= answered;
-    set_aside(lane, lane->device_error.message);
+    if (!lane_is_set_aside(lane)) /* of two batches the first one did it */
+        set_aside(lane, lane->device_error.message);
     int left = fail_moved(lane, batch, &lane->device_error);
     scheduler_give_back(lane->scheduler, batch);
     return images - left;
@@ -588,22 +682,204 @@ static bool stay_aside(struct lane *lane)
     }
 }
 
-/* ---- the thread ---- */
+/* ---- flights ---- */
 
-/* Returns how many images were answered; fewer than there are when the device fails, and the lane
- * has been set aside. */
-static int run_batch(struct lane *lane, struct batch *batch)
+static struct flight *flight_at(struct lane *lane, int i)
 {
-    int64_t now = clock_now();
+    return &lane->flights[(lane->first_flight + i) % BATCHER_MAX_DEPTH];
+}
+
+/* What of the outputs the images of a batch want: the best classes alone, where that is all. */
+static struct session_want want_of(const struct lane *lane, const struct batch *batch, bool *wanted)
+{
+    const struct served *served = lane->served;
+    struct session_want want = {.scores = served->output};
+    bool is_only_best = served->class_count > 0;
+    memset(wanted, 0, served->output_count * sizeof *wanted);
+    for (int i = 0; i < batch->count; i++) {
+        const struct predict_request *request =
+            ((const struct predict_image *)batch->items[i])->request;
+        if (!request->raw_outputs) {
+            want.best = request->top_k > want.best ? request->top_k : want.best;
+            wanted[served->output] = true;
+            continue;
+        }
+        is_only_best = false;
+        for (size_t k = 0; k < served->output_count; k++)
+            wanted[k] = wanted[k] || !request->wanted_outputs || request->wanted_outputs[k];
+    }
+    if (!is_only_best || want.best > lane->info.best)
+        want.best = 0;
+    want.outputs = want.best ? NULL : wanted;
+    return want;
+}
+
+static void submit(struct lane *lane, struct flight *flight)
+{
+    const struct batch *batch = &flight->batch;
+    for (size_t k = 0; k < lane->input_count; k++)
+        flight->inputs[k] = scheduler_row(lane->scheduler, batch->buffer, k, batch->first);
+    flight->want = want_of(lane, batch, flight->wanted);
+    const struct session_run run = {.batch = batch->count,
+                                    .inputs = flight->inputs,
+                                    .are_pixels = marks_of(lane, batch, 0),
+                                    .fed = batch->count,
+                                    .want = flight->want};
+    flight->status = session_submit(lane->session, &run, &flight->error);
+    flight->is_submitted = flight->status == STATUS_OK;
+}
+
+/* A batch that was taken: what is still wanted of it begins its pass, unless it is too large for
+ * that at the moment. */
+static void begin_flight(struct lane *lane, const struct batch *taken)
+{
+    struct flight *flight = flight_at(lane, lane->flight_count);
+    struct batch *batch = &flight->batch;
+    *batch = *taken;
+    flight->taken = (size_t)batch->count;
+    flight->status = STATUS_OK;
+    flight->is_submitted = false;
+    drop_unwanted(lane, batch);
+    drop_late(lane, batch);
+    if (batch->count == 0) {
+        scheduler_release(lane->scheduler, batch);
+        scheduler_answered(lane->scheduler, flight->taken);
+        return;
+    }
+    flight->begun = clock_now();
     for (int i = 0; i < batch->count; i++) {
         struct predict_image *image = batch->items[i];
-        image->queue_ms += clock_ms(now - image->since);
-        image->since = now;
+        image->queue_ms += clock_ms(flight->begun - image->since);
+        image->since = flight->begun;
     }
     close_gaps(lane, batch);
-    lane->gaps_ms = clock_ms(clock_now() - now);
-    int answered = run_pieces(lane, batch);
-    return answered < batch->count ? give_up_device(lane, batch, answered) : answered;
+    lane->flight_count++;
+    if (batch->count <= batch_cap_now(&lane->cap, clock_now()))
+        submit(lane, flight);
+    flight->copy_in_ms = clock_ms(clock_now() - flight->begun);
+}
+
+/* When the device is about to be free of the first flight, so that what follows has to be there. */
+static int64_t nearly_free(struct lane *lane)
+{
+    static const int64_t at_least = 100000, share = 8;
+    const struct flight *flight = flight_at(lane, 0);
+    struct latency latency;
+    scheduler_latency(lane->scheduler, lane->index, &latency);
+    const int64_t pass = latency_run(&latency, flight->batch.count);
+    const int64_t begun = flight->begun > lane->ended ? flight->begun : lane->ended;
+    return begun + pass - pass / share - at_least;
+}
+
+/* Fills the device's line: with `waits` until it is nearly free, else with what is closed. */
+static void begin_ahead(struct lane *lane, bool waits)
+{
+    struct batch batch;
+    while (lane->flight_count > 0 && lane->flight_count < lane->info.depth) {
+        for (int i = 0; i < lane->flight_count; i++)
+            if (!flight_at(lane, i)->is_submitted)
+                return; /* it runs alone */
+        if (!scheduler_take_ahead(lane->scheduler, lane->index, &lane->turn,
+                                  waits ? nearly_free(lane) : 0, waits, &batch))
+            return;
+        begin_flight(lane, &batch);
+    }
+}
+
+/* Waits for a flight's pass, the oldest under way. */
+static struct outcome collect(struct lane *lane, struct flight *flight)
+{
+    struct outcome outcome = {.batch = flight->batch.count,
+                              .copy_in_ms = flight->copy_in_ms,
+                              .status = flight->status,
+                              .failure = flight->error};
+    if (flight->is_submitted)
+        outcome.status = session_collect(lane->session, lane->outputs, &outcome.failure);
+    const int64_t begun = flight->begun > lane->ended ? flight->begun : lane->ended;
+    lane->ended = outcome.ended = clock_now();
+    lane->has_best = flight->want.best > 0 && lane->info.depth > 1;
+    outcome.forward_ms = clock_ms(outcome.ended - begun);
+    note_pass(lane, outcome.batch, outcome.ended - begun, outcome.status, &outcome.failure);
+    return outcome;
+}
+
+static struct flight *end_flight(struct lane *lane)
+{
+    struct flight *flight = flight_at(lane, 0);
+    lane->first_flight = (lane->first_flight + 1) % BATCHER_MAX_DEPTH;
+    lane->flight_count--;
+    return flight;
+}
+
+/* A flight's pass has ended well; what follows it begins before it is answered. */
+static void land(struct lane *lane, struct flight *flight, const struct outcome *outcome)
+{
+    scheduler_release(lane->scheduler, &flight->batch);
+    if (lane->flight_count == 0)
+        end_turn(lane);
+    answer_piece(lane, &flight->batch, (struct piece){0, flight->batch.count}, outcome);
+    scheduler_answered(lane->scheduler, flight->taken);
+}
+
+/* The batch of a flight, with nothing under way: whole, in parts, or given up with the device. */
+static void run_alone(struct lane *lane, struct flight *flight, const struct outcome *ran)
+{
+    struct batch *batch = &flight->batch;
+    size_t dropped = flight->taken - (size_t)batch->count;
+    int answered = lane_is_set_aside(lane) ? 0 : run_pieces(lane, batch, ran);
+    if (answered < batch->count)
+        answered = give_up_device(lane, batch, answered);
+    scheduler_answered(lane->scheduler, dropped + (size_t)answered);
+}
+
+/* The first flight did not go well: the others land or fail, too, before anything is run again. */
+static void recover(struct lane *lane, struct flight *flight, const struct outcome *outcome)
+{
+    struct flight *failed[BATCHER_MAX_DEPTH] = {flight};
+    struct outcome outcomes[BATCHER_MAX_DEPTH];
+    int count = 1;
+    outcomes[0] = *outcome;
+    while (lane->flight_count > 0) {
+        struct flight *next = end_flight(lane);
+        outcomes[count] = collect(lane, next);
+        if (outcomes[count].status == STATUS_OK) {
+            lane->flight_count++; /* the device is still needed */
+            land(lane, next, &outcomes[count]);
+            lane->flight_count--;
+        } else {
+            failed[count++] = next;
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        lane->flight_count = count - 1 - i; /* those whose turn comes, for end_turn */
+        run_alone(lane, failed[i], &outcomes[i]);
+    }
+    lane->flight_count = 0;
+}
+
+/* ---- the thread ---- */
+
+/* A batch, and those that follow without a gap; with the device in hand, which it gives back. */
+static void serve(struct lane *lane, const struct batch *first)
+{
+    begin_flight(lane, first);
+    if (lane->flight_count == 0)
+        end_turn(lane);
+    while (lane->flight_count > 0) {
+        begin_ahead(lane, true);
+        struct flight *flight = end_flight(lane);
+        if (!flight->is_submitted && flight->status == STATUS_OK) { /* larger than the cap */
+            run_alone(lane, flight, NULL);
+            continue;
+        }
+        struct outcome outcome = collect(lane, flight);
+        if (outcome.status != STATUS_OK) {
+            recover(lane, flight, &outcome);
+            continue;
+        }
+        begin_ahead(lane, false);
+        land(lane, flight, &outcome);
+    }
 }
 
 /* OpenMP makes its threads for each thread that enters a parallel loop: the first pass of this one
@@ -626,17 +902,7 @@ static void *lane_main(void *argument)
     bool goes_on = true;
     warm_up(lane);
     while (goes_on && scheduler_next_batch(lane->scheduler, lane->index, &lane->turn, &batch)) {
-        int taken = batch.count;
-        drop_unwanted(lane, &batch);
-        drop_late(lane, &batch);
-        int answered = taken - batch.count;
-        if (batch.count > 0) {
-            answered += run_batch(lane, &batch);
-        } else {
-            scheduler_release(lane->scheduler, lane->index);
-            end_turn(lane);
-        }
-        scheduler_answered(lane->scheduler, (size_t)answered);
+        serve(lane, &batch);
         if (lane_is_set_aside(lane))
             goes_on = stay_aside(lane);
     }
@@ -674,7 +940,12 @@ void lane_free(struct lane *lane)
     sem_destroy(&lane->warm);
     scores_buffer_done(&lane->scores);
     batch_layout_done(&lane->aside_layout);
-    free(lane->aside);
+    session_buffer_free(lane->info.device, lane->aside);
+    for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++) {
+        free(lane->flights[i].inputs);
+        free(lane->flights[i].wanted);
+    }
+    free(lane->aside_marks);
     free(lane->inputs);
     free(lane->outputs);
     session_free(lane->session);

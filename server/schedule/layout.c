@@ -46,11 +46,3 @@ enum status batch_layout_init(const struct session *session, size_t rows, struct
     *ret = layout;
     return STATUS_OK;
 }
-
-void *batch_layout_buffer(const struct batch_layout *layout)
-{
-    void *buffer = aligned_alloc(TENSOR_ALIGN, layout->bytes);
-    if (buffer)
-        memset(buffer, 0, layout->bytes);
-    return buffer;
-}

@@ -22,10 +22,6 @@ enum status batch_layout_init(const struct session *session, size_t rows, struct
                               struct error *err) MUST_USE;
 void batch_layout_done(struct batch_layout *layout);
 
-/* A buffer of zeros, 64-byte aligned, its pages touched; NULL when out of memory. free() frees it.
- */
-void *batch_layout_buffer(const struct batch_layout *layout);
-
 /* Row `row` of input `input`. */
 static inline void *batch_layout_row(const struct batch_layout *layout, void *buffer, size_t input,
                                      size_t row)

@@ -138,16 +138,20 @@ static void select_best(const float *scores, size_t count, struct prediction *be
     }
 }
 
+static enum status not_finite(size_t class, const char *what, struct error *err)
+{
+    return error_set(err, STATUS_NUMERIC,
+                     "the model's score of class %zu is %s for this image; it may hold values the "
+                     "model cannot handle, or the model overflows in this precision",
+                     class, what);
+}
+
 static enum status find_greatest(const float *scores, size_t count, float *ret, struct error *err)
 {
     float greatest = -INFINITY;
     for (size_t i = 0; i < count; i++) {
         if (!isfinite(scores[i]))
-            return error_set(err, STATUS_NUMERIC,
-                             "the model's score of class %zu is %s for this image; it may hold "
-                             "values the model cannot handle, or the model overflows in this "
-                             "precision",
-                             i, isnan(scores[i]) ? "not a number (NaN)" : "infinite");
+            return not_finite(i, isnan(scores[i]) ? "not a number (NaN)" : "infinite", err);
         if (scores[i] > greatest)
             greatest = scores[i];
     }
@@ -191,6 +195,32 @@ enum status scores_top_k(const float *scores, size_t count, bool is_probabilitie
     for (size_t i = 0; labels && i < k; i++)
         best[i].label = labels_name(labels, best[i].index);
     *ret_predictions = best;
+    *ret_count = k;
+    return STATUS_OK;
+}
+
+enum status scores_from_best(const struct session_best *best, size_t count, bool is_probabilities,
+                             const struct labels *labels, size_t k,
+                             struct prediction **ret_predictions, size_t *ret_count,
+                             struct error *err)
+{
+    if (best->flaw >= 0)
+        return not_finite((size_t)best->flaw, "not a number (NaN) or infinite", err);
+    if (k > best->count)
+        k = best->count;
+    struct prediction *predictions = alloc_array(k, sizeof *predictions);
+    if (!predictions)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for %zu predictions", k);
+    for (size_t i = 0; i < k; i++) {
+        const double score = (double)best->scores[i].score;
+        predictions[i].index = best->scores[i].index;
+        predictions[i].label = labels ? labels_name(labels, predictions[i].index) : NULL;
+        predictions[i].probability = is_probabilities ? best->scores[i].score
+                                     : count == 1
+                                         ? (float)(1 / (1 + exp(-score)))
+                                         : (float)(exp(score - (double)best->greatest) / best->sum);
+    }
+    *ret_predictions = predictions;
     *ret_count = k;
     return STATUS_OK;
 }

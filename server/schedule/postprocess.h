@@ -38,3 +38,10 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
 enum status scores_top_k(const float *scores, size_t count, bool is_probabilities,
                          const struct labels *labels, size_t k, struct prediction **ret_predictions,
                          size_t *ret_count, struct error *err) MUST_USE;
+
+/* The same from what a device has found (session_best_of), which has at least one score of `count`
+ * (0: not known) classes. */
+enum status scores_from_best(const struct session_best *best, size_t count, bool is_probabilities,
+                             const struct labels *labels, size_t k,
+                             struct prediction **ret_predictions, size_t *ret_count,
+                             struct error *err) MUST_USE;

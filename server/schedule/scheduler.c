@@ -27,6 +27,8 @@ struct scheduler {
     struct batch_layout layout;
     int buffer_count;
     void **buffers;
+    struct device_id device; /* whose memory they are */
+    uint8_t *marks;          /* of all rows of all buffers: bytes, not floats; NULL: none is */
 
     _Atomic bool cut;
     _Atomic bool is_lost;         /* no lane works */
@@ -40,21 +42,29 @@ struct scheduler {
     struct admission admission;
     bool accepting, stopping;
     int lanes, sleeping; /* all; those that wait in lane_ready without being idle */
+    int coming;          /* those that have seen work and are about to take it */
+    int ahead;           /* those that wait in it for what shall follow their batch */
     bool is_aside[DEVICE_MAX];
     int aside_count;
     char aside_reason[256]; /* of the lane set aside last */
 };
 
-/* Buffers of max_batch images each. Beyond the batcher's lanes + 2, so many that every worker can
- * hold a ticket while all lanes run and one buffer waits, whatever the batch size. */
+static int depth_of(const struct scheduler_options *options)
+{
+    return options->depth > 0 ? options->depth : 1;
+}
+
+/* Buffers of max_batch images each. Beyond the batcher's lanes * depth + 2, so many that every
+ * worker can hold a ticket while all lanes run and one buffer waits, whatever the batch size. */
 static int count_buffers(const struct scheduler_options *options)
 {
     int max_batch = options->max_batch;
     int for_workers = (options->workers + max_batch - 1) / max_batch;
-    return options->lanes + 1 + (for_workers > 1 ? for_workers : 1);
+    return options->lanes * depth_of(options) + 1 + (for_workers > 1 ? for_workers : 1);
 }
 
-static enum status allocate_buffers(struct scheduler *scheduler, struct error *err)
+static enum status allocate_buffers(struct scheduler *scheduler,
+                                    const struct scheduler_options *options, struct error *err)
 {
     const struct batch_layout *layout = &scheduler->layout;
     size_t all;
@@ -66,17 +76,17 @@ static enum status allocate_buffers(struct scheduler *scheduler, struct error *e
                          "%" PRIu64 " bytes of memory that are free; choose a smaller --max-batch",
                          scheduler->buffer_count, layout->bytes, layout->rows, available);
     scheduler->buffers = alloc_array((size_t)scheduler->buffer_count, sizeof *scheduler->buffers);
+    if (scheduler->buffers && options->takes_pixels)
+        scheduler->marks = alloc_array(layout->rows * (size_t)scheduler->buffer_count, 1);
+    if (!scheduler->buffers || (options->takes_pixels && !scheduler->marks))
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a scheduler");
+    scheduler->device = options->device;
     /* Of zeros: the unused tail of every batch is finite. */
-    for (int i = 0; scheduler->buffers && i < scheduler->buffer_count; i++) {
-        scheduler->buffers[i] = batch_layout_buffer(layout);
-        if (!scheduler->buffers[i])
-            break;
-    }
-    if (!scheduler->buffers || !scheduler->buffers[scheduler->buffer_count - 1])
-        return error_set(
-            err, STATUS_NO_MEMORY,
-            "no memory for %d batch buffers of %zu bytes; choose a smaller --max-batch",
-            scheduler->buffer_count, layout->bytes);
+    for (int i = 0; i < scheduler->buffer_count; i++)
+        if (session_buffer_create(options->device, layout->bytes, &scheduler->buffers[i], err) !=
+            STATUS_OK)
+            return error_prefix(err, "%d batch buffers of %zu bytes (a smaller --max-batch helps)",
+                                scheduler->buffer_count, layout->bytes);
     return STATUS_OK;
 }
 
@@ -100,13 +110,14 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     meters_init(&scheduler->meters, options->metrics, options->served->model->name,
                 options->served->model->version);
     options->served->meters = scheduler->meters;
-    enum status status = allocate_buffers(scheduler, err);
+    enum status status = allocate_buffers(scheduler, options, err);
     if (status == STATUS_OK) {
         scheduler->batcher =
             batcher_create(&(struct batcher_config){.max_batch = options->max_batch,
                                                     .capacity = (int)options->layout.rows,
                                                     .buffers = scheduler->buffer_count,
                                                     .lanes = options->lanes,
+                                                    .depth = depth_of(options),
                                                     .workers = options->workers,
                                                     .max_images = options->admission.max_images,
                                                     .max_delay = options->max_delay});
@@ -128,8 +139,9 @@ void scheduler_free(struct scheduler *scheduler)
     if (!scheduler)
         return;
     for (int i = 0; scheduler->buffers && i < scheduler->buffer_count; i++)
-        free(scheduler->buffers[i]);
+        session_buffer_free(scheduler->device, scheduler->buffers[i]);
     free(scheduler->buffers);
+    free(scheduler->marks);
     batch_layout_done(&scheduler->layout);
     batcher_free(scheduler->batcher);
     pthread_cond_destroy(&scheduler->all_answered);
@@ -222,7 +234,8 @@ static void unlock_and_wake(struct scheduler *scheduler)
     size_t tickets = batcher_grant(batcher);
     struct batcher_counts counts = batcher_counts(batcher);
     bool wake_lane =
-        counts.idle_lanes + scheduler->sleeping > 0 && wakes_lane(scheduler, clock_now());
+        (counts.idle_lanes + scheduler->sleeping > 0 && wakes_lane(scheduler, clock_now())) ||
+        (scheduler->ahead > 0 && counts.closed_buffers > 0);
     bool wake_aside = scheduler->aside_count == scheduler->lanes;
     bool answered = counts.admitted == 0 && !scheduler->accepting;
     metric_set(scheduler->meters.queue_images, (double)counts.queued);
@@ -554,6 +567,7 @@ static bool wait_ready(struct scheduler *scheduler, struct turn *turn)
         condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
     scheduler->sleeping--;
     bool stopping = scheduler->stopping;
+    scheduler->coming += !stopping;
     pthread_mutex_unlock(&scheduler->lock);
     return !stopping;
 }
@@ -564,6 +578,7 @@ static bool take(struct scheduler *scheduler, int lane, struct turn *turn, struc
 {
     struct batcher *batcher = scheduler->batcher;
     pthread_mutex_lock(&scheduler->lock);
+    scheduler->coming--;
     batcher_lane_idle(batcher, lane, clock_now());
     bool taken;
     while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
@@ -594,6 +609,31 @@ bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct turn *tu
         }
         turn_end(turn, 0, false);
     }
+}
+
+bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct turn *turn, int64_t until,
+                          bool may_close, struct batch *ret)
+{
+    bool taken = false;
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->ahead++;
+    for (;;) {
+        if (scheduler->stopping || turn_is_contended(turn))
+            break;
+        const int64_t now = clock_now();
+        const bool at_last = now >= until;
+        const bool others_are_free = scheduler->sleeping + scheduler->coming > 0;
+        taken = !others_are_free &&
+                batcher_take_ahead(scheduler->batcher, lane, at_last && may_close, now, ret);
+        if (taken || at_last)
+            break;
+        condition_wait(&scheduler->lane_ready, &scheduler->lock, until);
+    }
+    scheduler->ahead--;
+    unlock_and_wake(scheduler);
+    if (taken && ret->is_first)
+        metric_add(scheduler->meters.closed[ret->reason], 1);
+    return taken;
 }
 
 /* Takes what waits in the queue out of it and finishes it with what `refuse` says. */
@@ -699,10 +739,15 @@ void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns
     pthread_mutex_unlock(&scheduler->lock);
 }
 
-void scheduler_release(struct scheduler *scheduler, int lane)
+uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer)
+{
+    return scheduler->marks ? scheduler->marks + (size_t)buffer * scheduler->layout.rows : NULL;
+}
+
+void scheduler_release(struct scheduler *scheduler, const struct batch *batch)
 {
     pthread_mutex_lock(&scheduler->lock);
-    batcher_done(scheduler->batcher, lane);
+    batcher_done_batch(scheduler->batcher, batch);
     unlock_and_wake(scheduler);
 }
 

@@ -26,14 +26,17 @@ struct scheduler_options {
     struct pool *pool;       /* borrowed: gets a ticket for every image a worker may prepare */
     struct admission admission;
     int max_batch, lanes;
+    int depth;                  /* batches that a lane may have at a time; 0: 1 */
+    struct device_id device;    /* that batches are copied to: where their memory comes from */
+    bool takes_pixels;          /* every lane's session takes photos as bytes */
     int64_t max_delay;          /* nanoseconds (batcher.h) */
     int workers;                /* threads of the pool */
     struct batch_layout layout; /* of a buffer; its rows at least max_batch: what the
                                    sessions pad a full batch to. Taken over on success. */
 };
 
-/* Makes lanes + 1 + (at least one, enough for all workers) batch buffers, 64-byte aligned, with
- * their pages touched. STATUS_NO_MEMORY. */
+/* Makes lanes * depth + 1 + (at least one, enough for all workers) batch buffers, 64-byte aligned,
+ * with their pages touched. STATUS_NO_MEMORY. */
 enum status scheduler_create(const struct scheduler_options *options, struct scheduler **ret,
                              struct error *err) MUST_USE;
 /* Nobody may be inside any more: lanes have ended, and the pool has, or has forgotten it. NULL is
@@ -129,8 +132,18 @@ void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns
  * on. */
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot);
 
+/* A lane that has a batch takes the one that shall follow it (batcher_take_ahead), sleeping until
+ * `until` at most, when the device is about to be free; then, `may_close`, of what is forming, too.
+ * False: there is none, or others want the device. */
+bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct turn *turn, int64_t until,
+                          bool may_close, struct batch *ret);
+
+/* Marks of a buffer's rows, as session_run.are_pixels. A slot's belongs to whom its memory belongs.
+ * NULL: every row is floats. */
+uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer);
+
 /* The lane needs the memory of its batch no more. */
-void scheduler_release(struct scheduler *scheduler, int lane);
+void scheduler_release(struct scheduler *scheduler, const struct batch *batch);
 
 /* The lane does not run its batch after all: what is left in it (batcher_give_back) goes to another
  * one. */

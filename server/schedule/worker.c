@@ -95,12 +95,17 @@ static enum status write_slot(struct worker *worker, struct scheduler *scheduler
                               struct predict_image *image, const struct image *pixels,
                               struct batch_slot slot)
 {
+    uint8_t *marks = scheduler_pixel_marks(scheduler, slot.buffer);
+    if (marks)
+        marks[slot.slot] = !image->request->tensors;
     if (image->request->tensors) {
         write_row(scheduler, image, slot);
         return STATUS_OK;
     }
-    return transform_apply(worker->transform, pixels, &scheduler_model(scheduler)->preprocess,
-                           scheduler_row(scheduler, slot.buffer, 0, slot.slot), &image->error);
+    const struct preprocess *preprocess = &scheduler_model(scheduler)->preprocess;
+    void *row = scheduler_row(scheduler, slot.buffer, 0, slot.slot);
+    return marks ? transform_bytes(worker->transform, pixels, preprocess, row, &image->error)
+                 : transform_apply(worker->transform, pixels, preprocess, row, &image->error);
 }
 
 void worker_run(void *state, struct pool_source *source)

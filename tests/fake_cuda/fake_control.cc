@@ -13,7 +13,7 @@ std::atomic<int> broken[MAX_DEVICES], failing[MAX_DEVICES];
 
 void fake_control_read(int *devices, size_t *memory, unsigned *delay_us)
 {
-    const char *path = getenv("LENSD_FAKE_CUDA");
+    const char *path = getenv("FAKE_CUDA_ORDERS");
     FILE *file = path ? fopen(path, "re") : nullptr;
     if (!file)
         return;

@@ -1,5 +1,5 @@
 /* Orders from outside the process, for tests that run a whole server: a file, named by
- * $LENSD_FAKE_CUDA, of lines such as
+ * $FAKE_CUDA_ORDERS, of lines such as
  *
  *     devices 2
  *     memory 1000000000     bytes of each

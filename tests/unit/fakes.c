@@ -37,6 +37,7 @@ static bool broken[2][DEVICE_MAX];
 static int runs_on[2][DEVICE_MAX], running_on[DEVICE_MAX]; /* the latter of GPUs */
 static int run_sizes[FAKE_MODELS][31], run_size_count[FAKE_MODELS];
 static struct fake_session_plan plan;
+static int greatest_under_way, session_depth = 1;
 
 static void set(bool *flag, bool value)
 {
@@ -306,6 +307,8 @@ struct session {
     float *scores;
     struct tensor *result;
     _Atomic int inside;
+    struct session_run flights[2]; /* under way, the oldest first */
+    int flight_count;
 };
 
 const char *precision_name(enum precision precision)
@@ -351,8 +354,10 @@ enum status session_create(const struct graph *graph, const struct session_optio
     int max = chosen.max_batch ? chosen.max_batch : options->max_batch;
     session->plan = chosen;
     session->height = options->image_height;
-    session->info = (struct session_info){
-        .device = options->device, .threads = options->threads, .batched = max > 1};
+    session->info = (struct session_info){.device = options->device,
+                                          .threads = options->threads,
+                                          .batched = max > 1,
+                                          .depth = read_counter(&session_depth)};
     for (int size = smallest;; size = size * 2 < max ? size * 2 : max) {
         session->info.batches[session->info.batch_count++] =
             (struct session_batch){.size = size, .milliseconds = size};
@@ -511,4 +516,87 @@ enum status session_run(struct session *session, int batch, const void *const *i
     end_run(session);
     atomic_fetch_sub(&session->inside, 1);
     return status;
+}
+
+enum status session_submit(struct session *session, const struct session_run *run,
+                           struct error *err)
+{
+    (void)err;
+    if (session->flight_count == session->info.depth)
+        fail("more passes under way than a session takes");
+    session->flights[session->flight_count++] = *run;
+    pthread_mutex_lock(&lock);
+    if (session->flight_count > greatest_under_way)
+        greatest_under_way = session->flight_count;
+    pthread_mutex_unlock(&lock);
+    return STATUS_OK;
+}
+
+enum status session_collect(struct session *session, const struct tensor **outputs,
+                            struct error *err)
+{
+    if (session->flight_count == 0)
+        fail("a pass is collected that was not submitted");
+    const struct session_run run = session->flights[0];
+    session->flights[0] = session->flights[1];
+    session->flight_count--;
+    return session_run(session, run.batch, run.inputs, outputs, err);
+}
+
+int session_under_way(const struct session *session)
+{
+    return session->flight_count;
+}
+
+const struct session_best *session_best_of(const struct session *session, int row)
+{
+    (void)session;
+    (void)row;
+    fail("nobody asked for the best classes");
+    return NULL;
+}
+
+void fake_depth(int depth)
+{
+    pthread_mutex_lock(&lock);
+    session_depth = depth;
+    pthread_mutex_unlock(&lock);
+}
+
+int fake_greatest_under_way(void)
+{
+    return read_counter(&greatest_under_way);
+}
+
+enum status session_buffer_create(struct device_id device, size_t bytes, void **ret,
+                                  struct error *err)
+{
+    (void)device;
+    *ret = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
+    if (!*ret)
+        return error_set(err, STATUS_NO_MEMORY, "no memory");
+    memset(*ret, 0, bytes);
+    return STATUS_OK;
+}
+
+void session_buffer_free(struct device_id device, void *data)
+{
+    (void)device;
+    free(data);
+}
+
+enum status transform_bytes(struct transform *transform, const struct image *image,
+                            const struct preprocess *p, uint8_t *dst, struct error *err)
+{
+    (void)transform;
+    (void)image;
+    (void)p;
+    (void)dst;
+    return error_set(err, STATUS_INTERNAL, "no session here takes bytes");
+}
+
+void transform_table(const struct preprocess *p, float table[static 3][256])
+{
+    (void)p;
+    memset(table, 0, sizeof(float[3][256]));
 }

@@ -37,6 +37,7 @@ struct fake_session_plan {
     bool unlike_classifier; /* its output is no vector of scores */
     bool fails;             /* session_create fails with STATUS_UNSUPPORTED */
     int run_us;             /* time of a forward pass */
+    int depth; /* passes that may be under way; each takes place when it is collected */
 };
 
 /* From now on forward passes of more images (padding included) run out of memory; 0: none does. */
@@ -63,6 +64,9 @@ int fake_images_run(int height);
 int fake_greatest_run(int height); /* largest batch */
 int fake_running(int height);      /* at this moment */
 int fake_decodes(void);
+/* From now on sessions let that many passes be under way; each takes place when it is collected. */
+void fake_depth(int depth);
+int fake_greatest_under_way(void);         /* of any session so far */
 int fake_runs_on(struct device_id device); /* all heights; ended well */
 int fake_sessions_alive(void);
 

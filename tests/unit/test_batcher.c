@@ -500,9 +500,10 @@ struct walk_shape {
     int64_t max_delay;
     int size_count, sizes[5];
     double milliseconds[5];
+    int depth; /* batches of a lane at a time; 0: 1 */
 };
 
-enum { WALK_IMAGES = 300, WALK_INSIDE = 24, WALK_LANES = 4, WALK_MEMORY = 16 };
+enum { WALK_IMAGES = 300, WALK_INSIDE = 24, WALK_LANES = 4, WALK_MEMORY = 16, WALK_BUFFERS = 12 };
 
 struct walk_image {
     struct batch_item entry;
@@ -510,15 +511,17 @@ struct walk_image {
 };
 
 /* A batcher, its lanes and workers, and the memory of its buffers: which image lies in each slot,
- * and which lane runs there (owner: 0 nobody or the batcher, lane + 1). */
+ * and which lane's batch runs there (owner: 0 nobody or the batcher, else one more than its place
+ * in batches). */
 struct walk {
     const struct walk_shape *shape;
     struct batcher *batcher;
     struct walk_image images[WALK_IMAGES];
-    struct walk_image *memory[8][WALK_MEMORY];
-    int owner[8][WALK_MEMORY];
+    struct walk_image *memory[WALK_BUFFERS][WALK_MEMORY];
+    int owner[WALK_BUFFERS][WALK_MEMORY];
     enum { LANE_BUSY, LANE_IDLE, LANE_RUNS } lanes[WALK_LANES];
-    struct batch batches[WALK_LANES];
+    struct batch batches[WALK_LANES * BATCHER_MAX_DEPTH];
+    bool has[WALK_LANES * BATCHER_MAX_DEPTH];
     struct walk_image *claimed[64], *writing[256];
     struct batch_slot slots[256];
     size_t claimed_count, writing_count;
@@ -602,11 +605,17 @@ static void walk_written(struct walk *walk)
 }
 
 /* A lane works on its batch as lane.c does: drops some, closes the gaps, runs what is left. */
-static void walk_take(struct walk *walk, int lane)
+static void walk_take(struct walk *walk, int lane, bool is_ahead)
 {
-    struct batch *batch = &walk->batches[lane];
-    if (!batcher_take(walk->batcher, lane, walk->now, batch))
+    int place = lane * BATCHER_MAX_DEPTH;
+    place += walk->has[place];
+    if (is_ahead && walk->has[place])
         return;
+    struct batch *batch = &walk->batches[place];
+    if (is_ahead ? !batcher_take_ahead(walk->batcher, lane, rand() % 2, walk->now, batch)
+                 : !batcher_take(walk->batcher, lane, walk->now, batch))
+        return;
+    walk->has[place] = true;
     walk->lanes[lane] = LANE_RUNS;
     cr_assert_eq(batch->lane, lane);
     int kept = 0;
@@ -633,20 +642,27 @@ static void walk_take(struct walk *walk, int lane)
     cr_assert_leq(batch->first + padded, walk->shape->capacity, "padding beyond the memory");
     for (int i = 0; i < padded; i++) {
         cr_assert_eq(walk->owner[batch->buffer][batch->first + i], 0, "two lanes in one slot");
-        walk->owner[batch->buffer][batch->first + i] = lane + 1;
+        walk->owner[batch->buffer][batch->first + i] = place + 1;
     }
 }
 
 static void walk_ran(struct walk *walk, int lane)
 {
-    const struct batch *batch = &walk->batches[lane];
+    int place = lane * BATCHER_MAX_DEPTH, other = place + 1;
+    if (!walk->has[place] || (walk->has[other] && rand() % 4 == 0)) {
+        place = other;
+        other = lane * BATCHER_MAX_DEPTH;
+    }
+    const struct batch *batch = &walk->batches[place];
     for (int i = 0; i < batch->count; i++)
         cr_assert_eq(walk->memory[batch->buffer][batch->first + i], batch->items[i],
                      "overwritten while it ran");
     for (int i = 0; i < WALK_MEMORY; i++)
-        if (walk->owner[batch->buffer][i] == lane + 1)
+        if (walk->owner[batch->buffer][i] == place + 1)
             walk->owner[batch->buffer][i] = 0;
-    walk->lanes[lane] = LANE_BUSY;
+    walk->has[place] = false;
+    if (!walk->has[other])
+        walk->lanes[lane] = LANE_BUSY;
     if (rand() % 8 == 0) {
         batcher_give_back(walk->batcher, batch, walk->now);
         return;
@@ -654,7 +670,7 @@ static void walk_ran(struct walk *walk, int lane)
     for (int i = 0; i < batch->count; i++)
         walk_end(walk, batch->items[i]);
     batcher_ran(walk->batcher, lane, batch->count ? batch->count : 1, 1 + rand() % 3000000);
-    batcher_done(walk->batcher, lane);
+    batcher_done_batch(walk->batcher, batch);
 }
 
 static void walk_lane(struct walk *walk, int lane)
@@ -665,10 +681,13 @@ static void walk_lane(struct walk *walk, int lane)
         walk->lanes[lane] = LANE_IDLE;
         break;
     case LANE_IDLE:
-        walk_take(walk, lane);
+        walk_take(walk, lane, false);
         break;
     case LANE_RUNS:
-        walk_ran(walk, lane);
+        if (walk->shape->depth > 1 && rand() % 2)
+            walk_take(walk, lane, true);
+        else
+            walk_ran(walk, lane);
         break;
     }
 }
@@ -680,10 +699,12 @@ static void run_walk(unsigned seed, const struct walk_shape *shape)
     static struct walk walk;
     memset(&walk, 0, sizeof walk);
     walk.shape = shape;
+    const int buffers = shape->lanes * (shape->depth ? shape->depth : 1) + 2;
     walk.batcher = batcher_create(&(struct batcher_config){.max_batch = shape->max_batch,
                                                            .capacity = shape->capacity,
-                                                           .buffers = shape->lanes + 2,
+                                                           .buffers = buffers,
                                                            .lanes = shape->lanes,
+                                                           .depth = shape->depth,
                                                            .max_images = WALK_INSIDE,
                                                            .max_delay = shape->max_delay});
     for (int lane = 0; lane < shape->lanes && shape->size_count > 0; lane++)
@@ -719,14 +740,14 @@ static void run_walk(unsigned seed, const struct walk_shape *shape)
     for (int i = 0; i < WALK_IMAGES; i++)
         cr_assert_eq(walk.images[i].outcomes, 1, "image %d came out %d times", i,
                      walk.images[i].outcomes);
-    for (int lane = 0; lane < shape->lanes; lane++)
-        if (walk.lanes[lane] == LANE_RUNS)
-            batcher_done(walk.batcher, lane);
+    for (int place = 0; place < shape->lanes * BATCHER_MAX_DEPTH; place++)
+        if (walk.has[place])
+            batcher_done(walk.batcher, place / BATCHER_MAX_DEPTH);
     struct batcher_counts counts = batcher_counts(walk.batcher);
     cr_assert_eq(counts.admitted + counts.queued + counts.bytes + counts.preparing + counts.slots +
                      counts.running,
                  0);
-    cr_assert_eq(counts.free_buffers, shape->lanes + 2);
+    cr_assert_eq(counts.free_buffers, buffers);
     batcher_free(walk.batcher);
 }
 
@@ -742,6 +763,10 @@ Test(batcher, random_walks_lose_nothing_and_never_stick)
         {3, 2, 4, 0, 3, {1, 2, 4}, {1, 2, 2.5}},
         {7, 4, 8, 900000, 4, {1, 2, 4, 8}, {1, 2, 4, 8}},
         {6, 3, 8, 0, 2, {4, 8}, {1, 2}},
+        {1, 1, 1, 0, 1, {1}, {1}, 2},
+        {4, 1, 4, 500000, 3, {1, 2, 4}, {1, 1.1, 1.3}, 2},
+        {8, 2, 8, 0, 4, {1, 2, 4, 8}, {1, 1.9, 3.5, 9}, 2},
+        {7, 4, 8, 900000, 4, {1, 2, 4, 8}, {1, 2, 4, 8}, 2},
     };
     for (size_t i = 0; i < COUNT_OF(shapes); i++)
         for (unsigned seed = 1; seed <= 40; seed++)

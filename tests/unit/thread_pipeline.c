@@ -35,6 +35,8 @@ struct job {
     int done; /* calls of on_done */
 };
 
+static int passes_under_way; /* of a session, in the test at hand */
+
 static void on_done(struct predict_request *request)
 {
     struct job *job = request->context;
@@ -890,9 +892,9 @@ static void test_drain_cuts_off_after_the_grace_time(void)
         cut += jobs[i]->images[0].status == STATUS_DRAINING;
         job_free(jobs[i]);
     }
-    CHECK(answered >= 1 && answered <= 2);
+    CHECK(answered >= 1 && answered <= 2 * passes_under_way);
     CHECK(answered + cut == (int)COUNT_OF(jobs));
-    CHECK(fake_runs(1) == runs + 1);
+    CHECK(fake_runs(1) >= runs + 1 && fake_runs(1) <= runs + passes_under_way);
     pipeline_free(pipeline);
 }
 
@@ -1196,6 +1198,7 @@ int main(void)
     static const struct {
         const char *name;
         void (*run)(void);
+        bool is_single; /* counts passes one by one: only where none overlap */
     } tests[] = {
         {"one image", test_one_image},
         {"64 submitters, good and bad images, two models, two lanes", test_many_submitters},
@@ -1204,8 +1207,8 @@ int main(void)
         {"decode overlaps the forward pass", test_decode_overlaps_the_forward_pass},
         {"a stuck model does not stop another's decodes", test_a_stuck_model_does_not_stop_decodes},
         {"two lanes run at the same time", test_two_lanes_run_at_the_same_time},
-        {"only the failing image fails", test_only_the_failing_image_fails},
-        {"out of memory makes batches smaller", test_out_of_memory_makes_batches_smaller},
+        {"only the failing image fails", test_only_the_failing_image_fails, true},
+        {"out of memory makes batches smaller", test_out_of_memory_makes_batches_smaller, true},
         {"a large request is split across devices", test_a_large_request_is_split_across_devices},
         {"a device that fails is set aside", test_a_device_that_fails_is_set_aside},
         {"without a device everything fails at once",
@@ -1226,14 +1229,19 @@ int main(void)
     };
     alarm(120); /* a hang fails */
     log_configure(false, LOG_ERROR);
-    printf("1..%zu\n", COUNT_OF(tests));
-    for (size_t i = 0; i < COUNT_OF(tests); i++) {
+    printf("1..%zu\n", 2 * COUNT_OF(tests));
+    for (size_t i = 0; i < 2 * COUNT_OF(tests); i++) {
+        const size_t test = i % COUNT_OF(tests);
+        const int depth = i < COUNT_OF(tests) ? 1 : 2;
         int freed = fake_models_freed();
-        tests[i].run();
+        passes_under_way = tests[test].is_single ? 1 : depth;
+        fake_depth(passes_under_way);
+        tests[test].run();
         CHECK(fake_sessions_alive() == 0);
-        CHECK(i + 1 == COUNT_OF(tests) || fake_models_freed() > freed);
-        printf("ok %zu - %s\n", i + 1, tests[i].name);
+        CHECK(test + 1 == COUNT_OF(tests) || fake_models_freed() > freed);
+        printf("ok %zu - %s, %d under way\n", i + 1, tests[test].name, depth);
         fflush(stdout);
     }
+    CHECK(fake_greatest_under_way() == 2);
     return 0;
 }
