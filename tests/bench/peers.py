@@ -35,6 +35,7 @@ TIMES = 3
 TURN_MS = 60  # a turn has so many runs that it takes about this long
 MOST_TIMES = 20
 PAUSE_S = 0.005
+SETTLE_S = 0.3  # after the last framework was loaded
 THREADS = len(os.sched_getaffinity(0))
 NOT_INSTALLED = 3
 NAMES = {"torch": "PyTorch fp32", "torch-compile": "PyTorch compiled fp32", "torch-bf16": "PyTorch bf16",
@@ -105,9 +106,16 @@ def commands(options, folders):
 
 
 def start(options, folders):
-    """({name: contender}, versions); one after the other, so that none measures itself under load."""
+    """({name: contender}, versions). One after the other, lensd last: it times its kernels and batch
+    sizes when it starts, and all others are stopped by then."""
     made, versions = {}, []
-    for name, command in commands(options, folders).items():
+    wanted = commands(options, folders)
+    order = sorted(wanted, key=lambda name: name.startswith("lensd"))
+    for name in order:
+        command = wanted[name]
+        if name.startswith("lensd") and not any(each.startswith("lensd") for each in made):
+            print("peers: all others are ready", file=sys.stderr, flush=True)
+            time.sleep(SETTLE_S)
         contender = Contender(command, folders, not options.let_spin)
         try:
             version = contender.wait_ready()
@@ -119,7 +127,7 @@ def start(options, folders):
         made[name] = contender
         if not name.startswith("lensd") and version not in versions:
             versions.append(version)
-    return made, versions
+    return {name: made[name] for name in wanted if name in made}, versions
 
 
 def measure(options, folders, made):
@@ -208,7 +216,6 @@ def main():
     before = common.machine()
     made, versions = start(options, folders)
     try:
-        print("peers: all are ready", file=sys.stderr, flush=True)
         rounds = measure(options, folders, made)
     finally:
         for each in made.values():
