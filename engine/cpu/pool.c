@@ -118,8 +118,12 @@ static void global_block_bf16(const struct pool_step *s, const unsigned char *x,
     float wide[BLOCK];
     s->simd->widen_bf16(pixel, result, n);
     for (size_t p = 1; p < pixels; p++) {
+        if (!s->is_max) {
+            s->simd->accumulate_bf16(pixel + p * s->channels, result, n);
+            continue;
+        }
         s->simd->widen_bf16(pixel + p * s->channels, wide, n);
-        s->simd->binary(s->is_max ? BINARY_MAX : BINARY_ADD, result, 1, wide, 1, result, n);
+        s->simd->binary(BINARY_MAX, result, 1, wide, 1, result, n);
     }
     for (size_t c = 0; c < n && !s->is_max; c++)
         result[c] /= (float)pixels;

@@ -8,7 +8,10 @@
  *   - by tiles: each thread takes blocks of tiles through all three stages; what lies between stays
  *     in its second-level cache. For few channels.
  *   - by points: the three stages one after the other over a round of tiles, so that each weight is
- *     fetched once a round and not once a block. For many channels. */
+ *     fetched once a round and not once a block. For many channels.
+ *
+ * Images may be bfloat16; the arithmetic is float32 all the same, with the weights as they are. */
+#include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/parallel.h"
@@ -29,12 +32,14 @@ struct winograd_step {
     size_t images, height, width, channels, out_height, out_width, out_channels;
     ptrdiff_t pad_top, pad_left;
     size_t tile_rows, tile_columns, tiles; /* of an image; of all images */
+    bool bf16;                             /* the images */
     bool by_points;
     size_t block;        /* tiles of a block, or of a round */
     size_t thread_bytes; /* by tiles: scratch of a thread */
     /* of this run */
-    const float *x_data;
-    float *y_data, *v, *m; /* by points: POINTS x block x channels */
+    const unsigned char *x_data;
+    unsigned char *y_data;
+    float *v, *m; /* by points: POINTS x block x channels */
     unsigned char *scratch;
     size_t first, count; /* by points: tiles of this round */
 };
@@ -61,8 +66,10 @@ static void source(const struct winograd_step *s, size_t tile, float *v, size_t 
         .right = clamp_int(width - left, 0, 6),
     };
     const ptrdiff_t image = (ptrdiff_t)(tile / per_image) * height * width * channels;
-    const float *x = s->x_data + image + top * t.row_step + left * t.column_step;
-    s->simd->winograd_source(&t, x, s->channels, v + row * s->channels, rows * s->channels);
+    const ptrdiff_t at = image + top * t.row_step + left * t.column_step;
+    const void *x = s->x_data + at * (ptrdiff_t)(s->bf16 ? sizeof(uint16_t) : sizeof(float));
+    s->simd->winograd_source(&t, x, s->bf16, s->channels, v + row * s->channels,
+                             rows * s->channels);
 }
 
 static void sink(const struct winograd_step *s, size_t tile, const float *m, size_t rows,
@@ -83,8 +90,14 @@ static void sink(const struct winograd_step *s, size_t tile, const float *m, siz
                            .clamp = s->finish.clamp,
                            .low = s->finish.low,
                            .high = s->finish.high};
-    float *y = s->y_data + ((tile / per_image * s->out_height + top) * s->out_width + left) * n;
-    s->simd->winograd_sink(&t, &g, m + row * n, rows * n, y);
+    const size_t at = ((tile / per_image * s->out_height + top) * s->out_width + left) * n;
+    if (s->bf16) { /* has no other activation, see fits() */
+        s->simd->winograd_sink(&t, &g, m + row * n, rows * n, (uint16_t *)(void *)s->y_data + at,
+                               true);
+        return;
+    }
+    float *y = (float *)(void *)s->y_data + at;
+    s->simd->winograd_sink(&t, &g, m + row * n, rows * n, y, false);
     const struct epilogue *e = &s->finish.row;
     for (int i = 0; e->activation && i < t.bottom; i++)
         s->simd->activate(y + i * t.row_step, y + i * t.row_step, (size_t)t.right * n,
@@ -252,16 +265,17 @@ static bool is_small(const struct winograd_step *s)
     return (double)POINTS * (double)s->channels * (double)s->out_channels * 4 <= MOST_WEIGHT_BYTES;
 }
 
-/* Counted in multiply-adds, with what a transform of a tile's channel and a weight from the
+/* Is it quicker than the other way, which in bfloat16 has twice the rate unless `fp32`?
+ * Counted in multiply-adds, with what a transform of a tile's channel and a weight from the
  * third-level cache cost in them; measured on Zen 4. */
-static bool pays(const struct winograd_step *s)
+static bool pays(const struct winograd_step *s, bool fp32)
 {
-    enum { TRANSFORM = 250, FETCH = 8 };
+    enum { TRANSFORM = 250, FETCH = 8, BF16_RATE = 2 };
     const double in = (double)s->channels, out = (double)s->out_channels;
     const double tiles = (double)s->tiles;
     const double direct = 9 * in * out * (double)(s->images * s->out_height) * (double)s->out_width;
     const double here = POINTS * in * out * (tiles + FETCH) + TRANSFORM * tiles * (in + out);
-    return in >= 16 && out >= 16 && here < 0.8 * direct;
+    return in >= 16 && out >= 16 && here < 0.8 * direct / (s->bf16 && !fp32 ? BF16_RATE : 1);
 }
 
 /* How a run is cut into pieces. */
@@ -284,31 +298,38 @@ static void divide(struct winograd_step *s, size_t threads)
     s->step.scratch = s->thread_bytes * threads;
 }
 
-static bool fits(const struct node *node, const struct window *w)
+static bool fits(const struct node *node, const struct window *w, bool bf16)
 {
-    const struct value *x = node->inputs[0], *y = node->outputs[0];
-    bool fits = x->dtype == DTYPE_F32 && y->dtype == DTYPE_F32 && w->spatial == 2 &&
-                node_int(node, "group", 1) == 1;
+    const enum activation activation = node->epilogue.activation;
+    bool fits = w->spatial == 2 && node_int(node, "group", 1) == 1;
+    if (bf16 && activation != ACTIVATION_NONE && activation != ACTIVATION_RELU &&
+        activation != ACTIVATION_CLIP)
+        return false;
+    if (bf16 && !node->fp32 && cpu_features()->amx_bf16)
+        return false; /* AMX is quicker than anything in float32 */
     for (int a = 0; fits && a < 2; a++)
         fits = w->kernel[a] == 3 && w->stride[a] == 1 && w->dilation[a] == 1 &&
                w->pad_begin[a] >= 0 && w->pad_begin[a] <= 2 && w->pad_end[a] <= 2;
     return fits;
 }
 
-enum status make_winograd(const struct compile *compile, struct step **ret, struct error *err)
+/* Sizes and tiles; *ret_fits: the node is one that this file takes. */
+static enum status measure_up(const struct node *node, bool bf16, struct winograd_step *ret,
+                              bool *ret_fits, struct error *err)
 {
-    const struct node *node = compile->node;
+    *ret_fits = false;
     if (node->op != OP_CONV || !node->channels_last || node->inputs[0]->shape.rank != 4 ||
         node->gate || node_output(node, 1))
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    struct tensor *weights = node->inputs[1]->known;
     struct window window;
-    TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &window, err));
-    if (!fits(node, &window))
+    TRY(window_init(node, 2, x->shape.dims + 1, node->inputs[1]->known->shape.dims + 2, &window,
+                    err));
+    if (!fits(node, &window, bf16))
         return STATUS_OK;
-    struct winograd_step proto = {
+    *ret = (struct winograd_step){
         .simd = simd(),
+        .bf16 = bf16,
         .x = x->index,
         .y = y->index,
         .images = (size_t)x->shape.dims[0],
@@ -321,10 +342,36 @@ enum status make_winograd(const struct compile *compile, struct step **ret, stru
         .pad_top = (ptrdiff_t)window.pad_begin[0],
         .pad_left = (ptrdiff_t)window.pad_begin[1],
     };
-    proto.tile_rows = (proto.out_height + TILE - 1) / TILE;
-    proto.tile_columns = (proto.out_width + TILE - 1) / TILE;
-    proto.tiles = proto.images * proto.tile_rows * proto.tile_columns;
-    if (!is_small(&proto) || (!pays(&proto) && !compile->any))
+    ret->tile_rows = (ret->out_height + TILE - 1) / TILE;
+    ret->tile_columns = (ret->out_width + TILE - 1) / TILE;
+    ret->tiles = ret->images * ret->tile_rows * ret->tile_columns;
+    *ret_fits = is_small(ret);
+    return STATUS_OK;
+}
+
+bool winograd_takes_bf16(const struct node *node)
+{
+    struct winograd_step proto;
+    struct error ignored;
+    bool fits;
+    return measure_up(node, true, &proto, &fits, &ignored) == STATUS_OK && fits &&
+           pays(&proto, node->fp32);
+}
+
+enum status make_winograd(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    struct winograd_step proto;
+    bool fits;
+    if (node->op != OP_CONV || (x->dtype != DTYPE_F32 && x->dtype != DTYPE_BF16) ||
+        y->dtype != x->dtype)
+        return STATUS_OK;
+    TRY(measure_up(node, x->dtype == DTYPE_BF16, &proto, &fits, err));
+    if (!fits)
+        return STATUS_OK;
+    struct tensor *weights = node->inputs[1]->known;
+    if (!pays(&proto, node->fp32) && !compile->any)
         return STATUS_OK;
     struct winograd_step *step = step_create(compile, sizeof *step, run);
     if (!step)
@@ -333,7 +380,7 @@ enum status make_winograd(const struct compile *compile, struct step **ret, stru
     const struct step base = step->step;
     *step = proto;
     step->step = base;
-    step->step.kernel = "winograd";
+    step->step.kernel = step->bf16 ? "winograd bf16" : "winograd";
     step->step.packs_constants = true;
     step->packed = step->simd->gemm_packed(step->channels, step->out_channels);
     divide(step, (size_t)compile->backend->options.threads);
@@ -344,7 +391,7 @@ enum status make_winograd(const struct compile *compile, struct step **ret, stru
     step->weights = packed;
     const double count = (double)shape_count(&y->shape);
     step->step.flops = 18 * count * (double)step->channels;
-    step->step.bytes =
-        sizeof(float) * (shape_count(&x->shape) + shape_count(&y->shape) + POINTS * step->packed);
+    step->step.bytes = dtype_size(x->dtype) * (shape_count(&x->shape) + shape_count(&y->shape)) +
+                       sizeof(float) * POINTS * step->packed;
     return STATUS_OK;
 }

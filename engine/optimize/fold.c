@@ -113,6 +113,24 @@ static bool is_graph_output(const struct graph *graph, const struct value *value
     return false;
 }
 
+/* The mask of a Dropout that nobody reads is not computed. */
+static void drop_unread_mask(const struct graph *graph, struct node *node)
+{
+    const struct value *mask = node->op == OP_DROPOUT ? node_output(node, 1) : NULL;
+    if (!mask || is_graph_output(graph, mask))
+        return;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *reader = graph->nodes[n];
+        for (size_t i = 0; i < reader->input_count; i++)
+            if (reader->inputs[i] == mask)
+                return;
+        for (size_t i = 0; i < reader->capture_count; i++)
+            if (reader->captures[i] == mask)
+                return;
+    }
+    node->output_count = 1;
+}
+
 /* An output that would become an input or a constant keeps its Identity: somebody must copy. */
 static void drop_identity(struct graph *graph, struct node *node)
 {
@@ -138,6 +156,7 @@ static enum status fold_graph(struct graph *graph, bool infer, struct error *err
         struct node *node = graph->nodes[n];
         if (node->op == OP_NONE)
             continue;
+        drop_unread_mask(graph, node);
         if (is_identity(node, infer)) {
             drop_identity(graph, node);
             if (node->op == OP_NONE)

@@ -84,41 +84,6 @@ static inline uint16_t narrow(float x)
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
 }
 
-#define BLOCK 64 /* channels summed up at a time */
-
-static void pool_max_bf16(const uint16_t *const *taps, size_t count, uint16_t *y, size_t n)
-{
-    for (size_t c = 0; c < n; c += BLOCK) {
-        size_t width = n - c < BLOCK ? n - c : BLOCK;
-        float best[BLOCK];
-        for (size_t i = 0; i < width; i++)
-            best[i] = widen(taps[0][c + i]);
-        for (size_t t = 1; t < count; t++) {
-            const uint16_t *tap = taps[t] + c;
-            for (size_t i = 0; i < width; i++)
-                best[i] = widen(tap[i]) > best[i] ? widen(tap[i]) : best[i];
-        }
-        for (size_t i = 0; i < width; i++)
-            y[c + i] = narrow(best[i]);
-    }
-}
-
-static void pool_sum_bf16(const uint16_t *const *taps, size_t count, float factor, uint16_t *y,
-                          size_t n)
-{
-    for (size_t c = 0; c < n; c += BLOCK) {
-        size_t width = n - c < BLOCK ? n - c : BLOCK;
-        float sum[BLOCK] = {0};
-        for (size_t t = 0; t < count; t++) {
-            const uint16_t *tap = taps[t] + c;
-            for (size_t i = 0; i < width; i++)
-                sum[i] += widen(tap[i]);
-        }
-        for (size_t i = 0; i < width; i++)
-            y[c + i] = narrow(sum[i] * factor);
-    }
-}
-
 static void accumulate(const float *x, float *y, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -163,9 +128,10 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .sum_rows = SIMD_NAMED(sum_rows),
     .pool_max = SIMD_NAMED(pool_max),
     .pool_sum = SIMD_NAMED(pool_sum),
-    .pool_max_bf16 = pool_max_bf16,
-    .pool_sum_bf16 = pool_sum_bf16,
+    .pool_max_bf16 = SIMD_NAMED(pool_max_bf16),
+    .pool_sum_bf16 = SIMD_NAMED(pool_sum_bf16),
     .accumulate = accumulate,
+    .accumulate_bf16 = SIMD_NAMED(accumulate_bf16),
     .softmax = SIMD_NAMED(softmax),
     .layer_norm = SIMD_NAMED(layer_norm),
     .widen_bf16 = widen_bf16,

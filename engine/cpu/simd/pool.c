@@ -50,6 +50,37 @@ void SIMD_NAMED(pool_sum)(const float *const *taps, size_t count, float factor, 
     }
 }
 
+void SIMD_NAMED(pool_max_bf16)(const uint16_t *const *taps, size_t count, uint16_t *y, size_t n)
+{
+    for (size_t c = 0; c < n; c += VEC) {
+        const size_t width = n - c < VEC ? n - c : VEC;
+        vec best = vec_widen_n(taps[0] + c, width);
+        for (size_t t = 1; t < count; t++)
+            best = vec_max(vec_widen_n(taps[t] + c, width), best);
+        vec_narrow_n(y + c, best, width);
+    }
+}
+
+void SIMD_NAMED(pool_sum_bf16)(const uint16_t *const *taps, size_t count, float factor, uint16_t *y,
+                               size_t n)
+{
+    for (size_t c = 0; c < n; c += VEC) {
+        const size_t width = n - c < VEC ? n - c : VEC;
+        vec sum = vec_zero();
+        for (size_t t = 0; t < count; t++)
+            sum = vec_add(vec_widen_n(taps[t] + c, width), sum);
+        vec_narrow_n(y + c, vec_mul(sum, vec_set(factor)), width);
+    }
+}
+
+void SIMD_NAMED(accumulate_bf16)(const uint16_t *x, float *y, size_t n)
+{
+    for (size_t c = 0; c < n; c += VEC) {
+        const size_t width = n - c < VEC ? n - c : VEC;
+        vec_store_n(y + c, vec_add(vec_load_n(y + c, width), vec_widen_n(x + c, width)), width);
+    }
+}
+
 /* Rows in groups, so that a group comes from the first-level cache whatever the row's length. */
 void SIMD_NAMED(sum_rows)(const float *x, size_t rows, size_t step, bool add, float *y, size_t n)
 {

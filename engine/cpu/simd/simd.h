@@ -74,12 +74,12 @@ struct simd_kernels {
                        float *max);
 
     /* v[i * v_step + c] for the 36 points i: the transformed source tile whose first pixel is x (it
-     * need not exist). */
-    void (*winograd_source)(const struct winograd_tile *tile, const float *x, size_t channels,
-                            float *v, size_t v_step);
+     * need not exist), of float32 or bfloat16. */
+    void (*winograd_source)(const struct winograd_tile *tile, const void *x, bool bf16,
+                            size_t channels, float *v, size_t v_step);
     /* The result tile from the 36 products m[i * m_step + c]; of g: bias, n, accumulate, clamp. */
     void (*winograd_sink)(const struct winograd_tile *tile, const struct gemm *g, const float *m,
-                          size_t m_step, float *y);
+                          size_t m_step, void *y, bool bf16);
 
     /* Rows `first` … first + rows - 1 of the result, blocks first_block … last_block - 1; x and y
      * are the whole image and result. sums: [block][depthwise_channels], each block's results are
@@ -124,6 +124,7 @@ struct simd_kernels {
 
     /* y[c] += x[c] */
     void (*accumulate)(const float *x, float *y, size_t n);
+    void (*accumulate_bf16)(const uint16_t *x, float *y, size_t n);
 
     /* Softmax of one row: exp(x - max) / sum. y may be x. */
     void (*softmax)(const float *x, float *y, size_t n);

@@ -39,16 +39,20 @@ void SIMD_NAMED(pack_columns)(const float *const *rows, size_t k, size_t n, floa
 float SIMD_NAMED(score_row)(float *s, size_t n, const float *const *biases, size_t bias_count,
                             float *max);
 
-void SIMD_NAMED(winograd_source)(const struct winograd_tile *tile, const float *x, size_t channels,
-                                 float *v, size_t v_step);
+void SIMD_NAMED(winograd_source)(const struct winograd_tile *tile, const void *x, bool bf16,
+                                 size_t channels, float *v, size_t v_step);
 void SIMD_NAMED(winograd_sink)(const struct winograd_tile *tile, const struct gemm *g,
-                               const float *m, size_t m_step, float *y);
+                               const float *m, size_t m_step, void *y, bool bf16);
 
 void SIMD_NAMED(activate)(const float *x, float *y, size_t n, enum activation activation,
                           float alpha, float beta);
 
 void SIMD_NAMED(pool_max)(const float *const *taps, size_t count, float *y, size_t n);
 void SIMD_NAMED(pool_sum)(const float *const *taps, size_t count, float factor, float *y, size_t n);
+void SIMD_NAMED(pool_max_bf16)(const uint16_t *const *taps, size_t count, uint16_t *y, size_t n);
+void SIMD_NAMED(pool_sum_bf16)(const uint16_t *const *taps, size_t count, float factor, uint16_t *y,
+                               size_t n);
+void SIMD_NAMED(accumulate_bf16)(const uint16_t *x, float *y, size_t n);
 void SIMD_NAMED(sum_rows)(const float *x, size_t rows, size_t step, bool add, float *y, size_t n);
 
 void SIMD_NAMED(softmax)(const float *x, float *y, size_t n);

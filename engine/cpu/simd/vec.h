@@ -5,6 +5,7 @@
 #pragma once
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -40,6 +41,24 @@ ALWAYS_INLINE vec vec_load_n(const float *p, size_t n)
 ALWAYS_INLINE void vec_store_n(float *p, vec v, size_t n)
 {
     _mm512_mask_storeu_ps(p, vec_mask(n), v);
+}
+
+/* bfloat16: n numbers widened, and narrowed to the nearest even; NaN stays NaN. */
+ALWAYS_INLINE vec vec_widen_n(const uint16_t *p, size_t n)
+{
+    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vec_mask(n), p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
+
+ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
+{
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i half = _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff));
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __m512i near = _mm512_mask_mov_epi32(_mm512_add_epi32(bits, half), nan, quiet);
+    _mm256_mask_storeu_epi16(p, vec_mask(n), _mm512_cvtepi32_epi16(_mm512_srli_epi32(near, 16)));
 }
 
 #else
@@ -96,6 +115,29 @@ ALWAYS_INLINE void vec_store_n(float *p, vec v, size_t n)
     float lanes[VEC];
     vec_store(lanes, v);
     memcpy(p, lanes, n * sizeof *p);
+}
+
+ALWAYS_INLINE vec vec_widen_n(const uint16_t *p, size_t n)
+{
+    uint32_t bits[VEC] = {0};
+    float lanes[VEC];
+    for (size_t i = 0; i < VEC && i < n; i++)
+        bits[i] = (uint32_t)p[i] << 16;
+    memcpy(lanes, bits, sizeof lanes);
+    return vec_load(lanes);
+}
+
+ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
+{
+    uint32_t bits[VEC];
+    float lanes[VEC];
+    vec_store(lanes, v);
+    memcpy(bits, lanes, sizeof bits);
+    for (size_t i = 0; i < VEC && i < n; i++) {
+        const bool nan = (bits[i] & 0x7fffffff) > 0x7f800000;
+        const uint32_t near = bits[i] + 0x7fff + (bits[i] >> 16 & 1);
+        p[i] = (uint16_t)((nan ? bits[i] | 0x400000 : near) >> 16);
+    }
 }
 
 #endif

@@ -28,8 +28,14 @@ ALWAYS_INLINE void source_six(const vec d[6], vec t[6])
     t[5] = vec_add(vec_fma(d[3], k, d[1]), d[5]);
 }
 
-void SIMD_NAMED(winograd_source)(const struct winograd_tile *tile, const float *x, size_t channels,
-                                 float *v, size_t v_step)
+/* n numbers of a pixel, element `at` of x. */
+ALWAYS_INLINE vec load_pixel(const void *x, ptrdiff_t at, size_t n, bool bf16)
+{
+    return bf16 ? vec_widen_n((const uint16_t *)x + at, n) : vec_load_n((const float *)x + at, n);
+}
+
+ALWAYS_INLINE void source_tile(const struct winograd_tile *tile, const void *x, size_t channels,
+                               float *v, size_t v_step, bool bf16)
 {
     for (size_t c = 0; c < channels; c += VEC) {
         const size_t n = channels - c < VEC ? channels - c : VEC;
@@ -37,14 +43,14 @@ void SIMD_NAMED(winograd_source)(const struct winograd_tile *tile, const float *
         for (int j = 0; j < 6; j++) {
             vec d[6], t[6];
             const bool inside = j >= tile->left && j < tile->right;
-            const float *column = x + c + (ptrdiff_t)j * tile->column_step;
+            const ptrdiff_t column = (ptrdiff_t)c + (ptrdiff_t)j * tile->column_step;
             if (inside && tile->top == 0 && tile->bottom == 6 && n == VEC) {
                 for (int i = 0; i < 6; i++)
-                    d[i] = vec_load(column + (ptrdiff_t)i * tile->row_step);
+                    d[i] = load_pixel(x, column + (ptrdiff_t)i * tile->row_step, VEC, bf16);
             } else {
                 for (int i = 0; i < 6; i++)
                     d[i] = inside && i >= tile->top && i < tile->bottom
-                               ? vec_load_n(column + (ptrdiff_t)i * tile->row_step, n)
+                               ? load_pixel(x, column + (ptrdiff_t)i * tile->row_step, n, bf16)
                                : vec_zero();
             }
             source_six(d, t);
@@ -60,6 +66,15 @@ void SIMD_NAMED(winograd_source)(const struct winograd_tile *tile, const float *
     }
 }
 
+void SIMD_NAMED(winograd_source)(const struct winograd_tile *tile, const void *x, bool bf16,
+                                 size_t channels, float *v, size_t v_step)
+{
+    if (bf16)
+        source_tile(tile, x, channels, v, v_step, true);
+    else
+        source_tile(tile, x, channels, v, v_step, false);
+}
+
 /* A' of six. */
 ALWAYS_INLINE void sink_six(const vec m[6], vec t[4])
 {
@@ -71,8 +86,8 @@ ALWAYS_INLINE void sink_six(const vec m[6], vec t[4])
     t[3] = vec_add(vec_fma(odd_p, vec_set(P / 2), vec_mul(odd_q, vec_set(2 * Q))), m[5]);
 }
 
-void SIMD_NAMED(winograd_sink)(const struct winograd_tile *tile, const struct gemm *g,
-                               const float *m, size_t m_step, float *y)
+ALWAYS_INLINE void sink_tile(const struct winograd_tile *tile, const struct gemm *g, const float *m,
+                             size_t m_step, void *y, bool bf16)
 {
     for (size_t c = 0; c < g->n; c += VEC) {
         const size_t n = g->n - c < VEC ? g->n - c : VEC;
@@ -89,16 +104,28 @@ void SIMD_NAMED(winograd_sink)(const struct winograd_tile *tile, const struct ge
         for (int i = 0; i < tile->bottom; i++) {
             vec t[4];
             sink_six(half[i], t);
-            float *row = y + (ptrdiff_t)i * tile->row_step + c;
+            const ptrdiff_t row = (ptrdiff_t)i * tile->row_step + (ptrdiff_t)c;
             for (int j = 0; j < tile->right; j++) {
-                float *pixel = row + (ptrdiff_t)j * tile->column_step;
+                const ptrdiff_t pixel = row + (ptrdiff_t)j * tile->column_step;
                 vec value = vec_add(t[j], bias);
                 if (g->accumulate)
-                    value = vec_add(value, vec_load_n(pixel, n));
+                    value = vec_add(value, load_pixel(y, pixel, n, bf16));
                 if (g->clamp)
                     value = vec_min(vec_set(g->high), vec_max(vec_set(g->low), value));
-                vec_store_n(pixel, value, n);
+                if (bf16)
+                    vec_narrow_n((uint16_t *)y + pixel, value, n);
+                else
+                    vec_store_n((float *)y + pixel, value, n);
             }
         }
     }
+}
+
+void SIMD_NAMED(winograd_sink)(const struct winograd_tile *tile, const struct gemm *g,
+                               const float *m, size_t m_step, void *y, bool bf16)
+{
+    if (bf16)
+        sink_tile(tile, g, m, m_step, y, true);
+    else
+        sink_tile(tile, g, m, m_step, y, false);
 }
