@@ -160,6 +160,7 @@ enum status compiled_create(struct session *session, int size, struct compiled *
         .takes_channels_last = session->ops->takes_channels_last,
         .walks = session->ops->walks,
         .bf16 = session->options.precision == PRECISION_BF16 ? session->ops->bf16 : NULL,
+        .fp32_layers = session->options.fp32_layers,
     };
     if (session->options.precision == PRECISION_BF16) {
         optimize.bf16 = session->ops->bf16;

@@ -71,6 +71,11 @@ static void write_choice(struct writer *w, cJSON *entry, const struct device_mod
         cJSON *row = write_object(w, trials, NULL);
         write_text(w, row, "precision", trial->precision);
         write_text(w, row, "outcome", trial->outcome);
+        if (trial->fp32_layers > 0) {
+            write_count(w, row, "fp32_layers", (unsigned long long)trial->fp32_layers);
+            write_count(w, row, "layers", (unsigned long long)trial->layers);
+            write_text(w, row, "fp32_layer_names", trial->fp32_layer_names);
+        }
         write_decimal(w, row, "times_fp32", trial->speed);
         write_decimal(w, row, "one_ms", trial->one_ms);
         write_decimal(w, row, "fp32_one_ms", trial->fp32_one_ms);

@@ -167,7 +167,7 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
 struct lanes {
     struct device_model models[PIPELINE_MAX_MODELS * DEVICE_MAX];
     struct device_batch batches[PIPELINE_MAX_MODELS * DEVICE_MAX][SESSION_MAX_BATCHES];
-    struct device_trial trials[PIPELINE_MAX_MODELS * DEVICE_MAX][PRECISION_COUNT];
+    struct device_trial trials[PIPELINE_MAX_MODELS * DEVICE_MAX][PRECISION_TRIALS];
     size_t count;
 };
 
@@ -185,6 +185,9 @@ static void add_choice(struct device_model *ret, struct device_trial *trials,
             (struct device_trial){.precision = precision_name(trial->precision),
                                   .outcome = trial_outcome_name(trial->outcome),
                                   .speed = trial->speed,
+                                  .fp32_layers = layer_set_count(&trial->fp32_layers),
+                                  .layers = trial->layer_count,
+                                  .fp32_layer_names = trial->layer_names,
                                   .one_ms = trial->one_ms,
                                   .image_ms = trial->image_ms,
                                   .fp32_one_ms = trial->fp32_one_ms,

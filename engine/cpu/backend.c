@@ -20,6 +20,7 @@ void *step_create(const struct compile *compile, size_t size,
         free(step);
         return NULL;
     }
+    step->layer = compile->node->layer;
     step->kernel = "cpu";
     step->run = run;
     return step;
@@ -94,6 +95,8 @@ static bool takes_channels_last(const struct node *node)
 
 static enum bf16_support bf16_support(const struct node *node)
 {
+    if (node->fp32)
+        return winograd_takes_bf16(node) ? BF16_PRODUCT : BF16_NO;
     switch (node->op) {
     case OP_CONV:
         return node->channels_last ? BF16_PRODUCT : BF16_NO;
@@ -409,6 +412,7 @@ static enum status cpu_profile(struct program *program, const void *const *input
             ret[count++] = (struct session_step){.name = step->name,
                                                  .kernel = step->kernel,
                                                  .tried = step->tried,
+                                                 .layer = step->layer,
                                                  .milliseconds = clock_ms(clock_now() - start),
                                                  .gflop = step->flops * 1e-9,
                                                  .bytes = step->bytes};

@@ -50,6 +50,7 @@ struct program {
 /* A compiled node. Implementations embed it first. */
 struct step {
     const char *name;   /* the node's; owned by the step's program (strdup) */
+    int layer;          /* the node's */
     const char *kernel; /* static text for profiles: "dnnl conv brgconv:avx512_core" … may be owned
                            by oneDNN, alive as long as the step */
     double flops;       /* multiply-adds count two */
@@ -93,6 +94,7 @@ enum status make_copy(const struct compile *compile, struct step **ret, struct e
 enum status make_generic(const struct compile *compile, struct step **ret, struct error *err);
 
 /* Would the maker take this node (its activations being float32 or bfloat16)? */
+bool winograd_takes_bf16(const struct node *node); /* after it was laid out */
 bool matmul_takes(const struct node *node);
 bool dense_takes_gate(const struct node *node);
 bool depthwise_makes_mean(const struct node *node);

@@ -2,15 +2,18 @@
  *
  * The graph's own inputs and outputs keep their dtype; sums inside products are float32 in the
  * backend. A value's dtype is decided by the node that makes it; where a reader wants the other
- * one, a Cast stands between, once per value. */
+ * one, a Cast stands between, once per value. What follows the last product, scores and boxes, is
+ * float32: rounding it would gain nothing and cost the most. What only moves or bends numbers of
+ * layers that are kept in float32 stays there, too, up to the next product. */
 #include "engine/optimize/passes.h"
 
 struct narrow {
     struct graph *graph;
-    enum bf16_support (*support)(const struct node *node);
+    const struct optimize_options *options;
     struct value **narrowed, **widened; /* by value->index: the value's Cast, when there is one */
     size_t value_count;
-    bool *is_output;
+    bool *keeps_f32; /* by value->index: an output of the graph, or no product follows it */
+    bool *kept_wide; /* by value->index: made in float32 by a layer of fp32_layers, or from such */
 };
 
 static bool is_activation(const struct value *value)
@@ -57,7 +60,7 @@ static enum status narrow_constant(struct narrow *narrow, struct value *from, st
 }
 
 /* Which operands of a BF16_SAME node are float32 parameters that stay float32. */
-static bool keeps_f32(const struct node *node, size_t i)
+static bool stays_f32(const struct node *node, size_t i)
 {
     return i > 0 && (node->op == OP_SCALE_SHIFT || (node->op == OP_ATTENTION && i >= 3) ||
                      node->op == OP_LAYER_NORMALIZATION || node->op == OP_CLIP);
@@ -75,7 +78,7 @@ static enum status convert_inputs(struct narrow *narrow, size_t *at, struct node
         if (is_activation(value) && value->dtype != wanted)
             TRY(cast_value(narrow, at, value, wanted, &node->inputs[i], err));
         else if (value && value->known && value->known->dtype == DTYPE_F32 &&
-                 support == BF16_SAME && !keeps_f32(node, i))
+                 support == BF16_SAME && !stays_f32(node, i))
             TRY(narrow_constant(narrow, value, &node->inputs[i], err));
         if (residual)
             node->epilogue.residual = node->inputs[i];
@@ -95,11 +98,23 @@ static enum bf16_support ask_backend(const struct narrow *narrow, const struct n
         if (was_narrow[i])
             node->inputs[i]->dtype = DTYPE_F32;
     }
-    enum bf16_support support = narrow->support(node);
+    enum bf16_support support = narrow->options->bf16(node);
     for (size_t i = 0; i < node->input_count; i++)
         if (was_narrow[i])
             node->inputs[i]->dtype = DTYPE_BF16;
     return support;
+}
+
+static bool all_kept_wide(const struct narrow *narrow, const struct node *node)
+{
+    size_t activations = 0, wide = 0;
+    for (size_t i = 0; i < node->input_count; i++) {
+        const struct value *value = node->inputs[i];
+        activations += is_activation(value);
+        wide += is_activation(value) && value->index < narrow->value_count &&
+                narrow->kept_wide[value->index];
+    }
+    return activations > 0 && wide == activations;
 }
 
 /* A node all of whose activations must be alike cannot make a float32 output of the graph from
@@ -113,8 +128,11 @@ static enum bf16_support support_of(const struct narrow *narrow, const struct no
         if (node->outputs[o] && node->outputs[o]->dtype != DTYPE_F32)
             return BF16_NO;
     enum bf16_support support = any ? ask_backend(narrow, node) : BF16_NO;
-    for (size_t o = 0; o < node->output_count && support == BF16_SAME; o++)
-        if (node->outputs[o] && narrow->is_output[node->outputs[o]->index])
+    if (support == BF16_SAME && all_kept_wide(narrow, node))
+        return BF16_NO;
+    const bool alike = support == BF16_SAME || node->fp32;
+    for (size_t o = 0; o < node->output_count && alike; o++)
+        if (node->outputs[o] && narrow->keeps_f32[node->outputs[o]->index])
             return BF16_NO;
     return support;
 }
@@ -124,9 +142,14 @@ static enum status walk(struct narrow *narrow, struct error *err)
     struct graph *graph = narrow->graph;
     for (size_t n = 0; n < graph->node_count; n++) {
         struct node *node = graph->nodes[n];
+        node->fp32 = layer_set_has(&narrow->options->fp32_layers, node->layer);
         enum bf16_support support = support_of(narrow, node);
+        const bool wide = support == BF16_NO && (node->fp32 || all_kept_wide(narrow, node));
+        for (size_t o = 0; o < node->output_count && wide; o++)
+            if (node->outputs[o])
+                narrow->kept_wide[node->outputs[o]->index] = true;
         for (size_t o = 0; o < node->output_count && support != BF16_NO; o++)
-            if (node->outputs[o] && !narrow->is_output[node->outputs[o]->index])
+            if (node->outputs[o] && !narrow->keeps_f32[node->outputs[o]->index])
                 node->outputs[o]->dtype = DTYPE_BF16;
         bool floats = support != BF16_NO;
         for (size_t i = 0; i < node->input_count; i++)
@@ -137,17 +160,35 @@ static enum status walk(struct narrow *narrow, struct error *err)
     return STATUS_OK;
 }
 
-enum status pass_bf16(struct graph *graph, enum bf16_support (*support)(const struct node *node),
+static void find_ends(struct narrow *narrow)
+{
+    const struct graph *graph = narrow->graph;
+    for (size_t v = 0; v < graph->value_count; v++)
+        narrow->keeps_f32[v] = true;
+    for (size_t n = graph->node_count; n-- > 0;) {
+        const struct node *node = graph->nodes[n];
+        bool feeds = node->layer > 0;
+        for (size_t o = 0; o < node->output_count; o++)
+            feeds = feeds || (node->outputs[o] && !narrow->keeps_f32[node->outputs[o]->index]);
+        for (size_t i = 0; i < node->input_count && feeds; i++)
+            if (node->inputs[i])
+                narrow->keeps_f32[node->inputs[i]->index] = false;
+    }
+    for (size_t i = 0; i < graph->output_count; i++)
+        narrow->keeps_f32[graph->outputs[i]->index] = true;
+}
+
+enum status pass_bf16(struct graph *graph, const struct optimize_options *options,
                       struct error *err)
 {
-    struct narrow narrow = {.graph = graph, .support = support, .value_count = graph->value_count};
+    struct narrow narrow = {.graph = graph, .options = options, .value_count = graph->value_count};
     narrow.narrowed = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
     narrow.widened = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
-    narrow.is_output = arena_alloc(graph->arena, graph->value_count, sizeof *narrow.is_output);
-    if (!narrow.narrowed || !narrow.widened || !narrow.is_output)
+    narrow.keeps_f32 = arena_alloc(graph->arena, graph->value_count, sizeof *narrow.keeps_f32);
+    narrow.kept_wide = arena_alloc(graph->arena, graph->value_count, sizeof *narrow.kept_wide);
+    if (!narrow.narrowed || !narrow.widened || !narrow.keeps_f32 || !narrow.kept_wide)
         return edit_no_memory(err);
-    for (size_t i = 0; i < graph->output_count; i++)
-        narrow.is_output[graph->outputs[i]->index] = true;
+    find_ends(&narrow);
     TRY(walk(&narrow, err));
     return edit_sweep(graph, err);
 }

@@ -1,5 +1,17 @@
 #include "engine/optimize/passes.h"
 
+int optimize_number_layers(struct graph *graph)
+{
+    int count = 0;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        struct node *node = graph->nodes[n];
+        const bool product = node->op == OP_CONV || node->op == OP_CONV_TRANSPOSE ||
+                             node->op == OP_GEMM || node->op == OP_MATMUL;
+        node->layer = product ? ++count : 0;
+    }
+    return count;
+}
+
 /* An output that is an input is copied: outputs must not change when the caller's buffer does. */
 static enum status copy_inputs_to_outputs(struct graph *graph, struct error *err)
 {
@@ -52,6 +64,6 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
     if (options->fuse && options->walks)
         TRY(fuse_walks(graph, err));
     if (options->bf16)
-        TRY(pass_bf16(graph, options->bf16, err));
+        TRY(pass_bf16(graph, options, err));
     return STATUS_OK;
 }

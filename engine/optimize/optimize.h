@@ -12,7 +12,8 @@
 
 #include "engine/graph.h"
 
-/* How a backend runs a node on bfloat16 activations. */
+/* How a backend runs a node on bfloat16 activations; where node->fp32 is set, with weights that are
+ * not rounded. */
 enum bf16_support {
     BF16_NO,      /* float32 only */
     BF16_SAME,    /* all activations bfloat16, results too */
@@ -33,6 +34,7 @@ struct optimize_options {
     bool walks; /* the backend runs OP_ATTENTION and OP_MOVE (ops/attention.h) */
     /* Keep activations in bfloat16 where the backend supports it; NULL: nowhere. */
     enum bf16_support (*bf16)(const struct node *node);
+    struct layer_set fp32_layers; /* their weights and sums stay float32 all the same */
 };
 
 /* Does the graph store activations in integers (QuantizeLinear or QLinear… operators)? */
@@ -49,6 +51,10 @@ enum status optimize_quantised(struct graph *graph, struct error *err) MUST_USE;
  * their declared dtype through a Cast), BatchNormalization and per-channel scales folded into Conv
  * weights. Errors: STATUS_NO_MEMORY, STATUS_MODEL / STATUS_SHAPE from folding. */
 enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
+
+/* Numbers the products (Conv, ConvTranspose, Gemm, MatMul) in the graph's order, from 1: the names
+ * by which layers are known whatever later passes do. Returns how many there are. */
+int optimize_number_layers(struct graph *graph);
 
 /* Gives graph->inputs[i] the shape shapes[i] (wholly known), infers every shape that follows, folds
  * what becomes constant (Shape → Gather → Concat → Reshape …). Values whose shape depends on data

@@ -30,5 +30,5 @@ enum status pass_attention(struct edit *edit, struct error *err) MUST_USE;
 enum status pass_moves(struct edit *edit, struct error *err) MUST_USE;
 
 /* Activations in bfloat16, with Casts where a node or a graph output wants float32. */
-enum status pass_bf16(struct graph *graph, enum bf16_support (*support)(const struct node *node),
+enum status pass_bf16(struct graph *graph, const struct optimize_options *options,
                       struct error *err) MUST_USE;

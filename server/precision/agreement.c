@@ -91,6 +91,13 @@ void agreement_add(struct precision_trial *trial, const float *reference, const 
         add_numbers(trial, reference, candidate, count);
 }
 
+double agreement_excess(const struct precision_trial *trial)
+{
+    const double bound = trial->is_classifier ? PRECISION_PROBABILITY : PRECISION_RELATIVE;
+    const double excess = trial->greatest / bound;
+    return trial->agreeing + trial->undecided == trial->images ? excess : fmax(excess, 2);
+}
+
 bool agreement_holds(const struct precision_trial *trial)
 {
     const double bound = trial->is_classifier ? PRECISION_PROBABILITY : PRECISION_RELATIVE;

@@ -13,5 +13,9 @@
 void agreement_add(struct precision_trial *trial, const float *reference, const float *candidate,
                    size_t count, bool is_probabilities);
 
+/* How many times the bound the greatest difference is, at least 2 where an image has another best
+ * class; up to 1 holds. Infinite for what is not finite. */
+double agreement_excess(const struct precision_trial *trial);
+
 /* Every image so far agrees within the bounds of precision.h. */
 bool agreement_holds(const struct precision_trial *trial);

@@ -22,14 +22,53 @@ struct trial_input {
     struct session *reference; /* fp32, made with .trial */
 };
 
-/* Runs the candidate beside input->reference. A candidate that does not compile or run is an
- * outcome, not an error. STATUS_CANCELLED, STATUS_NO_MEMORY. */
+/* What a trial of bfloat16 learns for a choice of layers. */
+struct survey {
+    double excess[PROBES_FROM_FOLDER]; /* by probe, agreement_excess(); 0: it was not compared */
+    int layer_count;
+    double saved_ms[LAYERS_MAX + 1]; /* by layer: by how much bfloat16 is quicker, an image */
+    double fp32_ms;                  /* all layers in fp32, an image */
+};
+
+/* Runs the candidate beside input->reference; layers of `fp32_layers` (NULL: none) stay in fp32. A
+ * candidate that does not compile or run is an outcome, not an error. *ret_survey (NULL: not
+ * wanted) is zeroed by the caller; for it probes are compared beyond the first that differs.
+ * STATUS_CANCELLED, STATUS_NO_MEMORY. */
 enum status trial_run(const struct trial_input *input, enum precision precision,
+                      const struct layer_set *fp32_layers, struct survey *ret_survey,
                       struct precision_trial *ret, struct error *err) MUST_USE;
 
 /* Median milliseconds of fp32 for one image: what small models are told by. */
 enum status trial_time_one(const struct trial_input *input, double *ret_ms,
                            struct error *err) MUST_USE;
+
+/* ---- search.c ---- */
+
+/* After bfloat16 as a whole differed: looks for layers that, kept in fp32, let it pass. *ret_tried:
+ * *ret is the trial of the last selection, whatever came of it. STATUS_CANCELLED. */
+enum status search_layers(const struct trial_input *input, const struct survey *survey,
+                          struct precision_trial *ret, bool *ret_tried, struct error *err) MUST_USE;
+
+/* ---- outputs.c ---- */
+
+/* The outputs of a session that are compared: [first, end). */
+struct outputs {
+    bool is_classifier; /* one output: class scores */
+    size_t first, end, count;
+    const struct tensor **tensors; /* of the last run */
+};
+
+enum status outputs_init(struct outputs *outputs, const struct model *model,
+                         const struct session *session, struct error *err) MUST_USE;
+void outputs_done(struct outputs *outputs);
+
+/* A run of `images` images that lie in `values`. */
+enum status outputs_run(struct outputs *outputs, struct session *session, const float *values,
+                        int images, double *ret_ms, struct error *err) MUST_USE;
+/* Of the last run, which was of `images` images: how many floats of each are compared, and these,
+ * image after image. */
+size_t outputs_each(const struct outputs *outputs, int images);
+void outputs_read(const struct outputs *outputs, int images, float *dst);
 
 /* ---- cache.c ---- */
 

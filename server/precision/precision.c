@@ -13,6 +13,9 @@
  * small models start at once. */
 #define QUICK_MS 0.5
 
+/* The share of a pass that has to be gained by fp32 layers before they are tried for speed. */
+#define WORTH_A_TRIAL 0.03
+
 const char *choice_origin_name(enum choice_origin origin)
 {
     static const char *const names[] = {[CHOICE_PINNED] = "pinned",
@@ -29,6 +32,25 @@ const char *trial_outcome_name(enum trial_outcome outcome)
                                         [TRIAL_DIFFERS] = "differs",
                                         [TRIAL_FAILED] = "failed"};
     return names[outcome];
+}
+
+const struct precision_trial *precision_chosen_trial(const struct precision_choice *choice)
+{
+    const struct precision_trial *best = NULL;
+    for (size_t i = 0; i < choice->trial_count; i++) {
+        const struct precision_trial *trial = &choice->trials[i];
+        if (trial->precision == choice->precision && trial->outcome == TRIAL_PASSED &&
+            (!best || trial->speed > best->speed))
+            best = trial;
+    }
+    return best;
+}
+
+void precision_apply(const struct precision_choice *choice, struct session_options *session)
+{
+    const struct precision_trial *trial = precision_chosen_trial(choice);
+    session->precision = choice->precision;
+    session->fp32_layers = trial ? trial->fp32_layers : (struct layer_set){{0}};
 }
 
 /* ---- the reason, for people ---- */
@@ -56,7 +78,12 @@ static void say_agreement(struct precision_choice *choice, const struct precisio
 
 static void say_trial(struct precision_choice *choice, const struct precision_trial *trial)
 {
-    const char *name = precision_name(trial->precision);
+    char name[64];
+    const int kept = layer_set_count(&trial->fp32_layers);
+    snprintf(name, sizeof name, "%s", precision_name(trial->precision));
+    if (kept > 0)
+        snprintf(name, sizeof name, "%s with %d of %d layers in fp32",
+                 precision_name(trial->precision), kept, trial->layer_count);
     if (choice->why[0])
         say(choice, "; ");
     switch (trial->outcome) {
@@ -83,12 +110,12 @@ static void say_trial(struct precision_choice *choice, const struct precision_tr
 
 static void explain(struct precision_choice *choice)
 {
+    const struct precision_trial *taken = precision_chosen_trial(choice);
     choice->why[0] = '\0';
-    for (size_t i = 0; i < choice->trial_count; i++) /* the one that was taken comes first */
-        if (choice->trials[i].precision == choice->precision)
-            say_trial(choice, &choice->trials[i]);
+    if (taken)
+        say_trial(choice, taken);
     for (size_t i = 0; i < choice->trial_count; i++)
-        if (choice->trials[i].precision != choice->precision)
+        if (&choice->trials[i] != taken)
             say_trial(choice, &choice->trials[i]);
 }
 
@@ -116,6 +143,44 @@ static void judge(struct precision_choice *choice)
     explain(choice);
 }
 
+/* Layers that fp32 computes quicker, by more than what a measurement is off by. */
+static struct layer_set quicker_in_fp32(const struct survey *survey)
+{
+    struct layer_set layers = {{0}};
+    double gain = 0;
+    for (int layer = 1; layer <= survey->layer_count; layer++)
+        if (survey->saved_ms[layer] < 0) {
+            layer_set_add(&layers, layer);
+            gain -= survey->saved_ms[layer];
+        }
+    return gain > WORTH_A_TRIAL * survey->fp32_ms ? layers : (struct layer_set){{0}};
+}
+
+/* bfloat16 as a whole; then with those layers in fp32 that it takes to be right, or is quicker
+ * with. */
+static enum status try_bf16(const struct trial_input *input, struct precision_trial *trial,
+                            struct precision_choice *ret, struct error *err)
+{
+    struct survey *survey = calloc(1, sizeof *survey);
+    if (!survey)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for a trial of precisions");
+    struct precision_trial mixed;
+    bool tried = false;
+    enum status status = trial_run(input, PRECISION_BF16, NULL, survey, trial, err);
+    if (status == STATUS_OK && trial->outcome == TRIAL_DIFFERS) {
+        status = search_layers(input, survey, &mixed, &tried, err);
+    } else if (status == STATUS_OK && trial->outcome != TRIAL_FAILED) {
+        const struct layer_set layers = quicker_in_fp32(survey);
+        tried = layer_set_count(&layers) > 0;
+        if (tried)
+            status = trial_run(input, PRECISION_BF16, &layers, NULL, &mixed, err);
+    }
+    if (status == STATUS_OK && tried)
+        ret->trials[ret->trial_count++] = mixed;
+    free(survey);
+    return status;
+}
+
 static enum status try_all(const struct trial_input *input, const enum precision *candidates,
                            size_t count, struct precision_choice *ret, struct error *err)
 {
@@ -126,8 +191,13 @@ static enum status try_all(const struct trial_input *input, const enum precision
         say(ret, "the model is small: %.2f ms in fp32", one_ms);
         return STATUS_OK;
     }
-    for (size_t i = 0; i < count; i++)
-        TRY(trial_run(input, candidates[i], &ret->trials[ret->trial_count++], err));
+    for (size_t i = 0; i < count; i++) {
+        struct precision_trial *trial = &ret->trials[ret->trial_count++];
+        if (candidates[i] == PRECISION_BF16)
+            TRY(try_bf16(input, trial, ret, err));
+        else
+            TRY(trial_run(input, candidates[i], NULL, NULL, trial, err));
+    }
     ret->from_folder = probes_from_folder(input->probes);
     judge(ret);
     return STATUS_OK;
@@ -221,6 +291,6 @@ enum status precision_choose(const struct model *model, const struct precision_o
         TRY(choose(model, options, session, ret, err));
     else
         say(ret, "--precision %s", precision_name(session->precision));
-    session->precision = ret->precision;
+    precision_apply(ret, session);
     return STATUS_OK;
 }

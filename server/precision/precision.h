@@ -6,6 +6,8 @@
  *         candidates ─▶ trial: fp32 and the candidate run the probe images in turns (A B A B …)
  *         (hardware,      │  quicker?  same classes?  probabilities within 0.01?
  *          model)         ▼
+ *                         │  bf16 is quicker and differs: which layers in fp32 mend it?
+ *                         ▼
  *                       the quickest that passes, else fp32 ─▶ cache ─▶ choice
  *
  * The probes (probes.h) are the images of the model folder's calibration/, or else pictures that
@@ -32,9 +34,15 @@
 #define PRECISION_SCORES      0.05
 #define PRECISION_RELATIVE    0.02
 
+/* bf16, bf16 with layers in fp32, int8. */
+#define PRECISION_TRIALS 4
+
 /* How a candidate fared against fp32. */
 struct precision_trial {
     enum precision precision;
+    struct layer_set fp32_layers; /* PRECISION_BF16: these were computed in fp32 */
+    int layer_count;              /* of the model */
+    char layer_names[160]; /* of fp32_layers: "Conv_0, Conv_7", as many as there is room for */
     enum trial_outcome {
         TRIAL_PASSED,  /* quicker and equal within the bounds */
         TRIAL_SLOWER,  /* not quicker: its answers were not looked at further */
@@ -59,10 +67,16 @@ struct precision_choice {
         CHOICE_CACHED,   /* trials of an earlier start */
     } origin;
     char why[480]; /* a sentence without its full stop */
-    struct precision_trial trials[PRECISION_COUNT];
+    struct precision_trial trials[PRECISION_TRIALS];
     size_t trial_count;
     int from_folder; /* probe images that came from the model's folder */
 };
+
+/* The trial of what was chosen; NULL where none was made of it. */
+const struct precision_trial *precision_chosen_trial(const struct precision_choice *choice);
+
+/* Makes sessions of these options compute as was chosen. */
+void precision_apply(const struct precision_choice *choice, struct session_options *session);
 
 const char *choice_origin_name(enum choice_origin origin);  /* "measured" */
 const char *trial_outcome_name(enum trial_outcome outcome); /* "slower" */

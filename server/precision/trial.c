@@ -3,6 +3,7 @@
  * not quicker after a few turns, or that answers one probe differently, is not looked at further.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,12 @@ enum {
 /* A candidate has to gain this much: less is within what a machine's pace changes. */
 #define WORTHWHILE 1.05
 
+/* So long a trial that has failed goes on to see how other probes fare. */
+#define SURVEY_MS 3000
+
+/* Slower than that no choice of layers helps. */
+#define FAR_SLOWER 0.8
+
 struct turns {
     double reference[MOST_TURNS], candidate[MOST_TURNS], ratio[MOST_TURNS];
     size_t count;
@@ -29,13 +36,14 @@ struct trial {
     const struct trial_input *input;
     struct session *candidate;
     struct precision_trial *ret;
-    int batch;           /* images of a turn */
-    size_t image_floats; /* of a probe */
-    size_t output, output_count;
+    struct survey *survey; /* or NULL */
+    int compared;          /* probes so far */
+    int batch;             /* images of a turn */
+    size_t image_floats;   /* of a probe */
+    struct outputs outputs;
     float *values;    /* a batch of probes */
     float *scores[2]; /* of fp32 and of the candidate: what a turn gave */
     size_t scores_capacity;
-    const struct tensor **outputs;
     struct turns ones, batches;
 };
 
@@ -51,15 +59,6 @@ static double median(double *values, size_t count)
     return count ? values[count / 2] : 0;
 }
 
-/* The class scores of a model are one output; of any other network all floats are compared. */
-static bool scores_shape(const struct session_tensor *output)
-{
-    int wide = 0;
-    for (int d = 0; d < output->shape.rank; d++)
-        wide += output->shape.dims[d] != 1;
-    return output->shape.rank != SHAPE_UNKNOWN && wide <= 1 && dtype_is_float(output->dtype);
-}
-
 static enum status prepare(struct trial *trial, struct error *err)
 {
     struct session *reference = trial->input->reference;
@@ -67,16 +66,14 @@ static enum status prepare(struct trial *trial, struct error *err)
     const struct session_tensor *input = session_input(reference, 0);
     trial->batch = info->batched ? info->batches[info->batch_count - 1].size : 1;
     trial->image_floats = shape_count(&input->shape);
-    trial->output_count = session_output_count(reference);
-    trial->output = trial->input->model->output;
-    trial->ret->is_classifier = scores_shape(session_output(reference, trial->output));
+    TRY(outputs_init(&trial->outputs, trial->input->model, reference, err));
+    trial->ret->is_classifier = trial->outputs.is_classifier;
     const size_t padded = (size_t)session_batch_for(reference, trial->batch);
     size_t count;
     if (!size_mul(trial->image_floats, padded, &count))
         return error_set(err, STATUS_TOO_LARGE, "a batch of probe images is too large");
     trial->values = alloc_array(count, sizeof *trial->values);
-    trial->outputs = alloc_array(trial->output_count, sizeof(struct tensor *));
-    if (!trial->values || !trial->outputs)
+    if (!trial->values)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a trial of precisions");
     return STATUS_OK;
 }
@@ -85,19 +82,9 @@ static void trial_done(struct trial *trial)
 {
     session_free(trial->candidate);
     free(trial->values);
-    free(trial->outputs);
+    outputs_done(&trial->outputs);
     free(trial->scores[0]);
     free(trial->scores[1]);
-}
-
-static enum status run(struct trial *trial, struct session *session, int images, double *ret_ms,
-                       struct error *err)
-{
-    const void *const inputs[] = {trial->values};
-    const int64_t start = clock_now();
-    TRY(session_run(session, images, inputs, trial->outputs, err));
-    *ret_ms = clock_ms(clock_now() - start);
-    return STATUS_OK;
 }
 
 /* Keeps the compared outputs of the last run of `images` images: scores[side], each image's floats
@@ -105,12 +92,7 @@ static enum status run(struct trial *trial, struct session *session, int images,
 static enum status keep(struct trial *trial, int side, int images, size_t *ret_each,
                         struct error *err)
 {
-    size_t first = trial->ret->is_classifier ? trial->output : 0;
-    size_t end = trial->ret->is_classifier ? trial->output + 1 : trial->output_count;
-    size_t total = 0;
-    for (size_t o = first; o < end; o++)
-        total +=
-            dtype_is_float(trial->outputs[o]->dtype) ? shape_count(&trial->outputs[o]->shape) : 0;
+    const size_t each = outputs_each(&trial->outputs, images), total = each * (size_t)images;
     if (total > trial->scores_capacity) {
         free(trial->scores[0]);
         free(trial->scores[1]);
@@ -120,19 +102,7 @@ static enum status keep(struct trial *trial, int side, int images, size_t *ret_e
         if (!trial->scores_capacity)
             return error_set(err, STATUS_NO_MEMORY, "out of memory for a trial of precisions");
     }
-    const size_t each = total / (size_t)images;
-    size_t used = 0;
-    for (size_t o = first; o < end; o++) {
-        const struct tensor *tensor = trial->outputs[o];
-        if (!dtype_is_float(tensor->dtype))
-            continue;
-        const size_t part = shape_count(&tensor->shape) / (size_t)images;
-        for (size_t i = 0; i < (size_t)images; i++)
-            for (size_t e = 0; e < part; e++)
-                trial->scores[side][i * each + used + e] =
-                    (float)tensor_number(tensor, i * part + e);
-        used += part;
-    }
+    outputs_read(&trial->outputs, images, trial->scores[side]);
     *ret_each = each;
     return STATUS_OK;
 }
@@ -155,7 +125,7 @@ static enum status take_turn(struct trial *trial, int images, struct turns *turn
     size_t each[2] = {0, 0};
     for (int k = 0; k < 2; k++) {
         const int side = (k + (int)turns->count) % 2;
-        TRY(run(trial, sessions[side], images, &ms[side], err));
+        TRY(outputs_run(&trial->outputs, sessions[side], trial->values, images, &ms[side], err));
         if (compare)
             TRY(keep(trial, side, images, &each[side], err));
     }
@@ -163,9 +133,16 @@ static enum status take_turn(struct trial *trial, int images, struct turns *turn
     for (int i = 0; compare && i < images; i++) {
         if (each[0] != each[1])
             return error_set(err, STATUS_SHAPE, "the outputs have other sizes than in fp32");
-        agreement_add(trial->ret, trial->scores[0] + (size_t)i * each[0],
-                      trial->scores[1] + (size_t)i * each[0], each[0],
-                      trial->input->model->has_probabilities);
+        const float *reference = trial->scores[0] + (size_t)i * each[0];
+        const float *candidate = trial->scores[1] + (size_t)i * each[0];
+        const bool probabilities = trial->input->model->has_probabilities;
+        agreement_add(trial->ret, reference, candidate, each[0], probabilities);
+        if (trial->survey && trial->compared < PROBES_FROM_FOLDER) {
+            struct precision_trial one = {.is_classifier = trial->ret->is_classifier};
+            agreement_add(&one, reference, candidate, each[0], probabilities);
+            trial->survey->excess[trial->compared] = agreement_excess(&one);
+        }
+        trial->compared++;
     }
     return STATUS_OK;
 }
@@ -205,6 +182,8 @@ static enum status compare_all(struct trial *trial, struct error *err)
     const int count = probes_count(trial->input->probes);
     const struct session_options *options = &trial->input->options;
     struct precision_trial *ret = trial->ret;
+    const int64_t begin = clock_now();
+    ret->outcome = TRIAL_PASSED;
     for (int first = 0; first < count; first += trial->batch) {
         if (cancelled(trial))
             return error_set(err, STATUS_CANCELLED, "loading was cancelled");
@@ -222,28 +201,96 @@ static enum status compare_all(struct trial *trial, struct error *err)
         settle_times(trial);
         if (!agreement_holds(ret)) {
             ret->outcome = TRIAL_DIFFERS;
-            return STATUS_OK;
+            if (!trial->survey || clock_ms(clock_now() - begin) > SURVEY_MS)
+                return STATUS_OK;
         }
-        if (trial->batches.count >= FEW_TURNS && ret->speed < 1)
+        if (trial->batches.count >= FEW_TURNS && ret->speed < (trial->survey ? FAR_SLOWER : 1))
             break;
         if (options->on_progress)
             options->on_progress(options->progress_context, (double)(first + images) / count);
     }
-    ret->outcome = ret->speed >= WORTHWHILE ? TRIAL_PASSED : TRIAL_SLOWER;
+    if (agreement_holds(ret))
+        ret->outcome = ret->speed >= WORTHWHILE ? TRIAL_PASSED : TRIAL_SLOWER;
+    return STATUS_OK;
+}
+
+/* Adds `sign` times the times of a batch's layers, an image's share of them. */
+static enum status add_profile(struct trial *trial, struct session *session, int batch, double sign,
+                               struct error *err)
+{
+    enum { RUNS = 3 };
+    struct session_step *steps;
+    size_t count;
+    TRY(session_profile(session, batch, RUNS, &steps, &count, err));
+    for (size_t i = 0; i < count; i++) {
+        const double ms = steps[i].milliseconds / batch;
+        if (steps[i].layer > 0 && steps[i].layer <= LAYERS_MAX)
+            trial->survey->saved_ms[steps[i].layer] += sign * ms;
+        if (sign > 0)
+            trial->survey->fp32_ms += ms;
+    }
+    free(steps);
+    return STATUS_OK;
+}
+
+/* Times of layers, of a single image and of a full batch as the speed is made of. */
+static enum status profile_both(struct trial *trial, struct error *err)
+{
+    const int layers = session_info(trial->input->reference)->layer_count;
+    trial->survey->layer_count = layers < LAYERS_MAX ? layers : LAYERS_MAX;
+    const int sizes[2] = {1, trial->batch};
+    for (int i = 0; i < (trial->batch > 1 ? 2 : 1); i++) {
+        TRY(add_profile(trial, trial->input->reference, sizes[i], 1, err));
+        TRY(add_profile(trial, trial->candidate, sizes[i], -1, err));
+    }
+    return STATUS_OK;
+}
+
+/* Names the layers that were kept in fp32, as far as there is room. */
+static enum status name_layers(struct trial *trial, const struct layer_set *layers,
+                               struct error *err)
+{
+    struct session_step *steps;
+    size_t count, used = 0;
+    struct precision_trial *ret = trial->ret;
+    TRY(session_profile(trial->candidate, 1, 1, &steps, &count, err));
+    int named = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!layer_set_has(layers, steps[i].layer) || named < 0)
+            continue;
+        const size_t room = sizeof ret->layer_names - used;
+        const int n =
+            snprintf(ret->layer_names + used, room, "%s%s", named ? ", " : "", steps[i].name);
+        if (n < 0 || (size_t)n >= room) {
+            ret->layer_names[used] = '\0';
+            break;
+        }
+        used += (size_t)n;
+        named++;
+    }
+    for (char *c = ret->layer_names; *c; c++)
+        *c = (unsigned char)*c < ' ' ? '?' : *c;
+    free(steps);
     return STATUS_OK;
 }
 
 enum status trial_run(const struct trial_input *input, enum precision precision,
+                      const struct layer_set *fp32_layers, struct survey *ret_survey,
                       struct precision_trial *ret, struct error *err)
 {
     struct trial *trial = calloc(1, sizeof *trial);
     if (!trial)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a trial of precisions");
     *ret = (struct precision_trial){.precision = precision};
+    ret->layer_count = session_info(input->reference)->layer_count;
+    if (fp32_layers)
+        ret->fp32_layers = *fp32_layers;
     trial->input = input;
     trial->ret = ret;
+    trial->survey = ret_survey;
     struct session_options options = input->options;
     options.precision = precision;
+    options.fp32_layers = ret->fp32_layers;
     options.on_progress = NULL;
     options.threads = session_info(input->reference)->threads;
     enum status status = session_create(input->model->graph, &options, &trial->candidate, err);
@@ -253,6 +300,10 @@ enum status trial_run(const struct trial_input *input, enum precision precision,
         status = time_ones(trial, err);
     if (status == STATUS_OK)
         status = compare_all(trial, err);
+    if (status == STATUS_OK && ret_survey)
+        status = profile_both(trial, err);
+    if (status == STATUS_OK && fp32_layers)
+        status = name_layers(trial, fp32_layers, err);
     trial_done(trial);
     free(trial);
     if (status == STATUS_OK || status == STATUS_CANCELLED)
@@ -270,7 +321,7 @@ enum status trial_time_one(const struct trial_input *input, double *ret_ms, stru
     if (status == STATUS_OK)
         status = probes_write(input->probes, 0, trial.values, err);
     for (size_t i = 0; status == STATUS_OK && i < COUNT_OF(ms); i++)
-        status = run(&trial, input->reference, 1, &ms[i], err);
+        status = outputs_run(&trial.outputs, input->reference, trial.values, 1, &ms[i], err);
     trial_done(&trial);
     if (status == STATUS_OK)
         *ret_ms = median(ms, COUNT_OF(ms));

@@ -71,7 +71,7 @@ static enum status choose_precision(struct building *building, struct session_op
     const struct pipeline_options *options = building->options;
     struct precision_choice *choice = &building->instance->choices[session->device.kind];
     if (choice->why[0]) {
-        session->precision = choice->precision;
+        precision_apply(choice, session);
         return STATUS_OK;
     }
     struct precision_options how = {.limits = &options->limits,

@@ -79,15 +79,30 @@ def noise(name, seed, scale, *shape):
             blob(9, struct.pack(f"<{count}f", *values)))
 
 
-def classifier(path, layers=4, side=96, channels=48, classes=10, sharpness=1.0):
+def constant(name, value, *shape):
+    """A tensor of one number."""
+    count = 1
+    for dim in shape:
+        count *= dim
+    return (b"".join(number(1, dim) for dim in shape) + number(2, 1) + blob(8, name) +
+            blob(9, struct.pack(f"<{count}f", *[value] * count)))
+
+
+def classifier(path, layers=4, side=96, channels=48, classes=10, sharpness=1.0, offset=0.0):
     """A classifier with random weights that keep their activations' size from layer to layer. The
-    greater `sharpness`, the more a small difference of its features changes its answer."""
+    greater `sharpness`, the more a small difference of its features changes its answer. `offset` is
+    added to what each layer makes and subtracted again: what is rounded there is lost."""
     nodes, tensors, value, width = [], [], "image", 3
     for i in range(layers):
         tensors.append(noise(f"w{i}", i, (2 / (width * 9)) ** 0.5, channels, width, 3, 3))
-        nodes.append(node("Conv", [value, f"w{i}"], [f"c{i}"], ints("pads", [1, 1, 1, 1])))
+        tensors.append(constant(f"b{i}", offset, channels))
+        nodes.append(node("Conv", [value, f"w{i}", f"b{i}"], [f"c{i}"], ints("pads", [1, 1, 1, 1])))
         nodes.append(node("Relu", [f"c{i}"], [f"r{i}"]))
         value, width = f"r{i}", channels
+        if offset:
+            tensors.append(constant(f"o{i}", -offset, 1, channels, 1, 1))
+            nodes.append(node("Add", [value, f"o{i}"], [f"a{i}"]))
+            value = f"a{i}"
     tensors.append(noise("head", 99, sharpness, channels, classes))
     nodes.append(node("GlobalAveragePool", [value], ["mean"]))
     nodes.append(node("Flatten", ["mean"], ["features"]))

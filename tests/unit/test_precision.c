@@ -131,22 +131,58 @@ Test(choice_cache, keeps_a_choice)
     cr_expect_not(choice_load(deep, &other, &got));
 }
 
+Test(choice_cache, keeps_layers)
+{
+    char folder[] = "/tmp/lensd-choice-XXXXXX";
+    struct choice_key key = {"00112233445566778899aabbccddeeff"};
+    struct precision_choice mixed = chosen, got;
+    struct error err = {0};
+    mixed.trial_count = 2; /* the one as a whole differed */
+    mixed.trials[1] = mixed.trials[0];
+    mixed.trials[0].outcome = TRIAL_DIFFERS;
+    mixed.trials[1].layer_count = 300;
+    layer_set_add(&mixed.trials[1].fp32_layers, 1);
+    layer_set_add(&mixed.trials[1].fp32_layers, 299);
+    strcpy(mixed.trials[1].layer_names, "Conv_0, a: b");
+    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_eq(choice_save(folder, &key, &mixed, &err), STATUS_OK, "%s", err.message);
+    cr_assert(choice_load(folder, &key, &got));
+    cr_assert_eq(got.trial_count, 2);
+    cr_expect_eq(layer_set_count(&got.trials[0].fp32_layers), 0);
+    cr_expect_eq(got.trials[1].layer_count, 300);
+    cr_expect_str_eq(got.trials[1].layer_names, "Conv_0, a: b");
+    cr_expect_eq(
+        memcmp(&got.trials[1].fp32_layers, &mixed.trials[1].fp32_layers, sizeof(struct layer_set)),
+        0);
+    struct session_options session = {.precision = PRECISION_AUTO};
+    precision_apply(&got, &session);
+    cr_expect_eq(session.precision, PRECISION_BF16);
+    cr_expect(layer_set_has(&session.fp32_layers, 299));
+    cr_expect_eq(layer_set_count(&session.fp32_layers), 2);
+}
+
 Test(choice_cache, takes_nothing_else)
 {
     static const char *const texts[] = {
         "",
-        "lensd precision 1\n",
-        "lensd precision 1\nprecision bf16\nend\n", /* no trial that passed */
-        "lensd precision 1\nprecision fp32\n",      /* no end */
-        "lensd precision 2\nprecision fp32\nend\n",
-        "lensd precision 1\nprecision auto\nend\n",
-        "lensd precision 1\nprecision bf16\nfrom_folder 0\n"
+        "lensd precision 2\n",
+        "lensd precision 2\nprecision bf16\nend\n", /* no trial that passed */
+        "lensd precision 2\nprecision fp32\n",      /* no end */
+        "lensd precision 1\nprecision fp32\nend\n",
+        "lensd precision 2\nprecision auto\nend\n",
+        "lensd precision 2\nprecision bf16\nfrom_folder 0\n"
         "trial bf16 slower 1 1 1 1 0.5 1 64 64 0 0\nend\n",
-        "lensd precision 1\nprecision bf16\nfrom_folder 0\n"
+        "lensd precision 2\nprecision bf16\nfrom_folder 0\n"
         "trial bf16 passed 1 1 1 1 nan 1 64 64 0 0\nend\n",
-        "lensd precision 1\nprecision bf16\nfrom_folder 0\n"
+        "lensd precision 2\nprecision bf16\nfrom_folder 0\n"
         "trial bf16 passed 1 1 1 1 2 1 64 64 0 0 more\nend\n",
-        "lensd precision 1\nprecision fp32\nfrom_folder 0\n"
+        "lensd precision 2\nprecision fp32\nlayers 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0: a\nend\n",
+        "lensd precision 2\nprecision bf16\nfrom_folder 0\n"
+        "trial bf16 passed 1 1 1 1 2 1 64 64 0 0\nlayers 1 2 0 0: a\nend\n",
+        "lensd precision 2\nprecision bf16\nfrom_folder 0\n"
+        "trial bf16 passed 1 1 1 1 2 1 64 64 0 0\n"
+        "layers 1 6 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0: two of one\nend\n",
+        "lensd precision 2\nprecision fp32\nfrom_folder 0\n"
         "trial bf16 slower 1 1 1 1 1 1 1 1 0 0\ntrial bf16 slower 1 1 1 1 1 1 1 1 0 0\n"
         "trial bf16 slower 1 1 1 1 1 1 1 1 0 0\ntrial bf16 slower 1 1 1 1 1 1 1 1 0 0\n"
         "trial bf16 slower 1 1 1 1 1 1 1 1 0 0\nend\n",
