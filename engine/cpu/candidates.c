@@ -126,8 +126,8 @@ static size_t read_line(const char *text, uint64_t *ret_key, size_t *ret_candida
 
 bool kernel_choices_add(const char *text)
 {
-    uint64_t key;
-    size_t candidate, length;
+    uint64_t key = 0;
+    size_t candidate = 0, length;
     for (const char *at = text; *at; at += length)
         if (!(length = read_line(at, &key, &candidate)))
             return false;

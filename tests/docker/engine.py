@@ -76,8 +76,8 @@ class Engine:
             shutil.rmtree(folder, ignore_errors=True)
         return "made from Debian's packages"
 
-    def build(self, name, folder, *options, timeout=900):
-        words = ["build", "-t", name, "-f", os.path.join(folder, "docker", "Dockerfile")]
+    def build(self, name, folder, *options, file="Dockerfile", timeout=900):
+        words = ["build", "-t", name, "-f", os.path.join(folder, "docker", file)]
         if self.word == "podman":
             words += ["--pull=never", "--network", "host", "--format", "docker"]
         self.call(*words, *options, folder, timeout=timeout)

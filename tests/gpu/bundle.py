@@ -2,11 +2,11 @@
 """`./dev bundle`: lensd, its CUDA module, the libraries they need and what tests them on a GPU, in a
 folder that runs wherever it is put, and an archive of it.
 
-    bundle.py --build build-bundle [--cases FOLDER] [--no-archive] FOLDER
+    bundle.py --build build-bundle [--cases FOLDER] [--stand-in] [--no-archive] FOLDER
 
     FOLDER/lensd, bench_forward …   links to `start`, which finds what the programs need
     FOLDER/bin, lib, glibc          programs; their libraries; a C library, in case the machine's is older
-    FOLDER/lib/lensd                lensd_cuda.so, and the stand-in for CUDA that tests use
+    FOLDER/lib/lensd                lensd_cuda.so (with --stand-in what tests use instead, too)
     FOLDER/tests, models            what `./dev gpu` runs, where python3 is
     FOLDER/photos                   500 x 375 JPEGs, as far as Pillow is here
     FOLDER/bundle.json              what it was made of
@@ -114,7 +114,7 @@ def put_programs(options, folder):
         taken.append(path)
     for name in (MODULE, STAND_IN):
         path = os.path.join(options.build, name)
-        if os.path.exists(path):
+        if os.path.exists(path) and (name == MODULE or options.stand_in):
             put(path, os.path.join(folder, "lib", "lensd", os.path.basename(name)), "$ORIGIN/..")
             taken.append(path)
     return taken
@@ -255,6 +255,7 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build-bundle"))
     parser.add_argument("--cases", help="a folder of ONNX conformance cases to take along")
     parser.add_argument("--photos", type=int, default=8)
+    parser.add_argument("--stand-in", action="store_true", help="take the stand-in for CUDA along, for tests")
     parser.add_argument("--no-archive", action="store_true")
     parser.add_argument("folder", metavar="FOLDER")
     options = parser.parse_args()

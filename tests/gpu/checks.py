@@ -1,5 +1,6 @@
 """Is it right? Operators, network families, and NVIDIA's own checkers."""
 
+import copy
 import json
 import os
 import re
@@ -92,9 +93,8 @@ class Reference:
         self.logits = self.run(torch, network, images, device, torch.float32)
         for word, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
             if part.bundle.on_gpu:
-                got = self.run(torch, network.to(dtype), images, device, dtype)
+                got = self.run(torch, copy.deepcopy(network).to(dtype), images, device, dtype)
                 self.own[word] = agreement(got, self.logits)
-                network = network.float()
 
     @staticmethod
     def run(torch, network, images, device, dtype):

@@ -342,7 +342,10 @@ def save_report(options, report):
 
 
 def supervise(options):
-    bundle = Bundle(options.bundle, options.device)
+    try:
+        bundle = Bundle(options.bundle, options.device)
+    except Broken as error:
+        sys.exit(f"gpu: {error}")
     usable(bundle)
     done = taken_over(options, bundle)
     minutes = options.minutes or (QUICK_MINUTES if options.quick else None)

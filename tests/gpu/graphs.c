@@ -225,6 +225,14 @@ static bool parse(int argc, char **argv, struct options *options)
     return ok && optind == argc;
 }
 
+/* A chain of some ten operators, each rounding to 24, 11 or 8 bits. */
+static double default_tolerance(enum precision precision)
+{
+    if (precision == PRECISION_FP32)
+        return 1e-4;
+    return strcmp(precision_name(precision), "fp16") == 0 ? 0.02 : 0.08;
+}
+
 int main(int argc, char **argv)
 {
     struct options options = {
@@ -237,7 +245,7 @@ int main(int argc, char **argv)
         return 2;
     }
     if (options.tolerance == 0)
-        options.tolerance = options.precision == PRECISION_FP32 ? 1e-4 : 0.08;
+        options.tolerance = default_tolerance(options.precision);
     const int64_t end = clock_now() + options.seconds * 1000000000LL;
     for (long i = 0; i < options.count && clock_now() < end; i++) {
         const bool ok = check((uint32_t)(options.first + i), &options, &worst);

@@ -29,6 +29,8 @@ class Bundle:
                 del self.environment[name]
         if self.stand_in:
             self.environment["LENSD_CUDA_MODULE"] = os.path.join(self.folder, "lib", "lensd", "lensd_fake_cuda.so")
+            if not os.path.exists(self.environment["LENSD_CUDA_MODULE"]):
+                raise Broken("this bundle was made without --stand-in")
         with open(os.path.join(self.folder, "bundle.json"), encoding="utf-8") as file:
             self.about = json.load(file)
 

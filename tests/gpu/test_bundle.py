@@ -32,7 +32,7 @@ class Bundle(unittest.TestCase):
         cls.scratch = tempfile.mkdtemp(prefix="lensd-bundle-")
         made = os.path.join(cls.scratch, "made")
         cls.output = run(sys.executable, os.path.join(HERE, "bundle.py"), "--build", BUILD, "--photos", "1",
-                         "--no-archive", made, PATH=os.environ["PATH"])
+                         "--no-archive", "--stand-in", made, PATH=os.environ["PATH"])
         if cls.output.returncode:
             raise AssertionError(cls.output.stderr)
         # Elsewhere, and by a name that needs quoting.

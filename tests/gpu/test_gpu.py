@@ -24,7 +24,7 @@ BUNDLE = os.path.join(SCRATCH, "bundle")
 
 def setUpModule():
     subprocess.run([sys.executable, os.path.join(HERE, "bundle.py"), "--build", BUILD, "--photos", "2",
-                    "--no-archive", BUNDLE], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                    "--no-archive", "--stand-in", BUNDLE], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def tearDownModule():
