@@ -186,14 +186,11 @@ def sizes(folder):
     return total, parts
 
 
-def architectures(module):
-    """What the module holds code for, as cuobjdump says; None without the tool or the module."""
-    tool = shutil.which("cuobjdump")
-    if not tool or not os.path.exists(module):
-        return None
-    text = run(tool, "--list-elf", "--list-ptx", module)
-    return {"machine_code": sorted(set(re.findall(r"\.(sm_\d+\w?)\.cubin", text))),
-            "ptx": sorted(set(re.findall(r"\.(sm_\d+\w?)\.ptx", text)))}
+def architectures(build):
+    """What the module was compiled for."""
+    with open(os.path.join(build, "meson-info", "intro-buildoptions.json"), encoding="utf-8") as file:
+        chosen = next(option["value"] for option in json.load(file) if option["name"] == "gpu_arch")
+    return chosen or "all from sm_75"
 
 
 def describe(options, folder, taken, blas):
@@ -208,7 +205,8 @@ def describe(options, folder, taken, blas):
     about = {"made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit or None,
              "version": run(os.path.join(options.build, "server/lensd"), "--version").split()[-1],
              "programs_sha256": digest.hexdigest(), "cuda_module": os.path.exists(module),
-             "cuda_architectures": architectures(module), "cublas": blas or None,
+             "cuda_architectures": architectures(options.build) if os.path.exists(module) else None,
+             "cublas": blas or None,
              "needs_glibc": glibc_version(
                  os.path.join(where, name) for part in ("bin", "lib")
                  for where, _, names in os.walk(os.path.join(folder, part)) for name in names)}
