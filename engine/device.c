@@ -40,11 +40,12 @@ static void describe_cpu(struct device_info *ret)
              features->avx512 ? "avx512"
              : features->avx2 ? "avx2"
                               : "sse",
-             features->avx512_vnni ? " vnni" : "", features->avx512_bf16 ? " bf16" : "",
-             features->avx512_fp16 ? " fp16" : "", features->amx_bf16 ? " amx" : "");
+             features->avx512_vnni || features->avx_vnni ? " vnni" : "",
+             features->avx512_bf16 ? " bf16" : "", features->avx512_fp16 ? " fp16" : "",
+             features->amx_bf16 ? " amx" : "");
     ret->bf16 = device_cpu_has_bf16();
     ret->fp16 = features->avx512_fp16;
-    ret->int8 = features->avx512_vnni || features->amx_int8;
+    ret->int8 = features->avx512_vnni || features->avx_vnni || features->amx_int8;
 }
 
 /* GPUs as the module sees them. Without a module, or where CUDA cannot be used, as the driver's

@@ -152,8 +152,10 @@ static void read_features(void)
     features.avx512_fp16 = features.avx512 && (d & 1u << 23);
     features.amx_bf16 = tiles && (d & 1u << 22);
     features.amx_int8 = tiles && (d & 1u << 25);
-    if (__get_cpuid_count(7, 1, &a, &b, &c, &d))
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) {
+        features.avx_vnni = features.avx2 && (a & 1u << 4);
         features.avx512_bf16 = features.avx512 && (a & 1u << 5);
+    }
 }
 
 static void read_once(void)

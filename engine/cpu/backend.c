@@ -243,9 +243,9 @@ static void free_program(struct program *program)
 
 static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
 {
-    static const step_maker makers[] = {make_qconv,     make_qrows,       make_candidate,
-                                        make_pool,      make_elementwise, make_norm,
-                                        make_attention, make_copy,        make_generic};
+    static const step_maker makers[] = {make_qconv, make_qmatmul,     make_qrows, make_candidate,
+                                        make_pool,  make_elementwise, make_norm,  make_attention,
+                                        make_copy,  make_generic};
     *ret = NULL;
     enum status status = STATUS_OK;
     for (size_t m = 0; m < COUNT_OF(makers) && status == STATUS_OK && !*ret; m++)

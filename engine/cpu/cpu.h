@@ -83,6 +83,7 @@ enum status make_winograd(const struct compile *compile, struct step **ret, stru
 enum status make_dense(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_depthwise(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_qconv(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_qmatmul(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_qrows(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_conv(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err);

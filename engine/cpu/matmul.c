@@ -1,6 +1,7 @@
 /* Gemm and MatMul through oneDNN's matmul. */
 #include "engine/cpu/product.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* One operand of a product: rank dims, innermost two possibly transposed. */
@@ -138,4 +139,51 @@ enum status make_matmul(const struct compile *compile, struct step **ret, struct
     if (*ret)
         (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)src.dims[src.rank - 1];
     return STATUS_OK;
+}
+
+/* ---- 8-bit integers ---- */
+
+/* A QLinearMatMul or QGemm with constant symmetric weights: activations times weights [k, n] (QGemm
+ * may have them transposed), one scale an output column, int32 bias. */
+enum status make_qmatmul(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    struct product_desc desc;
+    float *scales;
+    if (!qmatmul_takes(node))
+        return STATUS_OK;
+    TRY(qmatmul_describe(node, &desc, &scales, err));
+    const struct value *a = node->inputs[0], *b = node->inputs[3], *y = node->outputs[0];
+    struct operand src = flattened(&a->shape), dst = flattened(&y->shape);
+    struct operand weights = operand_of(&b->known->shape);
+    if (node->op == OP_QGEMM && node_int(node, "transB", 0))
+        transpose(&weights);
+    dnnl_memory_desc_t any;
+    dnnl_matmul_desc_t matmul;
+    enum status status = describe(&src, a->dtype, &desc.src, err);
+    if (status == STATUS_OK)
+        status = describe(&dst, y->dtype, &desc.dst, err);
+    if (status == STATUS_OK)
+        status = describe(&weights, DTYPE_I8, &desc.weights, err);
+    if (status == STATUS_OK)
+        status = dnnl_check(dnnl_memory_desc_init_by_tag(&any, weights.rank, weights.dims, dnnl_s8,
+                                                         dnnl_format_tag_any),
+                            "matrix layout", err);
+    if (status == STATUS_OK && desc.bias_constant) {
+        struct operand row = {.rank = 2, .dims = {1, dst.dims[1]}};
+        row_major(&row);
+        status = describe(&row, DTYPE_I32, &desc.bias, err);
+    }
+    if (status == STATUS_OK)
+        status =
+            dnnl_check(dnnl_matmul_desc_init(&matmul, &desc.src, &any,
+                                             desc.bias_constant ? &desc.bias : NULL, &desc.dst),
+                       node->name, err);
+    desc.op_desc = &matmul;
+    if (status == STATUS_OK)
+        status = product_create(compile, &desc, ret, err);
+    free(scales);
+    if (status == STATUS_OK && *ret)
+        (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)src.dims[1];
+    return status;
 }

@@ -32,6 +32,15 @@ struct product_desc {
 enum status product_create(const struct compile *compile, const struct product_desc *desc,
                            struct step **ret, struct error *err) MUST_USE;
 
+/* Is it a QLinearMatMul or QGemm that oneDNN computes: 8-bit activations, constant symmetric int8
+ * weights [k, n], an 8-bit result? */
+bool qmatmul_takes(const struct node *node);
+
+/* Constants, scales and zero points of such a node; *ret_scales is the caller's to free once the
+ * primitive is made. */
+enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
+                             struct error *err) MUST_USE;
+
 /* A Conv or QLinearConv on channels-last operands: fills src, dst, weights, bias and op_desc of a
  * desc whose constants and weights_input are set, then product_create(). */
 enum status conv_product(const struct compile *compile, struct product_desc *desc,

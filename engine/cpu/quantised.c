@@ -1,7 +1,7 @@
-/* 8-bit integers: QLinearConv through oneDNN, and lensd's own rows for QuantizeLinear,
- * DequantizeLinear, QLinearAdd, MaxPool and QLinearGlobalAveragePool, channels-last. One scale and
- * zero point a tensor (weights: one scale an output channel, zero point 0); anything else is left
- * to the reference kernels. */
+/* 8-bit integers: QLinearConv (and what matmul.c needs of QLinearMatMul) through oneDNN, and
+ * lensd's own rows for QuantizeLinear, DequantizeLinear, QLinearAdd, MaxPool and
+ * QLinearGlobalAveragePool, channels-last. One scale and zero point a tensor (weights: one scale an
+ * output channel, zero point 0); anything else is left to the reference kernels. */
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/cpu/parallel.h"
@@ -48,7 +48,7 @@ static bool pairs_fit(const struct tensor *weights, enum dtype x)
 {
     enum { MOST = 64 };
     const int8_t *w = weights->data;
-    if (x != DTYPE_U8 || cpu_features()->avx512_vnni)
+    if (x != DTYPE_U8 || cpu_features()->avx512_vnni || cpu_features()->avx_vnni)
         return true;
     for (size_t i = 0; i < weights->bytes; i++)
         if (w[i] > MOST || w[i] < -MOST)
@@ -105,6 +105,69 @@ enum status make_qconv(const struct compile *compile, struct step **ret, struct 
     const enum status status = conv_product(compile, &desc, ret, err);
     free(scales);
     return status;
+}
+
+/* ---- QLinearMatMul, QGemm ---- */
+
+/* Where the result's scale and zero point stand. */
+static size_t result_at(const struct node *node)
+{
+    return node->op == OP_QGEMM ? 7 : 6;
+}
+
+bool qmatmul_takes(const struct node *node)
+{
+    const struct value *a = node_input(node, 0), *y = node_output(node, 0);
+    const struct value *b = node_input(node, 3), *scale = node_input(node, 4);
+    const struct value *zero = node_input(node, 5);
+    const struct value *bias = node->op == OP_QGEMM ? node_input(node, 6) : NULL;
+    struct params ignored;
+    if ((node->op != OP_QGEMM && node->op != OP_QLINEAR_MATMUL) || !a || !y || a->known ||
+        !is_8bit(a->dtype) || !is_8bit(y->dtype) || a->shape.rank < 2 ||
+        y->shape.rank != a->shape.rank || !shape_count(&a->shape) || !shape_count(&y->shape) ||
+        !b->known || b->known->dtype != DTYPE_I8 || b->known->shape.rank != 2 ||
+        !pairs_fit(b->known, a->dtype) || !read_params(node, 1, a->dtype, &ignored) ||
+        !read_params(node, result_at(node), y->dtype, &ignored) || !scale || !scale->known ||
+        scale->known->dtype != DTYPE_F32)
+        return false;
+    for (size_t i = 0; zero && i < (zero->known ? shape_count(&zero->shape) : 1); i++)
+        if (!zero->known || tensor_int(zero->known, i))
+            return false;
+    const size_t columns = (size_t)y->shape.dims[y->shape.rank - 1];
+    const size_t scales = shape_count(&scale->known->shape);
+    return (scales == 1 || (scales == columns && scale->known->shape.rank == 1)) &&
+           (!bias || (bias->known && bias->known->dtype == DTYPE_I32 &&
+                      bias->known->shape.rank == 1 && shape_count(&bias->shape) == columns)) &&
+           (node->op != OP_QGEMM ||
+            (node_float(node, "alpha", 1) == 1 && !node_int(node, "transA", 0)));
+}
+
+enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
+                             struct error *err)
+{
+    const struct value *a = node->inputs[0], *y = node->outputs[0];
+    const struct value *bias = node->op == OP_QGEMM ? node_input(node, 6) : NULL;
+    const struct tensor *w_scale = node->inputs[4]->known;
+    const size_t columns = (size_t)y->shape.dims[y->shape.rank - 1];
+    struct params from = {0}, to = {0};
+    read_params(node, 1, a->dtype, &from);
+    read_params(node, result_at(node), y->dtype, &to);
+    float *scales = alloc_array(columns, sizeof *scales);
+    if (!scales)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    for (size_t n = 0; n < columns; n++) {
+        const double own = tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : n);
+        scales[n] = (float)((double)from.scale * own / (double)to.scale);
+    }
+    *ret = (struct product_desc){.weights_constant = node->inputs[3]->known,
+                                 .weights_input = 3,
+                                 .bias_constant = bias ? bias->known : NULL,
+                                 .scales = scales,
+                                 .scale_count = columns,
+                                 .src_zero = from.zero,
+                                 .dst_zero = to.zero};
+    *ret_scales = scales;
+    return STATUS_OK;
 }
 
 /* ---- rows ---- */
@@ -186,8 +249,7 @@ static void run_means(void *context, size_t begin, size_t end)
     const struct row_step *s = context;
     const float factor = s->from.scale / (s->to.scale * (float)s->pixels);
     const int low = s->is_signed ? -128 : 0;
-    int32_t *sums =
-        (int32_t *)(void *)(s->scratch + (size_t)forkjoin_member() * s->thread_bytes);
+    int32_t *sums = (int32_t *)(void *)(s->scratch + (size_t)forkjoin_member() * s->thread_bytes);
     for (size_t image = begin; image < end; image++) {
         s->simd->sum_rows_8bit(s->x_data + image * s->pixels * s->channels, s->pixels, s->is_signed,
                                sums, s->channels);

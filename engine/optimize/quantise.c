@@ -127,10 +127,11 @@ static bool become(struct edit *edit, struct node *quantize, const struct node *
 
 /* ---- Conv ---- */
 
-/* Stored symmetric weights as signed integers with one scale, or one an output channel. */
-static bool read_weights(const struct node *conv, struct ends *ret)
+/* Stored symmetric weights as signed integers with one scale, or one an output channel, which are
+ * counted by dimension `channel_axis`. */
+static bool read_weights(const struct node *product, int64_t channel_axis, struct ends *ret)
 {
-    if (!read_dequantize(node_input(conv, 1), ret) || !ret->stored->known ||
+    if (!read_dequantize(node_input(product, 1), ret) || !ret->stored->known ||
         ret->stored->known->dtype != DTYPE_I8 || ret->zero->known->dtype != DTYPE_I8)
         return false;
     const struct tensor *zero = ret->zero->known;
@@ -138,19 +139,21 @@ static bool read_weights(const struct node *conv, struct ends *ret)
         if (tensor_int(zero, i))
             return false;
     const size_t scales = shape_count(&ret->scale->known->shape);
-    const int64_t axis = node_int(conv->inputs[1]->producer, "axis", 1);
-    return scales == 1 || (axis == 0 && (int64_t)scales == ret->stored->known->shape.dims[0]);
+    const struct shape *shape = &ret->stored->known->shape;
+    int64_t axis = node_int(product->inputs[1]->producer, "axis", 1);
+    axis += axis < 0 ? shape->rank : 0;
+    return scales == 1 ||
+           (axis == channel_axis && axis < shape->rank && (int64_t)scales == shape->dims[axis]);
 }
 
 /* The bias in units of source scale x weight scale, as int32: QLinearConv's. */
-static enum status integer_bias(struct edit *edit, const struct node *conv,
+static enum status integer_bias(struct edit *edit, const struct node *product,
                                 const struct ends *source, const struct ends *weights,
-                                struct value **ret, struct error *err)
+                                int64_t channels, struct value **ret, struct error *err)
 {
-    struct value *bias = node_input(conv, 2);
+    struct value *bias = node_input(product, 2);
     struct ends stored;
     *ret = NULL;
-    const int64_t channels = weights->stored->known->shape.dims[0];
     const size_t scales = shape_count(&weights->scale->known->shape);
     const double source_scale = tensor_number(source->scale->known, 0);
     const struct tensor *from = NULL;
@@ -197,10 +200,11 @@ static enum status match_conv(struct edit *edit, struct node *quantize, const st
 {
     struct ends from, weights;
     struct value *bias = NULL;
-    if (!read_activation(node_input(conv, 0), &from) || !read_weights(conv, &weights))
+    if (!read_activation(node_input(conv, 0), &from) || !read_weights(conv, 0, &weights))
         return STATUS_OK;
     if (node_input(conv, 2)) {
-        TRY(integer_bias(edit, conv, &from, &weights, &bias, err));
+        TRY(integer_bias(edit, conv, &from, &weights, weights.stored->known->shape.dims[0], &bias,
+                         err));
         if (!bias)
             return STATUS_OK;
     }
@@ -211,6 +215,43 @@ static enum status match_conv(struct edit *edit, struct node *quantize, const st
     return become(edit, quantize, conv, OP_QLINEAR_CONV, 10, inputs, bias ? 9 : 8)
                ? STATUS_OK
                : edit_no_memory(err);
+}
+
+/* ---- Gemm, MatMul ---- */
+
+/* A Gemm without factors is com.microsoft's QGemm, whose bias is int32; a MatMul with constant
+ * weights QLinearMatMul. */
+static enum status match_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
+                              const struct ends *to, bool *ret, struct error *err)
+{
+    struct ends from, weights;
+    struct value *bias = NULL;
+    const bool is_gemm = gemm->op == OP_GEMM;
+    const int64_t axis = is_gemm && node_int(gemm, "transB", 0) ? 0 : 1;
+    if (!read_activation(node_input(gemm, 0), &from) || !read_weights(gemm, axis, &weights) ||
+        weights.stored->known->shape.rank != 2)
+        return STATUS_OK;
+    if (!is_gemm) {
+        struct value *inputs[8] = {from.stored,   from.scale,   from.zero, weights.stored,
+                                   weights.scale, weights.zero, to->scale, to->zero};
+        *ret = true;
+        return become(edit, quantize, gemm, OP_QLINEAR_MATMUL, 10, inputs, 8) ? STATUS_OK
+                                                                              : edit_no_memory(err);
+    }
+    if (node_float(gemm, "alpha", 1) != 1 || node_int(gemm, "transA", 0))
+        return STATUS_OK;
+    if (node_input(gemm, 2)) {
+        if (node_float(gemm, "beta", 1) != 1)
+            return STATUS_OK;
+        TRY(integer_bias(edit, gemm, &from, &weights, weights.stored->known->shape.dims[axis],
+                         &bias, err));
+        if (!bias)
+            return STATUS_OK;
+    }
+    struct value *inputs[9] = {from.stored,  from.scale, from.zero, weights.stored, weights.scale,
+                               weights.zero, bias,       to->scale, to->zero};
+    *ret = true;
+    return become(edit, quantize, gemm, OP_QGEMM, 1, inputs, 9) ? STATUS_OK : edit_no_memory(err);
 }
 
 /* ---- the others ---- */
@@ -302,6 +343,8 @@ enum status optimize_quantised(struct graph *graph, struct error *err)
             continue;
         if (maker->op == OP_CONV)
             status = match_conv(&edit, node, maker, &to, &changed, err);
+        else if (maker->op == OP_GEMM || maker->op == OP_MATMUL)
+            status = match_gemm(&edit, node, maker, &to, &changed, err);
         else if (maker->op == OP_ADD)
             changed = match_add(&edit, node, maker, &to);
         else if (maker->op == OP_GLOBAL_AVERAGE_POOL)
