@@ -97,8 +97,8 @@ struct node {
     struct value *gate; /* of a Conv: its image is multiplied by this first, [N, 1 …, C]; also
                            inputs[3]; NULL without. Made by pass_gates. */
     bool channels_last; /* set by the layout pass: image operands are [N, spatial …, C] */
-    bool fp32; /* set by the bf16 pass: its weights and sums are float32, also on bfloat16
-                  activations */
+    bool fp32;          /* set by the bf16 pass: its weights and sums are float32, also on bfloat16
+                           activations */
     int layer; /* the number of a Conv, Gemm … (optimize_number_layers): 1, 2, 3 …; 0: none */
 };
 

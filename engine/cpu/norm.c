@@ -37,8 +37,7 @@ static void run_rows(void *context, size_t begin, size_t end)
             run_row(s, (const float *)s->x_data + r * s->row, (float *)s->y_data + r * s->row);
         return;
     }
-    float *wide =
-        (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->bytes_per_thread);
+    float *wide = (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->bytes_per_thread);
     for (size_t r = begin; r < end; r++) {
         s->simd->widen_bf16((const uint16_t *)s->x_data + r * s->row, wide, s->row);
         run_row(s, wide, wide);

@@ -22,7 +22,7 @@ enum {
 #define WORTHWHILE 1.05
 
 /* So long a trial that has failed goes on to see how other probes fare. */
-#define SURVEY_MS 3000
+#define SURVEY_MS 1500
 
 /* Slower than that no choice of layers helps. */
 #define FAR_SLOWER 0.8
@@ -218,7 +218,7 @@ static enum status compare_all(struct trial *trial, struct error *err)
 static enum status add_profile(struct trial *trial, struct session *session, int batch, double sign,
                                struct error *err)
 {
-    enum { RUNS = 3 };
+    enum { RUNS = 2 };
     struct session_step *steps;
     size_t count;
     TRY(session_profile(session, batch, RUNS, &steps, &count, err));
