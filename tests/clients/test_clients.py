@@ -1,7 +1,7 @@
 """Clients that people already have, unmodified, against the real binary: `./dev test clients`.
 
-Packages come from the Python registry (environment.sh); what is not there is skipped. LENSD names the
-binary, PERF_ANALYZER NVIDIA's load tool.
+Packages come from the Python registry (./dev); what is not there is skipped. LENSD names the binary,
+PERF_ANALYZER NVIDIA's load tool, which is no package of the registry that starts on Debian 12.
 """
 
 import asyncio
@@ -16,6 +16,8 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "http"))
 from harness import Server, drawn, seven  # noqa: E402
+sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import totals  # noqa: E402
 
 
 def has(*names):
@@ -197,4 +199,4 @@ class Schemathesis(Clients):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    totals.main()
