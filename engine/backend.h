@@ -61,7 +61,7 @@ struct backend_ops {
     /* Does it run OP_ATTENTION and OP_MOVE? */
     bool walks;
 
-    /* How does the backend run this (already laid out) node in bfloat16? */
+    /* How does the backend run this (already laid out) node on 16-bit activations? */
     enum bf16_support (*bf16)(const struct node *node);
 
     /* Compiles a graph whose shapes are all known. The graph may be freed afterwards; constants are

@@ -19,6 +19,7 @@ const char *precision_name(enum precision precision)
 {
     static const char *const names[] = {[PRECISION_FP32] = "fp32",
                                         [PRECISION_BF16] = "bf16",
+                                        [PRECISION_FP16] = "fp16",
                                         [PRECISION_INT8] = "int8",
                                         [PRECISION_AUTO] = "auto"};
     return names[precision];
@@ -303,7 +304,10 @@ enum status session_create(const struct graph *graph, const struct session_optio
         return STATUS_DEVICE;
     if (options->precision == PRECISION_INT8 && options->device.kind != DEVICE_CPU)
         return error_set(err, STATUS_UNSUPPORTED,
-                         "the precision int8 is the CPU's; use fp32 or bf16 on a GPU");
+                         "the precision int8 is the CPU's; use fp32, fp16 or bf16 on a GPU");
+    if (options->precision == PRECISION_FP16 && options->device.kind == DEVICE_CPU)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "the precision fp16 is for GPUs; use fp32 or bf16 on a CPU");
     if (options->precision == PRECISION_INT8 && !session_is_quantised(graph))
         return error_set(err, STATUS_UNSUPPORTED,
                          "the precision int8 needs a quantised file (QDQ or QOperator), and this "

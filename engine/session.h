@@ -12,6 +12,7 @@
 enum precision {
     PRECISION_FP32, /* also what a quantised file computes, in float32 between its QuantizeLinear */
     PRECISION_BF16,
+    PRECISION_FP16, /* of GPUs: what exceeds 65504 becomes infinite, which a trial sees */
     PRECISION_INT8, /* for quantised files (session_is_quantised): products of 8-bit integers */
     PRECISION_AUTO,
 };

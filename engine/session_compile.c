@@ -142,6 +142,11 @@ static enum status open_tail_backend(struct session *session, struct error *err)
     return session->ops->open(&options, &session->tail_backend, err);
 }
 
+static bool is_narrow(enum precision precision)
+{
+    return precision == PRECISION_BF16 || precision == PRECISION_FP16;
+}
+
 enum status compiled_create(struct session *session, int size, struct compiled *c,
                             struct error *err)
 {
@@ -159,10 +164,10 @@ enum status compiled_create(struct session *session, int size, struct compiled *
         .channels_last = true,
         .takes_channels_last = session->ops->takes_channels_last,
         .walks = session->ops->walks,
-        .bf16 = session->options.precision == PRECISION_BF16 ? session->ops->bf16 : NULL,
+        .narrow = session->options.precision == PRECISION_FP16 ? DTYPE_F16 : DTYPE_BF16,
         .fp32_layers = session->options.fp32_layers,
     };
-    if (session->options.precision == PRECISION_BF16) {
+    if (is_narrow(session->options.precision)) {
         optimize.bf16 = session->ops->bf16;
     } else {
         optimize.takes_gate = session->ops->takes_gate;

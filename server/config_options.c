@@ -44,7 +44,7 @@ const struct option config_options[] = {
      "auto (a GPU if one is usable, else the CPU), cpu, cuda, cuda:N, a list such as "
      "cuda:0,cuda:1, or all"},
     {"precision", OPTION_CHOICE, TIMED | COMMAND_INSPECT, FIELD(precision), 0, 0, "auto",
-     "fp32|bf16|int8|auto", DEVICE,
+     "fp32|bf16|fp16|int8|auto", DEVICE,
      "numbers of the forward pass; auto: the fastest that answers as fp32 does, which is measured "
      "when a model is loaded for the first time"},
     {"cache", OPTION_TEXT, TIMED | COMMAND_INSPECT, FIELD(cache), 0, 0, NULL, "FOLDER", DEVICE,

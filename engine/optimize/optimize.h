@@ -12,12 +12,12 @@
 
 #include "engine/graph.h"
 
-/* How a backend runs a node on bfloat16 activations; where node->fp32 is set, with weights that are
- * not rounded. */
+/* How a backend runs a node on 16-bit activations (bfloat16, or float16 where it has that); where
+ * node->fp32 is set, with weights that are not rounded. */
 enum bf16_support {
     BF16_NO,      /* float32 only */
-    BF16_SAME,    /* all activations bfloat16, results too */
-    BF16_PRODUCT, /* activations bfloat16, float32 sums; the result is bfloat16 or float32 */
+    BF16_SAME,    /* all activations 16 bits wide, results too */
+    BF16_PRODUCT, /* 16-bit activations, float32 sums; a 16-bit or float32 result */
 };
 
 struct optimize_options {
@@ -32,8 +32,9 @@ struct optimize_options {
      * NULL: none can. */
     bool (*makes_mean)(const struct node *node);
     bool walks; /* the backend runs OP_ATTENTION and OP_MOVE (ops/attention.h) */
-    /* Keep activations in bfloat16 where the backend supports it; NULL: nowhere. */
+    /* Keep activations in `narrow` where the backend supports it; NULL: nowhere. */
     enum bf16_support (*bf16)(const struct node *node);
+    enum dtype narrow;            /* DTYPE_BF16 or DTYPE_F16 */
     struct layer_set fp32_layers; /* their weights and sums stay float32 all the same */
 };
 

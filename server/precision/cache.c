@@ -103,6 +103,21 @@ struct choice_key choice_key_of_machine(void)
     return key_of_hash(&hash);
 }
 
+/* Another GPU under the same number. */
+static void hash_device(struct graph_hash *hash, struct device_id device)
+{
+    struct device_info devices[DEVICE_MAX];
+    if (device.kind == DEVICE_CPU)
+        return;
+    const size_t count = device_list(devices, DEVICE_MAX);
+    for (size_t i = 0; i < count; i++) {
+        if (devices[i].id.kind != device.kind || devices[i].id.index != device.index)
+            continue;
+        hash_text(hash, devices[i].name);
+        hash_text(hash, devices[i].isa);
+    }
+}
+
 struct choice_key choice_key_of(const struct model *model, const struct session_options *options)
 {
     struct graph_hash hash = {{0, 0}};
@@ -114,6 +129,7 @@ struct choice_key choice_key_of(const struct model *model, const struct session_
     hash_calibration(&hash, model->calibration);
     hash_machine(&hash);
     graph_hash_bytes(&hash, numbers, sizeof numbers);
+    hash_device(&hash, options->device);
     return key_of_hash(&hash);
 }
 

@@ -12,6 +12,8 @@
 /* A pass that takes less than this is quick whatever its numbers are: nobody sees the gain, and
  * small models start at once. */
 #define QUICK_MS 0.5
+/* On a GPU one image of any model is quick; what counts there are large batches. */
+#define GPU_QUICK_MS 0.1
 
 /* The share of a pass that has to be gained by fp32 layers before they are tried for speed. */
 #define WORTH_A_TRIAL 0.03
@@ -185,8 +187,9 @@ static enum status try_all(const struct trial_input *input, const enum precision
                            size_t count, struct precision_choice *ret, struct error *err)
 {
     double one_ms;
+    const bool is_gpu = input->options.device.kind != DEVICE_CPU;
     TRY(trial_time_one(input, &one_ms, err));
-    if (one_ms < QUICK_MS) {
+    if (one_ms < (is_gpu ? GPU_QUICK_MS : QUICK_MS)) {
         take_only(ret, "");
         say(ret, "the model is small: %.2f ms in fp32", one_ms);
         return STATUS_OK;
@@ -197,6 +200,8 @@ static enum status try_all(const struct trial_input *input, const enum precision
             TRY(try_bf16(input, trial, ret, err));
         else
             TRY(trial_run(input, candidates[i], NULL, NULL, trial, err));
+        if (is_gpu && trial->outcome == TRIAL_PASSED)
+            break;
     }
     ret->from_folder = probes_from_folder(input->probes);
     judge(ret);
@@ -216,7 +221,7 @@ static enum status measure(const struct model *model, const struct image_limits 
     struct session_options reference = input.options;
     reference.on_progress = NULL;
     enum status status = session_create(model->graph, &reference, &input.reference, err);
-    if (status == STATUS_NO_MEMORY) {
+    if (status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY) {
         take_only(ret, "there is no memory for two sessions to be compared");
         status = STATUS_OK;
     } else if (status == STATUS_OK && session_input_count(input.reference) != 1)
