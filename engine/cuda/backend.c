@@ -93,7 +93,7 @@ void *step_create(const struct compile *compile, size_t size,
     return step;
 }
 
-static void step_free(struct step *step)
+void step_free(struct step *step)
 {
     if (!step)
         return;
@@ -217,8 +217,11 @@ static enum status cuda_open(const struct backend_options *options, struct backe
     if (status == STATUS_OK)
         status = cuda_check(cudaGetDeviceProperties(&properties, backend->device), backend->device,
                             "asking what it is", err);
-    if (status == STATUS_OK)
-        backend->tensor_cores = properties.major >= 8;
+    if (status == STATUS_OK) {
+        backend->capability = properties.major * 10 + properties.minor;
+        backend->processors = properties.multiProcessorCount;
+        backend->shared_limit = properties.sharedMemPerBlockOptin;
+    }
     if (status == STATUS_OK)
         status = runs_open(backend, err);
     if (status == STATUS_OK)

@@ -1,31 +1,116 @@
-/* Conv on [N, H, W, C] images: 1×1 as a matrix product through cuBLASLt, the rest by lensd's own
- * kernels. */
+/* Conv on [N, H, W, C] images, and products of a matrix with constant weights, which are
+ * convolutions of 1 x 1.
+ *
+ * 16-bit numbers run on tensor cores, in one of several ways (shapes of tiles, splits; cuBLASLt for
+ * what is a matrix product), of which the fastest is found by timing. float32, and what those do
+ * not take, runs on ordinary cores; groups of few channels have a kernel of their own. */
 #include "engine/cuda/cuda.h"
 
 #include <limits.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "engine/base/size.h"
 #include "engine/ops/families.h"
+
+enum { MOST_WAYS = 14, GROUP_OF_TILES = 16 };
+#define MOST_SUMS ((size_t)64 << 20) /* bytes of sums of a split convolution */
 
 struct conv_step {
     struct step step;
+    enum { CONV_TENSOR, CONV_SIMT, CONV_DIRECT, CONV_DEPTHWISE } kind;
     struct cuda_conv conv;
     struct cuda_epilogue epilogue;
     const void *weights;
     uint32_t x, y, residual;
-    bool has_residual, direct;
+    bool has_residual;
     enum dtype x_dtype, y_dtype;
+    int unpadded; /* channels of x as it comes, where the kernel wants one more; 0: as many */
+    size_t padded_bytes;
+    /* CONV_TENSOR: way 0 is `product`, where there is one; own ways follow. */
+    struct step *product;
+    struct cuda_conv_way ways[MOST_WAYS];
+    int way_count, way;
 };
+
+/* All that the time of a step depends on; no padding, so that it can be compared as bytes. */
+struct conv_key {
+    struct cuda_conv conv;
+    int32_t device, x_dtype, y_dtype, has_residual, activation, has_product;
+};
+_Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
+
+static void conv_free(struct step *base)
+{
+    struct conv_step *s = (struct conv_step *)base;
+    step_free(s->product);
+}
+
+static void run_tensor(struct conv_step *s, struct program *program, const void *x, void *y,
+                       const struct cuda_epilogue *epilogue)
+{
+    struct backend *backend = program->backend;
+    unsigned char *workspace = backend->arena + program->value_bytes;
+    const struct cuda_conv_way *way = &s->ways[s->way - (s->product ? 1 : 0)];
+    if (s->unpadded) {
+        cuda_pad_channels(backend->stream, x, workspace,
+                          (size_t)s->conv.n * (size_t)s->conv.h * (size_t)s->conv.w, s->unpadded,
+                          s->conv.c);
+        x = workspace;
+    }
+    cuda_conv_tensor(backend->stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
+                     epilogue, way, workspace + s->padded_bytes);
+}
 
 static enum status run(struct step *base, struct program *program, struct error *err)
 {
     struct conv_step *s = (struct conv_step *)base;
+    cudaStream_t stream = program->backend->stream;
     struct cuda_epilogue epilogue = s->epilogue;
+    const void *x = program->data[s->x];
+    void *y = program->data[s->y];
     epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
-    (s->direct ? cuda_conv_direct : cuda_conv_gemm)(
-        program->backend->stream, (int)s->x_dtype, program->data[s->x], s->weights,
-        program->data[s->y], (int)s->y_dtype, &s->conv, &epilogue);
+    switch (s->kind) {
+    case CONV_TENSOR:
+        if (s->product && s->way == 0)
+            return s->product->run(s->product, program, err);
+        run_tensor(s, program, x, y, &epilogue);
+        break;
+    case CONV_SIMT:
+        cuda_conv_simt(stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
+                       &epilogue);
+        break;
+    case CONV_DIRECT:
+        cuda_conv_direct(stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
+                         &epilogue);
+        break;
+    case CONV_DEPTHWISE:
+        cuda_conv_depthwise(stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
+                            &epilogue);
+        break;
+    }
     return cuda_launched(base, program, err);
 }
+
+static enum status tune(struct step *base, struct program *program, struct error *err)
+{
+    struct conv_step *s = (struct conv_step *)base;
+    struct conv_key key = {.conv = s->conv,
+                           .device = program->backend->device,
+                           .x_dtype = (int32_t)s->x_dtype,
+                           .y_dtype = (int32_t)s->y_dtype,
+                           .has_residual = s->has_residual,
+                           .activation = s->epilogue.activation,
+                           .has_product = s->product != NULL};
+    if (s->product)
+        TRY(s->product->tune(s->product, program, err));
+    TRY(tune_step(base, program, &s->way, s->way_count + (s->product ? 1 : 0), &key, sizeof key,
+                  err));
+    base->kernel = s->product && s->way == 0 ? s->product->kernel : "tensor-core conv";
+    return STATUS_OK;
+}
+
+/* ---- what a node is ---- */
 
 static bool fits_int(const struct shape *shape)
 {
@@ -38,22 +123,24 @@ static bool fits_int(const struct shape *shape)
 static struct cuda_conv conv_of(const struct node *node, const struct window *w)
 {
     const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
-    return (struct cuda_conv){.n = (int)x->dims[0],
-                              .h = (int)x->dims[1],
-                              .w = (int)x->dims[2],
-                              .c = (int)x->dims[3],
-                              .oh = (int)y->dims[1],
-                              .ow = (int)y->dims[2],
-                              .m = (int)y->dims[3],
-                              .kh = (int)w->kernel[0],
-                              .kw = (int)w->kernel[1],
-                              .groups = (int)node_int(node, "group", 1),
-                              .stride_h = (int)w->stride[0],
-                              .stride_w = (int)w->stride[1],
-                              .dilation_h = (int)w->dilation[0],
-                              .dilation_w = (int)w->dilation[1],
-                              .pad_h = (int)w->pad_begin[0],
-                              .pad_w = (int)w->pad_begin[1]};
+    struct cuda_conv conv = {.n = (int)x->dims[0],
+                             .h = (int)x->dims[1],
+                             .w = (int)x->dims[2],
+                             .c = (int)x->dims[3],
+                             .oh = (int)y->dims[1],
+                             .ow = (int)y->dims[2],
+                             .m = (int)y->dims[3],
+                             .kh = (int)w->kernel[0],
+                             .kw = (int)w->kernel[1],
+                             .groups = (int)node_int(node, "group", 1),
+                             .stride_h = (int)w->stride[0],
+                             .stride_w = (int)w->stride[1],
+                             .dilation_h = (int)w->dilation[0],
+                             .dilation_w = (int)w->dilation[1],
+                             .pad_h = (int)w->pad_begin[0],
+                             .pad_w = (int)w->pad_begin[1]};
+    conv.row = conv.kh * conv.kw * (conv.c / conv.groups);
+    return conv;
 }
 
 /* Every output position reads one input position, in order. */
@@ -63,19 +150,195 @@ static bool is_pointwise(const struct cuda_conv *c)
            c->pad_h == 0 && c->pad_w == 0 && c->oh == c->h && c->ow == c->w;
 }
 
+/* A matrix of `rows` rows as images of one pixel. */
+static struct cuda_conv conv_of_rows(int64_t rows, int64_t n, int64_t k)
+{
+    return (struct cuda_conv){.n = (int)rows,
+                              .h = 1,
+                              .w = 1,
+                              .c = (int)k,
+                              .oh = 1,
+                              .ow = 1,
+                              .m = (int)n,
+                              .kh = 1,
+                              .kw = 1,
+                              .groups = 1,
+                              .stride_h = 1,
+                              .stride_w = 1,
+                              .dilation_h = 1,
+                              .dilation_w = 1};
+}
+
+/* ---- steps ---- */
+
+static struct conv_step *create(const struct compile *compile, const struct cuda_conv *conv,
+                                const void *weights, const float *bias)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    const struct epilogue *e = &node->epilogue;
+    struct conv_step *s = step_create(compile, sizeof *s, run);
+    if (!s)
+        return NULL;
+    s->step.free = conv_free;
+    s->conv = *conv;
+    s->weights = weights;
+    s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
+    s->has_residual = e->residual != NULL;
+    s->residual = e->residual ? e->residual->index : 0;
+    s->x = x->index;
+    s->y = y->index;
+    s->x_dtype = x->dtype;
+    s->y_dtype = y->dtype;
+    const double depth = (double)conv->kh * conv->kw * (conv->c / conv->groups);
+    s->step.flops = 2.0 * (double)shape_count(&y->shape) * depth;
+    s->step.bytes = shape_count(&x->shape) * dtype_size(x->dtype) +
+                    shape_count(&y->shape) * dtype_size(y->dtype) +
+                    (size_t)conv->m * (size_t)conv->row * dtype_size(x->dtype);
+    return s;
+}
+
+/* Finds the ways of a step of CONV_TENSOR; those that need much memory are left out. */
+static void find_ways(const struct backend *backend, const struct cuda_conv *conv,
+                      struct cuda_conv_way ways[MOST_WAYS], int *ret_count, size_t *ret_workspace)
+{
+    struct cuda_conv_way all[MOST_WAYS];
+    int count = cuda_conv_ways(conv, backend->shared_limit, backend->processors, all, MOST_WAYS);
+    *ret_count = 0;
+    *ret_workspace = 0;
+    for (int i = 0; i < count; i++) {
+        size_t bytes = cuda_conv_workspace(conv, &all[i]);
+        if (bytes > MOST_SUMS)
+            continue;
+        if (bytes > *ret_workspace)
+            *ret_workspace = bytes;
+        ways[(*ret_count)++] = all[i];
+    }
+}
+
+static enum status create_tensor(const struct compile *compile, struct cuda_conv *conv,
+                                 const void *weights, const float *bias, int unpadded,
+                                 struct conv_step **ret, struct error *err)
+{
+    struct cuda_conv_way ways[MOST_WAYS];
+    int count;
+    size_t workspace;
+    find_ways(compile->backend, conv, ways, &count, &workspace);
+    if (count == 0)
+        return STATUS_OK;
+    struct conv_step *s = create(compile, conv, weights, bias);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    s->kind = CONV_TENSOR;
+    s->step.kernel = "tensor-core conv";
+    s->step.tune = tune;
+    memcpy(s->ways, ways, sizeof ways);
+    s->way_count = count;
+    s->unpadded = unpadded;
+    if (unpadded)
+        s->padded_bytes = size_align(
+            (size_t)conv->n * (size_t)conv->h * (size_t)conv->w * (size_t)conv->c * 2, 256);
+    s->step.workspace = s->padded_bytes + workspace;
+    *ret = s;
+    return STATUS_OK;
+}
+
+/* Way 0 of the step is `product`, which the step owns from now on. */
+static void add_product(struct conv_step *s, struct step *product)
+{
+    s->product = product;
+    s->step.kernel = "matrix product";
+    if (product->workspace > s->step.workspace)
+        s->step.workspace = product->workspace;
+}
+
+enum status conv_create_product(const struct compile *compile, int64_t rows, int64_t n, int64_t k,
+                                const void *weights, const float *bias, struct step **ret,
+                                struct error *err)
+{
+    struct step *product = *ret;
+    struct conv_step *s = NULL;
+    if (rows > INT_MAX || n > INT_MAX || k > INT_MAX - 8)
+        return STATUS_OK;
+    struct cuda_conv conv = conv_of_rows(rows, n, k);
+    conv.row = (int)((k + 7) / 8 * 8);
+    TRY(create_tensor(compile, &conv, weights, bias, 0, &s, err));
+    if (!s)
+        return STATUS_OK;
+    add_product(s, product);
+    *ret = &s->step;
+    return STATUS_OK;
+}
+
 static enum status make_pointwise(const struct compile *compile, const struct cuda_conv *c,
-                                  const void *weights, const float *bias, struct step **ret,
-                                  struct error *err)
+                                  const void *weights, int64_t row, const float *bias,
+                                  struct step **ret, struct error *err)
 {
     const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
     struct product product = {.m = (int64_t)c->n * c->h * c->w,
                               .n = c->m,
                               .k = c->c,
+                              .b_row = row,
                               .trans_b = true,
                               .batch = 1,
                               .dtype = x->dtype,
                               .y_dtype = y->dtype};
-    return product_create(compile, &product, x->index, 0, weights, bias, ret, err);
+    TRY(product_create(compile, &product, x->index, 0, weights, bias, ret, err));
+    if (!has_tensor_cores(compile->backend, x->dtype))
+        return STATUS_OK;
+    return conv_create_product(compile, product.m, product.n, product.k, weights, bias, ret, err);
+}
+
+/* On tensor cores; *ret stays NULL where that cannot be. */
+static enum status make_tensor(const struct compile *compile, const struct cuda_conv *c,
+                               const float *bias, struct step **ret, struct error *err)
+{
+    struct tensor *constant = compile->node->inputs[1]->known;
+    const enum dtype dtype = compile->node->inputs[0]->dtype;
+    struct cuda_conv conv = *c;
+    struct conv_step *s = NULL;
+    void *weights;
+    int unpadded = 0;
+    if (!has_tensor_cores(compile->backend, dtype) || (c->c / c->groups % 2 && c->groups > 1))
+        return STATUS_OK;
+    if (c->c % 2) {
+        unpadded = c->c;
+        conv.c++;
+    }
+    conv.row = (int)weights_row(constant, WEIGHT_CONV_ROWS);
+    struct cuda_conv_way first;
+    if (!cuda_conv_ways(&conv, compile->backend->shared_limit, compile->backend->processors, &first,
+                        1))
+        return STATUS_OK;
+    TRY(weights_get(compile->backend, constant, WEIGHT_CONV_ROWS, dtype, &weights, err));
+    TRY(create_tensor(compile, &conv, weights, bias, unpadded, &s, err));
+    *ret = s ? &s->step : NULL;
+    return STATUS_OK;
+}
+
+static enum status make_plain(const struct compile *compile, const struct cuda_conv *c,
+                              const float *bias, struct step **ret, struct error *err)
+{
+    struct tensor *constant = compile->node->inputs[1]->known;
+    const bool depthwise = c->groups == c->c && c->m == c->c;
+    const bool direct = c->groups > 1 && c->m / c->groups < GROUP_OF_TILES;
+    void *weights;
+    TRY(weights_get(compile->backend, constant, depthwise ? WEIGHT_DEPTHWISE : WEIGHT_CONV,
+                    compile->node->inputs[0]->dtype, &weights, err));
+    struct conv_step *s = create(compile, c, weights, bias);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    s->kind = depthwise ? CONV_DEPTHWISE : direct ? CONV_DIRECT : CONV_SIMT;
+    s->step.kernel = depthwise ? "depthwise conv" : direct ? "direct conv" : "conv";
+    *ret = &s->step;
+    return STATUS_OK;
+}
+
+/* Few channels a group would leave most of a tile empty; beyond a quarter of it tensor cores win.
+ */
+static bool is_for_tiles(const struct cuda_conv *c)
+{
+    return c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);
 }
 
 enum status make_conv(const struct compile *compile, struct step **ret, struct error *err)
@@ -87,40 +350,24 @@ enum status make_conv(const struct compile *compile, struct step **ret, struct e
     const struct value *bias = node_bias(node);
     struct tensor *constant = node->inputs[1]->known;
     struct window window;
-    void *weights, *bias_data = NULL;
+    void *bias_data = NULL;
     char text[NODE_TEXT];
     if (!fits_int(&x->shape) || !fits_int(&y->shape))
         return error_set(err, STATUS_UNSUPPORTED, "%s: images of over 2^31 elements a side",
                          node_text(node, text));
     TRY(window_init(node, 2, x->shape.dims + 1, constant->shape.dims + 2, &window, err));
     struct cuda_conv conv = conv_of(node, &window);
-    conv.tensor_cores = compile->backend->tensor_cores;
-    TRY(weights_get(compile->backend, constant, WEIGHT_CONV, x->dtype, &weights, err));
     if (bias)
         TRY(weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data, err));
-    if (is_pointwise(&conv))
-        return make_pointwise(compile, &conv, weights, bias_data, ret, err);
-    struct conv_step *s = step_create(compile, sizeof *s, run);
-    if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    const struct epilogue *e = &node->epilogue;
-    s->conv = conv;
-    s->weights = weights;
-    s->epilogue = (struct cuda_epilogue){bias_data, NULL, (int)e->activation, e->alpha, e->beta};
-    s->has_residual = e->residual != NULL;
-    s->residual = e->residual ? e->residual->index : 0;
-    s->x = x->index;
-    s->y = y->index;
-    s->x_dtype = x->dtype;
-    s->y_dtype = y->dtype;
-    /* A tile of the matrix kernels is 64 channels of one group wide. */
-    s->direct = conv.groups > 1 && conv.m / conv.groups < 16;
-    s->step.kernel = s->direct ? "conv direct" : "conv implicit gemm";
-    s->step.flops = 2.0 * (double)shape_count(&y->shape) * (double)constant->shape.dims[1] *
-                    (double)(conv.kh * conv.kw);
-    s->step.bytes = shape_count(&x->shape) * dtype_size(x->dtype) +
-                    shape_count(&y->shape) * dtype_size(y->dtype) +
-                    shape_count(&constant->shape) * dtype_size(x->dtype);
-    *ret = &s->step;
-    return STATUS_OK;
+    if (is_pointwise(&conv)) {
+        enum weight_layout layout =
+            has_tensor_cores(compile->backend, x->dtype) ? WEIGHT_ROWS : WEIGHT_CONV;
+        void *weights;
+        TRY(weights_get(compile->backend, constant, layout, x->dtype, &weights, err));
+        return make_pointwise(compile, &conv, weights, weights_row(constant, layout), bias_data,
+                              ret, err);
+    }
+    if (is_for_tiles(&conv))
+        TRY(make_tensor(compile, &conv, bias_data, ret, err));
+    return *ret ? STATUS_OK : make_plain(compile, &conv, bias_data, ret, err);
 }

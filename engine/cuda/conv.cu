@@ -2,9 +2,9 @@
  *
  *     y[p, m] = sum over k of x[p, k] * weights[m, k]
  *
- * where p is an output position, m an output channel, and k = (row, column, channel) of the window.
- * bfloat16 and float16 run on tensor cores, float32 on the ordinary ones (no TF32). Grouped
- * convolutions with few channels a group, depthwise ones first, have a thread an output. */
+ * where p is an output position, m an output channel, and k = (row, column, channel) of the window,
+ * on ordinary cores: float32 (no TF32), and what conv_tensor.cu does not take. Grouped convolutions
+ * with few channels a group, depthwise ones first, have a thread an output. */
 #include "engine/cuda/device.cuh"
 
 /* Position p of the output as image, row and column. */
@@ -33,17 +33,6 @@ __device__ static inline const T *window_at(const T *x, const cuda_conv &c, cons
     if (h < 0 || h >= c.h || w < 0 || w >= c.w)
         return nullptr;
     return x + (((size_t)at.n * c.h + h) * c.w + w) * c.c + first + channel;
-}
-
-template <typename Y>
-__device__ static inline void finish(Y *y, size_t at, int column, float value,
-                                     const cuda_epilogue &e)
-{
-    if (e.bias)
-        value += e.bias[column];
-    if (e.residual)
-        value += to_float(((const Y *)e.residual)[at]);
-    y[at] = from_float<Y>(activate(value, e.activation, e.alpha, e.beta));
 }
 
 /* ---- ordinary cores: tiles of 64 positions by 64 channels, 16 deep ---- */
@@ -98,120 +87,6 @@ __global__ void conv_simt_kernel(const T *x, const T *weights, Y *y, cuda_conv c
     }
 }
 
-/* ---- tensor cores: tiles of 64 by 64, 32 deep; four warps of 32 by 32 ---- */
-
-enum { MMA_TILE = 64, MMA_DEPTH = 32, MMA_THREADS = 128, MMA_PAD = 8, MMA_PIECE = 8 };
-
-/* Eight neighbouring numbers, moved as one. */
-struct alignas(16) piece {
-    uint32_t words[4];
-};
-
-/* Loads places k0 … k0 + 7 of one row into a tile. `whole`: channels of a group come in eights, so
- * that a piece never crosses a window place, and is aligned. */
-template <typename T, bool whole>
-__device__ static inline void load_image(T *tile, const T *x, const cuda_conv &c,
-                                         const position &at, bool has, int k0, int depth, int cg,
-                                         int first)
-{
-    if constexpr (whole) {
-        const T *from = has && k0 < depth ? window_at(x, c, at, k0, cg, first) : nullptr;
-        *(piece *)tile = from ? *(const piece *)from : piece{};
-    } else {
-        for (int j = 0; j < MMA_PIECE; j++) {
-            const T *from =
-                has && k0 + j < depth ? window_at(x, c, at, k0 + j, cg, first) : nullptr;
-            tile[j] = from ? *from : from_float<T>(0.0f);
-        }
-    }
-}
-
-template <typename T, bool whole>
-__device__ static inline void load_weights(T *tile, const T *row, bool has, int k0, int depth)
-{
-    if constexpr (whole) {
-        *(piece *)tile = has && k0 < depth ? *(const piece *)(row + k0) : piece{};
-    } else {
-        for (int j = 0; j < MMA_PIECE; j++)
-            tile[j] = has && k0 + j < depth ? row[k0 + j] : from_float<T>(0.0f);
-    }
-}
-
-template <typename T, typename Y, bool whole>
-__global__ void conv_mma_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e)
-{
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800 /* bfloat16 fragments; never started below */
-    using namespace nvcuda;
-    alignas(16) __shared__ T a_tile[MMA_TILE][MMA_DEPTH + MMA_PAD];
-    alignas(16) __shared__ T b_tile[MMA_TILE][MMA_DEPTH + MMA_PAD];
-    alignas(16) __shared__ float sums[MMA_TILE][MMA_TILE + 4];
-    const size_t positions = (size_t)c.n * c.oh * c.ow;
-    const int cg = c.c / c.groups, mg = c.m / c.groups, depth = c.kh * c.kw * cg;
-    const int group = (int)blockIdx.z, m0 = (int)blockIdx.y * MMA_TILE;
-    const size_t p0 = (size_t)blockIdx.x * MMA_TILE;
-    const int thread = (int)threadIdx.x, warp = thread / 32;
-    /* Two threads a row, two pieces of eight each. */
-    const int row = thread / 2, place = thread % 2 * 2 * MMA_PIECE;
-    const bool has_position = p0 + (size_t)row < positions, has_channel = m0 + row < mg;
-    const position at = position_of(c, has_position ? p0 + (size_t)row : 0);
-    const T *w_row = weights + (size_t)(group * mg + (has_channel ? m0 + row : 0)) * depth;
-    const int a0 = warp / 2 * 32, b0 = warp % 2 * 32;
-    wmma::fragment<wmma::accumulator, 16, 16, 16, float> total[2][2];
-    for (int i = 0; i < 2; i++)
-        for (int j = 0; j < 2; j++)
-            wmma::fill_fragment(total[i][j], 0.0f);
-    for (int k0 = 0; k0 < depth; k0 += MMA_DEPTH) {
-        for (int j = 0; j < 2; j++) {
-            int at_k = place + j * MMA_PIECE;
-            load_image<T, whole>(&a_tile[row][at_k], x, c, at, has_position, k0 + at_k, depth, cg,
-                                 group * cg);
-            load_weights<T, whole>(&b_tile[row][at_k], w_row, has_channel, k0 + at_k, depth);
-        }
-        __syncthreads();
-        for (int k = 0; k < MMA_DEPTH; k += 16) {
-            wmma::fragment<wmma::matrix_a, 16, 16, 16, T, wmma::row_major> a[2];
-            wmma::fragment<wmma::matrix_b, 16, 16, 16, T, wmma::col_major> b[2];
-            for (int i = 0; i < 2; i++) {
-                wmma::load_matrix_sync(a[i], &a_tile[a0 + i * 16][k], MMA_DEPTH + MMA_PAD);
-                wmma::load_matrix_sync(b[i], &b_tile[b0 + i * 16][k], MMA_DEPTH + MMA_PAD);
-            }
-            for (int i = 0; i < 2; i++)
-                for (int j = 0; j < 2; j++)
-                    wmma::mma_sync(total[i][j], a[i], b[j], total[i][j]);
-        }
-        __syncthreads();
-    }
-    for (int i = 0; i < 2; i++)
-        for (int j = 0; j < 2; j++)
-            wmma::store_matrix_sync(&sums[a0 + i * 16][b0 + j * 16], total[i][j], MMA_TILE + 4,
-                                    wmma::mem_row_major);
-    __syncthreads();
-    for (int i = thread; i < MMA_TILE * MMA_TILE; i += MMA_THREADS) {
-        size_t p = p0 + (size_t)(i / MMA_TILE);
-        int m = m0 + i % MMA_TILE;
-        if (p < positions && m < mg)
-            finish(y, p * c.m + group * mg + m, group * mg + m, sums[i / MMA_TILE][i % MMA_TILE],
-                   e);
-    }
-#endif
-}
-
-template <typename T, typename Y>
-static void conv_mma(cudaStream_t stream, const void *x, const void *weights, void *y,
-                     const struct cuda_conv *c, const struct cuda_epilogue *e)
-{
-    size_t positions = (size_t)c->n * (size_t)c->oh * (size_t)c->ow;
-    int mg = c->m / c->groups;
-    dim3 grid((unsigned)((positions + MMA_TILE - 1) / MMA_TILE),
-              (unsigned)((mg + MMA_TILE - 1) / MMA_TILE), (unsigned)c->groups);
-    if (c->c / c->groups % MMA_PIECE == 0)
-        LAUNCH_BLOCK((conv_mma_kernel<T, Y, true>), grid, MMA_THREADS, stream, (const T *)x,
-                     (const T *)weights, (Y *)y, *c, *e);
-    else
-        LAUNCH_BLOCK((conv_mma_kernel<T, Y, false>), grid, MMA_THREADS, stream, (const T *)x,
-                     (const T *)weights, (Y *)y, *c, *e);
-}
-
 template <typename T, typename Y>
 static void conv_simt(cudaStream_t stream, const void *x, const void *weights, void *y,
                       const struct cuda_conv *c, const struct cuda_epilogue *e)
@@ -224,23 +99,31 @@ static void conv_simt(cudaStream_t stream, const void *x, const void *weights, v
                  (const T *)weights, (Y *)y, *c, *e);
 }
 
-void cuda_conv_gemm(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
+void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                     int y_dtype, const struct cuda_conv *conv, const struct cuda_epilogue *epilogue)
 {
-    if (dtype == T_F32)
-        conv_simt<float, float>(stream, x, weights, y, conv, epilogue);
-    else if (!conv->tensor_cores && y_dtype == T_F32)
+    if (y_dtype == T_F32)
         WITH_TYPE(dtype, (conv_simt<T, float>(stream, x, weights, y, conv, epilogue)));
-    else if (!conv->tensor_cores)
-        WITH_TYPE(dtype, (conv_simt<T, T>(stream, x, weights, y, conv, epilogue)));
-    else if (dtype == T_BF16 && y_dtype == T_F32)
-        conv_mma<__nv_bfloat16, float>(stream, x, weights, y, conv, epilogue);
-    else if (dtype == T_BF16)
-        conv_mma<__nv_bfloat16, __nv_bfloat16>(stream, x, weights, y, conv, epilogue);
-    else if (y_dtype == T_F32)
-        conv_mma<__half, float>(stream, x, weights, y, conv, epilogue);
     else
-        conv_mma<__half, __half>(stream, x, weights, y, conv, epilogue);
+        WITH_TYPE(dtype, (conv_simt<T, T>(stream, x, weights, y, conv, epilogue)));
+}
+
+__global__ void pad_channels_kernel(const uint16_t *x, uint16_t *y, int from, int to, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        size_t p = i / (size_t)to;
+        int channel = (int)(i % (size_t)to);
+        y[i] = channel < from ? x[p * (size_t)from + (size_t)channel] : (uint16_t)0;
+    }
+}
+
+void cuda_pad_channels(cudaStream_t stream, const void *x, void *y, size_t positions, int from,
+                       int to)
+{
+    size_t count = positions * (size_t)to;
+    LAUNCH(pad_channels_kernel, blocks_for(count), THREADS, stream, (const uint16_t *)x,
+           (uint16_t *)y, from, to, count);
 }
 
 /* ---- a thread an output: depthwise and small groups ---- */

@@ -44,7 +44,9 @@ struct slot {
 struct backend {
     struct backend_options options;
     int device;
-    bool tensor_cores;   /* for bfloat16 */
+    int capability;      /* 90: compute capability 9.0 */
+    int processors;      /* multiprocessors */
+    size_t shared_limit; /* bytes of shared memory that a block may have */
     cudaStream_t stream; /* computes: what steps enqueue on */
     cudaStream_t in, out;
     cublasLtHandle_t blas;
@@ -134,6 +136,8 @@ bool rows_takes(const struct node *node);
 void *step_create(const struct compile *compile, size_t size,
                   enum status (*run)(struct step *, struct program *, struct error *));
 
+void step_free(struct step *step); /* NULL is fine */
+
 /* STATUS_OK, or the status that fits with "cuda:0: what: CUDA's words": STATUS_DEVICE_MEMORY when
  * memory ran out, STATUS_DEVICE for the rest. */
 enum status cuda_check(cudaError_t result, int device, const char *what,
@@ -144,10 +148,23 @@ enum status blas_check(cublasStatus_t result, int device, const char *what,
 enum status cuda_launched(const struct step *step, struct program *program,
                           struct error *err) MUST_USE;
 
+/* Sets *way to the fastest of 0 … count - 1, which step->run heeds, by timing
+ * (LENSD_CUDA_TUNING=off in the environment: 0, the best guess). What `key` describes wholly is
+ * timed once a process. */
+enum status tune_step(struct step *step, struct program *program, int *way, int count,
+                      const void *key, size_t size, struct error *err) MUST_USE;
+
+/* Does the device have tensor cores for this dtype? */
+static inline bool has_tensor_cores(const struct backend *backend, enum dtype dtype)
+{
+    return (dtype == DTYPE_F16 && backend->capability >= 75) ||
+           (dtype == DTYPE_BF16 && backend->capability >= 80);
+}
+
 /* Is this a dtype the kernels compute in? */
 static inline bool is_computed(enum dtype dtype)
 {
-    return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
+    return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
 /* ---- devices that failed for good (module.c) ---- */
@@ -197,6 +214,7 @@ enum status runs_profile(struct program *program, const void *const *inputs,
 struct product {
     int64_t m, n, k;       /* y [m, n] = a [m, k] b [k, n], row-major */
     bool trans_a, trans_b; /* a is stored [k, m], b [n, k] */
+    int64_t b_row;         /* of a stored row of b; 0: as long as it is */
     int64_t batch;         /* with these steps between its members, elements; 0: shared */
     int64_t a_step, b_step;
     enum dtype dtype, y_dtype; /* of a and b; of y */
@@ -207,15 +225,31 @@ enum status product_create(const struct compile *compile, const struct product *
                            uint32_t b, const void *weights, const float *bias, struct step **ret,
                            struct error *err);
 
+/* ---- convolutions (conv.c) ---- */
+
+/* *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows, becomes a step that also
+ * has the ways of a convolution of 1 x 1 on tensor cores, where there are any. weights: [n, row] of
+ * x's dtype, row: k in whole eights. */
+enum status conv_create_product(const struct compile *compile, int64_t rows, int64_t n, int64_t k,
+                                const void *weights, const float *bias, struct step **ret,
+                                struct error *err);
+
 /* ---- constants on the device (weights.c) ---- */
 
 enum weight_layout {
     WEIGHT_AS_IS,
-    WEIGHT_CONV, /* [m, c, kh, kw] as [m, kh, kw, c] */
+    WEIGHT_CONV,       /* [m, c, kh, kw] as [m, kh, kw, c] */
+    WEIGHT_CONV_ROWS,  /* the same, c padded to an even number, and each row of an m to whole eights
+                        */
+    WEIGHT_DEPTHWISE,  /* [m, 1, kh, kw] as [kh, kw, m] */
+    WEIGHT_TRANSPOSED, /* [k, n] as [n, k], rows padded to whole eights */
+    WEIGHT_ROWS,       /* [n, k], rows padded to whole eights */
 };
 
 /* The constant in device memory, converted to `dtype` (a float constant to a float dtype; else its
  * own), uploaded once per (constant, layout, dtype) and backend, owned by the backend. */
 enum status weights_get(struct backend *backend, struct tensor *constant, enum weight_layout layout,
                         enum dtype dtype, void **ret, struct error *err) MUST_USE;
+/* Numbers from one row of the packed constant to the next. */
+int64_t weights_row(const struct tensor *constant, enum weight_layout layout);
 void weights_free(struct backend *backend);

@@ -3,22 +3,36 @@
  * The kernels are compiled twice: by nvcc for GPUs, and by the host's C++ compiler for the test
  * double (tests/fake_cuda), where LENSD_FAKE_CUDA is defined and a launch runs blocks and threads
  * in loops. Hence LAUNCH instead of <<<>>>: LAUNCH for kernels without barriers, LAUNCH_BLOCK for
- * kernels whose threads wait for each other. */
+ * kernels whose threads wait for each other, LAUNCH_SHARED for those with dynamic shared memory. */
 #pragma once
 
 #include "engine/cuda/kernels.h"
 
 #ifdef LENSD_FAKE_CUDA
 #include "fake_device.h"
+#define UNROLL
+#define NO_UNROLL
 #else
+#define UNROLL    _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
-#include <mma.h>
 
 #define LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #define LAUNCH_BLOCK(kernel, grid, block, stream, ...)                                             \
     kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
+
+/* Dynamic shared memory, aligned to 128 bytes: SHARED_MEMORY(name) in the kernel. Beyond 48 KiB a
+ * kernel has to be allowed it, on every device. */
+#define SHARED_MEMORY(name) extern __shared__ __align__(128) unsigned char name[]
+#define LAUNCH_SHARED(kernel, grid, block, shared, stream, ...)                                    \
+    do {                                                                                           \
+        if ((shared) <= 48 << 10 ||                                                                \
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,              \
+                                 (int)(shared)) == cudaSuccess)                                    \
+            kernel<<<grid, block, shared, stream>>>(__VA_ARGS__);                                  \
+    } while (0)
 #endif
 
 /* ONNX's numbers, as engine/tensor.h has them. */
@@ -26,10 +40,15 @@ enum { T_F32 = 1, T_F16 = 10, T_BF16 = 16 };
 
 enum { THREADS = 256 };
 
+static inline unsigned blocks_of(size_t count, size_t threads)
+{
+    size_t blocks = (count + threads - 1) / threads;
+    return (unsigned)(blocks > 65535u * 16u ? 65535u * 16u : blocks ? blocks : 1);
+}
+
 static inline unsigned blocks_for(size_t count)
 {
-    size_t blocks = (count + THREADS - 1) / THREADS;
-    return (unsigned)(blocks > 65535u * 16u ? 65535u * 16u : blocks ? blocks : 1);
+    return blocks_of(count, THREADS);
 }
 
 #define FOR_EACH(i, count)                                                                         \
@@ -117,6 +136,113 @@ __device__ static inline float activate(float x, int activation, float alpha, fl
     default:
         return x;
     }
+}
+
+/* The same for COUNT numbers: one decision for all. */
+#define ACTIVATE_EACH(expression)                                                                  \
+    UNROLL                                                                                         \
+    for (int i = 0; i < COUNT; i++) {                                                              \
+        float x = v[i];                                                                            \
+        v[i] = expression;                                                                         \
+    }                                                                                              \
+    return
+
+template <int COUNT>
+__device__ static inline void activate_all(float (&v)[COUNT], int activation, float alpha,
+                                           float beta)
+{
+    switch (activation) {
+    case A_NONE:
+        return;
+    case A_RELU:
+        ACTIVATE_EACH(activate(x, A_RELU, 0, 0));
+    case A_CLIP:
+        ACTIVATE_EACH(activate(x, A_CLIP, alpha, beta));
+    case A_HARD_SWISH:
+        ACTIVATE_EACH(activate(x, A_HARD_SWISH, 0, 0));
+    case A_SILU:
+        ACTIVATE_EACH(activate(x, A_SILU, alpha, 0));
+    case A_GELU:
+        ACTIVATE_EACH(activate(x, A_GELU, 0, 0));
+    default:
+        ACTIVATE_EACH(activate(x, activation, alpha, beta));
+    }
+}
+#undef ACTIVATE_EACH
+
+/* ---- eight neighbouring numbers, moved as one ---- */
+
+/* 16 bytes, aligned. */
+struct alignas(16) words4 {
+    uint32_t at[4];
+};
+
+template <typename T>
+__device__ static inline void load8(float (&to)[8], const T *from) /* 16-byte aligned */
+{
+    if constexpr (sizeof(T) == 4) {
+        words4 half[2] = {((const words4 *)from)[0], ((const words4 *)from)[1]};
+        memcpy(to, half, sizeof half);
+    } else {
+        words4 packed = *(const words4 *)from;
+        T narrow[8];
+        memcpy(narrow, &packed, sizeof packed);
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            to[i] = to_float(narrow[i]);
+    }
+}
+
+template <typename T> __device__ static inline void store8(T *to, const float (&from)[8])
+{
+    if constexpr (sizeof(T) == 4) {
+        words4 half[2];
+        memcpy(half, from, sizeof half);
+        ((words4 *)to)[0] = half[0];
+        ((words4 *)to)[1] = half[1];
+    } else {
+        T narrow[8];
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            narrow[i] = from_float<T>(from[i]);
+        words4 packed;
+        memcpy(&packed, narrow, sizeof packed);
+        *(words4 *)to = packed;
+    }
+}
+
+/* y[at + i] = activation(v[i] + bias[column + i] + residual[at + i]) for eight neighbours that are
+ * all there and aligned to 16 bytes. */
+template <typename Y>
+__device__ static inline void finish8(Y *y, size_t at, int column, float (&v)[8],
+                                      const cuda_epilogue &e)
+{
+    float more[8];
+    if (e.bias) {
+        load8(more, e.bias + column);
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            v[i] += more[i];
+    }
+    if (e.residual) {
+        load8(more, (const Y *)e.residual + at);
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            v[i] += more[i];
+    }
+    activate_all(v, e.activation, e.alpha, e.beta);
+    store8(y + at, v);
+}
+
+template <typename Y>
+__device__ static inline void finish(Y *y, size_t at, int column, float value,
+                                     const cuda_epilogue &e)
+{
+    if (e.bias)
+        value += e.bias[column];
+    if (e.residual)
+        value += to_float(((const Y *)e.residual)[at]);
+    y[at] = from_float<Y>(activate(value, e.activation, e.alpha, e.beta));
 }
 
 /* Runs `call` with T as the C++ type of a dtype. */

@@ -1,17 +1,26 @@
 /* One thread, some elements: conversions, activations, broadcasting, copies. */
 #include "engine/cuda/device.cuh"
 
+/* Eights need 16-byte alignment, which places in the arena have; what is left over is done one by
+ * one. */
 template <typename From, typename To>
 __global__ void convert_kernel(const From *x, To *y, size_t count)
 {
-    FOR_EACH(i, count)
-    y[i] = from_float<To>(to_float(x[i]));
+    const size_t eights = count / 8;
+    FOR_EACH(i, eights)
+    {
+        float v[8];
+        load8(v, x + i * 8);
+        store8(y + i * 8, v);
+    }
+    FOR_EACH(i, count - eights * 8)
+    y[eights * 8 + i] = from_float<To>(to_float(x[eights * 8 + i]));
 }
 
 template <typename From>
 static void convert_from(cudaStream_t stream, const void *x, int to, void *y, size_t count)
 {
-    WITH_TYPE(to, LAUNCH((convert_kernel<From, T>), blocks_for(count), THREADS, stream,
+    WITH_TYPE(to, LAUNCH((convert_kernel<From, T>), blocks_for(count / 8 + 1), THREADS, stream,
                          (const From *)x, (T *)y, count));
 }
 
@@ -24,15 +33,26 @@ template <typename T>
 __global__ void activate_kernel(const T *x, T *y, size_t count, int activation, float alpha,
                                 float beta)
 {
-    FOR_EACH(i, count)
-    y[i] = from_float<T>(activate(to_float(x[i]), activation, alpha, beta));
+    const size_t eights = count / 8;
+    FOR_EACH(i, eights)
+    {
+        float v[8];
+        load8(v, x + i * 8);
+        activate_all(v, activation, alpha, beta);
+        store8(y + i * 8, v);
+    }
+    FOR_EACH(i, count - eights * 8)
+    {
+        size_t at = eights * 8 + i;
+        y[at] = from_float<T>(activate(to_float(x[at]), activation, alpha, beta));
+    }
 }
 
 void cuda_activate(cudaStream_t stream, int dtype, const void *x, void *y, size_t count,
                    int activation, float alpha, float beta)
 {
-    WITH_TYPE(dtype, LAUNCH(activate_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x,
-                            (T *)y, count, activation, alpha, beta));
+    WITH_TYPE(dtype, LAUNCH(activate_kernel<T>, blocks_for(count / 8 + 1), THREADS, stream,
+                            (const T *)x, (T *)y, count, activation, alpha, beta));
 }
 
 __device__ static inline float combine(int op, float a, float b)
@@ -88,14 +108,86 @@ __global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_walk wa
     }
 }
 
+/* Eight neighbours of the innermost dimension, in which an operand moves by 1 or not at all. */
+template <typename T>
+__device__ static inline void load_walked(float (&to)[8], const T *from, int step)
+{
+    if (step)
+        return load8(to, from);
+    float x = to_float(*from);
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        to[i] = x;
+}
+
+/* The walk is one over eights: its innermost dimension is an eighth as long. */
+template <typename T>
+__global__ void binary_eights_kernel(int op, const T *a, const T *b, T *y, cuda_walk walk,
+                                     int a_step, int b_step, size_t count, int activation,
+                                     float alpha, float beta)
+{
+    FOR_EACH(i, count)
+    {
+        int64_t at_a, at_b;
+        float left[8], right[8];
+        offsets(walk, i, &at_a, &at_b);
+        load_walked(left, a + at_a, a_step);
+        load_walked(right, b + at_b, b_step);
+        switch (op) { /* outside the loop */
+        case CUDA_ADD:
+            UNROLL
+            for (int k = 0; k < 8; k++)
+                left[k] += right[k];
+            break;
+        case CUDA_MUL:
+            UNROLL
+            for (int k = 0; k < 8; k++)
+                left[k] *= right[k];
+            break;
+        default:
+            UNROLL
+            for (int k = 0; k < 8; k++)
+                left[k] = combine(op, left[k], right[k]);
+        }
+        activate_all(left, activation, alpha, beta);
+        store8(y + i * 8, left);
+    }
+}
+
+/* The walk in eights; false where pieces would not be whole and aligned. */
+static bool walk_in_eights(const struct cuda_walk *walk, struct cuda_walk *ret)
+{
+    const int last = walk->rank - 1;
+    if (last < 0 || walk->dims[last] % 8 || walk->a_offset || walk->a_steps[last] > 1 ||
+        walk->b_steps[last] > 1)
+        return false;
+    for (int d = 0; d < last; d++)
+        if ((walk->a_steps[d] % 8 && walk->a_steps[last]) ||
+            (walk->b_steps[d] % 8 && walk->b_steps[last]))
+            return false;
+    *ret = *walk;
+    ret->dims[last] /= 8;
+    ret->a_steps[last] *= 8;
+    ret->b_steps[last] *= 8;
+    return true;
+}
+
 void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, const void *a,
                        const void *b, void *y, const struct cuda_walk *walk, int activation,
                        float alpha, float beta)
 {
     size_t count = walk_count(walk);
-    WITH_TYPE(dtype,
-              LAUNCH(binary_kernel<T>, blocks_for(count), THREADS, stream, (int)op, (const T *)a,
-                     (const T *)b, (T *)y, *walk, count, activation, alpha, beta));
+    struct cuda_walk eights;
+    const int last = walk->rank - 1;
+    if (walk_in_eights(walk, &eights))
+        WITH_TYPE(dtype,
+                  LAUNCH(binary_eights_kernel<T>, blocks_for(count / 8), THREADS, stream, (int)op,
+                         (const T *)a, (const T *)b, (T *)y, eights, (int)walk->a_steps[last],
+                         (int)walk->b_steps[last], count / 8, activation, alpha, beta));
+    else
+        WITH_TYPE(dtype, LAUNCH(binary_kernel<T>, blocks_for(count), THREADS, stream, (int)op,
+                                (const T *)a, (const T *)b, (T *)y, *walk, count, activation, alpha,
+                                beta));
 }
 
 template <typename T>
@@ -111,13 +203,54 @@ __global__ void scale_shift_kernel(const T *x, const float *scale, const float *
     }
 }
 
+template <typename T>
+__global__ void scale_shift_eights_kernel(const T *x, const float *scale, const float *shift, T *y,
+                                          size_t eights_across, size_t count, int activation,
+                                          float alpha, float beta)
+{
+    FOR_EACH(i, count)
+    {
+        size_t column = i % eights_across * 8;
+        float v[8], factor[8], more[8];
+        load8(v, x + i * 8);
+        load8(more, shift + column);
+        UNROLL
+        for (int k = 0; k < 8; k++)
+            factor[k] = 1.0f;
+        if (scale)
+            load8(factor, scale + column);
+        UNROLL
+        for (int k = 0; k < 8; k++)
+            v[k] = v[k] * factor[k] + more[k];
+        activate_all(v, activation, alpha, beta);
+        store8(y + i * 8, v);
+    }
+}
+
 void cuda_scale_shift(cudaStream_t stream, int dtype, const void *x, const float *scale,
                       const float *shift, void *y, size_t rows, size_t columns, int activation,
                       float alpha, float beta)
 {
-    WITH_TYPE(dtype, LAUNCH(scale_shift_kernel<T>, blocks_for(rows * columns), THREADS, stream,
-                            (const T *)x, scale, shift, (T *)y, columns, rows * columns, activation,
-                            alpha, beta));
+    size_t count = rows * columns;
+    if (columns % 8 == 0)
+        WITH_TYPE(dtype, LAUNCH(scale_shift_eights_kernel<T>, blocks_for(count / 8), THREADS,
+                                stream, (const T *)x, scale, shift, (T *)y, columns / 8, count / 8,
+                                activation, alpha, beta));
+    else
+        WITH_TYPE(dtype,
+                  LAUNCH(scale_shift_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x,
+                         scale, shift, (T *)y, columns, count, activation, alpha, beta));
+}
+
+template <typename T>
+__global__ void epilogue_eights_kernel(T *y, size_t columns, size_t count, cuda_epilogue e)
+{
+    FOR_EACH(i, count)
+    {
+        float v[8];
+        load8(v, y + i * 8);
+        finish8(y, i * 8, (int)(i * 8 % columns), v, e);
+    }
 }
 
 template <typename T>
@@ -138,9 +271,14 @@ __global__ void epilogue_kernel(T *y, size_t columns, size_t count, const float 
 void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
                          const struct cuda_epilogue *epilogue)
 {
-    WITH_TYPE(dtype, LAUNCH(epilogue_kernel<T>, blocks_for(rows * columns), THREADS, stream, (T *)y,
-                            columns, rows * columns, epilogue->bias, (const T *)epilogue->residual,
-                            epilogue->activation, epilogue->alpha, epilogue->beta));
+    size_t count = rows * columns;
+    if (columns % 8 == 0)
+        WITH_TYPE(dtype, LAUNCH(epilogue_eights_kernel<T>, blocks_for(count / 8), THREADS, stream,
+                                (T *)y, columns, count / 8, *epilogue));
+    else
+        WITH_TYPE(dtype, LAUNCH(epilogue_kernel<T>, blocks_for(count), THREADS, stream, (T *)y,
+                                columns, count, epilogue->bias, (const T *)epilogue->residual,
+                                epilogue->activation, epilogue->alpha, epilogue->beta));
 }
 
 template <typename T>

@@ -35,7 +35,14 @@ struct cuda_conv {
     int oh, ow, m;  /* of y; m over all groups */
     int kh, kw, groups;
     int stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
-    int tensor_cores; /* the device has them for bfloat16 (sm_80 and later) */
+    int row; /* numbers from one output channel's weights to the next: whole pieces of eight for
+                cuda_conv_tensor, kh * kw * c / groups for the others */
+};
+
+/* A way to run a convolution on tensor cores: the shape of a block's tile, and among how many
+ * blocks the sum of an output is divided. */
+struct cuda_conv_way {
+    int tile, splits;
 };
 
 struct cuda_pool {
@@ -71,14 +78,35 @@ void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
  * end, others clamped. */
 void cuda_gather(cudaStream_t stream, int size, const void *x, const void *indices, int index_bytes,
                  void *y, size_t outer, size_t axis, size_t count, size_t inner);
-/* weights: [m, kh, kw, c / groups] of x's dtype. */
-void cuda_conv_gemm(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
+/* Ways for a device of so many processors whose blocks may have `shared_limit` bytes of shared
+ * memory, the most promising first; returns how many. 0: cuda_conv_tensor does not take it, because
+ * a group has an odd number of channels, or an image is too large. */
+int cuda_conv_ways(const struct cuda_conv *conv, size_t shared_limit, int processors,
+                   struct cuda_conv_way *ret, int max);
+/* Bytes that a way needs beside its operands. */
+size_t cuda_conv_workspace(const struct cuda_conv *conv, const struct cuda_conv_way *way);
+/* On tensor cores: float16 (sm_75 and later) or bfloat16 (sm_80). weights: rows of conv->row
+ * numbers, [kh, kw, c / groups] and then anything finite. All pointers aligned to 16 bytes. y: of
+ * x's dtype or float32. */
+void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
+                      int y_dtype, const struct cuda_conv *conv,
+                      const struct cuda_epilogue *epilogue, const struct cuda_conv_way *way,
+                      void *workspace);
+/* On ordinary cores, any dtype; weights: [m, kh, kw, c / groups] of x's dtype. */
+void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                     int y_dtype, const struct cuda_conv *conv,
                     const struct cuda_epilogue *epilogue);
+/* y[p, 0 … to) = x[p, 0 … from), and zeroes; 16-bit numbers, to > from. */
+void cuda_pad_channels(cudaStream_t stream, const void *x, void *y, size_t positions, int from,
+                       int to);
 /* Any groups, one thread an output; weights as above. */
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *conv,
                       const struct cuda_epilogue *epilogue);
+/* groups == c == m; weights: [kh, kw, c]. */
+void cuda_conv_depthwise(cudaStream_t stream, int dtype, const void *x, const void *weights,
+                         void *y, int y_dtype, const struct cuda_conv *conv,
+                         const struct cuda_epilogue *epilogue);
 void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
                  const struct cuda_pool *pool);
 /* y[n, c] over positions: mean or max. */

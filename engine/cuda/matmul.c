@@ -6,10 +6,11 @@
 #include "engine/cuda/cuda.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-#include "engine/base/clock.h"
+#include "engine/base/size.h"
 
-enum { CANDIDATES = 8, TIMED_RUNS = 3, WORKSPACE = 32 << 20 };
+enum { CANDIDATES = 8, WORKSPACE = 32 << 20 };
 
 struct product_step {
     struct step step;
@@ -17,6 +18,7 @@ struct product_step {
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulHeuristicResult_t ways[CANDIDATES];
     int way_count, way;
+    struct product product;
     uint32_t a_value, b_value, y_value, residual_value;
     const void *weights; /* b on the device, or NULL: a value */
     bool has_residual;
@@ -78,26 +80,35 @@ static enum status run(struct step *base, struct program *program, struct error 
     return cuda_launched(base, program, err);
 }
 
+/* All that the time of a product depends on. */
+struct product_key {
+    struct product product;
+    int32_t device, activation, has_bias, has_residual;
+};
+
 /* The fastest of the ways that cuBLASLt proposes, on whatever the arena holds. */
 static enum status tune(struct step *base, struct program *program, struct error *err)
 {
     struct product_step *s = (struct product_step *)base;
-    struct backend *backend = program->backend;
-    int64_t best = INT64_MAX;
-    for (int way = 0; way < s->way_count && s->way_count > 1; way++) {
-        for (int i = 0; i <= TIMED_RUNS; i++) {
-            int64_t start = clock_now();
-            TRY(multiply(s, program, way, err));
-            TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, base->name,
-                           err));
-            int64_t took = clock_now() - start;
-            if (i > 0 && took < best) { /* the first run warms up */
-                best = took;
-                s->way = way;
-            }
-        }
-    }
-    return STATUS_OK;
+    struct product_key key;
+    memset(&key, 0, sizeof key); /* gaps, too: it is compared as bytes */
+    const struct product *p = &s->product;
+    key.product.m = p->m;
+    key.product.n = p->n;
+    key.product.k = p->k;
+    key.product.trans_a = p->trans_a;
+    key.product.trans_b = p->trans_b;
+    key.product.b_row = p->b_row;
+    key.product.batch = p->batch;
+    key.product.a_step = p->a_step;
+    key.product.b_step = p->b_step;
+    key.product.dtype = p->dtype;
+    key.product.y_dtype = p->y_dtype;
+    key.device = program->backend->device;
+    key.activation = s->epilogue.activation;
+    key.has_bias = s->epilogue.bias != NULL;
+    key.has_residual = s->has_residual;
+    return tune_step(base, program, &s->way, s->way_count, &key, sizeof key, err);
 }
 
 static cudaDataType_t data_type(enum dtype dtype)
@@ -105,15 +116,16 @@ static cudaDataType_t data_type(enum dtype dtype)
     return dtype == DTYPE_F32 ? CUDA_R_32F : dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/* Row-major [rows, columns] in memory is column-major [columns, rows]. */
+/* Row-major [rows, columns] in memory is column-major [columns, rows]; `row` numbers from one row
+ * to the next. */
 static enum status layout(const struct backend *backend, enum dtype dtype, int64_t rows,
-                          int64_t columns, int64_t batch, int64_t step, cublasLtMatrixLayout_t *ret,
-                          struct error *err)
+                          int64_t columns, int64_t row, int64_t batch, int64_t step,
+                          cublasLtMatrixLayout_t *ret, struct error *err)
 {
     int count = (int)batch;
-    TRY(blas_check(cublasLtMatrixLayoutCreate(ret, data_type(dtype), (uint64_t)columns,
-                                              (uint64_t)rows, columns),
-                   backend->device, "a matrix layout", err));
+    TRY(blas_check(
+        cublasLtMatrixLayoutCreate(ret, data_type(dtype), (uint64_t)columns, (uint64_t)rows, row),
+        backend->device, "a matrix layout", err));
     if (batch == 1)
         return STATUS_OK;
     TRY(blas_check(cublasLtMatrixLayoutSetAttribute(*ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
@@ -132,13 +144,31 @@ static enum status set(const struct backend *backend, cublasLtMatmulDesc_t desc,
                       "a matrix product", err);
 }
 
+/* What cuBLASLt does behind a product; its GELU is the tanh form. */
+static cublasLtEpilogue_t fused_epilogue(bool bias, int activation)
+{
+    if (activation == ACTIVATION_RELU)
+        return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    if (activation == ACTIVATION_GELU_TANH)
+        return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+static bool can_fuse(int activation)
+{
+    return activation == ACTIVATION_NONE || activation == ACTIVATION_RELU ||
+           activation == ACTIVATION_GELU_TANH;
+}
+
+/* bias: of the result's dtype, the one that cuBLASLt takes. */
 static enum status describe(const struct backend *backend, const struct product *p,
-                            const float *bias, int activation, struct product_step *s,
+                            const void *bias, int activation, struct product_step *s,
                             struct error *err)
 {
     cublasOperation_t transposed = CUBLAS_OP_T;
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    cudaDataType_t bias_type = CUDA_R_32F;
+    cublasLtEpilogue_t epilogue = fused_epilogue(bias != NULL, activation);
+    cudaDataType_t bias_type = data_type(p->y_dtype);
+    const int64_t a_columns = p->trans_a ? p->m : p->k, b_columns = p->trans_b ? p->k : p->n;
     TRY(blas_check(cublasLtMatmulDescCreate(&s->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                    backend->device, "a matrix product", err));
     if (p->trans_b)
@@ -147,22 +177,18 @@ static enum status describe(const struct backend *backend, const struct product 
     if (p->trans_a)
         TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_TRANSB, &transposed, sizeof transposed,
                 err));
-    if (!s->own_epilogue && (bias || activation == ACTIVATION_RELU)) {
-        epilogue = !bias                           ? CUBLASLT_EPILOGUE_RELU
-                   : activation == ACTIVATION_RELU ? CUBLASLT_EPILOGUE_RELU_BIAS
-                                                   : CUBLASLT_EPILOGUE_BIAS;
+    if (epilogue != CUBLASLT_EPILOGUE_DEFAULT)
         TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, err));
-        if (bias) {
-            TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias, err));
-            TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
-                    sizeof bias_type, err));
-        }
+    if (bias) {
+        TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias, err));
+        TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type,
+                err));
     }
-    TRY(layout(backend, p->dtype, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k, p->batch,
+    TRY(layout(backend, p->dtype, p->trans_a ? p->k : p->m, a_columns, a_columns, p->batch,
                p->a_step, &s->a, err));
-    TRY(layout(backend, p->dtype, p->trans_b ? p->n : p->k, p->trans_b ? p->k : p->n, p->batch,
-               p->b_step, &s->b, err));
-    return layout(backend, p->y_dtype, p->m, p->n, p->batch, p->m * p->n, &s->c, err);
+    TRY(layout(backend, p->dtype, p->trans_b ? p->n : p->k, b_columns,
+               p->b_row ? p->b_row : b_columns, p->batch, p->b_step, &s->b, err));
+    return layout(backend, p->y_dtype, p->m, p->n, p->n, p->batch, p->m * p->n, &s->c, err);
 }
 
 static enum status find_ways(const struct backend *backend, struct product_step *s,
@@ -174,6 +200,14 @@ static enum status find_ways(const struct backend *backend, struct product_step 
                    err));
     cublasStatus_t result = cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    /* Places in the arena are multiples of 64 bytes; cuBLASLt would suppose 256. */
+    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    const uint32_t alignment = 64;
+    for (size_t i = 0; i < COUNT_OF(alignments) && result == CUBLAS_STATUS_SUCCESS; i++)
+        result = cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment,
+                                                      sizeof alignment);
     if (result == CUBLAS_STATUS_SUCCESS)
         result = cublasLtMatmulAlgoGetHeuristic(backend->blas, s->desc, s->b, s->a, s->c, s->c,
                                                 preference, CANDIDATES, s->ways, &s->way_count);
@@ -205,7 +239,8 @@ enum status product_create(const struct compile *compile, const struct product *
     s->rows = (size_t)(product->m * product->batch);
     s->columns = (size_t)product->n;
     s->y_dtype = product->y_dtype;
-    s->own_epilogue = e->activation != ACTIVATION_NONE && e->activation != ACTIVATION_RELU;
+    s->own_epilogue = !can_fuse((int)e->activation);
+    s->product = *product;
     s->step.flops = 2.0 * (double)s->rows * (double)product->n * (double)product->k;
     s->step.bytes =
         dtype_size(product->dtype) * ((size_t)product->k * (s->rows + (size_t)product->n)) +
@@ -213,7 +248,14 @@ enum status product_create(const struct compile *compile, const struct product *
     s->step.workspace =
         WORKSPACE +
         (s->own_epilogue && s->has_residual ? s->rows * s->columns * dtype_size(s->y_dtype) : 0);
-    enum status status = describe(compile->backend, product, bias, (int)e->activation, s, err);
+    void *fused = NULL;
+    enum status status = STATUS_OK;
+    if (bias && !s->own_epilogue)
+        status = weights_get(compile->backend, node_bias(node)->known, WEIGHT_AS_IS, s->y_dtype,
+                             &fused, err);
+    if (status == STATUS_OK)
+        status = describe(compile->backend, product, fused,
+                          s->own_epilogue ? ACTIVATION_NONE : (int)e->activation, s, err);
     if (status == STATUS_OK)
         status = find_ways(compile->backend, s, err);
     if (status == STATUS_OK && s->way_count == 0 && !s->own_epilogue) {
@@ -312,9 +354,19 @@ enum status make_matmul(const struct compile *compile, struct step **ret, struct
         p.b_step = p.k * p.n;
     }
     void *weights = NULL, *bias_data = NULL;
+    const bool rows = b->known && p.batch == 1 && !p.trans_a && bs->rank == 2 &&
+                      has_tensor_cores(compile->backend, a->dtype);
+    enum weight_layout layout = WEIGHT_AS_IS;
+    if (rows) { /* as lensd's own kernel wants them, too */
+        layout = p.trans_b ? WEIGHT_ROWS : WEIGHT_TRANSPOSED;
+        p.trans_b = true;
+        p.b_row = weights_row(b->known, layout);
+    }
     if (b->known)
-        TRY(weights_get(compile->backend, b->known, WEIGHT_AS_IS, a->dtype, &weights, err));
+        TRY(weights_get(compile->backend, b->known, layout, a->dtype, &weights, err));
     if (bias)
         TRY(weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data, err));
-    return product_create(compile, &p, a->index, b->index, weights, bias_data, ret, err);
+    TRY(product_create(compile, &p, a->index, b->index, weights, bias_data, ret, err));
+    return rows ? conv_create_product(compile, p.m, p.n, p.k, weights, bias_data, ret, err)
+                : STATUS_OK;
 }

@@ -39,6 +39,145 @@ template <typename Op> __device__ static float block_reduce(float value, Op op, 
     return value;
 }
 
+/* The same result in every lane of a warp. */
+template <typename Op> __device__ static inline float warp_reduce(float value, Op op)
+{
+    for (int distance = WARP / 2; distance; distance /= 2)
+        value = op(value, __shfl_xor_sync(0xffffffffu, value, distance));
+    return value;
+}
+
+/* ---- short rows: a warp a row, which stays in registers between the passes ---- */
+
+enum { ROWS_A_BLOCK = ROW_THREADS / WARP, MOST_PIECES = 4, SHORT_ROW = WARP * 8 * MOST_PIECES };
+
+/* A lane's numbers of a row: pieces of EACH (8 or 1) neighbours, WARP pieces apart. */
+template <typename T, int EACH> struct lane_numbers {
+    static constexpr int PIECES = SHORT_ROW / WARP / EACH;
+    float at[PIECES][EACH];
+
+    /* What is not there is `otherwise`. */
+    __device__ inline void load(const T *row, int count, float otherwise)
+    {
+        const int lane = (int)threadIdx.x % WARP;
+        UNROLL
+        for (int p = 0; p < PIECES; p++) {
+            const int i = (p * WARP + lane) * EACH;
+            if (i >= count) {
+                UNROLL
+                for (int k = 0; k < EACH; k++)
+                    at[p][k] = otherwise;
+            } else if constexpr (EACH == 8) {
+                load8(at[p], row + i);
+            } else {
+                at[p][0] = to_float(row[i]);
+            }
+        }
+    }
+
+    __device__ inline void store(T *row, int count) const
+    {
+        const int lane = (int)threadIdx.x % WARP;
+        UNROLL
+        for (int p = 0; p < PIECES; p++) {
+            const int i = (p * WARP + lane) * EACH;
+            if (i >= count)
+                continue;
+            if constexpr (EACH == 8)
+                store8(row + i, at[p]);
+            else
+                row[i] = from_float<T>(at[p][0]);
+        }
+    }
+};
+
+template <typename T, int EACH>
+__global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
+{
+    const size_t row = (size_t)blockIdx.x * ROWS_A_BLOCK + threadIdx.x / WARP;
+    if (row >= rows)
+        return; /* a whole warp: no barrier follows */
+    lane_numbers<T, EACH> v;
+    v.load(x + row * (size_t)count, count, -INFINITY);
+    float greatest = -INFINITY, sum = 0;
+    UNROLL
+    for (int p = 0; p < v.PIECES; p++)
+        UNROLL
+    for (int k = 0; k < EACH; k++)
+        greatest = max_op()(greatest, v.at[p][k]);
+    greatest = warp_reduce(greatest, max_op());
+    UNROLL
+    for (int p = 0; p < v.PIECES; p++)
+        UNROLL
+    for (int k = 0; k < EACH; k++) {
+        /* Beyond the row is nothing, also where all the row is -inf, whose result is NaN. */
+        bool inside = (p * WARP + (int)threadIdx.x % WARP) * EACH < count;
+        v.at[p][k] = inside ? expf(v.at[p][k] - greatest) : 0.0f;
+        sum += v.at[p][k];
+    }
+    sum = warp_reduce(sum, add_op());
+    UNROLL
+    for (int p = 0; p < v.PIECES; p++)
+        UNROLL
+    for (int k = 0; k < EACH; k++)
+        v.at[p][k] /= sum;
+    v.store(y + row * (size_t)count, count);
+}
+
+template <typename T, int EACH>
+__global__ void layer_norm_short_kernel(const T *x, const float *scale, const float *bias, T *y,
+                                        size_t rows, int count, float epsilon)
+{
+    const size_t row = (size_t)blockIdx.x * ROWS_A_BLOCK + threadIdx.x / WARP;
+    const int lane = (int)threadIdx.x % WARP;
+    if (row >= rows)
+        return;
+    lane_numbers<T, EACH> v;
+    v.load(x + row * (size_t)count, count, 0.0f);
+    float sum = 0, squares = 0;
+    UNROLL
+    for (int p = 0; p < v.PIECES; p++)
+        UNROLL
+    for (int k = 0; k < EACH; k++)
+        sum += v.at[p][k];
+    const float mean = warp_reduce(sum, add_op()) / (float)count;
+    UNROLL
+    for (int p = 0; p < v.PIECES; p++)
+        UNROLL
+    for (int k = 0; k < EACH; k++) {
+        float d = (p * WARP + lane) * EACH < count ? v.at[p][k] - mean : 0.0f;
+        squares += d * d;
+    }
+    const float variance = warp_reduce(squares, add_op()) / (float)count;
+    const float inverse = 1.0f / sqrtf(variance + epsilon);
+    UNROLL
+    for (int p = 0; p < v.PIECES; p++) {
+        const int i = (p * WARP + lane) * EACH;
+        float factor[EACH], more[EACH] = {};
+        if (i >= count)
+            continue;
+        if constexpr (EACH == 8) {
+            load8(factor, scale + i);
+            if (bias)
+                load8(more, bias + i);
+        } else {
+            factor[0] = scale[i];
+            more[0] = bias ? bias[i] : 0.0f;
+        }
+        UNROLL
+        for (int k = 0; k < EACH; k++)
+            v.at[p][k] = (v.at[p][k] - mean) * inverse * factor[k] + more[k];
+    }
+    v.store(y + row * (size_t)count, count);
+}
+
+static unsigned short_blocks(size_t rows)
+{
+    return (unsigned)((rows + ROWS_A_BLOCK - 1) / ROWS_A_BLOCK);
+}
+
+/* ---- any rows ---- */
+
 template <typename T> __global__ void softmax_kernel(const T *x, T *y, size_t row)
 {
     __shared__ float shared[ROW_THREADS / WARP];
@@ -58,8 +197,15 @@ template <typename T> __global__ void softmax_kernel(const T *x, T *y, size_t ro
 
 void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t rows, size_t row)
 {
-    WITH_TYPE(dtype, LAUNCH_BLOCK(softmax_kernel<T>, (unsigned)rows, ROW_THREADS, stream,
-                                  (const T *)x, (T *)y, row));
+    if (row <= SHORT_ROW && row % 8 == 0)
+        WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, 8>), short_blocks(rows), ROW_THREADS,
+                                      stream, (const T *)x, (T *)y, rows, (int)row));
+    else if (row <= SHORT_ROW)
+        WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, 1>), short_blocks(rows), ROW_THREADS,
+                                      stream, (const T *)x, (T *)y, rows, (int)row));
+    else
+        WITH_TYPE(dtype, LAUNCH_BLOCK(softmax_kernel<T>, (unsigned)rows, ROW_THREADS, stream,
+                                      (const T *)x, (T *)y, row));
 }
 
 template <typename T>
@@ -88,8 +234,17 @@ __global__ void layer_norm_kernel(const T *x, const float *scale, const float *b
 void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float *scale,
                      const float *bias, void *y, size_t rows, size_t row, float epsilon)
 {
-    WITH_TYPE(dtype, LAUNCH_BLOCK(layer_norm_kernel<T>, (unsigned)rows, ROW_THREADS, stream,
-                                  (const T *)x, scale, bias, (T *)y, row, epsilon));
+    if (row <= SHORT_ROW && row % 8 == 0)
+        WITH_TYPE(dtype,
+                  LAUNCH_BLOCK((layer_norm_short_kernel<T, 8>), short_blocks(rows), ROW_THREADS,
+                               stream, (const T *)x, scale, bias, (T *)y, rows, (int)row, epsilon));
+    else if (row <= SHORT_ROW)
+        WITH_TYPE(dtype,
+                  LAUNCH_BLOCK((layer_norm_short_kernel<T, 1>), short_blocks(rows), ROW_THREADS,
+                               stream, (const T *)x, scale, bias, (T *)y, rows, (int)row, epsilon));
+    else
+        WITH_TYPE(dtype, LAUNCH_BLOCK(layer_norm_kernel<T>, (unsigned)rows, ROW_THREADS, stream,
+                                      (const T *)x, scale, bias, (T *)y, row, epsilon));
 }
 
 /* inner == 1: a block a row. */
@@ -148,30 +303,79 @@ void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const v
                   (reduce_with<T>(stream, add_op(), 0.0f, scale, x, y, outer, reduced, inner)));
 }
 
-/* [n, positions, channels]: a thread a channel. */
+/* [n, positions, channels]: a block eight channels a lane, whose warps share the positions. */
+template <typename T, bool IS_MAX>
+__global__ void pool_global_kernel(const T *x, T *y, size_t positions, int channels)
+{
+    __shared__ float partial[ROWS_A_BLOCK][WARP * 8];
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    const int channel = ((int)blockIdx.x * WARP + lane) * 8;
+    float value[8], v[8];
+    UNROLL
+    for (int k = 0; k < 8; k++)
+        value[k] = IS_MAX ? -INFINITY : 0.0f;
+    if (channel < channels)
+        for (size_t p = (size_t)warp; p < positions; p += ROWS_A_BLOCK) {
+            load8(v, x + ((size_t)blockIdx.y * positions + p) * (size_t)channels + channel);
+            UNROLL
+            for (int k = 0; k < 8; k++)
+                value[k] = IS_MAX ? max_op()(value[k], v[k]) : value[k] + v[k];
+        }
+    UNROLL
+    for (int k = 0; k < 8; k++) /* a lane's numbers WARP apart: no two lanes in a bank */
+        partial[warp][k * WARP + lane] = value[k];
+    __syncthreads();
+    if (warp != 0 || channel >= channels)
+        return;
+    UNROLL
+    for (int k = 0; k < 8; k++) {
+        for (int w = 1; w < ROWS_A_BLOCK; w++) {
+            float other = partial[w][k * WARP + lane];
+            value[k] = IS_MAX ? max_op()(value[k], other) : value[k] + other;
+        }
+        if (!IS_MAX)
+            value[k] /= (float)positions;
+    }
+    store8(y + (size_t)blockIdx.y * (size_t)channels + channel, value);
+}
+
 void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, size_t n,
                       size_t positions, size_t channels, int is_max)
 {
-    cuda_reduce(stream, dtype, is_max ? CUDA_REDUCE_MAX : CUDA_REDUCE_MEAN, x, y, n, positions,
-                channels);
+    const dim3 grid((unsigned)((channels + WARP * 8 - 1) / (WARP * 8)), (unsigned)n);
+    if (channels % 8 || channels > INT32_MAX || n > 65535)
+        cuda_reduce(stream, dtype, is_max ? CUDA_REDUCE_MAX : CUDA_REDUCE_MEAN, x, y, n, positions,
+                    channels);
+    else if (is_max)
+        WITH_TYPE(dtype, LAUNCH_BLOCK((pool_global_kernel<T, true>), grid, ROW_THREADS, stream,
+                                      (const T *)x, (T *)y, positions, (int)channels));
+    else
+        WITH_TYPE(dtype, LAUNCH_BLOCK((pool_global_kernel<T, false>), grid, ROW_THREADS, stream,
+                                      (const T *)x, (T *)y, positions, (int)channels));
 }
 
-template <typename T> __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
+/* EACH (8 or 1) neighbouring channels of an output. */
+template <typename T, int EACH>
+__global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
 {
+    const int pieces = p.c / EACH;
     FOR_EACH(i, count)
     {
-        int c = (int)(i % (size_t)p.c);
-        size_t at = i / (size_t)p.c;
-        int ow = (int)(at % (size_t)p.ow);
+        const int c = (int)(i % (size_t)pieces) * EACH;
+        size_t at = i / (size_t)pieces;
+        const int left = (int)(at % (size_t)p.ow) * p.stride_w - p.pad_w;
         at /= (size_t)p.ow;
-        int oh = (int)(at % (size_t)p.oh);
-        int n = (int)(at / (size_t)p.oh);
-        float value = p.is_max ? -INFINITY : 0.0f;
+        const int top = (int)(at % (size_t)p.oh) * p.stride_h - p.pad_h;
+        const int n = (int)(at / (size_t)p.oh);
+        float value[EACH], v[EACH];
+        UNROLL
+        for (int k = 0; k < EACH; k++)
+            value[k] = p.is_max ? -INFINITY : 0.0f;
         int taps = 0;
         for (int r = 0; r < p.kh; r++) {
-            int h = oh * p.stride_h - p.pad_h + r * p.dilation_h;
+            const int h = top + r * p.dilation_h;
             for (int s = 0; s < p.kw; s++) {
-                int w = ow * p.stride_w - p.pad_w + s * p.dilation_w;
+                const int w = left + s * p.dilation_w;
                 bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
                 /* What lies beyond the padding (ceil_mode) never counts. */
                 bool padded = h >= -p.pad_h && h < p.h + p.pad_h_end && w >= -p.pad_w &&
@@ -179,11 +383,23 @@ template <typename T> __global__ void pool_kernel(const T *x, T *y, cuda_pool p,
                 taps += inside || (p.count_include_pad && padded);
                 if (!inside)
                     continue;
-                float v = to_float(x[(((size_t)n * p.h + h) * p.w + w) * p.c + c]);
-                value = p.is_max ? max_op()(value, v) : value + v;
+                const T *from = x + (((size_t)n * p.h + h) * p.w + w) * p.c + c;
+                if constexpr (EACH == 8)
+                    load8(v, from);
+                else
+                    v[0] = to_float(*from);
+                UNROLL
+                for (int k = 0; k < EACH; k++)
+                    value[k] = p.is_max ? max_op()(value[k], v[k]) : value[k] + v[k];
             }
         }
-        y[i] = from_float<T>(p.is_max ? value : value / (float)(taps ? taps : 1));
+        UNROLL
+        for (int k = 0; k < EACH; k++)
+            value[k] = p.is_max ? value[k] : value[k] / (float)(taps ? taps : 1);
+        if constexpr (EACH == 8)
+            store8(y + i * 8, value);
+        else
+            y[i] = from_float<T>(value[0]);
     }
 }
 
@@ -191,6 +407,10 @@ void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
                  const struct cuda_pool *pool)
 {
     size_t count = (size_t)pool->n * (size_t)pool->oh * (size_t)pool->ow * (size_t)pool->c;
-    WITH_TYPE(dtype, LAUNCH(pool_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x,
-                            (T *)y, *pool, count));
+    if (pool->c % 8 == 0)
+        WITH_TYPE(dtype, LAUNCH((pool_kernel<T, 8>), blocks_for(count / 8), THREADS, stream,
+                                (const T *)x, (T *)y, *pool, count / 8));
+    else
+        WITH_TYPE(dtype, LAUNCH((pool_kernel<T, 1>), blocks_for(count), THREADS, stream,
+                                (const T *)x, (T *)y, *pool, count));
 }

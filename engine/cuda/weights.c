@@ -1,5 +1,6 @@
 #include "engine/cuda/cuda.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,48 +28,126 @@ static float float_at(const struct tensor *tensor, size_t i)
     }
 }
 
-/* Where element i of the packed constant comes from. */
-static size_t source_of(const struct tensor *constant, enum weight_layout layout, size_t i)
+/* A packed constant: rows whose element i comes from source_of(). */
+struct packing {
+    size_t rows, row;
+    size_t channels, taps; /* of a convolution's weights; channels with their padding */
+};
+
+static size_t in_eights(size_t count)
 {
+    return (count + 7) / 8 * 8;
+}
+
+static struct packing packing_of(const struct tensor *constant, enum weight_layout layout)
+{
+    const struct shape *shape = &constant->shape;
+    struct packing p = {.rows = 1, .row = shape_count(shape), .taps = 1};
     if (layout == WEIGHT_AS_IS)
-        return i;
+        return p;
+    const size_t first = (size_t)shape->dims[0], second = (size_t)shape->dims[1];
+    for (int d = 2; d < shape->rank; d++)
+        p.taps *= (size_t)shape->dims[d];
+    p.channels = second;
+    switch (layout) {
+    case WEIGHT_CONV_ROWS:
+        p.channels += p.channels % 2;
+        /* fall through */
+    case WEIGHT_CONV:
+        p.rows = first;
+        p.row = p.taps * p.channels;
+        break;
+    case WEIGHT_DEPTHWISE:
+        p.rows = p.taps;
+        p.row = first;
+        break;
+    case WEIGHT_TRANSPOSED:
+        p.rows = second;
+        p.row = first;
+        break;
+    default:
+        p.rows = first;
+        p.row = second;
+        break;
+    }
+    if (layout != WEIGHT_CONV && layout != WEIGHT_DEPTHWISE)
+        p.row = in_eights(p.row);
+    return p;
+}
+
+/* Where element i of row r comes from; SIZE_MAX: it is padding. */
+static size_t source_of(const struct tensor *constant, enum weight_layout layout,
+                        const struct packing *p, size_t r, size_t i)
+{
     const int64_t *dims = constant->shape.dims;
-    size_t channels = (size_t)dims[1], taps = 1;
-    for (int d = 2; d < constant->shape.rank; d++)
-        taps *= (size_t)dims[d];
-    size_t channel = i % channels, tap = i / channels % taps, m = i / channels / taps;
-    return (m * channels + channel) * taps + tap;
+    size_t channel, tap;
+    switch (layout) {
+    case WEIGHT_AS_IS:
+        return i;
+    case WEIGHT_DEPTHWISE:
+        return i * p->taps + r;
+    case WEIGHT_TRANSPOSED:
+        return i < (size_t)dims[0] ? i * (size_t)dims[1] + r : SIZE_MAX;
+    case WEIGHT_ROWS:
+        return i < (size_t)dims[1] ? r * (size_t)dims[1] + i : SIZE_MAX;
+    default:
+        channel = i % p->channels;
+        tap = i / p->channels;
+        return channel < (size_t)dims[1] && tap < p->taps
+                   ? (r * (size_t)dims[1] + channel) * p->taps + tap
+                   : SIZE_MAX;
+    }
+}
+
+/* float16 has no room beyond: what is finite stays so. */
+static uint16_t half_of(float x)
+{
+    const float greatest = 65504;
+    return float_to_half(isfinite(x) ? fminf(fmaxf(x, -greatest), greatest) : x);
+}
+
+static void pack_one(const struct tensor *constant, size_t from, enum dtype dtype, void *to)
+{
+    if (from == SIZE_MAX)
+        memset(to, 0, dtype_size(dtype));
+    else if (!dtype_is_float(dtype))
+        memcpy(to, (const unsigned char *)constant->data + from * dtype_size(dtype),
+               dtype_size(dtype));
+    else if (dtype == DTYPE_F32)
+        *(float *)to = float_at(constant, from);
+    else if (dtype == DTYPE_F64)
+        *(double *)to = tensor_number(constant, from);
+    else
+        *(uint16_t *)to = dtype == DTYPE_BF16 ? float_to_bfloat16(float_at(constant, from))
+                                              : half_of(float_at(constant, from));
 }
 
 /* The host's copy as the device wants it; malloc'ed. NULL when out of memory. */
-static void *pack(const struct tensor *constant, enum weight_layout layout, enum dtype dtype)
+static void *pack(const struct tensor *constant, enum weight_layout layout, enum dtype dtype,
+                  size_t *ret_bytes)
 {
-    size_t count = shape_count(&constant->shape);
-    void *packed = alloc_array(count ? count : 1, dtype_size(dtype));
+    const struct packing p = packing_of(constant, layout);
+    const size_t count = p.rows * p.row, size = dtype_size(dtype);
+    unsigned char *packed = alloc_array(count ? count : 1, size);
     if (!packed)
         return NULL;
-    for (size_t i = 0; i < count; i++) {
-        size_t from = source_of(constant, layout, i);
-        if (!dtype_is_float(dtype))
-            memcpy((unsigned char *)packed + i * dtype_size(dtype),
-                   (const unsigned char *)constant->data + from * dtype_size(dtype),
-                   dtype_size(dtype));
-        else if (dtype == DTYPE_F32)
-            ((float *)packed)[i] = float_at(constant, from);
-        else if (dtype == DTYPE_F64)
-            ((double *)packed)[i] = tensor_number(constant, from);
-        else
-            ((uint16_t *)packed)[i] = dtype == DTYPE_BF16
-                                          ? float_to_bfloat16(float_at(constant, from))
-                                          : float_to_half(float_at(constant, from));
-    }
+    for (size_t r = 0; r < p.rows; r++)
+        for (size_t i = 0; i < p.row; i++)
+            pack_one(constant, source_of(constant, layout, &p, r, i), dtype,
+                     packed + (r * p.row + i) * size);
+    *ret_bytes = count * size;
     return packed;
+}
+
+int64_t weights_row(const struct tensor *constant, enum weight_layout layout)
+{
+    return (int64_t)packing_of(constant, layout).row;
 }
 
 static enum status upload(struct backend *backend, struct weight *weight, struct error *err)
 {
-    size_t bytes = shape_count(&weight->constant->shape) * dtype_size(weight->dtype);
-    void *packed = pack(weight->constant, weight->layout, weight->dtype);
+    size_t bytes = 0;
+    void *packed = pack(weight->constant, weight->layout, weight->dtype, &bytes);
     if (!packed)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
     enum status status =

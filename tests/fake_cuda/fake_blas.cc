@@ -1,5 +1,6 @@
 #include "cublasLt.h"
 
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -13,7 +14,7 @@ struct fake_blas {
 struct fake_desc {
     cublasOperation_t trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    const float *bias = nullptr;
+    const void *bias = nullptr;
     cudaDataType_t bias_type = CUDA_R_32F;
 };
 
@@ -88,7 +89,10 @@ void multiply(const task &t)
                 if (t.beta != 0)
                     value += t.beta * load(t.pc, t.c.type, place(t.c, batch, i, j));
                 if (t.desc.epilogue & CUBLASLT_EPILOGUE_BIAS)
-                    value += t.desc.bias[i];
+                    value += load(t.desc.bias, t.desc.bias_type, i);
+                if (t.desc.epilogue & CUBLASLT_EPILOGUE_GELU)
+                    value *= 0.5f *
+                             (1 + tanhf(0.79788456f * (value + 0.044715f * value * value * value)));
                 if (t.desc.epilogue & CUBLASLT_EPILOGUE_RELU)
                     value = value < 0 ? 0 : value;
                 store(t.pd, t.d.type, place(t.d, batch, i, j), value);
@@ -175,15 +179,16 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void *value, size_t size)
 {
-    memcpy(&preference->workspace, value, size);
+    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+        memcpy(&preference->workspace, value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Two ways, so that choosing is exercised; the real library knows none for a bias of another type
- * than it likes, which the fake cannot tell. */
+/* Two ways, so that choosing is exercised; none for a bias of another type than the result, which
+ * the real library does not take either. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
@@ -191,7 +196,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulHeuristicResult_t *ret, int *ret_count)
 {
     *ret_count = 0;
-    if (!fits(*desc, *a, *b, *d))
+    if (!fits(*desc, *a, *b, *d) ||
+        (desc->epilogue & CUBLASLT_EPILOGUE_BIAS && desc->bias_type != d->type))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     for (; *ret_count < 2 && *ret_count < wanted; (*ret_count)++)
         ret[*ret_count] = {{*ret_count}, 0};
@@ -219,7 +225,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                  c,
                  d};
     /* One thread, so that the stream's order holds for products as for kernels. */
-    fake_launch(dim3(1), dim3(1), stream, false, [work] { multiply(work); });
+    fake_launch(dim3(1), dim3(1), 0, stream, false, [work] { multiply(work); });
     return cudaPeekAtLastError() == cudaSuccess ? CUBLAS_STATUS_SUCCESS
                                                 : CUBLAS_STATUS_NOT_INITIALIZED;
 }

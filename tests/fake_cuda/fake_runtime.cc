@@ -1,5 +1,4 @@
 #include <condition_variable>
-#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -7,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <ucontext.h>
 #include <vector>
 
 #include "cublasLt.h"
@@ -52,6 +50,7 @@ struct fake_stream {
 namespace
 {
 constexpr int MAX_DEVICES = 8;
+constexpr size_t SHARED_LIMIT = 227 << 10; /* of a block, as Hopper's */
 
 struct state {
     std::mutex lock;
@@ -239,154 +238,19 @@ void count_copy(int device, cudaMemcpyKind kind, size_t size)
     else if (kind == cudaMemcpyDeviceToHost)
         the.copied[device][1] += size;
 }
-
-/* ---- blocks whose threads wait for each other: fibers ---- */
-
-constexpr size_t STACK = 64 * 1024;
-
-/* ucontext makes a fiber; from then on jumps switch, which need no system call. */
-struct fiber {
-    ucontext_t context;
-    jmp_buf place;
-    bool begun, done;
-    dim3 index;
-};
-
-struct block_state {
-    ucontext_t unused;
-    jmp_buf scheduler;
-    std::vector<fiber> fibers;
-    std::vector<char> stacks;
-    std::vector<float> exchanged;
-    const std::function<void()> *body;
-    size_t running;
-    unsigned long arrivals = 0;
-};
-
-thread_local block_state *block_now;
-
-void fiber_main()
-{
-    (*block_now->body)();
-    fiber &self = block_now->fibers[block_now->running];
-    self.done = true;
-    _longjmp(block_now->scheduler, 1);
-}
-
-/* Runs fiber t to its next barrier, or its end. */
-void resume(block_state &block, size_t t)
-{
-    fiber &f = block.fibers[t];
-    if (_setjmp(block.scheduler))
-        return;
-    if (f.begun)
-        _longjmp(f.place, 1);
-    f.begun = true;
-    swapcontext(&block.unused, &f.context);
-}
-
-/* Runs every fiber to its next barrier, again and again. All must come to the same ones. */
-void run_block_with_barriers(block_state &block, dim3 size, const std::function<void()> &body)
-{
-    size_t count = (size_t)size.x * size.y * size.z;
-    block.body = &body;
-    block_now = &block;
-    for (size_t t = 0; t < count; t++) {
-        fiber &f = block.fibers[t];
-        getcontext(&f.context);
-        f.context.uc_stack.ss_sp = block.stacks.data() + t * STACK;
-        f.context.uc_stack.ss_size = STACK;
-        f.context.uc_link = nullptr;
-        f.begun = f.done = false;
-        f.index = dim3((unsigned)(t % size.x), (unsigned)(t / size.x % size.y),
-                       (unsigned)(t / size.x / size.y));
-        makecontext(&f.context, fiber_main, 0);
-    }
-    for (size_t left = count; left;) {
-        size_t ended = 0, waiting = 0;
-        for (size_t t = 0; t < count; t++) {
-            fiber &f = block.fibers[t];
-            if (f.done)
-                continue;
-            block.running = t;
-            threadIdx = f.index;
-            resume(block, t);
-            ended += f.done;
-            waiting += !f.done;
-        }
-        left -= ended;
-        if (ended && waiting) {
-            fprintf(stderr, "fake_cuda: some threads of a block ended while others wait\n");
-            abort();
-        }
-    }
-    block_now = nullptr;
-}
-
-void run_kernel(dim3 grid, dim3 size, bool has_barriers, const std::function<void()> &body)
-{
-    size_t count = (size_t)size.x * size.y * size.z;
-    block_state block;
-    if (has_barriers) {
-        block.fibers.resize(count);
-        block.stacks.resize(count * STACK);
-        block.exchanged.resize(count);
-    }
-    gridDim = grid;
-    blockDim = size;
-    for (unsigned z = 0; z < grid.z; z++)
-        for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x++) {
-                blockIdx = dim3(x, y, z);
-                if (has_barriers) {
-                    run_block_with_barriers(block, size, body);
-                    continue;
-                }
-                for (size_t t = 0; t < count; t++) {
-                    threadIdx = dim3((unsigned)(t % size.x), (unsigned)(t / size.x % size.y),
-                                     (unsigned)(t / size.x / size.y));
-                    body();
-                }
-            }
-}
 } // namespace
 
-thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
-
-void __syncthreads()
-{
-    if (!block_now) {
-        fprintf(stderr, "fake_cuda: a kernel with a barrier was started with LAUNCH\n");
-        abort();
-    }
-    block_state &block = *block_now;
-    fiber &self = block.fibers[block.running];
-    if (!_setjmp(self.place))
-        _longjmp(block.scheduler, 1);
-}
-
-float __shfl_xor_sync(unsigned, float value, int lane_mask)
-{
-    block_state &block = *block_now;
-    size_t self = block.running, other = self ^ (size_t)lane_mask;
-    block.exchanged[self] = value;
-    __syncthreads();
-    float got = other < block.exchanged.size() ? block.exchanged[other] : value;
-    __syncthreads();
-    return got;
-}
-
-void fake_launch(dim3 grid, dim3 block, cudaStream_t stream, bool has_barriers,
+void fake_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool has_barriers,
                  std::function<void()> body)
 {
     if (answer() != cudaSuccess)
         return;
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 ||
-        (size_t)block.x * block.y * block.z > 1024) {
+        (size_t)block.x * block.y * block.z > 1024 || shared > SHARED_LIMIT) {
         last_error = cudaErrorInvalidValue;
         return;
     }
-    enqueue(stream, [=] { run_kernel(grid, block, has_barriers, body); });
+    enqueue(stream, [=] { fake_run_kernel(grid, block, shared, has_barriers, body); });
 }
 
 extern "C" {
@@ -494,6 +358,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     snprintf(properties->name, sizeof properties->name, "Fake GPU %d", device);
     properties->totalGlobalMem = the.limit;
     properties->major = 9;
+    properties->multiProcessorCount = 8;
+    properties->sharedMemPerBlockOptin = SHARED_LIMIT;
     return answer();
 }
 

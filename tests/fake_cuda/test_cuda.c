@@ -134,6 +134,12 @@ Test(cuda, computes_in_bfloat16)
         compare(seed, PRECISION_BF16, 0.08f);
 }
 
+Test(cuda, computes_in_float16)
+{
+    for (uint32_t seed = 300; seed < 312; seed++)
+        compare(seed, PRECISION_FP16, 0.03f);
+}
+
 /* Measures nothing, so that no batch is cut into pieces because of how fast this machine was. */
 static enum status open_unmeasured(const struct graph *graph, bool poison, struct session **ret,
                                    struct error *err)

@@ -67,6 +67,8 @@ struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem;
     int major, minor;
+    int multiProcessorCount;
+    size_t sharedMemPerBlockOptin;
 };
 
 cudaError_t cudaGetDeviceCount(int *count);

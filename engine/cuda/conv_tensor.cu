@@ -1,0 +1,564 @@
+/* Convolutions over [N, H, W, C] images on tensor cores, without an im2col buffer: the matrix
+ * product
+ *
+ *     y[p, m] = sum over k of x[p, k] * weights[m, k]
+ *
+ * where p is an output position, m an output channel, and k = (row, column, channel) of the window.
+ *
+ * A block makes a tile of positions by channels. It goes through k in steps of Tile::DEPTH: copies
+ * that run behind the arithmetic (copy_async) fill a ring of STAGES tiles of x and of the weights
+ * in shared memory; what lies in the padding, or beyond an edge, is filled with zeroes by the copy
+ * itself. Each warp multiplies its part of the tile with mma.m16n8k16 out of that ring. One barrier
+ * a step does for both: the step's data is there for all, and the slot that is filled next has been
+ * read by all.
+ *
+ * Sums go through shared memory once, so that bias, residual and activation are applied to, and y
+ * is written in, pieces of 16 bytes. Where there are too few tiles for the processors (small
+ * batches), k is divided among `splits` blocks, which leave float32 sums for split_sum_kernel. */
+#include "engine/cuda/tensor_core.cuh"
+
+namespace
+{
+template <int POSITIONS_, int CHANNELS_, int DEPTH_, int WARP_POSITIONS_, int WARP_CHANNELS_,
+          int STAGES_, int BLOCKS_>
+struct tile {
+    static constexpr int POSITIONS = POSITIONS_, CHANNELS = CHANNELS_, DEPTH = DEPTH_;
+    static constexpr int WARP_POSITIONS = WARP_POSITIONS_, WARP_CHANNELS = WARP_CHANNELS_;
+    static constexpr int STAGES = STAGES_, BLOCKS = BLOCKS_; /* BLOCKS: on a processor */
+    static constexpr int ACROSS = CHANNELS / WARP_CHANNELS;
+    static constexpr int WARPS = POSITIONS / WARP_POSITIONS * ACROSS;
+    static constexpr int THREADS_ = 32 * WARPS;
+    static constexpr int STAGE = (POSITIONS + CHANNELS) * DEPTH; /* numbers */
+    static constexpr int PITCH = WARP_CHANNELS + 8;              /* of sums, see store_tile */
+    static constexpr int SHARED = 2 * STAGE * STAGES;            /* bytes */
+    /* Rows of 16 positions of a warp that fit at a time, as sums, where the stages were. */
+    static constexpr int SLAB = WARPS * 16 * PITCH * 4, DOWN = WARP_POSITIONS / 16;
+    static constexpr int SLABS = DOWN * SLAB <= SHARED       ? DOWN
+                                 : DOWN / 2 * SLAB <= SHARED ? DOWN / 2
+                                                             : 1;
+    static_assert(SLAB * SLABS <= SHARED && DOWN % SLABS == 0, "whole rows");
+    static_assert(WARP_POSITIONS % 16 == 0 && WARP_CHANNELS % 16 == 0, "whole fragments");
+};
+
+/* Tiles by number: positions, channels, depth; a warp's positions, channels; stages, blocks. Those
+ * from SMALL_TILES on also exist for images whose channels do not come in eights. */
+#define TILES(X)                                                                                   \
+    X(0, 256, 128, 32, 64, 64, 3, 1)                                                               \
+    X(1, 128, 256, 32, 64, 64, 3, 1)                                                               \
+    X(2, 128, 128, 32, 64, 64, 4, 2)                                                               \
+    X(3, 128, 128, 64, 64, 32, 3, 1)                                                               \
+    X(4, 128, 64, 64, 64, 32, 3, 2)                                                                \
+    X(5, 64, 128, 64, 32, 64, 3, 2)                                                                \
+    X(6, 64, 64, 64, 32, 32, 4, 3)                                                                 \
+    X(7, 128, 64, 32, 64, 32, 4, 3)                                                                \
+    X(8, 128, 32, 32, 32, 32, 4, 4)                                                                \
+    X(9, 64, 64, 32, 32, 32, 4, 4)
+enum { TILE_COUNT = 10, SMALL_TILES = 7 };
+
+#define TILE_TYPE(number, p, c, d, wp, wc, s, b) using tile##number = tile<p, c, d, wp, wc, s, b>;
+TILES(TILE_TYPE)
+#undef TILE_TYPE
+
+/* What the kernel has to know beside the convolution. */
+struct split {
+    int tiles_across; /* tiles of channels of a group */
+    int steps, each;  /* of Tile::DEPTH: all, and of a block */
+    int y_is_float;
+    float *sums; /* [splits, positions, m] instead of y; NULL: y */
+};
+
+/* A thread's share in filling a tile of x: one column of pieces of VEC channels, some rows. */
+template <typename T, typename Tile, int VEC> struct image_copies {
+    static constexpr int PIECES = Tile::DEPTH / VEC, STEP = Tile::THREADS_ / PIECES;
+    static constexpr int ROWS = Tile::POSITIONS / STEP;
+    static_assert(STEP % 8 == 0 && Tile::POSITIONS % STEP == 0, "rows keep their swizzling");
+
+    const T *base;    /* of the first image that the tile reads, at the group's channels */
+    int offset[ROWS]; /* of a window's first place from there, in numbers; may be negative */
+    int corner[ROWS]; /* that place's row and column, 16 bits each, signed */
+    int place;        /* of the first row's piece in the tile */
+    int r, s, channel;
+
+    __device__ inline void start(const T *x, const cuda_conv &c, int positions, int first,
+                                 int group, int k)
+    {
+        const int thread = (int)threadIdx.x, column = thread % PIECES, row = thread / PIECES;
+        const int cg = c.c / c.groups, area = c.oh * c.ow, image = first / area;
+        base = x + (size_t)image * (size_t)c.h * (size_t)c.w * (size_t)c.c + group * cg;
+        place = swizzled<Tile::DEPTH>(row, column * VEC / 8) + column * VEC % 8;
+        UNROLL
+        for (int i = 0; i < ROWS; i++) {
+            int p = first + row + i * STEP;
+            int n = p / area, at = p - n * area, oh = at / c.ow, ow = at - oh * c.ow;
+            int h = oh * c.stride_h - c.pad_h, w = ow * c.stride_w - c.pad_w;
+            bool has = p < positions;
+            offset[i] = has ? (((n - image) * c.h + h) * c.w + w) * c.c : 0;
+            /* A row far above the image stays outside wherever the window goes. */
+            corner[i] = (int)((uint32_t)(has ? h : -32768) << 16 | (uint32_t)(uint16_t)w);
+        }
+        k += column * VEC;
+        int tap = k / cg;
+        channel = k - tap * cg;
+        r = tap / c.kw;
+        s = tap - r * c.kw;
+    }
+
+    /* Starts the copies of one step, and goes on to the next. */
+    __device__ inline void copy(T *to, const cuda_conv &c)
+    {
+        const int down = r * c.dilation_h, right = s * c.dilation_w;
+        const int delta = (down * c.w + right) * c.c + channel;
+        UNROLL
+        for (int i = 0; i < ROWS; i++) {
+            int h = (corner[i] >> 16) + down, w = (int)(int16_t)(corner[i] & 0xffff) + right;
+            bool has = r < c.kh && (unsigned)h < (unsigned)c.h && (unsigned)w < (unsigned)c.w;
+            copy_async<VEC * 2>(to + place + i * STEP * Tile::DEPTH,
+                                base + (has ? offset[i] + delta : 0), has);
+        }
+        const int cg = c.c / c.groups;
+        channel += Tile::DEPTH;
+        while (channel >= cg) {
+            channel -= cg;
+            if (++s == c.kw) {
+                s = 0;
+                r++;
+            }
+        }
+    }
+};
+
+/* The same for the weights, whose rows of c.row numbers are whole pieces of eight. */
+template <typename T, typename Tile> struct weight_copies {
+    static constexpr int PIECES = Tile::DEPTH / 8, STEP = Tile::THREADS_ / PIECES;
+    static constexpr int ROWS = Tile::CHANNELS / STEP;
+    static_assert(STEP % 8 == 0 && Tile::CHANNELS % STEP == 0, "rows keep their swizzling");
+
+    const T *base; /* the group's weights */
+    int row, k, place;
+
+    __device__ inline void start(const T *weights, const cuda_conv &c, int first, int group,
+                                 int first_k)
+    {
+        const int thread = (int)threadIdx.x, column = thread % PIECES;
+        const int mg = c.m / c.groups;
+        row = first + thread / PIECES;
+        k = first_k + column * 8;
+        place = swizzled<Tile::DEPTH>(thread / PIECES, column);
+        base = weights + (size_t)group * (size_t)mg * (size_t)c.row;
+    }
+
+    __device__ inline void copy(T *to, const cuda_conv &c)
+    {
+        const int mg = c.m / c.groups;
+        UNROLL
+        for (int i = 0; i < ROWS; i++) {
+            bool has = row + i * STEP < mg && k < c.row;
+            copy_async<16>(to + place + i * STEP * Tile::DEPTH,
+                           base + (has ? (size_t)(row + i * STEP) * (size_t)c.row + (size_t)k : 0),
+                           has);
+        }
+        k += Tile::DEPTH;
+    }
+};
+
+template <typename Tile> struct sums_of {
+    static constexpr int DOWN = Tile::WARP_POSITIONS / 16, ACROSS = Tile::WARP_CHANNELS / 8;
+    float at[DOWN][ACROSS][4];
+};
+
+/* A step: sums += x * weights of the warp's part. */
+template <typename T, typename Tile>
+__device__ static inline void multiply_step(const T *x, const T *weights, int warp,
+                                            sums_of<Tile> &sums)
+{
+    const int lane = (int)threadIdx.x % 32;
+    const int x_row = warp / Tile::ACROSS * Tile::WARP_POSITIONS + lane % 16;
+    const int w_row = warp % Tile::ACROSS * Tile::WARP_CHANNELS + (lane & 7) + (lane >> 4 << 3);
+    UNROLL
+    for (int k = 0; k < Tile::DEPTH / 16; k++) {
+        uint32_t a[sums.DOWN][4], b[sums.ACROSS / 2][4];
+        UNROLL
+        for (int i = 0; i < sums.DOWN; i++)
+            load_matrices(a[i], x + swizzled<Tile::DEPTH>(x_row + i * 16, k * 2 + (lane >> 4)));
+        UNROLL
+        for (int j = 0; j < sums.ACROSS / 2; j++)
+            load_matrices(b[j],
+                          weights + swizzled<Tile::DEPTH>(w_row + j * 16, k * 2 + (lane >> 3 & 1)));
+        UNROLL
+        for (int i = 0; i < sums.DOWN; i++)
+            UNROLL
+        for (int j = 0; j < sums.ACROSS; j++)
+            multiply_add<T>(sums.at[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+    }
+}
+
+/* Eight neighbours of a row that may be float32 or T, and may not all be there. */
+template <typename T>
+__device__ static inline void load_some(float (&to)[8], const void *from, bool is_float, bool whole,
+                                        int count)
+{
+    if (whole && is_float)
+        return load8(to, (const float *)from);
+    if (whole)
+        return load8(to, (const T *)from);
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        to[i] = i >= count ? 0.0f
+                : is_float ? ((const float *)from)[i]
+                           : to_float(((const T *)from)[i]);
+}
+
+template <typename T>
+__device__ static inline void store_some(void *to, const float (&from)[8], bool is_float,
+                                         bool whole, int count)
+{
+    if (whole && is_float)
+        return store8((float *)to, from);
+    if (whole)
+        return store8((T *)to, from);
+    UNROLL
+    for (int i = 0; i < 8; i++) {
+        if (i < count && is_float)
+            ((float *)to)[i] = from[i];
+        else if (i < count)
+            ((T *)to)[i] = from_float<T>(from[i]);
+    }
+}
+
+/* Eight neighbouring sums of position p, from the group's channel m on, go where they belong. */
+template <typename T>
+__device__ static inline void store_sums(const float *from, void *y, const cuda_conv &c,
+                                         const cuda_epilogue &e, const split &g, size_t p, int m)
+{
+    const int mg = c.m / c.groups, column = (int)blockIdx.y * mg + m, count = mg - m;
+    const size_t at = p * (size_t)c.m + (size_t)column;
+    const bool whole = mg % 8 == 0;
+    float v[8], more[8];
+    load8(v, from);
+    if (g.sums) {
+        const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
+        return store_some<T>(g.sums + blockIdx.z * outputs + at, v, true, whole, count);
+    }
+    const size_t bytes = at * (g.y_is_float ? 4 : 2);
+    if (e.bias) {
+        load_some<T>(more, e.bias + column, true, whole, count);
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            v[i] += more[i];
+    }
+    if (e.residual) {
+        load_some<T>(more, (const char *)e.residual + bytes, g.y_is_float, whole, count);
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            v[i] += more[i];
+    }
+    activate_all(v, e.activation, e.alpha, e.beta);
+    store_some<T>((char *)y + bytes, v, g.y_is_float, whole, count);
+}
+
+/* Each warp lays some of its rows of 16 positions out in shared memory of its own, and reads them
+ * back in eights. A row is 8 floats longer than it has sums, so that the four rows which half a
+ * warp writes at a time are in different banks. */
+template <typename T, typename Tile>
+__device__ static inline void store_tile(float *shared, const sums_of<Tile> &sums, void *y,
+                                         const cuda_conv &c, const cuda_epilogue &e, const split &g,
+                                         int p0, int m0)
+{
+    constexpr int EIGHTS = Tile::WARP_CHANNELS / 8, ROWS = 16 * Tile::SLABS;
+    const int positions = c.n * c.oh * c.ow, mg = c.m / c.groups;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    float *own = shared + warp * ROWS * Tile::PITCH;
+    p0 += warp / Tile::ACROSS * Tile::WARP_POSITIONS;
+    m0 += warp % Tile::ACROSS * Tile::WARP_CHANNELS;
+    UNROLL
+    for (int first = 0; first < sums.DOWN; first += Tile::SLABS) {
+        UNROLL
+        for (int i = 0; i < Tile::SLABS; i++) {
+            UNROLL
+            for (int j = 0; j < sums.ACROSS; j++) {
+                float *at = own + (i * 16 + lane / 4) * Tile::PITCH + j * 8 + lane % 4 * 2;
+                at[0] = sums.at[first + i][j][0];
+                at[1] = sums.at[first + i][j][1];
+                at[8 * Tile::PITCH] = sums.at[first + i][j][2];
+                at[8 * Tile::PITCH + 1] = sums.at[first + i][j][3];
+            }
+        }
+        __syncwarp();
+        NO_UNROLL
+        for (int piece = lane; piece < ROWS * EIGHTS; piece += 32) {
+            int row = piece / EIGHTS, column = piece % EIGHTS * 8;
+            int p = p0 + first * 16 + row, m = m0 + column;
+            if (p < positions && m < mg)
+                store_sums<T>(own + row * Tile::PITCH + column, y, c, e, g, (size_t)p, m);
+        }
+        __syncwarp();
+    }
+}
+
+/* grid: x = tiles, channels first (neighbours share positions), y = group, z = split. */
+template <typename T, typename Tile, int VEC>
+__global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
+    conv_tensor_kernel(const T *x, const T *weights, void *y, cuda_conv c, cuda_epilogue e, split g)
+{
+    SHARED_MEMORY(memory);
+    T *ring = (T *)memory;
+    const int positions = c.n * c.oh * c.ow, group = (int)blockIdx.y;
+    const int p0 = (int)blockIdx.x / g.tiles_across * Tile::POSITIONS;
+    const int m0 = (int)blockIdx.x % g.tiles_across * Tile::CHANNELS;
+    const int first = (int)blockIdx.z * g.each;
+    const int steps = g.steps - first < g.each ? g.steps - first : g.each;
+    const int warp = (int)threadIdx.x / 32;
+    image_copies<T, Tile, VEC> images;
+    weight_copies<T, Tile> filters;
+    images.start(x, c, positions, p0, group, first * Tile::DEPTH);
+    filters.start(weights, c, m0, group, first * Tile::DEPTH);
+    sums_of<Tile> sums = {};
+    UNROLL
+    for (int step = 0; step < Tile::STAGES - 1; step++) {
+        if (step < steps) {
+            T *slot = ring + step * Tile::STAGE;
+            images.copy(slot, c);
+            filters.copy(slot + Tile::POSITIONS * Tile::DEPTH, c);
+        }
+        copies_commit(); /* a group a step, also where it is empty, so that counting is simple */
+    }
+    int reads = 0, fills = Tile::STAGES - 1;
+    for (int step = 0; step < steps; step++) {
+        copies_wait<Tile::STAGES - 2>();
+        __syncthreads();
+        if (step + Tile::STAGES - 1 < steps) {
+            T *slot = ring + fills * Tile::STAGE;
+            images.copy(slot, c);
+            filters.copy(slot + Tile::POSITIONS * Tile::DEPTH, c);
+        }
+        copies_commit();
+        const T *slot = ring + reads * Tile::STAGE;
+        multiply_step<T, Tile>(slot, slot + Tile::POSITIONS * Tile::DEPTH, warp, sums);
+        reads = reads + 1 == Tile::STAGES ? 0 : reads + 1;
+        fills = fills + 1 == Tile::STAGES ? 0 : fills + 1;
+    }
+    copies_wait<0>();
+    __syncthreads();
+    store_tile<T, Tile>((float *)memory, sums, y, c, e, g, p0, m0);
+}
+
+/* y = epilogue of the sums of all splits; in eights where m is. */
+template <typename Y, bool WHOLE>
+__global__ void split_sum_kernel(const float *sums, int splits, size_t count, int m, Y *y,
+                                 cuda_epilogue e)
+{
+    FOR_EACH(i, WHOLE ? count / 8 : count)
+    {
+        if constexpr (WHOLE) {
+            float total[8], more[8];
+            load8(total, sums + i * 8);
+            for (int s = 1; s < splits; s++) {
+                load8(more, sums + (size_t)s * count + i * 8);
+                UNROLL
+                for (int k = 0; k < 8; k++)
+                    total[k] += more[k];
+            }
+            finish8(y, i * 8, (int)(i * 8 % (size_t)m), total, e);
+        } else {
+            float total = sums[i];
+            for (int s = 1; s < splits; s++)
+                total += sums[(size_t)s * count + i];
+            finish(y, i, (int)(i % (size_t)m), total, e);
+        }
+    }
+}
+
+template <typename Y>
+void sum_splits(cudaStream_t stream, const float *sums, int splits, const struct cuda_conv *c,
+                void *y, const struct cuda_epilogue *e)
+{
+    size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
+    if (c->m % 8 == 0)
+        LAUNCH((split_sum_kernel<Y, true>), blocks_for(count / 8), THREADS, stream, sums, splits,
+               count, c->m, (Y *)y, *e);
+    else
+        LAUNCH((split_sum_kernel<Y, false>), blocks_for(count), THREADS, stream, sums, splits,
+               count, c->m, (Y *)y, *e);
+}
+
+/* ---- the ways there are ---- */
+
+struct tile_facts {
+    int positions, channels, depth, shared, threads;
+    double pace; /* how much of a processor's rate it may reach, roughly: bytes read a product */
+};
+
+#define TILE_FACTS(number, p, c, d, wp, wc, s, b)                                                  \
+    {p,                                                                                            \
+     c,                                                                                            \
+     d,                                                                                            \
+     tile##number::SHARED,                                                                         \
+     tile##number::THREADS_,                                                                       \
+     wp * wc >= 64 * 64   ? 1.0                                                                    \
+     : wp * wc >= 64 * 32 ? 0.8                                                                    \
+                          : 0.55},
+const tile_facts facts[TILE_COUNT] = {TILES(TILE_FACTS)};
+#undef TILE_FACTS
+
+int vector_of(const struct cuda_conv *c)
+{
+    int cg = c->c / c->groups;
+    return cg % 8 == 0 ? 8 : cg % 4 == 0 ? 4 : cg % 2 == 0 ? 2 : 0;
+}
+
+int divide_up(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
+int steps_of(const struct cuda_conv *c, const tile_facts &t)
+{
+    return divide_up(c->kh * c->kw * (c->c / c->groups), t.depth);
+}
+
+struct estimate {
+    struct cuda_conv_way way;
+    double time;
+};
+
+estimate estimate_of(const struct cuda_conv *c, int tile, int splits, int processors)
+{
+    const tile_facts &t = facts[tile];
+    const int positions = c->n * c->oh * c->ow, steps = steps_of(c, t);
+    const int each = divide_up(steps, splits);
+    const double blocks = (double)divide_up(positions, t.positions) *
+                          (double)divide_up(c->m / c->groups, t.channels) * c->groups *
+                          (double)divide_up(steps, each);
+    const double rounds = (double)(int64_t)((blocks + processors - 1) / processors);
+    const double block = (double)t.positions * t.channels * ((double)each * t.depth + 64) / t.pace;
+    const double summing = each < steps ? 3e6 + (double)positions * c->m * splits / 8.0 : 0;
+    return {{tile, divide_up(steps, each)}, rounds * block + summing};
+}
+
+/* Offsets within a tile's images are int, places in an image 16 bits. */
+bool fits_kernel(const struct cuda_conv *c)
+{
+    const int64_t most = 256; /* positions of a tile */
+    const int64_t images = most / ((int64_t)c->oh * c->ow) + 2;
+    const int64_t reach_h = (int64_t)c->kh * c->dilation_h + c->pad_h + c->h;
+    const int64_t reach_w = (int64_t)c->kw * c->dilation_w + c->pad_w + c->w;
+    return reach_h + (int64_t)c->stride_h < 16384 && reach_w + (int64_t)c->stride_w < 16384 &&
+           images * reach_h * reach_w * c->c < INT32_MAX &&
+           (int64_t)c->n * c->oh * c->ow <= INT32_MAX - most &&
+           (int64_t)c->kh * c->kw * (c->c / c->groups) < INT32_MAX - 64 && c->groups <= 65535;
+}
+
+template <typename T, typename Tile, int VEC>
+void launch(cudaStream_t stream, const void *x, const void *weights, void *y, bool y_is_float,
+            const struct cuda_conv *c, const struct cuda_epilogue *e, int splits, void *workspace)
+{
+    split g = {};
+    g.tiles_across = divide_up(c->m / c->groups, Tile::CHANNELS);
+    g.steps = divide_up(c->kh * c->kw * (c->c / c->groups), Tile::DEPTH);
+    g.each = divide_up(g.steps, splits);
+    g.y_is_float = y_is_float;
+    splits = divide_up(g.steps, g.each); /* none of them is empty */
+    g.sums = splits > 1 ? (float *)workspace : nullptr;
+    const int tiles = divide_up(c->n * c->oh * c->ow, Tile::POSITIONS) * g.tiles_across;
+    const dim3 grid((unsigned)tiles, (unsigned)c->groups, (unsigned)splits);
+    LAUNCH_SHARED((conv_tensor_kernel<T, Tile, VEC>), grid, Tile::THREADS_, Tile::SHARED, stream,
+                  (const T *)x, (const T *)weights, y, *c, *e, g);
+    if (splits > 1 && y_is_float)
+        sum_splits<float>(stream, g.sums, splits, c, y, e);
+    else if (splits > 1)
+        sum_splits<T>(stream, g.sums, splits, c, y, e);
+}
+
+template <typename T, typename Tile, bool SMALL>
+void launch_vector(cudaStream_t stream, const void *x, const void *weights, void *y,
+                   bool y_is_float, const struct cuda_conv *c, const struct cuda_epilogue *e,
+                   int splits, void *workspace)
+{
+    int vector = vector_of(c);
+    if (vector == 8) {
+        launch<T, Tile, 8>(stream, x, weights, y, y_is_float, c, e, splits, workspace);
+    } else if constexpr (SMALL) {
+        if (vector == 4)
+            launch<T, Tile, 4>(stream, x, weights, y, y_is_float, c, e, splits, workspace);
+        else
+            launch<T, Tile, 2>(stream, x, weights, y, y_is_float, c, e, splits, workspace);
+    }
+}
+
+template <typename T>
+void launch_tile(cudaStream_t stream, const void *x, const void *weights, void *y, bool y_is_float,
+                 const struct cuda_conv *c, const struct cuda_epilogue *e,
+                 const struct cuda_conv_way *way, void *workspace)
+{
+#define TILE_CASE(number, p, ch, d, wp, wc, s, b)                                                  \
+    case number:                                                                                   \
+        return launch_vector<T, tile##number, (number >= SMALL_TILES)>(                            \
+            stream, x, weights, y, y_is_float, c, e, way->splits, workspace);
+    switch (way->tile) {
+        TILES(TILE_CASE)
+    }
+#undef TILE_CASE
+}
+} // namespace
+
+int cuda_conv_ways(const struct cuda_conv *c, size_t shared_limit, int processors,
+                   struct cuda_conv_way *ret, int max)
+{
+    estimate found[TILE_COUNT * 3];
+    int count = 0;
+    if (!vector_of(c) || !fits_kernel(c))
+        return 0;
+    for (int t = vector_of(c) == 8 ? 0 : SMALL_TILES; t < TILE_COUNT; t++) {
+        const int mg = c->m / c->groups, steps = steps_of(c, facts[t]);
+        if ((size_t)facts[t].shared > shared_limit ||
+            (facts[t].channels >= 2 * mg && facts[t].channels > 32))
+            continue;
+        const int blocks = divide_up(c->n * c->oh * c->ow, facts[t].positions) *
+                           divide_up(mg, facts[t].channels) * c->groups;
+        found[count++] = estimate_of(c, t, 1, processors);
+        /* Splits that give every processor a block, or two; each has some steps to do. */
+        for (int rounds = 1; rounds <= 2 && blocks < processors; rounds++) {
+            int splits = rounds * processors / blocks;
+            if (splits > steps / 4)
+                splits = steps / 4;
+            if (splits > 32)
+                splits = 32;
+            if (splits > 1)
+                found[count++] = estimate_of(c, t, splits, processors);
+        }
+    }
+    for (int i = 1; i < count; i++) /* the best guess first */
+        for (int k = i; k > 0 && found[k].time < found[k - 1].time; k--) {
+            estimate other = found[k];
+            found[k] = found[k - 1];
+            found[k - 1] = other;
+        }
+    int taken = 0;
+    for (int i = 0; i < count && taken < max; i++) {
+        bool again = false;
+        for (int k = 0; k < taken; k++)
+            again =
+                again || (ret[k].tile == found[i].way.tile && ret[k].splits == found[i].way.splits);
+        if (!again)
+            ret[taken++] = found[i].way;
+    }
+    return taken;
+}
+
+size_t cuda_conv_workspace(const struct cuda_conv *c, const struct cuda_conv_way *way)
+{
+    if (way->splits <= 1)
+        return 0;
+    return (size_t)way->splits * (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m *
+           sizeof(float);
+}
+
+void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
+                      int y_dtype, const struct cuda_conv *c, const struct cuda_epilogue *e,
+                      const struct cuda_conv_way *way, void *workspace)
+{
+    if (dtype == T_BF16)
+        launch_tile<__nv_bfloat16>(stream, x, weights, y, y_dtype == T_F32, c, e, way, workspace);
+    else
+        launch_tile<__half>(stream, x, weights, y, y_dtype == T_F32, c, e, way, workspace);
+}

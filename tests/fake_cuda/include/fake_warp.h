@@ -1,0 +1,92 @@
+/* The test double of engine/cuda/tensor_core.cuh: what warps do together, lane by lane. */
+#pragma once
+
+#include "fake_device.h"
+
+/* Leaves `size` bytes (64 at most) for the other lanes of the warp, waits for all of them, and
+ * returns what lane 0 left; the next lane's is *ret_stride bytes further. Valid until the
+ * operation after the next. */
+const void *fake_exchange(const void *mine, size_t size, size_t *ret_stride);
+
+/* Shared memory holds NaN between the start of a copy and the wait for it. */
+void fake_copy_async(void *shared, const void *global, int bytes, bool has);
+void fake_copies_commit();
+void fake_copies_wait(size_t pending);
+
+template <int BYTES> void copy_async(void *shared, const void *global, bool has)
+{
+    fake_copy_async(shared, global, BYTES, has);
+}
+
+static inline void copies_commit()
+{
+    fake_copies_commit();
+}
+
+template <int PENDING> void copies_wait()
+{
+    fake_copies_wait(PENDING);
+}
+
+static inline void fake_load_matrices(uint32_t (&r)[4], const void *row, bool transposed)
+{
+    size_t stride;
+    if ((uintptr_t)row % 16)
+        abort();
+    const char *rows = (const char *)fake_exchange(&row, sizeof row, &stride);
+    unsigned lane = threadIdx.x % 32;
+    for (unsigned m = 0; m < 4; m++) {
+        uint16_t pair[2];
+        for (unsigned i = 0; i < 2; i++) {
+            unsigned major = lane / 4, minor = lane % 4 * 2 + i;
+            unsigned from = transposed ? minor : major, at = transposed ? major : minor;
+            const uint16_t *numbers;
+            memcpy(&numbers, rows + (m * 8 + from) * stride, sizeof numbers);
+            pair[i] = numbers[at];
+        }
+        memcpy(&r[m], pair, sizeof r[m]);
+    }
+}
+
+static inline void load_matrices(uint32_t (&r)[4], const void *row)
+{
+    fake_load_matrices(r, row, false);
+}
+
+static inline void load_matrices_transposed(uint32_t (&r)[4], const void *row)
+{
+    fake_load_matrices(r, row, true);
+}
+
+template <typename T> float fake_wide(uint16_t bits);
+template <> inline float fake_wide<__half>(uint16_t bits)
+{
+    return half_to_float(bits);
+}
+template <> inline float fake_wide<__nv_bfloat16>(uint16_t bits)
+{
+    return bfloat16_to_float(bits);
+}
+
+template <typename T>
+void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    const uint32_t words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    float wide[12];
+    for (int i = 0; i < 12; i++)
+        wide[i] = fake_wide<T>((uint16_t)(words[i / 2] >> i % 2 * 16));
+    size_t stride;
+    const char *all = (const char *)fake_exchange(wide, sizeof wide, &stride);
+    unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (unsigned k = 0; k < 16; k++) {
+        /* k = 2 t + 8 h + i is in register h of lane t of its group, its half i. */
+        unsigned h = k / 8, from = k % 8 / 2, i = k % 2;
+        const float *left = (const float *)(all + (g * 4 + from) * stride);
+        for (unsigned j = 0; j < 2; j++) {
+            const float *right = (const float *)(all + ((2 * t + j) * 4 + from) * stride);
+            float b = right[8 + h * 2 + i];
+            c[j] += left[h * 4 + i] * b;
+            c[2 + j] += left[h * 4 + 2 + i] * b;
+        }
+    }
+}

@@ -1,0 +1,566 @@
+/* The kernels of engine/cuda, one by one, on the stand-in: random shapes in every way there is,
+ * against plain loops in float64 over the very numbers that the kernel reads. Outputs hold NaN
+ * beforehand, and are watched for what is written beyond them. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cuda/kernels.h"
+#include "engine/graph.h"
+#include "tests/unit/random_graph.h"
+
+static cudaStream_t stream;
+
+static void set_up(void)
+{
+    cr_assert_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+}
+
+static void tear_down(void)
+{
+    cudaStreamDestroy(stream);
+}
+
+TestSuite(kernels, .init = set_up, .fini = tear_down, .timeout = 240);
+
+/* ---- numbers of a dtype ---- */
+
+static double number(const void *data, enum dtype dtype, size_t i)
+{
+    if (dtype == DTYPE_F32)
+        return (double)((const float *)data)[i];
+    uint16_t bits = ((const uint16_t *)data)[i];
+    return (double)(dtype == DTYPE_F16 ? half_to_float(bits) : bfloat16_to_float(bits));
+}
+
+static void put(void *data, enum dtype dtype, size_t i, float x)
+{
+    if (dtype == DTYPE_F32)
+        ((float *)data)[i] = x;
+    else
+        ((uint16_t *)data)[i] = dtype == DTYPE_F16 ? float_to_half(x) : float_to_bfloat16(x);
+}
+
+enum { GUARD = 64 };
+
+/* `count` numbers in device memory between two guards; random ones of [-1, 1], or NaN. */
+struct array {
+    unsigned char *memory;
+    void *data;
+    enum dtype dtype;
+    size_t count;
+};
+
+static struct array make_array(enum dtype dtype, size_t count, uint32_t *seed)
+{
+    size_t bytes = count * dtype_size(dtype);
+    struct array array = {.dtype = dtype, .count = count};
+    void *memory;
+    cr_assert_eq(cudaMalloc(&memory, bytes + 2 * GUARD), cudaSuccess);
+    array.memory = memory;
+    memset(memory, 0xFF, bytes + 2 * GUARD);
+    array.data = array.memory + GUARD;
+    for (size_t i = 0; seed && i < count; i++)
+        put(array.data, dtype, i, random_unit(seed));
+    return array;
+}
+
+static void free_array(struct array *array)
+{
+    size_t bytes = array->count * dtype_size(array->dtype);
+    for (size_t i = 0; i < GUARD; i++)
+        cr_assert(array->memory[i] == 0xFF && array->memory[GUARD + bytes + i] == 0xFF,
+                  "a kernel wrote beyond its output");
+    cr_assert_eq(cudaFree(array->memory), cudaSuccess);
+}
+
+static double step_of(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 ? 0x1p-22 : dtype == DTYPE_F16 ? 0x1p-10 : 0x1p-7;
+}
+
+static double activated(double x, const struct cuda_epilogue *e)
+{
+    switch ((enum activation)e->activation) {
+    case ACTIVATION_RELU:
+        return fmax(x, 0);
+    case ACTIVATION_SILU:
+        return x / (1 + exp(-(double)e->alpha * x));
+    case ACTIVATION_GELU:
+        return 0.5 * x * (1 + erf(x * M_SQRT1_2));
+    case ACTIVATION_CLIP:
+        return fmin(fmax(x, (double)e->alpha), (double)e->beta);
+    case ACTIVATION_HARD_SWISH:
+        return x * fmin(fmax(x / 6 + 0.5, 0), 1);
+    default:
+        return x;
+    }
+}
+
+static int pick_activation(uint32_t *seed)
+{
+    static const enum activation all[] = {ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_SILU,
+                                          ACTIVATION_GELU, ACTIVATION_CLIP, ACTIVATION_HARD_SWISH};
+    return (int)all[random_below(seed, 6)];
+}
+
+/* ---- convolutions ---- */
+
+struct conv_case {
+    struct cuda_conv conv;
+    struct cuda_epilogue epilogue;
+    struct array x, weights, y, bias, residual, workspace;
+    double *expected;
+    bool in_place;
+};
+
+static int between(uint32_t *seed, int low, int high)
+{
+    return low + (int)random_below(seed, (uint32_t)(high - low + 1));
+}
+
+static int extent(int in, int kernel, int dilation, int stride, int pads)
+{
+    return (in + pads - (kernel - 1) * dilation - 1) / stride + 1;
+}
+
+/* Channels of x and y of a group, groups, and the largest window. */
+static struct cuda_conv random_conv(uint32_t *seed, int cg, int mg, int groups, int window)
+{
+    struct cuda_conv c = {.n = between(seed, 1, 3),
+                          .c = cg * groups,
+                          .m = mg * groups,
+                          .groups = groups,
+                          .kh = between(seed, 1, window),
+                          .kw = between(seed, 1, window),
+                          .stride_h = between(seed, 1, 2),
+                          .stride_w = between(seed, 1, 2),
+                          .dilation_h = between(seed, 1, 2),
+                          .dilation_w = between(seed, 1, 2),
+                          .pad_h = between(seed, 0, 2),
+                          .pad_w = between(seed, 0, 2)};
+    c.h = (c.kh - 1) * c.dilation_h + between(seed, 1, 9);
+    c.w = (c.kw - 1) * c.dilation_w + between(seed, 1, 9);
+    c.oh = extent(c.h, c.kh, c.dilation_h, c.stride_h, 2 * c.pad_h);
+    c.ow = extent(c.w, c.kw, c.dilation_w, c.stride_w, 2 * c.pad_w);
+    c.row = c.kh * c.kw * cg;
+    return c;
+}
+
+/* Where weight k = (tap, channel) of output channel m is: rows, or [kh, kw, c] of a depthwise one.
+ */
+static size_t weight_at(const struct cuda_conv *c, bool depthwise, int m, int tap, int channel)
+{
+    if (depthwise)
+        return (size_t)tap * (size_t)c->c + (size_t)m;
+    return (size_t)m * (size_t)c->row + (size_t)(tap * (c->c / c->groups) + channel);
+}
+
+static double conv_at(const struct conv_case *t, bool depthwise, int n, int oh, int ow, int m)
+{
+    const struct cuda_conv *c = &t->conv;
+    const int cg = c->c / c->groups, group = m / (c->m / c->groups);
+    double sum = 0;
+    for (int tap = 0; tap < c->kh * c->kw; tap++) {
+        int h = oh * c->stride_h - c->pad_h + tap / c->kw * c->dilation_h;
+        int w = ow * c->stride_w - c->pad_w + tap % c->kw * c->dilation_w;
+        if (h < 0 || h >= c->h || w < 0 || w >= c->w)
+            continue;
+        size_t at = ((size_t)(n * c->h + h) * (size_t)c->w + (size_t)w) * (size_t)c->c;
+        for (int k = 0; k < cg; k++)
+            sum += number(t->x.data, t->x.dtype, at + (size_t)(group * cg + k)) *
+                   number(t->weights.data, t->weights.dtype, weight_at(c, depthwise, m, tap, k));
+    }
+    return sum;
+}
+
+static struct conv_case make_conv_case(uint32_t *seed, struct cuda_conv conv, bool depthwise,
+                                       enum dtype dtype, enum dtype y_dtype)
+{
+    struct conv_case t = {.conv = conv, .in_place = random_below(seed, 2)};
+    const size_t outputs = (size_t)(conv.n * conv.oh * conv.ow * conv.m);
+    t.x = make_array(dtype, (size_t)(conv.n * conv.h * conv.w * conv.c), seed);
+    t.weights = make_array(
+        dtype, depthwise ? (size_t)(conv.kh * conv.kw * conv.c) : (size_t)conv.m * (size_t)conv.row,
+        seed);
+    t.y = make_array(y_dtype, outputs, NULL);
+    t.bias = make_array(DTYPE_F32, (size_t)conv.m, seed);
+    t.residual = make_array(y_dtype, outputs, seed);
+    t.workspace = make_array(DTYPE_F32, outputs * 64, NULL);
+    t.epilogue =
+        (struct cuda_epilogue){.activation = pick_activation(seed), .alpha = -0.5f, .beta = 0.75f};
+    if (t.epilogue.activation == ACTIVATION_SILU)
+        t.epilogue.alpha = 1.25f;
+    if (random_below(seed, 3))
+        t.epilogue.bias = t.bias.data;
+    if (random_below(seed, 2))
+        t.epilogue.residual = t.in_place ? t.y.data : t.residual.data;
+    t.expected = malloc(outputs * sizeof *t.expected);
+    for (size_t i = 0; i < outputs; i++) {
+        int m = (int)(i % (size_t)conv.m), p = (int)(i / (size_t)conv.m);
+        double sum =
+            conv_at(&t, depthwise, p / (conv.oh * conv.ow), p / conv.ow % conv.oh, p % conv.ow, m);
+        if (t.epilogue.bias)
+            sum += number(t.bias.data, DTYPE_F32, (size_t)m);
+        if (t.epilogue.residual)
+            sum += number(t.residual.data, y_dtype, i);
+        t.expected[i] = activated(sum, &t.epilogue);
+    }
+    return t;
+}
+
+/* y as the kernel finds it: NaN, or the residual that it overwrites. */
+static void prepare_y(struct conv_case *t)
+{
+    size_t bytes = t->y.count * dtype_size(t->y.dtype);
+    memset(t->y.data, 0xFF, bytes);
+    if (t->epilogue.residual && t->in_place)
+        memcpy(t->y.data, t->residual.data, bytes);
+}
+
+static void check_conv(struct conv_case *t, const char *what)
+{
+    const struct cuda_conv *c = &t->conv;
+    cr_assert_eq(cudaGetLastError(), cudaSuccess, "%s", what);
+    cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess);
+    const double depth = c->kh * c->kw * (c->c / c->groups);
+    for (size_t i = 0; i < t->y.count; i++) {
+        double got = number(t->y.data, t->y.dtype, i), expected = t->expected[i];
+        double bound = step_of(t->y.dtype) * (fabs(expected) + 0.1) + 1e-6 * (depth + 8);
+        cr_assert(fabs(got - expected) <= bound,
+                  "%s: [%d, %d, %d, %d] window %d x %d, groups %d, m %d, output %zu: %g, not %g",
+                  what, c->n, c->h, c->w, c->c, c->kh, c->kw, c->groups, c->m, i, got, expected);
+    }
+}
+
+static void free_conv_case(struct conv_case *t)
+{
+    free_array(&t->x);
+    free_array(&t->weights);
+    free_array(&t->y);
+    free_array(&t->bias);
+    free_array(&t->residual);
+    free_array(&t->workspace);
+    free(t->expected);
+}
+
+/* Every tile, alone and with its sum divided. */
+static void try_tensor(uint32_t seed, struct cuda_conv conv, enum dtype dtype, enum dtype y_dtype)
+{
+    enum { MOST = 64 };
+    struct cuda_conv_way ways[MOST];
+    conv.row = (conv.row + 7) / 8 * 8;
+    struct conv_case t = make_conv_case(&seed, conv, false, dtype, y_dtype);
+    int count = cuda_conv_ways(&conv, (size_t)227 << 10, 16, ways, MOST);
+    cr_assert_gt(count, 0);
+    for (int i = 0; i < count; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "tile %d, splits %d, seed %u", ways[i].tile, ways[i].splits,
+                 seed);
+        cr_assert_leq(cuda_conv_workspace(&conv, &ways[i]), t.workspace.count * 4, "%s", what);
+        prepare_y(&t);
+        memset(t.workspace.data, 0xFF, t.workspace.count * 4);
+        cuda_conv_tensor(stream, (int)dtype, t.x.data, t.weights.data, t.y.data, (int)y_dtype,
+                         &conv, &t.epilogue, &ways[i], t.workspace.data);
+        check_conv(&t, what);
+    }
+    free_conv_case(&t);
+}
+
+Test(kernels, convolutions_on_tensor_cores)
+{
+    static const int channels[][2] = {{8, 70}, {24, 8},  {64, 130}, {40, 33}, {4, 64},
+                                      {12, 9}, {2, 128}, {58, 24},  {72, 300}};
+    uint32_t seed = 11;
+    for (size_t i = 0; i < sizeof channels / sizeof *channels; i++) {
+        struct cuda_conv c = random_conv(&seed, channels[i][0], channels[i][1], 1, 3);
+        try_tensor(seed, c, i % 2 ? DTYPE_F16 : DTYPE_BF16,
+                   i % 4 == 3 ? DTYPE_F32
+                   : i % 2    ? DTYPE_F16
+                              : DTYPE_BF16);
+    }
+}
+
+Test(kernels, grouped_convolutions_on_tensor_cores)
+{
+    static const int channels[][3] = {{8, 16, 3}, {16, 8, 2}, {4, 12, 3}, {32, 32, 2}};
+    uint32_t seed = 23;
+    for (size_t i = 0; i < sizeof channels / sizeof *channels; i++)
+        try_tensor(seed, random_conv(&seed, channels[i][0], channels[i][1], channels[i][2], 3),
+                   DTYPE_F16, DTYPE_F16);
+}
+
+/* A matrix product is a convolution of one pixel; deep sums are divided. */
+Test(kernels, products_on_tensor_cores)
+{
+    uint32_t seed = 5;
+    static const int sizes[][3] = {{1, 200, 512}, {197, 96, 64}, {64, 64, 512}, {130, 72, 40}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct cuda_conv c = {.n = sizes[i][0],
+                              .h = 1,
+                              .w = 1,
+                              .c = sizes[i][2],
+                              .oh = 1,
+                              .ow = 1,
+                              .m = sizes[i][1],
+                              .kh = 1,
+                              .kw = 1,
+                              .groups = 1,
+                              .stride_h = 1,
+                              .stride_w = 1,
+                              .dilation_h = 1,
+                              .dilation_w = 1};
+        c.row = c.c;
+        try_tensor(seed + (uint32_t)i, c, DTYPE_F16, DTYPE_F16);
+    }
+}
+
+Test(kernels, odd_channels_are_padded)
+{
+    uint32_t seed = 9;
+    struct array x = make_array(DTYPE_F16, 35 * 3, &seed), y = make_array(DTYPE_F16, 35 * 4, NULL);
+    cuda_pad_channels(stream, x.data, y.data, 35, 3, 4);
+    cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess);
+    for (size_t i = 0; i < y.count; i++)
+        cr_assert_eq(number(y.data, DTYPE_F16, i),
+                     i % 4 < 3 ? number(x.data, DTYPE_F16, i / 4 * 3 + i % 4) : 0);
+    free_array(&x);
+    free_array(&y);
+}
+
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+
+Test(kernels, convolutions_on_ordinary_cores)
+{
+    uint32_t seed = 31;
+    for (int i = 0; i < 12; i++) {
+        enum dtype dtype = dtypes[i % 3], y_dtype = i % 5 ? dtype : DTYPE_F32;
+        struct cuda_conv c = random_conv(&seed, between(&seed, 1, 9), between(&seed, 1, 70),
+                                         between(&seed, 1, 3), 3);
+        struct conv_case t = make_conv_case(&seed, c, false, dtype, y_dtype);
+        prepare_y(&t);
+        (i % 2 ? cuda_conv_direct : cuda_conv_simt)(stream, (int)dtype, t.x.data, t.weights.data,
+                                                    t.y.data, (int)y_dtype, &c, &t.epilogue);
+        check_conv(&t, i % 2 ? "direct" : "simt");
+        free_conv_case(&t);
+    }
+}
+
+Test(kernels, depthwise_convolutions)
+{
+    uint32_t seed = 77;
+    for (int i = 0; i < 40; i++) {
+        const int channels = i % 4 == 3 ? between(&seed, 1, 20) : between(&seed, 1, 4) * 8;
+        enum dtype dtype = dtypes[i % 3], y_dtype = i % 7 ? dtype : DTYPE_F32;
+        struct cuda_conv c = random_conv(&seed, 1, 1, channels, 7);
+        if (i % 2) { /* those with kernels of their own */
+            c.kw = c.kh = 3 + i / 2 % 3 * 2;
+            c.stride_w = c.stride_h;
+            c.dilation_h = c.dilation_w = 1;
+            c.h = between(&seed, c.kh, 17);
+            c.w = between(&seed, c.kw, 17);
+            c.oh = extent(c.h, c.kh, 1, c.stride_h, 2 * c.pad_h);
+            c.ow = extent(c.w, c.kw, 1, c.stride_w, 2 * c.pad_w);
+        }
+        struct conv_case t = make_conv_case(&seed, c, true, dtype, y_dtype);
+        prepare_y(&t);
+        cuda_conv_depthwise(stream, (int)dtype, t.x.data, t.weights.data, t.y.data, (int)y_dtype,
+                            &c, &t.epilogue);
+        check_conv(&t, "depthwise");
+        free_conv_case(&t);
+    }
+}
+
+/* ---- rows, images, elements ---- */
+
+/* Every number of y against expected[i]. */
+static void check(struct array *y, const double *expected, double slack, const char *what)
+{
+    cr_assert_eq(cudaGetLastError(), cudaSuccess, "%s", what);
+    cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess);
+    for (size_t i = 0; i < y->count; i++) {
+        double got = number(y->data, y->dtype, i);
+        double bound = step_of(y->dtype) * (fabs(expected[i]) + 0.01) + slack;
+        cr_assert(fabs(got - expected[i]) <= bound, "%s, output %zu: %g, not %g", what, i, got,
+                  expected[i]);
+    }
+}
+
+static void expect_softmax(const struct array *x, size_t row, double *ret)
+{
+    for (size_t first = 0; first < x->count; first += row) {
+        double sum = 0;
+        for (size_t i = first; i < first + row; i++)
+            sum += ret[i] = exp(number(x->data, x->dtype, i));
+        for (size_t i = first; i < first + row; i++)
+            ret[i] /= sum;
+    }
+}
+
+static void expect_layer_norm(const struct array *x, size_t row, const float *scale,
+                              const float *bias, double *ret)
+{
+    for (size_t first = 0; first < x->count; first += row) {
+        double mean = 0, variance = 0;
+        for (size_t i = 0; i < row; i++)
+            mean += number(x->data, x->dtype, first + i) / (double)row;
+        for (size_t i = 0; i < row; i++)
+            variance += pow(number(x->data, x->dtype, first + i) - mean, 2) / (double)row;
+        for (size_t i = 0; i < row; i++)
+            ret[first + i] = (number(x->data, x->dtype, first + i) - mean) / sqrt(variance + 1e-5) *
+                                 (double)scale[i] +
+                             (bias ? (double)bias[i] : 0);
+    }
+}
+
+Test(kernels, rows)
+{
+    static const size_t lengths[] = {1, 5, 8, 49, 197, 256, 768, 1000, 1024, 1025, 2048};
+    uint32_t seed = 3;
+    for (size_t i = 0; i < 3 * sizeof lengths / sizeof *lengths; i++) {
+        const size_t row = lengths[i / 3], rows = 1 + random_below(&seed, 12);
+        enum dtype dtype = dtypes[i % 3];
+        struct array x = make_array(dtype, rows * row, &seed),
+                     y = make_array(dtype, rows * row, NULL);
+        struct array scale = make_array(DTYPE_F32, row, &seed),
+                     bias = make_array(DTYPE_F32, row, &seed);
+        double *expected = malloc(x.count * sizeof *expected);
+        cuda_softmax(stream, (int)dtype, x.data, y.data, rows, row);
+        expect_softmax(&x, row, expected);
+        check(&y, expected, 1e-6, "softmax");
+        const float *more = random_below(&seed, 2) ? bias.data : NULL;
+        memset(y.data, 0xFF, y.count * dtype_size(dtype));
+        cuda_layer_norm(stream, (int)dtype, x.data, scale.data, more, y.data, rows, row, 1e-5f);
+        expect_layer_norm(&x, row, scale.data, more, expected);
+        check(&y, expected, 1e-4, "layer norm");
+        free(expected);
+        free_array(&x);
+        free_array(&y);
+        free_array(&scale);
+        free_array(&bias);
+    }
+}
+
+static double pooled(const struct array *x, const struct cuda_pool *p, size_t i)
+{
+    const int c = (int)(i % (size_t)p->c), at = (int)(i / (size_t)p->c);
+    const int ow = at % p->ow, oh = at / p->ow % p->oh, n = at / p->ow / p->oh;
+    double sum = 0, greatest = -INFINITY;
+    int taps = 0;
+    for (int r = 0; r < p->kh; r++)
+        for (int s = 0; s < p->kw; s++) {
+            int h = oh * p->stride_h - p->pad_h + r, w = ow * p->stride_w - p->pad_w + s;
+            if (h < 0 || h >= p->h || w < 0 || w >= p->w)
+                continue;
+            double v = number(x->data, x->dtype, (size_t)(((n * p->h + h) * p->w + w) * p->c + c));
+            sum += v;
+            greatest = fmax(greatest, v);
+            taps++;
+        }
+    return p->is_max ? greatest : sum / (p->count_include_pad ? p->kh * p->kw : taps);
+}
+
+Test(kernels, pools)
+{
+    uint32_t seed = 41;
+    for (int i = 0; i < 24; i++) {
+        enum dtype dtype = dtypes[i % 3];
+        struct cuda_pool p = {.n = between(&seed, 1, 3),
+                              .h = between(&seed, 3, 12),
+                              .w = between(&seed, 3, 12),
+                              .kh = between(&seed, 2, 3),
+                              .kw = between(&seed, 2, 3),
+                              .stride_h = between(&seed, 1, 2),
+                              .stride_w = between(&seed, 1, 2),
+                              .dilation_h = 1,
+                              .dilation_w = 1,
+                              .pad_h = 1,
+                              .pad_w = 1,
+                              .pad_h_end = 1,
+                              .pad_w_end = 1,
+                              .is_max = i % 2,
+                              .count_include_pad = i % 4 == 0};
+        p.c = i % 5 ? 8 * between(&seed, 1, 40) : between(&seed, 1, 20);
+        p.oh = extent(p.h, p.kh, 1, p.stride_h, 2);
+        p.ow = extent(p.w, p.kw, 1, p.stride_w, 2);
+        const size_t positions = (size_t)(p.h * p.w), images = (size_t)p.n * (size_t)p.c;
+        struct array x = make_array(dtype, images * positions, &seed);
+        struct array y = make_array(dtype, images * (size_t)(p.oh * p.ow), NULL);
+        struct array all = make_array(dtype, images, NULL);
+        double *expected = malloc(x.count * 4 * sizeof *expected);
+        for (size_t k = 0; k < y.count; k++)
+            expected[k] = pooled(&x, &p, k);
+        cuda_pool2d(stream, (int)dtype, x.data, y.data, &p);
+        check(&y, expected, 1e-6, "pool");
+        cuda_pool_global(stream, (int)dtype, x.data, all.data, (size_t)p.n, positions, (size_t)p.c,
+                         p.is_max);
+        struct cuda_pool whole = {.n = p.n,
+                                  .h = p.h,
+                                  .w = p.w,
+                                  .c = p.c,
+                                  .oh = 1,
+                                  .ow = 1,
+                                  .kh = p.h,
+                                  .kw = p.w,
+                                  .stride_h = 1,
+                                  .stride_w = 1,
+                                  .is_max = p.is_max};
+        for (size_t k = 0; k < all.count; k++)
+            expected[k] = pooled(&x, &whole, k);
+        check(&all, expected, 1e-6, "global pool");
+        free(expected);
+        free_array(&x);
+        free_array(&y);
+        free_array(&all);
+    }
+}
+
+Test(kernels, elements)
+{
+    uint32_t seed = 53;
+    for (int i = 0; i < 30; i++) {
+        enum dtype dtype = dtypes[i % 3], other = dtypes[i / 3 % 3];
+        const int64_t outer = between(&seed, 1, 4), inner = between(&seed, 1, 9),
+                      last = i % 2 ? 8 * between(&seed, 1, 5) : between(&seed, 1, 17);
+        const size_t count = (size_t)(outer * inner * last);
+        /* b is [outer, 1, last], or [outer, inner, 1]. */
+        const bool along = random_below(&seed, 2);
+        struct cuda_walk walk = {.rank = 3,
+                                 .dims = {outer, inner, last},
+                                 .a_steps = {inner * last, last, 1},
+                                 .b_steps = {along ? last : inner, along ? 0 : 1, along}};
+        struct array a = make_array(dtype, count, &seed), b = make_array(dtype, count, &seed),
+                     y = make_array(dtype, count, NULL), z = make_array(other, count, NULL);
+        double *expected = malloc(count * sizeof *expected);
+        enum cuda_binary op = (enum cuda_binary)random_below(&seed, 6);
+        for (size_t k = 0; k < count && op == CUDA_DIV; k++) /* not by almost nothing */
+            put(b.data, dtype, k, 1 + fabsf(random_unit(&seed)));
+        for (size_t k = 0; k < count; k++) {
+            size_t o = k / (size_t)(inner * last), m = k / (size_t)last % (size_t)inner,
+                   n = k % (size_t)last;
+            double p = number(a.data, dtype, k);
+            double q = number(b.data, dtype, along ? o * (size_t)last + n : o * (size_t)inner + m);
+            double r = op == CUDA_ADD   ? p + q
+                       : op == CUDA_SUB ? p - q
+                       : op == CUDA_MUL ? p * q
+                       : op == CUDA_DIV ? p / q
+                       : op == CUDA_MAX ? fmax(p, q)
+                                        : fmin(p, q);
+            expected[k] = fmax(r, 0);
+        }
+        cuda_apply_binary(stream, (int)dtype, op, a.data, b.data, y.data, &walk, ACTIVATION_RELU, 0,
+                          0);
+        check(&y, expected, 1e-6, "binary");
+        cuda_convert(stream, (int)dtype, a.data, (int)other, z.data, count);
+        for (size_t k = 0; k < count; k++)
+            expected[k] = number(a.data, dtype, k);
+        check(&z, expected, 0, "convert");
+        free(expected);
+        free_array(&a);
+        free_array(&b);
+        free_array(&y);
+        free_array(&z);
+    }
+}
