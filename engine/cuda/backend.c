@@ -150,6 +150,9 @@ static enum bf16_support bf16_support(const struct node *node)
     case OP_GLOBAL_MAX_POOL:
     case OP_SCALE_SHIFT:
         return node->channels_last ? BF16_SAME : BF16_NO;
+    case OP_ATTENTION:
+        return attention_takes(node) ? BF16_SAME : BF16_NO;
+    case OP_MOVE:
     case OP_TRANSPOSE:
     case OP_CONCAT:
     case OP_SPLIT:
@@ -262,7 +265,7 @@ static void free_program(struct program *program)
 
 static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
 {
-    static const step_maker makers[] = {make_conv, make_matmul, make_elementwise,
+    static const step_maker makers[] = {make_conv, make_matmul, make_attention, make_elementwise,
                                         make_rows, make_move,   make_host};
     *ret = NULL;
     for (size_t m = 0; m < COUNT_OF(makers) && !*ret; m++)
@@ -427,6 +430,7 @@ const struct backend_ops backend_cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .takes_channels_last = takes_channels_last,
+    .walks = true,
     .bf16 = bf16_support,
     .compile = cuda_compile,
     .free_program = free_program,

@@ -123,11 +123,13 @@ typedef enum status (*step_maker)(const struct compile *compile, struct step **r
                                   struct error *err);
 enum status make_conv(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_attention(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_rows(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_move(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_host(const struct compile *compile, struct step **ret, struct error *err);
 
+bool attention_takes(const struct node *node);
 bool matmul_takes(const struct node *node);
 bool elementwise_takes(const struct node *node);
 bool rows_takes(const struct node *node);

@@ -349,9 +349,32 @@ static void copy_sized(cudaStream_t stream, const void *x, void *y, const struct
            count);
 }
 
-void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
-                       const struct cuda_walk *walk)
+/* Neighbours that are moved together anyway are moved as one of twice the size, up to 16 bytes. */
+static int widen(int size, struct cuda_walk *walk)
 {
+    const int last = walk->rank - 1;
+    while (size < 16 && last >= 0 && walk->a_steps[last] == 1 && walk->dims[last] % 2 == 0 &&
+           walk->a_offset % 2 == 0) {
+        for (int d = 0; d < last; d++)
+            if (walk->a_steps[d] % 2)
+                return size;
+        for (int d = 0; d < last; d++)
+            walk->a_steps[d] /= 2;
+        walk->dims[last] /= 2;
+        walk->a_offset /= 2;
+        size *= 2;
+    }
+    return size;
+}
+
+void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
+                       const struct cuda_walk *narrow)
+{
+    struct cuda_walk wide = *narrow;
+    const struct cuda_walk *walk = &wide;
+    size = widen(size, &wide);
+    if (size == 16)
+        return copy_sized<words4>(stream, x, y, walk);
     if (size == 1)
         copy_sized<uint8_t>(stream, x, y, walk);
     else if (size == 2)

@@ -52,6 +52,38 @@ struct cuda_pool {
     int is_max, count_include_pad;
 };
 
+/* Attention: matrices that lie anywhere. A group counts through its parts, the last one fastest; a
+ * part moves `stride` elements a step. */
+#define CUDA_GROUP_PARTS      6
+#define CUDA_ATTENTION_BIASES 3
+
+struct cuda_group {
+    int count;
+    int extent[CUDA_GROUP_PARTS], stride[CUDA_GROUP_PARTS];
+};
+
+struct cuda_matrices {
+    int64_t offset;
+    struct cuda_group batch, rows;
+    int column_step;
+};
+
+/* y = softmax(scale * q k^T + biases) v; q [rows, depth], k [keys, depth], v [keys, width],
+ * biases [rows, keys], y [rows, width], of each of `batch`. A row whose greatest score is -inf, or
+ * that has a NaN, is NaN, or 0 with nan_is_zero. */
+struct cuda_attention {
+    int batch, rows, keys, depth, width;
+    float scale;
+    int nan_is_zero, bias_count;
+    struct cuda_matrices q, k, v, y, bias[CUDA_ATTENTION_BIASES];
+    int bias_is_float[CUDA_ATTENTION_BIASES]; /* else of the operands' dtype */
+};
+
+struct cuda_attention_data {
+    const void *q, *k, *v, *bias[CUDA_ATTENTION_BIASES];
+    void *y;
+};
+
 enum cuda_binary { CUDA_ADD, CUDA_SUB, CUDA_MUL, CUDA_DIV, CUDA_MAX, CUDA_MIN };
 enum cuda_reduction { CUDA_REDUCE_SUM, CUDA_REDUCE_MEAN, CUDA_REDUCE_MAX, CUDA_REDUCE_MIN };
 
@@ -71,7 +103,8 @@ void cuda_scale_shift(cudaStream_t stream, int dtype, const void *x, const float
 /* The epilogue as a pass of its own, in place over y [rows, columns]. */
 void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
                          const struct cuda_epilogue *epilogue);
-/* y (dense) from x with the walk's a_offset and a_steps; elements of 1, 2, 4 or 8 bytes. */
+/* y (dense) from x with the walk's a_offset and a_steps; elements of 1, 2, 4 or 8 bytes, both at
+ * addresses of whole 16 bytes. */
 void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
                        const struct cuda_walk *walk);
 /* y[o, i, r] = x[o, index[i], r]; indices int64 or int32 (bytes 8 or 4), negative ones from the
@@ -112,6 +145,12 @@ void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
 /* y[n, c] over positions: mean or max. */
 void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, size_t n,
                       size_t positions, size_t channels, int is_max);
+/* Does cuda_attend take it, on tensor cores (16-bit dtypes) or on ordinary ones, on a device whose
+ * blocks may have so much shared memory? */
+int cuda_attention_takes(const struct cuda_attention *attention, int on_tensor_cores,
+                         size_t shared_limit);
+void cuda_attend(cudaStream_t stream, int dtype, int on_tensor_cores,
+                 const struct cuda_attention_data *data, const struct cuda_attention *attention);
 /* Rows of `row` elements. */
 void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t rows, size_t row);
 void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float *scale,

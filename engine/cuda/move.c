@@ -1,9 +1,11 @@
-/* Steps that only move bytes: Transpose, Slice, Expand, Concat, Split, Gather, Cast, and views
- * whose bytes the planner could not share. */
+/* Steps that only move bytes: Transpose, Slice, Expand, Concat, Split, Gather, Move, Cast, and
+ * views whose bytes the planner could not share. */
 #include "engine/cuda/cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "engine/ops/walk.h"
 
 struct move_step {
     struct step step;
@@ -220,6 +222,25 @@ static enum status make_walk(const struct compile *compile,
     return create(compile, &s, "copy", ret, err);
 }
 
+/* A chain of moves that a pass has made one (engine/ops/walk.h). */
+static enum status make_chain(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct value *x = compile->node->inputs[0];
+    struct move_step s = {.kind = MOVE_WALK, .size = (int)dtype_size(x->dtype)};
+    struct walk walk;
+    TRY(walk_load(compile->node, "walk", 1, shape_count(&x->shape), &walk, err));
+    if (walk.group[0].count > CUDA_MAX_RANK)
+        return STATUS_OK;
+    s.walk.rank = walk.group[0].count;
+    s.walk.a_offset = walk.offset;
+    for (int d = 0; d < s.walk.rank; d++) {
+        s.walk.dims[d] = walk.group[0].parts[d].extent;
+        s.walk.a_steps[d] = walk.group[0].parts[d].stride;
+    }
+    collapse(&s.walk);
+    return create(compile, &s, "copy", ret, err);
+}
+
 static enum status make_convert(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
@@ -340,6 +361,8 @@ enum status make_move(const struct compile *compile, struct step **ret, struct e
         return make_walk(compile, slice_walk, ret, err);
     case OP_GATHER:
         return make_gather(compile, ret, err);
+    case OP_MOVE:
+        return make_chain(compile, ret, err);
     case OP_IDENTITY:
     case OP_CAST:
     case OP_RESHAPE:

@@ -564,3 +564,133 @@ Test(kernels, elements)
         free_array(&z);
     }
 }
+
+/* ---- attention ---- */
+
+/* [batch, rows, heads, 3, width] as transformers' one product makes it: matrices of a head. */
+static struct cuda_matrices packed(int images, int heads, int rows, int part, int width)
+{
+    const int row = heads * 3 * width;
+    return (struct cuda_matrices){.offset = part * width,
+                                  .batch = {2, {images, heads}, {rows * row, 3 * width}},
+                                  .rows = {1, {rows}, {row}},
+                                  .column_step = 1};
+}
+
+static size_t place(const struct cuda_matrices *m, int batch, int row, int column)
+{
+    int64_t at = m->offset + (int64_t)column * m->column_step;
+    const struct cuda_group *groups[] = {&m->batch, &m->rows};
+    int i[] = {batch, row};
+    for (int g = 0; g < 2; g++)
+        for (int p = groups[g]->count - 1; p >= 0; p--) {
+            at += (int64_t)(i[g] % groups[g]->extent[p]) * groups[g]->stride[p];
+            i[g] /= groups[g]->extent[p];
+        }
+    return (size_t)at;
+}
+
+static double bias_number(const struct cuda_attention *a, const struct array bias[], int batch,
+                          int row, int key)
+{
+    double sum = 0;
+    for (int b = 0; b < a->bias_count; b++)
+        sum += number(bias[b].data, bias[b].dtype, place(&a->bias[b], batch, row, key));
+    return sum;
+}
+
+/* Expected numbers of y, by place. */
+static void attend_plainly(const struct cuda_attention *a, const struct array *x,
+                           const struct array bias[], double *ret)
+{
+    double *scores = malloc((size_t)a->keys * sizeof *scores);
+    for (int batch = 0; batch < a->batch; batch++)
+        for (int row = 0; row < a->rows; row++) {
+            double greatest = -INFINITY, sum = 0;
+            for (int key = 0; key < a->keys; key++) {
+                double dot = 0;
+                for (int d = 0; d < a->depth; d++)
+                    dot += number(x->data, x->dtype, place(&a->q, batch, row, d)) *
+                           number(x->data, x->dtype, place(&a->k, batch, key, d));
+                scores[key] = dot * (double)a->scale + bias_number(a, bias, batch, row, key);
+                greatest = fmax(greatest, scores[key]);
+            }
+            for (int key = 0; key < a->keys; key++)
+                sum += scores[key] = exp(scores[key] - greatest);
+            for (int d = 0; d < a->width; d++) {
+                double result = 0;
+                for (int key = 0; key < a->keys; key++)
+                    result += scores[key] * number(x->data, x->dtype, place(&a->v, batch, key, d));
+                ret[place(&a->y, batch, row, d)] = a->nan_is_zero && isnan(sum) ? 0 : result / sum;
+            }
+        }
+    free(scores);
+}
+
+/* `masked`: the first bias forbids some keys, and the last row all of them. */
+static void try_attention(uint32_t seed, int heads, int rows, int width, int biases, bool masked,
+                          enum dtype dtype, bool on_tensor_cores)
+{
+    const int images = 2;
+    struct cuda_attention a = {.batch = images * heads,
+                               .rows = rows,
+                               .keys = rows,
+                               .depth = width,
+                               .width = width,
+                               .scale = 1.0f / sqrtf((float)width),
+                               .nan_is_zero = masked,
+                               .bias_count = biases,
+                               .q = packed(images, heads, rows, 0, width),
+                               .k = packed(images, heads, rows, 1, width),
+                               .v = packed(images, heads, rows, 2, width)};
+    a.y = (struct cuda_matrices){.batch = {2, {images, heads}, {rows * heads * width, width}},
+                                 .rows = {1, {rows}, {heads * width}},
+                                 .column_step = 1};
+    const size_t count = (size_t)(images * heads * rows * width);
+    struct array x = make_array(dtype, count * 3, &seed), y = make_array(dtype, count, NULL);
+    struct array bias[CUDA_ATTENTION_BIASES];
+    struct cuda_attention_data data = {.q = x.data, .k = x.data, .v = x.data, .y = y.data};
+    for (int b = 0; b < biases; b++) { /* of a head, and of all */
+        a.bias_is_float[b] = b == 0 || dtype == DTYPE_F32;
+        a.bias[b] = (struct cuda_matrices){.batch = {2, {images, heads}, {0, b ? 0 : rows * rows}},
+                                           .rows = {1, {rows}, {rows}},
+                                           .column_step = 1};
+        bias[b] = make_array(b == 0 ? DTYPE_F32 : dtype, (size_t)(heads * rows * rows), &seed);
+        data.bias[b] = bias[b].data;
+        for (size_t i = 0; masked && b == 0 && i < bias[0].count; i++)
+            if (random_below(&seed, 3) == 0 || i / (size_t)rows % (size_t)rows + 1 == (size_t)rows)
+                put(bias[0].data, DTYPE_F32, i, -INFINITY);
+    }
+    double *expected = malloc(count * sizeof *expected);
+    char what[96];
+    snprintf(what, sizeof what, "attention of %d heads, %d rows, width %d, %d biases", heads, rows,
+             width, biases);
+    cr_assert(cuda_attention_takes(&a, on_tensor_cores, (size_t)227 << 10), "%s", what);
+    attend_plainly(&a, &x, bias, expected);
+    cuda_attend(stream, (int)dtype, on_tensor_cores, &data, &a);
+    /* Weights are rounded to the operands' dtype. */
+    check(&y, expected, step_of(dtype), what);
+    for (int b = 0; b < biases; b++)
+        free_array(&bias[b]);
+    free(expected);
+    free_array(&x);
+    free_array(&y);
+}
+
+Test(kernels, attention_on_tensor_cores)
+{
+    static const int widths[] = {32, 64, 80, 96, 128, 24, 72};
+    for (uint32_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        try_attention(i + 1, 2, i % 2 ? 50 : 70, widths[i], (int)i % 3, false,
+                      i % 2 ? DTYPE_BF16 : DTYPE_F16, true);
+    try_attention(20, 1, 1, 32, 0, false, DTYPE_F16, true);
+    try_attention(21, 2, 197, 64, 0, false, DTYPE_F16, true);
+    try_attention(22, 2, 130, 32, 2, true, DTYPE_F16, true);
+}
+
+Test(kernels, attention_on_ordinary_cores)
+{
+    for (uint32_t i = 0; i < 9; i++)
+        try_attention(i + 60, 2, 1 + (int)i * 9, 5 + (int)i * 7, (int)i % 3, i % 3 == 2,
+                      dtypes[i % 3], false);
+}

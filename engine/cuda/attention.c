@@ -1,0 +1,136 @@
+/* Attention (engine/ops/attention.h). */
+#include "engine/ops/attention.h"
+
+#include <limits.h>
+
+#include "engine/cuda/cuda.h"
+
+struct attention_step {
+    struct step step;
+    struct cuda_attention attention;
+    bool on_tensor_cores;
+    enum dtype dtype;
+    uint32_t inputs[3 + ATTENTION_BIASES], y;
+    const void *constants[3 + ATTENTION_BIASES]; /* on the device, instead of the values */
+};
+
+static enum status run(struct step *base, struct program *program, struct error *err)
+{
+    struct attention_step *s = (struct attention_step *)base;
+    const void *in[3 + ATTENTION_BIASES] = {NULL};
+    for (int i = 0; i < 3 + s->attention.bias_count; i++)
+        in[i] = s->constants[i] ? s->constants[i] : program->data[s->inputs[i]];
+    struct cuda_attention_data data = {
+        .q = in[0], .k = in[1], .v = in[2], .y = program->data[s->y]};
+    for (int b = 0; b < s->attention.bias_count; b++)
+        data.bias[b] = in[3 + b];
+    cuda_attend(program->backend->stream, (int)s->dtype, s->on_tensor_cores, &data, &s->attention);
+    return cuda_launched(base, program, err);
+}
+
+static bool take_group(const struct walk_group *group, struct cuda_group *ret)
+{
+    if (group->count > CUDA_GROUP_PARTS)
+        return false;
+    ret->count = group->count;
+    for (int p = 0; p < group->count; p++) {
+        const struct walk_part *part = &group->parts[p];
+        if (part->extent > INT_MAX || part->stride > INT_MAX || part->stride < INT_MIN)
+            return false;
+        ret->extent[p] = (int)part->extent;
+        ret->stride[p] = (int)part->stride;
+    }
+    return true;
+}
+
+static bool take_walk(const struct walk *walk, struct cuda_matrices *ret)
+{
+    int64_t step;
+    if (!walk_is_even(&walk->group[2], &step) || step > INT_MAX || step < INT_MIN)
+        return false;
+    ret->offset = walk->offset;
+    ret->column_step = (int)step;
+    return take_group(&walk->group[0], &ret->batch) && take_group(&walk->group[1], &ret->rows);
+}
+
+static bool take(const struct attention *from, struct cuda_attention *ret)
+{
+    if (from->batch > INT_MAX || from->rows > INT_MAX || from->keys > INT_MAX ||
+        from->depth > INT_MAX || from->width > INT_MAX)
+        return false;
+    *ret = (struct cuda_attention){.batch = (int)from->batch,
+                                   .rows = (int)from->rows,
+                                   .keys = (int)from->keys,
+                                   .depth = (int)from->depth,
+                                   .width = (int)from->width,
+                                   .scale = from->scale,
+                                   .nan_is_zero = from->nan_is_zero,
+                                   .bias_count = (int)from->bias_count};
+    for (size_t b = 0; b < from->bias_count; b++)
+        if (!take_walk(&from->bias[b], &ret->bias[b]))
+            return false;
+    return take_walk(&from->q, &ret->q) && take_walk(&from->k, &ret->k) &&
+           take_walk(&from->v, &ret->v) && take_walk(&from->y, &ret->y);
+}
+
+static bool operands_fit(const struct node *node)
+{
+    const enum dtype dtype = node->outputs[0]->dtype;
+    for (size_t i = 0; i < node->input_count; i++) {
+        const struct value *value = node->inputs[i];
+        const enum dtype own = value->known ? value->known->dtype : value->dtype;
+        if (own != dtype && !(i >= 3 && own == DTYPE_F32) && !(value->known && own == DTYPE_F32))
+            return false;
+    }
+    return is_computed(dtype) && !node->epilogue.activation && !node->epilogue.residual;
+}
+
+bool attention_takes(const struct node *node)
+{
+    return node->op == OP_ATTENTION && operands_fit(node);
+}
+
+enum status make_attention(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    struct backend *backend = compile->backend;
+    struct attention loaded;
+    struct attention_step proto = {.dtype = node->outputs[0] ? node->outputs[0]->dtype : DTYPE_F32};
+    struct shape shape;
+    if (!attention_takes(node))
+        return STATUS_OK;
+    TRY(attention_load(node, &loaded, &shape, err));
+    if (!take(&loaded, &proto.attention))
+        return STATUS_OK;
+    proto.on_tensor_cores = has_tensor_cores(backend, proto.dtype) &&
+                            cuda_attention_takes(&proto.attention, true, backend->shared_limit);
+    if (!proto.on_tensor_cores &&
+        !cuda_attention_takes(&proto.attention, false, backend->shared_limit))
+        return STATUS_OK;
+    for (size_t i = 0; i < node->input_count; i++) {
+        struct value *value = node->inputs[i];
+        void *data = NULL;
+        proto.inputs[i] = value->index;
+        if (value->known)
+            TRY(weights_get(backend, value->known, WEIGHT_AS_IS,
+                            i < 3 ? proto.dtype : value->known->dtype, &data, err));
+        proto.constants[i] = data;
+        if (i >= 3)
+            proto.attention.bias_is_float[i - 3] =
+                (value->known ? value->known->dtype : value->dtype) == DTYPE_F32;
+    }
+    struct attention_step *s = step_create(compile, sizeof *s, run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    proto.step = s->step;
+    *s = proto;
+    s->y = node->outputs[0]->index;
+    s->step.kernel = s->on_tensor_cores ? "tensor-core attention" : "attention";
+    s->step.flops = 2.0 * (double)loaded.batch * (double)loaded.rows * (double)loaded.keys *
+                    (double)(loaded.depth + loaded.width);
+    s->step.bytes =
+        (size_t)(loaded.batch * (loaded.rows + loaded.keys) * (loaded.depth + loaded.width)) *
+        dtype_size(s->dtype);
+    *ret = &s->step;
+    return STATUS_OK;
+}
