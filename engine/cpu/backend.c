@@ -80,6 +80,12 @@ static bool takes_channels_last(const struct node *node)
         const struct value *bias = node_bias(node);
         return is_f32_constant(node_input(node, 1)) && (!bias || is_f32_constant(bias));
     }
+    case OP_CONV_TRANSPOSE:
+        return deconv_takes(node);
+    case OP_GROUP_NORMALIZATION:
+    case OP_INSTANCE_NORMALIZATION:
+    case OP_LRN:
+        return groups_take(node);
     case OP_MAX_POOL:
         return x->shape.rank <= 4 && !node_output(node, 1) && taps <= MOST_TAPS;
     case OP_AVERAGE_POOL:
@@ -88,6 +94,9 @@ static bool takes_channels_last(const struct node *node)
     case OP_GLOBAL_MAX_POOL:
     case OP_SCALE_SHIFT:
         return true;
+    case OP_RESIZE:
+    case OP_UPSAMPLE:
+        return resize_takes(node);
     default:
         return false;
     }
@@ -107,6 +116,8 @@ static enum bf16_support bf16_support(const struct node *node)
     case OP_AVERAGE_POOL:
     case OP_GLOBAL_AVERAGE_POOL:
     case OP_GLOBAL_MAX_POOL:
+    case OP_RESIZE:
+    case OP_UPSAMPLE:
     case OP_SCALE_SHIFT:
         return node->channels_last ? BF16_SAME : BF16_NO;
     case OP_ATTENTION:
@@ -243,9 +254,10 @@ static void free_program(struct program *program)
 
 static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
 {
-    static const step_maker makers[] = {make_qconv, make_qmatmul,     make_qrows, make_candidate,
-                                        make_pool,  make_elementwise, make_norm,  make_attention,
-                                        make_copy,  make_generic};
+    static const step_maker makers[] = {
+        make_qconv,  make_qmatmul,     make_qrows,  make_candidate, make_deconv,
+        make_pool,   make_elementwise, make_norm,   make_attention, make_resize,
+        make_groups, make_copy,        make_generic};
     *ret = NULL;
     enum status status = STATUS_OK;
     for (size_t m = 0; m < COUNT_OF(makers) && status == STATUS_OK && !*ret; m++)

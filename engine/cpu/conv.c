@@ -1,8 +1,10 @@
 /* Conv through oneDNN: channels-last activations, weights packed as the primitive likes. */
 #include "engine/cpu/product.h"
 #include "engine/ops/families.h"
+#include "engine/ops/geometry.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Strides of a channels-last tensor in the order oneDNN names dims: N, C, spatial…. */
 static enum status image_desc(const struct value *value, dnnl_memory_desc_t *ret, struct error *err)
@@ -105,4 +107,105 @@ enum status make_conv(const struct compile *compile, struct step **ret, struct e
                                 .weights_input = 1,
                                 .bias_constant = bias ? bias->known : NULL};
     return conv_product(compile, &desc, ret, err);
+}
+
+/* ONNX's [C, M / group, K…] as oneDNN's weights of a deconvolution, [group,] M / group, C / group,
+ * K…. */
+static enum status turned_weights(const struct tensor *weights, int64_t group,
+                                  dnnl_memory_desc_t *ret_given, dnnl_memory_desc_t *ret_any,
+                                  struct error *err)
+{
+    dnnl_dims_t dims, strides;
+    int rank = 0;
+    int64_t taps = 1;
+    for (int a = 2; a < weights->shape.rank; a++)
+        taps *= weights->shape.dims[a];
+    const int64_t in = weights->shape.dims[0] / group, out = weights->shape.dims[1];
+    if (group > 1) {
+        dims[rank] = group;
+        strides[rank++] = in * out * taps;
+    }
+    dims[rank] = out;
+    strides[rank++] = taps;
+    dims[rank] = in;
+    strides[rank++] = out * taps;
+    for (int a = 2; a < weights->shape.rank; a++) {
+        taps /= weights->shape.dims[a];
+        dims[rank] = weights->shape.dims[a];
+        strides[rank++] = taps;
+    }
+    TRY(dnnl_check(dnnl_memory_desc_init_by_strides(ret_given, rank, dims, dnnl_f32, strides),
+                   "weight layout", err));
+    return dnnl_check(
+        dnnl_memory_desc_init_by_tag(ret_any, rank, dims, dnnl_f32, dnnl_format_tag_any),
+        "weight layout", err);
+}
+
+static bool is_f32(const struct value *value)
+{
+    return value && value->known && value->known->dtype == DTYPE_F32;
+}
+
+/* oneDNN wants less than a stride of output_padding, and pads that are told. */
+bool deconv_takes(const struct node *node)
+{
+    const struct value *bias = node_bias(node);
+    size_t count, strides;
+    const int64_t *extra = node_ints(node, "output_padding", &count);
+    const int64_t *stride = node_ints(node, "strides", &strides);
+    if (node->inputs[0]->shape.rank != 4 || !is_f32(node->inputs[1]) || (bias && !is_f32(bias)) ||
+        node->epilogue.residual || node_attr(node, "output_shape") ||
+        strcmp(node_string(node, "auto_pad", "NOTSET"), "NOTSET") != 0)
+        return false;
+    for (size_t a = 0; a < count; a++)
+        if (extra[a] > (a < strides ? stride[a] : 1))
+            return false;
+    return true;
+}
+
+/* ConvTranspose, float32. */
+enum status make_deconv(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    if (node->op != OP_CONV_TRANSPOSE || !node->channels_last)
+        return STATUS_OK;
+    const struct value *x = node->inputs[0], *y = node->outputs[0], *bias = node_bias(node);
+    const struct tensor *weights = node->inputs[1]->known;
+    const int64_t *in = x->shape.dims;
+    const struct shape plain = SHAPE(in[0], in[3], in[1], in[2]);
+    struct product_desc desc = {.weights_constant = node->inputs[1]->known,
+                                .weights_input = 1,
+                                .bias_constant = bias ? bias->known : NULL};
+    struct conv_shape conv;
+    dnnl_memory_desc_t any;
+    dnnl_deconvolution_desc_t deconv;
+    TRY(conv_transpose_shape_init(node, &plain, &weights->shape, &conv, err));
+    TRY(image_desc(x, &desc.src, err));
+    TRY(image_desc(y, &desc.dst, err));
+    TRY(turned_weights(weights, (int64_t)conv.group, &desc.weights, &any, err));
+    if (bias) {
+        dnnl_dims_t channels = {(int64_t)conv.out_channels};
+        TRY(dnnl_check(dnnl_memory_desc_init_by_tag(&desc.bias, 1, channels, dnnl_f32, dnnl_a),
+                       "bias", err));
+    }
+    const struct window *w = &conv.window;
+    dnnl_dims_t strides, dilates, pad_begin, pad_end;
+    for (int a = 0; a < 2; a++) {
+        strides[a] = w->stride[a];
+        dilates[a] = w->dilation[a] - 1;
+        pad_begin[a] = w->pad_begin[a];
+        /* what output_padding adds is less padding at the end; it may go below 0 */
+        pad_end[a] = (w->in[a] - 1) * w->stride[a] + (w->kernel[a] - 1) * w->dilation[a] + 1 -
+                     w->pad_begin[a] - w->out[a];
+    }
+    TRY(dnnl_check(dnnl_dilated_deconvolution_forward_desc_init(
+                       &deconv, dnnl_forward_inference, dnnl_deconvolution_direct, &desc.src, &any,
+                       bias ? &desc.bias : NULL, &desc.dst, strides, dilates, pad_begin, pad_end),
+                   node->name, err));
+    desc.op_desc = &deconv;
+    TRY(product_create(compile, &desc, ret, err));
+    if (*ret)
+        (*ret)->flops = 2 * (double)shape_count(&x->shape) * (double)shape_count(&weights->shape) /
+                        (double)conv.in_channels;
+    return STATUS_OK;
 }

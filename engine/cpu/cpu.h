@@ -86,9 +86,12 @@ enum status make_qconv(const struct compile *compile, struct step **ret, struct 
 enum status make_qmatmul(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_qrows(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_conv(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_deconv(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_attention(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_pool(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_groups(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_resize(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_norm(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_copy(const struct compile *compile, struct step **ret, struct error *err);
@@ -101,7 +104,10 @@ bool dense_takes_gate(const struct node *node);
 bool depthwise_makes_mean(const struct node *node);
 bool elementwise_takes(const struct node *node);
 bool norm_takes(const struct node *node);
-bool qconv_takes(const struct node *node); /* an 8-bit QLinearConv, channels-last */
+bool groups_take(const struct node *node);  /* GroupNormalization, InstanceNormalization, LRN */
+bool deconv_takes(const struct node *node); /* a ConvTranspose, channels-last */
+bool resize_takes(const struct node *node); /* keeping images and channels, channels-last */
+bool qconv_takes(const struct node *node);  /* an 8-bit QLinearConv, channels-last */
 bool qrows_take_channels_last(const struct node *node);
 
 /* A zeroed step of `size` bytes with name, run and free set; NULL when out of memory. */

@@ -181,6 +181,9 @@ static bool binary_of(enum op op, enum binary_kind *ret)
     case OP_MIN:
         *ret = BINARY_MIN;
         return true;
+    case OP_PRELU:
+        *ret = BINARY_PRELU;
+        return true;
     default:
         return false;
     }
@@ -208,7 +211,8 @@ static bool classify(const struct node *node, struct elementwise_step *ret)
     }
     ret->kind = KIND_BINARY;
     return binary_of(node->op, &ret->binary) && node->input_count == 2 &&
-           dtype_fits(node->inputs[1], y->dtype) && !node_attr(node, "broadcast");
+           (node->op != OP_PRELU || node->opset >= 7) && dtype_fits(node->inputs[1], y->dtype) &&
+           !node_attr(node, "broadcast");
 }
 
 bool elementwise_takes(const struct node *node)

@@ -80,6 +80,7 @@ static enum status narrow_constant(struct narrow *narrow, struct value *from, st
 static bool stays_f32(const struct node *node, size_t i)
 {
     return i > 0 && (node->op == OP_SCALE_SHIFT || (node->op == OP_ATTENTION && i >= 3) ||
+                     node->op == OP_RESIZE || node->op == OP_UPSAMPLE ||
                      node->op == OP_LAYER_NORMALIZATION || node->op == OP_CLIP);
 }
 

@@ -529,12 +529,22 @@ static unsigned quantised_flags(const struct node *node)
     return adds ? OP_BROADCAST : OP_UNARY;
 }
 
+/* A Resize that stretches the image alone; told apart by the shapes as ONNX has them. */
+static bool keeps_channels(struct layout *layout, const struct node *node)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (node->op != OP_RESIZE && node->op != OP_UPSAMPLE)
+        return true;
+    return x && y && x->shape.rank == 4 && x->shape.dims[0] == y->shape.dims[0] &&
+           x->shape.dims[is_last(layout, x) ? 3 : 1] == y->shape.dims[1];
+}
+
 static enum status follow(struct layout *layout, struct node *node, bool *ret_identity,
                           struct error *err)
 {
     const struct op_info *info = op_find(node->op, node->opset);
     unsigned flags = info ? info->flags : 0;
-    if (layout->options->takes_channels_last(node))
+    if (keeps_channels(layout, node) && layout->options->takes_channels_last(node))
         return image_op(layout, node, err);
     if (is_way_back(layout, node)) {
         mark_last(layout, node->outputs[0]);

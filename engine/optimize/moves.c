@@ -17,6 +17,8 @@ static bool only_moves(enum op op)
     case OP_SLICE:
     case OP_GATHER:
     case OP_EXPAND:
+    case OP_DEPTH_TO_SPACE:
+    case OP_SPACE_TO_DEPTH:
         return true;
     default:
         return false;
@@ -40,7 +42,7 @@ static enum status shorten(struct graph *graph, struct value *value, struct erro
         !shape_count(&value->shape))
         return STATUS_OK;
     view_of(value, false, &view);
-    const bool slow = last->op == OP_SLICE || last->op == OP_GATHER || last->op == OP_EXPAND;
+    const bool slow = last->op != OP_TRANSPOSE && last->op != OP_SPLIT;
     if (view.base == value || view.base->known || !view.moves || (view.moves == 1 && !slow))
         return STATUS_OK;
     const bool plain = view_is_plain(&view);

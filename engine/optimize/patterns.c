@@ -177,6 +177,102 @@ static bool is_last_axis_mean(const struct node *node)
     return axis == -1 || axis == rank - 1;
 }
 
+/* The mean over all spatial axes of an image, which keeps them: GlobalAveragePool. */
+static bool match_spatial_mean(struct node *node)
+{
+    const struct value *x = node_input(node, 0), *input = node_input(node, 1);
+    size_t count;
+    const int64_t *axes = node_ints(node, "axes", &count);
+    unsigned seen = 0;
+    if (node->op != OP_REDUCE_MEAN || x->known || x->shape.rank != 4 || x->dtype != DTYPE_F32 ||
+        !shape_count(&x->shape) || !node_int(node, "keepdims", 1) ||
+        (!axes && (!input || !input->known)))
+        return false;
+    if (!axes)
+        count = shape_count(&input->known->shape);
+    for (size_t i = 0; i < count; i++) {
+        const int64_t axis = axes ? axes[i] : tensor_int(input->known, i);
+        seen |= 1u << (axis < 0 ? axis + 4 : axis);
+    }
+    if (seen != 0xc || count != 2)
+        return false;
+    become_unary(node, OP_GLOBAL_AVERAGE_POOL, 1, node->inputs[0]);
+    return true;
+}
+
+/* A float32 constant with one number for each channel of an image, as numpy broadcasts it. */
+static bool is_channel_vector(const struct value *value, const struct shape *image)
+{
+    if (!value || !value->known || value->known->dtype != DTYPE_F32 ||
+        value->shape.rank > image->rank || value->shape.rank < image->rank - 1)
+        return false;
+    const int channel = value->shape.rank - (image->rank - 1);
+    return value->shape.dims[channel] == image->dims[1] &&
+           shape_count(&value->shape) == (size_t)image->dims[1];
+}
+
+static bool is_all(const struct value *value, float expected)
+{
+    if (!value || !value->known || value->known->dtype != DTYPE_F32)
+        return false;
+    const float *data = value->known->data;
+    for (size_t i = 0; i < shape_count(&value->known->shape); i++)
+        if (data[i] != expected)
+            return false;
+    return true;
+}
+
+static enum status as_vector(struct graph *graph, const struct value *from, struct value **ret,
+                             struct error *err)
+{
+    const struct shape shape = SHAPE((int64_t)shape_count(&from->known->shape));
+    return edit_constant_f32(graph, "", &shape, from->known->data, ret, err);
+}
+
+/* GroupNormalization as PyTorch exports it: [N, C, …] as [N, groups, rest], InstanceNormalization
+ * without a scale, back, and a scale and a bias for each channel. Matched at the Add. */
+static enum status match_group_norm(struct edit *edit, struct node *add, bool *ret_changed,
+                                    struct error *err)
+{
+    *ret_changed = false;
+    if (add->op != OP_ADD)
+        return STATUS_OK;
+    const size_t i = made_by(add, 0, OP_MUL) ? 0 : 1;
+    const struct node *mul = made_by(add, i, OP_MUL);
+    const size_t k = mul && made_by(mul, 0, OP_RESHAPE) ? 0 : 1;
+    const struct node *back = mul ? made_by(mul, k, OP_RESHAPE) : NULL;
+    const struct node *norm = back ? made_by(back, 0, OP_INSTANCE_NORMALIZATION) : NULL;
+    const struct node *there = norm ? made_by(norm, 0, OP_RESHAPE) : NULL;
+    if (!there || !is_all(norm->inputs[1], 1) || !is_all(norm->inputs[2], 0))
+        return STATUS_OK;
+    struct value *x = there->inputs[0], *scale, *bias;
+    const struct shape *image = &x->shape, *parts = &there->outputs[0]->shape;
+    if (image->rank < 3 || image->rank > 5 || parts->rank != 3 || x->known ||
+        parts->dims[0] != image->dims[0] || !shape_equal(image, &add->outputs[0]->shape) ||
+        !shape_equal(image, &back->outputs[0]->shape) || image->dims[1] % parts->dims[1] ||
+        !is_channel_vector(other(mul, k), image) || !is_channel_vector(other(add, i), image))
+        return STATUS_OK;
+    TRY(as_vector(edit->graph, other(mul, k), &scale, err));
+    TRY(as_vector(edit->graph, other(add, i), &bias, err));
+    struct value **inputs = arena_alloc(edit->graph->arena, 3, sizeof *inputs);
+    if (!inputs)
+        return edit_no_memory(err);
+    inputs[0] = x;
+    inputs[1] = scale;
+    inputs[2] = bias;
+    const float epsilon = node_float(norm, "epsilon", 1e-5f);
+    add->op = OP_GROUP_NORMALIZATION;
+    add->opset = 21;
+    add->inputs = inputs;
+    add->input_count = 3;
+    add->attr_count = 0;
+    *ret_changed = true;
+    return node_set_int(edit->graph, add, "num_groups", parts->dims[1]) &&
+                   node_set_float(edit->graph, add, "epsilon", epsilon)
+               ? STATUS_OK
+               : edit_no_memory(err);
+}
+
 /* A float32 constant vector over the last dimension of `like`. */
 static bool is_last_vector(const struct value *value, const struct shape *like)
 {
@@ -276,6 +372,7 @@ static enum status match_batch_norm(struct graph *graph, struct node *node, stru
     }
     node->op = OP_SCALE_SHIFT;
     node->opset = 1;
+    node->channels_last = node->inputs[0]->shape.rank == 2;
     node->inputs[1] = scale;
     node->inputs[2] = shift;
     node->input_count = 3;
@@ -362,9 +459,11 @@ enum status pass_patterns(struct edit *edit, struct error *err)
         struct node *node = graph->nodes[n];
         if (node->op == OP_NONE || !is_f32(node))
             continue;
+        bool changed;
         TRY(match_batch_norm(graph, node, err));
-        if (match_hard(graph, node) || match_gate(node) || match_gelu(node) ||
-            match_layer_norm(edit, node) || match_layer_norm_bias(edit, node) ||
+        TRY(match_group_norm(edit, node, &changed, err));
+        if (changed || match_spatial_mean(node) || match_hard(graph, node) || match_gate(node) ||
+            match_gelu(node) || match_layer_norm(edit, node) || match_layer_norm_bias(edit, node) ||
             match_padded_conv(edit, node) || match_empty_pad(graph, node))
             TRY(edit_count_readers(edit, err));
     }

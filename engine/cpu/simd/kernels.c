@@ -62,6 +62,8 @@ static void binary(enum binary_kind kind, const float *a, int a_step, const floa
         BINARY_LOOPS(p > q || p != p ? p : q);
     case BINARY_MIN:
         BINARY_LOOPS(p < q || p != p ? p : q);
+    case BINARY_PRELU:
+        BINARY_LOOPS(p < 0 ? p * q : p);
     }
 }
 
@@ -128,11 +130,14 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .sum_rows = SIMD_NAMED(sum_rows),
     .pool_max = SIMD_NAMED(pool_max),
     .pool_sum = SIMD_NAMED(pool_sum),
+    .blend = SIMD_NAMED(blend),
     .pool_max_bf16 = SIMD_NAMED(pool_max_bf16),
     .pool_sum_bf16 = SIMD_NAMED(pool_sum_bf16),
     .accumulate = accumulate,
     .accumulate_bf16 = SIMD_NAMED(accumulate_bf16),
     .softmax = SIMD_NAMED(softmax),
+    .lrn = SIMD_NAMED(lrn),
+    .square_rows = SIMD_NAMED(square_rows),
     .layer_norm = SIMD_NAMED(layer_norm),
     .widen_bf16 = widen_bf16,
     .narrow_bf16 = narrow_bf16,

@@ -115,3 +115,41 @@ void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bia
         vec_store_n(y + i, v, width);
     }
 }
+
+void SIMD_NAMED(lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
+                     float *squares, float *y)
+{
+    const size_t before = (size - 1) / 2;
+    memset(squares, 0, (n + size) * sizeof *squares);
+    for (size_t i = 0; i < n; i++)
+        squares[before + i] = x[i] * x[i];
+    for (size_t i = 0; i < n; i++)
+        y[i] = squares[i];
+    for (size_t k = 1; k < size; k++)
+        for (size_t i = 0; i < n; i++)
+            y[i] += squares[i + k];
+    if (beta == 0.75f) { /* everybody's */
+        for (size_t i = 0; i < n; i++) {
+            const float root = sqrtf(bias + factor * y[i]);
+            y[i] = x[i] / (root * sqrtf(root));
+        }
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] / powf(bias + factor * y[i], beta);
+}
+
+void SIMD_NAMED(square_rows)(const float *x, const float *mean, size_t rows, size_t step, bool add,
+                             float *sum, size_t n)
+{
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        const vec m = vec_load_n(mean + i, width);
+        vec s = add ? vec_load_n(sum + i, width) : vec_zero();
+        for (size_t r = 0; r < rows; r++) {
+            const vec d = vec_sub(vec_load_n(x + r * step + i, width), m);
+            s = vec_fma(d, d, s);
+        }
+        vec_store_n(sum + i, s, width);
+    }
+}

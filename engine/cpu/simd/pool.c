@@ -99,3 +99,15 @@ void SIMD_NAMED(sum_rows)(const float *x, size_t rows, size_t step, bool add, fl
         }
     }
 }
+
+void SIMD_NAMED(blend)(const float *const *taps, const float *weights, size_t count, float *y,
+                       size_t n)
+{
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        vec sum = vec_mul(vec_set(weights[0]), vec_load_n(taps[0] + i, width));
+        for (size_t t = 1; t < count; t++)
+            sum = vec_fma(vec_set(weights[t]), vec_load_n(taps[t] + i, width), sum);
+        vec_store_n(y + i, sum, width);
+    }
+}

@@ -11,7 +11,15 @@
 
 #include "engine/graph.h"
 
-enum binary_kind { BINARY_ADD, BINARY_SUB, BINARY_MUL, BINARY_DIV, BINARY_MAX, BINARY_MIN };
+enum binary_kind {
+    BINARY_ADD,
+    BINARY_SUB,
+    BINARY_MUL,
+    BINARY_DIV,
+    BINARY_MAX,
+    BINARY_MIN,
+    BINARY_PRELU, /* a where it is not below 0, else a * b */
+};
 
 /* c = activation(clamp(a * b + bias [+ what c holds])), a with a row step, b as gemm_pack left it.
  */
@@ -117,6 +125,9 @@ struct simd_kernels {
     /* y[c] = factor * sum over taps of taps[t][c]; count may be 0. */
     void (*pool_sum)(const float *const *taps, size_t count, float factor, float *y, size_t n);
 
+    /* y[c] = sum over taps of weights[t] * taps[t][c]; count >= 1. y may be a tap. */
+    void (*blend)(const float *const *taps, const float *weights, size_t count, float *y, size_t n);
+
     /* The same on bfloat16, summed in float32. */
     void (*pool_max_bf16)(const uint16_t *const *taps, size_t count, uint16_t *y, size_t n);
     void (*pool_sum_bf16)(const uint16_t *const *taps, size_t count, float factor, uint16_t *y,
@@ -128,6 +139,16 @@ struct simd_kernels {
 
     /* Softmax of one row: exp(x - max) / sum. y may be x. */
     void (*softmax)(const float *x, float *y, size_t n);
+
+    /* LRN of the n channels of one pixel: x[i] / (bias + factor * sum of the squares of x[i -
+     * before] … x[i - before + size - 1])^beta. squares: n + size numbers of scratch. y may not be
+     * x. */
+    void (*lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
+                float *squares, float *y);
+
+    /* sum[c] (+)= (x[r * step + c] - mean[c])^2 over rows */
+    void (*square_rows)(const float *x, const float *mean, size_t rows, size_t step, bool add,
+                        float *sum, size_t n);
 
     /* (x - mean) / sqrt(variance + epsilon) * scale + bias (either may be NULL). y may be x. */
     void (*layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,

@@ -53,11 +53,18 @@ void SIMD_NAMED(pool_max_bf16)(const uint16_t *const *taps, size_t count, uint16
 void SIMD_NAMED(pool_sum_bf16)(const uint16_t *const *taps, size_t count, float factor, uint16_t *y,
                                size_t n);
 void SIMD_NAMED(accumulate_bf16)(const uint16_t *x, float *y, size_t n);
+void SIMD_NAMED(blend)(const float *const *taps, const float *weights, size_t count, float *y,
+                       size_t n);
 void SIMD_NAMED(sum_rows)(const float *x, size_t rows, size_t step, bool add, float *y, size_t n);
 
 void SIMD_NAMED(softmax)(const float *x, float *y, size_t n);
 void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
                             float *y, size_t n);
+
+void SIMD_NAMED(lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
+                     float *squares, float *y);
+void SIMD_NAMED(square_rows)(const float *x, const float *mean, size_t rows, size_t step, bool add,
+                             float *sum, size_t n);
 
 void SIMD_NAMED(depthwise)(const struct depthwise *d, const float *x, float *y, size_t first,
                            size_t rows, size_t first_block, size_t last_block, float *sums);
