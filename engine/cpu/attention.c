@@ -134,19 +134,25 @@ static void weigh(const struct attention_step *s, size_t matrix, size_t first_ro
                   size_t first, size_t count, const struct room *room)
 {
     const size_t width = (size_t)s->a.width;
+    size_t bases[ATTENTION_BIASES];
+    for (size_t b = 0; b < s->a.bias_count; b++)
+        bases[b] = matrix_base(&s->bias[b], matrix) + first;
     for (size_t r = 0; r < rows; r++) {
         const float *biases[ATTENTION_BIASES];
         for (size_t b = 0; b < s->a.bias_count; b++) {
             const struct layout *l = &s->bias[b];
-            biases[b] =
-                row(s, l, matrix_base(l, matrix) + first, first_row + r, count, room->bias[b]);
+            biases[b] = row(s, l, bases[b], first_row + r, count, room->bias[b]);
         }
         const float before = room->greatest[r];
         const float sum = s->simd->score_row(room->scores + r * s->stride, count, biases,
                                              s->a.bias_count, &room->greatest[r]);
+        if (!first) {
+            room->total[r] = sum;
+            continue;
+        }
         const float factor = before == room->greatest[r] ? 1 : expf(before - room->greatest[r]);
         room->total[r] = room->total[r] * factor + sum;
-        if (first && factor != 1) {
+        if (factor != 1) {
             float *y = room->sums + r * width;
             s->simd->binary(BINARY_MUL, y, 1, &factor, 0, y, width);
         }

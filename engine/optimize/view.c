@@ -301,15 +301,19 @@ void view_of(struct value *value, bool scaled, struct view *ret)
         if (v && (v->dtype != value->dtype || v->shape.rank < 0 || !shape_count(&v->shape)))
             v = NULL;
     }
-    /* Down again; where a step is no walk, the way begins anew behind it. */
+    /* Down again; where a step is no walk, the way begins anew in front of it, or behind it. */
     struct view view;
     view_init(&view, chain[length - 1]);
     for (int i = length - 1; i-- > 0;) {
         const struct node *node = chain[i]->producer;
-        if (!view_through(&view, node, chain[i], scaled))
-            view_init(&view, chain[i]);
-        else
-            view.moves += !is_free(node->op);
+        if (!view_through(&view, node, chain[i], scaled)) {
+            view_init(&view, chain[i + 1]);
+            if (!view_through(&view, node, chain[i], scaled)) {
+                view_init(&view, chain[i]);
+                continue;
+            }
+        }
+        view.moves += !is_free(node->op);
     }
     *ret = view;
 }

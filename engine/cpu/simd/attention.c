@@ -89,51 +89,77 @@ void SIMD_NAMED(pack_columns)(const float *const *rows, size_t k, size_t n, floa
 
 /* ---- a row of scores ---- */
 
-static float largest_lane(vec v, float start)
+#if defined __AVX512F__
+
+static float largest_lane(vec v)
+{
+    return _mm512_reduce_max_ps(v);
+}
+
+static float sum_lanes(vec v)
+{
+    return _mm512_reduce_add_ps(v);
+}
+
+#else
+
+static float largest_lane(vec v)
 {
     float lanes[VEC];
     vec_store(lanes, v);
-    for (size_t i = 0; i < VEC; i++)
-        start = lanes[i] > start ? lanes[i] : start;
-    return start;
+    for (size_t i = 1; i < VEC; i++)
+        lanes[0] = lanes[i] > lanes[0] ? lanes[i] : lanes[0];
+    return lanes[0];
 }
 
-static float add_biases(float *s, size_t n, const float *const *biases, size_t count, float start)
+static float sum_lanes(vec v)
 {
-    vec best = vec_set(-INFINITY);
+    float lanes[VEC];
+    vec_store(lanes, v);
+    for (size_t i = 1; i < VEC; i++)
+        lanes[0] += lanes[i];
+    return lanes[0];
+}
+
+#endif
+
+static void add_biases(float *s, size_t n, const float *const *biases, size_t count)
+{
     for (size_t i = 0; i < n; i += VEC) {
         const size_t width = n - i < VEC ? n - i : VEC;
         vec v = vec_load_n(s + i, width);
         for (size_t b = 0; b < count; b++)
             v = vec_add(v, vec_load_n(biases[b] + i, width));
         vec_store_n(s + i, v, width);
-        if (width == VEC) {
-            best = vec_max(v, best); /* in this order a NaN does not win */
-            continue;
-        }
-        for (size_t k = 0; k < width; k++)
-            start = s[i + k] > start ? s[i + k] : start;
     }
-    return largest_lane(best, start);
 }
 
+/* A NaN does not win: the register's maximum answers its second operand then. */
 static float greatest(const float *s, size_t n, float start)
 {
-    vec best = vec_set(-INFINITY), second = best;
+    if (n < VEC) {
+        for (size_t i = 0; i < n; i++)
+            start = s[i] > start ? s[i] : start;
+        return start;
+    }
+    vec best = vec_set(start), second = best;
     size_t i = 0;
     for (; i + 2 * VEC <= n; i += 2 * VEC) {
         best = vec_max(vec_load(s + i), best);
         second = vec_max(vec_load(s + i + VEC), second);
     }
-    for (; i < n; i++)
-        start = s[i] > start ? s[i] : start;
-    return largest_lane(vec_max(best, second), start);
+    if (i + VEC <= n)
+        best = vec_max(vec_load(s + i), best);
+    second = vec_max(vec_load(s + n - VEC), second); /* some of them again */
+    return largest_lane(vec_max(best, second));
 }
 
 float SIMD_NAMED(score_row)(float *s, size_t n, const float *const *biases, size_t bias_count,
                             float *max)
 {
-    *max = bias_count ? add_biases(s, n, biases, bias_count, *max) : greatest(s, n, *max);
+    if (bias_count)
+        add_biases(s, n, biases, bias_count);
+    *max = greatest(s, n, *max);
     if (*max == -INFINITY) {
         float sum = 0;
         for (size_t i = 0; i < n; i++) { /* NaN stays */
@@ -153,17 +179,10 @@ float SIMD_NAMED(score_row)(float *s, size_t n, const float *const *biases, size
         sum = vec_add(sum, a);
         second = vec_add(second, b);
     }
-    float lanes[VEC], result = 0;
     for (; i < n; i += VEC) {
         const size_t width = n - i < VEC ? n - i : VEC;
-        vec_store(lanes, vec_exp(vec_sub(vec_load_n(s + i, width), m)));
-        for (size_t k = 0; k < width; k++) {
-            s[i + k] = lanes[k];
-            result += lanes[k];
-        }
+        vec_store_n(s + i, vec_exp(vec_sub(vec_load_n(s + i, width), m)), width);
+        sum = vec_add(sum, vec_load_n(s + i, width)); /* with zeros behind the last */
     }
-    vec_store(lanes, vec_add(sum, second));
-    for (size_t k = 0; k < VEC; k++)
-        result += lanes[k];
-    return result;
+    return sum_lanes(vec_add(sum, second));
 }
