@@ -99,7 +99,8 @@ struct backend_ops {
      * to the device and back. */
     bool pieces_help;
 
-    /* Bytes that could be had of the device now, beside what this backend has; NULL: not known. */
+    /* Bytes that could be had of the device now, beside what this backend has; NULL, SIZE_MAX: not
+     * known. */
     size_t (*available_bytes)(struct backend *backend);
     /* All that reserve() has taken; NULL: the largest activation_bytes(). */
     size_t (*reserved_bytes)(const struct backend *backend);

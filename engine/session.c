@@ -213,6 +213,22 @@ static enum status measure_all(struct session *session, struct error *err)
     return measure_round(session, false, err);
 }
 
+/* What was there when it was planned may be gone when it is taken: then without the largest batch,
+ * and so on, unless that is what was asked for. */
+static enum status reserve(struct session *session, struct error *err)
+{
+    for (;;) {
+        enum status status = session->ops->reserve(session->backend, err);
+        if (status != STATUS_DEVICE_MEMORY || session->compiled_count < 2 ||
+            session->options.max_batch_is_pinned)
+            return status;
+        compiled_done(session, &session->compiled[--session->compiled_count]);
+        session->info.batched = session->compiled_count > 1;
+        snprintf(session->info.note, sizeof session->info.note, "batches of at most %d: %.130s",
+                 session->compiled[session->compiled_count - 1].size, err->message);
+    }
+}
+
 static enum status build(struct session *session, const struct graph *graph, struct error *err)
 {
     TRY(graph_clone(graph, &session->base, err));
@@ -232,7 +248,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(session->ops->open(&options, &session->backend, err));
     TRY(compile_all(session, err));
     size_t weights = session->ops->weight_bytes(session->backend);
-    TRY(session->ops->reserve(session->backend, err));
+    TRY(reserve(session, err));
     TRY(describe(session, graph, err));
     TRY(session_prepare_runs(session, err));
     TRY(check_rows(session, err));

@@ -99,16 +99,23 @@ enum status session_check_memory(struct session *session, struct error *err)
     size_t limit = session->options.memory_limit, last = session->compiled_count - 1;
     const struct compiled *c = &session->compiled[last];
     size_t bytes = wanted_bytes(session, c);
+    const char *otherwise = "raise --memory";
+    if (session->ops->available_bytes) { /* others may use the device, too */
+        size_t there = add(session->ops->weight_bytes(session->backend),
+                           session->ops->available_bytes(session->backend));
+        if (!limit || there < limit) {
+            limit = there;
+            otherwise = "free some of the device";
+        }
+    }
     if (!limit || bytes <= limit)
         return STATUS_OK;
     char device[DEVICE_TEXT], wanted[24], have[24], missing[24], advice[96];
     if (last > 0)
-        snprintf(advice, sizeof advice,
-                 "batches of %d would fit (--max-batch %d), or raise "
-                 "--memory",
-                 session->compiled[last - 1].size, session->compiled[last - 1].size);
+        snprintf(advice, sizeof advice, "batches of %d would fit (--max-batch %d), or %s",
+                 session->compiled[last - 1].size, session->compiled[last - 1].size, otherwise);
     else
-        snprintf(advice, sizeof advice, "raise --memory, or serve fewer models there");
+        snprintf(advice, sizeof advice, "%s, or serve fewer models there", otherwise);
     return error_set(err, STATUS_NO_MEMORY,
                      "a batch of %d takes %s (weights, activations and inputs), but %s are left "
                      "for the model on %s: %s are missing; %s",

@@ -126,7 +126,8 @@ static void write_device(struct writer *w, cJSON *list, const struct device_entr
     write_bool(w, entry, "usable", device->usable);
     if (!device->usable) {
         write_text(w, entry, "reason", given(device->reason) ? device->reason : "unknown");
-        return;
+        if (device->model_count == 0) /* those of a device that has failed are still shown */
+            return;
     }
     cJSON *memory = write_object(w, entry, "memory");
     write_count(w, memory, "total_bytes", device->total_bytes);

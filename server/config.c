@@ -574,6 +574,9 @@ static enum status read_memory(struct config *config, struct error *err)
         TRY(set_memory(config, part, err));
         rest += length;
     } while (*rest++ == ',');
+    for (size_t i = 0; i < config->device_count; i++)
+        if (config->gpu_memory > 0 && config->devices[i].kind != DEVICE_CPU)
+            config->memory_limits[i] = (size_t)config->gpu_memory;
     return STATUS_OK;
 }
 

@@ -53,6 +53,7 @@ struct config {
     struct device_id devices[DEVICE_MAX]; /* what `device` means on this machine */
     size_t device_count;
     char *memory;
+    int64_t gpu_memory;
     size_t memory_limits[DEVICE_MAX];    /* of each of `devices`, from `memory`; 0: the default */
     char fallback[256];                  /* why `auto` did not take a GPU; "" otherwise */
     int64_t precision;                   /* enum precision */

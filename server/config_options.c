@@ -63,6 +63,8 @@ const struct option config_options[] = {
     {"memory", OPTION_TEXT, RUNS, FIELD(memory), 0, 0, "0", "BYTES", DEVICE,
      "what all models together may take of each device: weights, activations, batches; "
      "4G, or by device: cpu=2G,cuda:0=12G; 0: nine tenths of what it has"},
+    {"gpu-memory", OPTION_BYTES, RUNS, FIELD(gpu_memory), 0, 1024 * 1024 * GIB, "0", "BYTES",
+     DEVICE, "the same for each GPU in use, whichever they are; goes before --memory there"},
 
     {"profile", OPTION_SWITCH, COMMAND_INSPECT, FIELD(profile), 0, 0, "false", NULL, DEVICE,
      "run the model and print milliseconds and GFLOP/s of each layer, beside what this machine's "

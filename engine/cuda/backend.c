@@ -369,6 +369,7 @@ static enum status take_arena(struct backend *backend, struct error *err)
 static enum status cuda_reserve(struct backend *backend, struct error *err)
 {
     TRY(use_device(backend, err));
+    weights_settle(backend);
     TRY(take_arena(backend, err));
     for (struct program *program = backend->programs; program; program = program->next) {
         place_values(program);
@@ -391,7 +392,7 @@ static size_t available_bytes(struct backend *backend)
     struct error ignored;
     if (use_device(backend, &ignored) != STATUS_OK ||
         cudaMemGetInfo(&available, &total) != cudaSuccess)
-        return 0;
+        return SIZE_MAX; /* whatever is wrong shows when it is taken */
     return available;
 }
 

@@ -249,9 +249,10 @@ enum weight_layout {
 };
 
 /* The constant in device memory, converted to `dtype` (a float constant to a float dtype; else its
- * own), uploaded once per (constant, layout, dtype) and backend, owned by the backend. */
+ * own), there once per device for all sessions that read the same; valid as long as the backend. */
 enum status weights_get(struct backend *backend, struct tensor *constant, enum weight_layout layout,
                         enum dtype dtype, void **ret, struct error *err) MUST_USE;
 /* Numbers from one row of the packed constant to the next. */
 int64_t weights_row(const struct tensor *constant, enum weight_layout layout);
+void weights_settle(struct backend *backend); /* lets go of the host's copies */
 void weights_free(struct backend *backend);

@@ -1,17 +1,40 @@
+/* Constants on the devices: once each, whichever sessions read them.
+ *
+ * What is uploaded is known by a hash of what it is made of, so that a second session of the same
+ * weights on a device (another version of a model's labels, a trial of another precision's fp32
+ * part) takes what is there, and one on another device copies it from there, where the two can
+ * reach each other's memory: the file is read, and packed, once.
+ *
+ * Locks: `lock` guards the list of all uploads and is held while one is made, so that two sessions
+ * do not make the same. */
 #include "engine/cuda/cuda.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
 
+/* Bytes on a device. */
+struct upload {
+    struct upload *next;
+    int device, users;
+    struct graph_hash hash;
+    size_t bytes;
+    void *data;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct upload *uploads; /* guarded by lock */
+
+/* What a session has of it. */
 struct weight {
     struct weight *next;
-    struct tensor *constant;
+    struct tensor *constant; /* NULL once the session is compiled */
     enum weight_layout layout;
     enum dtype dtype;
-    void *data;
+    struct upload *upload;
 };
 
 static float float_at(const struct tensor *tensor, size_t i)
@@ -144,21 +167,98 @@ int64_t weights_row(const struct tensor *constant, enum weight_layout layout)
     return (int64_t)packing_of(constant, layout).row;
 }
 
-static enum status upload(struct backend *backend, struct weight *weight, struct error *err)
+static enum status copy_from_host(const struct backend *backend, const struct weight *weight,
+                                  void *to, size_t bytes, struct error *err)
 {
-    size_t bytes = 0;
-    void *packed = pack(weight->constant, weight->layout, weight->dtype, &bytes);
+    size_t packed_bytes;
+    void *packed = pack(weight->constant, weight->layout, weight->dtype, &packed_bytes);
     if (!packed)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
-    enum status status =
-        cuda_check(cudaMalloc(&weight->data, bytes ? bytes : 1), backend->device, "weights", err);
-    if (status == STATUS_OK && bytes)
-        status = cuda_check(cudaMemcpy(weight->data, packed, bytes, cudaMemcpyHostToDevice),
-                            backend->device, "weights", err);
-    if (status == STATUS_OK)
-        backend->weight_bytes += bytes;
+    enum status status = bytes ? cuda_check(cudaMemcpy(to, packed, bytes, cudaMemcpyHostToDevice),
+                                            backend->device, "weights", err)
+                               : STATUS_OK;
     free(packed);
     return status;
+}
+
+static bool is_same(const struct upload *upload, const struct graph_hash *hash, size_t bytes)
+{
+    return upload->bytes == bytes && !memcmp(&upload->hash, hash, sizeof *hash);
+}
+
+/* From another device that has it; false when none does, or this one cannot reach it. */
+static bool copy_from_peer(const struct backend *backend, const struct upload *wanted)
+{
+    for (const struct upload *u = uploads; u; u = u->next) {
+        int can = 0;
+        if (u->device == backend->device || !is_same(u, &wanted->hash, wanted->bytes) ||
+            device_is_broken(u->device) ||
+            cudaDeviceCanAccessPeer(&can, backend->device, u->device) != cudaSuccess || !can)
+            continue;
+        cudaError_t result = cudaDeviceEnablePeerAccess(u->device, 0);
+        if (result == cudaSuccess || result == cudaErrorPeerAccessAlreadyEnabled)
+            result = cudaMemcpyPeerAsync(wanted->data, backend->device, u->data, u->device,
+                                         wanted->bytes, backend->stream);
+        if (result == cudaSuccess)
+            result = cudaStreamSynchronize(backend->stream);
+        (void)cudaGetLastError(); /* enabled already; or the host has it, too */
+        if (result == cudaSuccess)
+            return true;
+    }
+    (void)cudaGetLastError();
+    return false;
+}
+
+static struct graph_hash hash_of(const struct weight *weight)
+{
+    const struct tensor *constant = weight->constant;
+    struct graph_hash hash = {0};
+    const int64_t form[] = {(int64_t)weight->layout, (int64_t)weight->dtype,
+                            (int64_t)constant->dtype, constant->shape.rank};
+    graph_hash_bytes(&hash, form, sizeof form);
+    if (constant->shape.rank > 0)
+        graph_hash_bytes(&hash, constant->shape.dims,
+                         (size_t)constant->shape.rank * sizeof constant->shape.dims[0]);
+    graph_hash_bytes(&hash, constant->data, constant->bytes);
+    return hash;
+}
+
+static enum status make_locked(const struct backend *backend, const struct weight *weight,
+                               struct upload *upload, struct error *err)
+{
+    TRY(device_alloc(backend, upload->bytes, "weights", &upload->data, err));
+    if (upload->bytes == 0 || copy_from_peer(backend, upload))
+        return STATUS_OK;
+    return copy_from_host(backend, weight, upload->data, upload->bytes, err);
+}
+
+static enum status find_or_make_locked(const struct backend *backend, struct weight *weight,
+                                       struct error *err)
+{
+    const struct graph_hash hash = hash_of(weight);
+    const struct packing packing = packing_of(weight->constant, weight->layout);
+    const size_t bytes = packing.rows * packing.row * dtype_size(weight->dtype);
+    for (struct upload *u = uploads; u; u = u->next) {
+        if (u->device == backend->device && is_same(u, &hash, bytes)) {
+            u->users++;
+            weight->upload = u;
+            return STATUS_OK;
+        }
+    }
+    struct upload *upload = calloc(1, sizeof *upload);
+    if (!upload)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+    *upload = (struct upload){.device = backend->device, .users = 1, .hash = hash, .bytes = bytes};
+    enum status status = make_locked(backend, weight, upload, err);
+    if (status != STATUS_OK) {
+        (void)cudaFree(upload->data);
+        free(upload);
+        return status;
+    }
+    upload->next = uploads;
+    uploads = upload;
+    weight->upload = upload;
+    return STATUS_OK;
 }
 
 enum status weights_get(struct backend *backend, struct tensor *constant, enum weight_layout layout,
@@ -168,30 +268,59 @@ enum status weights_get(struct backend *backend, struct tensor *constant, enum w
         dtype = constant->dtype;
     for (struct weight *w = backend->weights; w; w = w->next) {
         if (w->constant == constant && w->layout == layout && w->dtype == dtype) {
-            *ret = w->data;
+            *ret = w->upload->data;
             return STATUS_OK;
         }
     }
     struct weight *weight = calloc(1, sizeof *weight);
     if (!weight)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
-    *weight = (struct weight){.next = backend->weights,
-                              .constant = tensor_ref(constant),
-                              .layout = layout,
-                              .dtype = dtype};
-    backend->weights = weight; /* weights_free takes it back on failure */
-    TRY(upload(backend, weight, err));
-    *ret = weight->data;
+    *weight = (struct weight){.constant = constant, .layout = layout, .dtype = dtype};
+    pthread_mutex_lock(&lock);
+    enum status status = find_or_make_locked(backend, weight, err);
+    pthread_mutex_unlock(&lock);
+    if (status != STATUS_OK) {
+        free(weight);
+        return status;
+    }
+    weight->constant = tensor_ref(constant);
+    weight->next = backend->weights;
+    backend->weights = weight;
+    backend->weight_bytes += weight->upload->bytes;
+    *ret = weight->upload->data;
     return STATUS_OK;
+}
+
+/* Everything is compiled: the host's copies may go. */
+void weights_settle(struct backend *backend)
+{
+    for (struct weight *w = backend->weights; w; w = w->next) {
+        tensor_unref(w->constant);
+        w->constant = NULL;
+    }
+}
+
+static void let_go_locked(struct upload *upload)
+{
+    if (--upload->users > 0)
+        return;
+    struct upload **at = &uploads;
+    while (*at != upload)
+        at = &(*at)->next;
+    *at = upload->next;
+    (void)cudaFree(upload->data);
+    free(upload);
 }
 
 void weights_free(struct backend *backend)
 {
+    weights_settle(backend);
+    pthread_mutex_lock(&lock);
     while (backend->weights) {
         struct weight *weight = backend->weights;
         backend->weights = weight->next;
-        cudaFree(weight->data);
-        tensor_unref(weight->constant);
+        let_go_locked(weight->upload);
         free(weight);
     }
+    pthread_mutex_unlock(&lock);
 }

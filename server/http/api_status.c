@@ -6,6 +6,7 @@
 #include "server/describe.h"
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
+#include "server/observe/gpus.h"
 #include "server/observe/process.h"
 
 static bool is_draining(const struct exchange *x)
@@ -76,6 +77,7 @@ void metrics_handle(struct exchange *x)
                            "Memory that bodies of requests take now.", "", NULL, 0),
                (double)atomic_load(&x->server->uploads.used));
     process_metrics_update(metrics);
+    gpu_metrics_update(metrics);
     char *text = metrics_text(metrics, &size);
     respond_text(x, 200, TYPE_METRICS, text, size);
 }

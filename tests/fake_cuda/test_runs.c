@@ -23,6 +23,7 @@ static struct {
     size_t (*count)(enum fake_cuda_counter what, int device);
     size_t (*graph_launches)(void);
     size_t (*used)(int device);
+    void (*peers)(int can);
 } fake;
 
 static void find(void *module, const char *name, void *ret)
@@ -46,6 +47,7 @@ static void set_up(void)
     find(module, "fake_cuda_count", &fake.count);
     find(module, "fake_cuda_graph_launches", &fake.graph_launches);
     find(module, "fake_cuda_used", &fake.used);
+    find(module, "fake_cuda_peers", &fake.peers);
     fake.reset(2, (size_t)1 << 30);
 }
 
@@ -105,13 +107,14 @@ static struct session_pixels pixels_of(int channels, bool is_reversed)
     return pixels;
 }
 
-static struct session *open_session(int channels, const struct session_pixels *pixels,
-                                    enum precision precision)
+static struct session *open_session_on(struct device_id device, int channels,
+                                       const struct session_pixels *pixels,
+                                       enum precision precision)
 {
     struct graph *graph = network(channels);
     struct session *session = NULL;
     struct error err = {0};
-    const struct session_options options = {.device = gpu,
+    const struct session_options options = {.device = device,
                                             .precision = precision,
                                             .max_batch = MOST,
                                             .image_layout = IMAGE_NHWC_F32,
@@ -119,6 +122,12 @@ static struct session *open_session(int channels, const struct session_pixels *p
     cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
     graph_free(graph);
     return session;
+}
+
+static struct session *open_session(int channels, const struct session_pixels *pixels,
+                                    enum precision precision)
+{
+    return open_session_on(gpu, channels, pixels, precision);
 }
 
 /* Row r of a batch as a client's photo, as bytes and as the numbers they stand for. */
@@ -367,4 +376,52 @@ Test(runs, sessions_do_not_share_what_they_write)
         free(batches[i]);
     session_free(one);
     session_free(two);
+}
+
+/* What a session gives for a batch. */
+static void run_batch(struct session *session, const float *batch, float *ret)
+{
+    const void *inputs[] = {batch};
+    const struct tensor *output;
+    struct error err = {0};
+    cr_assert_eq(session_run(session, MOST, inputs, &output, &err), STATUS_OK, "%s", err.message);
+    memcpy(ret, output->data, MOST * CLASSES * sizeof *ret);
+}
+
+Test(runs, weights_are_on_a_device_once)
+{
+    float expected[MOST * CLASSES], got[MOST * CLASSES], *batch = random_batch(3);
+    struct session *one = open_session(3, NULL, PRECISION_FP32);
+    const size_t alone = fake.used(0), weights = session_info(one)->parameter_bytes;
+    struct session *two = open_session(3, NULL, PRECISION_FP32);
+    cr_assert_gt(weights, 0);
+    cr_assert_eq(fake.used(0), alone + session_info(two)->activation_bytes);
+    run_batch(one, batch, expected);
+    session_free(one); /* the other one goes on reading them */
+    run_batch(two, batch, got);
+    cr_assert_eq(memcmp(expected, got, sizeof got), 0);
+    session_free(two);
+    cr_assert_eq(fake.used(0), 0);
+    free(batch);
+}
+
+Test(runs, weights_come_from_the_device_that_has_them)
+{
+    const struct device_id second = {DEVICE_CUDA, 1};
+    float expected[MOST * CLASSES], got[MOST * CLASSES], *batch = random_batch(3);
+    struct session *one = open_session(3, NULL, PRECISION_FP32);
+    const size_t weights = session_info(one)->parameter_bytes;
+    run_batch(one, batch, expected);
+    for (int can = 0; can <= 1; can++) {
+        fake.peers(can);
+        const size_t before = fake.count(FAKE_CUDA_BYTES_FROM_PEERS, 1);
+        struct session *two = open_session_on(second, 3, NULL, PRECISION_FP32);
+        cr_assert_eq(fake.count(FAKE_CUDA_BYTES_FROM_PEERS, 1) - before, can ? weights : 0);
+        run_batch(two, batch, got);
+        cr_assert_eq(memcmp(expected, got, sizeof got), 0);
+        session_free(two);
+        cr_assert_eq(fake.used(1), 0);
+    }
+    session_free(one);
+    free(batch);
 }

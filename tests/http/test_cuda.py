@@ -1,0 +1,179 @@
+"""A server on GPUs that are the stand-in's (tests/fake_cuda): which devices are chosen, two of them
+share one queue, one that is lost is set aside, memory, and what is said of all this."""
+
+import os
+import tempfile
+import unittest
+
+import small_onnx
+from harness import Server, flat_png, run_lensd, together
+
+PLAIN = ("--precision", "fp32", "--workers", "2")
+
+
+class CudaCase(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
+        self.orders_path = os.path.join(self.folder.name, "orders")
+        self.environment = {"FAKE_CUDA_ORDERS": self.orders_path}
+        self.orders()
+        self.servers = []
+
+    def tearDown(self):
+        for server in self.servers:
+            code, log = server.stop()
+            self.assertEqual(code, 0, log[-3000:])
+        self.folder.cleanup()
+
+    def orders(self, *more, devices=2, memory=1 << 30):
+        """What the fake does from now on."""
+        with open(self.orders_path + ".new", "w") as file:
+            file.write("\n".join((f"devices {devices}", f"memory {memory}", *more)) + "\n")
+        os.replace(self.orders_path + ".new", self.orders_path)
+
+    def serve(self, *arguments, environment=None):
+        server = Server(*arguments, environment={**self.environment, **(environment or {})})
+        self.servers.append(server)
+        return server
+
+    def model(self, channels=8):
+        path = os.path.join(self.folder.name, "small.onnx")
+        small_onnx.convolutions(path, 1, side=16, channels=channels)
+        return path
+
+
+def device(server, name):
+    return next(d for d in server.get("/devices").json()["devices"] if d["id"] == name)
+
+
+def classes(answer):
+    return [(p["index"], round(p["probability"], 5)) for p in answer.json()["predictions"]]
+
+
+class Serving(CudaCase):
+    def test_a_photo_has_the_labels_that_the_cpu_gives_it(self):
+        path = self.model()
+        cpu = self.serve(path, "--device", "cpu", *PLAIN)
+        gpu = self.serve(path, "--device", "cuda", *PLAIN)
+        for i in range(3):
+            where = "/predict?top_k=3"
+            answer = gpu.predict(flat_png(9 * i), path=where)
+            wanted = classes(cpu.predict(flat_png(9 * i), path=where))
+            self.assertEqual(answer.json()["device"], "cuda:0")
+            for (index, p), (wanted_index, wanted_p) in zip(classes(answer), wanted):
+                self.assertEqual(index, wanted_index)
+                self.assertAlmostEqual(p, wanted_p, delta=2e-4)
+
+    def test_auto_takes_the_gpu_and_all_takes_all(self):
+        server = self.serve(self.model(), "--device", "auto", *PLAIN)
+        self.assertEqual(server.predict(flat_png(99)).json()["device"], "cuda:0")
+        server = self.serve(self.model(), "--device", "all", *PLAIN)
+        answers = together(24, lambda i: server.predict(flat_png(99)))
+        self.assertEqual({answer.status for answer in answers}, {200})
+        self.assertEqual(len({str(classes(answer)) for answer in answers}), 1)
+        for name in ("cuda:0", "cuda:1"):
+            self.assertEqual(len(device(server, name)["models"]), 1)
+        self.assertEqual(device(server, "cpu")["models"], [])
+
+    def test_devices_that_are_not_there(self):
+        for name, words in (("cuda:2", "device 'cuda:2' is not available"),
+                            ("mps", "no MPS (Apple Metal) backend"),
+                            ("cuda:0,mps", "no MPS (Apple Metal) backend")):
+            ended = run_lensd("serve", "--device", name, "--check", environment=self.environment)
+            self.assertNotEqual(ended.returncode, 0)
+            self.assertIn(words, ended.stderr)
+            self.assertIn("cpu, cuda:0, cuda:1", ended.stderr)
+
+
+class Faults(CudaCase):
+    def test_a_lost_gpu_is_set_aside_and_the_other_one_goes_on(self):
+        server = self.serve(self.model(), "--device", "all", *PLAIN)
+        self.assertEqual(server.predict(flat_png(99)).status, 200)
+        self.orders("break 1 700")
+        answers = [answer for _ in range(6)
+                   for answer in together(8, lambda i: server.predict(flat_png(99)))]
+        self.assertEqual({answer.status for answer in answers}, {200})
+        health = server.get("/health").json()
+        (lost,) = health["models"][0]["quarantined"]
+        self.assertEqual(lost["device"], "cuda:1")
+        self.assertIn("an illegal memory access was encountered", lost["reason"])
+        self.assertIn("has to be restarted", lost["reason"])
+        gpu = device(server, "cuda:1")
+        self.assertFalse(gpu["usable"])
+        self.assertIn("has to be restarted", gpu["reason"])
+        self.assertIn("illegal", gpu["models"][0]["quarantined"])
+        self.assertEqual(server.get("/readyz").status, 200)
+        self.assertEqual(server.metric(
+            'lensd_device_quarantined{model="small",device="cuda:1"}'), 1)
+
+    def test_with_no_gpu_left_there_is_503(self):
+        server = self.serve(self.model(), "--device", "cuda", *PLAIN)
+        self.orders("break 0 214")
+        answer = server.predict(flat_png(99))
+        self.assertEqual(answer.status, 503)
+        self.assertIn("ECC", answer.json()["error"])
+        self.assertEqual(server.predict(flat_png(99)).status, 503)
+        self.assertEqual(server.get("/readyz").status, 503)
+        self.assertEqual(server.get("/livez").status, 200)
+
+    def test_a_gpu_that_works_again_is_taken_back(self):
+        server = self.serve(self.model(), "--device", "cuda", *PLAIN)
+        self.orders("fail 0 999")
+        self.assertEqual(server.predict(flat_png(99)).status, 503)
+        self.orders()
+        server.wait_for(lambda: server.predict(flat_png(99)).status == 200, "the device")
+        self.assertNotIn("quarantined", server.get("/health").json()["models"][0])
+
+
+class Memory(CudaCase):
+    def test_a_limit_for_every_gpu(self):
+        path = self.model(channels=32)
+        free = device(self.serve(path, "--device", "cuda", *PLAIN), "cuda:0")
+        self.assertEqual([b["size"] for b in free["models"][0]["batches"]], [1, 2, 4, 8])
+        used = free["memory"]["used_by_lensd_bytes"]
+        # As the device itself counts it.
+        self.assertAlmostEqual(free["memory"]["total_bytes"] - free["memory"]["free_bytes"], used,
+                               delta=8192)
+        tight = device(self.serve(path, "--device", "cuda", *PLAIN, "--gpu-memory", str(used - 1)),
+                       "cuda:0")
+        self.assertEqual(tight["memory"]["limit_bytes"], used - 1)
+        self.assertEqual([b["size"] for b in tight["models"][0]["batches"]], [1, 2, 4])
+        self.assertIn("batches of at most 4", tight["models"][0]["note"])
+
+    def test_what_others_have_taken_counts(self):
+        path = self.model(channels=32)
+        used = device(self.serve(path, "--device", "cuda", *PLAIN),
+                      "cuda:0")["memory"]["used_by_lensd_bytes"]
+        self.orders(memory=used + 4096 - used // 8)
+        small = device(self.serve(path, "--device", "cuda", *PLAIN, "--memory", "8G"), "cuda:0")
+        self.assertLess(small["models"][0]["batches"][-1]["size"], 8)
+        ended = run_lensd("serve", path, "--device", "cuda", *PLAIN, "--max-batch", "8",
+                          "--memory", "8G", "--check", environment=self.environment)
+        self.assertNotEqual(ended.returncode, 0, ended.stdout)
+        for words in ("a batch of 8 takes", "are missing", "--max-batch 4"):
+            self.assertIn(words, ended.stderr)
+
+
+class Metrics(CudaCase):
+    def test_what_the_management_library_knows(self):
+        folder = os.path.dirname(os.environ["FAKE_NVML"])
+        server = self.serve(self.model(), "--device", "cuda", *PLAIN, environment={"LD_LIBRARY_PATH": folder})
+        for name, value in (('nv_gpu_utilization{gpu_uuid="GPU-0"}', 0.37),
+                            ('nv_gpu_utilization{gpu_uuid="GPU-1"}', 0.38),
+                            ('nv_gpu_memory_total_bytes{gpu_uuid="GPU-0"}', 8e9),
+                            ('nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"}', 2e9),
+                            ('nv_gpu_power_usage{gpu_uuid="GPU-0"}', 123.456),
+                            ('nv_gpu_power_limit{gpu_uuid="GPU-0"}', 700),
+                            ('nv_energy_consumption{gpu_uuid="GPU-0"}', 5000.5)):
+            self.assertAlmostEqual(server.metric(name), value, places=3, msg=name)
+        self.assertNotIn('nv_gpu_power_usage{gpu_uuid="GPU-1"}', server.get("/metrics").body.decode())
+
+    def test_without_it_there_is_nothing(self):
+        server = self.serve(self.model(), "--device", "cuda", *PLAIN,
+                            environment={"LD_LIBRARY_PATH": ""})
+        has_gpus = 'gpu_uuid="GPU-0"' in server.get("/metrics").body.decode()
+        self.assertFalse(has_gpus, "the stand-in's GPUs are shown")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
