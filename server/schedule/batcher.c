@@ -501,13 +501,22 @@ bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch 
     return true;
 }
 
+/* A lane with nothing under way is idle, or about to ask. */
+static bool another_lane_is_free(const struct batcher *batcher)
+{
+    for (int i = 0; i < batcher->config.lanes; i++)
+        if (batcher->lanes[i].works && batcher->lanes[i].held_count == 0)
+            return true;
+    return false;
+}
+
 bool batcher_take_ahead(struct batcher *batcher, int index, bool at_last, int64_t now,
                         struct batch *ret)
 {
     const struct lane_state *lane = &batcher->lanes[index];
     struct piece piece;
     if (!lane->works || lane->held_count == 0 || lane->held_count >= batcher->config.depth ||
-        batcher->idle_lanes > 0)
+        another_lane_is_free(batcher))
         return false;
     if (at_last && batcher_may_close_ahead(batcher, now))
         close_forming(batcher, BATCH_IDLE_DEVICE, now);

@@ -185,7 +185,8 @@ bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *
 
 /* A lane that has a batch, and room for another one (depth), takes what shall follow without a gap:
  * of a closed batch; or, with `at_last` (its device is about to be free), of the forming one, if
- * the hold rule would let that go now. Never while another lane is idle. Else as batcher_take. */
+ * the hold rule would let that go now. Never while another lane has nothing under way. Else as
+ * batcher_take. */
 bool batcher_take_ahead(struct batcher *batcher, int lane, bool at_last, int64_t now,
                         struct batch *ret);
 
