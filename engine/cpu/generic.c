@@ -40,6 +40,8 @@ static void generic_free(struct step *base)
 static void apply_epilogue(const struct generic_step *s, struct program *program)
 {
     const struct epilogue *e = &s->epilogue;
+    if (!s->out[0]) /* a Split whose first part nobody reads; it has no epilogue */
+        return;
     float *y = s->out[0]->data;
     size_t row = s->bias ? shape_count(&s->bias->shape) : 0;
     for (size_t at = 0; s->bias && at < s->y_count; at += row)
