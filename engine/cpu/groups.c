@@ -17,6 +17,7 @@ struct groups_step {
     const struct simd_kernels *simd;
     uint32_t x, y;
     size_t images, pixels, channels, groups, pieces;
+    size_t per;            /* channels of a group */
     bool params_of_groups; /* GroupNormalization of opset 18: one scale a group */
     const float *scale, *bias;
     float epsilon;
@@ -57,7 +58,7 @@ static void write_piece(void *context, size_t begin, size_t end)
 /* to[c] = the sum of a group's partial sums over its size, for each of its channels. */
 static void join(const struct groups_step *s, float *to)
 {
-    const size_t per = s->channels / s->groups;
+    const size_t per = s->per;
     for (size_t g = 0; g < s->groups; g++) {
         double sum = 0;
         for (size_t p = 0; p < s->pieces; p++)
@@ -85,8 +86,9 @@ static enum status run_groups(struct step *base, struct program *program, struct
         join(s, s->mean);
         parallel_for(threads, s->pieces, cost, square_piece, s);
         join(s, s->factor);
-        for (size_t c = 0; c < s->channels; c++) {
-            const size_t p = s->params_of_groups ? c / (s->channels / s->groups) : c;
+        for (size_t c = 0, group = 0; c < s->channels; c++) {
+            group += c == (group + 1) * s->per;
+            const size_t p = s->params_of_groups ? group : c;
             s->factor[c] = s->scale[p] / sqrtf(s->factor[c] + s->epsilon);
             s->shift[c] = s->bias[p] - s->mean[c] * s->factor[c];
         }
@@ -195,6 +197,7 @@ enum status make_groups(const struct compile *compile, struct step **ret, struct
     s->channels = (size_t)x->shape.dims[x->shape.rank - 1];
     s->pixels = shape_count(&x->shape) / s->images / s->channels;
     s->groups = instance ? s->channels : (size_t)node_int(node, "num_groups", 1);
+    s->per = s->channels / s->groups;
     s->params_of_groups = !instance && node->opset < 21;
     s->epsilon = node_float(node, "epsilon", 1e-5f);
     TRY(program_keep_constant(compile->program, node->inputs[1], err));
