@@ -21,7 +21,21 @@ struct trial_input {
     struct session_options options; /* .precision is the trial's own business */
     struct probes *probes;
     struct session *reference; /* fp32, made with .trial */
+    int64_t begin, end;        /* clock_now(): what of the trials may be left out is, past end; 0:
+                                  no bound */
 };
+
+/* Milliseconds until input->end; INFINITY without one. */
+double trial_ms_left(const struct trial_input *input);
+
+/* session_options.on_progress of sessions that a trial makes, and to be called between its runs
+ * (`fraction` is ignored): passes on how much of the time from begin to end has gone by. `context`:
+ * struct trial_input. */
+void trial_progress(void *context, double fraction);
+
+/* Options of a session to be run beside input->reference. */
+struct session_options trial_options(const struct trial_input *input, enum precision precision,
+                                     const struct layer_set *fp32_layers);
 
 /* What a trial of bfloat16 learns for a choice of layers. */
 struct survey {
@@ -77,7 +91,8 @@ struct choice_key {
     char text[33]; /* 32 hexadecimal digits */
 };
 
-/* Everything a choice rests on: graph, preparation, calibration images, CPU, lensd, threads. */
+/* Everything a choice rests on: graph, preparation, calibration images, CPU, lensd, threads, and
+ * options->max_batch, which is the batch that trials are made with. */
 struct choice_key choice_key_of(const struct model *model, const struct session_options *options);
 
 /* Only the CPU and this build of lensd. */

@@ -1,10 +1,12 @@
 #include "server/precision/precision.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
@@ -14,6 +16,16 @@
 #define QUICK_MS 0.5
 /* On a GPU one image of any model is quick; what counts there are large batches. */
 #define GPU_QUICK_MS 0.1
+
+/* How long trials may take: so long for each precision, and as long as it takes to run the probes
+ * so many times in fp32. A session that is being made and the check of a candidate are not broken
+ * off. */
+#define TRIALS_MS     2500
+#define TRIALS_PASSES 4
+
+/* Images of the batch that a CPU is tried with, whatever batch is served or profiled: all commands
+ * share one outcome. */
+#define TRIAL_BATCH 8
 
 /* The share of a pass that has to be gained by fp32 layers before they are tried for speed. */
 #define WORTH_A_TRIAL 0.03
@@ -174,6 +186,7 @@ static enum status try_bf16(const struct trial_input *input, struct precision_tr
     } else if (status == STATUS_OK && trial->outcome != TRIAL_FAILED) {
         const struct layer_set layers = quicker_in_fp32(survey);
         tried = layer_set_count(&layers) > 0;
+        tried = tried && trial_ms_left(input) > survey->fp32_ms * probes_count(input->probes);
         if (tried)
             status = trial_run(input, PRECISION_BF16, &layers, NULL, &mixed, err);
     }
@@ -183,7 +196,29 @@ static enum status try_bf16(const struct trial_input *input, struct precision_tr
     return status;
 }
 
-static enum status try_all(const struct trial_input *input, const enum precision *candidates,
+/* A first start that takes its time says why. */
+static void begin_trials(struct trial_input *input, const enum precision *candidates, size_t count,
+                         double one_ms)
+{
+    char names[48] = "", device[DEVICE_TEXT];
+    const double ms =
+        (double)count * (TRIALS_MS + TRIALS_PASSES * one_ms * probes_count(input->probes));
+    for (size_t i = 0; i < count; i++) {
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? "," : "",
+                 precision_name(candidates[i]));
+    }
+    input->begin = clock_now();
+    input->end = input->begin + (int64_t)(ms * 1e6);
+    log_event(LOG_INFO, "precision trials", LOG_STR("model", input->model->name),
+              LOG_STR("device", device_text(input->options.device, device)),
+              LOG_STR("candidates", names), LOG_INT("images", probes_count(input->probes)),
+              LOG_INT("seconds_at_most", (int64_t)ceil(ms / 1000)),
+              LOG_STR("text", "speed and answers are compared with fp32, once per model and "
+                              "machine (--cache keeps the outcome); --precision fp32 skips it"));
+}
+
+static enum status try_all(struct trial_input *input, const enum precision *candidates,
                            size_t count, struct precision_choice *ret, struct error *err)
 {
     double one_ms;
@@ -194,6 +229,7 @@ static enum status try_all(const struct trial_input *input, const enum precision
         say(ret, "the model is small: %.2f ms in fp32", one_ms);
         return STATUS_OK;
     }
+    begin_trials(input, candidates, count, one_ms);
     for (size_t i = 0; i < count; i++) {
         struct precision_trial *trial = &ret->trials[ret->trial_count++];
         if (candidates[i] == PRECISION_BF16)
@@ -208,6 +244,14 @@ static enum status try_all(const struct trial_input *input, const enum precision
     return STATUS_OK;
 }
 
+static int trial_batch(const struct model *model, const struct session_options *session)
+{
+    if (session->device.kind != DEVICE_CPU)
+        return session->max_batch;
+    return model->max_batch > 0 && model->max_batch < TRIAL_BATCH ? (int)model->max_batch
+                                                                  : TRIAL_BATCH;
+}
+
 static enum status measure(const struct model *model, const struct image_limits *limits,
                            const struct session_options *session, const enum precision *candidates,
                            size_t count, struct precision_choice *ret, struct error *err)
@@ -218,6 +262,7 @@ static enum status measure(const struct model *model, const struct image_limits 
     TRY(probes_open(model, limits, &input.probes, err));
     input.options.memory_limit /= 2; /* two sessions are there at a time */
     input.options.max_batch_is_pinned = false;
+    input.options.max_batch = trial_batch(model, session);
     struct session_options reference = input.options;
     reference.on_progress = NULL;
     enum status status = session_create(model->graph, &reference, &input.reference, err);
@@ -269,8 +314,10 @@ static enum status choose(const struct model *model, const struct precision_opti
     char *folder = choice_folder(options->cache);
     struct choice_key key = {""};
     enum status status = STATUS_OK;
+    struct session_options tried = *session;
+    tried.max_batch = trial_batch(model, session);
     if (folder)
-        key = choice_key_of(model, session);
+        key = choice_key_of(model, &tried);
     if (folder && choice_load(folder, &key, ret) && is_offered(ret->precision, candidates, count)) {
         explain(ret);
     } else if (options->only_cached) {

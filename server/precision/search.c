@@ -23,10 +23,17 @@ enum {
 };
 
 /* For measuring groups; trials of selections come on top. */
-#define SEARCH_MS 10000.0
+#define SEARCH_MS 3000.0
 
 /* What is foretold not to be this much quicker than fp32 is not tried. */
 #define GAIN 1.03
+
+/* Nor is anything searched where all layers that gain together gain no more than this: mending
+ * takes a part of it. */
+#define WORTH_A_SEARCH 1.1
+
+/* Of the time left for trials, as much goes into groups; the rest is for trials of selections. */
+#define SEARCH_SHARE 0.6
 
 /* A sample of a quarter of the layers that is this many times outside the bounds: there is nothing
  * to be had. */
@@ -56,12 +63,12 @@ struct search {
     size_t layer_count;
     struct group groups[MOST_GROUPS];
     size_t group_count;
-    int64_t begin;
+    int64_t end;
 };
 
 static bool out_of_time(const struct search *s)
 {
-    return clock_ms(clock_now() - s->begin) > SEARCH_MS;
+    return clock_now() > s->end;
 }
 
 /* ---- preparation ---- */
@@ -183,15 +190,12 @@ static struct layer_set all_but(const struct search *s, const struct layer_set *
 static enum status measure_shift(struct search *s, const struct layer_set *layers, float *shift,
                                  struct error *err)
 {
-    struct session_options options = s->input->options;
+    const struct layer_set fp32 = all_but(s, layers);
+    struct session_options options = trial_options(s->input, PRECISION_BF16, &fp32);
     struct session *session;
     if (options.cancel && *options.cancel)
         return error_set(err, STATUS_CANCELLED, "loading was cancelled");
-    options.precision = PRECISION_BF16;
-    options.fp32_layers = all_but(s, layers);
     options.max_batch = 1;
-    options.on_progress = NULL;
-    options.threads = session_info(s->input->reference)->threads;
     TRY(session_create(s->input->model->graph, &options, &session, err));
     enum status status = STATUS_OK;
     for (size_t h = 0; h < s->hard_count && status == STATUS_OK; h++) {
@@ -253,9 +257,10 @@ static enum status look_for_hope(struct search *s, bool *ret, struct error *err)
 /* Neighbours together, as many groups as there is time for. */
 static void form_groups(struct search *s, double ms_of_a_group)
 {
-    const double left = SEARCH_MS - clock_ms(clock_now() - s->begin);
-    size_t count = ms_of_a_group > 0 ? (size_t)fmin(0.9 * left / ms_of_a_group, MOST_GROUPS)
-                                     : (size_t)MOST_GROUPS;
+    const double left = clock_ms(s->end - clock_now());
+    size_t count = ms_of_a_group > 0
+                       ? (size_t)fmin(0.9 * fmax(left, 0) / ms_of_a_group, MOST_GROUPS)
+                       : (size_t)MOST_GROUPS;
     if (count < FEWEST_GROUPS)
         count = FEWEST_GROUPS;
     if (count > s->layer_count)
@@ -427,12 +432,27 @@ static enum status try_selection(struct search *s, const struct layer_set *fp32,
     return status;
 }
 
+/* Whether bfloat16 in all layers that gain by it would be clearly quicker than fp32. */
+static bool is_worthwhile(const struct search *s)
+{
+    double saved = 0;
+    for (size_t i = 0; i < s->layer_count; i++)
+        saved += s->survey->saved_ms[s->layers[i]];
+    return s->survey->fp32_ms > WORTH_A_SEARCH * (s->survey->fp32_ms - saved);
+}
+
+/* A trial runs all probes in fp32 and in less. */
+static bool has_time_for_a_trial(const struct search *s)
+{
+    return trial_ms_left(s->input) > s->survey->fp32_ms * probes_count(s->input->probes);
+}
+
 static enum status search(struct search *s, struct precision_trial *ret, bool *ret_tried,
                           struct error *err)
 {
     bool hope;
     TRY(prepare(s, err));
-    if (s->hard_count == 0 || s->layer_count == 0)
+    if (s->hard_count == 0 || s->layer_count == 0 || !is_worthwhile(s))
         return STATUS_OK;
     const int64_t before = clock_now();
     TRY(look_for_hope(s, &hope, err));
@@ -442,7 +462,9 @@ static enum status search(struct search *s, struct precision_trial *ret, bool *r
     form_groups(s, sampled ? clock_ms(clock_now() - before) : 0);
     TRY(measure_groups(s, err));
     double amplify = 1;
-    for (int attempt = 0; attempt < MOST_ATTEMPTS && select_groups(s, amplify); attempt++) {
+    for (int attempt = 0; attempt < MOST_ATTEMPTS && has_time_for_a_trial(s); attempt++) {
+        if (!select_groups(s, amplify))
+            break;
         const struct layer_set fp32 = selected(s);
         TRY(try_selection(s, &fp32, ret, err));
         *ret_tried = true;
@@ -464,7 +486,8 @@ enum status search_layers(const struct trial_input *input, const struct survey *
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a trial of precisions");
     s->input = input;
     s->survey = survey;
-    s->begin = clock_now();
+    s->end = clock_now() +
+             (int64_t)(1e6 * fmin(SEARCH_MS, SEARCH_SHARE * fmax(trial_ms_left(input), 0)));
     const enum status status = search(s, ret, ret_tried, err);
     search_done(s);
     free(s);

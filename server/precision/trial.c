@@ -47,6 +47,36 @@ struct trial {
     struct turns ones, batches;
 };
 
+double trial_ms_left(const struct trial_input *input)
+{
+    return input->end ? clock_ms(input->end - clock_now()) : INFINITY;
+}
+
+void trial_progress(void *context, double fraction)
+{
+    const struct trial_input *input = context;
+    (void)fraction;
+    if (!input->options.on_progress || !input->end)
+        return;
+    const double share = clock_ms(clock_now() - input->begin) / clock_ms(input->end - input->begin);
+    input->options.on_progress(input->options.progress_context, share < 0.99 ? share : 0.99);
+}
+
+/* Kernels were tried for the reference; a candidate takes what was found, and else what the rule
+ * says. On a GPU each precision has kernels of its own. */
+struct session_options trial_options(const struct trial_input *input, enum precision precision,
+                                     const struct layer_set *fp32_layers)
+{
+    struct session_options options = input->options;
+    options.precision = precision;
+    options.fp32_layers = *fp32_layers;
+    options.no_kernel_trials |= options.device.kind == DEVICE_CPU;
+    options.on_progress = trial_progress;
+    options.progress_context = (void *)(uintptr_t)input;
+    options.threads = session_info(input->reference)->threads;
+    return options;
+}
+
 static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -180,8 +210,8 @@ static bool cancelled(const struct trial *trial)
 static enum status compare_all(struct trial *trial, struct error *err)
 {
     const int count = probes_count(trial->input->probes);
-    const struct session_options *options = &trial->input->options;
     struct precision_trial *ret = trial->ret;
+    const double survey_ms = fmin(SURVEY_MS, 0.3 * trial_ms_left(trial->input));
     const int64_t begin = clock_now();
     ret->outcome = TRIAL_PASSED;
     for (int first = 0; first < count; first += trial->batch) {
@@ -201,13 +231,12 @@ static enum status compare_all(struct trial *trial, struct error *err)
         settle_times(trial);
         if (!agreement_holds(ret)) {
             ret->outcome = TRIAL_DIFFERS;
-            if (!trial->survey || clock_ms(clock_now() - begin) > SURVEY_MS)
+            if (!trial->survey || clock_ms(clock_now() - begin) > survey_ms)
                 return STATUS_OK;
         }
         if (trial->batches.count >= FEW_TURNS && ret->speed < (trial->survey ? FAR_SLOWER : 1))
             break;
-        if (options->on_progress)
-            options->on_progress(options->progress_context, (double)(first + images) / count);
+        trial_progress((void *)(uintptr_t)trial->input, 0);
     }
     if (agreement_holds(ret))
         ret->outcome = ret->speed >= WORTHWHILE ? TRIAL_PASSED : TRIAL_SLOWER;
@@ -288,11 +317,7 @@ enum status trial_run(const struct trial_input *input, enum precision precision,
     trial->input = input;
     trial->ret = ret;
     trial->survey = ret_survey;
-    struct session_options options = input->options;
-    options.precision = precision;
-    options.fp32_layers = ret->fp32_layers;
-    options.on_progress = NULL;
-    options.threads = session_info(input->reference)->threads;
+    const struct session_options options = trial_options(input, precision, &ret->fp32_layers);
     enum status status = session_create(input->model->graph, &options, &trial->candidate, err);
     if (status == STATUS_OK)
         status = prepare(trial, err);
@@ -300,7 +325,7 @@ enum status trial_run(const struct trial_input *input, enum precision precision,
         status = time_ones(trial, err);
     if (status == STATUS_OK)
         status = compare_all(trial, err);
-    if (status == STATUS_OK && ret_survey)
+    if (status == STATUS_OK && ret_survey && ret->speed >= FAR_SLOWER)
         status = profile_both(trial, err);
     if (status == STATUS_OK && fp32_layers)
         status = name_layers(trial, fp32_layers, err);

@@ -64,6 +64,13 @@ static void count_inputs(const struct pipeline_options *options, struct session_
     session->input_images = ((size_t)options->workers + lanes - 1) / lanes;
 }
 
+/* "" where there are none. */
+static const char *names_of_fp32_layers(const struct precision_choice *choice)
+{
+    const struct precision_trial *trial = precision_chosen_trial(choice);
+    return trial ? trial->layer_names : "";
+}
+
 /* Settles what the device computes the model in; devices of a kind compute alike. */
 static enum status choose_precision(struct building *building, struct session_options *session,
                                     struct error *err)
@@ -84,7 +91,8 @@ static enum status choose_precision(struct building *building, struct session_op
               "precision", LOG_STR("model", building->model->name),
               LOG_STR("device", device_text(session->device, device)),
               LOG_STR("precision", precision_name(choice->precision)),
-              LOG_STR("origin", choice_origin_name(choice->origin)), LOG_STR("why", choice->why));
+              LOG_STR("origin", choice_origin_name(choice->origin)), LOG_STR("why", choice->why),
+              LOG_STR("fp32_layers", names_of_fp32_layers(choice)));
     return STATUS_OK;
 }
 

@@ -1,5 +1,6 @@
 """--precision auto: what is chosen, what it rests on, and that the choice is kept."""
 
+import json
 import os
 import shutil
 import sys
@@ -79,16 +80,65 @@ class Precision(unittest.TestCase):
         self.assertIn(" precision model=calm", log)
         kept = choices_in(cache)
         self.assertEqual(len(kept), 1, kept)
-        again, _ = self.start(self.calm, "--cache", cache)
+        again, said_again = self.start(self.calm, "--cache", cache)
         self.assertEqual(again["precision_choice"]["origin"], "cached")
         self.assertEqual(again["precision"], model["precision"])
         self.assertEqual(again["precision_choice"]["why"], model["precision_choice"]["why"])
+        self.assertRegex(log, r" precision trials model=calm .*candidates=bf16 images=64 seconds_at_most=[1-9]")
+        self.assertIn("--precision fp32 skips it", log)
+        self.assertLess(log.index(" precision trials "), log.index(" precision model=calm"))
+        self.assertNotIn(" precision trials ", said_again)
+        narrow, _ = self.start(self.calm, "--cache", cache, "--max-batch", "2")
+        self.assertEqual(narrow["precision_choice"]["origin"], "cached")
         # Other circumstances are another choice.
         if os.environ.get("LENSD_THREADS") == "1":
             return  # that is what it was made under
         other, _ = self.start(self.calm, "--cache", cache, "--threads", "1")
         self.assertEqual(other["precision_choice"]["origin"], "measured")
         self.assertEqual(len(choices_in(cache)), 2)
+
+    def profile(self, *arguments):
+        done = harness.run_lensd("inspect", *arguments, "--profile", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout), done.stderr
+
+    @unittest.skipUnless(has_bf16(), "this CPU is not good at bfloat16")
+    def test_a_profile_shares_the_outcome(self):
+        for name, model in (("calm", self.calm), ("sharp", self.sharp)):
+            with self.subTest(model=name):
+                cache = os.path.join(self.folder, "shared-" + name)
+                served, _ = self.start(model, "--cache", cache)
+                for arguments in ((), ("--profile-batch", "3")):
+                    profile, said = self.profile(model, "--cache", cache, *arguments)
+                    self.assertNotIn("precision trials", said)
+                    self.assertEqual(profile["precision"], served["precision"])
+                    self.assertEqual(profile["precision_why"], served["precision_choice"]["why"])
+                self.assertEqual(len(choices_in(cache)), 1)
+        cache = os.path.join(self.folder, "shared-from-profile")
+        profile, said = self.profile(self.calm, "--cache", cache)
+        self.assertIn("precision trials", said)
+        served, _ = self.start(self.calm, "--cache", cache)
+        self.assertEqual(served["precision_choice"]["origin"], "cached")
+        self.assertEqual(profile["precision_why"], served["precision_choice"]["why"])
+
+    @unittest.skipUnless(has_bf16(), "this CPU is not good at bfloat16")
+    def test_a_profile_marks_the_layers_in_fp32(self):
+        cache = os.path.join(self.folder, "marked")
+        self.start(self.calm, "--cache", cache)
+        path = os.path.join(cache, choices_in(cache)[0])
+        # What a search would have found: the first layer in fp32.
+        words = " ".join(["2"] + ["0"] * 15)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("lensd precision 2\nprecision bf16\nfrom_folder 0\n"
+                       "trial bf16 passed 1 1 2 2 2 1 64 64 0 0.001\n"
+                       f"layers 2 {words}: Conv_0\nend\n")
+        profile, _ = self.profile(self.calm, "--cache", cache)
+        self.assertEqual(profile["precision"], "bf16")
+        self.assertEqual(sum("stays_fp32" in layer for layer in profile["layers"]), 1, profile["layers"])
+        done = harness.run_lensd("inspect", self.calm, "--profile", "--cache", cache)
+        self.assertEqual(sum(line.endswith("  [fp32]") for line in done.stdout.splitlines()), 1, done.stdout)
+        _, log = self.start(self.calm, "--cache", cache)
+        self.assertIn("fp32_layers=Conv_0", log)
 
     @unittest.skipUnless(has_bf16(), "this CPU is not good at bfloat16")
     def test_what_answers_differently_is_not_used(self):

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/device.h"
 #include "server/precision/agreement.h"
 #include "server/precision/internal.h"
@@ -153,6 +154,65 @@ Test(precision_search, finds_the_weak_spot)
     cr_expect_eq(bench->mixed.layer_count, 7);
     cr_expect_str_eq(bench->mixed.layer_names, "layer");
     cr_expect(bench->mixed.outcome == TRIAL_PASSED || bench->mixed.outcome == TRIAL_SLOWER);
+    bench_free(bench);
+}
+
+struct seen {
+    double last;
+    int calls;
+};
+
+static void see(void *context, double fraction)
+{
+    struct seen *seen = context;
+    cr_expect_geq(fraction, seen->last);
+    cr_expect_leq(fraction, 0.99);
+    seen->last = fraction;
+    seen->calls++;
+}
+
+Test(precision_search, says_how_far_it_is)
+{
+    if (!device_cpu_has_bf16())
+        cr_skip_test("this CPU is not good at bfloat16");
+    struct bench *bench = bench_create(make_network(6, false));
+    struct seen seen = {0, 0};
+    bench->input.options.on_progress = see;
+    bench->input.options.progress_context = &seen;
+    bench->input.begin = clock_now();
+    bench->input.end = bench->input.begin + 60 * INT64_C(1000000000);
+    look(bench);
+    cr_assert(bench->tried);
+    /* A session for each of 7 layers, and 16 batches of a selection's trial. */
+    cr_expect_geq(seen.calls, 7 + 16);
+    cr_expect_gt(seen.last, 0);
+    bench_free(bench);
+}
+
+Test(precision_search, tries_nothing_when_time_is_over)
+{
+    if (!device_cpu_has_bf16())
+        cr_skip_test("this CPU is not good at bfloat16");
+    struct bench *bench = bench_create(make_network(6, false));
+    bench->input.begin = clock_now() - 2;
+    bench->input.end = bench->input.begin + 1;
+    look(bench);
+    cr_expect_not(bench->tried);
+    bench_free(bench);
+}
+
+Test(precision_search, mends_nothing_for_a_small_gain)
+{
+    if (!device_cpu_has_bf16())
+        cr_skip_test("this CPU is not good at bfloat16");
+    struct bench *bench = bench_create(make_network(6, false));
+    struct error err = {0};
+    bench->survey.fp32_ms = 100;
+    for (int layer = 1; layer <= bench->survey.layer_count; layer++)
+        bench->survey.saved_ms[layer] = 1;
+    cr_assert_eq(search_layers(&bench->input, &bench->survey, &bench->mixed, &bench->tried, &err),
+                 STATUS_OK);
+    cr_expect_not(bench->tried);
     bench_free(bench);
 }
 
