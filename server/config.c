@@ -536,6 +536,26 @@ static enum status read_defaults(struct reading *reading, struct error *err)
     return STATUS_OK;
 }
 
+/* "cpu", "cuda:0": what could be a device on some machine. */
+static bool names_device(const char *name, size_t length)
+{
+    if (length == 3 && !memcmp(name, "cpu", 3))
+        return true;
+    return length > 5 && length <= 8 && !memcmp(name, "cuda:", 5) &&
+           strspn(name + 5, "0123456789") >= length - 5;
+}
+
+/* The settings of several machines may be one text: a limit for what only others have counts for
+ * nothing here, and is said. */
+static void note_memory(struct config *config, const char *option, const char *names, size_t length)
+{
+    if (!config->memory_note[0])
+        snprintf(config->memory_note, sizeof config->memory_note,
+                 "%s has a limit for %.*s, which is not served here (--device %.80s); it limits "
+                 "nothing",
+                 option, (int)length, names, config->device);
+}
+
 /* One "BYTES" or "DEVICE=BYTES" of --memory. */
 static enum status set_memory(struct config *config, const char *part, struct error *err)
 {
@@ -556,11 +576,13 @@ static enum status set_memory(struct config *config, const char *part, struct er
         config->memory_limits[i] = (size_t)value;
         found = true;
     }
-    if (!found)
+    if (!found && !names_device(part, length))
         return error_set(err, STATUS_CONFIG,
-                         "--memory has a limit for '%.*s', which is none of the devices in use "
-                         "(--device %.80s)",
-                         length < 40 ? (int)length : 40, part, config->device);
+                         "--memory has a limit for '%.*s', which is no device; devices are cpu, "
+                         "cuda:0, cuda:1, …",
+                         length < 40 ? (int)length : 40, part);
+    if (!found)
+        note_memory(config, "--memory", part, length);
     return STATUS_OK;
 }
 
@@ -574,9 +596,16 @@ static enum status read_memory(struct config *config, struct error *err)
         TRY(set_memory(config, part, err));
         rest += length;
     } while (*rest++ == ',');
-    for (size_t i = 0; i < config->device_count; i++)
-        if (config->gpu_memory > 0 && config->devices[i].kind != DEVICE_CPU)
+    bool has_gpu = false;
+    for (size_t i = 0; i < config->device_count; i++) {
+        if (config->devices[i].kind == DEVICE_CPU)
+            continue;
+        has_gpu = true;
+        if (config->gpu_memory > 0)
             config->memory_limits[i] = (size_t)config->gpu_memory;
+    }
+    if (config->gpu_memory > 0 && !has_gpu)
+        note_memory(config, "--gpu-memory", "GPUs", 4);
     return STATUS_OK;
 }
 

@@ -33,7 +33,8 @@ enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
 struct config {
     enum command command;
     char *config_file;
-    char warning[256]; /* about the environment; "" for none */
+    char warning[256];     /* about the environment; "" for none */
+    char memory_note[256]; /* about a limit for a device that is not served; "" for none */
 
     char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
     char *models;     /* serve: a folder of models; NULL: one model */

@@ -88,7 +88,7 @@ const struct option config_options[] = {
     {"port", OPTION_NUMBER, COMMAND_SERVE | COMMAND_HEALTH, FIELD(port), 0, 65535, "8080", "N",
      SERVER, "port to listen on; 0: any free one"},
     {"port-file", OPTION_TEXT, COMMAND_SERVE, FIELD(port_file), 0, 0, NULL, "FILE", SERVER,
-     "write the port number to FILE once it is open"},
+     "write the port number to FILE once it is open; it goes at the end"},
     {"unix", OPTION_TEXT, ASKS, FIELD(unix_path), 0, 0, NULL, "PATH", SERVER,
      "listen on a unix-domain socket of this name instead of --host and --port"},
     {"unix-mode", OPTION_TEXT, COMMAND_SERVE, FIELD(unix_mode), 0, 0, "0660", "MODE", SERVER,

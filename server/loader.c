@@ -29,6 +29,7 @@ struct known {
     char version[sizeof((struct repository_version *)0)->version];
     uint64_t signature;
     bool is_served;
+    bool is_tried;
     bool is_seen; /* in the last look */
 };
 
@@ -220,7 +221,7 @@ static void mend(struct loader *loader, const char *name)
     pipeline_mend(loader->options.pipeline, name);
     for (size_t i = 0; i < loader->known_count; i++)
         if (!loader->known[i].is_served && !strcmp(loader->known[i].name, name))
-            loader->known[i].signature = 0;
+            loader->known[i].is_tried = false;
 }
 
 /* What is wanted of a model, as far as it is new or has changed; `again`: all of it. The first
@@ -249,8 +250,9 @@ static enum status load_model(struct loader *loader, const struct repository_mod
         if (!known)
             return error_set(err, STATUS_NO_MEMORY, "out of memory");
         known->is_seen = true;
-        if (!again && known->signature == version->signature)
+        if (!again && known->is_tried && known->signature == version->signature)
             continue;
+        known->is_tried = true; /* the signature of what is no file may be any number, 0, too */
         known->signature = version->signature;
         struct error failure = {0};
         if (load_version(loader, model, version->version, &failure) == STATUS_OK) {

@@ -55,6 +55,7 @@ struct serve {
 
     struct supervisor *supervisor;
     struct process_user user;
+    int port; /* what --port-file holds; 0: not written */
 
     int signal_fd;
     int first_signal; /* 0: none came, the model could not be loaded */
@@ -86,6 +87,14 @@ static enum status take_signals(struct serve *serve, struct error *err)
     return STATUS_OK;
 }
 
+static void warn_of_cache(const char *cache)
+{
+    char warning[400];
+    precision_check_cache(cache, warning, sizeof warning);
+    if (warning[0])
+        log_event(LOG_WARN, "cache", LOG_STR("text", warning));
+}
+
 /* What both serving and checking begin with: the user is there, so is the model, and nothing
  * is replaced that should not be. */
 static enum status find_all(struct serve *serve, struct error *err)
@@ -101,6 +110,8 @@ static enum status find_all(struct serve *serve, struct error *err)
         return error_set(err, STATUS_CONFIG,
                          "--models and %s exclude each other: a folder of models, or one model",
                          config->model ? "MODEL" : "--model-name");
+    if (config->cache)
+        warn_of_cache(config->cache);
     serve->metrics = metrics_create();
     struct pipeline_options pipeline_options = settings_pipeline(config, serve->metrics);
     TRY(pipeline_create(&pipeline_options, &serve->pipeline, err));
@@ -122,6 +133,14 @@ static enum status give_up_root(struct serve *serve, struct error *err)
     return process_become(&serve->user, config->core_dumps, err);
 }
 
+static enum status write_port(struct serve *serve, struct error *err)
+{
+    int port = http_server_port(serve->http);
+    TRY(process_write_number("--port-file", serve->config->port_file, port, err));
+    serve->port = port;
+    return STATUS_OK;
+}
+
 static enum status set_up(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
@@ -134,8 +153,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     if (config->pid_file)
         TRY(process_write_number("--pid-file", config->pid_file, (long)getpid(), err));
     if (config->port_file)
-        TRY(process_write_number("--port-file", config->port_file, http_server_port(serve->http),
-                                 err));
+        TRY(write_port(serve, err));
     if (config->user)
         TRY(give_up_root(serve, err));
     supervisor_watch(serve->supervisor, serve->pipeline);
@@ -160,6 +178,8 @@ static void tear_down(struct serve *serve)
     metrics_free(serve->metrics);
     if (serve->config->pid_file)
         process_remove_number(serve->config->pid_file, (long)getpid());
+    if (serve->port)
+        process_remove_number(serve->config->port_file, serve->port);
     if (serve->has_watcher) {
         pthread_cancel(serve->watcher);
         pthread_join(serve->watcher, NULL);
@@ -389,17 +409,19 @@ static const char *wait_for_end(struct serve *serve)
     }
 }
 
-/* --check: everything but the port. */
+/* --check: all that serving begins with, but nobody can connect. */
 static enum status check(struct serve *serve, struct error *err)
 {
-    char warning[400];
+    struct http_warnings warnings;
     struct http_options options;
     serve->loaded_fd = -1;
     TRY(find_all(serve, err));
     options = settings_http(serve->config, serve->pipeline, serve->loader, serve->metrics);
-    TRY(http_server_check(&options, warning, sizeof warning, err));
-    if (warning[0])
-        log_event(LOG_WARN, "certificate", LOG_STR("text", warning));
+    TRY(http_server_check(&options, &warnings, err));
+    if (warnings.port[0])
+        log_event(LOG_WARN, "port", LOG_STR("text", warnings.port));
+    if (warnings.certificate[0])
+        log_event(LOG_WARN, "certificate", LOG_STR("text", warnings.certificate));
     return loader_try(serve->loader, err);
 }
 
@@ -421,6 +443,8 @@ int command_serve(const struct config *config)
     log_configure(json, (enum log_level)config->log_level);
     if (config->warning[0])
         log_event(LOG_WARN, "environment", LOG_STR("text", config->warning));
+    if (config->memory_note[0])
+        log_event(LOG_WARN, "memory", LOG_STR("text", config->memory_note));
     process_protect(config->core_dumps);
     int result = 0;
     if (config->check) {

@@ -38,7 +38,8 @@ static enum status cannot_listen(const char *host, int port, int cause, struct e
     }
 }
 
-static int open_socket(const struct addrinfo *address)
+/* Bound only, so that nobody can connect, unless `listens`. -1 and errno. */
+static int open_socket(const struct addrinfo *address, bool listens)
 {
     int one = 1, zero = 0;
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -49,7 +50,8 @@ static int open_socket(const struct addrinfo *address)
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (address->ai_family == AF_INET6)
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
-    if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
+    if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 &&
+        (!listens || listen(fd, BACKLOG) == 0))
         return fd;
     int cause = errno;
     close(fd);
@@ -82,8 +84,9 @@ static void describe(const struct listen_options *options, struct listener *list
     memcpy(listener->where, listener->url, sizeof listener->where);
 }
 
-static enum status open_port(const struct listen_options *options, struct listener *listener,
-                             struct error *err)
+/* The first address that can be bound; *ret_fd is -1 where none can, with the *ret_cause. */
+static enum status bind_port(const struct listen_options *options, bool listens, int *ret_fd,
+                             int *ret_cause, struct error *err)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC,
                              .ai_socktype = SOCK_STREAM,
@@ -97,12 +100,21 @@ static enum status open_port(const struct listen_options *options, struct listen
                          "'%.100s' is not an address of this machine (%s); use --host 127.0.0.1 or "
                          "0.0.0.0",
                          options->host, gai_strerror(failure));
-    int cause = 0;
-    for (const struct addrinfo *a = found; a && listener->fd < 0; a = a->ai_next) {
-        listener->fd = open_socket(a);
-        cause = errno;
+    *ret_fd = -1;
+    *ret_cause = 0;
+    for (const struct addrinfo *a = found; a && *ret_fd < 0; a = a->ai_next) {
+        *ret_fd = open_socket(a, listens);
+        *ret_cause = errno;
     }
     freeaddrinfo(found);
+    return STATUS_OK;
+}
+
+static enum status open_port(const struct listen_options *options, struct listener *listener,
+                             struct error *err)
+{
+    int cause;
+    TRY(bind_port(options, true, &listener->fd, &cause, err));
     if (listener->fd < 0)
         return cannot_listen(options->host, options->port, cause, err);
     describe(options, listener);
@@ -208,12 +220,31 @@ enum status listen_open(const struct listen_options *options, struct listener *r
     return status;
 }
 
-enum status listen_check(const struct listen_options *options, struct error *err)
+static enum status check_port(const struct listen_options *options, char *warning, size_t size,
+                              struct error *err)
+{
+    int fd, cause;
+    TRY(bind_port(options, false, &fd, &cause, err));
+    if (fd >= 0)
+        close(fd);
+    else if (cause == EADDRINUSE)
+        snprintf(warning, size,
+                 "port %d on %.200s is in use; fine if by the server that these settings are for, "
+                 "else stop that program or choose another --port",
+                 options->port, options->host);
+    else
+        return cannot_listen(options->host, options->port, cause, err);
+    return STATUS_OK;
+}
+
+enum status listen_check(const struct listen_options *options, char *warning, size_t size,
+                         struct error *err)
 {
     struct sockaddr_un address;
     struct stat there;
+    warning[0] = '\0';
     if (!options->unix_path)
-        return STATUS_OK;
+        return check_port(options, warning, size, err);
     TRY(fill_address(options->unix_path, &address, err));
     if (lstat(address.sun_path, &there) == 0)
         return S_ISSOCK(there.st_mode) ? STATUS_OK : no_socket(address.sun_path, err);

@@ -31,9 +31,10 @@ enum status listen_open(const struct listen_options *options, struct listener *r
                         struct error *err) MUST_USE;
 
 /* Whether listen_open() would find nothing in its way, as far as that can be told without
- * listening: a server that runs may be asked about itself, so that a socket in use is no obstacle.
- */
-enum status listen_check(const struct listen_options *options, struct error *err) MUST_USE;
+ * listening: a server that runs may be asked about itself, so that a socket in use is no obstacle,
+ * and a port in use only a `warning` (a sentence, or "" for none). STATUS_CONFIG. */
+enum status listen_check(const struct listen_options *options, char *warning, size_t size,
+                         struct error *err) MUST_USE;
 
 /* Drops new connection attempts in the kernel, before it answers them: their clients' kernels try
  * again after a second and are then refused, while handshakes under way still reach accept(). So no

@@ -124,20 +124,21 @@ enum status http_server_start(const struct http_options *options, struct http_se
     return STATUS_OK;
 }
 
-enum status http_server_check(const struct http_options *options, char *warning, size_t size,
-                              struct error *err)
+enum status http_server_check(const struct http_options *options,
+                              struct http_warnings *ret_warnings, struct error *err)
 {
     struct keyring *keys = NULL;
     struct tls *tls = NULL;
-    const struct listen_options where = {.unix_path = options->unix_path};
-    warning[0] = '\0';
-    TRY(listen_check(&where, err));
+    const struct listen_options where = {
+        .host = options->host, .port = options->port, .unix_path = options->unix_path};
+    *ret_warnings = (struct http_warnings){.port = ""};
+    TRY(listen_check(&where, ret_warnings->port, sizeof ret_warnings->port, err));
     TRY(keyring_create(&options->keys, &keys, err));
     keyring_free(keys);
     if (!options->tls_cert)
         return STATUS_OK;
     TRY(tls_create(options->tls_cert, options->tls_key, &tls, err));
-    (void)tls_warning(tls, warning, size);
+    (void)tls_warning(tls, ret_warnings->certificate, sizeof ret_warnings->certificate);
     tls_free(tls);
     return STATUS_OK;
 }

@@ -67,10 +67,14 @@ struct http_server;
 enum status http_server_start(const struct http_options *options, struct http_server **ret,
                               struct error *err) MUST_USE;
 
-/* Are the files that the options name in order (API keys, certificate)? Opens no port. `warning`
- * gets a sentence, or "". */
-enum status http_server_check(const struct http_options *options, char *warning, size_t size,
-                              struct error *err) MUST_USE;
+/* Are the address and the files that the options name in order (API keys, certificate)? Nobody can
+ * connect meanwhile. Warnings are sentences, or "". STATUS_CONFIG as for starting, but for a port
+ * in use, which may be that of the server that is asked about: a warning. */
+struct http_warnings {
+    char port[400], certificate[400];
+};
+enum status http_server_check(const struct http_options *options,
+                              struct http_warnings *ret_warnings, struct error *err) MUST_USE;
 
 /* Reads again what may change while it runs: API keys, the certificate. On failure everything stays
  * as it was. From one thread at a time. */

@@ -6,7 +6,7 @@
 
 #include "engine/base/clock.h"
 
-#define MAX_TIMEOUT_MS 3600000
+#define MAX_TIMEOUT_MS 86400000 /* a day */
 
 /* A header's whole number; *ret stays as it is without the header. */
 static enum status read_number(const struct exchange *x, const char *header, long least, long most,

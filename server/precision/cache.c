@@ -174,6 +174,38 @@ static bool make_folder(const char *folder)
     return made;
 }
 
+void precision_check_cache(const char *cache, char *warning, size_t size)
+{
+    struct stat info;
+    char *folder = choice_folder(cache);
+    char *path = folder ? strdup(folder) : NULL;
+    int cause = 0;
+    warning[0] = '\0';
+    const char *at = path; /* the folder, or the nearest above it that is there */
+    while (at && stat(at, &info) != 0 && !cause) {
+        char *slash = at == path ? strrchr(path, '/') : NULL;
+        if (errno != ENOENT || at != path || !path[0])
+            cause = errno;
+        else if (!slash)
+            at = ".";
+        else if (slash == path)
+            at = "/";
+        else
+            *slash = '\0';
+    }
+    if (at && !cause && !S_ISDIR(info.st_mode))
+        cause = ENOTDIR;
+    if (at && !cause && access(at, W_OK | X_OK) != 0)
+        cause = errno;
+    if (cause)
+        snprintf(warning, size,
+                 "nothing can be kept in --cache '%.200s' (%s), so every start repeats its trials; "
+                 "name a folder that may be written to, or none",
+                 folder, strerror(cause));
+    free(path);
+    free(folder);
+}
+
 /* ---- reading ---- */
 
 static bool read_precision(const char *word, enum precision *ret)

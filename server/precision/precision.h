@@ -102,3 +102,7 @@ enum status precision_choose(const struct model *model, const struct precision_o
  * there is something new. `cache` as in precision_options. Failing costs new trials at the next
  * start and nothing else. */
 void precision_keep_kernels(const char *cache);
+
+/* Whether choices could be kept in that folder, made if need be; makes nothing. `warning` gets a
+ * sentence, or "". */
+void precision_check_cache(const char *cache, char *warning, size_t size);

@@ -106,6 +106,12 @@ static enum status check_time(const struct admission *admission, const struct lo
     /* With nothing inside the prediction may rest on old numbers that only a pass can renew: then
      * the fastest that was ever seen counts. */
     int64_t needed = load->images > 0 ? predicted : load->single_floor;
+    if (load->single_floor > request->time_left)
+        return error_set(err, STATUS_OVERLOADED,
+                         "the request allows %.1f ms more, but an answer of model '%s' takes about "
+                         "%.1f ms on this machine even alone; allow more time",
+                         clock_ms(request->time_left), request->model,
+                         clock_ms(load->single_floor));
     if (needed > request->time_left)
         return error_set(err, STATUS_OVERLOADED,
                          "an answer of model '%s' would take about %.0f ms, but the request allows "

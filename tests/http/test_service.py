@@ -180,6 +180,35 @@ class Files(ServiceCase):
         self.assertEqual(ended.returncode, 2)
         self.assertIn("cannot write --pid-file '/no/such/folder/pid'", ended.stderr)
 
+    def test_the_port_file(self):
+        path = self.path("port")
+        for model, code in (("digits", 0), (self.path("bad.onnx"), 2)):
+            with open(self.path("bad.onnx"), "w") as file:
+                file.write("no model")
+            process = subprocess.Popen([harness.BINARY, "serve", model, "--port", "0", "--port-file", path],
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self.addCleanup(process.stdout.close)
+            self.addCleanup(lambda process=process: process.poll() is None and process.kill())
+            if code == 0:
+                self.assertIn(b"http://127.0.0.1:", process.stdout.readline())
+                self.assertGreater(int(harness.read(path)), 0)
+                process.terminate()
+            self.assertEqual(process.wait(harness.PATIENCE), code)
+            self.assertFalse(os.path.exists(path))
+
+    def test_another_s_port_file_stays(self):
+        path = self.path("port")
+        process = subprocess.Popen([harness.BINARY, "serve", "--port", "0", "--port-file", path],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        process.stdout.readline()
+        with open(path, "w") as file:
+            file.write("1\n")
+        process.terminate()
+        self.assertEqual(process.wait(harness.PATIENCE), 0)
+        self.assertEqual(harness.read(path), b"1\n")
+
     def test_another_s_pid_file_stays(self):
         path = self.path("pid")
         server = self.serve("--pid-file", path)
@@ -307,6 +336,27 @@ class Check(ServiceCase):
             done = run_lensd("serve", "--check", "--port", str(taken.getsockname()[1]))
             self.assertEqual(done.returncode, 0, done.stderr)
 
+            self.assertIn("is in use; fine if by the server that these settings are for", done.stderr)
+
+    def test_what_cannot_be_kept(self):
+        for cache in (harness.BINARY, os.path.join(harness.BINARY, "below")):
+            done = run_lensd("serve", "--check", "--cache", cache)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"nothing can be kept in --cache '{cache}' (Not a directory)", done.stderr)
+        done = run_lensd("serve", "--check", "--cache", self.path("not/yet/there"))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_limits_of_devices_that_are_not_served(self):
+        for arguments, words in ((("--gpu-memory", "1G"), "--gpu-memory has a limit for GPUs,"),
+                                 (("--memory", "cpu=2G,cuda:0=12G"), "--memory has a limit for cuda:0,")):
+            done = run_lensd("serve", "--check", "--device", "cpu", *arguments)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(words + " which is not served here (--device cpu)", done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        done = run_lensd("serve", "--check", "--memory", "gpu=12G")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("'gpu', which is no device", done.stderr)
+
     def test_what_is_wrong(self):
         with open(self.path("keys"), "w") as file:
             file.write("alice secret\n")
@@ -315,6 +365,9 @@ class Check(ServiceCase):
         for arguments, word in ((("--port", "x"), "--port"), (("--api-keys", self.path("keys")), "line 1"),
                                 (("--tls-cert", "/no/such", "--tls-key", "/no/such"), "--tls-cert '/no/such'"),
                                 ((self.path("bad.onnx"),), "bad.onnx"), (("/no/such/model",), "/no/such/model"),
+                                (("/dev/null",), "not a regular file"), (("/dev/zero",), "not a regular file"),
+                                (("--host", "192.0.2.1"), "no address 192.0.2.1"),
+                                (("--host", "foo.invalid"), "'foo.invalid' is not an address"),
                                 (("--user", "no-such-user-here"), "no-such-user-here")):
             with self.subTest(arguments=arguments):
                 done = run_lensd("serve", "--check", *arguments)
