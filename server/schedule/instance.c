@@ -64,11 +64,11 @@ static void count_inputs(const struct pipeline_options *options, struct session_
     session->input_images = ((size_t)options->workers + lanes - 1) / lanes;
 }
 
-/* "" where there are none. */
+/* NULL where there are none. */
 static const char *names_of_fp32_layers(const struct precision_choice *choice)
 {
     const struct precision_trial *trial = precision_chosen_trial(choice);
-    return trial ? trial->layer_names : "";
+    return trial && trial->layer_names[0] ? trial->layer_names : NULL;
 }
 
 /* Settles what the device computes the model in; devices of a kind compute alike. */
