@@ -23,7 +23,8 @@ enum {
 };
 
 /* For measuring groups; trials of selections come on top. */
-#define SEARCH_MS 3000.0
+#define SEARCH_MS    3000.0
+#define UNBOUNDED_MS 60000.0 /* where nobody waits: trial_input.end is 0 */
 
 /* What is foretold not to be this much quicker than fp32 is not tried. */
 #define GAIN 1.03
@@ -486,8 +487,8 @@ enum status search_layers(const struct trial_input *input, const struct survey *
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a trial of precisions");
     s->input = input;
     s->survey = survey;
-    s->end = clock_now() +
-             (int64_t)(1e6 * fmin(SEARCH_MS, SEARCH_SHARE * fmax(trial_ms_left(input), 0)));
+    const double left = SEARCH_SHARE * fmax(trial_ms_left(input), 0);
+    s->end = clock_now() + (int64_t)(1e6 * fmin(input->end ? SEARCH_MS : UNBOUNDED_MS, left));
     const enum status status = search(s, ret, ret_tried, err);
     search_done(s);
     free(s);

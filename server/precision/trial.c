@@ -265,8 +265,6 @@ static enum status add_profile(struct trial *trial, struct session *session, int
 /* Times of layers, of a single image and of a full batch as the speed is made of. */
 static enum status profile_both(struct trial *trial, struct error *err)
 {
-    const int layers = session_info(trial->input->reference)->layer_count;
-    trial->survey->layer_count = layers < LAYERS_MAX ? layers : LAYERS_MAX;
     const int sizes[2] = {1, trial->batch};
     for (int i = 0; i < (trial->batch > 1 ? 2 : 1); i++) {
         TRY(add_profile(trial, trial->input->reference, sizes[i], 1, err));
@@ -317,6 +315,8 @@ enum status trial_run(const struct trial_input *input, enum precision precision,
     trial->input = input;
     trial->ret = ret;
     trial->survey = ret_survey;
+    if (ret_survey)
+        ret_survey->layer_count = ret->layer_count < LAYERS_MAX ? ret->layer_count : LAYERS_MAX;
     const struct session_options options = trial_options(input, precision, &ret->fp32_layers);
     enum status status = session_create(input->model->graph, &options, &trial->candidate, err);
     if (status == STATUS_OK)
