@@ -8,6 +8,7 @@
 
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
+#include "models/model_internal.h"
 
 static enum status no_memory(struct error *err)
 {
@@ -245,9 +246,10 @@ enum status labels_from_json(const char *text, size_t size, struct labels *ret, 
         blank++;
     if (blank == size)
         return error_set(err, STATUS_MODEL, "the file is empty");
-    cJSON *json = cJSON_ParseWithLength(text, size);
+    const char *end = NULL;
+    cJSON *json = cJSON_ParseWithLengthOpts(text, size, &end, false);
     if (!json)
-        return error_set(err, STATUS_MODEL, "the file is not valid JSON");
+        return json_invalid(text, size, end, err);
     struct builder b = {0};
     enum status status = read_json(&b, json, err);
     cJSON_Delete(json);

@@ -113,6 +113,8 @@ static enum status read_triton(const struct model_place *place, struct model *mo
     free(text);
     if (status == STATUS_OK && config.label_file && want_labels)
         status = labels_from_file(place, config.label_file, labels_from_text, &model->labels, err);
+    if (status == STATUS_OK && config.label_file && want_labels)
+        snprintf(model->labels_source, sizeof model->labels_source, "%.60s", config.label_file);
     if (status == STATUS_OK)
         status = fix_dimensions(model->graph, &config, err);
     model->max_batch = config.max_batch;
@@ -145,10 +147,13 @@ static enum status read_labels(const struct model_place *place, const struct onn
         {"config.json", labels_from_json},
     };
     bool found = false;
-    for (size_t i = 0; i < COUNT_OF(sources) && !found; i++)
+    for (size_t i = 0; i < COUNT_OF(sources) && !found; i++) {
         TRY(not_found_is_fine(
             labels_from_file(place, sources[i].file, sources[i].read, &model->labels, err),
             &found));
+        snprintf(model->labels_source, sizeof model->labels_source, "%s",
+                 found ? sources[i].file : "the model's own metadata");
+    }
     TRY(read_triton(place, model, !found, err));
     const char *names = metadata_value(onnx, "names");
     if (model->labels.count || !names)

@@ -27,6 +27,8 @@ struct model {
     char *version;       /* "1", or the folder's number in Triton's layout */
     struct graph *graph; /* NULL after model_drop_graph() */
     struct labels labels;
+    char labels_source[64]; /* "labels.txt", "index_to_name.json" …; where the labels, if any, are
+                               from */
     struct preprocess preprocess;
     char preprocess_source[64]; /* "preprocessor_config.json", "config.json (timm)",
                                    "model metadata", "ImageNet defaults" … */

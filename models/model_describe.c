@@ -267,8 +267,9 @@ enum status model_describe(struct model *model, bool configured, struct error *e
     if (!model->output_name)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     if (model->class_count && model->labels.count && model->class_count != model->labels.count)
-        model_warn(model, "the model has %zu classes but there are %zu labels", model->class_count,
-                   model->labels.count);
+        model_warn(model,
+                   "%.63s has %zu labels but the model has %zu classes: give it a label for each",
+                   model->labels_source, model->labels.count, model->class_count);
     const struct graph *graph = model->graph;
     TRY(copy_tensors(graph->inputs, graph->input_count, &model->inputs, &model->input_count, err));
     TRY(copy_tensors(graph->outputs, graph->output_count, &model->outputs, &model->output_count,

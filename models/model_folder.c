@@ -335,3 +335,12 @@ enum status model_side_folder(const struct model_place *place, const char *name,
     }
     return STATUS_OK;
 }
+
+enum status json_invalid(const char *text, size_t size, const char *end, struct error *err)
+{
+    size_t at = end >= text && end <= text + size ? (size_t)(end - text) : size, line = 1;
+    for (size_t i = 0; i < at; i++)
+        line += text[i] == '\n';
+    return error_set(err, STATUS_MODEL, "the file is not valid JSON: see line %zu, byte %zu", line,
+                     at);
+}

@@ -71,5 +71,10 @@ enum status version_policy_read(const char *folder, struct version_policy *ret,
  * model->graph, labels, preprocess and preprocess_source are set. */
 enum status model_describe(struct model *model, bool configured, struct error *err) MUST_USE;
 
+/* STATUS_MODEL, with the line and byte at which a file stops being JSON; `end` as cJSON tells it,
+ * in text. */
+enum status json_invalid(const char *text, size_t size, const char *end,
+                         struct error *err) MUST_USE;
+
 /* Adds a sentence to model->warning, as far as there is room. */
 void model_warn(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));

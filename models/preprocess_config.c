@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "models/model_internal.h"
 
 /* ---- reading JSON ---- */
 
@@ -396,9 +397,10 @@ read_with(enum status (*reader)(const cJSON *, struct preprocess *, struct error
         blank++;
     if (blank == size)
         return error_set(err, STATUS_MODEL, "the file is empty");
-    cJSON *json = cJSON_ParseWithLength(text, size);
+    const char *end = NULL;
+    cJSON *json = cJSON_ParseWithLengthOpts(text, size, &end, false);
     if (!json)
-        return error_set(err, STATUS_MODEL, "the file is not valid JSON");
+        return json_invalid(text, size, end, err);
     struct preprocess p;
     enum status status = reader(json, &p, err);
     cJSON_Delete(json);

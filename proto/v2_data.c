@@ -356,9 +356,10 @@ static enum status read_elements(const struct v2_input *input, struct v2_bytes *
         at += 4 + (size_t)length;
     }
     if (at != input->binary_size)
-        return error_set(err, STATUS_INVALID,
-                         "input '%.80s': %zu bytes are left behind its %zu elements", input->name,
-                         input->binary_size - at, input->count);
+        return error_set(
+            err, STATUS_INVALID, "input '%.80s': %zu byte%s left over behind its %zu element%s",
+            input->name, input->binary_size - at, input->binary_size - at == 1 ? " is" : "s are",
+            input->count, input->count == 1 ? "" : "s");
     return STATUS_OK;
 }
 

@@ -194,6 +194,11 @@ static enum status read_output(struct reading *r, const cJSON *object, struct v2
 static enum status count_list(const cJSON *list, const char *what, size_t *ret, struct error *err)
 {
     int count = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1;
+    if (!list)
+        return error_set(err, STATUS_INVALID,
+                         "\"%s\" is missing; the request is {\"inputs\": [{\"name\": …, \"shape\": "
+                         "…, \"datatype\": …, \"data\": …}]}",
+                         what);
     if (count < 0 || count > V2_MAX_TENSORS)
         return error_set(err, STATUS_INVALID, "\"%s\" must be an array of at most %d", what,
                          V2_MAX_TENSORS);
@@ -257,8 +262,8 @@ static enum status read_tree(struct reading *r, const cJSON *root)
     }
     if (r->binary_left > 0)
         return error_set(r->err, STATUS_INVALID,
-                         "%zu bytes are left in the body behind the binary data of all inputs",
-                         r->binary_left);
+                         "%zu byte%s left over in the body behind the binary data of all inputs",
+                         r->binary_left, r->binary_left == 1 ? " is" : "s are");
     return STATUS_OK;
 }
 

@@ -66,14 +66,19 @@ static enum status make_images(struct work *work, size_t count, struct error *er
     return work_images(&work->request, count, err);
 }
 
-static const char *input_names(const struct served *served, char *text, size_t size)
+static const char *tensor_names(const struct served_tensor *tensors, size_t count, char *text,
+                                size_t size)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < served->input_count && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "",
-                                 served->inputs[i].name);
+    for (size_t i = 0; i < count && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", tensors[i].name);
     return text;
+}
+
+static const char *input_names(const struct served *served, char *text, size_t size)
+{
+    return tensor_names(served->inputs, served->input_count, text, size);
 }
 
 /* "[-1, 3, 224, 224]" */
@@ -116,8 +121,11 @@ static enum status read_numbers(struct exchange *x, const struct v2_input *input
     size_t size = dtype_size(input->dtype);
     /* Each has a digit and something behind it: a shape alone buys no memory. */
     if (input->count > input->json_size)
-        return error_set(err, STATUS_INVALID, "input '%.80s' has too little data for its shape %s",
-                         input->name, shape_text(&input->shape, text));
+        return error_set(err, STATUS_INVALID,
+                         "input '%.80s' has too little data for its shape %s: %zu elements are "
+                         "wanted, and the %zu bytes of its \"data\" hold fewer",
+                         input->name, shape_text(&input->shape, text), input->count,
+                         input->json_size);
     TRY(upload_charge(&x->body, input->count * size, err)); /* it fits: shape_check() */
     *ret = alloc_array(input->count, size);
     return *ret ? v2_read_numbers(input, *ret, err) : no_memory(err);
@@ -277,8 +285,10 @@ static enum status output_index(const struct served *served, const char *name, s
         *ret = i;
         return STATUS_OK;
     }
-    return error_set(err, STATUS_INVALID, "model '%s' has no output '%.80s'", served->model->name,
-                     name);
+    char names[200];
+    return error_set(err, STATUS_INVALID, "model '%s' has no output '%.80s'; it has: %s",
+                     served->model->name, name,
+                     tensor_names(served->outputs, served->output_count, names, sizeof names));
 }
 
 static enum status check_outputs(struct work *work, const struct served *served, struct error *err)
@@ -526,6 +536,28 @@ static enum status json_size(const struct exchange *x, size_t *ret, bool *ret_ra
     return STATUS_OK;
 }
 
+/* All of the body should be JSON, and is not: most likely a header is missing, or this is not the
+ * place. */
+static enum status check_is_json(const struct exchange *x, struct error *err)
+{
+    const uint8_t *data = x->body.data;
+    size_t size = x->body.size, json = 0;
+    if (x->json_length)
+        return STATUS_OK;
+    if (is_image(data, size))
+        return error_set(err, STATUS_INVALID,
+                         "the body is a picture, not JSON; post pictures to /predict, or here with "
+                         "the header Inference-Header-Content-Length: 0");
+    while (json < size && (data[json] == ' ' || (data[json] >= '\t' && data[json] <= '\r')))
+        json++;
+    if ((json < size && data[json] < ' ') || memchr(data, '\0', size))
+        return error_set(err, STATUS_INVALID,
+                         "the body is binary, not JSON; the header Inference-Header-Content-Length "
+                         "says how many bytes of JSON it begins with (0: none, it is the input "
+                         "itself)");
+    return STATUS_OK;
+}
+
 static enum status prepare(struct exchange *x, struct served *served, struct error *err)
 {
     struct work *work = x->work;
@@ -543,6 +575,7 @@ static enum status prepare(struct exchange *x, struct served *served, struct err
                              "the body is empty; send {\"inputs\": […]} as GET /v2/models/%s "
                              "describes them",
                              served->model->name);
+        TRY(check_is_json(x, err));
         TRY(v2_request_parse(x->body.data, x->body.size, json, &limits, &work->v2, err));
         urgency_limit_us(&work->request, (uint64_t)work->v2->timeout_us);
         TRY(urgency_set_priority(&work->request, (uint64_t)work->v2->priority, err));

@@ -267,12 +267,22 @@ static enum status read_body(struct exchange *x, struct work *work, struct error
 
 /* ---- to the pipeline and back ---- */
 
-/* curl --data @file drops line ends, and the image with them. */
+/* A PNG whose first line end has gone, or a JPEG of many bytes without any. */
+static bool lost_line_ends(const uint8_t *data, size_t size)
+{
+    if (size > 5 && !memcmp(data, "\x89PNG", 4))
+        return data[4] != '\r';
+    return size > 1024 && data[0] == 0xFF && data[1] == 0xD8 && !memchr(data, '\n', size) &&
+           !memchr(data, '\r', size);
+}
+
+/* curl --data @file drops line ends, and the image with them; --data-binary sends the same type. */
 static void hint_at_form(const struct exchange *x, struct predict_image *image)
 {
     static const char form[] = "application/x-www-form-urlencoded";
     if ((image->status != STATUS_BAD_IMAGE && image->status != STATUS_UNSUPPORTED_MEDIA) ||
-        !x->content_type || strncasecmp(x->content_type, form, sizeof form - 1) != 0)
+        !x->content_type || strncasecmp(x->content_type, form, sizeof form - 1) != 0 ||
+        !image->data || !lost_line_ends(image->data, image->size))
         return;
     struct error plain = image->error;
     error_set(&image->error, plain.status,

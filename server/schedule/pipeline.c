@@ -134,14 +134,28 @@ static void name_models_locked(const struct pipeline *pipeline, char *text, size
     }
 }
 
+/* "1, 3": the versions of a model. */
+static void name_versions_locked(const struct pipeline *pipeline, const char *name, char *text,
+                                 size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < pipeline->entry_count && used < size; i++)
+        if (!strcmp(pipeline->entries[i].name, name) && pipeline->entries[i].version[0])
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "",
+                                     pipeline->entries[i].version);
+}
+
 static enum status explain_not_found_locked(struct pipeline *pipeline, const char *name,
                                             const char *version, struct error *err)
 {
     char names[256];
+    if (name && version && table_find_locked(pipeline, name, NULL)) {
+        name_versions_locked(pipeline, name, names, sizeof names);
+        return error_set(err, STATUS_NOT_FOUND, "model '%.128s' has no version '%.20s'; it has: %s",
+                         name, version, names[0] ? names : "none yet");
+    }
     name_models_locked(pipeline, names, sizeof names);
-    if (name && version && table_find_locked(pipeline, name, NULL))
-        return error_set(err, STATUS_NOT_FOUND, "model '%.128s' has no version '%.20s'", name,
-                         version);
     return error_set(err, STATUS_NOT_FOUND, "there is no model '%.128s'; this server has: %s",
                      name ? name : "default", pipeline->entry_count ? names : "none yet");
 }

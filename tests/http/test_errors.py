@@ -37,6 +37,9 @@ class BadImages(ServedCase):
         answer = self.server.predict(seven().replace(b"\r", b"").replace(b"\n", b""), headers={
             "Content-Type": "application/x-www-form-urlencoded", "X-Request-Id": "curl-data"})
         self.assert_error(answer, 415, "unsupported_media_type", "--data-binary @file")
+        words = self.server.predict(b"no picture", headers={"Content-Type": "application/x-www-form-urlencoded"})
+        self.assertEqual(words.status, 415)
+        self.assertNotIn("--data-binary", words.json()["error"])
         self.server.wait_for(lambda: "id=curl-data" in self.server.log(), "the log line")
         (line,) = [line for line in self.server.log().splitlines() if "id=curl-data" in line]
         self.assertIn(" code=unsupported_media_type ", line)

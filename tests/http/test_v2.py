@@ -177,10 +177,21 @@ class Digits(unittest.TestCase):
             self.assertEqual(
                 self.server.request("POST", f"/v2/{kind}sharedmemory/unregister").status, 200)
 
+    def test_bodies_that_are_no_json(self):
+        for body, words in ((seven(), "post pictures to /predict"),
+                            (struct.pack("<4f", 1, 2, 3, 4), "Inference-Header-Content-Length")):
+            answer = self.server.request("POST", INFER, body)
+            self.assertEqual(answer.status, 400)
+            self.assertIn(words, answer.json()["error"])
+        answer = self.server.get("/v2/models/digits/versions/9")
+        self.assertEqual(answer.status, 404)
+        self.assertIn("has no version '9'; it has: 1", answer.json()["error"])
+
     def test_refusals(self):
         good = {"name": "image", "shape": [1, 3, 32, 32], "datatype": "FP32", "data": [0] * 3072}
         cases = [
-            ({}, "inputs"),
+            ({}, '"inputs" is missing'),
+            ({"inputs": [good], "outputs": [{"name": "nope"}]}, "it has: logits"),
             ({"inputs": []}, "missing"),
             ([], "object"),
             ({"inputs": [good], "id": 7}, "id"),

@@ -275,6 +275,19 @@ Test(model, names_the_file_that_cannot_be_understood)
     }
 }
 
+Test(model, says_where_a_file_stops_being_json)
+{
+    static const char *const files[] = {"preprocessor_config.json", "index_to_name.json"};
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        struct folder folder = make_folder();
+        const struct net net = {.input = {-1, 3, -1, -1}};
+        put_net(&folder, "model.onnx", &net);
+        put_text(&folder, files[i], "{\"size\": 224,\n \"mean\": nope}");
+        expect_failure(&folder, STATUS_MODEL, "see line 2, byte 2");
+        remove_folder(&folder);
+    }
+}
+
 /* ---- what is worked out ---- */
 
 struct description {
@@ -421,7 +434,8 @@ Test(model, warns_where_files_disagree)
     put_text(&folder, "preprocessor_config.json", "{\"size\": 384}");
     struct model *model = load_at(&folder, "");
     cr_expect(strstr(model->warning, "384 x 384"), "%s", model->warning);
-    cr_expect(strstr(model->warning, "3 classes"), "%s", model->warning);
+    cr_expect(strstr(model->warning, "labels.txt has 2 labels but the model has 3 classes"), "%s",
+              model->warning);
     cr_expect_eq(model->preprocess.width, 224);
     model_free(model);
     remove_folder(&folder);
