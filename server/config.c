@@ -551,7 +551,7 @@ static void note_memory(struct config *config, const char *option, const char *n
 {
     if (!config->memory_note[0])
         snprintf(config->memory_note, sizeof config->memory_note,
-                 "%s has a limit for %.*s, which is not served here (--device %.80s); it limits "
+                 "%s has a limit for %.*s, not served here (--device %.80s); it limits "
                  "nothing",
                  option, (int)length, names, config->device);
 }

@@ -351,8 +351,11 @@ class Check(ServiceCase):
                                  (("--memory", "cpu=2G,cuda:0=12G"), "--memory has a limit for cuda:0,")):
             done = run_lensd("serve", "--check", "--device", "cpu", *arguments)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn(words + " which is not served here (--device cpu)", done.stderr)
+            self.assertIn(words + " not served here (--device cpu)", done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            seven = os.path.join(harness.DIGITS, "drawn", "7_canvas.png")
+            done = run_lensd("predict", "digits", seven, "--device", "cpu", *arguments)
+            self.assertEqual((done.returncode, done.stderr.count(words)), (0, 1), done.stderr)
         done = run_lensd("serve", "--check", "--memory", "gpu=12G")
         self.assertEqual(done.returncode, 2)
         self.assertIn("'gpu', which is no device", done.stderr)
