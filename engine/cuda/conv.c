@@ -190,7 +190,8 @@ static struct conv_step *create(const struct compile *compile, const struct cuda
     s->y = y->index;
     s->x_dtype = x->dtype;
     s->y_dtype = y->dtype;
-    const double depth = (double)conv->kh * conv->kw * (conv->c / conv->groups);
+    const int channels = conv->c / conv->groups;
+    const double depth = (double)conv->kh * conv->kw * channels;
     s->step.flops = 2.0 * (double)shape_count(&y->shape) * depth;
     s->step.bytes = shape_count(&x->shape) * dtype_size(x->dtype) +
                     shape_count(&y->shape) * dtype_size(y->dtype) +

@@ -128,7 +128,8 @@ enum status resize_plan_from(const struct node *node, const struct shape *x,
                              const struct tensor *sizes, struct resize_plan *ret,
                              struct error *err) MUST_USE;
 
-/* Taps of each output position along an axis: 1, 2, 4, or more where it goes down with antialias. */
+/* Taps of each output position along an axis: 1, 2, 4, or more where it goes down with antialias.
+ */
 size_t resize_tap_count(const struct resize_plan *plan, const struct resize_axis *axis);
 
 /* Those of output position i: where, inside the axis, and how much. True: it lies outside of the

@@ -303,8 +303,8 @@ Test(layers, a_trial_chooses_and_is_remembered)
 
 Test(layers, choices_that_fit_no_layer_or_are_none)
 {
-    static const struct layer layer = {"Winograd does not fit", 20,    20,    64, 64, 3, 1, 1, 64,
-                                       OP_RELU,           false, false, ""};
+    static const struct layer layer = {
+        "Winograd does not fit", 20, 20, 64, 64, 3, 1, 1, 64, OP_RELU, false, false, ""};
     static const char *const wrong[] = {"x",
                                         "0123456789abcdef",
                                         "0123456789abcdef winograd",
