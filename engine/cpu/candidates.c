@@ -27,7 +27,7 @@ static const struct candidate candidates[] = {{"winograd", make_winograd},
                                               {"dnnl_conv", make_conv},
                                               {"dnnl_matmul", make_matmul}};
 
-enum { CANDIDATES = COUNT_OF(candidates), MOST_CHOICES = 1 << 16 };
+enum { CANDIDATES = COUNT_OF(candidates), MOST_CHOICES = 1 << 13 };
 
 /* Below, all are quick, and none can be told from another. */
 #define WORTH_FLOPS 4e6
@@ -62,7 +62,7 @@ static bool find(uint64_t key, size_t *ret)
 static bool add(uint64_t key, size_t candidate)
 {
     size_t before;
-    if (find(key, &before) || known.count == MOST_CHOICES)
+    if (known.count == MOST_CHOICES || find(key, &before))
         return false;
     if (known.count == known.capacity) {
         const size_t capacity = known.capacity * 2 + 64;
@@ -110,11 +110,15 @@ char *kernel_choices_text(void)
 /* One line at `text`; its length with the newline, 0 when it is none. */
 static size_t read_line(const char *text, uint64_t *ret_key, size_t *ret_candidate)
 {
-    char name[17];
+    char line[LINE_MOST], name[17];
     int length = 0;
+    const char *end = memchr(text, '\n', strnlen(text, sizeof line));
+    if (!end)
+        return 0;
+    /* a copy: sscanf() measures the whole rest of what it is given */
+    snprintf(line, sizeof line, "%.*s", (int)(end - text), text);
     /* NOLINTNEXTLINE(cert-err34-c): 16 digits always fit */
-    if (sscanf(text, "%16" SCNx64 " %16[a-z0-9_]%n", ret_key, name, &length) != 2 ||
-        text[length] != '\n')
+    if (sscanf(line, "%16" SCNx64 " %16[a-z0-9_]%n", ret_key, name, &length) != 2 || line[length])
         return 0;
     for (size_t c = 0; c < CANDIDATES; c++)
         if (strcmp(candidates[c].name, name) == 0) {
@@ -185,6 +189,7 @@ static uint64_t key_of(const struct compile *compile)
                              node->gate != NULL,
                              (int32_t)node->output_count,
                              compile->backend->options.threads,
+                             (int32_t)node->inputs[0]->dtype,
                              x.rank,
                              weights->rank};
     const int64_t group = node_int(node, "group", 1);

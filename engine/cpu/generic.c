@@ -84,7 +84,8 @@ static enum status run(struct step *base, struct program *program, struct error 
         char text[NODE_TEXT];
         return error_prefix(err, "%s", node_text(&s->node, text));
     }
-    apply_epilogue(s, program);
+    if (s->out[0]) /* a node's first output may be left out */
+        apply_epilogue(s, program);
     return STATUS_OK;
 }
 

@@ -12,6 +12,8 @@
 
 #include "engine/base/size.h"
 
+#define LONGEST_SUM 512 /* pixels */
+
 struct groups_step {
     struct step step;
     const struct simd_kernels *simd;
@@ -204,7 +206,10 @@ enum status make_groups(const struct compile *compile, struct step **ret, struct
     TRY(program_keep_constant(compile->program, node->inputs[2], err));
     s->scale = node->inputs[1]->known->data;
     s->bias = node->inputs[2]->known->data;
-    s->pieces = (size_t)compile->backend->options.threads;
+    /* short enough for sums in float32, which are added up in double; for each thread some */
+    s->pieces = (s->pixels + LONGEST_SUM - 1) / LONGEST_SUM;
+    if (s->pieces < (size_t)compile->backend->options.threads)
+        s->pieces = (size_t)compile->backend->options.threads;
     s->pieces = s->pieces < s->pixels ? s->pieces : s->pixels;
     s->step.scratch = (s->pieces + 3) * s->channels * sizeof(float);
     s->step.bytes = 4 * shape_count(&x->shape) * sizeof(float);

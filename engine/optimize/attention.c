@@ -120,7 +120,25 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
     return false;
 }
 
-/* scores where the constant `condition` says so, else a number so low that its exponential is 0. */
+/* Is there a row of which nothing is kept? */
+static bool hides_a_row(const struct value *condition, bool where)
+{
+    const bool *keeps = condition->known->data;
+    const struct shape *shape = &condition->shape;
+    const size_t all = shape_count(shape);
+    const size_t keys = shape->rank ? (size_t)shape->dims[shape->rank - 1] : 1;
+    for (size_t first = 0; first < all; first += keys) {
+        size_t i = 0;
+        while (i < keys && keeps[first + i] != where)
+            i++;
+        if (i == keys)
+            return true;
+    }
+    return false;
+}
+
+/* scores where the constant `condition` says so, else a number so low that its exponential is 0. In
+ * a row where nothing is kept it must be so low, too, that adding a score does not change it. */
 static struct value *mask_of(struct match *m, const struct value *condition, bool where,
                              const struct value *low)
 {
@@ -128,7 +146,7 @@ static struct value *mask_of(struct match *m, const struct value *condition, boo
     struct tensor *tensor;
     float fill;
     if (!condition->known || condition->dtype != DTYPE_BOOL || !edit_scalar(low, &fill) ||
-        !(fill <= -1e9f) ||
+        !(fill <= -1e9f) || (fill > -1e30f && hides_a_row(condition, where)) ||
         tensor_create(m->edit->graph->budget, DTYPE_F32, &condition->shape, &tensor, &err))
         return NULL;
     const bool *keeps = condition->known->data;
