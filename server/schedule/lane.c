@@ -832,27 +832,38 @@ static void run_alone(struct lane *lane, struct flight *flight, const struct out
     scheduler_answered(lane->scheduler, dropped + (size_t)answered);
 }
 
+/* Larger than the cap, so that it waits for a pass of its own parts. */
+static bool is_held_back(const struct flight *flight)
+{
+    return !flight->is_submitted && flight->status == STATUS_OK;
+}
+
 /* The first flight did not go well: the others land or fail, too, before anything is run again. */
 static void recover(struct lane *lane, struct flight *flight, const struct outcome *outcome)
 {
-    struct flight *failed[BATCHER_MAX_DEPTH] = {flight};
-    struct outcome outcomes[BATCHER_MAX_DEPTH];
+    struct flight *again[BATCHER_MAX_DEPTH] = {flight};
+    struct outcome outcomes[BATCHER_MAX_DEPTH] = {*outcome};
+    const struct outcome *ran[BATCHER_MAX_DEPTH] = {&outcomes[0]};
     int count = 1;
-    outcomes[0] = *outcome;
     while (lane->flight_count > 0) {
         struct flight *next = end_flight(lane);
-        outcomes[count] = collect(lane, next);
-        if (outcomes[count].status == STATUS_OK) {
+        again[count] = next;
+        ran[count] = NULL;
+        if (!is_held_back(next)) {
+            outcomes[count] = collect(lane, next);
+            ran[count] = &outcomes[count];
+        }
+        if (ran[count] && ran[count]->status == STATUS_OK) {
             lane->flight_count++; /* the device is still needed */
-            land(lane, next, &outcomes[count]);
+            land(lane, next, ran[count]);
             lane->flight_count--;
         } else {
-            failed[count++] = next;
+            count++;
         }
     }
     for (int i = 0; i < count; i++) {
         lane->flight_count = count - 1 - i; /* those whose turn comes, for end_turn */
-        run_alone(lane, failed[i], &outcomes[i]);
+        run_alone(lane, again[i], ran[i]);
     }
     lane->flight_count = 0;
 }
@@ -868,7 +879,7 @@ static void serve(struct lane *lane, const struct batch *first)
     while (lane->flight_count > 0) {
         begin_ahead(lane, true);
         struct flight *flight = end_flight(lane);
-        if (!flight->is_submitted && flight->status == STATUS_OK) { /* larger than the cap */
+        if (is_held_back(flight)) {
             run_alone(lane, flight, NULL);
             continue;
         }

@@ -101,6 +101,27 @@ static void test_out_of_memory_makes_batches_smaller(void)
     metrics_free(metrics);
 }
 
+/* A batch that is larger than what fits now waits behind one that fails: it has had no pass yet. */
+static void test_a_batch_that_was_not_begun_is_not_answered(void)
+{
+    struct pipeline *pipeline =
+        start_pipeline((struct pipeline_options){.max_batch = 2, .workers = 1});
+    fake_plan((struct fake_session_plan){.run_us = 50000});
+    add_model(pipeline, "m", 1);
+    for (int i = 0; i < 16; i++) /* learns how long a pass takes: what follows is waited for */
+        finish_job(submit_job(pipeline, "m", "ok 5"));
+    finish_job(submit_job(pipeline, "m", "vast"));
+    int runs = fake_runs(1);
+    struct job *failing = submit_job(pipeline, "m", "poison");
+    usleep(5000);
+    struct job *behind = submit_job(pipeline, "m", "ok 1|ok 2");
+    finish_job(failing);
+    finish_job(behind);
+    CHECK(fake_runs(1) >= runs + 4); /* the failing one, a probe, and two images one by one */
+    pipeline_free(pipeline);
+    fake_plan((struct fake_session_plan){0});
+}
+
 static struct pipeline *start_on_gpus(size_t count, struct metrics *metrics)
 {
     struct pipeline_options options = {.device_count = count, .metrics = metrics};
@@ -338,6 +359,8 @@ int main(void)
     static const struct pipeline_test tests[] = {
         {"only the failing image fails", test_only_the_failing_image_fails, true},
         {"out of memory makes batches smaller", test_out_of_memory_makes_batches_smaller, true},
+        {"a batch that was not begun is not answered",
+         test_a_batch_that_was_not_begun_is_not_answered},
         {"a large request is split across devices", test_a_large_request_is_split_across_devices},
         {"a device that fails is set aside", test_a_device_that_fails_is_set_aside},
         {"without a device everything fails at once",
