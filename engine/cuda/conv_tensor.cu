@@ -443,6 +443,7 @@ bool fits_kernel(const struct cuda_conv *c)
     const int64_t reach_h = (int64_t)c->kh * c->dilation_h + c->pad_h + c->h;
     const int64_t reach_w = (int64_t)c->kw * c->dilation_w + c->pad_w + c->w;
     return reach_h + (int64_t)c->stride_h < 16384 && reach_w + (int64_t)c->stride_w < 16384 &&
+           (int64_t)c->oh * c->stride_h < 16384 && (int64_t)c->ow * c->stride_w < 16384 &&
            images * reach_h * reach_w * c->c < INT32_MAX &&
            (int64_t)c->n * c->oh * c->ow <= INT32_MAX - most &&
            (int64_t)c->kh * c->kw * (c->c / c->groups) < INT32_MAX - 64 && c->groups <= 65535;

@@ -293,6 +293,33 @@ Test(kernels, grouped_convolutions_on_tensor_cores)
 }
 
 /* A matrix product is a convolution of one pixel; deep sums are divided. */
+/* Places in an image are 16 bits there: of a window far behind it, too, as a file's pads may say. */
+Test(kernels, tensor_cores_leave_windows_far_behind_the_image)
+{
+    struct cuda_conv_way way;
+    struct cuda_conv c = {.n = 1,
+                          .h = 8,
+                          .w = 8,
+                          .c = 8,
+                          .oh = 8,
+                          .ow = 8,
+                          .m = 32,
+                          .kh = 1,
+                          .kw = 1,
+                          .groups = 1,
+                          .stride_h = 1,
+                          .stride_w = 1,
+                          .dilation_h = 1,
+                          .dilation_w = 1,
+                          .row = 8};
+    cr_assert_eq(cuda_conv_ways(&c, (size_t)227 << 10, 16, &way, 1), 1);
+    c.ow = 65544; /* pads of 65536 on the right: the window at 65536 is not the one at 0 */
+    cr_assert_eq(cuda_conv_ways(&c, (size_t)227 << 10, 16, &way, 1), 0);
+    c.ow = 8;
+    c.oh = 65544;
+    cr_assert_eq(cuda_conv_ways(&c, (size_t)227 << 10, 16, &way, 1), 0);
+}
+
 Test(kernels, products_on_tensor_cores)
 {
     uint32_t seed = 5;
