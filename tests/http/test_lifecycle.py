@@ -449,7 +449,8 @@ class Overload(Lifecycle):
             results += harness.together(40, client)
         statuses = [status for status, _ in results]
         self.assertEqual(set(statuses), {200, 503}, statuses)
-        self.assertGreaterEqual(statuses.count(200), 8)
+        # Eight places, of which the last eighth is not for a client that has all the others.
+        self.assertGreaterEqual(statuses.count(200), 7)
         for status, retry_after in results:
             self.assertEqual(retry_after is not None, status == 503)
         self.assert_ended(server)
