@@ -348,10 +348,11 @@ static double saved_ms(const struct search *s)
     return saved;
 }
 
-/* Makes the selection `wanted`: bit g is set where group g is fp32. */
+/* Makes the selection `wanted`: bit g is set where group g is fp32. Both bounds, since compilers that
+ * see the shift, and not what sets the count, warn of group 64. */
 static void restore(struct search *s, uint64_t wanted)
 {
-    for (size_t g = 0; g < s->group_count; g++)
+    for (size_t g = 0; g < s->group_count && g < MOST_GROUPS; g++)
         if (s->groups[g].is_fp32 != (wanted >> g & 1))
             put(s, &s->groups[g], wanted >> g & 1);
 }
@@ -359,7 +360,7 @@ static void restore(struct search *s, uint64_t wanted)
 static uint64_t selection(const struct search *s)
 {
     uint64_t fp32 = 0;
-    for (size_t g = 0; g < s->group_count; g++)
+    for (size_t g = 0; g < s->group_count && g < MOST_GROUPS; g++)
         fp32 |= (uint64_t)s->groups[g].is_fp32 << g;
     return fp32;
 }

@@ -293,7 +293,8 @@ Test(kernels, grouped_convolutions_on_tensor_cores)
 }
 
 /* A matrix product is a convolution of one pixel; deep sums are divided. */
-/* Places in an image are 16 bits there: of a window far behind it, too, as a file's pads may say. */
+/* Places in an image are 16 bits there: of a window far behind it, too, as a file's pads may say.
+ */
 Test(kernels, tensor_cores_leave_windows_far_behind_the_image)
 {
     struct cuda_conv_way way;
