@@ -348,8 +348,8 @@ static double saved_ms(const struct search *s)
     return saved;
 }
 
-/* Makes the selection `wanted`: bit g is set where group g is fp32. Both bounds, since compilers that
- * see the shift, and not what sets the count, warn of group 64. */
+/* Makes the selection `wanted`: bit g is set where group g is fp32. Both bounds, since compilers
+ * that see the shift, and not what sets the count, warn of group 64. */
 static void restore(struct search *s, uint64_t wanted)
 {
     for (size_t g = 0; g < s->group_count && g < MOST_GROUPS; g++)
