@@ -30,7 +30,9 @@ class Commands(unittest.TestCase):
     def run_ok(self, *arguments):
         ended = run_lensd(*arguments)
         self.assertEqual(ended.returncode, 0, ended.stderr)
-        self.assertEqual(ended.stderr, "")
+        # Whether there is something to try is the machine's affair; that it is said there is no fault.
+        told = [line for line in ended.stderr.splitlines() if " info  precision trials " not in line]
+        self.assertEqual(told, [])
         return ended.stdout
 
 
