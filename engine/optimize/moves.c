@@ -4,27 +4,6 @@
 #include "engine/optimize/passes.h"
 #include "engine/optimize/view.h"
 
-static bool only_moves(enum op op)
-{
-    switch (op) {
-    case OP_RESHAPE:
-    case OP_FLATTEN:
-    case OP_SQUEEZE:
-    case OP_UNSQUEEZE:
-    case OP_IDENTITY:
-    case OP_TRANSPOSE:
-    case OP_SPLIT:
-    case OP_SLICE:
-    case OP_GATHER:
-    case OP_EXPAND:
-    case OP_DEPTH_TO_SPACE:
-    case OP_SPACE_TO_DEPTH:
-        return true;
-    default:
-        return false;
-    }
-}
-
 static size_t position(const struct graph *graph, const struct node *node)
 {
     size_t n = 0;
@@ -38,7 +17,7 @@ static enum status shorten(struct graph *graph, struct value *value, struct erro
 {
     struct node *last = value->producer;
     struct view view;
-    if (!last || !only_moves(last->op) || value->known || value->shape.rank < 1 ||
+    if (!last || !view_only_moves(last->op) || value->known || value->shape.rank < 1 ||
         !shape_count(&value->shape))
         return STATUS_OK;
     view_of(value, false, &view);
@@ -70,7 +49,7 @@ enum status pass_moves(struct edit *edit, struct error *err)
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
         const size_t before = graph->node_count;
-        for (size_t i = 0; i < node->input_count && !only_moves(node->op); i++)
+        for (size_t i = 0; i < node->input_count && !view_only_moves(node->op); i++)
             if (node->inputs[i])
                 TRY(shorten(graph, node->inputs[i], err));
         n += graph->node_count - before; /* nodes went in in front of this one */

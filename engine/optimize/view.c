@@ -225,10 +225,9 @@ static bool through_scale(struct view *view, const struct node *node, const stru
     return true;
 }
 
-/* The operand whose elements the node hands on. */
-static struct value *passes_on(const struct node *node, bool scaled)
+bool view_only_moves(enum op op)
 {
-    switch (node->op) {
+    switch (op) {
     case OP_RESHAPE:
     case OP_FLATTEN:
     case OP_SQUEEZE:
@@ -241,13 +240,20 @@ static struct value *passes_on(const struct node *node, bool scaled)
     case OP_EXPAND:
     case OP_DEPTH_TO_SPACE:
     case OP_SPACE_TO_DEPTH:
-        return node->inputs[0];
-    case OP_MUL:
-    case OP_DIV:
-        return scaled ? node->inputs[node->inputs[0]->known ? 1 : 0] : NULL;
+        return true;
     default:
-        return NULL;
+        return false;
     }
+}
+
+/* The operand whose elements the node hands on. */
+static struct value *passes_on(const struct node *node, bool scaled)
+{
+    if (view_only_moves(node->op))
+        return node->inputs[0];
+    if (scaled && (node->op == OP_MUL || node->op == OP_DIV))
+        return node->inputs[node->inputs[0]->known ? 1 : 0];
+    return NULL;
 }
 
 bool view_through(struct view *view, const struct node *node, const struct value *output,
