@@ -143,7 +143,7 @@ Test(choice_cache, keeps_layers)
     mixed.trials[1].layer_count = 300;
     layer_set_add(&mixed.trials[1].fp32_layers, 1);
     layer_set_add(&mixed.trials[1].fp32_layers, 299);
-    strcpy(mixed.trials[1].layer_names, "Conv_0, a: b");
+    snprintf(mixed.trials[1].layer_names, sizeof mixed.trials[1].layer_names, "Conv_0, a: b");
     cr_assert_not_null(mkdtemp(folder));
     cr_assert_eq(choice_save(folder, &key, &mixed, &err), STATUS_OK, "%s", err.message);
     cr_assert(choice_load(folder, &key, &got));
