@@ -494,6 +494,22 @@ enum status scheduler_late_error(const struct predict_image *image, int64_t now,
                      clock_ms(request->deadline - request->started));
 }
 
+void scheduler_drop_unwanted(struct scheduler *scheduler, struct batch *batch)
+{
+    int kept = 0;
+    for (int i = 0; i < batch->count; i++) {
+        struct predict_image *image = batch->items[i];
+        image->status = scheduler_check_wanted(scheduler, image, &image->error);
+        if (image->status == STATUS_OK) {
+            batch->slots[kept] = batch->slots[i];
+            batch->items[kept++] = image;
+            continue;
+        }
+        scheduler_finish(scheduler, image);
+    }
+    batch->count = kept;
+}
+
 /* --- decode workers --- */
 
 struct scheduler *scheduler_of_source(struct pool_source *source)

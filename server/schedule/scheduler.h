@@ -88,6 +88,10 @@ enum status scheduler_check_in_time(struct scheduler *scheduler, const struct pr
 /* STATUS_TIMEOUT, for an image whose forward pass would end after its deadline. */
 enum status scheduler_late_error(const struct predict_image *image, int64_t now, struct error *err);
 
+/* Takes the images that nobody waits for any more out of a batch, and finishes them. The batch is
+ * the caller's, who took it. */
+void scheduler_drop_unwanted(struct scheduler *scheduler, struct batch *batch);
+
 /* The image's status, error and results are set: counts it and, when it was the last of its
  * request, calls on_done. The image must not be touched afterwards. */
 void scheduler_finish(struct scheduler *scheduler, struct predict_image *image);

@@ -6,7 +6,7 @@
 
 bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument), void *argument)
 {
-    /* A new thread inherits the mask; so do the threads that OpenMP starts from it. */
+    /* A new thread inherits the mask; so do the threads of the team that it makes. */
     sigset_t all, before;
     sigfillset(&all);
     sigdelset(&all, SIGBUS); /* a fault in a mapped file is handled where it happens */
