@@ -57,6 +57,7 @@ struct backend_ops {
     /* What optimize_options ask about a laid-out Conv on float32; NULL: never. */
     bool (*takes_gate)(const struct node *node);
     bool (*makes_mean)(const struct node *node);
+    bool (*takes_parts)(const struct node *node); /* of a ScaleShift */
 
     /* Does it run OP_ATTENTION and OP_MOVE? */
     bool walks;

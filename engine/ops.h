@@ -102,7 +102,8 @@
     X(SILU, "Silu", "lensd") X(ATTENTION, "Attention", "lensd") X(MOVE, "Move", "lensd")
 /* clang-format on */
 
-/* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension.
+/* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension; x is inputs[0], or
+ * (pass_joins) the concatenation of inputs[0], inputs[3], inputs[4] … along it.
  * OP_ATTENTION: softmax(scale * q k^T + biases) v on operands read through walks (ops/attention.h).
  * OP_MOVE: the elements of input 0 in the order of the attribute "walk" (one group, ops/walk.h), as
  * a tensor of the attribute "shape": a chain of Transposes, Reshapes, Slices … at once. */

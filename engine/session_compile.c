@@ -164,6 +164,7 @@ enum status compiled_create(struct session *session, int size, struct compiled *
         .channels_last = true,
         .takes_channels_last = session->ops->takes_channels_last,
         .walks = session->ops->walks,
+        .takes_parts = session->ops->takes_parts,
         .narrow = session->options.precision == PRECISION_FP16 ? DTYPE_F16 : DTYPE_BF16,
         .fp32_layers = session->options.fp32_layers,
     };

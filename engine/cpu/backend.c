@@ -156,7 +156,7 @@ int cpu_in_place(const struct node *node)
     case OP_ELU:
         return a->dtype == y->dtype ? 0 : -1;
     case OP_SCALE_SHIFT:
-        return node->channels_last && a->dtype == y->dtype ? 0 : -1;
+        return node->channels_last && node->input_count == 3 && a->dtype == y->dtype ? 0 : -1;
     case OP_ADD:
     case OP_SUB:
     case OP_MUL:
@@ -254,10 +254,10 @@ static void free_program(struct program *program)
 
 static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
 {
-    static const step_maker makers[] = {
-        make_qconv,  make_qmatmul,     make_qrows,  make_candidate, make_deconv,
-        make_pool,   make_elementwise, make_norm,   make_attention, make_resize,
-        make_groups, make_copy,        make_generic};
+    static const step_maker makers[] = {make_qconv, make_qmatmul,   make_qrows,  make_candidate,
+                                        make_join,  make_deconv,    make_pool,   make_elementwise,
+                                        make_norm,  make_attention, make_resize, make_groups,
+                                        make_copy,  make_generic};
     *ret = NULL;
     enum status status = STATUS_OK;
     for (size_t m = 0; m < COUNT_OF(makers) && status == STATUS_OK && !*ret; m++)
@@ -460,6 +460,7 @@ const struct backend_ops backend_cpu = {
     .takes_channels_last = takes_channels_last,
     .takes_gate = dense_takes_gate,
     .makes_mean = depthwise_makes_mean,
+    .takes_parts = join_takes_parts,
     .walks = true,
     .bf16 = bf16_support,
     .compile = cpu_compile,

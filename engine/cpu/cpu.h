@@ -89,6 +89,7 @@ enum status make_conv(const struct compile *compile, struct step **ret, struct e
 enum status make_deconv(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_attention(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_join(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_pool(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_groups(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_resize(const struct compile *compile, struct step **ret, struct error *err);
@@ -102,6 +103,7 @@ bool winograd_takes_bf16(const struct node *node); /* after it was laid out */
 bool matmul_takes(const struct node *node);
 bool dense_takes_gate(const struct node *node);
 bool depthwise_makes_mean(const struct node *node);
+bool join_takes_parts(const struct node *node);
 bool elementwise_takes(const struct node *node);
 bool norm_takes(const struct node *node);
 bool groups_take(const struct node *node);  /* GroupNormalization, InstanceNormalization, LRN */

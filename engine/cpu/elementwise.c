@@ -201,7 +201,7 @@ static bool classify(const struct node *node, struct elementwise_step *ret)
         shape_count(&y->shape) == 0)
         return false;
     *ret = (struct elementwise_step){.dtype = y->dtype, .activation = node->epilogue};
-    if (node->op == OP_SCALE_SHIFT && node->channels_last) {
+    if (node->op == OP_SCALE_SHIFT && node->channels_last && node->input_count == 3) {
         ret->kind = KIND_SCALE_SHIFT;
         return true;
     }

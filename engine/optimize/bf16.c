@@ -79,9 +79,11 @@ static enum status narrow_constant(struct narrow *narrow, struct value *from, st
 /* Which operands of a BF16_SAME node are float32 parameters that stay float32. */
 static bool stays_f32(const struct node *node, size_t i)
 {
-    return i > 0 && (node->op == OP_SCALE_SHIFT || (node->op == OP_ATTENTION && i >= 3) ||
-                     node->op == OP_RESIZE || node->op == OP_UPSAMPLE ||
-                     node->op == OP_LAYER_NORMALIZATION || node->op == OP_CLIP);
+    if (node->op == OP_SCALE_SHIFT) /* its further operands are parts of its image */
+        return i == 1 || i == 2;
+    return i > 0 &&
+           ((node->op == OP_ATTENTION && i >= 3) || node->op == OP_RESIZE ||
+            node->op == OP_UPSAMPLE || node->op == OP_LAYER_NORMALIZATION || node->op == OP_CLIP);
 }
 
 static enum status convert_inputs(struct narrow *narrow, size_t *at, struct node *node,

@@ -61,6 +61,8 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
         TRY(pass_layout(graph, options, err));
     if (options->takes_gate || options->makes_mean)
         TRY(pass_gates(graph, options, err));
+    if (options->takes_parts)
+        TRY(pass_joins(graph, options, err));
     if (options->fuse && options->walks)
         TRY(fuse_walks(graph, err));
     if (options->bf16)

@@ -32,6 +32,9 @@ struct optimize_options {
      * NULL: none can. */
     bool (*makes_mean)(const struct node *node);
     bool walks; /* the backend runs OP_ATTENTION and OP_MOVE (ops/attention.h) */
+    /* Can this ScaleShift, channels-last, read the parts of a Concat of channels in front of it?
+     * NULL: none can. */
+    bool (*takes_parts)(const struct node *node);
     /* Keep activations in `narrow` where the backend supports it; NULL: nowhere. */
     enum bf16_support (*bf16)(const struct node *node);
     enum dtype narrow;            /* DTYPE_BF16 or DTYPE_F16 */

@@ -29,6 +29,11 @@ enum status pass_attention(struct edit *edit, struct error *err) MUST_USE;
 /* Chains of operators that only move elements become one OP_MOVE, see moves.c. */
 enum status pass_moves(struct edit *edit, struct error *err) MUST_USE;
 
+/* A Concat of channels that only a ScaleShift reads becomes inputs of it: part, scale, shift,
+ * further parts. After pass_layout; see joins.c. */
+enum status pass_joins(struct graph *graph, const struct optimize_options *options,
+                       struct error *err) MUST_USE;
+
 /* Activations in options->narrow, bfloat16 or float16, with Casts where a node or a graph output
  * wants float32. Finite constants beyond float16 become its greatest number, not infinite: a mask
  * of -1e9 stays one that can be subtracted. */

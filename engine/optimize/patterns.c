@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/ops/geometry.h"
 #include "engine/optimize/passes.h"
 
 /* The node that makes operand i of `node`, when it has operator `op`. */
@@ -425,6 +426,78 @@ static bool match_padded_conv(struct edit *edit, struct node *conv)
     return true;
 }
 
+/* Every window of the pool lies within its image: then it is a mean of as many pixels everywhere.
+ */
+static bool is_inner_mean(const struct node *pool, struct window *ret)
+{
+    struct error ignored;
+    const struct shape *x = &pool->inputs[0]->shape;
+    if (pool->op == OP_GLOBAL_AVERAGE_POOL) {
+        *ret = (struct window){.spatial = x->rank - 2};
+        for (int a = 0; a < ret->spatial; a++) {
+            ret->in[a] = x->dims[2 + a];
+            ret->out[a] = 1;
+        }
+        return true;
+    }
+    if (pool->op != OP_AVERAGE_POOL || pool_window_init(pool, x, false, ret, &ignored) != STATUS_OK)
+        return false;
+    bool inside = true;
+    for (int a = 0; a < ret->spatial; a++)
+        inside = inside && !ret->pad_begin[a] && !ret->pad_end[a] &&
+                 (ret->out[a] - 1) * ret->stride[a] + (ret->kernel[a] - 1) * ret->dilation[a] <
+                     ret->in[a];
+    return inside;
+}
+
+static bool is_pointwise(const struct node *conv)
+{
+    struct conv_shape shape;
+    struct error ignored;
+    if (conv->op != OP_CONV || !conv->inputs[1]->known || node_input(conv, 3) ||
+        conv_shape_init(conv, &conv->inputs[0]->shape, &conv->inputs[1]->shape, &shape, &ignored) !=
+            STATUS_OK)
+        return false;
+    bool pointwise = true;
+    for (int a = 0; a < shape.window.spatial; a++)
+        pointwise = pointwise && shape.window.kernel[a] == 1 && shape.window.stride[a] == 1 &&
+                    !shape.window.pad_begin[a] && !shape.window.pad_end[a];
+    return pointwise;
+}
+
+/* The mean of a pointwise convolution's results is the convolution of the means, which are fewer
+ * pixels: DenseNet's transitions. The two nodes change places. */
+static bool match_pooled_conv(struct edit *edit, struct node *pool)
+{
+    enum { MOST_WIDER = 4 }; /* the pool then reads the channels in front of the Conv */
+    struct value *between = node_input(pool, 0), *y = node_output(pool, 0);
+    struct node *conv = between ? between->producer : NULL;
+    struct window window;
+    if (!conv || !is_inner_mean(pool, &window) || !is_pointwise(conv) ||
+        !edit_single_reader(edit, between) || conv->inputs[0]->known)
+        return false;
+    struct value *x = conv->inputs[0];
+    double before = 1, after = 1;
+    for (int a = 0; a < window.spatial; a++) {
+        before *= (double)window.in[a];
+        after *= (double)window.out[a];
+    }
+    if (after * 2 > before || x->shape.dims[1] > MOST_WIDER * between->shape.dims[1])
+        return false;
+    const struct node first = *conv, second = *pool;
+    *conv = second;
+    conv->inputs[0] = x;
+    conv->outputs = first.outputs;
+    conv->output_count = first.output_count;
+    *pool = first;
+    pool->inputs[0] = between;
+    pool->outputs = second.outputs;
+    pool->output_count = second.output_count;
+    between->shape = y->shape;
+    between->shape.dims[1] = x->shape.dims[1];
+    return true;
+}
+
 /* A Pad that adds nothing (exporters put one in front of every AveragePool). */
 static bool match_empty_pad(struct graph *graph, struct node *pad)
 {
@@ -464,7 +537,8 @@ enum status pass_patterns(struct edit *edit, struct error *err)
         TRY(match_group_norm(edit, node, &changed, err));
         if (changed || match_spatial_mean(node) || match_hard(graph, node) || match_gate(node) ||
             match_gelu(node) || match_layer_norm(edit, node) || match_layer_norm_bias(edit, node) ||
-            match_padded_conv(edit, node) || match_empty_pad(graph, node))
+            match_padded_conv(edit, node) || match_empty_pad(graph, node) ||
+            match_pooled_conv(edit, node))
             TRY(edit_count_readers(edit, err));
     }
     TRY(edit_sweep(graph, err));

@@ -335,3 +335,64 @@ Test(layers, choices_that_fit_no_layer_or_are_none)
     kernel_choices_forget();
     graph_free(graph);
 }
+
+/* Two pointwise layers and the image between them are joined, normalised, and read by a third. */
+Test(layers, a_normalised_concatenation)
+{
+    enum { BATCH = 3 };
+    struct error err = {0};
+    uint32_t state = 9;
+    struct graph *graph = graph_create(NULL), *reference;
+    struct shape any = SHAPE(DIM_UNKNOWN, 3, 13, 11), shape = SHAPE(BATCH, 3, 13, 11);
+    struct value *image = graph_add_value(graph, "image", DTYPE_F32, &any);
+    const struct layer l = {.out = 20, .taps = 1, .stride = 1, .group = 1};
+    const struct layer m = {.out = 33, .taps = 3, .stride = 1, .pad = 1, .group = 1};
+    struct value *a = append_conv(graph, &state, &l, image, 3);
+    struct value *b = append_conv(graph, &state, &m, a, 20);
+    struct value *joined = append(graph, OP_CONCAT, a, b, a);
+    cr_assert(node_set_int(graph, joined->producer, "axis", 1));
+    struct node *norm = graph_add_node(graph, OP_BATCH_NORMALIZATION, "", 5, 1);
+    norm->opset = 15;
+    norm->inputs[0] = joined;
+    for (size_t i = 1; i < 5; i++) {
+        norm->inputs[i] = constant(graph, &state, SHAPE(73), 1);
+        float *data = norm->inputs[i]->known->data;
+        for (size_t c = 0; c < 73; c++)
+            data[c] = i == 4 ? fabsf(data[c]) + 0.5f : data[c];
+    }
+    node_set_output(norm, 0, graph_add_value(graph, "", DTYPE_NONE, NULL));
+    struct value *y =
+        append_conv(graph, &state, &l, append(graph, OP_RELU, norm->outputs[0], NULL, NULL), 73);
+    struct value **ends = arena_alloc(graph->arena, 2, sizeof *ends);
+    ends[0] = image;
+    ends[1] = y;
+    graph->opset = 17;
+    graph->inputs = ends;
+    graph->input_count = 1;
+    graph->outputs = ends + 1;
+    graph->output_count = 1;
+
+    struct tensor *input, *expected;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &input, &err), STATUS_OK);
+    for (size_t i = 0; i < shape_count(&shape); i++)
+        ((float *)input->data)[i] = random_unit(&state);
+    cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
+    cr_assert_eq(interpret(reference, &input, &expected, NULL, NULL, &err), STATUS_OK, "%s",
+                 err.message);
+    const struct layer named = {.name = "a normalised concatenation",
+                                .kernel = "scale_shift:parts"};
+    const struct simd_kernels *variants[] = {&simd_base, cpu_features()->avx2 ? &simd_avx2 : NULL,
+                                             cpu_features()->avx512 ? &simd_avx512 : NULL};
+    for (size_t v = 0; v < COUNT_OF(variants); v++) {
+        if (!variants[v])
+            continue;
+        simd_use(variants[v]);
+        expect(&named, graph, input->data, expected, 1, 1);
+        expect(&named, graph, input->data, expected, BATCH, 2);
+    }
+    simd_use(NULL);
+    tensor_unref(expected);
+    tensor_unref(input);
+    graph_free(reference);
+    graph_free(graph);
+}

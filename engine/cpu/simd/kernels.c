@@ -3,6 +3,7 @@
  * libm, selects instead. Reductions keep LANES partial sums, because float addition may not be
  * reordered by the compiler. */
 #include "engine/cpu/simd/variant.h"
+#include "engine/cpu/simd/vec.h"
 
 #include <math.h>
 #include <string.h>
@@ -73,6 +74,38 @@ static void scale_shift(const float *x, const float *scale, const float *shift, 
         y[i] = x[i] * scale[i] + shift[i];
 }
 
+/* A register of a row at a time, whose scales stay in registers while the rows go by. */
+ALWAYS_INLINE void scale_any(const struct scale_rows *s, const void *x, void *y, size_t rows,
+                             size_t n, bool bf16)
+{
+    const vec least = vec_set(s->low), most = vec_set(s->high);
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        const vec a = vec_load_n(s->scale + i, width), b = vec_load_n(s->shift + i, width);
+        for (size_t r = 0; r < rows; r++) {
+            const size_t from = r * s->x_step + i, to = r * s->y_step + i;
+            const vec v = bf16 ? vec_widen_n((const uint16_t *)x + from, width)
+                               : vec_load_n((const float *)x + from, width);
+            const vec z = vec_min(most, vec_max(least, vec_fma(v, a, b)));
+            if (bf16)
+                vec_narrow_n((uint16_t *)y + to, z, width);
+            else
+                vec_store_n((float *)y + to, z, width);
+        }
+    }
+}
+
+static void scale_rows(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n)
+{
+    scale_any(s, x, y, rows, n, false);
+}
+
+static void scale_rows_bf16(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
+                            size_t n)
+{
+    scale_any(s, x, y, rows, n, true);
+}
+
 static inline float widen(uint16_t x)
 {
     return from_bits((uint32_t)x << 16);
@@ -109,6 +142,8 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .activate = SIMD_NAMED(activate),
     .binary = binary,
     .scale_shift = scale_shift,
+    .scale_rows = scale_rows,
+    .scale_rows_bf16 = scale_rows_bf16,
     .gemm = SIMD_NAMED(gemm),
     .gemm_pack = SIMD_NAMED(gemm_pack),
     .gemm_packed = SIMD_NAMED(gemm_packed),

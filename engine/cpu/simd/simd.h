@@ -58,6 +58,13 @@ struct depthwise {
     struct epilogue row;  /* an activation instead; its residual does not count */
 };
 
+/* n scales and shifts for rows that lie `step` elements apart; the result within [low, high]. */
+struct scale_rows {
+    const float *scale, *shift;
+    float low, high;
+    size_t x_step, y_step;
+};
+
 struct simd_kernels {
     const char *name; /* "avx512" … */
 
@@ -118,6 +125,10 @@ struct simd_kernels {
 
     /* y[c] = x[c] * scale[c] + shift[c] */
     void (*scale_shift)(const float *x, const float *scale, const float *shift, float *y, size_t n);
+    /* The same for rows, and clamped; NaN stays NaN. y may be x where the steps are alike. */
+    void (*scale_rows)(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n);
+    void (*scale_rows_bf16)(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
+                            size_t n);
 
     /* y[c] = max over taps of taps[t][c]; NaN in any tap may or may not win. count >= 1. */
     void (*pool_max)(const float *const *taps, size_t count, float *y, size_t n);
