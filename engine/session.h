@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine/graph.h"
+#include "engine/image_numbers.h"
 
 /* Numbers of a forward pass. PRECISION_AUTO is a wish that is settled before a session is made
  * (server/precision); the order is that of the option's choices. */
@@ -28,6 +29,7 @@ bool session_is_quantised(const struct graph *graph);
 enum image_layout {
     IMAGE_AS_DECLARED, /* as the file declares it: raw tensors */
     IMAGE_NHWC_F32,    /* [N, H, W, C] float32, whatever the file declares: what decoders write */
+    IMAGE_NHWC_ANY,    /* [N, H, W, C] of the numbers that suit the session: info.image */
 };
 
 #define SESSION_MAX_BATCHES 16
@@ -102,11 +104,12 @@ struct session_info {
     enum precision precision;
     int layer_count; /* products in the file: Conv, Gemm … */
     int threads;
-    size_t parameter_bytes;  /* packed weights held on the device */
-    size_t activation_bytes; /* the arena: largest of the batches */
-    int depth;               /* runs that may be under way at a time: session_submit */
-    bool takes_pixels;       /* rows of the image input may be bytes (session_pixels) */
-    int best;                /* the most of session_want.best; 0: only whole outputs */
+    size_t parameter_bytes;     /* packed weights held on the device */
+    size_t activation_bytes;    /* the arena: largest of the batches */
+    int depth;                  /* runs that may be under way at a time: session_submit */
+    struct image_numbers image; /* of the image input with IMAGE_NHWC_ANY; else float32 */
+    bool takes_pixels;          /* rows of the image input may be bytes (session_pixels) */
+    int best;                   /* the most of session_want.best; 0: only whole outputs */
     bool batched;      /* false: the graph does not allow batches, so images are run one by one */
     bool rows_mix;     /* images of a batch change each other's results: never together */
     char note[160];    /* a sentence for the log ("the file fixes its batch to 1; …"), or "" */

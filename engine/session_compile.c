@@ -75,7 +75,7 @@ static enum status input_shape(const struct session *session, size_t i, int batc
     if (shape.rank > 0 && (shape.dims[0] == DIM_UNKNOWN || (image && shape.dims[0] == 1)))
         shape.dims[0] = batch;
     if (image && shape.rank == 4) {
-        bool last = options->image_channels_last || options->image_layout == IMAGE_NHWC_F32;
+        bool last = options->image_channels_last || options->image_layout != IMAGE_AS_DECLARED;
         int h = last ? 1 : 2, w = last ? 2 : 3, c = last ? 3 : 1;
         if (shape.dims[h] == DIM_UNKNOWN && options->image_height)
             shape.dims[h] = options->image_height;
@@ -175,6 +175,7 @@ enum status compiled_create(struct session *session, int size, struct compiled *
         optimize.makes_mean = session->ops->makes_mean;
     }
     TRY(optimize_kernels(c->graph, &optimize, err));
+    TRY(session_take_image(session, c->graph, session->compiled_count == 0, err));
     TRY(session->ops->compile(session->backend, c->graph, &c->program, err));
     TRY(wrap_outputs(session, c, err));
     drop_constants(c->graph);
@@ -187,7 +188,7 @@ enum status session_feed_channels_last(struct session *session, struct error *er
 {
     struct graph *graph = session->base;
     const struct session_options *options = &session->options;
-    if (options->image_layout != IMAGE_NHWC_F32 || options->image_input >= graph->input_count)
+    if (options->image_layout == IMAGE_AS_DECLARED || options->image_input >= graph->input_count)
         return STATUS_OK;
     struct value *declared = graph->inputs[options->image_input];
     if (declared->shape.rank != 4)

@@ -81,6 +81,14 @@ void compiled_done(struct session *session, struct compiled *c);
 /* Output i of the session; its shape is SHAPE_NONE when it depends on data. */
 const struct value *compiled_output(const struct compiled *c, size_t i);
 
+/* ---- session_image.c ---- */
+
+/* With IMAGE_NHWC_ANY: makes the image input of a batch's graph, ready to be compiled, take the
+ * numbers that its first operators would make of float32. The first batch size settles
+ * (info.image) what all of them take. STATUS_SHAPE when this one cannot. */
+enum status session_take_image(struct session *session, struct graph *graph, bool is_first,
+                               struct error *err) MUST_USE;
+
 /* ---- session_weights.c ---- */
 
 /* Once everything is compiled: of the constants of `graph`, the caller's, that lie in mapped files,

@@ -20,9 +20,9 @@ static void feed_done(struct feed *feed)
     free(feed->buffers);
 }
 
-/* Small numbers that differ from element to element (a fixed sequence); where the image is float32
- * only for the caller and integers inside, numbers of a pixel's range. Other integers stay 0: they
- * may be indices. */
+/* Small numbers that differ from element to element (a fixed sequence); in an image of integers,
+ * inside or for the caller, too, numbers of a pixel's range. Other integers stay 0: they may be
+ * indices. */
 static void feed_numbers(void *data, enum dtype dtype, size_t count, bool pixels)
 {
     uint32_t state = 12345;
@@ -37,9 +37,15 @@ static void feed_numbers(void *data, enum dtype dtype, size_t count, bool pixels
             ((uint16_t *)data)[e] = float_to_half(unit);
         else if (dtype == DTYPE_BF16)
             ((uint16_t *)data)[e] = float_to_bfloat16(unit);
-        else if (dtype == DTYPE_U8)
+        else if (dtype == DTYPE_U8 || (dtype == DTYPE_I8 && pixels))
             ((uint8_t *)data)[e] = (uint8_t)(state >> 24);
     }
+}
+
+static bool is_image_of_integers(const struct session *session, size_t i)
+{
+    return i == session->options.image_input &&
+           (session->image_is_integer || !dtype_is_float(session->info.image.dtype));
 }
 
 /* Input buffers for a batch with ordinary values, so that warm-up runs the paths that requests run
@@ -58,8 +64,7 @@ static enum status feed_init(const struct session *session, const struct compile
         if (!feed->buffers[i])
             return session_no_memory(err);
         memset(feed->buffers[i], 0, bytes);
-        feed_numbers(feed->buffers[i], value->dtype, count,
-                     i == session->options.image_input && session->image_is_integer);
+        feed_numbers(feed->buffers[i], value->dtype, count, is_image_of_integers(session, i));
     }
     return STATUS_OK;
 }
@@ -176,19 +181,31 @@ enum status session_rows_are_independent(struct session *session, bool *ret, str
     return status;
 }
 
-/* Other numbers in every row but the first, of float inputs that have rows. */
+static void change_number(void *data, enum dtype dtype, size_t e, bool pixels)
+{
+    float *floats = data;
+    uint16_t *halves = data;
+    uint8_t *bytes = data;
+    if (dtype == DTYPE_F32)
+        floats[e] = pixels ? 255.0f - floats[e] : 3.0f - 2.0f * floats[e];
+    else if (dtype == DTYPE_BF16)
+        halves[e] = float_to_bfloat16(3.0f - 2.0f * bfloat16_to_float(halves[e]));
+    else if (pixels) /* 8 bits wide */
+        bytes[e] = (uint8_t)(bytes[e] ^ 0xffu);
+}
+
+/* Other numbers in every row but the first, of float inputs and images that have rows. */
 static void change_neighbours(const struct session *session, const struct compiled *c,
                               struct feed *feed)
 {
     for (size_t i = 0; i < session->input_count; i++) {
         const struct value *value = c->graph->inputs[i];
-        if (value->dtype != DTYPE_F32 || value->shape.rank < 1 || value->shape.dims[0] != c->size)
+        if (value->shape.rank < 1 || value->shape.dims[0] != c->size)
             continue;
-        float *data = feed->buffers[i];
         size_t count = shape_count(&value->shape), row = count / (size_t)c->size;
-        bool pixels = i == session->options.image_input && session->image_is_integer;
+        bool pixels = is_image_of_integers(session, i);
         for (size_t e = row; e < count; e++)
-            data[e] = pixels ? 255.0f - data[e] : 3.0f - 2.0f * data[e];
+            change_number(feed->buffers[i], value->dtype, e, pixels);
     }
 }
 

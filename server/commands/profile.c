@@ -37,7 +37,7 @@ static enum status open_session(const struct config *config, struct profile *pro
         .threads = (int)config->threads,
         .max_batch = (int)config->profile_batch,
         .image_input = model->image_input,
-        .image_layout = model->image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_F32,
+        .image_layout = model->image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_ANY,
         .image_channels_last = model->input_channels_last,
         .image_height = model->preprocess.height,
         .image_width = model->preprocess.width,

@@ -51,9 +51,6 @@ struct resample_kernels {
      * RESAMPLE_BLOCK in reading and writing. */
     void (*vertical)(uint8_t *dst, const uint8_t *const *rows, const int32_t *weights, int length,
                      size_t bytes);
-
-    /* dst[3 i + c] = table[c][src[3 i + c]] for i < pixels. */
-    void (*normalise)(float *dst, const uint8_t *src, const float table[3][256], size_t pixels);
 };
 
 extern const struct resample_kernels resample_kernels_plain;

@@ -52,13 +52,4 @@ static void vertical(uint8_t *dst, const uint8_t *const *rows, const int32_t *we
     }
 }
 
-static void normalise(float *dst, const uint8_t *src, const float table[3][256], size_t pixels)
-{
-    for (size_t i = 0; i < pixels; i++, src += 3, dst += 3) {
-        dst[0] = table[0][src[0]];
-        dst[1] = table[1][src[1]];
-        dst[2] = table[2][src[2]];
-    }
-}
-
-const struct resample_kernels resample_kernels_plain = {"plain", horizontal, vertical, normalise};
+const struct resample_kernels resample_kernels_plain = {"plain", horizontal, vertical};

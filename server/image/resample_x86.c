@@ -1,6 +1,6 @@
 /* The loops over pixels in vectors, compiled twice: for AVX2 and for AVX-512. Arithmetic is written
  * with the compilers' vector types; only widening and narrowing need the instruction by name. All
- * of it is on integers (and one table of floats), so that every set gives equal bytes.
+ * of it is on integers, so that every set gives equal bytes.
  *
  * Horizontal: four rows advance together, because their windows and weights are the same. 16
  * numbers hold one pixel (4 bytes, of which the last is the next pixel's and ignored) of each:
@@ -143,13 +143,4 @@ static void vertical(uint8_t *dst, const uint8_t *const *rows, const int32_t *we
     }
 }
 
-static void normalise(float *dst, const uint8_t *src, const float table[3][256], size_t pixels)
-{
-    for (size_t i = 0; i < pixels; i++, src += 3, dst += 3) {
-        dst[0] = table[0][src[0]];
-        dst[1] = table[1][src[1]];
-        dst[2] = table[2][src[2]];
-    }
-}
-
-const struct resample_kernels KERNELS = {KERNELS_NAME, horizontal, vertical, normalise};
+const struct resample_kernels KERNELS = {KERNELS_NAME, horizontal, vertical};

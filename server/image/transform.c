@@ -28,13 +28,20 @@ struct transform {
     struct scratch ring, line, last_row, window;
 };
 
-/* Where finished rows go: normalised numbers, or bytes when `floats` is NULL. */
+/* What the bytes of a channel become, in the numbers of the sink. */
+union number_table {
+    float floats[CHANNELS][256];
+    uint16_t halves[CHANNELS][256];
+    uint8_t bytes[CHANNELS][256];
+};
+
+/* Where finished rows go: normalised numbers, or the pixels' bytes. */
 struct sink {
-    float *floats;
-    uint8_t *bytes;
+    uint8_t *dst;
+    bool is_normalised;
+    size_t size; /* of a number: 4, 2 or 1 */
     enum channel_order channels;
-    const struct resample_kernels *kernels;
-    float table[CHANNELS][256]; /* by channel of the model, and byte */
+    union number_table table; /* by channel of the model, and byte */
 };
 
 /* One resize while it runs. */
@@ -110,32 +117,45 @@ static uint8_t luma(const uint8_t *rgb)
     return (uint8_t)((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000u) >> 16);
 }
 
+/* dst[channels * i + c] = table[c][…] for i < pixels, by channel order. */
+#define LOOK_UP(name, type)                                                                        \
+    static void name(type *dst, const uint8_t *rgb, const type table[CHANNELS][256],               \
+                     enum channel_order order, size_t pixels)                                      \
+    {                                                                                              \
+        if (order == CHANNELS_GRAY) {                                                              \
+            for (size_t i = 0; i < pixels; i++, rgb += CHANNELS)                                   \
+                *dst++ = table[0][luma(rgb)];                                                      \
+            return;                                                                                \
+        }                                                                                          \
+        const int first = order == CHANNELS_BGR ? CHANNELS - 1 : 0, last = CHANNELS - 1 - first;   \
+        for (size_t i = 0; i < pixels; i++, rgb += CHANNELS, dst += CHANNELS) {                    \
+            dst[0] = table[0][rgb[first]];                                                         \
+            dst[1] = table[1][rgb[1]];                                                             \
+            dst[2] = table[2][rgb[last]];                                                          \
+        }                                                                                          \
+    }
+
+LOOK_UP(look_up_floats, float)
+LOOK_UP(look_up_halves, uint16_t)
+LOOK_UP(look_up_bytes, uint8_t)
+
 static void sink_pixels(struct sink *sink, const uint8_t *rgb, size_t pixels)
 {
-    if (!sink->floats && sink->channels == CHANNELS_GRAY) {
-        for (size_t i = 0; i < pixels; i++, rgb += CHANNELS)
-            *sink->bytes++ = luma(rgb);
-        return;
-    }
-    if (!sink->floats) {
-        memcpy(sink->bytes, rgb, pixels * CHANNELS);
-        sink->bytes += pixels * CHANNELS;
-        return;
-    }
-    switch (sink->channels) {
-    case CHANNELS_RGB:
-        sink->kernels->normalise(sink->floats, rgb, sink->table, pixels);
-        sink->floats += pixels * CHANNELS;
-        break;
-    case CHANNELS_BGR:
-        for (size_t i = 0; i < pixels; i++, rgb += CHANNELS)
-            for (int c = 0; c < CHANNELS; c++)
-                *sink->floats++ = sink->table[c][rgb[CHANNELS - 1 - c]];
-        break;
-    case CHANNELS_GRAY:
-        for (size_t i = 0; i < pixels; i++, rgb += CHANNELS)
-            *sink->floats++ = sink->table[0][luma(rgb)];
-        break;
+    const bool is_gray = sink->channels == CHANNELS_GRAY;
+    void *dst = sink->dst;
+    sink->dst += pixels * (is_gray ? 1 : CHANNELS) * sink->size;
+    if (!sink->is_normalised) {
+        uint8_t *bytes = dst;
+        if (!is_gray)
+            memcpy(bytes, rgb, pixels * CHANNELS);
+        for (size_t i = 0; is_gray && i < pixels; i++, rgb += CHANNELS)
+            bytes[i] = luma(rgb);
+    } else if (sink->size == sizeof(float)) {
+        look_up_floats(dst, rgb, sink->table.floats, sink->channels, pixels);
+    } else if (sink->size == sizeof(uint16_t)) {
+        look_up_halves(dst, rgb, sink->table.halves, sink->channels, pixels);
+    } else {
+        look_up_bytes(dst, rgb, sink->table.bytes, sink->channels, pixels);
     }
 }
 
@@ -262,30 +282,41 @@ static enum status run(struct transform *transform, const struct image *image,
     job.y1 = min_of(job.frame.resized_height, p->height - job.frame.top);
     if (job.x0 < job.x1 && job.y0 < job.y1)
         TRY(job_prepare(&job, err));
-    sink->kernels = transform->kernels;
     for (int y = 0; y < p->height; y++)
         emit_row(&job, y, sink);
     return STATUS_OK;
 }
 
+enum status transform_numbers(struct transform *transform, const struct image *image,
+                              const struct preprocess *p, const struct image_numbers *as, void *dst,
+                              struct error *err)
+{
+    struct sink sink = {
+        .dst = dst, .is_normalised = true, .size = dtype_size(as->dtype), .channels = p->channels};
+    float table[CHANNELS][256];
+    transform_table(p, table);
+    image_numbers_write(as, table[0], &sink.table,
+                        (size_t)preprocess_channels(p) * COUNT_OF(table[0]));
+    return run(transform, image, p, &sink, err);
+}
+
 enum status transform_apply(struct transform *transform, const struct image *image,
                             const struct preprocess *p, float *dst, struct error *err)
 {
-    struct sink sink = {.floats = dst, .channels = p->channels};
-    transform_table(p, sink.table);
-    return run(transform, image, p, &sink, err);
+    const struct image_numbers floats = {.dtype = DTYPE_F32};
+    return transform_numbers(transform, image, p, &floats, dst, err);
 }
 
 enum status transform_pixels(struct transform *transform, const struct image *image,
                              const struct preprocess *p, uint8_t *dst, struct error *err)
 {
-    struct sink sink = {.bytes = dst};
+    struct sink sink = {.dst = dst, .size = 1, .channels = CHANNELS_RGB};
     return run(transform, image, p, &sink, err);
 }
 
 enum status transform_bytes(struct transform *transform, const struct image *image,
                             const struct preprocess *p, uint8_t *dst, struct error *err)
 {
-    struct sink sink = {.bytes = dst, .channels = p->channels};
+    struct sink sink = {.dst = dst, .size = 1, .channels = p->channels};
     return run(transform, image, p, &sink, err);
 }

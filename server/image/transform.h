@@ -1,5 +1,5 @@
 /* From pixels to the numbers a model wants: resize, centre crop, channel order, normalise, in one
- * pass into the slot of a batch.
+ * pass into the slot of a batch, as the session's first layer reads them.
  *
  * The resize is Pillow's (Image.resize with reducing_gap None): separable, antialiased, fixed-point
  * 8 bit intermediate as Pillow's Resample.c does it, so that a model sees what it saw in training:
@@ -7,6 +7,7 @@
  * are computed. */
 #pragma once
 
+#include "engine/image_numbers.h"
 #include "models/preprocess.h"
 #include "server/image/image.h"
 
@@ -21,6 +22,13 @@ void transform_free(struct transform *transform);
  * when the resized side would pass 65535. dst's content is undefined after a failure. */
 enum status transform_apply(struct transform *transform, const struct image *image,
                             const struct preprocess *p, float *dst, struct error *err) MUST_USE;
+
+/* The same in the numbers that a session reads (session_info.image), to the bit what
+ * image_numbers_write() makes of the floats: there are 256 of them a channel, so it costs no pass
+ * of its own. dst: [height, width, channels] of as->dtype. */
+enum status transform_numbers(struct transform *transform, const struct image *image,
+                              const struct preprocess *p, const struct image_numbers *as, void *dst,
+                              struct error *err) MUST_USE;
 
 /* The same in two halves, for devices that do the second: bytes, [height, width, channels] uint8 of
  * which three are RGB whatever the model's order, and what the byte x of the model's channel c

@@ -258,6 +258,8 @@ static enum status measure(const struct model *model, const struct image_limits 
 {
     struct trial_input input = {.model = model, .options = *session};
     input.options.trial = true;
+    if (input.options.image_layout == IMAGE_NHWC_ANY) /* probes are the same for all */
+        input.options.image_layout = IMAGE_NHWC_F32;
     input.options.precision = PRECISION_FP32;
     TRY(probes_open(model, limits, &input.probes, err));
     input.options.memory_limit /= 2; /* two sessions are there at a time */

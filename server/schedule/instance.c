@@ -1,5 +1,6 @@
 #include "server/schedule/instance.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
@@ -96,6 +97,18 @@ static enum status choose_precision(struct building *building, struct session_op
     return STATUS_OK;
 }
 
+/* Lanes share batches, so what is written into a slot must suit them all: a CPU's session says what
+ * it reads, which is the same for all of them; a GPU takes floats, or bytes. */
+static enum image_layout choose_layout(const struct pipeline_options *options, size_t image_input)
+{
+    if (image_input == SIZE_MAX)
+        return IMAGE_AS_DECLARED;
+    for (size_t i = 0; i < options->device_count; i++)
+        if (options->devices[i].kind != DEVICE_CPU)
+            return IMAGE_NHWC_F32;
+    return IMAGE_NHWC_ANY;
+}
+
 /* A session on every device. */
 static enum status create_lanes_in_turn(struct building *building, const _Atomic int *cancel,
                                         struct error *err)
@@ -115,7 +128,7 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
             .max_batch = choose_max_batch(options, model),
             .no_kernel_trials = options->only_cached_precision,
             .image_input = image_input,
-            .image_layout = image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_F32,
+            .image_layout = choose_layout(options, image_input),
             .image_channels_last = model->input_channels_last,
             .pixels = image_input == SIZE_MAX ? NULL : &pixels,
             .image_height = model->preprocess.height,
@@ -178,6 +191,7 @@ static enum status create_scheduler(struct building *building, struct error *err
     for (size_t i = 0; i < instance->lane_count; i++) {
         const struct session_info *info = lane_info(instance->lanes[i]);
         takes_pixels = takes_pixels && info->takes_pixels;
+        assert(image_numbers_equal(&info->image, &instance->served->image_numbers));
         depth = info->depth > depth ? info->depth : depth;
         if (info->device.kind != DEVICE_CPU && device.kind == DEVICE_CPU)
             device = info->device;

@@ -1,5 +1,6 @@
 #include "server/schedule/rows.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,13 +16,20 @@ static float from_bfloat16(uint16_t bits)
     return bfloat16_to_float(bits);
 }
 
-/* [C, H*W] or [H*W, C] of `type` at any alignment to [H*W, C] float32. */
+/* An image [C, H*W] (`plane` = H*W) or [H*W, C] (`plane` = 0). */
+struct planes {
+    size_t channels, plane;
+};
+
+/* Pixels `first` … `first + count - 1` of an image of `type` at any alignment to [count, C]
+ * float32. */
 #define TO_FLOATS(name, type, convert)                                                             \
-    static void name(const char *src, float *dst, size_t pixels, size_t channels, bool last)       \
+    static void name(const char *src, float *dst, struct planes image, size_t first, size_t count) \
     {                                                                                              \
-        size_t pixel_step = (last ? channels : 1) * sizeof(type);                                  \
-        size_t channel_step = (last ? 1 : pixels) * sizeof(type);                                  \
-        for (size_t p = 0; p < pixels; p++) {                                                      \
+        const size_t channels = image.channels;                                                    \
+        const size_t pixel_step = (image.plane ? 1 : channels) * sizeof(type);                     \
+        const size_t channel_step = (image.plane ? image.plane : 1) * sizeof(type);                \
+        for (size_t p = first; p < first + count; p++) {                                           \
             const char *at = src + p * pixel_step;                                                 \
             for (size_t c = 0; c < channels; c++, at += channel_step) {                            \
                 type value;                                                                        \
@@ -37,7 +45,8 @@ TO_FLOATS(floats_from_f16, uint16_t, from_half)
 TO_FLOATS(floats_from_bf16, uint16_t, from_bfloat16)
 TO_FLOATS(floats_from_u8, uint8_t, )
 
-typedef void (*to_floats)(const char *src, float *dst, size_t pixels, size_t channels, bool last);
+typedef void (*to_floats)(const char *src, float *dst, struct planes image, size_t first,
+                          size_t count);
 
 /* The dtypes that model_describe takes for an image's. */
 static to_floats converter(enum dtype dtype)
@@ -56,6 +65,21 @@ static to_floats converter(enum dtype dtype)
     }
 }
 
+/* By the way of floats, some pixels at a time. */
+static void write_numbers(to_floats convert, const char *src, struct planes image, size_t pixels,
+                          const struct image_numbers *as, char *dst)
+{
+    enum { PIXELS = 256, CHANNELS = 3 }; /* model_describe: an image has 1 or 3 channels */
+    float floats[PIXELS * CHANNELS];
+    assert(image.channels <= CHANNELS);
+    const size_t pixel_bytes = image.channels * dtype_size(as->dtype);
+    for (size_t first = 0; first < pixels; first += PIXELS) {
+        const size_t count = pixels - first < PIXELS ? pixels - first : PIXELS;
+        convert(src, floats, image, first, count);
+        image_numbers_write(as, floats, dst + first * pixel_bytes, count * image.channels);
+    }
+}
+
 void rows_write(const struct served *served, size_t i, const void *src, void *dst)
 {
     const struct served_tensor *input = &served->inputs[i];
@@ -63,13 +87,19 @@ void rows_write(const struct served *served, size_t i, const void *src, void *ds
         memcpy(dst, src, input->bytes);
         return;
     }
-    bool last = served->model->input_channels_last;
-    if (last && input->dtype == DTYPE_F32) {
+    const struct image_numbers *as = &served->image_numbers;
+    const bool last = served->model->input_channels_last;
+    if (last && input->dtype == DTYPE_F32 && as->dtype == DTYPE_F32) {
         memcpy(dst, src, input->bytes);
         return;
     }
-    size_t channels = (size_t)input->shape.dims[last ? 3 : 1];
-    converter(input->dtype)(src, dst, input->count / channels, channels, last);
+    const size_t channels = (size_t)input->shape.dims[last ? 3 : 1];
+    const size_t pixels = input->count / channels;
+    const struct planes image = {channels, last ? 0 : pixels};
+    if (as->dtype == DTYPE_F32)
+        converter(input->dtype)(src, dst, image, 0, pixels);
+    else
+        write_numbers(converter(input->dtype), src, image, pixels, as, dst);
 }
 
 void rows_free(struct tensor **rows, size_t count)

@@ -4,7 +4,7 @@
 #include "server/schedule/pipeline.h"
 
 /* Writes row `row` of input `i` of a raw-tensor request to `dst`, as the session reads it: the
- * image input transposed to [H, W, C] and converted to float32, other inputs as they are. `src` is
+ * image input transposed to [H, W, C] and converted to served->image_numbers, others as they are. `src` is
  * a row as served->inputs[i] says, at any alignment. */
 void rows_write(const struct served *served, size_t i, const void *src, void *dst);
 

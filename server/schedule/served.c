@@ -27,8 +27,8 @@ bool served_may_batch(const struct model *model)
     return model->input_count > 0;
 }
 
-/* The session's image input is [1, H, W, C] float32 whatever the file says; here it is told as the
- * file has it. */
+/* The session's image input is [1, H, W, C] of its numbers whatever the file says; here it is told
+ * as the file has it. */
 static enum status describe_input(const struct served *served, const struct session *session,
                                   size_t i, struct error *err)
 {
@@ -64,15 +64,15 @@ static enum status check_image(const struct served *served, const struct session
     const struct preprocess *p = &served->model->preprocess;
     const struct session_tensor *input = session_input(session, served->image_input);
     struct shape wanted = SHAPE(1, p->height, p->width, preprocess_channels(p));
-    if (input->dtype == DTYPE_F32 && shape_equal(&input->shape, &wanted))
+    if (input->dtype == session_info(session)->image.dtype && shape_equal(&input->shape, &wanted))
         return STATUS_OK;
     char wanted_text[SHAPE_TEXT], input_text[SHAPE_TEXT];
     return error_set(err, STATUS_SHAPE,
-                     "model '%s': the preprocessing makes float32 %s (batch, height, width, "
-                     "channels), but input '%s' takes %s %s; correct the sizes in the model's "
+                     "model '%s': the preprocessing makes %s (batch, height, width, "
+                     "channels), but input '%s' takes %s; correct the sizes in the model's "
                      "preprocessor file",
                      served->model->name, shape_text(&wanted, wanted_text), input->name,
-                     dtype_name(input->dtype), shape_text(&input->shape, input_text));
+                     shape_text(&input->shape, input_text));
 }
 
 static void find_classes(struct served *served, const struct session *session)
@@ -106,6 +106,7 @@ static enum status describe(struct served *served, const struct session *session
     served->input_count = session_input_count(session);
     served->output_count = session_output_count(session);
     served->image_input = served_image_input(served->model);
+    served->image_numbers = info->image;
     served->takes_images = served->image_input != SIZE_MAX;
     served->inputs = alloc_array(served->input_count, sizeof *served->inputs);
     served->outputs = alloc_array(served->output_count, sizeof *served->outputs);

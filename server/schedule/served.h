@@ -52,10 +52,11 @@ struct served {
     size_t input_count, output_count;
     struct served_tensor *inputs, *outputs; /* in the file's order; owned */
     size_t max_rows;                        /* of a request: the queue's bound */
-    size_t image_input;                     /* fed as [H, W, C] float32; SIZE_MAX: none */
-    bool takes_images;                      /* photos can be sent: the image is the only input */
-    size_t output;                          /* index of the class scores */
-    size_t class_count;                     /* 0: not known before a run */
+    size_t image_input;                     /* fed as [H, W, C] of image_numbers; SIZE_MAX: none */
+    struct image_numbers image_numbers;
+    bool takes_images;        /* photos can be sent: the image is the only input */
+    size_t output;            /* index of the class scores */
+    size_t class_count;       /* 0: not known before a run */
     char not_classifier[320]; /* why photos get no labels, a sentence; "" if they do */
     struct served_stats stats;
     struct meters meters; /* its scheduler's, for requests that outlive that */

@@ -104,8 +104,10 @@ static enum status write_slot(struct worker *worker, struct scheduler *scheduler
     }
     const struct preprocess *preprocess = &scheduler_model(scheduler)->preprocess;
     void *row = scheduler_row(scheduler, slot.buffer, 0, slot.slot);
-    return marks ? transform_bytes(worker->transform, pixels, preprocess, row, &image->error)
-                 : transform_apply(worker->transform, pixels, preprocess, row, &image->error);
+    return marks
+               ? transform_bytes(worker->transform, pixels, preprocess, row, &image->error)
+               : transform_numbers(worker->transform, pixels, preprocess,
+                                   &scheduler_served(scheduler)->image_numbers, row, &image->error);
 }
 
 void worker_run(void *state, struct pool_source *source)
