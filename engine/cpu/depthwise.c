@@ -22,32 +22,50 @@ struct depthwise_step {
     size_t groups, bands;
     const float *x_data;
     float *y_data;
-    float *sums; /* [image][thread][block][channel]; NULL without a mean */
+    double *sums;   /* [image][thread][block][channel]; NULL without a mean */
+    float *partial; /* [thread][block][channel]: of the bands that a call makes */
     size_t threads;
 };
 
-/* Floats that the sums of one image take on one thread. */
+#define LONGEST_SUM 2048 /* pixels; the kernel adds them up a dozen at a time */
+
+/* Numbers that the sums of one image take on one thread. */
 static size_t sums_of(const struct depthwise_step *s)
 {
     return s->blocks * s->simd->depthwise_channels;
 }
 
+/* One call of the kernel: some bands of one image and group. */
+static void run_band(const struct depthwise_step *s, size_t image, size_t group, size_t first,
+                     size_t rows)
+{
+    const struct depthwise *d = &s->kernel;
+    const size_t thread = (size_t)forkjoin_member(), lanes = s->simd->depthwise_channels;
+    const size_t block = s->blocks * group / s->groups, end = s->blocks * (group + 1) / s->groups;
+    float *partial = s->sums ? s->partial + thread * sums_of(s) : NULL;
+    if (partial)
+        memset(partial + block * lanes, 0, (end - block) * lanes * sizeof *partial);
+    s->simd->depthwise(d, s->x_data + image * d->height * d->width * d->channels,
+                       s->y_data + image * s->out_height * d->out_width * d->channels, first, rows,
+                       block, end, partial);
+    double *sums = s->sums ? s->sums + (image * s->threads + thread) * sums_of(s) : NULL;
+    for (size_t i = block * lanes; sums && i < end * lanes; i++)
+        sums[i] += (double)partial[i];
+}
+
 static void run_bands(void *context, size_t begin, size_t end)
 {
     const struct depthwise_step *s = context;
-    const struct depthwise *d = &s->kernel;
-    const size_t high = s->simd->depthwise_rows, thread = (size_t)forkjoin_member();
+    const size_t high = s->simd->depthwise_rows;
+    const size_t most = LONGEST_SUM / (high * s->kernel.out_width) + 1;
     while (begin < end) {
         const size_t band = begin % s->bands, group = begin / s->bands % s->groups;
-        const size_t image = begin / s->bands / s->groups;
-        const size_t left = s->bands - band, bands = end - begin < left ? end - begin : left;
+        size_t bands = end - begin < s->bands - band ? end - begin : s->bands - band;
+        if (s->sums && bands > most)
+            bands = most;
         const size_t first = band * high, beyond = (band + bands) * high;
         const size_t last = beyond < s->out_height ? beyond : s->out_height;
-        float *sums = s->sums ? s->sums + (image * s->threads + thread) * sums_of(s) : NULL;
-        s->simd->depthwise(d, s->x_data + image * d->height * d->width * d->channels,
-                           s->y_data + image * s->out_height * d->out_width * d->channels, first,
-                           last - first, s->blocks * group / s->groups,
-                           s->blocks * (group + 1) / s->groups, sums);
+        run_band(s, begin / s->bands / s->groups, group, first, last - first);
         begin += bands;
     }
 }
@@ -55,16 +73,18 @@ static void run_bands(void *context, size_t begin, size_t end)
 /* What the threads have summed up, divided by the number of pixels. The last block begins early. */
 static void finish_mean(const struct depthwise_step *s, size_t pixels, float *mean)
 {
-    const size_t lanes = s->simd->depthwise_channels, last = s->kernel.channels - lanes;
+    const size_t lanes = s->simd->depthwise_channels, channels = s->kernel.channels;
     const size_t before = (s->blocks - 1) * lanes;
-    const float factor = 1.0f / (float)pixels;
     for (size_t i = 0; i < s->images; i++) {
-        float *to = mean + i * s->kernel.channels;
-        const float *sums = s->sums + i * s->threads * sums_of(s);
-        s->simd->sum_rows(sums, s->threads, sums_of(s), false, to, before);
-        s->simd->sum_rows(sums + before, s->threads, sums_of(s), false, to + last, lanes);
+        const double *sums = s->sums + i * s->threads * sums_of(s);
+        for (size_t c = 0; c < channels; c++) {
+            const size_t at = c < before ? c : c + sums_of(s) - channels;
+            double sum = 0;
+            for (size_t t = 0; t < s->threads; t++)
+                sum += sums[t * sums_of(s) + at];
+            mean[i * channels + c] = (float)(sum / (double)pixels);
+        }
     }
-    s->simd->binary(BINARY_MUL, mean, 1, &factor, 0, mean, s->images * s->kernel.channels);
 }
 
 static enum status run(struct step *base, struct program *program, struct error *err)
@@ -74,9 +94,13 @@ static enum status run(struct step *base, struct program *program, struct error 
     (void)err;
     s->x_data = program->data[s->x];
     s->y_data = program->data[s->y];
-    s->sums = s->makes_mean ? (float *)(void *)program->scratch : NULL;
-    if (s->makes_mean)
-        memset(s->sums, 0, s->step.scratch);
+    s->sums = NULL;
+    if (s->makes_mean) {
+        const size_t count = s->images * s->threads * sums_of(s);
+        s->sums = (double *)(void *)program->scratch;
+        s->partial = (float *)(void *)(s->sums + count);
+        memset(s->sums, 0, count * sizeof *s->sums);
+    }
     parallel_for(program->backend->options.threads, s->images * s->groups * s->bands,
                  s->simd->depthwise_rows * d->out_width * d->kernel_height * d->kernel_width *
                      (s->blocks / s->groups),
@@ -189,7 +213,8 @@ enum status make_depthwise(const struct compile *compile, struct step **ret, str
         step->step.kernel = "depthwise:mean";
         step->makes_mean = true;
         step->mean = node->outputs[1]->index;
-        step->step.scratch = step->images * step->threads * sums_of(step) * sizeof(float);
+        step->step.scratch =
+            (step->images * sizeof(double) + sizeof(float)) * step->threads * sums_of(step);
     }
     struct finish finish;
     TRY(finish_init(compile, bias, &finish, err));

@@ -1,8 +1,10 @@
 /* GroupNormalization and InstanceNormalization of channels-last images, and LRN; float32.
  *
  * An image goes by three times, in pieces of pixels for the threads: sums of each channel, which
- * give the groups' means; squares of the differences, which give their variances; and the results,
- * x * scale + shift with a scale and a shift for each channel. */
+ * give the groups' means; squares of the differences from them, which give their variances; and the
+ * results, (x - mean) * factor + shift for each channel. The mean is a rounded sum of many numbers:
+ * where it is much greater than the deviation, what it is wrong by, the mean of the differences,
+ * would be seen, and is taken out. */
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
@@ -25,7 +27,8 @@ struct groups_step {
     float epsilon;
     /* of this run and image */
     const float *x_data;
-    float *y_data, *partial, *mean, *factor, *shift; /* partial: [pieces, channels] */
+    float *y_data, *partial, *wrong; /* [pieces, channels] */
+    float *mean, *factor, *shift;    /* [channels] */
 };
 
 static void sum_piece(void *context, size_t begin, size_t end)
@@ -44,7 +47,7 @@ static void square_piece(void *context, size_t begin, size_t end)
     for (size_t p = begin; p < end; p++) {
         const size_t first = s->pixels * p / s->pieces, last = s->pixels * (p + 1) / s->pieces;
         s->simd->square_rows(s->x_data + first * s->channels, s->mean, last - first, s->channels,
-                             false, s->partial + p * s->channels, s->channels);
+                             s->partial + p * s->channels, s->wrong + p * s->channels, s->channels);
     }
 }
 
@@ -52,20 +55,19 @@ static void write_piece(void *context, size_t begin, size_t end)
 {
     const struct groups_step *s = context;
     const size_t first = s->pixels * begin / s->pieces, last = s->pixels * end / s->pieces;
-    for (size_t i = first; i < last; i++)
-        s->simd->scale_shift(s->x_data + i * s->channels, s->factor, s->shift,
-                             s->y_data + i * s->channels, s->channels);
+    s->simd->center_rows(s->x_data + first * s->channels, s->mean, s->factor, s->shift,
+                         last - first, s->y_data + first * s->channels, s->channels);
 }
 
 /* to[c] = the sum of a group's partial sums over its size, for each of its channels. */
-static void join(const struct groups_step *s, float *to)
+static void join(const struct groups_step *s, const float *partial, float *to)
 {
     const size_t per = s->per;
     for (size_t g = 0; g < s->groups; g++) {
         double sum = 0;
         for (size_t p = 0; p < s->pieces; p++)
             for (size_t c = g * per; c < (g + 1) * per; c++)
-                sum += (double)s->partial[p * s->channels + c];
+                sum += (double)partial[p * s->channels + c];
         for (size_t c = g * per; c < (g + 1) * per; c++)
             to[c] = (float)(sum / (double)(per * s->pixels));
     }
@@ -78,21 +80,24 @@ static enum status run_groups(struct step *base, struct program *program, struct
     const size_t cost = s->pixels / s->pieces * s->channels / 8 + 1;
     (void)err;
     s->partial = (float *)(void *)program->scratch;
-    s->mean = s->partial + s->pieces * s->channels;
+    s->wrong = s->partial + s->pieces * s->channels;
+    s->mean = s->wrong + s->pieces * s->channels;
     s->factor = s->mean + s->channels;
     s->shift = s->factor + s->channels;
     for (size_t n = 0; n < s->images; n++) {
         s->x_data = (const float *)program->data[s->x] + n * s->pixels * s->channels;
         s->y_data = (float *)program->data[s->y] + n * s->pixels * s->channels;
         parallel_for(threads, s->pieces, cost, sum_piece, s);
-        join(s, s->mean);
+        join(s, s->partial, s->mean);
         parallel_for(threads, s->pieces, cost, square_piece, s);
-        join(s, s->factor);
+        join(s, s->partial, s->factor);
+        join(s, s->wrong, s->shift);
         for (size_t c = 0, group = 0; c < s->channels; c++) {
             group += c == (group + 1) * s->per;
             const size_t p = s->params_of_groups ? group : c;
-            s->factor[c] = s->scale[p] / sqrtf(s->factor[c] + s->epsilon);
-            s->shift[c] = s->bias[p] - s->mean[c] * s->factor[c];
+            const float variance = s->factor[c] - s->shift[c] * s->shift[c];
+            s->factor[c] = s->scale[p] / sqrtf((variance > 0 ? variance : 0) + s->epsilon);
+            s->shift[c] = s->bias[p] - s->shift[c] * s->factor[c];
         }
         parallel_for(threads, s->pieces, cost, write_piece, s);
     }
@@ -211,7 +216,7 @@ enum status make_groups(const struct compile *compile, struct step **ret, struct
     if (s->pieces < (size_t)compile->backend->options.threads)
         s->pieces = (size_t)compile->backend->options.threads;
     s->pieces = s->pieces < s->pixels ? s->pieces : s->pixels;
-    s->step.scratch = (s->pieces + 3) * s->channels * sizeof(float);
+    s->step.scratch = (2 * s->pieces + 3) * s->channels * sizeof(float);
     s->step.bytes = 4 * shape_count(&x->shape) * sizeof(float);
     return STATUS_OK;
 }

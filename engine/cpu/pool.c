@@ -92,6 +92,10 @@ static void run_rows(void *context, size_t begin, size_t end)
                        ox);
 }
 
+/* Sums of so many pixels, and so many of those sums, are added up in float32. */
+#define LONGEST_SUM 512
+#define FEW_PIECES  16
+
 /* Global: images times blocks of channels, all pixels of a block go by. */
 #define BLOCK 64
 
@@ -111,22 +115,30 @@ static void global_block(const struct pool_step *s, const unsigned char *x, size
     }
 }
 
-static void global_block_bf16(const struct pool_step *s, const unsigned char *x, size_t pixels,
-                              size_t n, float *result)
+static void global_max_bf16(const struct pool_step *s, const uint16_t *pixel, size_t pixels,
+                            size_t n, float *result)
 {
-    const uint16_t *pixel = (const uint16_t *)(const void *)x;
     float wide[BLOCK];
     s->simd->widen_bf16(pixel, result, n);
     for (size_t p = 1; p < pixels; p++) {
-        if (!s->is_max) {
-            s->simd->accumulate_bf16(pixel + p * s->channels, result, n);
-            continue;
-        }
         s->simd->widen_bf16(pixel + p * s->channels, wide, n);
         s->simd->binary(BINARY_MAX, result, 1, wide, 1, result, n);
     }
-    for (size_t c = 0; c < n && !s->is_max; c++)
-        result[c] /= (float)pixels;
+}
+
+static void global_mean_bf16(const struct pool_step *s, const uint16_t *pixel, size_t pixels,
+                             size_t n, float *result)
+{
+    double sum[BLOCK] = {0};
+    for (size_t first = 0; first < pixels; first += LONGEST_SUM) {
+        memset(result, 0, n * sizeof *result);
+        for (size_t p = first; p < pixels && p < first + LONGEST_SUM; p++)
+            s->simd->accumulate_bf16(pixel + p * s->channels, result, n);
+        for (size_t c = 0; c < n; c++)
+            sum[c] += (double)result[c];
+    }
+    for (size_t c = 0; c < n; c++)
+        result[c] = (float)(sum[c] / (double)pixels);
 }
 
 static void run_global(void *context, size_t begin, size_t end)
@@ -143,7 +155,8 @@ static void run_global(void *context, size_t begin, size_t end)
         if (s->dtype == DTYPE_F32)
             global_block(s, x, pixels, n, result);
         else
-            global_block_bf16(s, x, pixels, n, result);
+            (s->is_max ? global_max_bf16 : global_mean_bf16)(s, (const uint16_t *)(const void *)x,
+                                                             pixels, n, result);
         size_t at = image * s->channels + c;
         if (s->dtype == DTYPE_F32)
             memcpy((float *)(void *)s->y_data + at, result, n * sizeof *result);
@@ -166,17 +179,37 @@ static void sum_pieces(void *context, size_t begin, size_t end)
     }
 }
 
+/* A large image has thousands of partial sums; they are added up in double. */
+static void join_pieces(void *context, size_t begin, size_t end)
+{
+    const struct pool_step *s = context;
+    const double pixels = (double)s->window.in[1];
+    float *y = (float *)(void *)s->y_data;
+    for (size_t i = begin; i < end; i++) {
+        const float *from = s->partial + i / s->channels * s->pieces * s->channels;
+        double sum = 0;
+        for (size_t p = 0; p < s->pieces; p++)
+            sum += (double)from[p * s->channels + i % s->channels];
+        y[i] = (float)(sum / pixels);
+    }
+}
+
 static void run_mean(struct pool_step *s, struct program *program)
 {
     const size_t pixels = (size_t)s->window.in[1];
-    const float factor = 1.0f / (float)pixels;
+    const int threads = program->backend->options.threads;
     float *y = (float *)(void *)s->y_data;
     s->partial = s->pieces == 1 ? y : (float *)(void *)program->scratch;
-    parallel_for(program->backend->options.threads, s->images * s->pieces,
-                 pixels * s->channels / s->pieces / 4, sum_pieces, s);
+    parallel_for(threads, s->images * s->pieces, pixels * s->channels / s->pieces / 4, sum_pieces,
+                 s);
+    if (s->pieces > FEW_PIECES) {
+        parallel_for(threads, s->images * s->channels, s->pieces, join_pieces, s);
+        return;
+    }
     for (size_t i = 0; i < s->images && s->pieces > 1; i++)
         s->simd->sum_rows(s->partial + i * s->pieces * s->channels, s->pieces, s->channels, false,
                           y + i * s->channels, s->channels);
+    const float factor = 1.0f / (float)pixels;
     s->simd->binary(BINARY_MUL, y, 1, &factor, 0, y, s->images * s->channels);
 }
 
@@ -252,6 +285,8 @@ enum status make_pool(const struct compile *compile, struct step **ret, struct e
     if (global && !is_max && x->dtype == DTYPE_F32) {
         const size_t threads = (size_t)compile->backend->options.threads;
         step->pieces = step->images >= threads ? 1 : (threads + step->images - 1) / step->images;
+        if (step->pieces < (size_t)w->in[1] / LONGEST_SUM)
+            step->pieces = (size_t)w->in[1] / LONGEST_SUM;
         step->step.scratch = step->images * step->pieces * step->channels * sizeof(float);
     }
     step->step.bytes = dtype_size(x->dtype) * (shape_count(&x->shape) + shape_count(&y->shape));

@@ -49,26 +49,34 @@ static float row_sum(const float *x, size_t n)
     return result;
 }
 
-static float row_square_sum(const float *x, float mean, size_t n)
+/* The squares of the differences from `mean`, and the differences: what it is wrong by. */
+static float row_square_sum(const float *x, float mean, size_t n, float *ret_difference)
 {
     const vec m = vec_set(mean);
-    vec sum[WIDE];
+    vec sum[WIDE], difference[WIDE];
     float result;
     size_t i = 0;
     for (size_t k = 0; k < WIDE; k++)
-        sum[k] = vec_zero();
+        sum[k] = difference[k] = vec_zero();
     for (; i + WIDE * VEC <= n; i += WIDE * VEC)
         for (size_t k = 0; k < WIDE; k++) {
             const vec d = vec_sub(vec_load(x + i + k * VEC), m);
+            difference[k] = vec_add(difference[k], d);
             sum[k] = vec_fma(d, d, sum[k]);
         }
     for (; i + VEC <= n; i += VEC) {
         const vec d = vec_sub(vec_load(x + i), m);
+        difference[0] = vec_add(difference[0], d);
         sum[0] = vec_fma(d, d, sum[0]);
     }
+    REDUCE(vec_add(vec_add(difference[0], difference[1]), vec_add(difference[2], difference[3])),
+           SUM);
+    *ret_difference = result;
     REDUCE(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])), SUM);
-    for (; i < n; i++)
+    for (; i < n; i++) {
+        *ret_difference += x[i] - mean;
         result += (x[i] - mean) * (x[i] - mean);
+    }
     return result;
 }
 
@@ -99,15 +107,21 @@ void SIMD_NAMED(softmax)(const float *x, float *y, size_t n)
     }
 }
 
+/* The mean is a sum of many rounded numbers; where it is much greater than the deviation, what it
+ * is wrong by is not little beside that, and is taken away again. */
 void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
                             float *y, size_t n)
 {
+    float wrong;
     const float mean = row_sum(x, n) / (float)n;
-    const float factor = 1.0f / sqrtf(row_square_sum(x, mean, n) / (float)n + epsilon);
-    const vec m = vec_set(mean), f = vec_set(factor);
+    const float squares = row_square_sum(x, mean, n, &wrong) / (float)n;
+    wrong /= (float)n;
+    const float variance = squares - wrong * wrong;
+    const float factor = 1.0f / sqrtf((variance > 0 ? variance : 0) + epsilon);
+    const vec m = vec_set(mean), f = vec_set(factor), shift = vec_set(-wrong * factor);
     for (size_t i = 0; i < n; i += VEC) {
         const size_t width = n - i < VEC ? n - i : VEC;
-        vec v = vec_mul(vec_sub(vec_load_n(x + i, width), m), f);
+        vec v = vec_fma(vec_sub(vec_load_n(x + i, width), m), f, shift);
         if (scale)
             v = vec_mul(v, vec_load_n(scale + i, width));
         if (bias)
@@ -139,17 +153,32 @@ void SIMD_NAMED(lrn)(const float *x, size_t n, size_t size, float factor, float 
         y[i] = x[i] / powf(bias + factor * y[i], beta);
 }
 
-void SIMD_NAMED(square_rows)(const float *x, const float *mean, size_t rows, size_t step, bool add,
-                             float *sum, size_t n)
+void SIMD_NAMED(square_rows)(const float *x, const float *mean, size_t rows, size_t step,
+                             float *sum, float *difference, size_t n)
 {
     for (size_t i = 0; i < n; i += VEC) {
         const size_t width = n - i < VEC ? n - i : VEC;
         const vec m = vec_load_n(mean + i, width);
-        vec s = add ? vec_load_n(sum + i, width) : vec_zero();
+        vec s = vec_zero(), all = vec_zero();
         for (size_t r = 0; r < rows; r++) {
             const vec d = vec_sub(vec_load_n(x + r * step + i, width), m);
             s = vec_fma(d, d, s);
+            all = vec_add(all, d);
         }
         vec_store_n(sum + i, s, width);
+        vec_store_n(difference + i, all, width);
     }
+}
+
+void SIMD_NAMED(center_rows)(const float *x, const float *mean, const float *factor,
+                             const float *shift, size_t rows, float *y, size_t n)
+{
+    for (size_t r = 0; r < rows; r++, x += n, y += n)
+        for (size_t i = 0; i < n; i += VEC) {
+            const size_t width = n - i < VEC ? n - i : VEC;
+            const vec d = vec_sub(vec_load_n(x + i, width), vec_load_n(mean + i, width));
+            vec_store_n(y + i,
+                        vec_fma(d, vec_load_n(factor + i, width), vec_load_n(shift + i, width)),
+                        width);
+        }
 }

@@ -81,7 +81,8 @@ void SIMD_NAMED(accumulate_bf16)(const uint16_t *x, float *y, size_t n)
     }
 }
 
-/* Rows in groups, so that a group comes from the first-level cache whatever the row's length. */
+/* Rows in groups, so that a group comes from the first-level cache whatever the row's length; each
+ * has a sum of its own, which rounds less. */
 void SIMD_NAMED(sum_rows)(const float *x, size_t rows, size_t step, bool add, float *y, size_t n)
 {
     enum { GROUP = 8 };
@@ -92,10 +93,10 @@ void SIMD_NAMED(sum_rows)(const float *x, size_t rows, size_t step, bool add, fl
         const float *row = x + first * step;
         for (size_t c = 0; c < n; c += VEC) {
             const size_t width = n - c < VEC ? n - c : VEC;
-            vec sum = vec_load_n(y + c, width);
-            for (size_t r = 0; r < count; r++)
+            vec sum = vec_load_n(row + c, width);
+            for (size_t r = 1; r < count; r++)
                 sum = vec_add(vec_load_n(row + r * step + c, width), sum);
-            vec_store_n(y + c, sum, width);
+            vec_store_n(y + c, vec_add(vec_load_n(y + c, width), sum), width);
         }
     }
 }

@@ -157,9 +157,14 @@ struct simd_kernels {
     void (*lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
                 float *squares, float *y);
 
-    /* sum[c] (+)= (x[r * step + c] - mean[c])^2 over rows */
-    void (*square_rows)(const float *x, const float *mean, size_t rows, size_t step, bool add,
-                        float *sum, size_t n);
+    /* sum[c] = (x[r * step + c] - mean[c])^2 over rows, difference[c] the same without the square:
+     * what the mean, rounded as it is, is wrong by. */
+    void (*square_rows)(const float *x, const float *mean, size_t rows, size_t step, float *sum,
+                        float *difference, size_t n);
+
+    /* y[r * n + c] = (x[r * n + c] - mean[c]) * factor[c] + shift[c] */
+    void (*center_rows)(const float *x, const float *mean, const float *factor, const float *shift,
+                        size_t rows, float *y, size_t n);
 
     /* (x - mean) / sqrt(variance + epsilon) * scale + bias (either may be NULL). y may be x. */
     void (*layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,

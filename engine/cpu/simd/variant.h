@@ -63,8 +63,10 @@ void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bia
 
 void SIMD_NAMED(lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
                      float *squares, float *y);
-void SIMD_NAMED(square_rows)(const float *x, const float *mean, size_t rows, size_t step, bool add,
-                             float *sum, size_t n);
+void SIMD_NAMED(square_rows)(const float *x, const float *mean, size_t rows, size_t step,
+                             float *sum, float *difference, size_t n);
+void SIMD_NAMED(center_rows)(const float *x, const float *mean, const float *factor,
+                             const float *shift, size_t rows, float *y, size_t n);
 
 void SIMD_NAMED(depthwise)(const struct depthwise *d, const float *x, float *y, size_t first,
                            size_t rows, size_t first_block, size_t last_block, float *sums);
