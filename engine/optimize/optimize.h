@@ -56,8 +56,9 @@ enum status optimize_quantised(struct graph *graph, struct error *err) MUST_USE;
  * weights. Errors: STATUS_NO_MEMORY, STATUS_MODEL / STATUS_SHAPE from folding. */
 enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
 
-/* Numbers the products (Conv, ConvTranspose, Gemm, MatMul) in the graph's order, from 1: the names
- * by which layers are known whatever later passes do. Returns how many there are. */
+/* Numbers the products (Conv, ConvTranspose, Gemm, MatMul, Einsum of several operands) in the
+ * graph's order, from 1: the names by which layers are known whatever later passes do; OP_ATTENTION
+ * has that of its second product. Returns how many there are. */
 int optimize_number_layers(struct graph *graph);
 
 /* Gives graph->inputs[i] the shape shapes[i] (wholly known), infers every shape that follows, folds

@@ -448,3 +448,52 @@ Test(attention, odd_sizes)
     };
     check_all(samples, COUNT_OF(samples));
 }
+
+/* With all its layers kept in fp32 a bfloat16 session computes what a fp32 one does: attention,
+ * which is made of two of them, has the number of one. */
+Test(attention, can_be_kept_in_float32)
+{
+    static const struct sample samples[] = {
+        {"timm", TIMM, 2, 50, 3, 32, BIAS_NONE, false},
+        {"einsum", EINSUM, 3, 49, 2, 32, BIAS_NONE, false},
+    };
+    for (size_t i = 0; i < COUNT_OF(samples); i++) {
+        struct error err = {0};
+        struct graph *graph = make_graph(&samples[i]);
+        struct session *sessions[2];
+        const struct tensor *outputs[2];
+        struct session_step *steps;
+        struct tensor *input;
+        uint32_t state = 5;
+        size_t count, numbered = 0;
+        struct session_options options = {.threads = 1,
+                                          .max_batch = 1,
+                                          .image_input = SIZE_MAX,
+                                          .image_layout = IMAGE_AS_DECLARED};
+        for (int layer = 1; layer <= 8; layer++)
+            layer_set_add(&options.fp32_layers, layer);
+        cr_assert_eq(tensor_create(NULL, DTYPE_F32, &graph->inputs[0]->shape, &input, &err),
+                     STATUS_OK);
+        for (size_t k = 0; k < input->bytes / sizeof(float); k++)
+            ((float *)input->data)[k] = random_unit(&state);
+        for (int p = 0; p < 2; p++) {
+            options.precision = p ? PRECISION_BF16 : PRECISION_FP32;
+            cr_assert_eq(session_create(graph, &options, &sessions[p], &err), STATUS_OK, "%s",
+                         err.message);
+            cr_assert_leq(session_info(sessions[p])->layer_count, 8);
+            cr_assert_eq(
+                session_run(sessions[p], 1, (const void *const *)&input->data, &outputs[p], &err),
+                STATUS_OK);
+        }
+        compare(&samples[i], "all layers in fp32", outputs[0], outputs[1], 1e-6f);
+        cr_assert_eq(session_profile(sessions[1], 1, 1, &steps, &count, &err), STATUS_OK);
+        for (size_t k = 0; k < count; k++)
+            numbered += !strcmp(steps[k].kernel, "attention") && steps[k].layer > 0;
+        cr_assert_eq(numbered, 1, "%s: attention has no number", samples[i].name);
+        free(steps);
+        tensor_unref(input);
+        for (int p = 0; p < 2; p++)
+            session_free(sessions[p]);
+        graph_free(graph);
+    }
+}
