@@ -161,6 +161,7 @@ static enum status check_rows(struct session *session, struct error *err)
         return STATUS_OK;
     if (!file_fixes_batch(session)) {
         TRY(session_rows_ignore_neighbours(session, &independent, err));
+        session->facts.rows_checked = independent;
         if (!independent)
             forbid_batches(session, "what one gets depends on the others of its batch");
         return STATUS_OK;
@@ -174,28 +175,7 @@ static enum status check_rows(struct session *session, struct error *err)
     return STATUS_OK;
 }
 
-/* One measurement of each size; the quicker of several is kept. */
-static enum status measure_round(struct session *session, bool first, struct error *err)
-{
-    const double quick_ms = 0.5, long_ms = 400; /* outside these once is enough, or all there is */
-    for (size_t i = 0; i < session->compiled_count; i++) {
-        if (cancelled(session))
-            return error_set(err, STATUS_CANCELLED, "loading was cancelled");
-        struct session_batch *batch = &session->info.batches[i];
-        double ms;
-        if (!first && !(batch->milliseconds > quick_ms && batch->milliseconds < long_ms))
-            continue;
-        TRY(session_measure(session, &session->compiled[i], &ms, err));
-        if (first || ms < batch->milliseconds)
-            batch->milliseconds = ms;
-        const double share = (double)(i + 1) / (double)session->compiled_count;
-        progress(session, (first ? 0.6 : 0.8) + 0.2 * share);
-    }
-    return STATUS_OK;
-}
-
-/* Two rounds, so that a machine that was busy with something else for a moment does not make one
- * size look slow beside the others. */
+/* Settles L(b), and what follows from it. */
 static enum status measure_all(struct session *session, struct error *err)
 {
     for (size_t i = 0; i < session->compiled_count; i++) {
@@ -208,9 +188,10 @@ static enum status measure_all(struct session *session, struct error *err)
     }
     session->info.batch_count = session->compiled_count;
     if (session->options.trial)
-        return STATUS_OK;
-    TRY(measure_round(session, true, err));
-    return measure_round(session, false, err);
+        return session_cut_batches(session, true, err);
+    const bool known = session_recall_times(session);
+    TRY(session_measure_round(session, 0.6, 0.8, err));
+    return session_cut_batches(session, known, err);
 }
 
 /* What was there when it was planned may be gone when it is taken: then without the largest batch,
@@ -256,8 +237,8 @@ static enum status build(struct session *session, const struct graph *graph, str
     session->base = NULL;
     TRY(session_settle_weights(graph, err));
     TRY(measure_all(session, err));
-    TRY(session_cut_batches(session, err));
     session->options.pixels = NULL; /* the caller's */
+    session->options.known = NULL;
     if (session->ops->reserved_bytes)
         session->info.activation_bytes = session->ops->reserved_bytes(session->backend);
     if (session->tail_backend)
@@ -384,6 +365,11 @@ void session_free(struct session *session)
 const struct session_info *session_info(const struct session *session)
 {
     return &session->info;
+}
+
+const struct session_facts *session_facts(const struct session *session)
+{
+    return &session->facts;
 }
 
 size_t session_input_count(const struct session *session)

@@ -47,6 +47,18 @@ struct session_pixels {
     bool is_reversed;
 };
 
+/* What a session found out about itself by running. It holds for sessions of the same graph,
+ * options, machine and build; handed to the next of them it saves the runs that it took. */
+struct session_facts {
+    bool rows_checked; /* the largest batch was searched for images that change each other, and none
+                          was found */
+    size_t count;
+    struct session_time {
+        int size;
+        double milliseconds; /* the quickest run of that compiled size there has been */
+    } times[SESSION_MAX_BATCHES];
+};
+
 struct session_options {
     struct device_id device;
     enum precision precision;
@@ -74,6 +86,9 @@ struct session_options {
                                            of so many largest batches and so many single images */
     void (*on_progress)(void *context, double fraction); /* 0 … 1, from session_create; or NULL */
     void *progress_context;
+    const struct session_facts *known; /* of an earlier session; borrowed by session_create; or
+                                          NULL. Each size is still run once, and the quicker time
+                                          counts */
     const _Atomic int
         *cancel; /* session_create stops with STATUS_CANCELLED when it turns 1; or NULL */
 };
@@ -94,7 +109,7 @@ struct session_tensor {
 
 struct session_batch {
     int size;
-    double milliseconds;     /* L(b): median of some runs when it was created; 0: not measurable */
+    double milliseconds;     /* L(b): the quickest run when it was created; 0: not measurable */
     int piece;               /* it is run as pieces of this size and smaller; == size: whole */
     size_t activation_bytes; /* planned arena of its largest piece */
 };
@@ -128,6 +143,9 @@ enum status session_create(const struct graph *graph, const struct session_optio
 void session_free(struct session *session);
 
 const struct session_info *session_info(const struct session *session);
+
+/* For session_options.known; count 0: nothing was measured. */
+const struct session_facts *session_facts(const struct session *session);
 
 size_t session_input_count(const struct session *session);
 size_t session_output_count(const struct session *session);

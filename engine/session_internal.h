@@ -33,6 +33,7 @@ struct session {
     const struct backend_ops *ops;
     struct backend *backend;
     struct session_info info;
+    struct session_facts facts;
     struct graph *base; /* only while creating */
     size_t input_count, output_count;
     struct session_tensor *inputs, *outputs;
@@ -129,23 +130,35 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
 
 /* ---- session_measure.c ---- */
 
-/* L(b): the median time of a run, in milliseconds; 0 when made-up inputs do not run. */
-enum status session_measure(struct session *session, struct compiled *c, double *ret_ms,
-                            struct error *err) MUST_USE;
+/* One round of measurements: each compiled size is run, and the quicker of what is known and what
+ * is found becomes L(b) in info.batches; 0 when made-up inputs do not run. The first round measures
+ * all sizes, later ones leave out those whose time is too short to matter, or so long that other
+ * work hardly changes it. `from` and `to`: how far it takes on_progress. STATUS_CANCELLED. */
+enum status session_measure_round(struct session *session, double from, double to,
+                                  struct error *err) MUST_USE;
+
+/* One more measurement of compiled size number i. */
+enum status session_measure_again(struct session *session, size_t i, struct error *err) MUST_USE;
+
+/* Takes over what options.known says of this session's sizes; true when it says something of all.
+ */
+bool session_recall_times(struct session *session);
 
 /* Does a batch of two give each image what it gets alone? */
 enum status session_rows_are_independent(struct session *session, bool *ret,
                                          struct error *err) MUST_USE;
 
 /* Does an image of a batch get the same answer, to the bit, whoever its neighbours are? A graph
- * with a mean over the batch gives one client numbers made of another's. */
+ * with a mean over the batch gives one client numbers made of another's. Runs the largest batch;
+ * where that has been done before (options.known), the next to the smallest. */
 enum status session_rows_ignore_neighbours(struct session *session, bool *ret,
                                            struct error *err) MUST_USE;
 
 /* ---- session_pieces.c ---- */
 
-/* Settles from L(b) which batches are run as pieces, and lets go of the sizes that none uses. */
-enum status session_cut_batches(struct session *session, struct error *err) MUST_USE;
+/* Settles from L(b) which batches are run as pieces, and lets go of the sizes that none uses.
+ * Measures until that stands still, unless all times were known (`known`). */
+enum status session_cut_batches(struct session *session, bool known, struct error *err) MUST_USE;
 
 /* session_run for a batch whose runs are several. */
 enum status session_run_pieces(struct session *session, int batch, const void *const *inputs,

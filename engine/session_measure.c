@@ -82,9 +82,9 @@ static enum status run_as_requests(struct session *session, struct compiled *c,
 }
 
 /* The quickest of up to three runs, fewer when one takes long: what else the machine does only adds
- * to a time. The first one is a warm-up, unless it is the only one that is affordable. */
-enum status session_measure(struct session *session, struct compiled *c, double *ret_ms,
-                            struct error *err)
+ * to a time. The first one ever is a warm-up, unless it is the only one that is affordable. */
+static enum status measure(struct session *session, struct compiled *c, bool is_warm,
+                           double *ret_ms, struct error *err)
 {
     enum { RUNS = 4, ENOUGH_MS = 30 };
     double times[RUNS], total = 0;
@@ -107,14 +107,62 @@ enum status session_measure(struct session *session, struct compiled *c, double 
         runs = 0;
     }
     if (status == STATUS_OK && runs > 0) {
-        *ret_ms = times[runs > 1];
-        for (int i = 2; i < runs; i++)
+        const int first = runs > 1 && !is_warm;
+        *ret_ms = times[first];
+        for (int i = first + 1; i < runs; i++)
             *ret_ms = fmin(*ret_ms, times[i]);
     }
     if (outputs)
         feed_done(&feed);
     free(outputs);
     return status;
+}
+
+bool session_recall_times(struct session *session)
+{
+    const struct session_facts *known = session->options.known;
+    size_t found = 0;
+    for (size_t i = 0; known && i < session->compiled_count; i++)
+        for (size_t k = 0; k < known->count; k++)
+            if (known->times[k].size == session->compiled[i].size &&
+                known->times[k].milliseconds > 0) {
+                session->info.batches[i].milliseconds = known->times[k].milliseconds;
+                found++;
+                break;
+            }
+    return found == session->compiled_count;
+}
+
+enum status session_measure_again(struct session *session, size_t i, struct error *err)
+{
+    struct session_time *time = &session->facts.times[i];
+    double ms, *best = &session->info.batches[i].milliseconds;
+    const bool is_warm = time->size != 0;
+    TRY(measure(session, &session->compiled[i], is_warm, &ms, err));
+    if (*best <= 0 || (ms > 0 && ms < *best))
+        *best = ms;
+    *time = (struct session_time){session->compiled[i].size, *best};
+    return STATUS_OK;
+}
+
+enum status session_measure_round(struct session *session, double from, double to,
+                                  struct error *err)
+{
+    const double quick_ms = 0.5, long_ms = 400;
+    const bool first = session->facts.count == 0;
+    for (size_t i = 0; i < session->compiled_count; i++) {
+        if (session->options.cancel && *session->options.cancel)
+            return error_set(err, STATUS_CANCELLED, "loading was cancelled");
+        const double ms = session->info.batches[i].milliseconds;
+        if (first || (ms > quick_ms && ms < long_ms))
+            TRY(session_measure_again(session, i, err));
+        const double share = (double)(i + 1) / (double)session->compiled_count;
+        if (session->options.on_progress)
+            session->options.on_progress(session->options.progress_context,
+                                         from + (to - from) * share);
+    }
+    session->facts.count = session->compiled_count;
+    return STATUS_OK;
 }
 
 /* Is `alone` row `image` of `together`, but for rounding? Integers (classes) must be equal. */
@@ -224,7 +272,9 @@ static bool first_rows_equal(const struct session *session, const struct compile
 
 enum status session_rows_ignore_neighbours(struct session *session, bool *ret, struct error *err)
 {
-    struct compiled *c = &session->compiled[session->compiled_count - 1];
+    const struct session_facts *known = session->options.known;
+    const bool briefly = known && known->rows_checked;
+    struct compiled *c = &session->compiled[briefly ? 1 : session->compiled_count - 1];
     struct feed feed = {0};
     const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
     void **kept = alloc_array(session->output_count, sizeof *kept);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "engine/session_internal.h"
 
@@ -19,6 +20,10 @@
 #define WORTHWHILE 0.96
 
 #define DOUBTS 5 /* measurements more of times that cannot be */
+
+/* Rounds for which a plan has to stand, and how long these may take. */
+#define STANDING  3
+#define SETTLE_MS 900
 
 static int largest(const struct session *session)
 {
@@ -154,16 +159,6 @@ static bool can_cut(const struct session *session)
     return true;
 }
 
-/* One measurement more of a size; the quicker counts. */
-static enum status measure_again(struct session *session, size_t i, struct error *err)
-{
-    double ms, *known = &session->info.batches[i].milliseconds;
-    TRY(session_measure(session, &session->compiled[i], &ms, err));
-    if (ms > 0 && ms < *known)
-        *known = ms;
-    return STATUS_OK;
-}
-
 /* Where more images seem to be quicker than fewer, the machine was most likely busy with something
  * else when the fewer were measured; believed, every image alone would run as two from then on.
  * Both are measured again, in turns, until they are in order. */
@@ -173,9 +168,40 @@ static enum status doubt_times(struct session *session, struct error *err)
     for (size_t i = 0; i + 1 < session->compiled_count; i++)
         for (int again = 0; again < DOUBTS && batches[i + 1].milliseconds < batches[i].milliseconds;
              again++) {
-            TRY(measure_again(session, i, err));
-            TRY(measure_again(session, i + 1, err));
+            TRY(session_measure_again(session, i, err));
+            TRY(session_measure_again(session, i + 1, err));
         }
+    return STATUS_OK;
+}
+
+static void plan(struct session *session, double *cost)
+{
+    find_exact(session, largest(session), cost, session->piece);
+    choose_padding(session, cost);
+}
+
+/* Measures all sizes in turns, again and again, until the plan that follows has stood for a few
+ * rounds: a plan that one disturbed measurement makes would hold for as long as the session
+ * lives. previous: of padded and piece, one after the other. */
+static enum status settle(struct session *session, double *cost, int *previous, struct error *err)
+{
+    const size_t count = (size_t)largest(session) + 1, bytes = count * sizeof *previous;
+    const int64_t start = clock_now();
+    double ms = 0, before = 0;
+    for (int standing = 0; standing < STANDING;) {
+        plan(session, cost);
+        memcpy(previous, session->padded, bytes);
+        memcpy(previous + count, session->piece, bytes);
+        if (ms > 0 && ms + (ms - before) > SETTLE_MS)
+            break;
+        before = ms;
+        TRY(session_measure_round(session, 0.8, 1, err));
+        plan(session, cost);
+        ms = clock_ms(clock_now() - start);
+        const bool stands = memcmp(previous, session->padded, bytes) == 0 &&
+                            memcmp(previous + count, session->piece, bytes) == 0;
+        standing = stands ? standing + 1 : 0;
+    }
     return STATUS_OK;
 }
 
@@ -183,8 +209,7 @@ static enum status cut(struct session *session, int most, double *cost, struct e
 {
     bool used[SESSION_MAX_BATCHES] = {false};
     TRY(doubt_times(session, err));
-    find_exact(session, most, cost, session->piece);
-    choose_padding(session, cost);
+    plan(session, cost);
     if (all_whole(session))
         return STATUS_OK;
     mark_used(session, used);
@@ -203,19 +228,26 @@ static enum status cut(struct session *session, int most, double *cost, struct e
     return STATUS_OK;
 }
 
-enum status session_cut_batches(struct session *session, struct error *err)
+enum status session_cut_batches(struct session *session, bool known, struct error *err)
 {
     const int most = largest(session);
     session->largest = most;
     for (size_t i = 0; i < session->info.batch_count; i++)
         session->info.batches[i].piece = session->info.batches[i].size;
     if (!can_cut(session))
-        return STATUS_OK;
-    session->piece = alloc_array((size_t)most + 1, sizeof *session->piece);
-    session->padded = alloc_array((size_t)most + 1, sizeof *session->padded);
-    double *cost = alloc_array((size_t)most + 1, sizeof *cost);
-    enum status status = session->piece && session->padded && cost ? cut(session, most, cost, err)
-                                                                   : session_no_memory(err);
+        return known ? STATUS_OK : session_measure_round(session, 0.8, 1, err);
+    const size_t count = (size_t)most + 1;
+    session->piece = alloc_array(count, sizeof *session->piece);
+    session->padded = alloc_array(count, sizeof *session->padded);
+    double *cost = alloc_array(count, sizeof *cost);
+    int *previous = alloc_array(2 * count, sizeof *previous);
+    enum status status =
+        session->piece && session->padded && cost && previous ? STATUS_OK : session_no_memory(err);
+    if (status == STATUS_OK && !known)
+        status = settle(session, cost, previous, err);
+    if (status == STATUS_OK)
+        status = cut(session, most, cost, err);
+    free(previous);
     free(cost);
     return status;
 }

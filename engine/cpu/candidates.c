@@ -35,6 +35,10 @@ enum { CANDIDATES = COUNT_OF(candidates), MOST_CHOICES = 1 << 13 };
 /* Another kernel than the rule's has to be that much quicker. */
 #define CLEARLY 0.92
 
+/* A kernel that reads weights which other steps have packed already may be that much slower than
+ * one that would keep its own: what a trial is off by. */
+#define AS_QUICK 1.03
+
 /* ---- what is known ---- */
 
 struct choice {
@@ -293,13 +297,24 @@ static enum status run_trial(struct trial *trial, struct error *err)
     return STATUS_OK;
 }
 
-/* The quickest; the first one, which is the rule's, unless another is clearly quicker. */
+/* Were weights packed for this contender alone? */
+static bool packed_its_own(const struct trial *trial, size_t c)
+{
+    return trial->contenders[c].newest != (c ? trial->contenders[c - 1].newest : trial->oldest);
+}
+
+/* The quickest; the first one, which is the rule's, unless another is clearly quicker; of those
+ * that are as quick, one that shares its weights with the steps of other batch sizes. */
 static size_t winner_of(const struct trial *trial)
 {
     size_t best = 0;
     for (size_t c = 1; c < trial->count; c++)
         if (trial->contenders[c].ms < trial->contenders[0].ms * CLEARLY &&
             trial->contenders[c].ms < trial->contenders[best].ms)
+            best = c;
+    for (size_t c = 0; c < trial->count && packed_its_own(trial, best); c++)
+        if (!packed_its_own(trial, c) &&
+            trial->contenders[c].ms <= trial->contenders[best].ms * AS_QUICK)
             best = c;
     return best;
 }

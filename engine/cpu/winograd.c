@@ -198,8 +198,9 @@ static enum status run(struct step *base, struct program *program, struct error 
 
 /* ---- compile ---- */
 
-/* G g G' of one 3x3 filter at one point; in double, because it is done once. */
-static double transformed(const float *g, size_t point)
+/* G g G' of a 3x3 filter g at one point is the sum of its numbers times these; in double, because
+ * it is done once. */
+static void coefficients(size_t point, double ret[9])
 {
     const double p = 0.70710678118654752440, q = 1.41421356237309504880;
     /* rows of G: 1, a, a * a over the product of the differences to the other points */
@@ -211,11 +212,17 @@ static double transformed(const float *g, size_t point)
         {1 / 6.0, -q / 6, 2 / 6.0},
         {0, 0, 1},
     };
-    double sum = 0;
     for (size_t y = 0; y < 3; y++)
         for (size_t x = 0; x < 3; x++)
-            sum += rows[point / 6][y] * rows[point % 6][x] * (double)g[y * 3 + x];
-    return sum;
+            ret[y * 3 + x] = rows[point / 6][y] * rows[point % 6][x];
+}
+
+static float transformed(const float *g, const double *by)
+{
+    double sum = 0;
+    for (size_t i = 0; i < 9; i++)
+        sum += by[i] * (double)g[i];
+    return (float)sum;
 }
 
 struct packing {
@@ -237,8 +244,10 @@ static void pack_points(void *context, size_t begin, size_t end)
         return;
     }
     for (size_t point = begin; point < end; point++) {
+        double by[9];
+        coefficients(point, by);
         for (size_t i = 0; i < count; i++)
-            plain[i] = (float)transformed(filters + i * 9, point);
+            plain[i] = transformed(filters + i * 9, by);
         packing->simd->gemm_pack(plain, 1, packing->in, packing->in, packing->out,
                                  packing->packed + point * packing->packed_each);
     }

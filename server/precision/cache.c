@@ -88,7 +88,7 @@ static void hash_machine(struct graph_hash *hash)
     }
 }
 
-static struct choice_key key_of_hash(const struct graph_hash *hash)
+struct choice_key choice_key_of_hash(const struct graph_hash *hash)
 {
     struct choice_key key;
     snprintf(key.text, sizeof key.text, "%016" PRIx64 "%016" PRIx64, hash->words[0],
@@ -100,7 +100,7 @@ struct choice_key choice_key_of_machine(void)
 {
     struct graph_hash hash = {{0, 0}};
     hash_machine(&hash);
-    return key_of_hash(&hash);
+    return choice_key_of_hash(&hash);
 }
 
 /* Another GPU under the same number. */
@@ -130,7 +130,7 @@ struct choice_key choice_key_of(const struct model *model, const struct session_
     hash_machine(&hash);
     graph_hash_bytes(&hash, numbers, sizeof numbers);
     hash_device(&hash, options->device);
-    return key_of_hash(&hash);
+    return choice_key_of_hash(&hash);
 }
 
 /* ---- the folder ---- */

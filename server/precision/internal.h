@@ -95,6 +95,8 @@ struct choice_key {
  * options->max_batch, which is the batch that trials are made with. */
 struct choice_key choice_key_of(const struct model *model, const struct session_options *options);
 
+struct choice_key choice_key_of_hash(const struct graph_hash *hash);
+
 /* Only the CPU and this build of lensd. */
 struct choice_key choice_key_of_machine(void);
 
@@ -113,6 +115,11 @@ enum status choice_save(const char *folder, const struct choice_key *key,
 enum status choice_write(const char *folder, const char *path,
                          bool (*write)(FILE *file, const void *context), const void *context,
                          struct error *err) MUST_USE;
+
+/* ---- facts.c ---- */
+
+/* Whether the folder holds whole, believable times under that key; *ret is set only then. */
+bool facts_load(const char *folder, const struct facts_key *key, struct session_facts *ret);
 
 /* ---- kernels.c ---- */
 

@@ -103,6 +103,18 @@ enum status precision_choose(const struct model *model, const struct precision_o
  * start and nothing else. */
 void precision_keep_kernels(const char *cache);
 
+/* What earlier sessions of this model with these very options (their precision settled) found out
+ * on this machine: for session_options.known. false: nothing. precision_keep_facts() writes what
+ * one knows that was made since; failing costs measurements at the next start and nothing else. */
+struct facts_key {
+    char text[33]; /* 32 hexadecimal digits; "": nothing is kept */
+};
+bool precision_recall_facts(const struct model *model, const struct session_options *session,
+                            const char *cache, struct facts_key *ret_key,
+                            struct session_facts *ret);
+void precision_keep_facts(const struct facts_key *key, const char *cache,
+                          const struct session_facts *facts);
+
 /* Whether choices could be kept in that folder, made if need be; makes nothing. `warning` gets a
  * sentence, or "". */
 void precision_check_cache(const char *cache, char *warning, size_t size);

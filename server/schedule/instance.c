@@ -1,6 +1,7 @@
 #include "server/schedule/instance.h"
 
 #include <assert.h>
+#include <malloc.h>
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
@@ -141,10 +142,17 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
             .max_batch_is_pinned = options->max_batch > 0,
         };
         count_inputs(options, &session);
+        struct session_facts known;
+        struct facts_key key;
         TRY(choose_precision(building, &session, err));
+        if (precision_recall_facts(model, &session, options->cache, &key, &known))
+            session.known = &known;
         TRY(lane_create(model, &session, building->budget, building->turns[i], &instance->lanes[i],
                         err));
         instance->lane_count++;
+        if (!options->only_cached_precision)
+            precision_keep_facts(&key, options->cache,
+                                 session_facts(lane_session(instance->lanes[i])));
     }
     if (!options->only_cached_precision)
         precision_keep_kernels(options->cache);
@@ -250,6 +258,8 @@ enum status instance_create(const struct pipeline_options *options, struct pool 
     if (status == STATUS_OK) {
         metric_set(building.instance->served->meters.triton.load_seconds,
                    clock_ms(clock_now() - start) * 1e-3);
+        /* what trials and packing have used between what stays */
+        malloc_trim(0);
         *ret = building.instance;
         return STATUS_OK;
     }

@@ -20,7 +20,7 @@ def has_bf16():
 
 
 def choices_in(cache):
-    """The files of kept choices; beside them lies the one of kernels."""
+    """The files of kept choices; beside them lie those of kernels and of times."""
     return [name for name in os.listdir(cache) if name.startswith("precision-")]
 
 
@@ -80,6 +80,8 @@ class Precision(unittest.TestCase):
         self.assertIn(" precision model=calm", log)
         kept = choices_in(cache)
         self.assertEqual(len(kept), 1, kept)
+        times = [name for name in os.listdir(cache) if name.startswith("times-")]
+        self.assertEqual(len(times), 1, times)
         again, said_again = self.start(self.calm, "--cache", cache)
         self.assertEqual(again["precision_choice"]["origin"], "cached")
         self.assertEqual(again["precision"], model["precision"])

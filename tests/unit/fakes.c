@@ -351,6 +351,20 @@ void precision_keep_kernels(const char *cache)
     (void)cache;
 }
 
+bool precision_recall_facts(const struct model *model, const struct session_options *session,
+                            const char *cache, struct facts_key *ret_key, struct session_facts *ret)
+{
+    (void)model, (void)session, (void)cache, (void)ret;
+    *ret_key = (struct facts_key){""};
+    return false;
+}
+
+void precision_keep_facts(const struct facts_key *key, const char *cache,
+                          const struct session_facts *facts)
+{
+    (void)key, (void)cache, (void)facts;
+}
+
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err)
 {
@@ -413,6 +427,13 @@ void session_free(struct session *session)
 const struct session_info *session_info(const struct session *session)
 {
     return &session->info;
+}
+
+const struct session_facts *session_facts(const struct session *session)
+{
+    static const struct session_facts none;
+    (void)session;
+    return &none;
 }
 
 size_t session_input_count(const struct session *session)

@@ -201,6 +201,61 @@ Test(choice_cache, takes_nothing_else)
     }
 }
 
+Test(choice_cache, keeps_times)
+{
+    char folder[] = "/tmp/lensd-choice-XXXXXX";
+    const struct facts_key key = {"00112233445566778899aabbccddeeff"}, none = {""};
+    struct session_facts facts = {true, 2, {{1, 3.5}, {8, 21.25}}}, got = {0};
+    cr_assert_not_null(mkdtemp(folder));
+    cr_expect_not(facts_load(folder, &key, &got));
+    precision_keep_facts(&key, folder, &facts);
+    cr_assert(facts_load(folder, &key, &got));
+    cr_expect(got.rows_checked);
+    cr_assert_eq(got.count, 2);
+    cr_expect_eq(got.times[1].size, 8);
+    cr_expect_float_eq((float)got.times[1].milliseconds, 21.25f, 1e-4f);
+    facts.times[0].milliseconds = 9; /* no news: slower */
+    precision_keep_facts(&key, folder, &facts);
+    cr_assert(facts_load(folder, &key, &got));
+    cr_expect_float_eq((float)got.times[0].milliseconds, 3.5f, 1e-4f);
+    facts.times[1].milliseconds = 0; /* nothing was measured */
+    facts.times[0].milliseconds = 1;
+    precision_keep_facts(&key, folder, &facts);
+    precision_keep_facts(&none, folder, &facts);
+    cr_assert(facts_load(folder, &key, &got));
+    cr_expect_float_eq((float)got.times[0].milliseconds, 3.5f, 1e-4f);
+}
+
+Test(choice_cache, takes_no_other_times)
+{
+    static const char *const texts[] = {
+        "",
+        "lensd times 1",
+        "lensd times 1\nrows_checked 1\nend\n",
+        "lensd times 1\nrows_checked 2\n1 3\nend\n",
+        "lensd times 2\nrows_checked 1\n1 3\nend\n",
+        "lensd times 1\nrows_checked 1\n1 3\n",
+        "lensd times 1\nrows_checked 1\n0 3\nend\n",
+        "lensd times 1\nrows_checked 1\n1 nan\nend\n",
+        "lensd times 1\nrows_checked 1\n1 -3\nend\n",
+        "lensd times 1\nrows_checked 1\n1 3 4\nend\n",
+        "lensd times 1\nrows_checked 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 "
+        "1\n1 1\n1 1\n1 1\n1 1\n1 1\nend\n",
+    };
+    char folder[] = "/tmp/lensd-choice-XXXXXX", path[128];
+    const struct facts_key key = {"00112233445566778899aabbccddeeff"};
+    struct session_facts got;
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/times-%s", folder, key.text);
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        FILE *file = fopen(path, "wb");
+        cr_assert_not_null(file);
+        fputs(texts[i], file);
+        cr_assert_eq(fclose(file), 0);
+        cr_expect_not(facts_load(folder, &key, &got), "text %zu", i);
+    }
+}
+
 Test(choice_cache, folder_of_the_user)
 {
     setenv("XDG_CACHE_HOME", "/somewhere", 1);

@@ -297,7 +297,7 @@ static void cut_by(struct session *session, const double *milliseconds)
     free(session->padded);
     for (size_t i = 0; i < session->info.batch_count; i++)
         session->info.batches[i].milliseconds = milliseconds[i];
-    cr_assert_eq(session_cut_batches(session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_cut_batches(session, true, &err), STATUS_OK, "%s", err.message);
 }
 
 Test(session, runs_a_batch_as_pieces_where_they_are_quicker)
@@ -349,5 +349,34 @@ Test(session, measures_times_that_cannot_be_again)
     cr_expect_eq(session_batch_for(session, 1), 1);
     cr_expect_lt(session->info.batches[0].milliseconds, 30);
     session_free(session);
+    graph_free(graph);
+}
+
+/* What an earlier session has measured counts as much as what this one does. */
+Test(session, takes_over_what_is_known)
+{
+    struct error err = {0};
+    struct graph *graph = random_graph(1003, 12, 11);
+    struct session *first = create(graph, 4), *second = NULL;
+    struct session_facts known = *session_facts(first);
+    cr_assert_eq(known.count, 3);
+    cr_expect(known.rows_checked);
+    for (size_t i = 0; i < known.count; i++) {
+        cr_expect_eq(known.times[i].size, 1 << i);
+        cr_expect_gt(known.times[i].milliseconds, 0);
+    }
+    known.times[0].milliseconds = 1e-7; /* quicker than can be */
+    known.times[1].milliseconds = 1e7;  /* slower than can be */
+    known.times[2].size = 5;            /* not one of its sizes */
+    const struct session_options options = {
+        .threads = 1, .max_batch = 4, .image_layout = IMAGE_NHWC_F32, .known = &known};
+    cr_assert_eq(session_create(graph, &options, &second, &err), STATUS_OK, "%s", err.message);
+    const struct session_info *info = session_info(second);
+    cr_expect_lt(info->batches[0].milliseconds, 1e-6);
+    cr_expect(info->batches[1].milliseconds > 1e-6 && info->batches[1].milliseconds < 1e6);
+    cr_expect(info->batches[2].milliseconds > 1e-6 && info->batches[2].milliseconds < 1e6);
+    cr_expect_eq(session_facts(second)->times[2].size, 4);
+    session_free(first);
+    session_free(second);
     graph_free(graph);
 }
