@@ -8,6 +8,7 @@
 
 #include "engine/base/cpu.h"
 #include "engine/cuda/module.h"
+#include "engine/cuda/nvml.h"
 
 const char *device_text(struct device_id device, char text[static DEVICE_TEXT])
 {
@@ -48,6 +49,16 @@ static void describe_cpu(struct device_info *ret)
     ret->int8 = features->avx512_vnni || features->avx_vnni || features->amx_int8;
 }
 
+/* What is free of a GPU that this process does not use. */
+static void ask_driver(struct device_info *gpu)
+{
+    uint64_t used;
+    if (!gpu->usable || gpu->free_is_known || !nvml_used_bytes(gpu->bus, &used))
+        return;
+    gpu->free_bytes = used < gpu->total_bytes ? gpu->total_bytes - used : 0;
+    gpu->free_is_known = true;
+}
+
 /* GPUs as the module sees them. Without a module, or where CUDA cannot be used, as the driver's
  * device files show them, with the reason. */
 static size_t list_gpus(struct device_info *ret, size_t max)
@@ -58,6 +69,8 @@ static size_t list_gpus(struct device_info *ret, size_t max)
     size_t count = module ? module->devices(ret, max, reason, sizeof reason) : 0;
     if (!module)
         snprintf(reason, sizeof reason, "%s", why);
+    for (size_t i = 0; i < count; i++)
+        ask_driver(&ret[i]);
     if (count || max == 0)
         return count;
     for (int i = 0; i < DEVICE_MAX && count < max; i++) {
@@ -152,6 +165,14 @@ static enum status parse_one(const char *word, const struct device_info *devices
                      word, reason, have);
 }
 
+/* Whether `auto` may take a GPU that looks usable: it will be opened in any case. */
+static bool can_be_opened(struct device_info *gpu)
+{
+    const struct cuda_module *module = cuda_module(NULL);
+    gpu->usable = module && module->try_device(gpu->id.index, gpu->reason, sizeof gpu->reason);
+    return gpu->usable;
+}
+
 enum status device_parse(const char *text, struct device_id *ret, size_t *ret_count,
                          char *ret_fallback, size_t fallback_size, struct error *err)
 {
@@ -162,7 +183,7 @@ enum status device_parse(const char *text, struct device_id *ret, size_t *ret_co
     if (!strcmp(text, "auto")) {
         size_t pick = 0;
         for (size_t i = 1; i < known && !pick; i++)
-            if (devices[i].usable)
+            if (devices[i].usable && can_be_opened(&devices[i]))
                 pick = i;
         if (!pick && known > 1 && devices[1].present)
             snprintf(ret_fallback, fallback_size, "serving on the CPU: the GPU is not usable, %s",

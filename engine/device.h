@@ -30,6 +30,8 @@ struct device_info {
     bool usable;
     char reason[256]; /* why it is not usable; empty when it is */
     uint64_t total_bytes, free_bytes;
+    bool free_is_known;    /* GPU: false: free_bytes is total_bytes */
+    char bus[24];          /* GPU: its PCI address, 00000000:1b:00.0 */
     int threads;           /* CPU: threads lensd may use */
     int cores;             /* CPU: cores the affinity mask and the cgroup quota leave */
     char isa[64];          /* CPU: "avx512 vnni bf16" …; GPU: "sm_90" */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysinfo.h>
 
 #define CGROUP_ROOT "/sys/fs/cgroup"
 
@@ -223,6 +224,11 @@ void cpu_memory(uint64_t *ret_total, uint64_t *ret_free)
     }
     if (file)
         fclose(file);
+    struct sysinfo info; /* without /proc; it counts no caches as free */
+    if (total == 0 && sysinfo(&info) == 0) {
+        total = (uint64_t)info.totalram * info.mem_unit;
+        available = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
+    }
     /* Inside a container its own group is the root of the tree it sees. */
     static const char *const files[2][2] = {
         {CGROUP_ROOT "/memory.max", CGROUP_ROOT "/memory.current"},

@@ -6,6 +6,7 @@
 
 #include "engine/base/size.h"
 #include "engine/cuda/module.h"
+#include "engine/cuda/tuned.h"
 
 /* "1.5 GiB" */
 static const char *bytes_text(size_t bytes, char text[static 24])
@@ -26,7 +27,7 @@ enum status cuda_check(cudaError_t result, int device, const char *what, struct 
     if (result == cudaErrorMemoryAllocation) {
         char have[24], all[24];
         size_t available = 0, total = 0;
-        (void)cudaMemGetInfo(&available, &total);
+        cuda_ignore(cudaMemGetInfo(&available, &total));
         return error_set(err, STATUS_DEVICE_MEMORY,
                          "cuda:%d is out of memory for %s: %s of %s are free; use a smaller "
                          "--max-batch or --precision bf16",
@@ -47,12 +48,24 @@ enum status device_alloc(const struct backend *backend, size_t bytes, const char
     char wanted[24], have[24], missing[24];
     size_t available = 0, total = 0;
     (void)cudaGetLastError();
-    (void)cudaMemGetInfo(&available, &total);
+    cuda_ignore(cudaMemGetInfo(&available, &total));
     return error_set(err, STATUS_DEVICE_MEMORY,
                      "cuda:%d is out of memory: %s take %s and %s are free, %s are missing; use a "
                      "smaller --max-batch, --precision fp16, or serve fewer models there",
                      backend->device, what, bytes_text(bytes, wanted), bytes_text(available, have),
                      bytes_text(bytes > available ? bytes - available : 0, missing));
+}
+
+/* Not cudaMemcpy: that uses the legacy default stream, which streams made as non-blocking do not
+ * wait for, and from pageable memory it may return before the bytes have arrived. */
+enum status device_upload(const struct backend *backend, void *to, const void *from, size_t bytes,
+                          const char *what, struct error *err)
+{
+    if (bytes == 0)
+        return STATUS_OK;
+    TRY(cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, backend->stream),
+                   backend->device, what, err));
+    return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, what, err);
 }
 
 enum status blas_check(cublasStatus_t result, int device, const char *what, struct error *err)
@@ -198,10 +211,10 @@ static void cuda_close(struct backend *backend)
 {
     if (!backend)
         return;
-    (void)cudaSetDevice(backend->device);
+    cuda_ignore(cudaSetDevice(backend->device));
     runs_close(backend); /* whatever state the device is in: nothing may still read what is freed */
     weights_free(backend);
-    (void)cudaFree(backend->arena);
+    cuda_ignore(cudaFree(backend->arena));
     if (backend->blas)
         (void)cublasLtDestroy(backend->blas);
     free(backend);
@@ -218,12 +231,15 @@ static enum status cuda_open(const struct backend_options *options, struct backe
     struct cudaDeviceProp properties;
     enum status status = use_device(backend, err);
     if (status == STATUS_OK)
+        device_note_opened(backend->device);
+    if (status == STATUS_OK)
         status = cuda_check(cudaGetDeviceProperties(&properties, backend->device), backend->device,
                             "asking what it is", err);
     if (status == STATUS_OK) {
         backend->capability = properties.major * 10 + properties.minor;
         backend->processors = properties.multiProcessorCount;
         backend->shared_limit = properties.sharedMemPerBlockOptin;
+        backend->tuned_for = tuned_device(backend->device);
     }
     if (status == STATUS_OK)
         status = runs_open(backend, err);
@@ -248,7 +264,7 @@ static void free_program(struct program *program)
         link = &(*link)->next;
     if (*link)
         *link = program->next;
-    (void)cudaSetDevice(program->backend->device);
+    cuda_ignore(cudaSetDevice(program->backend->device));
     runs_forget(program);
     for (size_t i = 0; i < program->step_count; i++)
         step_free(program->steps[i]);
@@ -355,7 +371,7 @@ static enum status take_arena(struct backend *backend, struct error *err)
     runs_bytes(backend, &staging, &results);
     const size_t bytes = values + RUNS * (staging + results);
     if (bytes > backend->arena_bytes) {
-        (void)cudaFree(backend->arena);
+        cuda_ignore(cudaFree(backend->arena));
         backend->arena = NULL;
         backend->arena_bytes = 0;
         TRY(device_alloc(backend, bytes, "activations", (void **)&backend->arena, err));
@@ -390,10 +406,11 @@ static size_t available_bytes(struct backend *backend)
 {
     size_t available = 0, total = 0;
     struct error ignored;
-    if (use_device(backend, &ignored) != STATUS_OK ||
-        cudaMemGetInfo(&available, &total) != cudaSuccess)
+    if (use_device(backend, &ignored) != STATUS_OK)
         return SIZE_MAX; /* whatever is wrong shows when it is taken */
-    return available;
+    const cudaError_t result = cudaMemGetInfo(&available, &total);
+    cuda_ignore(result);
+    return result == cudaSuccess ? available : SIZE_MAX;
 }
 
 /* Page-locked in every context: a batch may be run by any of a model's devices. */
@@ -401,6 +418,7 @@ static enum status host_alloc(struct device_id device, size_t bytes, void **ret,
 {
     void *data;
     TRY(cuda_check(cudaSetDevice(device.index), device.index, "selecting the device", err));
+    device_note_opened(device.index);
     cudaError_t result = cudaHostAlloc(&data, bytes ? bytes : 1, cudaHostAllocPortable);
     if (result == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
@@ -417,8 +435,10 @@ static enum status host_alloc(struct device_id device, size_t bytes, void **ret,
 
 static void host_free(void *data)
 {
-    if (data)
-        (void)cudaFreeHost(data);
+    if (!data)
+        return;
+    device_use_any(); /* portable: any of them */
+    cuda_ignore(cudaFreeHost(data));
 }
 
 static size_t weight_bytes(const struct backend *backend)

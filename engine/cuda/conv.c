@@ -36,9 +36,9 @@ struct conv_step {
 /* All that the time of a step depends on; no padding, so that it can be compared as bytes. */
 struct conv_key {
     struct cuda_conv conv;
-    int32_t device, x_dtype, y_dtype, has_residual, activation, has_product;
+    int32_t x_dtype, y_dtype, has_residual, activation, has_product;
 };
-_Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
+_Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 5 * sizeof(int32_t), "a gap");
 
 static void conv_free(struct step *base)
 {
@@ -96,7 +96,6 @@ static enum status tune(struct step *base, struct program *program, struct error
 {
     struct conv_step *s = (struct conv_step *)base;
     struct conv_key key = {.conv = s->conv,
-                           .device = program->backend->device,
                            .x_dtype = (int32_t)s->x_dtype,
                            .y_dtype = (int32_t)s->y_dtype,
                            .has_residual = s->has_residual,

@@ -44,10 +44,11 @@ struct slot {
 struct backend {
     struct backend_options options;
     int device;
-    int capability;      /* 90: compute capability 9.0 */
-    int processors;      /* multiprocessors */
-    size_t shared_limit; /* bytes of shared memory that a block may have */
-    cudaStream_t stream; /* computes: what steps enqueue on */
+    int capability;              /* 90: compute capability 9.0 */
+    int processors;              /* multiprocessors */
+    size_t shared_limit;         /* bytes of shared memory that a block may have */
+    struct graph_hash tuned_for; /* tuned.h */
+    cudaStream_t stream;         /* computes: what steps enqueue on */
     cudaStream_t in, out;
     cublasLtHandle_t blas;
     struct weight *weights; /* uploaded constants: weights.c */
@@ -146,13 +147,19 @@ enum status cuda_check(cudaError_t result, int device, const char *what,
                        struct error *err) MUST_USE;
 enum status blas_check(cublasStatus_t result, int device, const char *what,
                        struct error *err) MUST_USE;
+/* For calls whose failure changes nothing: it is not to be taken for a later launch's. */
+static inline void cuda_ignore(cudaError_t result)
+{
+    if (result != cudaSuccess)
+        (void)cudaGetLastError();
+}
 /* The last launch was accepted. */
 enum status cuda_launched(const struct step *step, struct program *program,
                           struct error *err) MUST_USE;
 
 /* Sets *way to the fastest of 0 … count - 1, which step->run heeds, by timing
- * (LENSD_CUDA_TUNING=off in the environment: 0, the best guess). What `key` describes wholly is
- * timed once a process. */
+ * (LENSD_CUDA_TUNING in the environment: tune.c). `key` describes the step wholly, but for the
+ * device; what it describes is timed once (tuned.h). */
 enum status tune_step(struct step *step, struct program *program, int *way, int count,
                       const void *key, size_t size, struct error *err) MUST_USE;
 
@@ -176,9 +183,21 @@ static inline bool is_computed(enum dtype dtype)
  * this process. Other errors are not remembered. */
 void device_note_error(int device, cudaError_t error);
 bool device_is_broken(int device);
+void device_note_success(int device); /* a pass went well: it is not broken after all */
+
+/* This process has a context on the device from now on. */
+void device_note_opened(int device);
+/* Makes a device with a context the thread's, if there is one: a thread that has chosen none would
+ * be given one on cuda:0 by whatever it calls. */
+void device_use_any(void);
 
 /* Makes the backend's device the thread's. */
 enum status use_device(const struct backend *backend, struct error *err) MUST_USE;
+
+/* Copies to device memory, and waits: `from` may be any memory, and work that is enqueued later, on
+ * whatever stream, finds the bytes there. */
+enum status device_upload(const struct backend *backend, void *to, const void *from, size_t bytes,
+                          const char *what, struct error *err) MUST_USE;
 
 /* Device memory; out of it, the sentence says how much is missing. cudaFree() frees. */
 enum status device_alloc(const struct backend *backend, size_t bytes, const char *what, void **ret,

@@ -83,7 +83,7 @@ static enum status run(struct step *base, struct program *program, struct error 
 /* All that the time of a product depends on. */
 struct product_key {
     struct product product;
-    int32_t device, activation, has_bias, has_residual;
+    int32_t activation, has_bias, has_residual;
 };
 
 /* The fastest of the ways that cuBLASLt proposes, on whatever the arena holds. */
@@ -104,7 +104,6 @@ static enum status tune(struct step *base, struct program *program, struct error
     key.product.b_step = p->b_step;
     key.product.dtype = p->dtype;
     key.product.y_dtype = p->y_dtype;
-    key.device = program->backend->device;
     key.activation = s->epilogue.activation;
     key.has_bias = s->epilogue.bias != NULL;
     key.has_residual = s->has_residual;
@@ -205,6 +204,11 @@ static enum status find_ways(const struct backend *backend, struct product_step 
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     const uint32_t alignment = 64;
+    /* Parts of a split sum are added as float32, never in the 16 bits of the result. */
+    const uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    if (result == CUBLAS_STATUS_SUCCESS)
+        result = cublasLtMatmulPreferenceSetAttribute(
+            preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums);
     for (size_t i = 0; i < COUNT_OF(alignments) && result == CUBLAS_STATUS_SUCCESS; i++)
         result = cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment,
                                                       sizeof alignment);
@@ -212,8 +216,11 @@ static enum status find_ways(const struct backend *backend, struct product_step 
         result = cublasLtMatmulAlgoGetHeuristic(backend->blas, s->desc, s->b, s->a, s->c, s->c,
                                                 preference, CANDIDATES, s->ways, &s->way_count);
     cublasLtMatmulPreferenceDestroy(preference);
-    if (result != CUBLAS_STATUS_SUCCESS)
-        s->way_count = 0;
+    const int proposed = result == CUBLAS_STATUS_SUCCESS ? s->way_count : 0;
+    s->way_count = 0;
+    for (int i = 0; i < proposed; i++) /* of the others nothing else is set */
+        if (s->ways[i].state == CUBLAS_STATUS_SUCCESS && s->ways[i].workspaceSize <= WORKSPACE)
+            s->ways[s->way_count++] = s->ways[i];
     return STATUS_OK;
 }
 

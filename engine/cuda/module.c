@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/tuned.h"
 
 extern const struct backend_ops backend_cuda;
 
@@ -13,10 +13,14 @@ extern const struct backend_ops backend_cuda;
 #define LEAST_MINOR 5
 
 static _Atomic int broken[DEVICE_MAX]; /* by device: the cudaError_t, 0 where it works */
+static _Atomic bool opened[DEVICE_MAX];
 
 /* As CUDA's reference says of each: "any further CUDA work will return the same error". */
 static bool is_lasting(cudaError_t error)
 {
+    /* cudaErrorContained and cudaErrorTensorMemoryLeak, which older toolkits have no names for. */
+    if ((int)error == 226 || (int)error == 721)
+        return true;
     switch (error) {
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
@@ -31,6 +35,7 @@ static bool is_lasting(cudaError_t error)
     case cudaErrorAssert:
     case cudaErrorContextIsDestroyed:
     case cudaErrorExternalDevice:
+    case cudaErrorMpsClientTerminated:
         return true;
     default:
         return false;
@@ -49,11 +54,51 @@ bool device_is_broken(int device)
     return device >= 0 && device < DEVICE_MAX && atomic_load(&broken[device]) != 0;
 }
 
+void device_note_success(int device)
+{
+    if (device_is_broken(device))
+        atomic_store(&broken[device], 0);
+}
+
+void device_note_opened(int device)
+{
+    if (device >= 0 && device < DEVICE_MAX)
+        atomic_store(&opened[device], true);
+}
+
+void device_use_any(void)
+{
+    for (int i = 0; i < DEVICE_MAX; i++) {
+        if (!atomic_load(&opened[i]))
+            continue;
+        cuda_ignore(cudaSetDevice(i));
+        return;
+    }
+}
+
+/* A context takes hundreds of MiB of the device: only those are asked that have one anyway. */
+static void ask_memory(int index, struct device_info *ret)
+{
+    size_t available = 0, total = 0;
+    ret->free_bytes = ret->total_bytes;
+    if (!atomic_load(&opened[index]))
+        return;
+    cudaError_t result = cudaSetDevice(index);
+    if (result == cudaSuccess)
+        result = cudaMemGetInfo(&available, &total);
+    cuda_ignore(result);
+    if (result == cudaSuccess) {
+        ret->free_bytes = available;
+        ret->free_is_known = true;
+    }
+}
+
 static void describe(int index, struct device_info *ret)
 {
     struct cudaDeviceProp properties;
     *ret = (struct device_info){.id = {DEVICE_CUDA, index}, .present = true};
     cudaError_t result = cudaGetDeviceProperties(&properties, index);
+    cuda_ignore(result);
     if (result != cudaSuccess) {
         snprintf(ret->name, sizeof ret->name, "NVIDIA GPU");
         snprintf(ret->reason, sizeof ret->reason, "it cannot be asked what it is: %s",
@@ -63,6 +108,8 @@ static void describe(int index, struct device_info *ret)
     snprintf(ret->name, sizeof ret->name, "%.90s", properties.name);
     snprintf(ret->isa, sizeof ret->isa, "sm_%d%d", properties.major, properties.minor);
     ret->total_bytes = properties.totalGlobalMem;
+    snprintf(ret->bus, sizeof ret->bus, "%08x:%02x:%02x.0", (unsigned)properties.pciDomainID,
+             (unsigned)properties.pciBusID, (unsigned)properties.pciDeviceID);
     int version = properties.major * 10 + properties.minor;
     ret->bf16 = version >= 80;
     ret->fp16 = ret->int8 = version >= 75;
@@ -78,18 +125,29 @@ static void describe(int index, struct device_info *ret)
                  cudaGetErrorString((cudaError_t)broken[index]));
         return;
     }
-    size_t available = 0, total = 0;
-    result = cudaSetDevice(index);
-    if (result == cudaSuccess)
-        result = cudaMemGetInfo(&available, &total);
-    if (result != cudaSuccess) {
-        snprintf(ret->reason, sizeof ret->reason, "it cannot be used: %s",
-                 cudaGetErrorString(result));
-        (void)cudaGetLastError();
+    int mode = cudaComputeModeDefault;
+    result = cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, index);
+    cuda_ignore(result);
+    if (result == cudaSuccess && mode == cudaComputeModeProhibited) {
+        snprintf(ret->reason, sizeof ret->reason,
+                 "its compute mode is prohibited; nvidia-smi -i %d -c DEFAULT allows it", index);
         return;
     }
-    ret->free_bytes = available;
+    ask_memory(index, ret);
     ret->usable = true;
+}
+
+static bool try_device(int index, char *reason, size_t size)
+{
+    const cudaError_t result = cudaSetDevice(index); /* makes the context, as of CUDA 12 */
+    cudaError_t used = result == cudaSuccess ? cudaFree(NULL) : result;
+    cuda_ignore(used);
+    if (used == cudaSuccess) {
+        device_note_opened(index);
+        return true;
+    }
+    snprintf(reason, size, "it cannot be used: %s", cudaGetErrorString(used));
+    return false;
 }
 
 static size_t devices(struct device_info *ret, size_t max, char *reason, size_t size)
@@ -98,7 +156,7 @@ static size_t devices(struct device_info *ret, size_t max, char *reason, size_t 
     cudaError_t result = cudaGetDeviceCount(&count);
     if (result != cudaSuccess) {
         int driver = 0;
-        (void)cudaDriverGetVersion(&driver);
+        cuda_ignore(cudaDriverGetVersion(&driver));
         if (result == cudaErrorInsufficientDriver && driver == 0)
             snprintf(reason, size, "no NVIDIA driver is installed");
         else if (result == cudaErrorInsufficientDriver)
@@ -125,4 +183,9 @@ __attribute__((visibility("default"))) const struct cuda_module lensd_cuda_modul
     .version = LENSD_VERSION,
     .backend = &backend_cuda,
     .devices = devices,
+    .try_device = try_device,
+    .tuned_text = tuned_text,
+    .tuned_add = tuned_add,
+    .tuned_made = tuned_made,
+    .tuned_forget = tuned_forget,
 };

@@ -9,15 +9,28 @@
 #include "engine/backend.h"
 
 /* Changes with struct cuda_module and with anything in the engine's headers that both sides use. */
-#define CUDA_MODULE_ABI 1
+#define CUDA_MODULE_ABI 2
 
 struct cuda_module {
     uint32_t abi;
     const char *version; /* LENSD_VERSION of the build */
     const struct backend_ops *backend;
     /* Every GPU; a GPU that is there but cannot be used is an entry with its reason. Returns how
-     * many; 0 with a sentence in `reason` when CUDA itself is not usable here. */
+     * many; 0 with a sentence in `reason` when CUDA itself is not usable here. Makes no context, so
+     * that asking takes no memory of GPUs that others use. */
     size_t (*devices)(struct device_info *ret, size_t max, char *reason, size_t size);
+    /* Can a context be made on this GPU? Makes one; false with a sentence. */
+    bool (*try_device)(int index, char *reason, size_t size);
+
+    /* Which ways of layers (tiles, cuBLASLt's algorithms) were the fastest, as lines of text (""
+     * for none), malloc'ed; NULL when out of memory. Each line says for which GPUs, driver and
+     * build it holds. Thread-safe, as those below. */
+    char *(*tuned_text)(void);
+    /* Adds what such a text says; what was measured here stays. false, and nothing is added, when
+     * it is not such a text. */
+    bool (*tuned_add)(const char *text);
+    size_t (*tuned_made)(void); /* grows with each that was measured; not with those added */
+    void (*tuned_forget)(void); /* for tests */
 };
 
 #define CUDA_MODULE_FILE   "lensd_cuda.so"

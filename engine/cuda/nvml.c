@@ -23,6 +23,7 @@ static struct {
     int (*init)(void);
     int (*count)(unsigned *ret);
     int (*handle)(unsigned index, nvml_device *ret);
+    int (*by_bus)(const char *bus, nvml_device *ret);
     int (*uuid)(nvml_device device, char *ret, unsigned size);
     int (*utilization)(nvml_device device, struct nvml_utilization *ret);
     int (*memory)(nvml_device device, struct nvml_memory *ret);
@@ -49,6 +50,7 @@ static void load(void)
     is_there = find(library, "nvmlInit_v2", &nvml.init) &&
                find(library, "nvmlDeviceGetCount_v2", &nvml.count) &&
                find(library, "nvmlDeviceGetHandleByIndex_v2", &nvml.handle) &&
+               find(library, "nvmlDeviceGetHandleByPciBusId_v2", &nvml.by_bus) &&
                find(library, "nvmlDeviceGetUUID", &nvml.uuid) &&
                find(library, "nvmlDeviceGetUtilizationRates", &nvml.utilization) &&
                find(library, "nvmlDeviceGetMemoryInfo", &nvml.memory) &&
@@ -85,6 +87,17 @@ static bool read_gpu(unsigned index, struct gpu_reading *ret)
         ret->power_limit = milliwatts / 1000.0;
     if (nvml.energy(device, &millijoules) == 0)
         ret->energy = (double)millijoules / 1000.0;
+    return true;
+}
+
+bool nvml_used_bytes(const char *bus, uint64_t *ret)
+{
+    nvml_device device;
+    struct nvml_memory memory;
+    pthread_once(&once, load);
+    if (!is_there || nvml.by_bus(bus, &device) != 0 || nvml.memory(device, &memory) != 0)
+        return false;
+    *ret = memory.used;
     return true;
 }
 

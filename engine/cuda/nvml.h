@@ -16,5 +16,9 @@ struct gpu_reading {
     double energy;             /* joules since the driver was loaded */
 };
 
+/* What of a GPU's memory is in use, by whomever; false where it is not told. `bus`: its PCI
+ * address. Thread-safe. */
+bool nvml_used_bytes(const char *bus, uint64_t *ret);
+
 /* Every GPU that the library shows to this process; 0 where there is none. Thread-safe. */
 size_t nvml_read(struct gpu_reading *ret, size_t max);

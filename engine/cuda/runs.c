@@ -25,6 +25,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 
+#define SPIN (INT64_C(200) * 1000) /* ns */
+
 _Static_assert(offsetof(struct session_best, scores) == 24, "as ends.cu writes it");
 
 static size_t best_step(int best)
@@ -42,9 +44,13 @@ static size_t value_bytes(const struct value *value)
 static enum status open_slot(struct backend *backend, struct slot *slot, struct error *err)
 {
     cudaEvent_t *const events[] = {&slot->arrived, &slot->computed, &slot->fetched};
-    for (size_t i = 0; i < COUNT_OF(events); i++)
-        TRY(cuda_check(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming), backend->device,
-                       "an event", err));
+    for (size_t i = 0; i < COUNT_OF(events); i++) {
+        /* The host sleeps in the last one: decoding wants the core meanwhile. */
+        const unsigned flags =
+            cudaEventDisableTiming | (events[i] == &slot->fetched ? cudaEventBlockingSync : 0);
+        TRY(cuda_check(cudaEventCreateWithFlags(events[i], flags), backend->device, "an event",
+                       err));
+    }
     return STATUS_OK;
 }
 
@@ -64,9 +70,8 @@ enum status runs_open(struct backend *backend, struct error *err)
     backend->pixels_are_reversed = pixels->is_reversed;
     TRY(device_alloc(backend, sizeof pixels->table, "pixel tables", (void **)&backend->pixel_table,
                      err));
-    return cuda_check(cudaMemcpy(backend->pixel_table, pixels->table, sizeof pixels->table,
-                                 cudaMemcpyHostToDevice),
-                      backend->device, "pixel tables", err);
+    return device_upload(backend, backend->pixel_table, pixels->table, sizeof pixels->table,
+                         "pixel tables", err);
 }
 
 /* Everything under way ends, or has failed: host memory is the caller's again. */
@@ -75,7 +80,7 @@ static void settle(struct backend *backend)
     cudaStream_t const streams[] = {backend->in, backend->stream, backend->out};
     for (size_t i = 0; i < COUNT_OF(streams); i++)
         if (streams[i])
-            (void)cudaStreamSynchronize(streams[i]);
+            cuda_ignore(cudaStreamSynchronize(streams[i]));
 }
 
 void runs_close(struct backend *backend)
@@ -86,15 +91,15 @@ void runs_close(struct backend *backend)
                                       backend->slots[i].fetched};
         for (size_t e = 0; e < COUNT_OF(events); e++)
             if (events[e])
-                (void)cudaEventDestroy(events[e]);
+                cuda_ignore(cudaEventDestroy(events[e]));
     }
     cudaStream_t const streams[] = {backend->in, backend->stream, backend->out};
     for (size_t i = 0; i < COUNT_OF(streams); i++)
         if (streams[i])
-            (void)cudaStreamDestroy(streams[i]);
-    (void)cudaFree(backend->pixel_table);
+            cuda_ignore(cudaStreamDestroy(streams[i]));
+    cuda_ignore(cudaFree(backend->pixel_table));
     if (backend->pinned)
-        (void)cudaFreeHost(backend->pinned);
+        cuda_ignore(cudaFreeHost(backend->pinned));
 }
 
 /* ---- where things lie ---- */
@@ -201,7 +206,7 @@ enum status runs_reserve(struct backend *backend, unsigned char *first, struct e
     const size_t pinned = RESULTS * results + RUNS * marks;
     if (pinned > backend->pinned_bytes) {
         if (backend->pinned)
-            (void)cudaFreeHost(backend->pinned);
+            cuda_ignore(cudaFreeHost(backend->pinned));
         backend->pinned = NULL;
         backend->pinned_bytes = 0;
         TRY(cuda_check(cudaHostAlloc((void **)&backend->pinned, pinned, cudaHostAllocDefault),
@@ -290,7 +295,7 @@ void runs_forget(struct program *program)
 {
     for (size_t i = 0; i < RUNS; i++) {
         if (program->captured[i])
-            (void)cudaGraphExecDestroy(program->captured[i]);
+            cuda_ignore(cudaGraphExecDestroy(program->captured[i]));
         program->captured[i] = NULL;
     }
 }
@@ -303,13 +308,15 @@ static enum status capture_slot(struct program *program, size_t i, struct error 
                    backend->device, "recording a CUDA graph", err));
     enum status status = enqueue(program, &backend->slots[i], err);
     cudaError_t ended = cudaStreamEndCapture(backend->stream, &graph);
-    if (status == STATUS_OK)
+    if (status != STATUS_OK)
+        cuda_ignore(ended); /* it says no more than what went wrong before */
+    else
         status = cuda_check(ended, backend->device, "recording a CUDA graph", err);
     if (status == STATUS_OK)
         status = cuda_check(cudaGraphInstantiate(&program->captured[i], graph, 0), backend->device,
                             "instantiating a CUDA graph", err);
     if (graph)
-        (void)cudaGraphDestroy(graph);
+        cuda_ignore(cudaGraphDestroy(graph));
     return status;
 }
 
@@ -489,16 +496,30 @@ enum status runs_submit(struct program *program, const struct run_request *reque
 
 /* ---- collect ---- */
 
+/* Short passes are waited for awake, as waking up takes its tens of microseconds; the core is left
+ * to others while longer ones run. */
+static void spin_until(cudaEvent_t event)
+{
+    const int64_t end = clock_now() + SPIN;
+    while (cudaEventQuery(event) == cudaErrorNotReady && clock_now() < end)
+        __builtin_ia32_pause();
+    (void)cudaGetLastError(); /* not ready is one, too; others come again */
+}
+
 enum status runs_collect(struct backend *backend, struct run_result *ret, struct error *err)
 {
     assert(backend->submitted > backend->collected);
     struct slot *slot = &backend->slots[backend->collected % RUNS];
     const struct program *program = slot->program;
     enum status status = use_device(backend, err);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        spin_until(slot->fetched);
         status = cuda_check(cudaEventSynchronize(slot->fetched), backend->device,
                             "the forward pass", err);
-    if (status != STATUS_OK)
+    }
+    if (status == STATUS_OK)
+        device_note_success(backend->device);
+    else
         settle(backend);
     backend->collected++;
     slot->program = NULL;

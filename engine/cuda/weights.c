@@ -174,9 +174,7 @@ static enum status copy_from_host(const struct backend *backend, const struct we
     void *packed = pack(weight->constant, weight->layout, weight->dtype, &packed_bytes);
     if (!packed)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
-    enum status status = bytes ? cuda_check(cudaMemcpy(to, packed, bytes, cudaMemcpyHostToDevice),
-                                            backend->device, "weights", err)
-                               : STATUS_OK;
+    enum status status = device_upload(backend, to, packed, bytes, "weights", err);
     free(packed);
     return status;
 }
@@ -251,7 +249,7 @@ static enum status find_or_make_locked(const struct backend *backend, struct wei
     *upload = (struct upload){.device = backend->device, .users = 1, .hash = hash, .bytes = bytes};
     enum status status = make_locked(backend, weight, upload, err);
     if (status != STATUS_OK) {
-        (void)cudaFree(upload->data);
+        cuda_ignore(cudaFree(upload->data));
         free(upload);
         return status;
     }
@@ -308,7 +306,7 @@ static void let_go_locked(struct upload *upload)
     while (*at != upload)
         at = &(*at)->next;
     *at = upload->next;
-    (void)cudaFree(upload->data);
+    cuda_ignore(cudaFree(upload->data));
     free(upload);
 }
 

@@ -27,11 +27,14 @@ struct fake_layout {
 };
 
 struct fake_preference {
-    size_t workspace;
+    size_t workspace = 0;
+    uint32_t alignments[4] = {256, 256, 256, 256};
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
 };
 
 namespace
 {
+constexpr size_t WORKSPACE = 4096; /* of the way that wants some */
 
 /* Column-major element (i, j) of member b. */
 size_t place(const fake_layout &l, int b, uint64_t i, uint64_t j)
@@ -61,7 +64,19 @@ bool fits(const fake_desc &desc, const fake_layout &a, const fake_layout &b, con
     uint64_t m = desc.trans_a ? a.columns : a.rows, ka = desc.trans_a ? a.rows : a.columns;
     uint64_t n = desc.trans_b ? b.rows : b.columns, kb = desc.trans_b ? b.columns : b.rows;
     return m == d.rows && n == d.columns && ka == kb && a.type == b.type && a.batch == d.batch &&
-           b.batch == d.batch && a.ld >= (int64_t)a.rows && b.ld >= (int64_t)b.rows;
+           b.batch == d.batch && d.ld >= (int64_t)d.rows && a.ld >= (int64_t)a.rows &&
+           b.ld >= (int64_t)b.rows;
+}
+
+bool is_same(const fake_layout &c, const fake_layout &d)
+{
+    return c.type == d.type && c.rows == d.rows && c.columns == d.columns && c.batch == d.batch;
+}
+
+/* Is it where the way that was chosen may read it? */
+bool is_aligned(const void *data, uint32_t alignment)
+{
+    return data && (uintptr_t)data % alignment == 0;
 }
 
 struct task {
@@ -101,6 +116,11 @@ void multiply(const task &t)
 } // namespace
 
 extern "C" {
+
+size_t cublasLtGetVersion(void)
+{
+    return 130000;
+}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *ret)
 {
@@ -168,7 +188,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *ret)
 {
-    *ret = new fake_preference{0};
+    *ret = new fake_preference;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -182,25 +202,48 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void *value, size_t size)
 {
-    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
-        memcpy(&preference->workspace, value, size);
+    void *field = &preference->workspace;
+    size_t wanted = sizeof preference->workspace;
+    if (attribute != CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) {
+        field =
+            attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK
+                ? &preference->reductions
+                : &preference->alignments[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES];
+        wanted = sizeof preference->reductions;
+    }
+    if (size != wanted)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(field, value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Two ways, so that choosing is exercised; none for a bias of another type than the result, which
+/* Two ways, so that choosing is exercised, with one between them that is none; the second one uses
+ * workspace. No way for a bias of another type than the result, which
  * the real library does not take either. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t, int wanted,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t *ret, int *ret_count)
 {
     *ret_count = 0;
-    if (!fits(*desc, *a, *b, *d) ||
+    if (!fits(*desc, *a, *b, *d) || !is_same(*c, *d) ||
+        (d->type != CUDA_R_32F &&
+         preference->reductions &
+             (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)) ||
         (desc->epilogue & CUBLASLT_EPILOGUE_BIAS && desc->bias_type != d->type))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (; *ret_count < 2 && *ret_count < wanted; (*ret_count)++)
-        ret[*ret_count] = {{*ret_count}, 0};
+    const cublasStatus_t states[] = {CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_NOT_SUPPORTED,
+                                     CUBLAS_STATUS_SUCCESS};
+    for (; *ret_count < 3 && *ret_count < wanted; (*ret_count)++) {
+        cublasLtMatmulHeuristicResult_t *way = &ret[*ret_count];
+        *way = {};
+        way->state = states[*ret_count];
+        way->algo.way = *ret_count;
+        way->algo.workspace = way->workspaceSize =
+            *ret_count == 2 && preference->workspace >= WORKSPACE ? WORKSPACE : 0;
+        memcpy(way->algo.alignments, preference->alignments, sizeof way->algo.alignments);
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -208,10 +251,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
                               cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
                               cublasLtMatrixLayout_t c_layout, void *d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *, void *,
-                              size_t, cudaStream_t stream)
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
+                              void *workspace, size_t workspace_size, cudaStream_t stream)
 {
-    if (!fits(*desc, *a_layout, *b_layout, *d_layout))
+    if (!alpha || !beta || !fits(*desc, *a_layout, *b_layout, *d_layout) ||
+        !is_same(*c_layout, *d_layout))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    const void *const operands[] = {a, b, *(const float *)beta != 0 ? c : d, d};
+    for (int i = 0; i < 4; i++)
+        if (!is_aligned(operands[i], algo->alignments[i]))
+            return CUBLAS_STATUS_INVALID_VALUE;
+    if (algo->way == 1 || workspace_size < algo->workspace ||
+        (algo->workspace && !is_aligned(workspace, 16)))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (desc->epilogue & CUBLASLT_EPILOGUE_BIAS && !is_aligned(desc->bias, 16))
         return CUBLAS_STATUS_INVALID_VALUE;
     task work = {*desc,
                  *a_layout,
@@ -225,9 +278,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                  c,
                  d};
     /* One thread, so that the stream's order holds for products as for kernels. */
-    fake_launch(dim3(1), dim3(1), 0, stream, false, [work] { multiply(work); });
+    const size_t scribbles = algo->workspace;
+    fake_launch(dim3(1), dim3(1), 0, stream, false, [=] {
+        for (size_t i = 0; i < scribbles; i++) /* whoever has something there loses it */
+            ((unsigned char *)workspace)[i] = 0xFB;
+        multiply(work);
+    });
+    if (cudaPeekAtLastError() == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    }
     return cudaPeekAtLastError() == cudaSuccess ? CUBLAS_STATUS_SUCCESS
-                                                : CUBLAS_STATUS_NOT_INITIALIZED;
+                                                : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 } // extern "C"

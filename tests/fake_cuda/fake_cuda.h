@@ -25,6 +25,9 @@ void fake_cuda_delay(unsigned most_us);
 /* Can devices read each other's memory? They can after fake_cuda_reset. */
 void fake_cuda_peers(int can);
 
+/* cudaDevAttrComputeMode of all devices. */
+void fake_cuda_compute_mode(int mode);
+
 /* From now on accesses to device and page-locked memory that are not ordered are counted
  * (fake_order.h); forgets those found before. */
 void fake_cuda_check_order(int on);
@@ -40,6 +43,7 @@ enum fake_cuda_counter {
     FAKE_CUDA_BYTES_IN,
     FAKE_CUDA_BYTES_OUT,
     FAKE_CUDA_BYTES_FROM_PEERS,
+    FAKE_CUDA_CONTEXTS, /* 1: this process has one on the device */
 };
 size_t fake_cuda_count(enum fake_cuda_counter what, int device);
 

@@ -1,9 +1,11 @@
 /* A stand-in for libnvidia-ml.so.1: two GPUs, of which the second tells no power. */
 #include <stdio.h>
+#include <string.h>
 
 int nvmlInit_v2(void);
 int nvmlDeviceGetCount_v2(unsigned *ret);
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **ret);
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **ret);
 int nvmlDeviceGetUUID(void *device, char *ret, unsigned size);
 int nvmlDeviceGetUtilizationRates(void *device, unsigned *ret);
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *ret);
@@ -35,6 +37,18 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **ret)
 {
     *ret = &gpus[index];
     return SUCCESS;
+}
+
+/* As the stand-in's devices tell their places (fake_runtime.cc). */
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **ret)
+{
+    const char *const places[] = {"00000000:10:00.0", "00000000:11:00.0"};
+    for (unsigned i = 0; i < 2; i++)
+        if (strcmp(bus, places[i]) == 0) {
+            *ret = &gpus[i];
+            return SUCCESS;
+        }
+    return NOT_SUPPORTED;
 }
 
 int nvmlDeviceGetUUID(void *device, char *ret, unsigned size)

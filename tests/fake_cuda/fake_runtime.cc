@@ -1,6 +1,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -21,6 +22,7 @@ struct mark {
 };
 
 struct fake_event {
+    int device = 0;
     std::shared_ptr<mark> last; /* recorded; none at first */
 };
 
@@ -32,6 +34,7 @@ struct operation {
 };
 
 struct fake_graph {
+    int device = 0;
     std::vector<operation> operations;
 };
 
@@ -42,6 +45,7 @@ struct fake_stream {
     std::deque<operation> queue;
     bool ends = false, busy = false;
     fake_graph *capture = nullptr;
+    bool is_invalid = false; /* the recording */
     int device = 0, actor = 0;
     fake_order::clocks vc; /* guarded by lock */
     std::thread thread;
@@ -67,17 +71,22 @@ struct state {
     size_t waits = 0, syncs = 0;
     unsigned delay_us = 0;
     bool peers = true;
+    bool contexts[MAX_DEVICES] = {};
+    int compute_mode = cudaComputeModeDefault;
     fake_order::clocks host;
     std::condition_variable marked; /* a recording is complete */
 } the;
 
 thread_local int current_device;
 thread_local cudaError_t last_error;
+thread_local fake_stream *recording; /* what this thread captures */
 
-/* Whether the call that asks is to fail; remembers it as cudaGetLastError would. */
+/* Whether the call that asks is to fail; remembers it as cudaGetLastError would. It makes a context
+ * on the thread's device. */
 cudaError_t answer()
 {
     std::lock_guard<std::mutex> guard(the.lock);
+    the.contexts[current_device] = true;
     if (the.failing)
         return last_error = the.error;
     cudaError_t ordered = fake_control_error(current_device);
@@ -93,6 +102,28 @@ cudaError_t answer()
 cudaError_t fail(cudaError_t error)
 {
     return last_error = error;
+}
+
+/* What may not be called while the thread captures a stream (mode: thread local) spoils it. */
+bool spoils_recording()
+{
+    if (!recording)
+        return false;
+    recording->is_invalid = true;
+    last_error = cudaErrorStreamCaptureUnsupported;
+    return true;
+}
+
+/* Streams and graphs belong to the device that was current when they were made. */
+bool is_elsewhere(int device)
+{
+    return device != current_device;
+}
+
+/* Memory of a program that CUDA knows nothing of. */
+bool is_pageable(const void *data)
+{
+    return !fake_order::is_ours(data);
 }
 
 /* As calls answer that cannot fail themselves: what the device has suffered before. */
@@ -245,6 +276,10 @@ void fake_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool
 {
     if (answer() != cudaSuccess)
         return;
+    if (is_elsewhere(stream->device)) {
+        last_error = cudaErrorInvalidResourceHandle;
+        return;
+    }
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 ||
         (size_t)block.x * block.y * block.z > 1024 || shared > SHARED_LIMIT) {
         last_error = cudaErrorInvalidValue;
@@ -265,7 +300,16 @@ void fake_cuda_reset(int devices, size_t bytes_per_device)
     the.skip_wait = the.skip_sync = -1;
     the.delay_us = 0;
     the.peers = true;
+    the.compute_mode = cudaComputeModeDefault;
+    for (bool &context : the.contexts)
+        context = false;
     last_error = cudaSuccess;
+}
+
+void fake_cuda_compute_mode(int mode)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    the.compute_mode = mode;
 }
 
 void fake_cuda_delay(unsigned most_us)
@@ -311,6 +355,8 @@ size_t fake_cuda_count(enum fake_cuda_counter what, int device)
         return the.copied[device][1];
     case FAKE_CUDA_BYTES_FROM_PEERS:
         return the.copied[device][2];
+    case FAKE_CUDA_CONTEXTS:
+        return the.contexts[device];
     }
     return 0;
 }
@@ -341,9 +387,22 @@ size_t fake_cuda_graph_launches(void)
     return the.graph_launches;
 }
 
+/* What is asked without a context: a device that broke is still told of. */
+static cudaError_t answer_without_context()
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    if (the.failing)
+        return last_error = the.error;
+    if (the.fail_after >= 0 && the.fail_after-- == 0) {
+        the.failing = the.sticky;
+        return last_error = the.error;
+    }
+    return cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    cudaError_t error = answer();
+    cudaError_t error = answer_without_context();
     fake_control_read(&the.devices, &the.limit, &the.delay_us);
     if (error == cudaSuccess)
         *count = the.devices;
@@ -360,7 +419,17 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     properties->major = 9;
     properties->multiProcessorCount = 8;
     properties->sharedMemPerBlockOptin = SHARED_LIMIT;
-    return answer();
+    properties->pciBusID = 16 + device;
+    return answer_without_context();
+}
+
+cudaError_t cudaDeviceGetAttribute(int *ret, cudaDeviceAttr, int device)
+{
+    if (device < 0 || device >= the.devices)
+        return fail(cudaErrorInvalidDevice);
+    std::lock_guard<std::mutex> guard(the.lock);
+    *ret = the.compute_mode;
+    return cudaSuccess;
 }
 
 cudaError_t cudaDriverGetVersion(int *version)
@@ -381,6 +450,7 @@ cudaError_t cudaSetDevice(int device)
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
     std::lock_guard<std::mutex> guard(the.lock);
+    the.contexts[current_device] = true;
     *total = the.limit;
     *available = the.limit - the.used[current_device];
     return cudaSuccess;
@@ -389,7 +459,9 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 cudaError_t cudaGetLastError(void)
 {
     cudaError_t error = last_error;
-    last_error = cudaSuccess;
+    std::lock_guard<std::mutex> guard(the.lock);
+    if (!the.failing || !the.sticky) /* those that last are not forgotten */
+        last_error = cudaSuccess;
     return error;
 }
 
@@ -419,6 +491,8 @@ const char *cudaGetErrorString(cudaError_t error)
 
 cudaError_t cudaMalloc(void **ret, size_t size)
 {
+    if (spoils_recording())
+        return last_error;
     cudaError_t error = answer();
     if (error != cudaSuccess)
         return error;
@@ -438,10 +512,13 @@ cudaError_t cudaMalloc(void **ret, size_t size)
 cudaError_t cudaFree(void *data)
 {
     if (!data)
-        return cudaSuccess;
+        return answer();
+    if (spoils_recording())
+        return last_error;
     std::unique_lock<std::mutex> guard(the.lock);
+    the.contexts[current_device] = true;
     auto found = the.allocations.find(data);
-    if (found == the.allocations.end()) {
+    if (found == the.allocations.end() || found->second.first == fake_order::HOST_MEMORY) {
         fprintf(stderr, "fake_cuda: cudaFree of what is not allocated\n");
         abort();
     }
@@ -457,6 +534,8 @@ cudaError_t cudaFree(void *data)
 
 cudaError_t cudaHostAlloc(void **ret, size_t size, unsigned)
 {
+    if (spoils_recording())
+        return last_error;
     cudaError_t error = answer();
     if (error != cudaSuccess)
         return error;
@@ -471,9 +550,12 @@ cudaError_t cudaHostAlloc(void **ret, size_t size, unsigned)
 
 cudaError_t cudaFreeHost(void *data)
 {
+    if (spoils_recording())
+        return last_error;
     std::unique_lock<std::mutex> guard(the.lock);
+    the.contexts[current_device] = true;
     auto found = the.allocations.find(data);
-    if (found == the.allocations.end()) {
+    if (found == the.allocations.end() || found->second.first != fake_order::HOST_MEMORY) {
         fprintf(stderr, "fake_cuda: cudaFreeHost of what is not allocated\n");
         abort();
     }
@@ -485,19 +567,9 @@ cudaError_t cudaFreeHost(void *data)
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind kind)
-{
-    cudaError_t error = answer();
-    if (error != cudaSuccess)
-        return error;
-    count_copy(current_device, kind, size);
-    on_host([=] { copy(to, from, size); });
-    return cudaSuccess;
-}
-
 cudaError_t cudaDeviceCanAccessPeer(int *ret, int device, int peer)
 {
-    cudaError_t error = answer();
+    cudaError_t error = answer_without_context();
     if (error == cudaSuccess)
         *ret = the.peers && device != peer;
     return error;
@@ -522,15 +594,32 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int, 
     return cudaSuccess;
 }
 
+/* From pageable memory: the bytes are read before the call returns, and arrive later. */
+static cudaError_t copy_staged(void *to, const void *from, size_t size, cudaStream_t stream)
+{
+    if (spoils_recording())
+        return last_error;
+    const char *bytes = (const char *)from;
+    auto staged = std::make_shared<std::vector<char>>(bytes, bytes + size);
+    enqueue(stream, [=] { copy(to, staged->data(), size); });
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
     cudaError_t error = answer();
     if (error != cudaSuccess)
         return error;
+    if (is_pageable(kind == cudaMemcpyHostToDevice ? to : from) && kind != cudaMemcpyHostToDevice)
+        return fail(cudaErrorInvalidValue);
     count_copy(stream->device, kind, size);
+    if (kind == cudaMemcpyHostToDevice && is_pageable(from))
+        return copy_staged(to, from, size, stream);
     enqueue(stream, [=] { copy(to, from, size); });
-    return cudaSuccess;
+    /* To pageable memory nothing is asynchronous. */
+    return kind == cudaMemcpyDeviceToHost && is_pageable(to) ? cudaStreamSynchronize(stream)
+                                                             : cudaSuccess;
 }
 
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
@@ -542,6 +631,12 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     if (error != cudaSuccess)
         return error;
     count_copy(stream->device, kind, width * height);
+    if (is_pageable(from)) {
+        for (size_t i = 0; i < height && error == cudaSuccess; i++)
+            error = copy_staged((char *)to + i * to_pitch, (const char *)from + i * from_pitch,
+                                width, stream);
+        return error;
+    }
     enqueue(stream, [=] {
         for (size_t i = 0; i < height; i++)
             copy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
@@ -588,8 +683,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     std::unique_lock<std::mutex> guard(stream->lock);
-    if (stream->capture)
+    if (stream->capture) {
+        stream->is_invalid = true;
         return fail(cudaErrorStreamCaptureUnsupported);
+    }
     stream->changed.wait(guard, [&] { return stream->queue.empty() && !stream->busy; });
     fake_order::clocks vc = stream->vc;
     guard.unlock();
@@ -600,8 +697,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned)
 {
     cudaError_t error = answer();
-    if (error == cudaSuccess)
+    if (error == cudaSuccess) {
         *ret = new fake_event;
+        (*ret)->device = current_device;
+    }
     return error;
 }
 
@@ -616,6 +715,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     cudaError_t error = answer();
     if (error != cudaSuccess)
         return error;
+    if (event->device != stream->device)
+        return fail(cudaErrorInvalidResourceHandle);
     operation operation;
     operation.records = event->last = std::make_shared<mark>();
     enqueue(stream, std::move(operation));
@@ -627,10 +728,26 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     cudaError_t error = answer();
     if (error != cudaSuccess || is_skipped(the.skip_wait, the.waits) || !event->last)
         return error;
+    if (stream->capture) { /* of what is not part of the recording */
+        stream->is_invalid = true;
+        return fail(cudaErrorStreamCaptureIsolation);
+    }
     operation operation;
     operation.awaits = event->last;
     enqueue(stream, std::move(operation));
     return cudaSuccess;
+}
+
+/* Says only whether: the host's clocks learn nothing from it, so that what relies on it alone is
+ * found to be without an order. */
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    {
+        std::lock_guard<std::mutex> guard(the.lock);
+        if (event->last && !event->last->is_done)
+            return last_error = cudaErrorNotReady;
+    }
+    return answer();
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -649,6 +766,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
     if (error == cudaSuccess) {
         std::lock_guard<std::mutex> guard(stream->lock);
         stream->capture = new fake_graph;
+        stream->capture->device = stream->device;
+        stream->is_invalid = false;
+        recording = stream;
     }
     return error;
 }
@@ -658,7 +778,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret)
     std::lock_guard<std::mutex> guard(stream->lock);
     *ret = stream->capture;
     stream->capture = nullptr;
-    return answer();
+    recording = nullptr;
+    if (!stream->is_invalid)
+        return answer();
+    delete *ret;
+    *ret = nullptr;
+    return fail(cudaErrorStreamCaptureInvalidated);
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned long long)
@@ -674,6 +799,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
     cudaError_t error = answer();
     if (error != cudaSuccess)
         return error;
+    if (graph->device != stream->device || is_elsewhere(stream->device))
+        return fail(cudaErrorInvalidResourceHandle);
     for (const operation &recorded : graph->operations)
         enqueue(stream, recorded);
     std::lock_guard<std::mutex> guard(the.lock);

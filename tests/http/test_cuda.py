@@ -1,8 +1,11 @@
 """A server on GPUs that are the stand-in's (tests/fake_cuda): which devices are chosen, two of them
 share one queue, one that is lost is set aside, memory, and what is said of all this."""
 
+import glob
 import os
 import tempfile
+import threading
+import time
 import unittest
 
 import small_onnx
@@ -125,7 +128,65 @@ class Faults(CudaCase):
         self.assertNotIn("quarantined", server.get("/health").json()["models"][0])
 
 
+    def lost_under_load(self, server, error):
+        """Statuses of 48 photos that are under way when cuda:0 breaks."""
+        broken = threading.Timer(0.15, self.orders, (f"break 0 {error}", "delay 4000"))
+        broken.start()
+        answers = together(48, lambda i: server.predict(flat_png(i), path="/predict?top_k=1"))
+        broken.join()
+        return answers
+
+    def test_a_gpu_lost_between_two_batches_leaves_no_request_unanswered(self):
+        self.orders("delay 4000")  # so that copies, passes and answers of several batches overlap
+        server = self.serve(self.model(), "--device", "all", *PLAIN)
+        expected = [classes(server.predict(flat_png(i), path="/predict?top_k=1")) for i in range(48)]
+        answers = self.lost_under_load(server, 700)
+        self.assertEqual({answer.status for answer in answers}, {200})
+        self.assertEqual([classes(answer) for answer in answers], expected)
+        self.assertEqual(server.get("/readyz").status, 200)
+
+    def test_the_only_gpu_lost_between_two_batches(self):
+        self.orders("delay 4000")
+        server = self.serve(self.model(), "--device", "cuda:0", *PLAIN)
+        answers = self.lost_under_load(server, 719)
+        self.assertLessEqual({answer.status for answer in answers}, {200, 503})
+        self.assertEqual(server.predict(flat_png(1)).status, 503)
+        self.assertEqual(server.get("/livez").status, 200)
+
+    def test_time_of_batches_that_overlap_is_counted_once(self):
+        self.orders("delay 3000")
+        server = self.serve(self.model(), "--device", "cuda", *PLAIN)
+        name = 'lensd_device_seconds_total{model="small",device="cuda:0"}'
+        before, began = server.metric(name), time.monotonic()
+        together(64, lambda i: server.predict(flat_png(i)))
+        self.assertLessEqual(server.metric(name) - before, time.monotonic() - began)
+        self.assertGreater(server.metric(name), before)
+
+
 class Memory(CudaCase):
+    def test_out_of_memory_for_a_while(self):
+        self.orders("delay 2000")
+        server = self.serve(self.model(), "--device", "cuda", *PLAIN)
+        expected = [classes(server.predict(flat_png(i), path="/predict?top_k=2")) for i in range(24)]
+        short = threading.Timer(0.1, self.orders, ("fail 0 2", "delay 2000"))
+        over = threading.Timer(0.5, self.orders, ("delay 2000",))
+        short.start()
+        over.start()
+        rounds = [together(24, lambda i: server.predict(flat_png(i), path="/predict?top_k=2"))
+                  for _ in range(4)]
+        over.join()
+        rounds.append(together(24, lambda i: server.predict(flat_png(i), path="/predict?top_k=2")))
+        for answers in rounds:
+            for answer, wanted in zip(answers, expected):
+                if answer.status == 200:
+                    self.assertEqual(classes(answer), wanted)
+                else:
+                    self.assertEqual(answer.status, 503, answer.body)
+                    self.assertIn("out of memory", answer.json()["error"])
+        self.assertEqual({answer.status for answer in rounds[-1]}, {200})
+        self.assertGreater(server.metric('lensd_forward_failures_total{model="small",device="cuda:0"}'), 0)
+        self.assertEqual(server.get("/readyz").status, 200)
+
     def test_a_limit_for_every_gpu(self):
         path = self.model(channels=32)
         free = device(self.serve(path, "--device", "cuda", *PLAIN), "cuda:0")
@@ -154,7 +215,50 @@ class Memory(CudaCase):
             self.assertIn(words, ended.stderr)
 
 
+class Trials(CudaCase):
+    """What is found out about a GPU's layers is kept for the next start."""
+
+    def start(self, cache):
+        server = Server(self.model(channels=64), "--device", "cuda", "--precision", "fp16",
+                        "--max-batch", "1", environment={**self.environment, "LENSD_CACHE": cache})
+        self.assertEqual(server.predict(flat_png(99)).status, 200)
+        code, log = server.stop()
+        self.assertEqual(code, 0, log[-3000:])
+        files = glob.glob(os.path.join(self.folder.name, "cache", "gpu-kernels-*"))
+        return files and open(files[0], encoding="ascii").read()
+
+    def test_a_second_start_knows(self):
+        cache = os.path.join(self.folder.name, "cache")
+        first = self.start(cache)
+        self.assertRegex(first, r"^lensd gpu kernels 1\n([0-9a-f]{16} [0-9a-f]{16} \d+ \d+\n)+$")
+        (path,) = glob.glob(os.path.join(cache, "gpu-kernels-*"))
+        written = os.stat(path)
+        self.assertEqual(self.start(cache), first)
+        self.assertEqual(os.stat(path).st_ino, written.st_ino, "it was written again")
+
+    def test_a_damaged_file_is_as_good_as_none(self):
+        cache = os.path.join(self.folder.name, "cache")
+        first = self.start(cache)
+        (path,) = glob.glob(os.path.join(cache, "gpu-kernels-*"))
+        for damaged in (first[:-3], first.replace("kernels 1", "kernels 2")):
+            with open(path, "w", encoding="ascii") as file:
+                file.write(damaged)
+            self.assertEqual(sorted(line[:33] for line in self.start(cache).splitlines()),
+                             sorted(line[:33] for line in first.splitlines()))
+
+    def test_nothing_is_kept_when_that_is_asked(self):
+        self.assertFalse(self.start("none"))
+
+
 class Metrics(CudaCase):
+    def test_memory_of_gpus_that_are_not_used_is_the_drivers_word(self):
+        folder = os.path.dirname(os.environ["FAKE_NVML"])
+        self.orders(memory=8000000000)
+        server = self.serve(self.model(), "--device", "cuda:0", *PLAIN,
+                            environment={"LD_LIBRARY_PATH": folder})
+        other = device(server, "cuda:1")["memory"]
+        self.assertEqual(other["total_bytes"] - other["free_bytes"], 2000000000)
+
     def test_what_the_management_library_knows(self):
         folder = os.path.dirname(os.environ["FAKE_NVML"])
         server = self.serve(self.model(), "--device", "cuda", *PLAIN, environment={"LD_LIBRARY_PATH": folder})

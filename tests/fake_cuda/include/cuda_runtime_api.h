@@ -21,6 +21,8 @@ typedef enum cudaError {
     cudaErrorInvalidDevice = 101,
     cudaErrorECCUncorrectable = 214,
     cudaErrorNvlinkUncorrectable = 220,
+    cudaErrorInvalidResourceHandle = 400,
+    cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
     cudaErrorLaunchOutOfResources = 701,
     cudaErrorLaunchTimeout = 702,
@@ -33,7 +35,10 @@ typedef enum cudaError {
     cudaErrorInvalidAddressSpace = 717,
     cudaErrorInvalidPc = 718,
     cudaErrorLaunchFailure = 719,
+    cudaErrorMpsClientTerminated = 810,
     cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureIsolation = 905,
     cudaErrorExternalDevice = 911,
     cudaErrorUnknown = 999,
 } cudaError_t;
@@ -55,6 +60,7 @@ enum cudaStreamCaptureMode {
 #define cudaStreamNonBlocking  1u
 #define cudaHostAllocDefault   0u
 #define cudaHostAllocPortable  1u
+#define cudaEventBlockingSync  1u
 #define cudaEventDisableTiming 2u
 
 typedef enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 } cudaDataType_t;
@@ -69,10 +75,15 @@ struct cudaDeviceProp {
     int major, minor;
     int multiProcessorCount;
     size_t sharedMemPerBlockOptin;
+    int pciDomainID, pciBusID, pciDeviceID;
 };
+
+enum cudaDeviceAttr { cudaDevAttrComputeMode = 20 };
+enum cudaComputeMode { cudaComputeModeDefault = 0, cudaComputeModeProhibited = 2 };
 
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device);
+cudaError_t cudaDeviceGetAttribute(int *ret, enum cudaDeviceAttr attribute, int device);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
@@ -84,7 +95,6 @@ cudaError_t cudaMalloc(void **ret, size_t size);
 cudaError_t cudaFree(void *data);
 cudaError_t cudaHostAlloc(void **ret, size_t size, unsigned flags);
 cudaError_t cudaFreeHost(void *data);
-cudaError_t cudaMemcpy(void *to, const void *from, size_t size, enum cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
@@ -98,6 +108,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaDeviceCanAccessPeer(int *ret, int device, int peer);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);

@@ -1,0 +1,371 @@
+/* What must not happen on machines with several GPUs, with little memory, or with a device that
+ * fails for a while: contexts on devices that are not used, bytes left behind, results of one run
+ * taken for another's, errors that are reported twice. And what trials of layers leave behind. */
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/cuda/module.h"
+#include "engine/session.h"
+#include "tests/fake_cuda/fake_cuda.h"
+
+enum { SIDE = 8, CHANNELS = 3, CLASSES = 12, MOST = 4, ROW = SIDE * SIDE * CHANNELS };
+
+static const struct device_id gpu = {DEVICE_CUDA, 0}, second = {DEVICE_CUDA, 1};
+
+static struct {
+    void (*reset)(int devices, size_t bytes);
+    void (*fail)(int after, cudaError_t error, int sticky);
+    size_t (*count)(enum fake_cuda_counter what, int device);
+    size_t (*used)(int device);
+    size_t (*operations)(void);
+    void (*compute_mode)(int mode);
+} fake;
+
+static void find(void *module, const char *name, void *ret)
+{
+    void *symbol = dlsym(module, name);
+    cr_assert_not_null(symbol, "%s", name);
+    memcpy(ret, &symbol, sizeof symbol);
+}
+
+static void set_up(void)
+{
+    struct device_info devices[DEVICE_MAX];
+    cr_assert_geq(device_list(devices, DEVICE_MAX), 2);
+    void *module = dlopen(getenv("LENSD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
+    cr_assert_not_null(module, "%s", devices[1].reason);
+    find(module, "fake_cuda_reset", &fake.reset);
+    find(module, "fake_cuda_fail", &fake.fail);
+    find(module, "fake_cuda_count", &fake.count);
+    find(module, "fake_cuda_used", &fake.used);
+    find(module, "fake_cuda_operations", &fake.operations);
+    find(module, "fake_cuda_compute_mode", &fake.compute_mode);
+    fake.reset(2, (size_t)1 << 30);
+}
+
+TestSuite(faults, .init = set_up, .timeout = 120);
+
+/* image [?, 3, 8, 8] → Conv 3×3, ReLU → GlobalAveragePool → Conv 1×1 as scores [?, 12, 1, 1]: own
+ * kernels and a product of cuBLASLt's. */
+static struct graph *network(void)
+{
+    struct graph *graph = graph_create(NULL);
+    struct error err;
+    graph->opset = 13;
+    struct value *x =
+        graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, CHANNELS, SIDE, SIDE));
+    graph->inputs = arena_alloc(graph->arena, 1, sizeof *graph->inputs);
+    graph->inputs[0] = x;
+    graph->input_count = 1;
+    const struct shape shapes[] = {SHAPE(16, CHANNELS, 3, 3), SHAPE(CLASSES, 16, 1, 1)};
+    const enum op ops[] = {OP_CONV, OP_RELU, OP_GLOBAL_AVERAGE_POOL, OP_CONV};
+    uint32_t state = 5;
+    for (size_t i = 0, conv = 0; i < 4; i++) {
+        struct node *node = graph_add_node(graph, ops[i], "node", ops[i] == OP_CONV ? 2 : 1, 1);
+        node->opset = 13;
+        node->inputs[0] = x;
+        if (ops[i] == OP_CONV) {
+            struct tensor *weights;
+            const struct shape *shape = &shapes[conv++];
+            cr_assert_eq(tensor_create(NULL, DTYPE_F32, shape, &weights, &err), STATUS_OK);
+            for (size_t k = 0; k < shape_count(shape); k++) {
+                state = state * 1664525u + 1013904223u;
+                ((float *)weights->data)[k] = (float)(state >> 8) * 0x1p-23f - 1.0f;
+            }
+            node->inputs[1] = graph_add_constant(graph, conv == 1 ? "w1" : "w2", weights);
+            tensor_unref(weights);
+        }
+        x = i == 3 ? graph_add_value(graph, "scores", DTYPE_F32, &SHAPE(DIM_UNKNOWN, CLASSES, 1, 1))
+                   : graph_add_value(graph, "", DTYPE_NONE, &SHAPE_NONE);
+        node_set_output(node, 0, x);
+    }
+    graph->outputs = arena_alloc(graph->arena, 1, sizeof *graph->outputs);
+    graph->outputs[0] = x;
+    graph->output_count = 1;
+    return graph;
+}
+
+static enum status open_on(struct device_id device, enum precision precision, struct session **ret,
+                           struct error *err)
+{
+    const struct session_options options = {.device = device,
+                                            .precision = precision,
+                                            .max_batch = MOST,
+                                            .image_layout = IMAGE_NHWC_F32,
+                                            .trial = true};
+    struct graph *graph = network();
+    const enum status status = session_create(graph, &options, ret, err);
+    graph_free(graph);
+    return status;
+}
+
+static void fill(float *images, int batch, float start)
+{
+    for (int i = 0; i < batch * ROW; i++)
+        images[i] = start + (float)(i % 37) * 0.03f;
+}
+
+/* Runs a batch whose numbers follow from `start`; scores go to ret[batch * CLASSES]. */
+static enum status run(struct session *session, int batch, float start, float *ret,
+                       struct error *err)
+{
+    float images[MOST * ROW];
+    const void *inputs[] = {images};
+    const struct tensor *outputs[1];
+    fill(images, batch, start);
+    const enum status status = session_run(session, batch, inputs, outputs, err);
+    if (status == STATUS_OK && ret)
+        memcpy(ret, outputs[0]->data, (size_t)batch * CLASSES * sizeof *ret);
+    return status;
+}
+
+/* ---- several GPUs ---- */
+
+static void *free_pages(void *data)
+{
+    cuda_module(NULL)->backend->host_free(data);
+    return NULL;
+}
+
+Test(faults, asking_for_devices_takes_none_of_their_memory)
+{
+    struct device_info devices[DEVICE_MAX];
+    cr_assert_eq(device_list(devices, DEVICE_MAX), 3);
+    cr_assert(devices[1].usable && devices[2].usable);
+    cr_assert_eq(devices[1].total_bytes, (uint64_t)1 << 30);
+    cr_assert_eq(devices[1].free_bytes, devices[1].total_bytes);
+    cr_assert_eq(fake.count(FAKE_CUDA_CONTEXTS, 0) + fake.count(FAKE_CUDA_CONTEXTS, 1), 0);
+}
+
+Test(faults, a_model_on_one_gpu_leaves_the_others_alone)
+{
+    struct device_info devices[DEVICE_MAX];
+    struct session *session;
+    struct error err = {0};
+    void *pages;
+    pthread_t thread;
+    cr_assert_eq(open_on(second, PRECISION_FP32, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(run(session, 3, 0, NULL, &err), STATUS_OK);
+    cr_assert_eq(cuda_module(NULL)->backend->host_alloc(second, 4096, &pages, &err), STATUS_OK);
+    /* A thread that has chosen no device is on cuda:0. */
+    cr_assert_eq(pthread_create(&thread, NULL, free_pages, pages), 0);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_assert_eq(device_list(devices, DEVICE_MAX), 3);
+    cr_assert_lt(devices[2].free_bytes, devices[2].total_bytes);
+    session_free(session);
+    cr_assert_eq(fake.count(FAKE_CUDA_CONTEXTS, 0), 0);
+    cr_assert_eq(fake.count(FAKE_CUDA_CONTEXTS, 1), 1);
+}
+
+Test(faults, a_prohibited_gpu_says_so)
+{
+    struct device_id ids[DEVICE_MAX];
+    struct error err = {0};
+    char fallback[256];
+    size_t count = 0;
+    fake.compute_mode(2);
+    cr_assert_eq(device_parse("auto", ids, &count, fallback, sizeof fallback, &err), STATUS_OK);
+    cr_assert(count == 1 && ids[0].kind == DEVICE_CPU, "%s", fallback);
+    cr_assert(strstr(fallback, "compute mode is prohibited"), "%s", fallback);
+}
+
+/* What looks usable and cannot be opened is found out before `auto` settles on it. */
+Test(faults, auto_takes_no_gpu_that_cannot_be_opened)
+{
+    struct device_id ids[DEVICE_MAX];
+    struct error err = {0};
+    char fallback[256];
+    size_t count = 0;
+    fake.reset(1, (size_t)1 << 30);
+    fake.fail(2, cudaErrorUnknown, 1); /* the count and the properties are told */
+    cr_assert_eq(device_parse("auto", ids, &count, fallback, sizeof fallback, &err), STATUS_OK);
+    cr_assert(count == 1 && ids[0].kind == DEVICE_CPU);
+    cr_assert(strstr(fallback, "cannot be used"), "%s", fallback);
+}
+
+/* ---- out of memory ---- */
+
+static void opens_and_is_right(const float *expected, int after)
+{
+    struct session *session = NULL;
+    struct error err = {0};
+    float scores[MOST * CLASSES];
+    cr_assert_eq(open_on(gpu, PRECISION_FP32, &session, &err), STATUS_OK, "after call %d: %s",
+                 after, err.message);
+    cr_assert_eq(run(session, 3, 0.5f, scores, &err), STATUS_OK, "after call %d: %s", after,
+                 err.message);
+    cr_assert_eq(memcmp(scores, expected, 3 * CLASSES * sizeof *scores), 0, "after call %d", after);
+    session_free(session);
+}
+
+/* Wherever memory runs out while a session is made: smaller batches, or a sentence; nothing stays
+ * behind, neither bytes nor an error that the next session would find. */
+Test(faults, memory_may_run_out_anywhere_at_load)
+{
+    float expected[MOST * CLASSES], scores[MOST * CLASSES];
+    struct session *session = NULL;
+    struct error err = {0};
+    int refused = 0, smaller = 0;
+    cr_assert_eq(open_on(gpu, PRECISION_FP32, &session, &err), STATUS_OK);
+    cr_assert_eq(run(session, 3, 0.5f, expected, &err), STATUS_OK);
+    session_free(session);
+    for (int after = 0; after < 400; after += 1 + after / 16) {
+        fake.reset(1, (size_t)1 << 30);
+        fake.fail(after, cudaErrorMemoryAllocation, 0);
+        enum status status = open_on(gpu, PRECISION_FP32, &session, &err);
+        fake.fail(-1, cudaSuccess, 0);
+        if (status == STATUS_OK) {
+            const bool is_small = session_info(session)->note[0] != '\0';
+            const int batch = is_small ? 1 : 3;
+            smaller += is_small;
+            cr_assert_eq(run(session, batch, 0.5f, scores, &err), STATUS_OK, "call %d: %s", after,
+                         err.message);
+            for (int i = 0; i < batch * CLASSES; i++)
+                cr_assert_float_eq(scores[i], expected[i], 1e-4f, "call %d", after);
+            session_free(session);
+        } else {
+            refused++;
+            cr_assert(status == STATUS_DEVICE_MEMORY || status == STATUS_NO_MEMORY, "call %d: %s",
+                      after, err.message);
+        }
+        cr_assert_eq(fake.used(0), 0, "call %d", after);
+        if (after % 4 == 0)
+            opens_and_is_right(expected, after);
+    }
+    cr_assert_gt(refused, 10);
+    cr_assert_gt(smaller, 3);
+}
+
+/* Copies, launches, a recorded batch: whichever call of a run finds no memory, the run says so, the
+ * next one is right, and two of them under way do not take each other's results. */
+Test(faults, memory_may_run_out_anywhere_at_run)
+{
+    struct session *session;
+    struct error err = {0};
+    float expected[MOST * CLASSES], scores[MOST * CLASSES];
+    const size_t before = fake.used(0);
+    cr_assert_eq(open_on(gpu, PRECISION_FP32, &session, &err), STATUS_OK);
+    cr_assert_eq(run(session, 3, 0.5f, expected, &err), STATUS_OK);
+    const size_t taken = fake.used(0);
+    int failed = 0;
+    for (int after = 0; after < 24; after++) {
+        fake.fail(after, cudaErrorMemoryAllocation, 0);
+        const enum status status = run(session, 4, 3.0f, NULL, &err);
+        fake.fail(-1, cudaSuccess, 0);
+        if (status != STATUS_OK) {
+            failed++;
+            cr_assert_eq(status, STATUS_DEVICE_MEMORY, "call %d: %s", after, err.message);
+        }
+        cr_assert_eq(run(session, 3, 0.5f, scores, &err), STATUS_OK, "call %d: %s", after,
+                     err.message);
+        cr_assert_eq(memcmp(scores, expected, 3 * CLASSES * sizeof *scores), 0, "call %d", after);
+        cr_assert_eq(fake.used(0), taken, "call %d", after);
+    }
+    cr_assert_gt(failed, 5);
+    session_free(session);
+    cr_assert_eq(fake.used(0), before);
+}
+
+/* ---- devices that fail for a while ---- */
+
+static bool is_usable(size_t index)
+{
+    struct device_info devices[DEVICE_MAX];
+    cr_assert_gt(device_list(devices, DEVICE_MAX), index);
+    return devices[index].usable;
+}
+
+/* An error that CUDA calls lasting sets the device aside; where a later run works all the same, it
+ * was not, and the session goes on with what it has. */
+Test(faults, a_device_that_works_again_is_not_called_broken)
+{
+    struct session *session;
+    struct error err = {0};
+    float expected[MOST * CLASSES], scores[MOST * CLASSES];
+    cr_assert_eq(open_on(gpu, PRECISION_FP32, &session, &err), STATUS_OK);
+    cr_assert_eq(run(session, 3, 0.5f, expected, &err), STATUS_OK);
+    fake.fail(3, cudaErrorLaunchTimeout, 1);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(run(session, 3, 0.5f, NULL, &err), STATUS_DEVICE);
+        cr_assert(strstr(err.message, "has to be restarted"), "%s", err.message);
+    }
+    fake.reset(1, (size_t)1 << 30);
+    cr_assert_not(is_usable(1));
+    cr_assert_eq(run(session, 3, 0.5f, scores, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(memcmp(scores, expected, 3 * CLASSES * sizeof *scores), 0);
+    cr_assert(is_usable(1));
+    session_free(session);
+}
+
+/* ---- trials ---- */
+
+/* Operations that a session of 16-bit numbers takes to make. */
+static size_t operations_to_open(void)
+{
+    struct session *session;
+    struct error err = {0};
+    const size_t before = fake.operations();
+    cr_assert_eq(open_on(gpu, PRECISION_FP16, &session, &err), STATUS_OK, "%s", err.message);
+    const size_t taken = fake.operations() - before;
+    session_free(session);
+    return taken;
+}
+
+Test(faults, what_trials_found_is_kept_as_text)
+{
+    const struct cuda_module *module = cuda_module(NULL);
+    unsetenv("LENSD_CUDA_TUNING");
+    const size_t first = operations_to_open(), made = module->tuned_made();
+    cr_assert_gt(made, 0);
+    char *text = module->tuned_text();
+    cr_assert(text && *text);
+    const size_t again = operations_to_open();
+    cr_assert_lt(2 * again, first, "%zu operations, then %zu", first, again);
+    module->tuned_forget();
+    cr_assert(module->tuned_add(text));
+    cr_assert_eq(operations_to_open(), again);
+    cr_assert_eq(module->tuned_made(), made);
+    /* Half a line, words, ways that cannot be: as good as no text. */
+    static const char *const damaged[] = {"0123",
+                                          "0123456789abcdef 0123456789abcdef 3 9",
+                                          "0123456789abcdef 0123456789abcdef 9 9\n",
+                                          "0123456789abcdef 0123456789abcdef -1 9\n",
+                                          "0123456789abcdef 0123456789abcdef 1 999\n",
+                                          "0123456789abcdef 0123456789abcdef 1 9 x\n",
+                                          "words\n"};
+    for (size_t i = 0; i < COUNT_OF(damaged); i++)
+        cr_assert_not(module->tuned_add(damaged[i]), "%s", damaged[i]);
+    cr_assert(module->tuned_add(""));
+    /* Of another number of ways: measured again. */
+    module->tuned_forget();
+    for (char *line = text; *line; line = strchr(line, '\n') + 1)
+        memcpy(strchr(line, '\n') - 1, "1", 1);
+    (void)module->tuned_add(text);
+    cr_assert_gt(operations_to_open(), again);
+    free(text);
+}
+
+/* A way that the device refuses when it is tried is not taken; the session is made all the same. */
+Test(faults, a_way_that_is_refused_is_passed_over)
+{
+    struct error err = {0};
+    int made = 0;
+    unsetenv("LENSD_CUDA_TUNING");
+    for (int after = 40; after < 240; after += 20) {
+        struct session *session = NULL;
+        cuda_module(NULL)->tuned_forget();
+        fake.reset(1, (size_t)1 << 30);
+        fake.fail(after, cudaErrorLaunchOutOfResources, 0);
+        if (open_on(gpu, PRECISION_FP16, &session, &err) == STATUS_OK) {
+            made++;
+            session_free(session);
+        }
+        cr_assert_eq(fake.used(0), 0);
+    }
+    cr_assert_geq(made, 5);
+}
