@@ -2,8 +2,12 @@
  *
  * Easy to get wrong: an empty tensor means "left out" (Resize-11); coordinates use the scale that
  * was given, not out / in; the extent is floor(in * scale) in float32, as exporters and ONNX's own
- * inference compute it; align_corners uses the whole output extent (PyTorch, ONNX Runtime);
- * Resize-10 and Upsample map coordinates asymmetrically. */
+ * inference compute it (onnx.reference does so in double: 10 * 0.9f is 9 here and 8 there);
+ * align_corners and regions use the whole output extent (PyTorch, ONNX Runtime), where the
+ * reference uses in * scale; pytorch_half_pixel puts an extent of one at 0, as the text of the
+ * specification says, and the reference at -0.5; an axis whose extent stays is computed all the
+ * same when its scale is not 1 or a region is cut out (the reference; ONNX Runtime copies the
+ * tensor); Resize-10 and Upsample map coordinates asymmetrically. */
 #include <math.h>
 #include <string.h>
 

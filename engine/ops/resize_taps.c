@@ -18,14 +18,15 @@ static double unscale(const struct resize_axis *axis, double x)
 static double source_position(const struct resize_plan *plan, const struct resize_axis *axis,
                               int64_t i)
 {
-    double x = (double)i, in = (double)axis->in, out = (double)axis->out;
+    double x = (double)i, in = (double)axis->in, out = (double)axis->out, span, first;
     switch (plan->coordinate) {
     case RESIZE_HALF_PIXEL:
         return unscale(axis, x + 0.5) - 0.5;
-    case RESIZE_HALF_PIXEL_SYMMETRIC: {
-        double adjustment = axis->from_sizes ? 1 : out / (axis->scale * in);
-        return in / 2 * (1 - adjustment) + unscale(axis, x + 0.5) - 0.5;
-    }
+    case RESIZE_HALF_PIXEL_SYMMETRIC:
+        /* in / 2 * (1 - out / (scale * in)) + (x + 0.5) / scale - 0.5 with one division, so that
+         * the middle of the output is the middle of the input, exactly */
+        return axis->from_sizes ? unscale(axis, x + 0.5) - 0.5
+                                : (in - 1) / 2 + unscale(axis, x + 0.5 - out / 2);
     case RESIZE_PYTORCH_HALF_PIXEL:
         return axis->out > 1 ? unscale(axis, x + 0.5) - 0.5 : 0;
     case RESIZE_ALIGN_CORNERS:
@@ -35,9 +36,10 @@ static double source_position(const struct resize_plan *plan, const struct resiz
     case RESIZE_TF_HALF_PIXEL_FOR_NN:
         return unscale(axis, x + 0.5);
     case RESIZE_TF_CROP_AND_RESIZE:
-        if (axis->out > 1)
-            return axis->start * (in - 1) + x * (axis->end - axis->start) * (in - 1) / (out - 1);
-        return 0.5 * (axis->start + axis->end) * (in - 1);
+        /* the region is given in float32; in double 0.8 - 0.1 would be less than 0.7 */
+        span = (double)((float)axis->end - (float)axis->start);
+        first = (double)((float)axis->start * (float)(axis->in - 1));
+        return first + (axis->out > 1 ? x * span * (in - 1) / (out - 1) : span * (in - 1) / 2);
     }
     return x;
 }

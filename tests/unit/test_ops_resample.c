@@ -116,6 +116,51 @@ Test(ops_resample, a_written_scale_means_the_quotient_it_says)
     one_end(&one);
 }
 
+/* Sources that lie exactly on, or between, two positions, where the last bit decides; expected is
+ * what the specification's own evaluator (onnx.reference 1.23) gives. */
+Test(ops_resample, nearest_hits_what_lies_exactly_there)
+{
+    static const struct {
+        const char *coordinate, *nearest;
+        int64_t in, out; /* out 0: by the scale */
+        float scale;
+        float expected[13];
+    } cases[] = {
+        {"half_pixel_symmetric", "floor", 5, 0, 1.5f, {0, 0, 1, 2, 2, 3, 4}},
+        {"half_pixel_symmetric", "ceil", 5, 0, 1.5f, {0, 1, 2, 2, 3, 4, 4}},
+        {"half_pixel_symmetric", "floor", 3, 0, 1.5f, {0, 0, 1, 2}},
+        {"half_pixel_symmetric", "round_prefer_floor", 2, 0, 0.75f, {0}},
+        {"tf_crop_and_resize",
+         "round_prefer_floor",
+         5,
+         13,
+         0,
+         {0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3}},
+        /* an extent that stays is computed, too: ONNX Runtime copies there */
+        {"tf_crop_and_resize", "round_prefer_floor", 5, 5, 0, {0, 1, 2, 2, 3}},
+        {"asymmetric", "floor", 3, 0, 1.25f, {0, 0, 1}},
+    };
+    static const float region[] = {0.1f, 0.8f};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct one_node one;
+        one_start(&one, OP_RESIZE, 19, 4, 1);
+        one_input(&one, 0, DTYPE_F32, SHAPE(cases[i].in), ramp);
+        one_input(&one, 1, DTYPE_F32, SHAPE(2), region);
+        if (cases[i].out)
+            ONE_I64(&one, 3, cases[i].out);
+        else
+            one_input(&one, 2, DTYPE_F32, SHAPE(1), &cases[i].scale);
+        one_string(&one, "coordinate_transformation_mode", cases[i].coordinate);
+        one_string(&one, "nearest_mode", cases[i].nearest);
+        run_ok(&one);
+        const float *got = one.out[0]->data;
+        for (size_t k = 0; k < shape_count(&one.out[0]->shape); k++)
+            cr_expect_eq(got[k], cases[i].expected[k], "case %zu, element %zu: %g, not %g", i, k,
+                         (double)got[k], (double)cases[i].expected[k]);
+        one_end(&one);
+    }
+}
+
 Test(ops_resample, integers_are_rounded_and_saturate)
 {
     const uint8_t x[] = {0, 255, 0, 255}, expected[] = {0, 0, 64, 191, 255, 191, 64, 0};
