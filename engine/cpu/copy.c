@@ -3,6 +3,7 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
+#include "engine/ops/resolve.h"
 #include "engine/ops/walk.h"
 
 #include <stdlib.h>
@@ -195,9 +196,9 @@ static enum status make_parts(const struct compile *compile, struct step **ret, 
     int64_t axis = node_int(node, "axis", gather ? 1 : 0); /* Concat: until opset 3 */
     if (axis < 0)
         axis += rank;
-    for (size_t p = 0; p < count; p++)
-        if (!(gather ? node->inputs[p] : node->outputs[p]))
-            return STATUS_OK;
+    const struct value *split = gather ? NULL : node_input(node, 1);
+    if (split && !split->known)
+        return STATUS_OK;
     struct parts_step *step = step_create(compile, sizeof *step, parts_run);
     if (!step)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
@@ -205,7 +206,6 @@ static enum status make_parts(const struct compile *compile, struct step **ret, 
     step->step.free = parts_free;
     step->step.kernel = "copy";
     step->gather = gather;
-    step->count = count;
     step->parts = calloc(count + 1, sizeof *step->parts);
     step->runs = calloc(count + 1, sizeof *step->runs);
     step->offsets = calloc(count + 1, sizeof *step->offsets);
@@ -219,10 +219,16 @@ static enum status make_parts(const struct compile *compile, struct step **ret, 
         step->outer *= (size_t)whole->shape.dims[d];
     for (size_t p = 0; p < count; p++) {
         const struct value *part = gather ? node->inputs[p] : node->outputs[p];
-        step->parts[p] = part->index;
-        step->runs[p] = inner * (size_t)part->shape.dims[axis];
-        step->offsets[p] = step->run;
-        step->run += step->runs[p];
+        const int64_t extent =
+            part ? part->shape.dims[axis]
+                 : resolve_split(node, split ? split->known : NULL, whole->shape.dims[axis], p);
+        const size_t run = inner * (size_t)extent;
+        if (part) { /* Split may leave a part out */
+            step->parts[step->count] = part->index;
+            step->runs[step->count] = run;
+            step->offsets[step->count++] = step->run;
+        }
+        step->run += run;
     }
     step->whole = whole->index;
     step->step.bytes = 2 * step->outer * step->run;
@@ -297,6 +303,8 @@ enum status make_copy(const struct compile *compile, struct step **ret, struct e
 {
     const struct node *node = compile->node;
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (x && !y && node->op == OP_SPLIT && shape_count(&x->shape) > 0)
+        return make_parts(compile, ret, err);
     if (!x || !y || shape_count(&x->shape) == 0 || shape_count(&y->shape) == 0)
         return STATUS_OK;
     switch (node->op) {

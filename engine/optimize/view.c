@@ -158,14 +158,16 @@ static bool through_slice(struct view *view, const struct node *node)
 
 static bool through_split(struct view *view, const struct node *node, const struct value *output)
 {
+    const struct value *split = node_input(node, 1);
     int64_t axis = node_int(node, "axis", 0), start = 0;
     axis += axis < 0 ? view->rank : 0;
+    if (split && !split->known)
+        return false;
     for (size_t o = 0; o < node->output_count; o++) {
         if (node->outputs[o] == output)
             return cut(view, (int)axis, start, 1, output->shape.dims[axis]);
-        if (!node->outputs[o]) /* how much it would have taken is not told */
-            return false;
-        start += node->outputs[o]->shape.dims[axis];
+        start +=
+            resolve_split(node, split ? split->known : NULL, node->inputs[0]->shape.dims[axis], o);
     }
     return false;
 }

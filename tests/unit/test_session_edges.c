@@ -171,6 +171,38 @@ Test(session_edges, concat_of_old_opsets)
     agrees(&b);
 }
 
+/* Parts that nobody asked for, the first among them: no reason for a slow copy. */
+Test(session_edges, split_leaves_parts_out)
+{
+    for (int is_image = 0; is_image < 2; is_image++) {
+        struct builder b;
+        struct error err = {0};
+        struct node *node;
+        struct session_step *steps;
+        size_t count;
+        struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 11, 5, 4), 12);
+        if (is_image) /* channels-last from here on */
+            x = one_node(&b, OP_CONV, 2,
+                         (struct value *[]){x, constant(&b, SHAPE(11, 11, 1, 1), 1, 0)});
+        static const int64_t sizes[] = {2, 4, 1, 4};
+        add(&b, OP_SPLIT, 1, &x, 4, &node);
+        node_set_int(b.graph, node, "axis", 1);
+        node_set_ints(b.graph, node, "split", sizes, 4);
+        node->outputs[0] = node->outputs[2] = NULL;
+        cr_assert_eq(graph_infer_node(node, &err), STATUS_OK, "%s", err.message);
+        struct value *kept[2] = {node->outputs[1], node->outputs[3]};
+        end_at(&b, binary(&b, OP_ADD, kept[0], kept[1]));
+        struct session *session =
+            create(&b, (struct session_options){.max_batch = 1, .image_input = SIZE_MAX});
+        cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK);
+        for (size_t i = 0; i < count; i++)
+            cr_expect_str_neq(steps[i].kernel, "reference", "%s", steps[i].name);
+        free(steps);
+        session_free(session);
+        agrees(&b);
+    }
+}
+
 Test(session_edges, empty_tensors)
 {
     struct builder b;
