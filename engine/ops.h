@@ -99,14 +99,17 @@
     X(IF, "If", "") X(LOOP, "Loop", "") X(SCAN, "Scan", "")                                        \
     /* made by passes */                                                                           \
     X(SCALE_SHIFT, "ScaleShift", "lensd")                                                          \
-    X(SILU, "Silu", "lensd") X(ATTENTION, "Attention", "lensd") X(MOVE, "Move", "lensd")
+    X(SILU, "Silu", "lensd") X(ATTENTION, "Attention", "lensd") X(MOVE, "Move", "lensd")         \
+    X(LOOKUP, "Lookup", "lensd")
 /* clang-format on */
 
 /* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension; x is inputs[0], or
  * (pass_joins) the concatenation of inputs[0], inputs[3], inputs[4] … along it.
  * OP_ATTENTION: softmax(scale * q k^T + biases) v on operands read through walks (ops/attention.h).
  * OP_MOVE: the elements of input 0 in the order of the attribute "walk" (one group, ops/walk.h), as
- * a tensor of the attribute "shape": a chain of Transposes, Reshapes, Slices … at once. */
+ * a tensor of the attribute "shape": a chain of Transposes, Reshapes, Slices … at once.
+ * OP_LOOKUP: y = inputs[1][x], x of 8 bits, inputs[1] a constant of [256] and of y's type that is
+ * indexed by x's byte, be it signed or not. */
 enum op {
     OP_NONE,
 #define OP_ENUM(id, name, domain) OP_##id,

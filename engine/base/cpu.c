@@ -150,6 +150,7 @@ static void read_features(void)
     features.avx512 =
         zmm && (b & bit_AVX512F) && (b & bit_AVX512BW) && (b & bit_AVX512VL) && (b & bit_AVX512DQ);
     features.avx512_vnni = features.avx512 && (c & 1u << 11);
+    features.avx512_vbmi = features.avx512 && (c & 1u << 1);
     features.avx512_fp16 = features.avx512 && (d & 1u << 23);
     features.amx_bf16 = tiles && (d & 1u << 22);
     features.amx_int8 = tiles && (d & 1u << 25);

@@ -17,6 +17,7 @@ struct cpu_features {
     bool avx2;   /* with FMA and F16C */
     bool avx512; /* F, BW, VL, DQ */
     bool avx512_vnni;
+    bool avx512_vbmi;
     bool avx_vnni; /* the same in 256 bits */
     bool avx512_bf16;
     bool avx512_fp16;

@@ -138,6 +138,8 @@ static enum bf16_support bf16_support(const struct node *node)
 int cpu_in_place(const struct node *node)
 {
     const struct value *y = node_output(node, 0), *a = node_input(node, 0);
+    if (y && a && node->op == OP_LOOKUP)
+        return 0;
     if (!y || !a || (y->dtype != DTYPE_F32 && y->dtype != DTYPE_BF16))
         return -1;
     if (node->epilogue.residual)
@@ -254,10 +256,10 @@ static void free_program(struct program *program)
 
 static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
 {
-    static const step_maker makers[] = {make_qconv, make_qmatmul,   make_qrows,  make_candidate,
-                                        make_join,  make_deconv,    make_pool,   make_elementwise,
-                                        make_norm,  make_attention, make_resize, make_groups,
-                                        make_copy,  make_generic};
+    static const step_maker makers[] = {
+        make_qconv,     make_qmatmul, make_qrows,  make_qconcat,     make_candidate,
+        make_join,      make_deconv,  make_pool,   make_elementwise, make_norm,
+        make_attention, make_resize,  make_groups, make_copy,        make_generic};
     *ret = NULL;
     enum status status = STATUS_OK;
     for (size_t m = 0; m < COUNT_OF(makers) && status == STATUS_OK && !*ret; m++)

@@ -330,6 +330,16 @@ static enum status infer_fused_conv(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
 }
 
+/* ---- made by passes ---- */
+
+static enum status infer_lookup(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "x", DTYPES_8BIT, err));
+    TRY(operand_dtype(node, 1, "table", DTYPES_8BIT, err));
+    TRY(operand_vector(node, 1, "table", 256, err));
+    return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
+}
+
 /* ---- table ---- */
 
 /* min_inputs stops before the first zero point that may be left out; the inference functions check
@@ -528,6 +538,14 @@ static const struct op_info entries[] = {
      .max_outputs = 1,
      .attrs = fused_conv_attrs,
      .infer = infer_fused_conv},
+    {.op = OP_LOOKUP,
+     .since = 1,
+     .min_inputs = 2,
+     .max_inputs = 2,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .flags = OP_UNARY,
+     .infer = infer_lookup},
 };
 
 const struct op_family ops_quantize = {entries, COUNT_OF(entries)};

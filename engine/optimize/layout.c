@@ -316,6 +316,18 @@ static enum status follow_concat(struct layout *layout, struct node *node, struc
     return no_memory_unless(renumber_axis(layout, node, rank, 1), err);
 }
 
+/* The operands are triples behind the result's scale and zero point. */
+static enum status follow_quantised_concat(struct layout *layout, struct node *node,
+                                           struct error *err)
+{
+    const int rank = node->outputs[0]->shape.rank;
+    for (size_t i = 2; i < node->input_count; i += 3)
+        if (!(node->inputs[i] = get_last(layout, node->inputs[i], err)))
+            return STATUS_NO_MEMORY;
+    mark_last(layout, node->outputs[0]);
+    return no_memory_unless(renumber_axis(layout, node, rank, 1), err);
+}
+
 static enum status follow_axis(struct layout *layout, struct node *node, int64_t otherwise,
                                struct error *err)
 {
@@ -520,7 +532,7 @@ static enum status rewrite_shuffle(struct layout *layout, struct node *node, str
 /* Scales and zero points of one number make these elementwise too. */
 static unsigned quantised_flags(const struct node *node)
 {
-    const bool adds = node->op == OP_QLINEAR_ADD;
+    const bool adds = node->op == OP_QLINEAR_ADD || node->op == OP_QLINEAR_MUL;
     if (!adds && node->op != OP_QUANTIZE_LINEAR && node->op != OP_DEQUANTIZE_LINEAR)
         return 0;
     for (size_t i = 1; i < node->input_count; i++)
@@ -563,6 +575,8 @@ static enum status follow(struct layout *layout, struct node *node, bool *ret_id
         return follow_elementwise(layout, node, flags, err);
     if (node->op == OP_CONCAT)
         return follow_concat(layout, node, err);
+    if (node->op == OP_QLINEAR_CONCAT)
+        return follow_quantised_concat(layout, node, err);
     if (node->op == OP_SPLIT && is_last(layout, node->inputs[0]))
         return follow_axis(layout, node, 0, err);
     if ((node->op == OP_SOFTMAX || node->op == OP_LOG_SOFTMAX) && node->opset >= 13 &&

@@ -4,106 +4,62 @@
  *     x → DQ ─┐                                    x ─┐
  *     w → DQ ─┴▶ Conv → [Relu] → Q → y      ─▶     w ─┴▶ QLinearConv → y
  *
- * A Relu or Clip goes where the range of the result's type already ends at its limits. Operators
- * that only move or compare numbers (MaxPool, Reshape …) work on the stored integers when source
- * and result have the same scale. What does not match stays as the file has it. */
+ * A Relu or Clip goes where the range of the result's type already ends at its limits, and is a
+ * table behind the operator elsewhere. Operators that only move or compare numbers (MaxPool,
+ * Reshape …) work on the stored integers, their DequantizeLinear behind them; activations become
+ * tables (quantise_table.c). What does not match stays as the file has it. */
+#include "engine/optimize/quantise.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/optimize/passes.h"
 
-/* A DequantizeLinear of one scale (or one a channel of a constant), or a QuantizeLinear of one. */
-struct ends {
-    struct value *stored; /* the 8-bit side */
-    struct value *scale, *zero;
-};
-
-static bool is_8bit(enum dtype dtype)
+bool quantise_is_8bit(enum dtype dtype)
 {
     return dtype == DTYPE_U8 || dtype == DTYPE_I8;
 }
 
-static bool is_f32_known(const struct value *value)
+bool quantise_is_f32(const struct value *value)
 {
     return value && value->known && value->known->dtype == DTYPE_F32;
 }
 
-static bool is_one(const struct value *value)
+bool quantise_is_one(const struct value *value)
 {
     return value && value->known && shape_count(&value->known->shape) == 1;
 }
 
-static bool read_dequantize(const struct value *value, struct ends *ret)
+bool quantise_read_dequantize(const struct value *value, struct ends *ret)
 {
     const struct node *node = value ? value->producer : NULL;
-    if (!node || node->op != OP_DEQUANTIZE_LINEAR || !is_f32_known(node_input(node, 1)) ||
+    if (!node || node->op != OP_DEQUANTIZE_LINEAR || !quantise_is_f32(node_input(node, 1)) ||
         !node_input(node, 2) || !node->inputs[2]->known || node_int(node, "block_size", 0))
         return false;
     *ret = (struct ends){node->inputs[0], node->inputs[1], node->inputs[2]};
     return true;
 }
 
-/* An activation: 8 bits, one scale, one zero point of the same type. */
-static bool read_activation(const struct value *value, struct ends *ret)
+bool quantise_read_activation(const struct value *value, struct ends *ret)
 {
-    return read_dequantize(value, ret) && is_one(ret->scale) && is_one(ret->zero) &&
-           is_8bit(ret->zero->known->dtype) && !ret->stored->known;
+    return quantise_read_dequantize(value, ret) && quantise_is_one(ret->scale) &&
+           quantise_is_one(ret->zero) && quantise_is_8bit(ret->zero->known->dtype) &&
+           !ret->stored->known;
 }
 
-static bool read_quantize(const struct node *node, struct ends *ret)
+bool quantise_read_quantize(const struct node *node, struct ends *ret)
 {
-    if (node->op != OP_QUANTIZE_LINEAR || !node->outputs[0] || !is_f32_known(node->inputs[1]) ||
-        !is_one(node->inputs[1]) || !is_one(node_input(node, 2)) ||
-        !is_8bit(node->inputs[2]->known->dtype))
+    if (node->op != OP_QUANTIZE_LINEAR || !node->outputs[0] || !quantise_is_f32(node->inputs[1]) ||
+        !quantise_is_one(node->inputs[1]) || !quantise_is_one(node_input(node, 2)) ||
+        !quantise_is_8bit(node->inputs[2]->known->dtype) || node_int(node, "precision", 0))
         return false;
     *ret = (struct ends){node->outputs[0], node->inputs[1], node->inputs[2]};
     return true;
 }
 
-static int64_t lowest_of(const struct ends *ends)
-{
-    return ends->zero->known->dtype == DTYPE_I8 ? -128 : 0;
-}
-
-/* Does storing as `to` clamp to [low, high] anyway? */
-static bool clamps(const struct ends *to, double low, double high)
-{
-    const double scale = tensor_number(to->scale->known, 0);
-    const double zero = (double)tensor_int(to->zero->known, 0), lowest = (double)lowest_of(to);
-    return (lowest - zero) * scale >= low && (lowest + 255 - zero) * scale <= high * (1 + 1e-6);
-}
-
-/* The node whose float result is stored as `to` says, looking through a Relu or Clip that storing
- * does anyway; NULL when somebody else reads a result on the way. */
-static struct node *stored_maker(const struct edit *edit, const struct node *quantize,
-                                 const struct ends *to)
-{
-    const struct value *value = quantize->inputs[0];
-    struct node *node = value->producer;
-    if (!node || !edit_single_reader(edit, value))
-        return NULL;
-    float low = 0, high = INFINITY;
-    if (node->op == OP_CLIP) {
-        low = -INFINITY;
-        if (node->opset < 11) {
-            low = node_float(node, "min", low);
-            high = node_float(node, "max", high);
-        } else if ((node_input(node, 1) && !edit_scalar(node->inputs[1], &low)) ||
-                   (node_input(node, 2) && !edit_scalar(node->inputs[2], &high))) {
-            return NULL;
-        }
-    } else if (node->op != OP_RELU) {
-        return node;
-    }
-    value = node->inputs[0];
-    return clamps(to, (double)low, (double)high) && edit_single_reader(edit, value)
-               ? value->producer
-               : NULL;
-}
-
-static bool set_inputs(struct edit *edit, struct node *node, struct value *const *inputs,
-                       size_t count)
+bool quantise_set_inputs(struct edit *edit, struct node *node, struct value *const *inputs,
+                         size_t count)
 {
     node->inputs = arena_alloc(edit->graph->arena, count, sizeof *node->inputs);
     if (!node->inputs)
@@ -113,211 +69,308 @@ static bool set_inputs(struct edit *edit, struct node *node, struct value *const
     return true;
 }
 
-/* `quantize` now computes what `maker` and itself did. */
-static bool become(struct edit *edit, struct node *quantize, const struct node *maker, enum op op,
-                   int opset, struct value *const *inputs, size_t count)
+bool quantise_become(struct edit *edit, struct node *quantize, const struct node *maker, enum op op,
+                     int opset, struct value *const *inputs, size_t count)
 {
     quantize->op = op;
     quantize->opset = opset;
     quantize->name = maker->name;
     quantize->attrs = maker->attrs;
     quantize->attr_count = maker->attr_count;
-    return set_inputs(edit, quantize, inputs, count);
+    return quantise_set_inputs(edit, quantize, inputs, count);
 }
 
-/* ---- Conv ---- */
+/* ---- what storing clamps ---- */
 
-/* Stored symmetric weights as signed integers with one scale, or one an output channel, which are
- * counted by dimension `channel_axis`. */
-static bool read_weights(const struct node *product, int64_t channel_axis, struct ends *ret)
+/* What stands between an operator and the QuantizeLinear that stores its result. */
+struct stored {
+    struct node *maker; /* NULL: it cannot be told, or somebody else reads on the way */
+    bool clamp;         /* to [low, high], which storing does not do by itself */
+    float low, high;
+};
+
+static int lowest_of(const struct ends *ends)
 {
-    if (!read_dequantize(node_input(product, 1), ret) || !ret->stored->known ||
-        ret->stored->known->dtype != DTYPE_I8 || ret->zero->known->dtype != DTYPE_I8)
-        return false;
-    const struct tensor *zero = ret->zero->known;
-    for (size_t i = 0; i < shape_count(&zero->shape); i++)
-        if (tensor_int(zero, i))
-            return false;
-    const size_t scales = shape_count(&ret->scale->known->shape);
-    const struct shape *shape = &ret->stored->known->shape;
-    int64_t axis = node_int(product->inputs[1]->producer, "axis", 1);
-    axis += axis < 0 ? shape->rank : 0;
-    return scales == 1 ||
-           (axis == channel_axis && axis < shape->rank && (int64_t)scales == shape->dims[axis]);
+    return ends->zero->known->dtype == DTYPE_I8 ? -128 : 0;
 }
 
-/* The bias in units of source scale x weight scale, as int32: QLinearConv's. */
-static enum status integer_bias(struct edit *edit, const struct node *product,
-                                const struct ends *source, const struct ends *weights,
-                                int64_t channels, struct value **ret, struct error *err)
+/* Does storing as `to` clamp to [low, high] anyway? */
+static bool clamps(const struct ends *to, double low, double high)
 {
-    struct value *bias = node_input(product, 2);
-    struct ends stored;
-    *ret = NULL;
-    const size_t scales = shape_count(&weights->scale->known->shape);
-    const double source_scale = tensor_number(source->scale->known, 0);
-    const struct tensor *from = NULL;
-    const struct tensor *from_scale = NULL;
-    if (read_dequantize(bias, &stored) ||
-        (bias && bias->producer && bias->producer->op == OP_DEQUANTIZE_LINEAR)) {
-        const struct node *node = bias->producer;
-        const struct value *zero = node_input(node, 2);
-        if (!node->inputs[0]->known || !is_f32_known(node->inputs[1]) ||
-            (zero && (!zero->known || tensor_int(zero->known, 0))))
-            return STATUS_OK;
-        from = node->inputs[0]->known;
-        from_scale = node->inputs[1]->known;
-    } else if (is_f32_known(bias)) {
-        from = bias->known;
-    }
-    if (!from || shape_count(&from->shape) != (size_t)channels)
-        return STATUS_OK;
-    struct tensor *tensor;
-    struct shape shape = SHAPE(channels);
-    TRY(tensor_create(edit->graph->budget, DTYPE_I32, &shape, &tensor, err));
-    int32_t *to = tensor->data;
-    for (int64_t m = 0; m < channels; m++) {
-        const size_t at = (size_t)m;
-        const double unit =
-            source_scale * tensor_number(weights->scale->known, scales == 1 ? 0 : at);
-        double real = tensor_number(from, at);
-        if (from_scale)
-            real *= tensor_number(from_scale, shape_count(&from_scale->shape) == 1 ? 0 : at);
-        const double units = rint(real / unit);
-        if (!(fabs(units) <= INT32_MAX / 2)) { /* does not fit beside the sums, or no number */
-            tensor_unref(tensor);
-            return STATUS_OK;
+    const double scale = tensor_number(to->scale->known, 0);
+    const double zero = (double)tensor_int(to->zero->known, 0), lowest = lowest_of(to);
+    return (lowest - zero) * scale >= low && (lowest + 255 - zero) * scale <= high * (1 + 1e-6);
+}
+
+static struct stored stored_maker(const struct edit *edit, const struct node *quantize,
+                                  const struct ends *to)
+{
+    struct stored stored = {.low = 0, .high = INFINITY};
+    const struct value *value = quantize->inputs[0];
+    struct node *node = value->producer;
+    if (!node || !edit_single_reader(edit, value))
+        return stored;
+    if (node->op == OP_CLIP) {
+        stored.low = -INFINITY;
+        if (node->opset < 11) {
+            stored.low = node_float(node, "min", stored.low);
+            stored.high = node_float(node, "max", stored.high);
+        } else if ((node_input(node, 1) && !edit_scalar(node->inputs[1], &stored.low)) ||
+                   (node_input(node, 2) && !edit_scalar(node->inputs[2], &stored.high))) {
+            return stored;
         }
-        to[m] = (int32_t)units;
+        if (!(stored.low <= stored.high))
+            return stored;
+    } else if (node->op != OP_RELU) {
+        stored.maker = node;
+        return stored;
     }
-    *ret = graph_add_constant(edit->graph, "", tensor);
-    tensor_unref(tensor);
-    return *ret ? STATUS_OK : edit_no_memory(err);
+    value = node->inputs[0];
+    stored.clamp = !clamps(to, (double)stored.low, (double)stored.high);
+    if (edit_single_reader(edit, value))
+        stored.maker = value->producer;
+    return stored;
 }
 
-static enum status match_conv(struct edit *edit, struct node *quantize, const struct node *conv,
-                              const struct ends *to, bool *ret, struct error *err)
+/* The number that `real` is stored as. */
+static int store(const struct ends *to, float real)
 {
-    struct ends from, weights;
-    struct value *bias = NULL;
-    if (!read_activation(node_input(conv, 0), &from) || !read_weights(conv, 0, &weights))
-        return STATUS_OK;
-    if (node_input(conv, 2)) {
-        TRY(integer_bias(edit, conv, &from, &weights, weights.stored->known->shape.dims[0], &bias,
-                         err));
-        if (!bias)
-            return STATUS_OK;
-    }
-    struct value *inputs[9] = {from.stored,    from.scale,    from.zero,
-                               weights.stored, weights.scale, weights.zero,
-                               to->scale,      to->zero,      bias};
-    *ret = true;
-    return become(edit, quantize, conv, OP_QLINEAR_CONV, 10, inputs, bias ? 9 : 8)
-               ? STATUS_OK
-               : edit_no_memory(err);
+    const float zero = (float)tensor_int(to->zero->known, 0), lowest = (float)lowest_of(to);
+    const float shifted = rintf(real / (float)tensor_number(to->scale->known, 0)) + zero;
+    if (!(shifted > lowest))
+        return (int)lowest;
+    return shifted < lowest + 255 ? (int)shifted : (int)lowest + 255;
 }
 
-/* ---- Gemm, MatMul ---- */
-
-/* A Gemm without factors is com.microsoft's QGemm, whose bias is int32; a MatMul with constant
- * weights QLinearMatMul. */
-static enum status match_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
-                              const struct ends *to, bool *ret, struct error *err)
+/* Stored numbers keep their order, so that clamping them is clamping what they stand for. Node n
+ * gets a table behind it. */
+static enum status add_clamp(struct edit *edit, size_t n, const struct ends *to,
+                             const struct stored *stored, struct error *err)
 {
-    struct ends from, weights;
-    struct value *bias = NULL;
-    const bool is_gemm = gemm->op == OP_GEMM;
-    const int64_t axis = is_gemm && node_int(gemm, "transB", 0) ? 0 : 1;
-    if (!read_activation(node_input(gemm, 0), &from) || !read_weights(gemm, axis, &weights) ||
-        weights.stored->known->shape.rank != 2)
-        return STATUS_OK;
-    if (!is_gemm) {
-        struct value *inputs[8] = {from.stored,   from.scale,   from.zero, weights.stored,
-                                   weights.scale, weights.zero, to->scale, to->zero};
-        *ret = true;
-        return become(edit, quantize, gemm, OP_QLINEAR_MATMUL, 10, inputs, 8) ? STATUS_OK
-                                                                              : edit_no_memory(err);
+    uint8_t table[256];
+    const int low = store(to, stored->low), high = store(to, stored->high);
+    const enum dtype dtype = to->zero->known->dtype;
+    for (int byte = 0; byte < 256; byte++) {
+        const int number = dtype == DTYPE_I8 ? (int8_t)byte : byte;
+        const int above = number > low ? number : low;
+        table[byte] = (uint8_t)(above < high ? above : high);
     }
-    if (node_float(gemm, "alpha", 1) != 1 || node_int(gemm, "transA", 0))
-        return STATUS_OK;
-    if (node_input(gemm, 2)) {
-        if (node_float(gemm, "beta", 1) != 1)
-            return STATUS_OK;
-        TRY(integer_bias(edit, gemm, &from, &weights, weights.stored->known->shape.dims[axis],
-                         &bias, err));
-        if (!bias)
-            return STATUS_OK;
-    }
-    struct value *inputs[9] = {from.stored,  from.scale, from.zero, weights.stored, weights.scale,
-                               weights.zero, bias,       to->scale, to->zero};
-    *ret = true;
-    return become(edit, quantize, gemm, OP_QGEMM, 1, inputs, 9) ? STATUS_OK : edit_no_memory(err);
+    struct node *maker = edit->graph->nodes[n];
+    struct value *output = maker->outputs[0], *between;
+    struct node *lookup = edit_insert_node(edit->graph, n + 1, OP_LOOKUP, maker->name, 2, 1);
+    if (!lookup || !(between = graph_add_value(edit->graph, "", dtype, &output->shape)))
+        return edit_no_memory(err);
+    lookup->opset = 1;
+    lookup->inputs[0] = between;
+    node_set_output(maker, 0, between);
+    node_set_output(lookup, 0, output);
+    return quantise_add_table(edit->graph, dtype, table, &lookup->inputs[1], err);
 }
 
-/* ---- the others ---- */
+/* ---- operators on stored numbers ---- */
 
-static bool match_add(struct edit *edit, struct node *quantize, const struct node *add,
-                      const struct ends *to)
+static bool match_binary(struct edit *edit, struct node *quantize, const struct node *binary,
+                         const struct ends *to)
 {
     struct ends a, b;
-    if (!read_activation(add->inputs[0], &a) || !read_activation(add->inputs[1], &b) ||
+    if (!quantise_read_activation(binary->inputs[0], &a) ||
+        !quantise_read_activation(binary->inputs[1], &b) ||
         a.zero->known->dtype != to->zero->known->dtype ||
         b.zero->known->dtype != to->zero->known->dtype)
         return false;
     struct value *inputs[8] = {a.stored, a.scale, a.zero,    b.stored,
                                b.scale,  b.zero,  to->scale, to->zero};
-    return become(edit, quantize, add, OP_QLINEAR_ADD, 1, inputs, 8);
+    return quantise_become(edit, quantize, binary,
+                           binary->op == OP_ADD ? OP_QLINEAR_ADD : OP_QLINEAR_MUL, 1, inputs, 8);
 }
 
-static bool match_mean(struct edit *edit, struct node *quantize, const struct node *pool,
+static bool match_pool(struct edit *edit, struct node *quantize, const struct node *pool,
                        const struct ends *to)
 {
     struct ends from;
-    if (!read_activation(pool->inputs[0], &from) ||
+    const bool global = pool->op == OP_GLOBAL_AVERAGE_POOL;
+    if (!quantise_read_activation(pool->inputs[0], &from) ||
+        from.zero->known->dtype != to->zero->known->dtype || node_int(pool, "ceil_mode", 0))
+        return false;
+    struct value *inputs[5] = {from.stored, from.scale, from.zero, to->scale, to->zero};
+    return quantise_become(edit, quantize, pool,
+                           global ? OP_QLINEAR_GLOBAL_AVERAGE_POOL : OP_QLINEAR_AVERAGE_POOL, 1,
+                           inputs, 5);
+}
+
+/* Does it reduce axes 2 and 3 of four, and keeps them as ones? */
+static bool is_image_mean(const struct node *mean)
+{
+    size_t count;
+    const int64_t *attr = node_ints(mean, "axes", &count);
+    const struct value *input = node_input(mean, 1);
+    const int rank = mean->inputs[0]->shape.rank;
+    int64_t axes[2];
+    if (rank != 4 || !node_int(mean, "keepdims", 1))
+        return false;
+    if (!attr && (!input || !input->known))
+        return false;
+    if (!attr)
+        count = shape_count(&input->known->shape);
+    if (count != 2)
+        return false;
+    for (size_t i = 0; i < 2; i++) {
+        axes[i] = attr ? attr[i] : tensor_int(input->known, i);
+        axes[i] += axes[i] < 0 ? rank : 0;
+    }
+    return axes[0] + axes[1] == 5 && axes[0] >= 2 && axes[0] <= 3;
+}
+
+static bool match_mean(struct edit *edit, struct node *quantize, const struct node *mean,
+                       const struct ends *to)
+{
+    struct ends from;
+    if (!is_image_mean(mean) || !quantise_read_activation(mean->inputs[0], &from) ||
         from.zero->known->dtype != to->zero->known->dtype)
         return false;
     struct value *inputs[5] = {from.stored, from.scale, from.zero, to->scale, to->zero};
-    return become(edit, quantize, pool, OP_QLINEAR_GLOBAL_AVERAGE_POOL, 1, inputs, 5);
+    const bool ok =
+        quantise_become(edit, quantize, mean, OP_QLINEAR_GLOBAL_AVERAGE_POOL, 1, inputs, 5);
+    quantize->attr_count = 0; /* axes, keepdims */
+    return ok;
 }
 
-/* Numbers are moved or compared, not changed. */
+static bool match_concat(struct edit *edit, struct node *quantize, const struct node *concat,
+                         const struct ends *to)
+{
+    struct ends part;
+    const size_t count = 2 + 3 * concat->input_count;
+    struct value **inputs = arena_alloc(edit->graph->arena, count, sizeof *inputs);
+    if (!inputs || !node_attr(concat, "axis"))
+        return false;
+    inputs[0] = to->scale;
+    inputs[1] = to->zero;
+    for (size_t i = 0; i < concat->input_count; i++) {
+        if (!quantise_read_activation(concat->inputs[i], &part) ||
+            part.zero->known->dtype != to->zero->known->dtype)
+            return false;
+        inputs[2 + 3 * i] = part.stored;
+        inputs[3 + 3 * i] = part.scale;
+        inputs[4 + 3 * i] = part.zero;
+    }
+    return quantise_become(edit, quantize, concat, OP_QLINEAR_CONCAT, 1, inputs, count);
+}
+
+static enum status match(struct edit *edit, struct node *quantize, const struct node *maker,
+                         const struct ends *to, bool *ret, struct error *err)
+{
+    switch (maker->op) {
+    case OP_CONV:
+        return quantise_conv(edit, quantize, maker, to, ret, err);
+    case OP_GEMM:
+    case OP_MATMUL:
+        return quantise_gemm(edit, quantize, maker, to, ret, err);
+    case OP_ADD:
+    case OP_MUL:
+        *ret = match_binary(edit, quantize, maker, to);
+        return STATUS_OK;
+    case OP_AVERAGE_POOL:
+    case OP_GLOBAL_AVERAGE_POOL:
+        *ret = match_pool(edit, quantize, maker, to);
+        return STATUS_OK;
+    case OP_REDUCE_MEAN:
+        *ret = match_mean(edit, quantize, maker, to);
+        return STATUS_OK;
+    case OP_CONCAT:
+        *ret = match_concat(edit, quantize, maker, to);
+        return STATUS_OK;
+    default:
+        return STATUS_OK;
+    }
+}
+
+/* ---- before ---- */
+
+/* A zero point that is left out is 0, of the stored type. */
+static enum status add_zero(struct edit *edit, struct node *node, struct error *err)
+{
+    enum dtype dtype = (enum dtype)node_int(node, "output_dtype", DTYPE_U8);
+    if (!quantise_is_f32(node_input(node, 1)) || node_input(node, 2) ||
+        node_int(node, "block_size", 0))
+        return STATUS_OK;
+    if (node->op == OP_DEQUANTIZE_LINEAR) {
+        const struct value *stored = node->inputs[0];
+        const struct node *maker = stored->producer;
+        dtype = stored->known ? stored->known->dtype : stored->dtype;
+        if (maker && maker->op == OP_QUANTIZE_LINEAR && node_input(maker, 2) &&
+            maker->inputs[2]->known)
+            dtype = maker->inputs[2]->known->dtype;
+    }
+    if (!quantise_is_8bit(dtype))
+        return STATUS_OK;
+    struct tensor *zero;
+    TRY(tensor_create(edit->graph->budget, dtype, &node->inputs[1]->known->shape, &zero, err));
+    memset(zero->data, 0, zero->bytes);
+    struct value *value = graph_add_constant(edit->graph, "", zero);
+    tensor_unref(zero);
+    struct value *inputs[3] = {node->inputs[0], node->inputs[1], value};
+    return value && quantise_set_inputs(edit, node, inputs, 3) ? STATUS_OK : edit_no_memory(err);
+}
+
+/* Numbers are moved or compared, not changed: the operator may as well run on the stored ones. */
 static bool keeps_numbers(const struct node *node)
 {
     switch (node->op) {
     case OP_MAX_POOL:
         return node->opset >= 12 && !node_output(node, 1);
+    case OP_RESIZE:
+        return node->opset >= 11 && strcmp(node_string(node, "mode", "nearest"), "nearest") == 0 &&
+               strcmp(node_string(node, "coordinate_transformation_mode", "half_pixel"),
+                      "tf_crop_and_resize") != 0;
     case OP_RESHAPE:
     case OP_FLATTEN:
     case OP_TRANSPOSE:
     case OP_SQUEEZE:
     case OP_UNSQUEEZE:
     case OP_IDENTITY:
+    case OP_SLICE:
+    case OP_SPLIT:
+    case OP_EXPAND:
+    case OP_DEPTH_TO_SPACE:
+    case OP_SPACE_TO_DEPTH:
         return true;
     default:
         return false;
     }
 }
 
-static bool same_number(const struct value *a, const struct value *b)
+/* DequantizeLinear → move becomes move → DequantizeLinear, one behind each result. */
+static enum status sink_dequantize(struct edit *edit, size_t n, struct error *err)
 {
-    return a->known->dtype == b->known->dtype &&
-           tensor_number(a->known, 0) == tensor_number(b->known, 0);
+    struct graph *graph = edit->graph;
+    struct node *move = graph->nodes[n];
+    struct ends from;
+    if (!keeps_numbers(move) || !quantise_read_activation(node_input(move, 0), &from))
+        return STATUS_OK;
+    const struct node *before = move->inputs[0]->producer;
+    struct value *inputs[3] = {NULL, from.scale, from.zero};
+    if (shape_count(&from.scale->known->shape) != 1 || from.scale->known->shape.rank > 1)
+        return STATUS_OK;
+    move->inputs[0] = from.stored;
+    for (size_t o = 0; o < move->output_count; o++) {
+        struct value *output = move->outputs[o];
+        if (!output)
+            continue;
+        struct node *node =
+            edit_insert_node(graph, n + 1, OP_DEQUANTIZE_LINEAR, before->name, 0, 1);
+        inputs[0] = graph_add_value(graph, "", from.zero->known->dtype, &output->shape);
+        if (!node || !inputs[0] || !quantise_set_inputs(edit, node, inputs, 3))
+            return edit_no_memory(err);
+        node->opset = before->opset;
+        node->attrs = before->attrs;
+        node->attr_count = before->attr_count;
+        node_set_output(move, o, inputs[0]);
+        node_set_output(node, 0, output);
+    }
+    return STATUS_OK;
 }
 
-static bool match_move(struct edit *edit, struct node *quantize, const struct node *move,
-                       const struct ends *to)
-{
-    struct ends from;
-    if (!read_activation(node_input(move, 0), &from) || !same_number(from.scale, to->scale) ||
-        !same_number(from.zero, to->zero))
-        return false;
-    struct value *inputs[4] = {from.stored};
-    if (move->input_count > COUNT_OF(inputs))
-        return false;
-    for (size_t i = 1; i < move->input_count; i++)
-        inputs[i] = move->inputs[i];
-    return become(edit, quantize, move, move->op, move->opset, inputs, move->input_count);
-}
+/* ---- the pass ---- */
 
 bool optimize_is_quantised(const struct graph *graph)
 {
@@ -329,31 +382,44 @@ bool optimize_is_quantised(const struct graph *graph)
     return false;
 }
 
+static enum status prepare(struct edit *edit, struct error *err)
+{
+    struct graph *graph = edit->graph;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        struct node *node = graph->nodes[n];
+        if (node->op == OP_QUANTIZE_LINEAR || node->op == OP_DEQUANTIZE_LINEAR)
+            TRY(add_zero(edit, node, err));
+        else
+            TRY(sink_dequantize(edit, n, err));
+    }
+    return edit_count_readers(edit, err);
+}
+
+static enum status visit(struct edit *edit, size_t n, struct error *err)
+{
+    struct node *node = edit->graph->nodes[n];
+    struct ends to;
+    bool changed = false;
+    TRY(quantise_table(edit, node, &changed, err));
+    if (!changed && quantise_read_quantize(node, &to)) {
+        const struct stored stored = stored_maker(edit, node, &to);
+        if (stored.maker)
+            TRY(match(edit, node, stored.maker, &to, &changed, err));
+        if (changed && stored.clamp)
+            TRY(add_clamp(edit, n, &to, &stored, err));
+    }
+    return changed ? edit_count_readers(edit, err) : STATUS_OK;
+}
+
 enum status optimize_quantised(struct graph *graph, struct error *err)
 {
     struct edit edit;
     TRY(graph_sort(graph, err));
     enum status status = edit_init(&edit, graph, err);
-    for (size_t n = 0; n < graph->node_count && status == STATUS_OK; n++) {
-        struct node *node = graph->nodes[n];
-        struct ends to;
-        const struct node *maker = read_quantize(node, &to) ? stored_maker(&edit, node, &to) : NULL;
-        bool changed = false;
-        if (!maker)
-            continue;
-        if (maker->op == OP_CONV)
-            status = match_conv(&edit, node, maker, &to, &changed, err);
-        else if (maker->op == OP_GEMM || maker->op == OP_MATMUL)
-            status = match_gemm(&edit, node, maker, &to, &changed, err);
-        else if (maker->op == OP_ADD)
-            changed = match_add(&edit, node, maker, &to);
-        else if (maker->op == OP_GLOBAL_AVERAGE_POOL)
-            changed = match_mean(&edit, node, maker, &to);
-        else if (keeps_numbers(maker))
-            changed = match_move(&edit, node, maker, &to);
-        if (changed && status == STATUS_OK)
-            status = edit_count_readers(&edit, err);
-    }
+    if (status == STATUS_OK)
+        status = prepare(&edit, err);
+    for (size_t n = 0; n < graph->node_count && status == STATUS_OK; n++)
+        status = visit(&edit, n, err);
     if (status == STATUS_OK)
         status = edit_sweep(graph, err);
     edit_done(&edit);

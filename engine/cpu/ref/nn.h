@@ -90,6 +90,7 @@ KERNEL(kernel_qlinear_unary);
 KERNEL(kernel_qlinear_softmax);
 KERNEL(kernel_qlinear_where);
 KERNEL(kernel_qlinear_concat);
+KERNEL(kernel_lookup);
 KERNEL(kernel_qlinear_average_pool);
 KERNEL(kernel_qlinear_global_average_pool);
 KERNEL(kernel_gelu);

@@ -298,6 +298,7 @@ static const struct kernel_entry entries[] = {
     {OP_QLINEAR_MUL, kernel_qlinear_binary},
     {OP_QLINEAR_SIGMOID, kernel_qlinear_unary},
     {OP_QLINEAR_LEAKY_RELU, kernel_qlinear_unary},
+    {OP_LOOKUP, kernel_lookup},
     {OP_QLINEAR_SOFTMAX, kernel_qlinear_softmax},
     {OP_QLINEAR_WHERE, kernel_qlinear_where},
     {OP_QLINEAR_CONCAT, kernel_qlinear_concat},

@@ -135,6 +135,17 @@ KERNEL(kernel_qlinear_unary)
     return STATUS_OK;
 }
 
+KERNEL(kernel_lookup)
+{
+    const uint8_t *table = args->in[1]->data, *x = args->in[0]->data;
+    uint8_t *y = (*args->out[0])->data;
+    const size_t count = shape_count(&args->in[0]->shape);
+    (void)err;
+    for (size_t i = 0; i < count; i++)
+        y[i] = table[x[i]];
+    return STATUS_OK;
+}
+
 KERNEL(kernel_qlinear_concat)
 {
     const struct node *node = args->node;

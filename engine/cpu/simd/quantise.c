@@ -3,6 +3,8 @@
 #include "engine/cpu/simd/variant.h"
 #include "engine/cpu/simd/vec.h"
 
+#include "engine/base/cpu.h"
+
 /* VEC integers as floats, and floats that are whole numbers of the type's range as integers. */
 ALWAYS_INLINE vec load_8bit(const void *p, bool is_signed)
 {
@@ -117,6 +119,138 @@ void SIMD_NAMED(add_8bit)(const void *a, float a_ratio, const void *b, float b_r
         add_row(&sum, a, b, true, y, n);
     else
         add_row(&sum, a, b, false, y, n);
+}
+
+struct factors {
+    vec a_zero, b_zero, ratio, zero, low, high;
+};
+
+/* Products of two differences of 8 bits are exact in float32. */
+ALWAYS_INLINE vec mul_some(const struct factors *f, const uint8_t *a, const uint8_t *b,
+                           bool is_signed)
+{
+    const vec product = vec_mul(vec_sub(load_8bit(a, is_signed), f->a_zero),
+                                vec_sub(load_8bit(b, is_signed), f->b_zero));
+    return rounded(vec_add(vec_mul(product, f->ratio), f->zero), f->low, f->high);
+}
+
+ALWAYS_INLINE void mul_row(const struct factors *f, const uint8_t *a, const uint8_t *b,
+                           bool is_signed, uint8_t *y, size_t n)
+{
+    size_t i = 0;
+    for (; i + VEC <= n; i += VEC)
+        store_8bit(y + i, mul_some(f, a + i, b + i, is_signed));
+    if (i < n) {
+        uint8_t p[VEC] = {0}, q[VEC] = {0}, bytes[VEC];
+        memcpy(p, a + i, n - i);
+        memcpy(q, b + i, n - i);
+        store_8bit(bytes, mul_some(f, p, q, is_signed));
+        memcpy(y + i, bytes, n - i);
+    }
+}
+
+void SIMD_NAMED(mul_8bit)(const void *a, int a_zero, const void *b, int b_zero, float ratio,
+                          int zero, bool is_signed, void *y, size_t n)
+{
+    const float low = is_signed ? -128 : 0;
+    const struct factors f = {vec_set((float)a_zero), vec_set((float)b_zero), vec_set(ratio),
+                              vec_set((float)zero),   vec_set(low),           vec_set(low + 255)};
+    if (is_signed)
+        mul_row(&f, a, b, true, y, n);
+    else
+        mul_row(&f, a, b, false, y, n);
+}
+
+#if defined __AVX512BW__
+
+/* Two tables of 128 in two registers each. */
+__attribute__((target("avx512vbmi"))) static void
+lookup_wide(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
+{
+    const __m512i t0 = _mm512_loadu_si512(table), t1 = _mm512_loadu_si512(table + 64);
+    const __m512i t2 = _mm512_loadu_si512(table + 128), t3 = _mm512_loadu_si512(table + 192);
+    for (size_t i = 0; i < n; i += 64) {
+        const size_t rest = n - i;
+        const __mmask64 some = rest < 64 ? (UINT64_C(1) << rest) - 1 : ~UINT64_C(0);
+        const __m512i v = _mm512_maskz_loadu_epi8(some, x + i);
+        const __m512i low = _mm512_permutex2var_epi8(t0, v, t1);
+        const __m512i high = _mm512_permutex2var_epi8(t2, v, t3);
+        _mm512_mask_storeu_epi8(y + i, some,
+                                _mm512_mask_blend_epi8(_mm512_movepi8_mask(v), low, high));
+    }
+}
+
+#endif
+
+#if defined __AVX2__
+
+/* Sixteen tables of 16: an index that is not of the table's sixteen numbers is made to have its
+ * highest bit set, for which a shuffle answers 0. */
+static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
+{
+    const __m256i above = _mm256_set1_epi8(0x70);
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
+        __m256i found = _mm256_setzero_si256();
+#pragma GCC unroll 16
+        for (int t = 0; t < 16; t++) {
+            const __m128i part = _mm_loadu_si128((const __m128i *)(const void *)(table + 16 * t));
+            const __m256i index = _mm256_xor_si256(v, _mm256_set1_epi8((char)(16 * t)));
+            found = _mm256_or_si256(found, _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(part),
+                                                               _mm256_adds_epu8(index, above)));
+        }
+        _mm256_storeu_si256((__m256i *)(void *)(y + i), found);
+    }
+    for (; i < n; i++)
+        y[i] = table[x[i]];
+}
+
+#endif
+
+void SIMD_NAMED(lookup)(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
+{
+#if defined __AVX512BW__
+    if (cpu_features()->avx512_vbmi) {
+        lookup_wide(x, table, y, n);
+        return;
+    }
+#endif
+#if defined __AVX2__
+    lookup_narrow(x, table, y, n);
+#else
+    for (size_t i = 0; i < n; i++)
+        y[i] = table[x[i]];
+#endif
+}
+
+ALWAYS_INLINE void mean_row(const uint8_t *const *taps, size_t count, vec factor, vec fixed,
+                            bool is_signed, uint8_t *y, size_t n)
+{
+    const vec low = vec_set(is_signed ? -128 : 0), high = vec_add(low, vec_set(255));
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t rest = n - i < VEC ? n - i : VEC;
+        vec sum = vec_zero();
+        for (size_t t = 0; t < count; t++) {
+            uint8_t bytes[VEC] = {0};
+            if (rest < VEC)
+                memcpy(bytes, taps[t] + i, rest);
+            sum = vec_add(sum, load_8bit(rest < VEC ? bytes : taps[t] + i, is_signed));
+        }
+        uint8_t bytes[VEC];
+        store_8bit(bytes, rounded(vec_add(vec_mul(sum, factor), fixed), low, high));
+        memcpy(y + i, bytes, rest);
+    }
+}
+
+void SIMD_NAMED(pool_mean_8bit)(const void *const *taps, size_t count, float factor, float fixed,
+                                bool is_signed, void *y, size_t n)
+{
+    const uint8_t *const *from = (const uint8_t *const *)taps;
+    if (is_signed)
+        mean_row(from, count, vec_set(factor), vec_set(fixed), true, y, n);
+    else
+        mean_row(from, count, vec_set(factor), vec_set(fixed), false, y, n);
 }
 
 #define POOL(type)                                                                                 \

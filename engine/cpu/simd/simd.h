@@ -104,11 +104,18 @@ struct simd_kernels {
     size_t depthwise_channels, depthwise_rows;
 
     /* 8-bit integers, signed or not. quantize: x / scale, rounded half to even, plus zero, clamped;
-     * NaN gives the lowest. add: a * a_ratio + b * b_ratio + fixed, rounded and clamped. */
+     * NaN gives the lowest. add: a * a_ratio + b * b_ratio + fixed, mul: (a - a_zero) *
+     * (b - b_zero) * ratio + zero, pool_mean: the sum of the taps * factor + fixed; rounded and
+     * clamped. lookup: table of 256; y may be x. */
     void (*quantize)(const float *x, float scale, int zero, bool is_signed, void *y, size_t n);
     void (*dequantize)(const void *x, bool is_signed, float scale, int zero, float *y, size_t n);
     void (*add_8bit)(const void *a, float a_ratio, const void *b, float b_ratio, float fixed,
                      bool is_signed, void *y, size_t n);
+    void (*mul_8bit)(const void *a, int a_zero, const void *b, int b_zero, float ratio, int zero,
+                     bool is_signed, void *y, size_t n);
+    void (*lookup)(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n);
+    void (*pool_mean_8bit)(const void *const *taps, size_t count, float factor, float fixed,
+                           bool is_signed, void *y, size_t n);
     void (*pool_max_8bit)(const void *const *taps, size_t count, bool is_signed, void *y, size_t n);
     void (*sum_rows_8bit)(const void *x, size_t rows, bool is_signed, int32_t *y, size_t n);
 
