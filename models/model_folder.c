@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "engine/base/size.h"
+#include "models/access.h"
 #include "models/model_internal.h"
 
 #define SIDE_FILE_MAX ((size_t)64 << 20)
@@ -151,7 +152,8 @@ static enum status survey_folder(const char *folder, const char *version, struct
 {
     DIR *dir = opendir(folder);
     if (!dir)
-        return error_set(err, STATUS_IO, "cannot read the folder: %s", strerror(errno));
+        return error_set(err, STATUS_IO, "cannot read the folder: %s%s", strerror(errno),
+                         access_advice(errno));
     enum status status = STATUS_OK;
     for (struct dirent *entry; status == STATUS_OK && (entry = readdir(dir));)
         status = survey_entry(folder, entry->d_name, version, survey, err);
@@ -174,7 +176,8 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
                          survey->checkpoint);
     return error_set(err, STATUS_NOT_FOUND,
                      "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton) and "
-                     "a single *.onnx file, found none of those");
+                     "a single *.onnx file, found none of those; export a model to model.onnx in "
+                     "it, or serve a folder of model folders with --models");
 }
 
 /* Looks through the layouts; place->folders[0] is the folder itself. */
@@ -222,8 +225,9 @@ static enum status find(const char *path, const char *version, struct model_plac
     struct stat info;
     if (stat(path, &info))
         return error_set(err, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO,
-                         "%s",
-                         errno == ENOENT ? "there is no such file or folder" : strerror(errno));
+                         "%s%s",
+                         errno == ENOENT ? "there is no such file or folder" : strerror(errno),
+                         access_advice(errno));
     place->version = strdup("1");
     place->name = name_of_path(path);
     if (S_ISDIR(info.st_mode)) {
@@ -276,7 +280,7 @@ static enum status read_side(const char *path, char **ret, size_t *ret_size, str
     FILE *file = fopen(path, "rbe");
     if (!file)
         return error_set(err, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO,
-                         "%s", strerror(errno));
+                         "%s%s", strerror(errno), access_advice(errno));
     struct stat info;
     char *data = NULL;
     size_t size = 0;

@@ -21,6 +21,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "models/access.h"
+
 #define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
 
 static bool is_parent(const char *component, size_t size)
@@ -110,8 +112,8 @@ static enum status open_external(struct onnx_file *file, const char *location, s
                          location);
     if (fd < 0)
         return error_set(err, STATUS_IO,
-                         "external data '%.200s' cannot be opened beside the model: %s", location,
-                         strerror(errno));
+                         "external data '%.200s' cannot be opened beside the model: %s%s", location,
+                         strerror(errno), access_advice(errno));
     struct stat info;
     if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
         close(fd);

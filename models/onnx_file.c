@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "models/access.h"
 #include "models/onnx_wire.h"
 
 #define DEFAULT_LIMIT ((size_t)16 << 30)
@@ -44,7 +45,8 @@ static enum status read_file(const char *path, struct onnx_file *file, struct er
     struct stat info;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
-        return error_set(err, STATUS_IO, "cannot open it: %s", strerror(errno));
+        return error_set(err, STATUS_IO, "cannot open it: %s%s", strerror(errno),
+                         access_advice(errno));
     enum status status = STATUS_OK;
     uint8_t *data = NULL;
     if (fstat(fd, &info))

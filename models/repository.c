@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "engine/base/size.h"
+#include "models/access.h"
 #include "models/model_internal.h"
 
 #define MODELS_MAX   4096
@@ -121,7 +122,8 @@ static enum status find_versions(struct repository_model *model, struct error *e
 {
     DIR *dir = opendir(model->path);
     if (!dir)
-        return error_set(err, STATUS_IO, "%.200s: %s", model->path, strerror(errno));
+        return error_set(err, STATUS_IO, "%.200s: %s%s", model->path, strerror(errno),
+                         access_advice(errno));
     uint64_t shared = folder_signature(model->path);
     enum status status = STATUS_OK;
     for (struct dirent *entry; status == STATUS_OK && (entry = readdir(dir));) {
@@ -276,8 +278,9 @@ enum status repository_scan(const char *folder, struct repository *ret, struct e
     struct repository repository = {0};
     DIR *dir = opendir(folder);
     if (!dir)
-        return error_set(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO, "%.200s: %s", folder,
-                         errno == ENOENT ? "there is no such folder" : strerror(errno));
+        return error_set(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO, "%.200s: %s%s",
+                         folder, errno == ENOENT ? "there is no such folder" : strerror(errno),
+                         access_advice(errno));
     enum status status = STATUS_OK;
     for (struct dirent *entry; status == STATUS_OK && (entry = readdir(dir));)
         status = add_entry(&repository, folder, entry->d_name, err);

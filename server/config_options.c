@@ -88,7 +88,8 @@ const struct option config_options[] = {
     {"port", OPTION_NUMBER, COMMAND_SERVE | COMMAND_HEALTH, FIELD(port), 0, 65535, "8080", "N",
      SERVER, "port to listen on; 0: any free one"},
     {"port-file", OPTION_TEXT, COMMAND_SERVE, FIELD(port_file), 0, 0, NULL, "FILE", SERVER,
-     "write the port number to FILE once it is open; it goes at the end"},
+     "write the port number to FILE once it is open; at the end FILE is removed, or emptied where "
+     "--user may not remove it"},
     {"unix", OPTION_TEXT, ASKS, FIELD(unix_path), 0, 0, NULL, "PATH", SERVER,
      "listen on a unix-domain socket of this name instead of --host and --port"},
     {"unix-mode", OPTION_TEXT, COMMAND_SERVE, FIELD(unix_mode), 0, 0, "0660", "MODE", SERVER,
@@ -162,9 +163,9 @@ const struct option config_options[] = {
      "open connections from one address"},
 
     {"header-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(header_timeout), 0, 3600, "10", "TIME",
-     TIMES, "for a request's line and headers to arrive"},
+     TIMES, "for a request's line and headers to arrive; 0: as long as they like"},
     {"body-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(body_timeout), 0, 3600, "60", "TIME",
-     TIMES, "for a request's body to arrive"},
+     TIMES, "for a request's body to arrive; 0: as long as it likes"},
     {"idle-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(idle_timeout), 1, 3600, "75", "TIME",
      TIMES, "that a connection may stay open without a request, or without reading its answer"},
     {"default-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(default_timeout), 0, 3600, "0", "TIME",

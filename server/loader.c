@@ -112,10 +112,11 @@ enum status loader_create(const struct loader_options *options, struct loader **
     if (status == STATUS_OK && loader->wake_fd < 0)
         status = error_set(err, STATUS_IO, "cannot make an event: %s", strerror(errno));
     if (status == STATUS_OK && options->models && loader->first.count == 0 && !options->watch)
-        status = error_set(err, STATUS_NOT_FOUND,
-                           "%.200s: there is no model in this folder; each sub-folder is one "
-                           "(--watch waits for them)",
-                           options->models);
+        status =
+            error_set(err, STATUS_NOT_FOUND,
+                      "%.200s: there is no model in this folder; put each in a sub-folder of its "
+                      "own (NAME/model.onnx), or start with --watch, which waits for them",
+                      options->models);
     if (status != STATUS_OK) {
         loader_free(loader);
         return status;

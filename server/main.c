@@ -96,8 +96,9 @@ static int finish_output(int result)
 
 int main(int argc, char **argv)
 {
-    /* A client or a pipe that goes away is an error of that write. */
+    /* A client or a pipe that goes away, or a file at its limit, is an error of that write. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     if (argc < 2) {
         print_usage(stderr);
         return 2;

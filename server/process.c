@@ -101,7 +101,7 @@ static FILE *create_aside(const char *path)
 }
 
 enum status process_write_number(const char *option, const char *path, long number,
-                                 struct error *err)
+                                 const struct process_user *owner, struct error *err)
 {
     char *aside = NULL;
     bool written = false;
@@ -109,11 +109,14 @@ enum status process_write_number(const char *option, const char *path, long numb
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     FILE *file = create_aside(aside);
     if (file) {
-        written = fprintf(file, "%ld\n", number) > 0;
+        written = fprintf(file, "%ld\n", number) > 0 &&
+                  (!owner || fchown(fileno(file), owner->uid, owner->gid) == 0);
         written = fclose(file) == 0 && written;
     }
     written = written && rename(aside, path) == 0;
     int cause = errno;
+    if (!written && file)
+        (void)unlink(aside);
     free(aside);
     if (!written)
         return error_set(err, STATUS_CONFIG, "cannot write %s '%.200s': %s", option, path,
@@ -125,8 +128,14 @@ void process_remove_number(const char *path, long number)
 {
     char text[64] = "";
     long held;
-    if (read_regular(path, text, sizeof text - 1) > 0 && is_number(text, &held) && held == number)
-        (void)unlink(path); /* where it may not, it stays: it names nobody who is alive */
+    if (read_regular(path, text, sizeof text - 1) <= 0 || !is_number(text, &held) || held != number)
+        return;
+    if (unlink(path) == 0)
+        return;
+    /* Where it may neither be emptied it stays: it names nobody who is alive. */
+    int fd = open(path, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
 }
 
 static bool read_id(const char *text, unsigned *ret)

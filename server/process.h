@@ -15,12 +15,15 @@ void process_protect(bool core_dumps);
 enum status process_check_number_file(const char *option, const char *path, bool only_numbers,
                                       struct error *err) MUST_USE;
 
-/* Writes `number` and a line end to `path`; whoever waits for the file never sees half of it.
- * `option` is for the sentence: "--port-file". STATUS_CONFIG. */
+/* Writes `number` and a line end to `path`; whoever waits for the file never sees half of it. It
+ * belongs to `owner` (NULL: who writes it), who can empty it at the end where the folder is not
+ * his. `option` is for the sentence: "--port-file". STATUS_CONFIG; nothing is left then. */
+struct process_user;
 enum status process_write_number(const char *option, const char *path, long number,
-                                 struct error *err) MUST_USE;
+                                 const struct process_user *owner, struct error *err) MUST_USE;
 
-/* Removes a file that process_write_number wrote, if it still holds that number. */
+/* Removes a file that process_write_number wrote, if it still holds that number; where it may not
+ * be removed it is emptied, if that may be done. */
 void process_remove_number(const char *path, long number);
 
 /* Looks up "NAME", "NAME:GROUP" or numbers. STATUS_CONFIG for a user or group that is not there,

@@ -136,7 +136,8 @@ static enum status give_up_root(struct serve *serve, struct error *err)
 static enum status write_port(struct serve *serve, struct error *err)
 {
     int port = http_server_port(serve->http);
-    TRY(process_write_number("--port-file", serve->config->port_file, port, err));
+    const struct process_user *owner = serve->config->user ? &serve->user : NULL;
+    TRY(process_write_number("--port-file", serve->config->port_file, port, owner, err));
     serve->port = port;
     return STATUS_OK;
 }
@@ -151,7 +152,7 @@ static enum status set_up(struct serve *serve, struct error *err)
         settings_http(config, serve->pipeline, serve->loader, serve->metrics);
     TRY(http_server_start(&http_options, &serve->http, err));
     if (config->pid_file)
-        TRY(process_write_number("--pid-file", config->pid_file, (long)getpid(), err));
+        TRY(process_write_number("--pid-file", config->pid_file, (long)getpid(), NULL, err));
     if (config->port_file)
         TRY(write_port(serve, err));
     if (config->user)
@@ -192,14 +193,37 @@ static void tear_down(struct serve *serve)
 
 /* ---- serving ---- */
 
-/* The default model's devices, with commas; what is noteworthy of them is logged. */
+static bool is_same_device(struct device_id a, struct device_id b)
+{
+    return a.kind == b.kind && a.index == b.index;
+}
+
+/* Lanes on the device of lane i; 0 where an earlier one is on it. */
+static int lanes_there(const struct model_status *status, size_t i)
+{
+    int count = 0;
+    for (size_t k = 0; k < status->lane_count; k++)
+        if (is_same_device(status->lanes[k].device, status->lanes[i].device)) {
+            if (k < i)
+                return 0;
+            count++;
+        }
+    return count;
+}
+
+/* The default model's devices, with commas, "cpu (2 passes at a time)"; what is noteworthy of them
+ * is logged. */
 static void list_lanes(const struct model_status *status, char *text, size_t size, int *ret_threads)
 {
     size_t used = 0;
     for (size_t i = 0; i < status->lane_count && used < size; i++) {
-        char device[DEVICE_TEXT];
-        int n = snprintf(text + used, size - used, "%s%s", i ? ", " : "",
-                         device_text(status->lanes[i].device, device));
+        char device[DEVICE_TEXT], times[32] = "";
+        const int lanes = lanes_there(status, i);
+        if (lanes > 1)
+            snprintf(times, sizeof times, " (%d passes at a time)", lanes);
+        (void)device_text(status->lanes[i].device, device);
+        int n =
+            lanes ? snprintf(text + used, size - used, "%s%s%s", i ? ", " : "", device, times) : 0;
         used += n < 0 ? 0 : (size_t)n;
         if (status->lanes[i].device.kind == DEVICE_CPU)
             *ret_threads = status->lanes[i].threads;
@@ -229,8 +253,8 @@ static void print_banner(const struct serve *serve, const struct model_status *s
         return;
     }
     if (threads > 0)
-        snprintf(with_threads, sizeof with_threads, " with %d thread%s", threads,
-                 threads == 1 ? "" : "s");
+        snprintf(with_threads, sizeof with_threads, " with %d thread%s%s", threads,
+                 threads == 1 ? "" : "s", strstr(devices, " passes ") ? " each" : "");
     if (pipeline_has_choice(serve->pipeline))
         snprintf(choice, sizeof choice, "; %s answers, or with ?model=NAME another", status->name);
     printf("lensd serves %s at %s on %s%s%s; try it:\n"
@@ -244,7 +268,7 @@ static void say_ready(struct serve *serve)
     struct model_status *models = calloc(PIPELINE_MAX_MODELS, sizeof *models);
     size_t count = models ? pipeline_models(serve->pipeline, models, PIPELINE_MAX_MODELS) : 0;
     const struct model_status *status = find_default(models, count);
-    char devices[DEVICE_MAX * (DEVICE_TEXT + 2)] = "";
+    char devices[DEVICE_MAX * (DEVICE_TEXT + 32)] = "";
     const char *precision = NULL;
     int threads = 0;
     if (status)

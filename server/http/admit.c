@@ -138,8 +138,10 @@ static void check_route(struct exchange *x)
     unsigned methods = route_methods(x->route), method = route_method(x->method);
     if (!(methods & method)) {
         char allow[ALLOW_TEXT];
-        respond_refusal(x, 405, "method_not_allowed", "%s does not take %.20s; it takes %s",
-                        x->route->path, x->method, route_allow(methods, allow, sizeof allow));
+        const char *advice = x->route->advice;
+        respond_refusal(x, 405, "method_not_allowed", "%s does not take %.20s; it takes %s%s%s",
+                        x->route->path, x->method, route_allow(methods, allow, sizeof allow),
+                        advice ? ": " : "", advice ? advice : "");
         x->answer.allow = methods;
     } else if (method == METHOD_OPTIONS && !(x->route->methods & METHOD_OPTIONS)) {
         respond_empty(x, 204);

@@ -6,10 +6,12 @@
 #include "engine/base/size.h"
 
 #define READ (METHOD_GET | METHOD_HEAD)
+#define POST_A_PHOTO                                                                               \
+    "send a photo as the body, curl --data-binary @photo.jpg does, or drop one on the page at /"
 
 const struct route http_routes[] = {
     {"/predict", METHOD_POST, true, predict_admit, predict_handle,
-     "an image, or several, in; labels out"},
+     "an image, or several, in; labels out", ROUTE_KEY, POST_A_PHOTO},
     {"/health", READ, false, NULL, health_handle,
      "200 when ready, 503 while loading or draining; the models and their progress", ROUTE_OPEN},
     {"/livez", READ, false, NULL, livez_handle, "200 as long as the process answers", ROUTE_OPEN},
@@ -75,7 +77,7 @@ const struct route http_routes[] = {
     {"/v2/logging", READ | METHOD_POST, true, NULL, logging_handle,
      "what the log says; POST changes it", ROUTE_ADMIN_WRITES},
     {"/predictions/{model}", METHOD_POST | METHOD_PUT, true, v2_admit, torchserve_handle,
-     "TorchServe: an image in, {label: probability} out"},
+     "TorchServe: an image in, {label: probability} out", ROUTE_KEY, POST_A_PHOTO},
     {"/predictions/{model}/{version}", METHOD_POST | METHOD_PUT, true, v2_admit, torchserve_handle,
      "the same, of one version"},
     {"/v1/models/{model}:predict", METHOD_POST, true, v2_admit, kserve_predict_handle,

@@ -42,6 +42,7 @@ struct route {
     void (*handle)(struct exchange *exchange);
     const char *about; /* for GET / */
     enum route_access access;
+    const char *advice; /* what to do, for who asks with another method; or NULL */
 };
 
 extern const struct route http_routes[];

@@ -7,12 +7,15 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define VALUE_MAX 1024
 
 static _Atomic bool write_json;
 static _Atomic int lowest_level = LOG_INFO;
+static _Atomic unsigned long lost_lines; /* not written, or not whole, since the last that was */
+static _Atomic bool ends_within_line;    /* what was written last has no line end */
 
 /* A line under construction; `full` once something did not fit. */
 struct line {
@@ -223,6 +226,38 @@ size_t log_format(bool json, const struct timespec *time, enum log_level level,
     return out.used;
 }
 
+/* Whole, in one write, so that lines of several threads and processes do not mix. */
+static bool write_line(const char *line, size_t size)
+{
+    const bool begins_anew = atomic_exchange(&ends_within_line, false);
+    const struct iovec parts[] = {{(void *)(uintptr_t) "\n", 1}, {(void *)(uintptr_t)line, size}};
+    const size_t wanted = size + begins_anew;
+    ssize_t written;
+    do
+        written = writev(STDERR_FILENO, parts + !begins_anew, 1 + begins_anew);
+    while (written < 0 && errno == EINTR);
+    if (written == (ssize_t)wanted)
+        return true;
+    if (written > (ssize_t)begins_anew || (written <= 0 && begins_anew))
+        atomic_store(&ends_within_line, true);
+    return false;
+}
+
+/* A log that cannot be written (standard error closed, disk full) must not stop the server; once it
+ * can be again, it says what is missing. */
+static void write_or_count(const char *line, size_t size)
+{
+    if (!write_line(line, size)) {
+        atomic_fetch_add(&lost_lines, 1);
+        return;
+    }
+    const unsigned long lost = atomic_exchange(&lost_lines, 0);
+    if (lost)
+        log_event(LOG_WARN, "log lines lost", LOG_INT("lines", (int64_t)lost),
+                  LOG_STR("text", "they could not be written: look at the disk, or at what reads "
+                                  "standard error"));
+}
+
 void log_fields(enum log_level level, const struct log_field *fields)
 {
     if ((int)level < atomic_load_explicit(&lowest_level, memory_order_relaxed))
@@ -233,10 +268,6 @@ void log_fields(enum log_level level, const struct log_field *fields)
     int saved = errno; /* callers may log before they look at it */
     size_t size = log_format(atomic_load_explicit(&write_json, memory_order_relaxed), &now, level,
                              fields, line);
-    ssize_t written;
-    do
-        written = write(STDERR_FILENO, line, size);
-    while (written < 0 && errno == EINTR);
-    /* A log that cannot be written (standard error closed, disk full) must not stop the server. */
+    write_or_count(line, size);
     errno = saved;
 }

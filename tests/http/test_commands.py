@@ -73,7 +73,7 @@ class Predict(Commands):
     def test_no_model(self):
         ended = run_lensd("predict", "nowhere.onnx", SEVEN)
         self.assertEqual((ended.returncode, ended.stdout), (2, ""))
-        self.assertEqual(ended.stderr, "lensd: nowhere.onnx: there is no such file or folder\n")
+        self.assertEqual(ended.stderr, "lensd: nowhere.onnx: there is no such file or folder; check the path\n")
 
     def test_an_image_in_the_place_of_the_model(self):
         ended = run_lensd("predict", SEVEN)

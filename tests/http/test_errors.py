@@ -81,6 +81,8 @@ class BadRequests(ServedCase):
             with self.subTest(method=method, path=path):
                 self.assert_error(answer, 405, "method_not_allowed", allow)
                 self.assertEqual(answer.headers["Allow"], allow)
+        for path in ("/predict", "/predictions/digits"): # what a browser asks first
+            self.assert_error(self.server.get(path), 405, "method_not_allowed", "--data-binary @photo.jpg")
         answer = self.server.request("HEAD", "/predict")
         self.assertEqual((answer.status, answer.headers["Allow"], answer.body), (405, "POST, OPTIONS", b""))
 

@@ -295,6 +295,29 @@ class Files(ServiceCase):
         self.assert_ended(server)
 
     @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
+    def test_files_of_another_user(self):
+        """In root's folder the port file ends empty and the pid file stays; in the user's both go."""
+        for owner, left in ((0, {"pid", "port"}), (65534, set())):
+            folder = self.path(f"of-{owner}")
+            os.chmod(self.folder, 0o755)
+            os.mkdir(folder)
+            os.chown(folder, owner, owner)
+            process = subprocess.Popen(
+                [harness.BINARY, "serve", "--port", "0", "--user", "65534", "--port-file", f"{folder}/port",
+                 "--pid-file", f"{folder}/pid"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self.addCleanup(process.stdout.close)
+            self.addCleanup(lambda process=process: process.poll() is None and process.kill())
+            self.assertIn(b"http://127.0.0.1:", process.stdout.readline())
+            self.assertEqual((os.stat(f"{folder}/port").st_uid, os.stat(f"{folder}/pid").st_uid), (65534, 0))
+            process.terminate()
+            self.assertEqual(process.wait(harness.PATIENCE), 0)
+            self.assertEqual(set(os.listdir(folder)), left)
+            if left:
+                self.assertEqual(harness.read(f"{folder}/port"), b"")
+                self.assertEqual(int(harness.read(f"{folder}/pid")), process.pid)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
     def test_numbers_and_groups(self):
         server = self.serve("--user", "12345:23456")
         self.assertEqual((self.status(server, "Uid")[0], self.status(server, "Gid")[0]), ("12345", "23456"))

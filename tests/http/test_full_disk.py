@@ -1,0 +1,103 @@
+"""A disk that is full: nothing that lensd writes is worth a request, let alone the process.
+
+A limit on the size of files (RLIMIT_FSIZE) stands for the disk: writes beyond it fail, or end in the
+middle of a line, as they do there, and raising it is what somebody does who makes room."""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import harness
+from harness import Server, seven
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+sys.path.insert(0, HERE)
+import small_onnx  # noqa: E402
+
+UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+
+def limited(size):
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+class FullDisk(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="lensd-full-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def serve(self):
+        server = Server()
+        self.addCleanup(server.stop)
+        return server
+
+    def test_the_log(self):
+        """Requests go on; once there is room, so does the log, on a line of its own, and says what is missing."""
+        server = self.serve()
+        server.log_file.flush()
+        full = os.path.getsize(server.log_path) + 40  # within the next line
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (full, resource.RLIM_INFINITY))
+        for _ in range(5):
+            self.assertEqual(server.predict(seven()).status, 200)
+        server.wait_for(lambda: os.path.getsize(server.log_path) == full, "the log that is full")
+        self.assertIsNone(server.process.poll())
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, UNLIMITED)
+        self.assertEqual(server.predict(seven(), headers={"X-Request-Id": "room"}).status, 200)
+        server.wait_for(lambda: "log lines lost" in server.log(), "what was lost")
+        lines = server.log().splitlines()
+        after = next(i for i, line in enumerate(lines) if "id=room" in line)
+        self.assertRegex(lines[after], r"^\d\d:\d\d:\d\d\.\d{3} info +request .* status=200 ")
+        self.assertRegex(lines[after + 1], r" warn +log lines lost lines=[1-5] ")
+
+    def test_streams(self):
+        """Neither the banner nor the log has anywhere to go."""
+        port = self.path("port")
+        with open("/dev/full", "wb") as full:
+            process = subprocess.Popen([harness.BINARY, "serve", "--port", "0", "--port-file", port],
+                                       stdin=subprocess.DEVNULL, stdout=full, stderr=full)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        end = time.monotonic() + harness.PATIENCE
+        while not os.path.exists(port) and time.monotonic() < end:
+            time.sleep(0.01)
+        health = [harness.BINARY, "health", "--port", harness.read(port).decode().strip()]
+        while subprocess.run(health, capture_output=True, check=False).returncode and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertEqual(subprocess.run(health, capture_output=True, check=False).returncode, 0)
+        process.terminate()
+        self.assertEqual(process.wait(harness.PATIENCE), 0)
+
+    def test_number_files(self):
+        """What somebody waits for is an error at start, and leaves nothing half written."""
+        for option in ("--port-file", "--pid-file"):
+            ended = subprocess.run([harness.BINARY, "serve", "--port", "0", option, self.path("number")],
+                                   stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                                   timeout=harness.PATIENCE, preexec_fn=limited(0))
+            self.assertEqual((ended.returncode, os.listdir(self.folder)), (2, []), ended.stderr)
+            self.assertIn(f"cannot write {option} '{self.path('number')}': File too large", ended.stderr)
+
+    def test_the_cache(self):
+        """What was measured is used all the same, and no half of it is kept."""
+        model, cache = self.path("model.onnx"), self.path("cache")
+        small_onnx.classifier(model, sharpness=5.0, offset=4096.0)
+        command = [harness.BINARY, "inspect", model, "--profile", "--cache", cache]
+        kept = []
+        for prepare in (limited(0), None):
+            ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                                   timeout=4 * harness.PATIENCE, preexec_fn=prepare)
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            self.assertIn("precision", ended.stdout)
+            kept.append(os.listdir(cache))
+        self.assertEqual(kept[0], [])
+        self.assertNotEqual(kept[1], [], "nothing is ever kept: the test shows nothing")
+
+
+if __name__ == "__main__":
+    unittest.main()
