@@ -7,6 +7,8 @@
  *     bench_forward --device cuda:0 --poison …    fills the device's memory with NaN before each
  * run bench_forward [options] --profile MODEL... the steps of each batch size, slowest first
  *
+ * --tuned FILE keeps what trials of a GPU's layers find from run to run.
+ *
  * MODEL is an .onnx file, a model folder, or `digits`. A turn is one run that is not counted, which
  * brings the model's weights back into the caches, and a few that are. Inputs are seeded noise. */
 #include <errno.h>
@@ -14,9 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "engine/cuda/module.h"
 #include "engine/session.h"
 #include "models/model.h"
 
@@ -30,6 +34,7 @@ struct options {
     size_t batch_count;
     double seconds; /* for each model and batch size */
     bool serve, profile, poison;
+    const char *tuned; /* file of what trials of a GPU's layers find; NULL: none */
 };
 
 struct candidate {
@@ -79,6 +84,35 @@ static enum status allocate_inputs(struct candidate *candidate, int largest, str
         fill_noise(candidate->inputs[i], input->dtype, bytes, (uint32_t)i + 1);
     }
     return STATUS_OK;
+}
+
+/* What an earlier run has found out about the device's layers. */
+static void recall_tuned(const char *path)
+{
+    char *text = NULL;
+    size_t size = 0;
+    const struct cuda_module *module = path ? cuda_module(NULL) : NULL;
+    FILE *file = module ? fopen(path, "rbe") : NULL;
+    if (!file)
+        return;
+    if (getdelim(&text, &size, '\0', file) > 0 && !module->tuned_add(text))
+        fprintf(stderr, "bench_forward: %s is no file of --tuned\n", path);
+    free(text);
+    fclose(file);
+}
+
+/* Adds what this run has found out. */
+static void keep_tuned(const char *path)
+{
+    const struct cuda_module *module = path ? cuda_module(NULL) : NULL;
+    if (!module || module->tuned_made() == 0)
+        return;
+    char *text = module->tuned_text();
+    FILE *file = text ? fopen(path, "wbe") : NULL;
+    const bool is_whole = file && fputs(text, file) >= 0;
+    if (file && (fclose(file) != 0 || !is_whole))
+        (void)unlink(path);
+    free(text);
 }
 
 static enum status candidate_load(struct candidate *candidate, const struct options *options,
@@ -450,6 +484,10 @@ static bool parse_option(const char *option, const char *value, struct options *
         options->device = value;
         return true;
     }
+    if (strcmp(option, "--tuned") == 0) {
+        options->tuned = value;
+        return true;
+    }
     if (strcmp(option, "--precision") == 0)
         return parse_precision(value, &options->precision);
     if (strcmp(option, "--batch") == 0)
@@ -491,13 +529,12 @@ static int parse_arguments(int argc, char **argv, struct options *options)
         }
     }
     if (i >= argc || strncmp(argv[i], "--", 2) == 0 || argc - i > MAX_MODELS) {
-        fprintf(
-            stderr,
-            "usage: bench_forward [--device cpu] [--precision fp32|bf16|int8] [--threads N]\n"
-            "                     [--batch 1,8,32] [--seconds 3] [--poison] [--serve | --profile] "
-            "MODEL...\n"
-            "MODEL: an .onnx file, a model folder, or digits; at most %d\n",
-            MAX_MODELS);
+        fprintf(stderr,
+                "usage: bench_forward [--device cpu] [--precision fp32|bf16|int8] [--threads N]\n"
+                "                     [--batch 1,8,32] [--seconds 3] [--poison] [--tuned FILE]\n"
+                "                     [--serve | --profile] MODEL...\n"
+                "MODEL: an .onnx file, a model folder, or digits; at most %d\n",
+                MAX_MODELS);
         return -1;
     }
     return i;
@@ -518,10 +555,12 @@ int main(int argc, char **argv)
     const size_t count = (size_t)(argc - first);
     struct error err = {0};
     enum status status = STATUS_OK;
+    recall_tuned(options.tuned);
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         candidates[i].path = argv[first + (int)i];
         status = candidate_load(&candidates[i], &options, &err);
     }
+    keep_tuned(options.tuned);
     if (status == STATUS_OK && options.serve)
         serve(candidates, count, &options);
     else if (status == STATUS_OK && !options.profile)

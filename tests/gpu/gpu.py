@@ -110,6 +110,7 @@ class Part:
     def __init__(self, name, options, limit):
         self.name, self.options, self.quick, self.seed = name, options, options.quick, options.seed
         self.bundle = Bundle(options.bundle, options.device)
+        self.bundle.tuned = os.path.join(options.work, "tuned")
         self.argument = ARGUMENTS.get(name)
         self.end = time.monotonic() + limit
         self.state = {"status": "begun", "bars": [], "notes": [], "results": {}}

@@ -23,6 +23,7 @@ class Bundle:
         self.on_gpu = device.startswith("cuda:")
         self.device = "cuda:0" if self.stand_in else device
         self.environment = dict(os.environ, LENSD_CACHE="none")
+        self.tuned = None  # file of what trials of layers found: the next part need not repeat them
         # What a shell has set for its own server must not decide here.
         for name in list(self.environment):
             if name.startswith("LENSD_") and name not in ("LENSD_CACHE", "LENSD_GLIBC", "LENSD_SHARED"):
@@ -66,14 +67,17 @@ class Bundle:
 class Forward:
     """bench_forward as a co-process: one model on one device, for use in a `with`."""
 
-    def __init__(self, bundle, model, precision, batches, device=None, poison=False, patience=300):
+    def __init__(self, bundle, model, precision, batches, device=None, poison=False, patience=300, way=None):
+        """way: every layer takes its way of that number, counted round, not its quickest."""
         words = [bundle.path("bench_forward"), "--device", device or bundle.device, "--precision", precision,
-                 "--batch", ",".join(map(str, batches)), *(["--poison"] if poison else []), "--serve", model]
+                 "--batch", ",".join(map(str, batches)), *(["--poison"] if poison else []),
+                 *(["--tuned", bundle.tuned] if bundle.tuned else []), "--serve", model]
+        environment = dict(bundle.environment, **({} if way is None else {"LENSD_CUDA_TUNING": str(way)}))
         self.errors = tempfile.TemporaryFile()
         self.pending = b""
         self.on_gpu = bundle.device != "cpu"
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=self.errors, env=bundle.environment)
+                                        stderr=self.errors, env=environment)
         began = time.monotonic()
         try:
             if not self.line(patience).startswith("ready"):
