@@ -140,10 +140,19 @@ def board():
     return json.loads(text_of("grafana", "dashboards", "lensd.json"))
 
 
+def stand_in_driver(folder):
+    """Makes NVIDIA's management library as the tests have it, with two GPUs."""
+    call("cc", "-shared", "-fPIC", "-o", os.path.join(folder, "libnvidia-ml.so.1"),
+         os.path.join(ROOT, "tests", "fake_cuda", "fake_nvml.c"))
+    return {"LD_LIBRARY_PATH": folder}
+
+
 class Metrics(unittest.TestCase):
     def names_served(self):
-        """The families of a daemon that has answered, failed and refused."""
-        server = Server("--max-queue", "2")
+        """The families of a daemon that has answered, failed and refused, on a machine with GPUs."""
+        folder = tempfile.TemporaryDirectory(prefix="lensd-nvml-")
+        self.addCleanup(folder.cleanup)
+        server = Server("--max-queue", "2", environment=stand_in_driver(folder.name))
         try:
             self.assertEqual(server.predict(drawn(1)).status, 200)
             self.assertEqual(server.predict(b"no picture").status, 415)
