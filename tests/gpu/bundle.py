@@ -24,6 +24,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 
 HERE = os.path.dirname(os.path.realpath(__file__))
@@ -172,6 +173,24 @@ def put_photos(folder, count):
             file.write(data)
 
 
+def check_module(folder):
+    """Lets the bundle load its CUDA module over the toolkit's stub of the driver, which has no GPU: a function
+    that is missing shows here, not on the machine with the GPU. Returns whether it could be tried."""
+    stub = next((path for where in toolkit_folders() for path in [os.path.join(where, "stubs", "libcuda.so")]
+                 if os.path.exists(path)), None)
+    if stub is None:
+        return False
+    with tempfile.TemporaryDirectory(prefix="lensd-stub-") as scratch:
+        shutil.copyfile(stub, os.path.join(scratch, "libcuda.so.1"))
+        environment = {name: value for name, value in os.environ.items() if name != "LENSD_CUDA_MODULE"}
+        environment["LD_LIBRARY_PATH"] = ":".join([scratch, *toolkit_folders()])
+        said = subprocess.run([os.path.join(folder, "lensd"), "devices"], stdout=subprocess.PIPE, text=True,
+                              stderr=subprocess.STDOUT, env=environment, timeout=60, check=False).stdout
+    if "does not load" in said or "has no CUDA module" in said or "another version" in said:
+        stop(f"the CUDA module is of no use: {said.strip()[-300:]}")
+    return "stub library" in said
+
+
 def sizes(folder):
     """Bytes of the folder's files, links not followed, and of each of its folders."""
     total, parts = 0, {}
@@ -262,15 +281,19 @@ def main():
             stop(f"{tool} is not installed (Debian: patchelf, binutils, libc-bin)")
     folder, about = make(options)
     total, parts = sizes(folder)
-    print(f"{folder}: {total / 1e6:.1f} MB ("
-          + ", ".join(f"{name} {size / 1e6:.1f}" for name, size in
+    print(f"{folder}: {total / 2**20:.1f} MiB ("
+          + ", ".join(f"{name} {size / 2**20:.1f}" for name, size in
                       sorted(parts.items(), key=lambda item: -item[1])[:5])
           + f"), needs glibc {about['needs_glibc']} or uses its own")
     if not about["cuda_module"]:
         print("bundle: without the CUDA module: this build has none", file=sys.stderr)
+    else:
+        print("the CUDA module loads" if check_module(folder) else
+              "bundle: whether the CUDA module loads was not tried: the toolkit has no stub of the driver",
+              file=sys.stderr)
     # What tests make, of a build with line numbers and with the stand-in, is carried nowhere.
     if total > LIMIT and not options.stand_in:
-        stop(f"{folder} is larger than {LIMIT / 1e6:.0f} MB; build for one architecture (--arch sm_90)")
+        stop(f"{folder} is larger than {LIMIT >> 20} MiB; build for one architecture (--arch sm_90)")
     if not options.no_archive:
         print(f"{folder}.tar.xz: {pack(folder) / 1e6:.1f} MB")
     return 0
