@@ -51,6 +51,10 @@ struct backend_ops {
                         struct error *err);
     void (*close)(struct backend *backend); /* after its programs; NULL is fine */
 
+    /* The calling thread is going to run the backend's programs: takes what it needs for that, as
+     * open() did for its own. STATUS_NO_MEMORY. NULL: nothing. */
+    enum status (*enter)(struct backend *backend, struct error *err);
+
     /* Does the backend run this image operator channels-last? Shapes are known. */
     bool (*takes_channels_last)(const struct node *node);
 

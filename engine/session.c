@@ -337,6 +337,11 @@ enum status session_create(const struct graph *graph, const struct session_optio
     return STATUS_OK;
 }
 
+enum status session_enter(struct session *session, struct error *err)
+{
+    return session->ops->enter ? session->ops->enter(session->backend, err) : STATUS_OK;
+}
+
 void session_free(struct session *session)
 {
     if (!session)

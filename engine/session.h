@@ -142,6 +142,11 @@ enum status session_create(const struct graph *graph, const struct session_optio
                            struct session **ret, struct error *err) MUST_USE;
 void session_free(struct session *session);
 
+/* To be called by a thread that is going to run the session and has not made it: takes what its
+ * passes need of the system (the threads they are split over), for as long as that thread lives.
+ * STATUS_NO_MEMORY: it must not run the session. */
+enum status session_enter(struct session *session, struct error *err) MUST_USE;
+
 const struct session_info *session_info(const struct session *session);
 
 /* For session_options.known; count 0: nothing was measured. */

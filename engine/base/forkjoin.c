@@ -9,6 +9,7 @@
  * for a spin now and then to see whether times are better. */
 #include "engine/base/forkjoin.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -32,7 +33,8 @@
 #define SCORE_RATE 16  /* a spin counts one sixteenth */
 #define TRY_EVERY  16  /* waits, when spins are of no use */
 
-enum { GO_IDLE, GO_WORK, GO_ASLEEP, GO_END };
+/* WORK is a call, BUSY one that the member has taken up; until then it can be taken back. */
+enum { GO_IDLE, GO_WORK, GO_BUSY, GO_ASLEEP, GO_END };
 
 #define LEFT_ASLEEP 0x80000000u /* the first member sleeps on `left` */
 
@@ -114,13 +116,16 @@ static bool spin(struct patience *patience, _Atomic uint32_t *word, uint32_t val
 /* Returns what comes: GO_WORK or GO_END. */
 static uint32_t wait_for_go(struct member *member)
 {
-    if (!is_worth_a_spin(&member->patience) || !spin(&member->patience, &member->go, GO_IDLE)) {
+    uint32_t what;
+    while ((what = atomic_load(&member->go)) == GO_IDLE) {
+        if (is_worth_a_spin(&member->patience) && spin(&member->patience, &member->go, GO_IDLE))
+            continue;
         uint32_t idle = GO_IDLE;
         if (atomic_compare_exchange_strong(&member->go, &idle, GO_ASLEEP))
             while (atomic_load(&member->go) == GO_ASLEEP)
                 futex_wait(&member->go, GO_ASLEEP);
     }
-    return atomic_load(&member->go);
+    return what;
 }
 
 static void set_going(struct member *member, uint32_t what)
@@ -134,7 +139,10 @@ static void *member_main(void *argument)
     struct member *member = argument;
     struct team *team = member->team;
     own_number = member->number;
-    while (wait_for_go(member) == GO_WORK) {
+    while (wait_for_go(member) != GO_END) {
+        uint32_t work = GO_WORK;
+        if (!atomic_compare_exchange_strong(&member->go, &work, GO_BUSY))
+            continue; /* taken back */
         inside = team;
         team->body(team->context);
         inside = NULL;
@@ -186,10 +194,11 @@ static bool add_member(struct team *team)
     sigfillset(&all);
     sigdelset(&all, SIGBUS); /* a fault in a mapped file is handled where it happens */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool made = pthread_create(&member->handle, NULL, member_main, member) == 0;
+    const int cause = pthread_create(&member->handle, NULL, member_main, member);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!made) {
+    if (cause) {
         free(member);
+        errno = cause;
         return false;
     }
     team->members[team->count++] = member;
@@ -229,7 +238,19 @@ static void wait_for_all(struct team *team)
     }
 }
 
-void forkjoin_run(int threads, void (*body)(void *context), void *context)
+/* Members that have not begun need not: whoever shares has done their part. */
+static void take_back(struct team *team, int others)
+{
+    uint32_t never_began = 0;
+    for (int i = 0; i < others; i++) {
+        uint32_t work = GO_WORK;
+        never_began += atomic_compare_exchange_strong(&team->members[i]->go, &work, GO_IDLE);
+    }
+    if (never_began > 0)
+        atomic_fetch_sub(&team->left, never_began);
+}
+
+static void run(int threads, bool shares, void (*body)(void *context), void *context)
 {
     int others = gather(threads - 1);
     if (others == 0) {
@@ -253,7 +274,24 @@ void forkjoin_run(int threads, void (*body)(void *context), void *context)
     inside = team;
     body(context);
     inside = NULL;
+    if (shares)
+        take_back(team, others);
     wait_for_all(team);
+}
+
+void forkjoin_run(int threads, void (*body)(void *context), void *context)
+{
+    run(threads, false, body, context);
+}
+
+void forkjoin_share(int threads, void (*body)(void *context), void *context)
+{
+    run(threads, true, body, context);
+}
+
+int forkjoin_prepare(int threads)
+{
+    return gather(threads - 1) + 1;
 }
 
 int forkjoin_member(void)

@@ -20,6 +20,17 @@
  */
 void forkjoin_run(int threads, void (*body)(void *context), void *context);
 
+/* The same for a body that takes its work from what all members share, until nothing is left: a
+ * member that has not begun when the caller's own call returns is not waited for, and never begins.
+ * So a core that is busy with something else delays nobody. body must not call forkjoin_barrier().
+ */
+void forkjoin_share(int threads, void (*body)(void *context), void *context);
+
+/* Makes the calling thread's team as large as that, now. Returns how many members it has, the
+ * caller among them: fewer where the system starts no further thread (errno says why). Regions of
+ * that many need nothing more of the system. */
+int forkjoin_prepare(int threads);
+
 /* Which member of the region this thread is, of how many; outside: 0 of 1. */
 int forkjoin_member(void);
 int forkjoin_members(void);

@@ -254,8 +254,11 @@ static enum status run(struct step *base, struct program *program, struct error 
     s->y_data = program->data[s->y.value];
     s->scratch = program->scratch;
     const size_t items = (size_t)s->a.batch * s->blocks;
-    parallel_for(program->backend->options.threads, items,
-                 (size_t)(s->step.flops / (double)items / 64) + 1, run_items, s);
+    /* blocks of a matrix share what is packed of it */
+    const size_t threads = (size_t)program->backend->options.threads;
+    const size_t grain = (size_t)s->a.batch >= 2 * threads ? s->blocks : 1;
+    parallel_grains((int)threads, items, grain, (size_t)(s->step.flops / (double)items / 64) + 1,
+                    run_items, s);
     return STATUS_OK;
 }
 

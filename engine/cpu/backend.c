@@ -1,4 +1,5 @@
 #include "engine/cpu/cpu.h"
+#include "engine/cpu/parallel.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -176,11 +177,33 @@ int cpu_in_place(const struct node *node)
 
 /* ---- open, close ---- */
 
+bool parallel_is_even;
+
 static bool prefer_own_kernels;
 
 void cpu_prefer_own_kernels(bool prefer)
 {
     prefer_own_kernels = prefer;
+}
+
+/* The team of this thread, before anything is split over it: oneDNN's kernels count on all the
+ * members they were made for, some wait for each other. */
+static enum status take_threads(int threads, struct error *err)
+{
+    errno = 0;
+    const int there = forkjoin_prepare(threads);
+    if (there >= threads || forkjoin_is_inside())
+        return STATUS_OK;
+    return error_set(
+        err, STATUS_NO_MEMORY,
+        "of the %d threads of a forward pass the system starts only %d (%s); lower "
+        "--threads, or raise the limit of threads (ulimit -u, a container's pids limit)",
+        threads, there, strerror(errno ? errno : EAGAIN));
+}
+
+static enum status cpu_enter(struct backend *backend, struct error *err)
+{
+    return take_threads(backend->options.threads, err);
 }
 
 static enum status cpu_open(const struct backend_options *options, struct backend **ret,
@@ -194,8 +217,9 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     if (backend->options.threads < 1)
         backend->options.threads = device_cpu_threads();
     forkjoin_set_threads(backend->options.threads);
-    enum status status =
-        dnnl_check(dnnl_engine_create(&backend->engine, dnnl_cpu, 0), "engine", err);
+    enum status status = take_threads(backend->options.threads, err);
+    if (status == STATUS_OK)
+        status = dnnl_check(dnnl_engine_create(&backend->engine, dnnl_cpu, 0), "engine", err);
     if (status == STATUS_OK)
         status = dnnl_check(
             dnnl_stream_create(&backend->stream, backend->engine, dnnl_stream_default_flags),
@@ -458,6 +482,7 @@ static size_t weight_bytes(const struct backend *backend)
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .open = cpu_open,
+    .enter = cpu_enter,
     .close = cpu_close,
     .takes_channels_last = takes_channels_last,
     .takes_gate = dense_takes_gate,

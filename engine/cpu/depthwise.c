@@ -101,10 +101,14 @@ static enum status run(struct step *base, struct program *program, struct error 
         s->partial = (float *)(void *)(s->sums + count);
         memset(s->sums, 0, count * sizeof *s->sums);
     }
-    parallel_for(program->backend->options.threads, s->images * s->groups * s->bands,
-                 s->simd->depthwise_rows * d->out_width * d->kernel_height * d->kernel_width *
-                     (s->blocks / s->groups),
-                 run_bands, s);
+    const int threads = program->backend->options.threads;
+    const size_t bands = s->images * s->groups * s->bands;
+    const size_t cost = s->simd->depthwise_rows * d->out_width * d->kernel_height *
+                        d->kernel_width * (s->blocks / s->groups);
+    if (s->sums) /* added up by thread, and the same in every pass */
+        parallel_even(threads, bands, cost, run_bands, s);
+    else
+        parallel_for(threads, bands, cost, run_bands, s);
     if (s->makes_mean)
         finish_mean(s, s->out_height * d->out_width, program->data[s->mean]);
     return STATUS_OK;

@@ -88,26 +88,30 @@ int lane_padded_batch(const struct lane *lane, int batch)
     return session_batch_for(lane->session, batch);
 }
 
-/* Each thread that enters a parallel loop has a team of its own (engine/base/forkjoin.h): the first
- * pass of this one pays for it here, not in a client's request. Should it fail, the request will
- * say why. */
-static void warm_up(struct lane *lane)
+/* Each thread that enters a parallel loop has a team of its own (engine/base/forkjoin.h): it is
+ * made here, and the first pass of this thread pays for its start, not a client's request. Should
+ * that pass fail, the request will say why. */
+static bool warm_up(struct lane *lane)
 {
     for (size_t k = 0; k < lane->input_count; k++)
         lane->inputs[k] = batch_layout_row(&lane->aside_layout, lane->aside, k, 0);
     struct error ignored;
-    turn_begin(&lane->turn);
-    (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
-    turn_end(&lane->turn, 0, false);
+    lane->entered = session_enter(lane->session, &lane->refusal);
+    const bool entered = lane->entered == STATUS_OK;
+    if (entered) {
+        turn_begin(&lane->turn);
+        (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
+        turn_end(&lane->turn, 0, false);
+    }
     sem_post(&lane->warm);
+    return entered;
 }
 
 static void *lane_main(void *argument)
 {
     struct lane *lane = argument;
     struct batch batch;
-    bool goes_on = true;
-    warm_up(lane);
+    bool goes_on = warm_up(lane);
     while (goes_on && scheduler_next_batch(lane->scheduler, lane->index, &lane->turn, &batch)) {
         lane_serve(lane, &batch);
         if (lane_is_set_aside(lane))
@@ -133,7 +137,9 @@ enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index
     while (sem_wait(&lane->warm) != 0) {
         /* interrupted by a signal: wait on */
     }
-    return STATUS_OK;
+    if (lane->entered != STATUS_OK && err)
+        *err = lane->refusal;
+    return lane->entered;
 }
 
 void lane_free(struct lane *lane)

@@ -40,7 +40,9 @@ struct lane {
     int index; /* of this lane in its scheduler */
     bool started;
     pthread_t thread;
-    sem_t warm; /* posted once by the thread */
+    sem_t warm;          /* posted once by the thread */
+    enum status entered; /* session_enter()'s, before `warm`; not OK: the thread ends */
+    struct error refusal;
 
     pthread_mutex_t lock;
     int64_t aside_since; /* guarded by lock; 0: it works */

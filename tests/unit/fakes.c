@@ -429,6 +429,11 @@ const struct session_info *session_info(const struct session *session)
     return &session->info;
 }
 
+enum status session_enter(struct session *session, struct error *err)
+{
+    return session->plan.refuses ? error_set(err, STATUS_NO_MEMORY, "no thread for it") : STATUS_OK;
+}
+
 const struct session_facts *session_facts(const struct session *session)
 {
     static const struct session_facts none;

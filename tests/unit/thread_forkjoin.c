@@ -106,6 +106,44 @@ static void test_barriers_hold_everybody_back(void)
     }
 }
 
+/* Work that members take one piece after the other. */
+struct shared {
+    atomic_int next, begun;
+    int done[64]; /* how often each piece was done */
+    int pause_us; /* before a member other than the first takes its first piece */
+};
+
+static void take_pieces(void *context)
+{
+    struct shared *shared = context;
+    atomic_fetch_add(&shared->begun, 1);
+    if (forkjoin_member() > 0 && shared->pause_us)
+        usleep((useconds_t)shared->pause_us);
+    for (int i; (i = atomic_fetch_add(&shared->next, 1)) < (int)COUNT_OF(shared->done);)
+        shared->done[i]++;
+}
+
+static void test_shared_work_is_done_once(void)
+{
+    int begun[4] = {0};
+    for (int round = 0; round < 4000; round++) {
+        struct shared shared = {.pause_us = round % 1000 == 0 ? 300 : 0};
+        if (round % 64 == 0)
+            usleep(200); /* members fall asleep: they come late, or never */
+        forkjoin_share(4, take_pieces, &shared);
+        for (size_t i = 0; i < COUNT_OF(shared.done); i++)
+            CHECK(shared.done[i] == 1);
+        CHECK(shared.begun >= 1 && shared.begun <= 4);
+        begun[shared.begun - 1]++;
+        if (round % 3 == 0) { /* who was taken back comes to the next region all the same */
+            struct region region = {0};
+            forkjoin_run(4, count, &region);
+            check_calls(&region, 4, 1);
+        }
+    }
+    CHECK(begun[0] < 4000);
+}
+
 static void alone(void *context)
 {
     CHECK(forkjoin_member() == 0 && forkjoin_members() == 1 && !forkjoin_is_inside());
@@ -164,6 +202,7 @@ int main(void)
         {"regions follow each other", test_regions_follow_each_other},
         {"who waits long sleeps", test_who_waits_long_sleeps},
         {"barriers hold everybody back", test_barriers_hold_everybody_back},
+        {"shared work is done once", test_shared_work_is_done_once},
         {"a region within a region is its caller's", test_a_region_within_a_region_is_its_callers},
         {"each thread has a team that ends with it", test_each_thread_has_a_team_that_ends_with_it},
     };

@@ -155,6 +155,9 @@ static void test_states_and_refusals(void)
     CHECK(models[0].width == FAKE_WIDTH && models[0].height == 3 && models[0].channels == 1);
     CHECK(models[1].state == MODEL_FAILED && strstr(models[1].failure, "operator Fake"));
 
+    fake_plan((struct fake_session_plan){.refuses = true}); /* the lane's thread gets no team */
+    CHECK(pipeline_add_model(pipeline, fake_model("b", 1), NULL, &err) == STATUS_NO_MEMORY);
+    CHECK(strstr(err.message, "no thread for it"));
     fake_plan((struct fake_session_plan){.unlike_classifier = true});
     pipeline_announce(pipeline, "b", NULL, 2);
     CHECK(pipeline_state(pipeline) == PIPELINE_LOADING);
