@@ -82,6 +82,7 @@ enum status make_candidate(const struct compile *compile, struct step **ret, str
 enum status make_winograd(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_dense(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_depthwise(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_qdepthwise(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_qconv(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_qmatmul(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_qconcat(const struct compile *compile, struct step **ret, struct error *err);

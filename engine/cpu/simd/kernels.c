@@ -159,6 +159,10 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .depthwise_rows = DEPTHWISE_ROWS,
     .quantize = SIMD_NAMED(quantize),
     .dequantize = SIMD_NAMED(dequantize),
+#if defined __AVX512F__
+    .depthwise_8bit = SIMD_NAMED(depthwise_8bit),
+    .depthwise_8bit_channels = 16,
+#endif
     .add_8bit = SIMD_NAMED(add_8bit),
     .mul_8bit = SIMD_NAMED(mul_8bit),
     .lookup = SIMD_NAMED(lookup),

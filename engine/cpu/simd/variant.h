@@ -71,6 +71,9 @@ void SIMD_NAMED(center_rows)(const float *x, const float *mean, const float *fac
 void SIMD_NAMED(depthwise)(const struct depthwise *d, const float *x, float *y, size_t first,
                            size_t rows, size_t first_block, size_t last_block, float *sums);
 
+void SIMD_NAMED(depthwise_8bit)(const struct depthwise_8bit *d, const uint8_t *x, uint8_t *y,
+                                size_t first, size_t rows);
+
 void SIMD_NAMED(quantize)(const float *x, float scale, int zero, bool is_signed, void *y, size_t n);
 void SIMD_NAMED(dequantize)(const void *x, bool is_signed, float scale, int zero, float *y,
                             size_t n);
