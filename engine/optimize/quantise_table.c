@@ -75,6 +75,14 @@ static bool push(struct expression *e, struct node *node)
     return true;
 }
 
+/* A Clip's limits are constants as well, or it is none that fits. */
+static bool is_elementwise(const struct node *node)
+{
+    const struct op_info *info = op_find(node->op, node->opset);
+    return info && (info->flags & (OP_UNARY | OP_BROADCAST) || node->op == OP_CLIP) &&
+           !(info->flags & OP_NO_FOLD) && node->op != OP_LOOKUP && !node->capture_count;
+}
+
 /* `value` and all that it is computed from; depth bounds the way back. */
 static bool collect(struct expression *e, struct value *value, int depth)
 {
@@ -95,9 +103,7 @@ static bool collect(struct expression *e, struct value *value, int depth)
                                          add_leaf(e, ends.stored, ends.zero->known->dtype)) &&
                push(e, node);
     }
-    const struct op_info *info = op_find(node->op, node->opset);
-    if (!info || !(info->flags & (OP_UNARY | OP_BROADCAST)) || info->flags & OP_NO_FOLD ||
-        node->op == OP_LOOKUP || node->capture_count)
+    if (!is_elementwise(node))
         return false;
     for (size_t i = 0; i < node->input_count; i++)
         if (node->inputs[i] && !collect(e, node->inputs[i], depth - 1))
