@@ -67,7 +67,7 @@ static bool takes_channels_last(const struct node *node)
 {
     enum { MOST_TAPS = 256 };
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    if (qconv_takes(node) || qrows_take_channels_last(node))
+    if (qconv_takes(node) || qrows_take_channels_last(node) || resize_takes_8bit(node))
         return true;
     if (!x || !y || x->dtype != DTYPE_F32 || x->shape.rank < 3 || x->shape.rank > 5 ||
         !shape_count(&x->shape) || !shape_count(&y->shape) || x->known)

@@ -111,7 +111,8 @@ bool norm_takes(const struct node *node);
 bool groups_take(const struct node *node);  /* GroupNormalization, InstanceNormalization, LRN */
 bool deconv_takes(const struct node *node); /* a ConvTranspose, channels-last */
 bool resize_takes(const struct node *node); /* keeping images and channels, channels-last */
-bool qconv_takes(const struct node *node);  /* an 8-bit QLinearConv, channels-last */
+bool resize_takes_8bit(const struct node *node); /* the same of 8-bit integers, to nearest */
+bool qconv_takes(const struct node *node);       /* an 8-bit QLinearConv, channels-last */
 bool qrows_take_channels_last(const struct node *node);
 
 /* A zeroed step of `size` bytes with name, run and free set; NULL when out of memory. */

@@ -1,5 +1,6 @@
-/* Resize and Upsample of channels-last images, float32 and bfloat16, every mode but cropping: a row
- * of the result is first blended from rows of the image, then pixel by pixel from that row. */
+/* Resize and Upsample of channels-last images, float32 and bfloat16, every mode but cropping, and
+ * of 8-bit integers, to the nearest: a row of the result is first blended from rows of the image,
+ * then pixel by pixel from that row. */
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
@@ -196,6 +197,14 @@ bool resize_takes(const struct node *node)
     return read_plan(node, &any, &plan) && plan.coordinate != RESIZE_TF_CROP_AND_RESIZE &&
            plan.coordinate != RESIZE_TF_HALF_PIXEL_FOR_NN && plan.axis[0].scale == 1 &&
            plan.axis[1].scale == 1;
+}
+
+bool resize_takes_8bit(const struct node *node)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    return node->op == OP_RESIZE && x && y && !x->known && dtype_size(x->dtype) == 1 &&
+           shape_count(&x->shape) && shape_count(&y->shape) &&
+           strcmp(node_string(node, "mode", "nearest"), "nearest") == 0 && resize_takes(node);
 }
 
 enum status make_resize(const struct compile *compile, struct step **ret, struct error *err)
