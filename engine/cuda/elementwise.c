@@ -54,10 +54,10 @@ static bool binary_of(enum op op, enum cuda_binary *ret)
     return false;
 }
 
-/* A float constant is uploaded in the dtype of the others. */
+/* A float constant is uploaded in the dtype of the others; a pass may have narrowed it already. */
 static bool operand_fits(const struct value *value, enum dtype dtype)
 {
-    return value && (value->known ? value->known->dtype == DTYPE_F32 : value->dtype == dtype);
+    return value && (value->dtype == dtype || (value->known && value->known->dtype == DTYPE_F32));
 }
 
 static bool classify(const struct node *node, struct elementwise_step *ret)
