@@ -299,9 +299,6 @@ enum status session_create(const struct graph *graph, const struct session_optio
     const struct backend_ops *ops = backend_find(options->device, err);
     if (!ops)
         return STATUS_DEVICE;
-    if (options->precision == PRECISION_INT8 && options->device.kind != DEVICE_CPU)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "the precision int8 is the CPU's; use fp32, fp16 or bf16 on a GPU");
     if (options->precision == PRECISION_FP16 && options->device.kind == DEVICE_CPU)
         return error_set(err, STATUS_UNSUPPORTED,
                          "the precision fp16 is for GPUs; use fp32 or bf16 on a CPU");

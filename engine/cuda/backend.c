@@ -126,6 +126,10 @@ static bool is_float_constant(const struct value *value)
 static bool takes_channels_last(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (node->op == OP_QLINEAR_CONV || node->op == OP_CONV_INTEGER)
+        return quantised_product_takes(node);
+    if (quantised_pool_takes(node))
+        return true;
     if (!x || !y || x->dtype != DTYPE_F32 || x->known || !shape_count(&x->shape) ||
         !shape_count(&y->shape) || x->shape.rank < 3)
         return false;
@@ -179,10 +183,26 @@ static enum bf16_support bf16_support(const struct node *node)
     }
 }
 
+/* Of a sum or product of 8-bit integers. */
+static int overwritten_term(const struct node *node)
+{
+    const struct value *y = node->outputs[0];
+    for (size_t i = 0; i <= 3 && quantised_rows_take(node); i += 3) {
+        const struct value *value = node->inputs[i];
+        if (!value->known && value->dtype == y->dtype && shape_equal(&value->shape, &y->shape))
+            return (int)i;
+    }
+    return -1;
+}
+
 /* Kernels read what they overwrite in the same thread, so any operand of y's shape may be taken. */
 static int in_place(const struct node *node)
 {
     const struct value *y = node_output(node, 0), *a = node_input(node, 0);
+    if (y && a && (node->op == OP_QLINEAR_ADD || node->op == OP_QLINEAR_MUL))
+        return overwritten_term(node);
+    if (y && a && node->op == OP_LOOKUP)
+        return a->known ? -1 : 0;
     if (!y || !a || !is_computed(y->dtype))
         return -1;
     if (node->epilogue.residual)
@@ -281,8 +301,9 @@ static void free_program(struct program *program)
 
 static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
 {
-    static const step_maker makers[] = {make_conv, make_matmul, make_attention, make_elementwise,
-                                        make_rows, make_move,   make_host};
+    static const step_maker makers[] = {make_conv,           make_matmul,    make_quantised_product,
+                                        make_quantised_rows, make_attention, make_elementwise,
+                                        make_rows,           make_move,      make_host};
     *ret = NULL;
     for (size_t m = 0; m < COUNT_OF(makers) && !*ret; m++)
         TRY(makers[m](compile, ret, err));

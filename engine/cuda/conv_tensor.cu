@@ -1,64 +1,12 @@
-/* Convolutions over [N, H, W, C] images on tensor cores, without an im2col buffer: the matrix
- * product
- *
- *     y[p, m] = sum over k of x[p, k] * weights[m, k]
- *
- * where p is an output position, m an output channel, and k = (row, column, channel) of the window.
- *
- * A block makes a tile of positions by channels. It goes through k in steps of Tile::DEPTH: copies
- * that run behind the arithmetic (copy_async) fill a ring of STAGES tiles of x and of the weights
- * in shared memory; what lies in the padding, or beyond an edge, is filled with zeroes by the copy
- * itself. Each warp multiplies its part of the tile with mma.m16n8k16 out of that ring. One barrier
- * a step does for both: the step's data is there for all, and the slot that is filled next has been
- * read by all.
- *
- * Sums go through shared memory once, so that bias, residual and activation are applied to, and y
- * is written in, pieces of 16 bytes. Where there are too few tiles for the processors (small
- * batches), k is divided among `splits` blocks, which leave float32 sums for split_sum_kernel. */
-#include "engine/cuda/tensor_core.cuh"
+/* Convolutions over [N, H, W, C] images of float16 or bfloat16 on tensor cores: conv_tiles.cuh says
+ * how. Sums are float32; they go through shared memory once, so that bias, residual and activation
+ * are applied to, and y is written in, pieces of 16 bytes. Where there are too few tiles for the
+ * processors (small batches), k is divided among `splits` blocks, which leave float32 sums for
+ * split_sum_kernel. */
+#include "engine/cuda/conv_tiles.cuh"
 
 namespace
 {
-template <int POSITIONS_, int CHANNELS_, int DEPTH_, int WARP_POSITIONS_, int WARP_CHANNELS_,
-          int STAGES_, int BLOCKS_>
-struct tile {
-    static constexpr int POSITIONS = POSITIONS_, CHANNELS = CHANNELS_, DEPTH = DEPTH_;
-    static constexpr int WARP_POSITIONS = WARP_POSITIONS_, WARP_CHANNELS = WARP_CHANNELS_;
-    static constexpr int STAGES = STAGES_, BLOCKS = BLOCKS_; /* BLOCKS: on a processor */
-    static constexpr int ACROSS = CHANNELS / WARP_CHANNELS;
-    static constexpr int WARPS = POSITIONS / WARP_POSITIONS * ACROSS;
-    static constexpr int THREADS_ = 32 * WARPS;
-    static constexpr int STAGE = (POSITIONS + CHANNELS) * DEPTH; /* numbers */
-    static constexpr int PITCH = WARP_CHANNELS + 8;              /* of sums, see store_tile */
-    static constexpr int SHARED = 2 * STAGE * STAGES;            /* bytes */
-    /* Rows of 16 positions of a warp that fit at a time, as sums, where the stages were. */
-    static constexpr int SLAB = WARPS * 16 * PITCH * 4, DOWN = WARP_POSITIONS / 16;
-    static constexpr int SLABS = DOWN * SLAB <= SHARED       ? DOWN
-                                 : DOWN / 2 * SLAB <= SHARED ? DOWN / 2
-                                                             : 1;
-    static_assert(SLAB * SLABS <= SHARED && DOWN % SLABS == 0, "whole rows");
-    static_assert(WARP_POSITIONS % 16 == 0 && WARP_CHANNELS % 16 == 0, "whole fragments");
-};
-
-/* Tiles by number: positions, channels, depth; a warp's positions, channels; stages, blocks. Those
- * from SMALL_TILES on also exist for images whose channels do not come in eights. */
-#define TILES(X)                                                                                   \
-    X(0, 256, 128, 32, 64, 64, 3, 1)                                                               \
-    X(1, 128, 256, 32, 64, 64, 3, 1)                                                               \
-    X(2, 128, 128, 32, 64, 64, 4, 2)                                                               \
-    X(3, 128, 128, 64, 64, 32, 3, 1)                                                               \
-    X(4, 128, 64, 64, 64, 32, 3, 2)                                                                \
-    X(5, 64, 128, 64, 32, 64, 3, 2)                                                                \
-    X(6, 64, 64, 64, 32, 32, 4, 3)                                                                 \
-    X(7, 128, 64, 32, 64, 32, 4, 3)                                                                \
-    X(8, 128, 32, 32, 32, 32, 4, 4)                                                                \
-    X(9, 64, 64, 32, 32, 32, 4, 4)
-enum { TILE_COUNT = 10, SMALL_TILES = 7 };
-
-#define TILE_TYPE(number, p, c, d, wp, wc, s, b) using tile##number = tile<p, c, d, wp, wc, s, b>;
-TILES(TILE_TYPE)
-#undef TILE_TYPE
-
 /* What the kernel has to know beside the convolution. */
 struct split {
     int tiles_across; /* tiles of channels of a group */
@@ -66,131 +14,6 @@ struct split {
     int y_is_float;
     float *sums; /* [splits, positions, m] instead of y; NULL: y */
 };
-
-/* A thread's share in filling a tile of x: one column of pieces of VEC channels, some rows. */
-template <typename T, typename Tile, int VEC> struct image_copies {
-    static constexpr int PIECES = Tile::DEPTH / VEC, STEP = Tile::THREADS_ / PIECES;
-    static constexpr int ROWS = Tile::POSITIONS / STEP;
-    static_assert(STEP % 8 == 0 && Tile::POSITIONS % STEP == 0, "rows keep their swizzling");
-
-    const T *base;    /* of the first image that the tile reads, at the group's channels */
-    int offset[ROWS]; /* of a window's first place from there, in numbers; may be negative */
-    int corner[ROWS]; /* that place's row and column, 16 bits each, signed */
-    int place;        /* of the first row's piece in the tile */
-    int r, s, channel;
-
-    __device__ inline void start(const T *x, const cuda_conv &c, int positions, int first,
-                                 int group, int k)
-    {
-        const int thread = (int)threadIdx.x, column = thread % PIECES, row = thread / PIECES;
-        const int cg = c.c / c.groups, area = c.oh * c.ow, image = first / area;
-        base = x + (size_t)image * (size_t)c.h * (size_t)c.w * (size_t)c.c + group * cg;
-        place = swizzled<Tile::DEPTH>(row, column * VEC / 8) + column * VEC % 8;
-        UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            int p = first + row + i * STEP;
-            int n = p / area, at = p - n * area, oh = at / c.ow, ow = at - oh * c.ow;
-            int h = oh * c.stride_h - c.pad_h, w = ow * c.stride_w - c.pad_w;
-            bool has = p < positions;
-            offset[i] = has ? (((n - image) * c.h + h) * c.w + w) * c.c : 0;
-            /* A row far above the image stays outside wherever the window goes. */
-            corner[i] = (int)((uint32_t)(has ? h : -32768) << 16 | (uint32_t)(uint16_t)w);
-        }
-        k += column * VEC;
-        int tap = k / cg;
-        channel = k - tap * cg;
-        r = tap / c.kw;
-        s = tap - r * c.kw;
-    }
-
-    /* Starts the copies of one step, and goes on to the next. */
-    __device__ inline void copy(T *to, const cuda_conv &c)
-    {
-        const int down = r * c.dilation_h, right = s * c.dilation_w;
-        const int delta = (down * c.w + right) * c.c + channel;
-        UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            int h = (corner[i] >> 16) + down, w = (int)(int16_t)(corner[i] & 0xffff) + right;
-            bool has = r < c.kh && (unsigned)h < (unsigned)c.h && (unsigned)w < (unsigned)c.w;
-            copy_async<VEC * 2>(to + place + i * STEP * Tile::DEPTH,
-                                base + (has ? offset[i] + delta : 0), has);
-        }
-        const int cg = c.c / c.groups;
-        channel += Tile::DEPTH;
-        while (channel >= cg) {
-            channel -= cg;
-            if (++s == c.kw) {
-                s = 0;
-                r++;
-            }
-        }
-    }
-};
-
-/* The same for the weights, whose rows of c.row numbers are whole pieces of eight. */
-template <typename T, typename Tile> struct weight_copies {
-    static constexpr int PIECES = Tile::DEPTH / 8, STEP = Tile::THREADS_ / PIECES;
-    static constexpr int ROWS = Tile::CHANNELS / STEP;
-    static_assert(STEP % 8 == 0 && Tile::CHANNELS % STEP == 0, "rows keep their swizzling");
-
-    const T *base; /* the group's weights */
-    int row, k, place;
-
-    __device__ inline void start(const T *weights, const cuda_conv &c, int first, int group,
-                                 int first_k)
-    {
-        const int thread = (int)threadIdx.x, column = thread % PIECES;
-        const int mg = c.m / c.groups;
-        row = first + thread / PIECES;
-        k = first_k + column * 8;
-        place = swizzled<Tile::DEPTH>(thread / PIECES, column);
-        base = weights + (size_t)group * (size_t)mg * (size_t)c.row;
-    }
-
-    __device__ inline void copy(T *to, const cuda_conv &c)
-    {
-        const int mg = c.m / c.groups;
-        UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            bool has = row + i * STEP < mg && k < c.row;
-            copy_async<16>(to + place + i * STEP * Tile::DEPTH,
-                           base + (has ? (size_t)(row + i * STEP) * (size_t)c.row + (size_t)k : 0),
-                           has);
-        }
-        k += Tile::DEPTH;
-    }
-};
-
-template <typename Tile> struct sums_of {
-    static constexpr int DOWN = Tile::WARP_POSITIONS / 16, ACROSS = Tile::WARP_CHANNELS / 8;
-    float at[DOWN][ACROSS][4];
-};
-
-/* A step: sums += x * weights of the warp's part. */
-template <typename T, typename Tile>
-__device__ static inline void multiply_step(const T *x, const T *weights, int warp,
-                                            sums_of<Tile> &sums)
-{
-    const int lane = (int)threadIdx.x % 32;
-    const int x_row = warp / Tile::ACROSS * Tile::WARP_POSITIONS + lane % 16;
-    const int w_row = warp % Tile::ACROSS * Tile::WARP_CHANNELS + (lane & 7) + (lane >> 4 << 3);
-    UNROLL
-    for (int k = 0; k < Tile::DEPTH / 16; k++) {
-        uint32_t a[sums.DOWN][4], b[sums.ACROSS / 2][4];
-        UNROLL
-        for (int i = 0; i < sums.DOWN; i++)
-            load_matrices(a[i], x + swizzled<Tile::DEPTH>(x_row + i * 16, k * 2 + (lane >> 4)));
-        UNROLL
-        for (int j = 0; j < sums.ACROSS / 2; j++)
-            load_matrices(b[j],
-                          weights + swizzled<Tile::DEPTH>(w_row + j * 16, k * 2 + (lane >> 3 & 1)));
-        UNROLL
-        for (int i = 0; i < sums.DOWN; i++)
-            UNROLL
-        for (int j = 0; j < sums.ACROSS; j++)
-            multiply_add<T>(sums.at[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
-    }
-}
 
 /* Eight neighbours of a row that may be float32 or T, and may not all be there. */
 template <typename T>
@@ -260,7 +83,7 @@ __device__ static inline void store_sums(const float *from, void *y, const cuda_
  * back in eights. A row is 8 floats longer than it has sums, so that the four rows which half a
  * warp writes at a time are in different banks. */
 template <typename T, typename Tile>
-__device__ static inline void store_tile(float *shared, const sums_of<Tile> &sums, void *y,
+__device__ static inline void store_tile(float *shared, const sums_of<Tile, float> &sums, void *y,
                                          const cuda_conv &c, const cuda_epilogue &e, const split &g,
                                          int p0, int m0)
 {
@@ -301,44 +124,13 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     conv_tensor_kernel(const T *x, const T *weights, void *y, cuda_conv c, cuda_epilogue e, split g)
 {
     SHARED_MEMORY(memory);
-    T *ring = (T *)memory;
-    const int positions = c.n * c.oh * c.ow, group = (int)blockIdx.y;
     const int p0 = (int)blockIdx.x / g.tiles_across * Tile::POSITIONS;
     const int m0 = (int)blockIdx.x % g.tiles_across * Tile::CHANNELS;
     const int first = (int)blockIdx.z * g.each;
     const int steps = g.steps - first < g.each ? g.steps - first : g.each;
-    const int warp = (int)threadIdx.x / 32;
-    image_copies<T, Tile, VEC> images;
-    weight_copies<T, Tile> filters;
-    images.start(x, c, positions, p0, group, first * Tile::DEPTH);
-    filters.start(weights, c, m0, group, first * Tile::DEPTH);
-    sums_of<Tile> sums = {};
-    UNROLL
-    for (int step = 0; step < Tile::STAGES - 1; step++) {
-        if (step < steps) {
-            T *slot = ring + step * Tile::STAGE;
-            images.copy(slot, c);
-            filters.copy(slot + Tile::POSITIONS * Tile::DEPTH, c);
-        }
-        copies_commit(); /* a group a step, also where it is empty, so that counting is simple */
-    }
-    int reads = 0, fills = Tile::STAGES - 1;
-    for (int step = 0; step < steps; step++) {
-        copies_wait<Tile::STAGES - 2>();
-        __syncthreads();
-        if (step + Tile::STAGES - 1 < steps) {
-            T *slot = ring + fills * Tile::STAGE;
-            images.copy(slot, c);
-            filters.copy(slot + Tile::POSITIONS * Tile::DEPTH, c);
-        }
-        copies_commit();
-        const T *slot = ring + reads * Tile::STAGE;
-        multiply_step<T, Tile>(slot, slot + Tile::POSITIONS * Tile::DEPTH, warp, sums);
-        reads = reads + 1 == Tile::STAGES ? 0 : reads + 1;
-        fills = fills + 1 == Tile::STAGES ? 0 : fills + 1;
-    }
-    copies_wait<0>();
-    __syncthreads();
+    sums_of<Tile, float> sums = {};
+    multiply_tile<T, Tile, VEC, float>((T *)memory, x, weights, c, p0, m0, first, steps, nullptr,
+                                       sums);
     store_tile<T, Tile>((float *)memory, sums, y, c, e, g, p0, m0);
 }
 

@@ -128,12 +128,20 @@ enum status make_attention(const struct compile *compile, struct step **ret, str
 enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_rows(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_move(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_quantised_product(const struct compile *compile, struct step **ret,
+                                   struct error *err);
+enum status make_quantised_rows(const struct compile *compile, struct step **ret,
+                                struct error *err);
 enum status make_host(const struct compile *compile, struct step **ret, struct error *err);
 
 bool attention_takes(const struct node *node);
 bool matmul_takes(const struct node *node);
 bool elementwise_takes(const struct node *node);
 bool rows_takes(const struct node *node);
+/* Of 8-bit integers; images may be in either layout. */
+bool quantised_product_takes(const struct node *node);
+bool quantised_rows_take(const struct node *node);
+bool quantised_pool_takes(const struct node *node); /* a pool, channels-last */
 
 /* A zeroed step of `size` bytes with name and run set; NULL when out of memory. */
 void *step_create(const struct compile *compile, size_t size,
@@ -271,6 +279,12 @@ enum weight_layout {
  * own), there once per device for all sessions that read the same; valid as long as the backend. */
 enum status weights_get(struct backend *backend, struct tensor *constant, enum weight_layout layout,
                         enum dtype dtype, void **ret, struct error *err) MUST_USE;
+/* What `make` makes of a constant, and of another one `beside` it (or NULL): `count` numbers, made
+ * once for each `kind`; else as weights_get. */
+enum status weights_make(struct backend *backend, struct tensor *constant, struct tensor *beside,
+                         int kind, enum dtype dtype, size_t count,
+                         void (*make)(const void *context, void *to), const void *context,
+                         void **ret, struct error *err) MUST_USE;
 /* Numbers from one row of the packed constant to the next. */
 int64_t weights_row(const struct tensor *constant, enum weight_layout layout);
 void weights_settle(struct backend *backend); /* lets go of the host's copies */

@@ -8,12 +8,24 @@
  *     b [16, 8]    b0 (2t, g)   b1 (2t + 8, g)
  *     c [16, 8]    c0 (g, 2t)   c1 (g, 2t + 1)   c2 (g + 8, 2t)   c3 (g + 8, 2t + 1)
  *
+ * Those of mma.m16n8k32 on 8-bit integers are the same bytes: where two neighbouring numbers of 16
+ * bits are above there are four of 8 bits, and k is twice as deep. Sums c are int32 then, which
+ * wrap.
+ *
  * ldmatrix loads four 8 x 8 matrices whose rows of 16 bytes lie anywhere: lane i names row i % 8 of
  * matrix i / 8, and receives of each matrix the numbers (g, 2t) and (g, 2t + 1), or, transposed,
  * (2t, g) and (2t + 1, g). Both functions are for whole warps. */
 #pragma once
 
 #include "engine/cuda/device.cuh"
+
+/* Two neighbouring 8-bit integers, signed or not, where kernels count in numbers of two bytes. */
+struct s8_pair {
+    uint16_t bits;
+};
+struct u8_pair {
+    uint16_t bits;
+};
 
 #ifdef LENSD_FAKE_CUDA
 #include "fake_warp.h"
@@ -121,6 +133,41 @@ __device__ inline void multiply_add<__nv_bfloat16>(float (&c)[4], const uint32_t
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #endif
 }
+
+/* Integers: x signed or not by T, weights signed. */
+template <typename T>
+__device__ static inline void multiply_add(int (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                           uint32_t b1);
+
+#if __CUDA_ARCH__ >= 800
+#define MULTIPLY_ADD_INTEGERS(pair, type)                                                          \
+    template <>                                                                                    \
+    __device__ inline void multiply_add<pair>(int(&c)[4], const uint32_t(&a)[4], uint32_t b0,      \
+                                              uint32_t b1)                                         \
+    {                                                                                              \
+        asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." type ".s8.s32 {%0, %1, %2, %3}, "    \
+                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"                             \
+                     : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                              \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));              \
+    }
+#else /* sm_75 has m8n8k16: a quarter, of eight rows and half the depth */
+#define MULTIPLY_ADD_INTEGERS(pair, type)                                                          \
+    template <>                                                                                    \
+    __device__ inline void multiply_add<pair>(int(&c)[4], const uint32_t(&a)[4], uint32_t b0,      \
+                                              uint32_t b1)                                         \
+    {                                                                                              \
+        const uint32_t b[2] = {b0, b1};                                                            \
+        UNROLL                                                                                     \
+        for (int i = 0; i < 4; i++)                                                                \
+            asm volatile("mma.sync.aligned.m8n8k16.row.col.s32." type ".s8.s32 {%0, %1}, {%2}, "   \
+                         "{%3}, {%0, %1};\n"                                                       \
+                         : "+r"(c[i % 2 * 2]), "+r"(c[i % 2 * 2 + 1])                              \
+                         : "r"(a[i]), "r"(b[i / 2]));                                              \
+    }
+#endif
+MULTIPLY_ADD_INTEGERS(s8_pair, "s8")
+MULTIPLY_ADD_INTEGERS(u8_pair, "u8")
+#undef MULTIPLY_ADD_INTEGERS
 
 #endif
 

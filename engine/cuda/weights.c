@@ -35,6 +35,9 @@ struct weight {
     enum weight_layout layout;
     enum dtype dtype;
     struct upload *upload;
+    /* Of one that weights_make() has made: what it is made of, and how. */
+    struct tensor *source, *beside;
+    int kind;
 };
 
 static float float_at(const struct tensor *tensor, size_t i)
@@ -289,12 +292,41 @@ enum status weights_get(struct backend *backend, struct tensor *constant, enum w
     return STATUS_OK;
 }
 
+enum status weights_make(struct backend *backend, struct tensor *constant, struct tensor *beside,
+                         int kind, enum dtype dtype, size_t count,
+                         void (*make)(const void *context, void *to), const void *context,
+                         void **ret, struct error *err)
+{
+    for (const struct weight *w = backend->weights; w; w = w->next) {
+        if (w->source == constant && w->beside == beside && w->kind == kind && w->dtype == dtype) {
+            *ret = w->upload->data;
+            return STATUS_OK;
+        }
+    }
+    struct tensor *packed;
+    struct shape shape = SHAPE((int64_t)count);
+    TRY(tensor_create(NULL, dtype, &shape, &packed, err));
+    make(context, packed->data);
+    enum status status = weights_get(backend, packed, WEIGHT_AS_IS, dtype, ret, err);
+    tensor_unref(packed);
+    TRY(status);
+    struct weight *weight = backend->weights; /* a tensor that it has not seen comes first */
+    tensor_unref(weight->constant);
+    weight->constant = NULL;
+    weight->source = tensor_ref(constant);
+    weight->beside = beside ? tensor_ref(beside) : NULL;
+    weight->kind = kind;
+    return STATUS_OK;
+}
+
 /* Everything is compiled: the host's copies may go. */
 void weights_settle(struct backend *backend)
 {
     for (struct weight *w = backend->weights; w; w = w->next) {
         tensor_unref(w->constant);
-        w->constant = NULL;
+        tensor_unref(w->source);
+        tensor_unref(w->beside);
+        w->constant = w->source = w->beside = NULL;
     }
 }
 

@@ -292,7 +292,7 @@ static enum status follow_elementwise(struct layout *layout, struct node *node, 
             !(node->inputs[i] = broadcast_operand(layout, node->inputs[i], rank, err)))
             return STATUS_NO_MEMORY;
     for (size_t o = 0; o < node->output_count; o++)
-        if (node->outputs[o])
+        if (node->outputs[o] && node->outputs[o]->shape.rank == rank) /* a scale is no image */
             mark_last(layout, node->outputs[o]);
     return STATUS_OK;
 }
@@ -532,13 +532,25 @@ static enum status rewrite_shuffle(struct layout *layout, struct node *node, str
 /* Scales and zero points of one number make these elementwise too. */
 static unsigned quantised_flags(const struct node *node)
 {
-    const bool adds = node->op == OP_QLINEAR_ADD || node->op == OP_QLINEAR_MUL;
-    if (!adds && node->op != OP_QUANTIZE_LINEAR && node->op != OP_DEQUANTIZE_LINEAR)
+    bool of_two = false;
+    switch (node->op) {
+    case OP_QLINEAR_ADD:
+    case OP_QLINEAR_MUL:
+        of_two = true;
+        break;
+    case OP_QUANTIZE_LINEAR:
+    case OP_DEQUANTIZE_LINEAR:
+    case OP_DYNAMIC_QUANTIZE_LINEAR:
+    case OP_QLINEAR_SIGMOID:
+    case OP_QLINEAR_LEAKY_RELU:
+        break;
+    default:
         return 0;
+    }
     for (size_t i = 1; i < node->input_count; i++)
-        if (node->inputs[i] && (!adds || i != 3) && shape_count(&node->inputs[i]->shape) != 1)
+        if (node->inputs[i] && (!of_two || i != 3) && shape_count(&node->inputs[i]->shape) != 1)
             return 0;
-    return adds ? OP_BROADCAST : OP_UNARY;
+    return of_two ? OP_BROADCAST : OP_UNARY;
 }
 
 /* A Resize that stretches the image alone; told apart by the shapes as ONNX has them. */

@@ -13,9 +13,10 @@ static bool has_products(const struct graph *graph)
     return false;
 }
 
-/* float16 first: it has three bits more than bfloat16 at the same speed, so that bfloat16 is what a
+/* Integers first: a quantised file was made for them. float16 next: it has three bits more than bfloat16 at the same speed, so that bfloat16 is what a
  * model gets whose numbers leave float16's range. */
-static size_t gpu_candidates(struct device_id device, enum precision ret[PRECISION_COUNT])
+static size_t gpu_candidates(struct device_id device, const struct graph *graph,
+                             enum precision ret[PRECISION_COUNT])
 {
     struct device_info devices[DEVICE_MAX];
     const size_t device_count = device_list(devices, DEVICE_MAX);
@@ -23,9 +24,11 @@ static size_t gpu_candidates(struct device_id device, enum precision ret[PRECISI
     for (size_t i = 0; i < device_count; i++) {
         if (devices[i].id.kind != device.kind || devices[i].id.index != device.index)
             continue;
-        if (devices[i].fp16)
+        if (devices[i].int8 && session_is_quantised(graph))
+            ret[count++] = PRECISION_INT8;
+        if (devices[i].fp16 && has_products(graph))
             ret[count++] = PRECISION_FP16;
-        if (devices[i].bf16)
+        if (devices[i].bf16 && has_products(graph))
             ret[count++] = PRECISION_BF16;
     }
     return count;
@@ -36,7 +39,7 @@ size_t candidates_find(struct device_id device, const struct graph *graph,
 {
     size_t count = 0;
     if (device.kind != DEVICE_CPU)
-        return has_products(graph) ? gpu_candidates(device, ret) : 0;
+        return gpu_candidates(device, graph, ret);
     if (device_cpu_has_bf16() && has_products(graph))
         ret[count++] = PRECISION_BF16;
     if (session_is_quantised(graph))

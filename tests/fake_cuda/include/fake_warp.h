@@ -90,3 +90,43 @@ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
         }
     }
 }
+
+/* Integers: four in a register, sums that wrap. */
+struct s8_pair;
+struct u8_pair;
+template <typename T> int fake_byte(uint32_t word, unsigned i);
+template <> inline int fake_byte<s8_pair>(uint32_t word, unsigned i)
+{
+    return (int8_t)(word >> i * 8 & 255);
+}
+template <> inline int fake_byte<u8_pair>(uint32_t word, unsigned i)
+{
+    return (int)(word >> i * 8 & 255);
+}
+
+template <typename T> int fake_dot(uint32_t x, uint32_t weights, int sum)
+{
+    for (unsigned i = 0; i < 4; i++)
+        sum =
+            (int)((unsigned)sum + (unsigned)(fake_byte<T>(x, i) * fake_byte<s8_pair>(weights, i)));
+    return sum;
+}
+
+template <typename T>
+void multiply_add(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    const uint32_t words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    size_t stride;
+    const char *all = (const char *)fake_exchange(words, sizeof words, &stride);
+    unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    /* k = 4 t + 16 h + i is in register h of lane t of its group, its byte i. */
+    for (unsigned h = 0; h < 2; h++)
+        for (unsigned from = 0; from < 4; from++) {
+            const uint32_t *left = (const uint32_t *)(all + (g * 4 + from) * stride);
+            for (unsigned j = 0; j < 2; j++) {
+                const uint32_t *right = (const uint32_t *)(all + ((2 * t + j) * 4 + from) * stride);
+                c[j] = fake_dot<T>(left[h * 2], right[4 + h], c[j]);
+                c[2 + j] = fake_dot<T>(left[h * 2 + 1], right[4 + h], c[2 + j]);
+            }
+        }
+}

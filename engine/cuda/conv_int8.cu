@@ -1,0 +1,211 @@
+/* Convolutions over [N, H, W, C] images of 8-bit integers on tensor cores: conv_tiles.cuh says how,
+ * where a number is two neighbouring channels. Weights are signed. x may be signed or not, and is
+ * read as it is stored; what the padding holds is its zero point, so that what a zero point adds to
+ * a sum is the same everywhere, and is part of the bias.
+ *
+ * Sums are int32. They go through shared memory once, so that the stored numbers are written in
+ * pieces of eight; where k is divided among blocks, cuda_int8_finish adds their sums up. */
+#include "engine/cuda/conv_tiles.cuh"
+#include "engine/cuda/int8.cuh"
+
+namespace
+{
+/* What the kernel has to know beside the convolution. */
+struct int8_split {
+    int tiles_across; /* tiles of channels of a group */
+    int steps, each;  /* of Tile::DEPTH: all, and of a block */
+    int *sums;        /* [splits, positions, m] instead of y; NULL: y */
+};
+
+/* Eight neighbouring sums of position p, from the group's channel m on, go where they belong. */
+__device__ static inline void store_eight(const int *from, void *y, const cuda_conv &c,
+                                          const cuda_int8_epilogue &e, const int8_split &g,
+                                          size_t p, int m)
+{
+    const int mg = c.m / c.groups, column = (int)blockIdx.y * mg + m, count = mg - m;
+    const size_t at = p * (size_t)c.m + (size_t)column;
+    const bool whole = mg % 8 == 0;
+    int v[8];
+    load_ints(v, from, true, 8);
+    if (!g.sums)
+        return finish_sums(v, y, at, column, whole, count, e);
+    const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
+    int *to = g.sums + blockIdx.z * outputs + at;
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        if (i < count)
+            to[i] = v[i];
+}
+
+/* As float sums are stored (conv_tensor.cu): each warp lays some of its rows out in shared memory
+ * of its own, and reads them back in eights. */
+template <typename Tile>
+__device__ static inline void store_sums(int *shared, const sums_of<Tile, int> &sums, void *y,
+                                         const cuda_conv &c, const cuda_int8_epilogue &e,
+                                         const int8_split &g, int p0, int m0)
+{
+    constexpr int EIGHTS = Tile::WARP_CHANNELS / 8, ROWS = 16 * Tile::SLABS;
+    const int positions = c.n * c.oh * c.ow, mg = c.m / c.groups;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int *own = shared + warp * ROWS * Tile::PITCH;
+    p0 += warp / Tile::ACROSS * Tile::WARP_POSITIONS;
+    m0 += warp % Tile::ACROSS * Tile::WARP_CHANNELS;
+    UNROLL
+    for (int first = 0; first < sums.DOWN; first += Tile::SLABS) {
+        UNROLL
+        for (int i = 0; i < Tile::SLABS; i++) {
+            UNROLL
+            for (int j = 0; j < sums.ACROSS; j++) {
+                int *at = own + (i * 16 + lane / 4) * Tile::PITCH + j * 8 + lane % 4 * 2;
+                at[0] = sums.at[first + i][j][0];
+                at[1] = sums.at[first + i][j][1];
+                at[8 * Tile::PITCH] = sums.at[first + i][j][2];
+                at[8 * Tile::PITCH + 1] = sums.at[first + i][j][3];
+            }
+        }
+        __syncwarp();
+        NO_UNROLL
+        for (int piece = lane; piece < ROWS * EIGHTS; piece += 32) {
+            int row = piece / EIGHTS, column = piece % EIGHTS * 8;
+            int p = p0 + first * 16 + row, m = m0 + column;
+            if (p < positions && m < mg)
+                store_eight(own + row * Tile::PITCH + column, y, c, e, g, (size_t)p, m);
+        }
+        __syncwarp();
+    }
+}
+
+/* grid: x = tiles, channels first (neighbours share positions), y = group, z = split. c counts
+ * channels of x, and rows of weights, in twos. */
+template <typename T, typename Tile, int VEC>
+__global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
+    conv_int8_kernel(const T *x, const T *weights, void *y, cuda_conv c, cuda_int8_epilogue e,
+                     int8_split g, const T *padding)
+{
+    SHARED_MEMORY(memory);
+    const int p0 = (int)blockIdx.x / g.tiles_across * Tile::POSITIONS;
+    const int m0 = (int)blockIdx.x % g.tiles_across * Tile::CHANNELS;
+    const int first = (int)blockIdx.z * g.each;
+    const int steps = g.steps - first < g.each ? g.steps - first : g.each;
+    sums_of<Tile, int> sums = {};
+    multiply_tile<T, Tile, VEC, int>((T *)memory, x, weights, c, p0, m0, first, steps, padding,
+                                     sums);
+    store_sums<Tile>((int *)memory, sums, y, c, e, g, p0, m0);
+}
+
+template <int COUNT>
+__global__ void finish_kernel(const int *sums, int splits, size_t count, int columns, void *y,
+                              cuda_int8_epilogue e)
+{
+    FOR_EACH(i, count / COUNT)
+    {
+        int total[COUNT], more[COUNT];
+        load_ints(total, sums + i * COUNT, true, COUNT);
+        for (int s = 1; s < splits; s++) {
+            load_ints(more, sums + (size_t)s * count + i * COUNT, true, COUNT);
+            UNROLL
+            for (int k = 0; k < COUNT; k++)
+                total[k] = wrapped(total[k], more[k]);
+        }
+        finish_sums(total, y, i * COUNT, (int)(i * COUNT % (size_t)columns), true, COUNT, e);
+    }
+}
+
+int pieces(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
+/* In numbers of two bytes. */
+struct cuda_conv in_pairs(const struct cuda_conv *conv)
+{
+    struct cuda_conv c = *conv;
+    c.c /= 2;
+    c.row /= 2;
+    return c;
+}
+
+template <typename T, typename Tile, int VEC>
+void launch(cudaStream_t stream, const void *x, const void *weights, void *y,
+            const struct cuda_conv &c, const struct cuda_int8_epilogue *e, int splits,
+            void *workspace, const void *padding)
+{
+    int8_split g = {};
+    g.tiles_across = pieces(c.m / c.groups, Tile::CHANNELS);
+    g.steps = pieces(c.kh * c.kw * (c.c / c.groups), Tile::DEPTH);
+    g.each = pieces(g.steps, splits);
+    splits = pieces(g.steps, g.each); /* none of them is empty */
+    g.sums = splits > 1 ? (int *)workspace : nullptr;
+    const int tiles = pieces(c.n * c.oh * c.ow, Tile::POSITIONS) * g.tiles_across;
+    const dim3 grid((unsigned)tiles, (unsigned)c.groups, (unsigned)splits);
+    LAUNCH_SHARED((conv_int8_kernel<T, Tile, VEC>), grid, Tile::THREADS_, Tile::SHARED, stream,
+                  (const T *)x, (const T *)weights, y, c, *e, g, (const T *)padding);
+    if (splits > 1)
+        cuda_int8_finish(stream, g.sums, splits, y, (size_t)c.n * (size_t)c.oh * (size_t)c.ow,
+                         (size_t)c.m, e);
+}
+
+template <typename T, typename Tile, bool SMALL>
+void launch_vector(cudaStream_t stream, const void *x, const void *weights, void *y,
+                   const struct cuda_conv &c, const struct cuda_int8_epilogue *e, int splits,
+                   void *workspace, const void *padding)
+{
+    const int cg = c.c / c.groups;
+    if (cg % 8 == 0) {
+        launch<T, Tile, 8>(stream, x, weights, y, c, e, splits, workspace, padding);
+    } else if constexpr (SMALL) {
+        if (cg % 4 == 0)
+            launch<T, Tile, 4>(stream, x, weights, y, c, e, splits, workspace, padding);
+        else
+            launch<T, Tile, 2>(stream, x, weights, y, c, e, splits, workspace, padding);
+    }
+}
+
+template <typename T>
+void launch_tile(cudaStream_t stream, const void *x, const void *weights, void *y,
+                 const struct cuda_conv &c, const struct cuda_int8_epilogue *e,
+                 const struct cuda_conv_way *way, void *workspace, const void *padding)
+{
+#define TILE_CASE(number, p, ch, d, wp, wc, s, b)                                                  \
+    case number:                                                                                   \
+        return launch_vector<T, tile##number, (number >= SMALL_TILES)>(                            \
+            stream, x, weights, y, c, e, way->splits, workspace, padding);
+    switch (way->tile) {
+        TILES(TILE_CASE)
+    }
+#undef TILE_CASE
+}
+} // namespace
+
+int cuda_int8_conv_ways(const struct cuda_conv *conv, size_t shared_limit, int processors,
+                        struct cuda_conv_way *ret, int max)
+{
+    if (conv->c / conv->groups % 4)
+        return 0;
+    const struct cuda_conv pairs = in_pairs(conv);
+    return cuda_conv_ways(&pairs, shared_limit, processors, ret, max);
+}
+
+void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
+                           const struct cuda_int8_conv *conv,
+                           const struct cuda_int8_epilogue *epilogue,
+                           const struct cuda_conv_way *way, void *workspace)
+{
+    const struct cuda_conv pairs = in_pairs(&conv->conv);
+    if (conv->x_type == T_I8)
+        launch_tile<s8_pair>(stream, x, weights, y, pairs, epilogue, way, workspace, conv->padding);
+    else
+        launch_tile<u8_pair>(stream, x, weights, y, pairs, epilogue, way, workspace, conv->padding);
+}
+
+void cuda_int8_finish(cudaStream_t stream, const int32_t *sums, int splits, void *y, size_t rows,
+                      size_t columns, const struct cuda_int8_epilogue *epilogue)
+{
+    const size_t count = rows * columns;
+    if (columns % 8 == 0)
+        LAUNCH(finish_kernel<8>, blocks_for(count / 8), THREADS, stream, sums, splits, count,
+               (int)columns, y, *epilogue);
+    else
+        LAUNCH(finish_kernel<1>, blocks_for(count), THREADS, stream, sums, splits, count,
+               (int)columns, y, *epilogue);
+}

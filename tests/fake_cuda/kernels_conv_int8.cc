@@ -1,0 +1,1 @@
+#include "engine/cuda/conv_int8.cu"
