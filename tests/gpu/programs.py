@@ -55,9 +55,10 @@ class Bundle:
         return json.loads(self.run("lensd", "devices", "--json", timeout=120))["devices"]
 
     def precisions(self):
-        """What the option takes, but for `auto`."""
+        """What the option takes, but for `auto`, and on a CPU for what only GPUs compute in."""
         found = re.search(r"--precision (\S+)", self.run("lensd", "serve", "--help", timeout=60))
-        return [word for word in found.group(1).split("|") if word != "auto"]
+        left_out = ("auto", "fp16") if self.device == "cpu" else ("auto",)
+        return [word for word in found.group(1).split("|") if word not in left_out]
 
     def half(self):
         """The 16-bit precision that is measured: fp16 where this build has it."""
