@@ -320,6 +320,14 @@ static enum status capture_slot(struct program *program, size_t i, struct error 
     return status;
 }
 
+/* LENSD_CUDA_GRAPHS=off: for tools that want to see single launches, and to tell a fault of a
+ * recording from one of what is recorded. */
+static bool records(void)
+{
+    const char *wish = getenv("LENSD_CUDA_GRAPHS");
+    return !wish || strcmp(wish, "off") != 0;
+}
+
 /* The first run is step by step: libraries and kernels load what they need, which a recording does
  * not allow. */
 enum status runs_capture(struct program *program, struct error *err)
@@ -330,7 +338,7 @@ enum status runs_capture(struct program *program, struct error *err)
         return STATUS_OK;
     TRY(enqueue(program, &backend->slots[0], err));
     TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "the first run", err));
-    for (size_t i = 0; i < RUNS; i++)
+    for (size_t i = 0; i < RUNS && records(); i++)
         TRY(capture_slot(program, i, err));
     return STATUS_OK;
 }

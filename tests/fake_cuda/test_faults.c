@@ -23,6 +23,7 @@ static struct {
     size_t (*count)(enum fake_cuda_counter what, int device);
     size_t (*used)(int device);
     size_t (*operations)(void);
+    size_t (*graph_launches)(void);
     void (*compute_mode)(int mode);
 } fake;
 
@@ -43,6 +44,7 @@ static void set_up(void)
     find(module, "fake_cuda_fail", &fake.fail);
     find(module, "fake_cuda_count", &fake.count);
     find(module, "fake_cuda_used", &fake.used);
+    find(module, "fake_cuda_graph_launches", &fake.graph_launches);
     find(module, "fake_cuda_operations", &fake.operations);
     find(module, "fake_cuda_compute_mode", &fake.compute_mode);
     fake.reset(2, (size_t)1 << 30);
@@ -299,6 +301,23 @@ Test(faults, a_device_that_works_again_is_not_called_broken)
     cr_assert_eq(memcmp(scores, expected, 3 * CLASSES * sizeof *scores), 0);
     cr_assert(is_usable(1));
     session_free(session);
+}
+
+Test(faults, without_graphs_the_answers_are_the_same)
+{
+    float with[3 * CLASSES], without[3 * CLASSES];
+    struct error err = {0};
+    for (int i = 0; i < 2; i++) {
+        struct session *session;
+        if (i == 1)
+            setenv("LENSD_CUDA_GRAPHS", "off", 1);
+        cr_assert_eq(open_on(gpu, PRECISION_FP32, &session, &err), STATUS_OK, "%s", err.message);
+        const size_t before = fake.graph_launches();
+        cr_assert_eq(run(session, 3, 0.5f, i ? without : with, &err), STATUS_OK);
+        cr_assert_eq(fake.graph_launches() > before, i == 0);
+        session_free(session);
+    }
+    cr_assert_eq(memcmp(with, without, sizeof with), 0);
 }
 
 /* ---- trials ---- */

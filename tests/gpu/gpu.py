@@ -90,15 +90,15 @@ def export(part):
 # worth: what comes last is what a short lease does without.
 PARTS = {
     "machine": ("always", machine, 30, 30),
-    "roofline": ("bench", speed.roofline, 30, 60),
-    "operators": ("correctness", checks.operators, 35, 200),
+    "operators": ("correctness", checks.operators, 35, 150),
     "export": ("always", export, 75, 300),
     "families": ("correctness", checks.families, 100, 420),
+    "sanitizer": ("correctness", checks.sanitizer, 40, 120),
+    "roofline": ("bench", speed.roofline, 30, 60),
     "forward": ("bench", speed.forward, 90, 300),
     "profile": ("bench", speed.profile, 30, 60),
     "serve": ("serve", serving.serve, 70, 240),
     **{f"compiled {name}": ("bench", speed.compiled, 110, 300) for name, _ in networks.COMPILED},
-    "sanitizer": ("correctness", checks.sanitizer, 40, 240),
 }
 ARGUMENTS = {f"compiled {name}": (name, batch) for name, batch in networks.COMPILED}
 
