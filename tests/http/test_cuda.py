@@ -128,6 +128,21 @@ class Faults(CudaCase):
         self.assertNotIn("quarantined", server.get("/health").json()["models"][0])
 
 
+    def test_an_error_that_should_last_and_does_not(self):
+        """A launch timeout: CUDA wants a new process, but if a pass works the GPU is taken back as it is."""
+        server = self.serve(self.model(), "--device", "cuda:0", *PLAIN)
+        expected = classes(server.predict(flat_png(99)))
+        self.orders("fail 0 702")
+        self.assertEqual(server.predict(flat_png(99)).status, 503)
+        gpu = device(server, "cuda:0")
+        self.assertFalse(gpu["usable"])
+        self.assertIn("has to be restarted", gpu["reason"])
+        self.orders()
+        server.wait_for(lambda: server.predict(flat_png(99)).status == 200, "the device")
+        self.assertEqual(classes(server.predict(flat_png(99))), expected)
+        self.assertTrue(device(server, "cuda:0")["usable"])
+        self.assertEqual(server.metric('lensd_device_quarantined{model="small",device="cuda:0"}'), 0)
+
     def lost_under_load(self, server, error):
         """Statuses of 48 photos that are under way when cuda:0 breaks."""
         broken = threading.Timer(0.15, self.orders, (f"break 0 {error}", "delay 4000"))
