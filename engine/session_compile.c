@@ -164,6 +164,7 @@ enum status compiled_create(struct session *session, int size, struct compiled *
         .channels_last = true,
         .takes_channels_last = session->ops->takes_channels_last,
         .walks = session->ops->walks,
+        .makes_mean = session->ops->makes_mean,
         .takes_parts = session->ops->takes_parts,
         .narrow = session->options.precision == PRECISION_FP16 ? DTYPE_F16 : DTYPE_BF16,
         .fp32_layers = session->options.fp32_layers,
@@ -172,7 +173,6 @@ enum status compiled_create(struct session *session, int size, struct compiled *
         optimize.bf16 = session->ops->bf16;
     } else {
         optimize.takes_gate = session->ops->takes_gate;
-        optimize.makes_mean = session->ops->makes_mean;
     }
     TRY(optimize_kernels(c->graph, &optimize, err));
     TRY(session_take_image(session, c->graph, session->compiled_count == 0, err));

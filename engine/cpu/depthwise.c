@@ -20,8 +20,9 @@ struct depthwise_step {
     /* Shared out are images x groups of blocks, whose weights stay in the cache, x bands of
      * depthwise_rows rows. */
     size_t groups, bands;
-    const float *x_data;
-    float *y_data;
+    enum dtype x_dtype, y_dtype, mean_dtype;
+    const unsigned char *x_data;
+    unsigned char *y_data;
     double *sums;   /* [image][thread][block][channel]; NULL without a mean */
     float *partial; /* [thread][block][channel]: of the bands that a call makes */
     size_t threads;
@@ -45,9 +46,10 @@ static void run_band(const struct depthwise_step *s, size_t image, size_t group,
     float *partial = s->sums ? s->partial + thread * sums_of(s) : NULL;
     if (partial)
         memset(partial + block * lanes, 0, (end - block) * lanes * sizeof *partial);
-    s->simd->depthwise(d, s->x_data + image * d->height * d->width * d->channels,
-                       s->y_data + image * s->out_height * d->out_width * d->channels, first, rows,
-                       block, end, partial);
+    const size_t from = image * d->height * d->width * d->channels;
+    const size_t to = image * s->out_height * d->out_width * d->channels;
+    s->simd->depthwise(d, s->x_data + from * dtype_size(s->x_dtype),
+                       s->y_data + to * dtype_size(s->y_dtype), first, rows, block, end, partial);
     double *sums = s->sums ? s->sums + (image * s->threads + thread) * sums_of(s) : NULL;
     for (size_t i = block * lanes; sums && i < end * lanes; i++)
         sums[i] += (double)partial[i];
@@ -71,7 +73,7 @@ static void run_bands(void *context, size_t begin, size_t end)
 }
 
 /* What the threads have summed up, divided by the number of pixels. The last block begins early. */
-static void finish_mean(const struct depthwise_step *s, size_t pixels, float *mean)
+static void finish_mean(const struct depthwise_step *s, size_t pixels, void *mean)
 {
     const size_t lanes = s->simd->depthwise_channels, channels = s->kernel.channels;
     const size_t before = (s->blocks - 1) * lanes;
@@ -82,7 +84,11 @@ static void finish_mean(const struct depthwise_step *s, size_t pixels, float *me
             double sum = 0;
             for (size_t t = 0; t < s->threads; t++)
                 sum += sums[t * sums_of(s) + at];
-            mean[i * channels + c] = (float)(sum / (double)pixels);
+            const float value = (float)(sum / (double)pixels);
+            if (s->mean_dtype == DTYPE_F32)
+                ((float *)mean)[i * channels + c] = value;
+            else
+                s->simd->narrow_bf16(&value, (uint16_t *)mean + i * channels + c, 1);
         }
     }
 }
@@ -153,7 +159,8 @@ static void divide(struct depthwise_step *s, size_t threads)
 static bool fits(const struct node *node, const struct window *w)
 {
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    return x->dtype == DTYPE_F32 && y->dtype == DTYPE_F32 &&
+    return (x->dtype == DTYPE_F32 || x->dtype == DTYPE_BF16) &&
+           (y->dtype == DTYPE_F32 || (y->dtype == DTYPE_BF16 && x->dtype == DTYPE_BF16)) &&
            node_int(node, "group", 1) == x->shape.dims[3] && x->shape.dims[3] == y->shape.dims[3] &&
            !node->epilogue.residual && x->shape.dims[3] >= (int64_t)simd()->depthwise_channels &&
            w->kernel[0] <= 7 && (w->kernel[1] == 3 || w->kernel[1] == 5 || w->kernel[1] == 7) &&
@@ -194,6 +201,8 @@ enum status make_depthwise(const struct compile *compile, struct step **ret, str
     step->simd = simd();
     step->x = x->index;
     step->y = y->index;
+    step->x_dtype = x->dtype;
+    step->y_dtype = y->dtype;
     step->images = (size_t)x->shape.dims[0];
     step->out_height = (size_t)y->shape.dims[1];
     step->kernel = (struct depthwise){
@@ -207,6 +216,8 @@ enum status make_depthwise(const struct compile *compile, struct step **ret, str
         .stride_x = (size_t)w.stride[1],
         .pad_top = (size_t)w.pad_begin[0],
         .pad_left = (size_t)w.pad_begin[1],
+        .bf16 = x->dtype == DTYPE_BF16,
+        .narrow_result = y->dtype == DTYPE_BF16,
     };
     const size_t lanes = step->simd->depthwise_channels;
     const size_t taps = step->kernel.kernel_height * step->kernel.kernel_width;
@@ -217,6 +228,7 @@ enum status make_depthwise(const struct compile *compile, struct step **ret, str
         step->step.kernel = "depthwise:mean";
         step->makes_mean = true;
         step->mean = node->outputs[1]->index;
+        step->mean_dtype = node->outputs[1]->dtype;
         step->step.scratch =
             (step->images * sizeof(double) + sizeof(float)) * step->threads * sums_of(step);
     }
@@ -232,6 +244,7 @@ enum status make_depthwise(const struct compile *compile, struct step **ret, str
     step->kernel.weights = packed;
     const double count = (double)shape_count(&y->shape);
     step->step.flops = 2 * count * (double)taps;
-    step->step.bytes = sizeof(float) * (shape_count(&x->shape) + shape_count(&y->shape)) + bytes;
+    step->step.bytes = dtype_size(x->dtype) * shape_count(&x->shape) +
+                       dtype_size(y->dtype) * shape_count(&y->shape) + bytes;
     return STATUS_OK;
 }

@@ -1,6 +1,9 @@
 /* Elementwise operators on float32 and bfloat16: activations, two operands with numpy broadcasting,
  * per-channel scale and shift. bfloat16 rows are widened to float32 in pieces that stay in the L1
  * cache. */
+#include <math.h>
+#include <string.h>
+
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
@@ -8,7 +11,9 @@
 
 #define PIECE 1024 /* floats widened at a time */
 
-enum elementwise_kind { KIND_UNARY, KIND_BINARY, KIND_SCALE_SHIFT };
+#define ROWS 16 /* of an image that meet one vector: they stay in the cache */
+
+enum elementwise_kind { KIND_UNARY, KIND_BINARY, KIND_SCALE_SHIFT, KIND_ROWS };
 
 struct elementwise_step {
     struct step step;
@@ -57,6 +62,8 @@ static void run_piece(const struct elementwise_step *s, size_t y_at, size_t a_at
     case KIND_SCALE_SHIFT:
         k->scale_shift(a, s->scale_data + column, s->shift_data + column, y, n);
         break;
+    case KIND_ROWS:
+        break;
     }
     if (s->kind != KIND_UNARY && e->activation)
         k->activate(y, y, n, e->activation, e->alpha, e->beta);
@@ -89,6 +96,45 @@ static void run_rows(void *context, size_t begin, size_t end)
         run_row(s, row, 0, s->row);
 }
 
+/* Rows times or plus one vector: squeeze-and-excite's gates, biases. */
+static void run_vector(void *context, size_t begin, size_t end)
+{
+    static const float ones[PIECE] = {[0 ... PIECE - 1] = 1}, zeros[PIECE];
+    const struct elementwise_step *s = context;
+    const size_t each = s->dims[s->rank - 2], size = dtype_size(s->dtype);
+    const bool clamp = s->activation.activation != ACTIVATION_NONE;
+    const bool relu = s->activation.activation == ACTIVATION_RELU, mul = s->binary == BINARY_MUL;
+    float piece[PIECE];
+    for (size_t row = begin, rows; row < end; row += rows) {
+        const size_t left = each - row % each;
+        size_t at = 0, rest = row / each;
+        rows = end - row < left ? end - row : left;
+        for (int d = s->rank - 3; d >= 0; d--) {
+            at += rest % s->dims[d] * s->b_steps[d];
+            rest /= s->dims[d];
+        }
+        const float *vector = load(s, s->b_data, at, s->row, piece);
+        const struct scale_rows r = {.scale = mul ? vector : ones,
+                                     .shift = mul ? zeros : vector,
+                                     .low = !clamp ? -INFINITY
+                                            : relu ? 0
+                                                   : s->activation.alpha,
+                                     .high = !clamp || relu ? INFINITY : s->activation.beta,
+                                     .x_step = s->row,
+                                     .y_step = s->row};
+        for (size_t first = 0; first < rows; first += ROWS) {
+            const size_t from = (row + first) * s->row * size;
+            const size_t count = rows - first < ROWS ? rows - first : ROWS;
+            const void *x = (const unsigned char *)s->a_data + from;
+            void *y = (unsigned char *)s->y_data + from;
+            if (s->dtype == DTYPE_F32)
+                s->simd->scale_rows(&r, x, y, count, s->row);
+            else
+                s->simd->scale_rows_bf16(&r, x, y, count, s->row);
+        }
+    }
+}
+
 /* One long row is split by columns, in whole pieces. */
 static void run_columns(void *context, size_t begin, size_t end)
 {
@@ -103,14 +149,16 @@ static enum status run(struct step *base, struct program *program, struct error 
     (void)err;
     s->a_data = program->data[s->a];
     s->y_data = program->data[s->y];
-    if (s->kind == KIND_BINARY)
+    if (s->kind == KIND_BINARY || s->kind == KIND_ROWS)
         s->b_data = program->data[s->b];
     if (s->kind == KIND_SCALE_SHIFT) {
         s->scale_data = program->data[s->scale];
         s->shift_data = program->data[s->shift];
     }
     int threads = program->backend->options.threads;
-    if (s->rows == 1)
+    if (s->kind == KIND_ROWS)
+        parallel_for(threads, s->rows, s->row, run_vector, s);
+    else if (s->rows == 1)
         parallel_for(threads, (s->row + PIECE - 1) / PIECE, PIECE, run_columns, s);
     else
         parallel_for(threads, s->rows, s->row, run_rows, s);
@@ -157,6 +205,39 @@ static void collapse(struct elementwise_step *s, const struct shape *y, const st
     s->rows = 1;
     for (int d = 0; d < count - 1; d++)
         s->rows *= s->dims[d];
+}
+
+/* A contiguous operand, each of whose rows meets the same vector as the row before. */
+static bool is_by_rows(const struct elementwise_step *s, const size_t *whole, const size_t *vector)
+{
+    const int last = s->rank - 1;
+    size_t step = 1;
+    if (s->rank < 2 || vector[last] != 1 || vector[last - 1] || s->row > PIECE)
+        return false;
+    for (int d = last; d >= 0; d--) {
+        if (whole[d] != step)
+            return false;
+        step *= s->dims[d];
+    }
+    return true;
+}
+
+static void choose_rows(struct elementwise_step *s)
+{
+    const enum activation activation = s->activation.activation;
+    if (s->kind != KIND_BINARY || (s->binary != BINARY_MUL && s->binary != BINARY_ADD) ||
+        (activation != ACTIVATION_NONE && activation != ACTIVATION_RELU &&
+         activation != ACTIVATION_CLIP))
+        return;
+    if (is_by_rows(s, s->b_steps, s->a_steps)) {
+        memcpy(s->b_steps, s->a_steps, sizeof s->b_steps);
+        const uint32_t a = s->a;
+        s->a = s->b;
+        s->b = a;
+        s->kind = KIND_ROWS;
+    } else if (is_by_rows(s, s->a_steps, s->b_steps)) {
+        s->kind = KIND_ROWS;
+    }
 }
 
 static bool binary_of(enum op op, enum binary_kind *ret)
@@ -252,6 +333,7 @@ enum status make_elementwise(const struct compile *compile, struct step **ret, s
         step->a_steps[1] = 1;
     } else {
         collapse(step, &y->shape, &a->shape, &b->shape);
+        choose_rows(step);
     }
     size_t count = shape_count(&y->shape);
     step->step.flops = (double)count;

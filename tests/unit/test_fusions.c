@@ -352,3 +352,60 @@ Test(fusions, the_mean_of_a_pointwise_convolution)
     for (int variant = POOLED_PADDED; variant <= POOLED_WIDE; variant++)
         check_pooled(variant, all);
 }
+
+/* ---- rows that meet one vector, and depthwise convolutions with their mean, in both precisions
+ * ---- */
+
+enum gate {
+    GATE,          /* squeeze-and-excite: x times the sigmoid of its mean */
+    GATE_FIRST,    /* the other way round */
+    GATE_RELU,     /* with an activation behind */
+    GATE_PIXELS,   /* a number for each pixel instead */
+    GATE_ROW,      /* one for each channel and column */
+    GATE_CONSTANT, /* + a constant for each channel */
+    GATE_WIDE,     /* more channels than are taken at a time */
+    GATE_LIMIT,
+};
+
+static struct value *depthwise(struct build *b, struct value *x, int64_t channels)
+{
+    struct value *y =
+        node(b, OP_CONV, x, f32(b, SHAPE(channels, 1, 3, 3), 0.7f), f32(b, SHAPE(channels), 0.5f));
+    set_int(b, y, "group", channels);
+    set_ints(b, y, "kernel_shape", 2, 3);
+    set_ints(b, y, "pads", 4, 1);
+    return node(b, OP_RELU, y, NULL, NULL);
+}
+
+static void make_gate(struct build *b, int variant)
+{
+    const int64_t channels = variant == GATE_WIDE ? 1100 : 36;
+    struct value *image = input(b, SHAPE(DIM_UNKNOWN, channels, 7, 9));
+    struct value *x = depthwise(b, image, channels);
+    struct value *gate = node(b, OP_GLOBAL_AVERAGE_POOL, x, NULL, NULL);
+    if (variant == GATE_PIXELS)
+        gate = conv(b, x, channels, 1, 1);
+    if (variant == GATE_ROW)
+        gate = f32(b, SHAPE(1, channels, 1, 9), 1);
+    if (variant == GATE_CONSTANT)
+        gate = f32(b, SHAPE(channels, 1, 1), 1);
+    else
+        gate = node(b, OP_SIGMOID, gate, NULL, NULL);
+    struct value *y =
+        node(b, variant == GATE_CONSTANT ? OP_ADD : OP_MUL, variant == GATE_FIRST ? gate : x,
+             variant == GATE_FIRST ? x : gate, NULL);
+    if (variant == GATE_RELU)
+        y = node(b, OP_RELU, node(b, OP_ADD, y, f32(b, SHAPE(channels, 1, 1), 1), NULL), NULL,
+                 NULL);
+    output(b, node(b, OP_SIGMOID, y, NULL, NULL));
+    output(b, conv(b, y, channels, 5, 3));
+}
+
+Test(fusions, gates)
+{
+    for (int variant = GATE; variant < GATE_LIMIT; variant++) {
+        const bool mean = variant != GATE_PIXELS && variant != GATE_ROW && variant != GATE_CONSTANT;
+        const struct sample s = {"gate", make_gate, variant, "depthwise:mean", mean, 0};
+        check(&s);
+    }
+}

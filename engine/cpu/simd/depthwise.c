@@ -14,10 +14,12 @@
 
 enum ending { ENDING_CLAMP, ENDING_HARD_SWISH, ENDING_SILU, ENDING_OTHER };
 
-/* Where a tile of results lies. */
+/* Where a tile of results lies: elements of the image and of the result. */
 struct tile {
-    const float *x; /* the first tap of its first result, be it inside the image or not */
-    float *y;
+    const void *x; /* the image; at: the first tap of its first result, be it inside or not */
+    void *y;
+    ptrdiff_t x_at;
+    size_t y_at;
     size_t rows, pixels;             /* results: <= ROWS, <= PIXELS */
     size_t top, bottom, left, right; /* source rows and columns that exist, counted from x */
     size_t first, last;              /* blocks */
@@ -26,9 +28,10 @@ struct tile {
 
 /* Adds one source row to the sums of the result rows that are `wanted`: both, or one of them.
  * weights[r] are the taps that the source row meets in result row r. */
-ALWAYS_INLINE void add_row(vec sum[ROWS][PIXELS], const float *x, size_t step, size_t left,
-                           size_t right, const float *const weights[ROWS], const int from,
-                           const int to, const int taps, const int stride)
+ALWAYS_INLINE void add_row(vec sum[ROWS][PIXELS], const void *x, ptrdiff_t at, size_t step,
+                           size_t left, size_t right, const float *const weights[ROWS],
+                           const int from, const int to, const int taps, const int stride,
+                           const bool bf16)
 {
     vec w[ROWS][7];
 #pragma GCC unroll 2
@@ -37,10 +40,10 @@ ALWAYS_INLINE void add_row(vec sum[ROWS][PIXELS], const float *x, size_t step, s
         for (int t = 0; t < taps; t++)
             w[r][t] = vec_load(weights[r] + t * VEC);
 #pragma GCC unroll 19
-    for (int c = 0; c < (PIXELS - 1) * stride + taps; c++, x += step) {
+    for (int c = 0; c < (PIXELS - 1) * stride + taps; c++, at += (ptrdiff_t)step) {
         if ((size_t)c < left || (size_t)c >= right)
             continue;
-        const vec v = vec_load(x);
+        const vec v = bf16 ? vec_widen((const uint16_t *)x + at) : vec_load((const float *)x + at);
 #pragma GCC unroll 2
         for (int r = from; r < to; r++)
 #pragma GCC unroll 7
@@ -56,36 +59,40 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /* All source rows of one block. The second result row reads stride_y rows further down. */
-ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct tile *t, const float *x,
+ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct tile *t, ptrdiff_t at,
                             const float *w, vec sum[ROWS][PIXELS], const int rows, const int taps,
-                            const int stride)
+                            const int stride, const bool bf16)
 {
-    const size_t step = d->channels, down = d->width * d->channels, height = d->kernel_height;
+    const size_t step = d->channels, height = d->kernel_height;
+    const ptrdiff_t down = (ptrdiff_t)(d->width * d->channels);
     const size_t tap_row = (size_t)taps * VEC, ahead = rows > 1 ? d->stride_y : height;
     const size_t one = smaller(ahead, height);
     size_t i = t->top;
     for (; i < smaller(one, t->bottom); i++) {
         const float *const weights[2] = {w + i * tap_row, NULL};
-        add_row(sum, x + i * down, step, t->left, t->right, weights, 0, 1, taps, stride);
+        add_row(sum, t->x, at + (ptrdiff_t)i * down, step, t->left, t->right, weights, 0, 1, taps,
+                stride, bf16);
     }
     if (rows == 1)
         return;
     for (; i < smaller(height, t->bottom); i++) {
         const float *const weights[2] = {w + i * tap_row, w + (i - ahead) * tap_row};
-        add_row(sum, x + i * down, step, t->left, t->right, weights, 0, ROWS, taps, stride);
+        add_row(sum, t->x, at + (ptrdiff_t)i * down, step, t->left, t->right, weights, 0, ROWS,
+                taps, stride, bf16);
     }
     if (i < ahead)
         i = ahead;
     for (; i < smaller(ahead + height, t->bottom); i++) {
         const float *const weights[2] = {NULL, w + (i - ahead) * tap_row};
-        add_row(sum, x + i * down, step, t->left, t->right, weights, ROWS - 1, ROWS, taps, stride);
+        add_row(sum, t->x, at + (ptrdiff_t)i * down, step, t->left, t->right, weights, ROWS - 1,
+                ROWS, taps, stride, bf16);
     }
 }
 
 /* The activation, and the store. */
-ALWAYS_INLINE void end_block(const struct depthwise *d, const struct tile *t, float *y,
+ALWAYS_INLINE void end_block(const struct depthwise *d, const struct tile *t, size_t at,
                              vec sum[ROWS][PIXELS], float *sums, const int rows,
-                             const enum ending ending)
+                             const enum ending ending, const bool bf16)
 {
     const vec low = vec_set(d->low), high = vec_set(d->high);
     const vec slope = vec_set(d->row.alpha * MINUS_LOG2E);
@@ -93,7 +100,7 @@ ALWAYS_INLINE void end_block(const struct depthwise *d, const struct tile *t, fl
     vec total = vec_zero();
 #pragma GCC unroll 2
     for (int r = 0; r < rows; r++) {
-        float *to = y + (size_t)r * row;
+        size_t to = at + (size_t)r * row;
 #pragma GCC unroll 7
         for (int p = 0; p < PIXELS; p++, to += d->channels) {
             if ((size_t)p >= t->pixels)
@@ -112,7 +119,10 @@ ALWAYS_INLINE void end_block(const struct depthwise *d, const struct tile *t, fl
                 (lanes, lanes, VEC, d->row.activation, d->row.alpha, d->row.beta);
                 v = vec_load(lanes);
             }
-            vec_store(to, v);
+            if (bf16 && d->narrow_result)
+                vec_narrow_n((uint16_t *)t->y + to, v, VEC);
+            else
+                vec_store((float *)t->y + to, v);
             total = vec_add(total, v);
         }
     }
@@ -122,7 +132,7 @@ ALWAYS_INLINE void end_block(const struct depthwise *d, const struct tile *t, fl
 
 ALWAYS_INLINE void run_tile(const struct depthwise *d, const struct tile *t,
                             const enum ending ending, const int rows, const int taps,
-                            const int stride)
+                            const int stride, const bool bf16)
 {
     for (size_t b = t->first; b < t->last; b++) {
         const size_t channel = smaller(b * VEC, d->channels - VEC);
@@ -134,34 +144,38 @@ ALWAYS_INLINE void run_tile(const struct depthwise *d, const struct tile *t,
 #pragma GCC unroll 7
             for (int p = 0; p < PIXELS; p++)
                 sum[r][p] = bias;
-        add_rows(d, t, t->x + channel, w, sum, rows, taps, stride);
+        add_rows(d, t, t->x_at + (ptrdiff_t)channel, w, sum, rows, taps, stride, bf16);
         float *sums = t->sums ? t->sums + b * VEC : NULL;
-        end_block(d, t, t->y + channel, sum, sums, rows, ending);
+        end_block(d, t, t->y_at + channel, sum, sums, rows, ending, bf16);
     }
 }
 
 typedef void (*tile_fn)(const struct depthwise *d, const struct tile *t);
 
-#define TILE_NAME(taps, stride, ending) tile_##taps##_##stride##_##ending
+#define TILE_NAME(taps, stride, ending, bf16) tile_##taps##_##stride##_##ending##_##bf16
 #if ROWS == 2
-#define RUN_TILE(taps, stride, ending)                                                             \
+#define RUN_TILE(taps, stride, ending, bf16)                                                       \
     if (t->rows == 2)                                                                              \
-        run_tile(d, t, ending, 2, taps, stride);                                                   \
+        run_tile(d, t, ending, 2, taps, stride, bf16);                                             \
     else                                                                                           \
-        run_tile(d, t, ending, 1, taps, stride)
+        run_tile(d, t, ending, 1, taps, stride, bf16)
 #else
-#define RUN_TILE(taps, stride, ending) run_tile(d, t, ending, 1, taps, stride)
+#define RUN_TILE(taps, stride, ending, bf16) run_tile(d, t, ending, 1, taps, stride, bf16)
 #endif
-#define TILE(taps, stride, ending)                                                                 \
-    static void TILE_NAME(taps, stride, ending)(const struct depthwise *d, const struct tile *t)   \
+#define TILE(taps, stride, ending, bf16)                                                           \
+    static void TILE_NAME(taps, stride, ending, bf16)(const struct depthwise *d,                   \
+                                                      const struct tile *t)                        \
     {                                                                                              \
-        RUN_TILE(taps, stride, ending);                                                            \
+        RUN_TILE(taps, stride, ending, bf16);                                                      \
     }
+#define TILES_OF(taps, stride, bf16)                                                               \
+    TILE(taps, stride, ENDING_CLAMP, bf16)                                                         \
+    TILE(taps, stride, ENDING_HARD_SWISH, bf16)                                                    \
+    TILE(taps, stride, ENDING_SILU, bf16)                                                          \
+    TILE(taps, stride, ENDING_OTHER, bf16)
 #define TILES(taps, stride)                                                                        \
-    TILE(taps, stride, ENDING_CLAMP)                                                               \
-    TILE(taps, stride, ENDING_HARD_SWISH)                                                          \
-    TILE(taps, stride, ENDING_SILU)                                                                \
-    TILE(taps, stride, ENDING_OTHER)
+    TILES_OF(taps, stride, 0)                                                                      \
+    TILES_OF(taps, stride, 1)
 TILES(3, 1)
 TILES(3, 2)
 TILES(5, 1)
@@ -169,17 +183,23 @@ TILES(5, 2)
 TILES(7, 1)
 TILES(7, 2)
 
+#define ENTRIES_OF(taps, stride, bf16)                                                             \
+    {                                                                                              \
+        TILE_NAME(taps, stride, ENDING_CLAMP, bf16),                                               \
+            TILE_NAME(taps, stride, ENDING_HARD_SWISH, bf16),                                      \
+            TILE_NAME(taps, stride, ENDING_SILU, bf16),                                            \
+            TILE_NAME(taps, stride, ENDING_OTHER, bf16)                                            \
+    }
 #define ENTRIES(taps, stride)                                                                      \
     {                                                                                              \
-        TILE_NAME(taps, stride, ENDING_CLAMP), TILE_NAME(taps, stride, ENDING_HARD_SWISH),         \
-            TILE_NAME(taps, stride, ENDING_SILU), TILE_NAME(taps, stride, ENDING_OTHER)            \
+        ENTRIES_OF(taps, stride, 0), ENTRIES_OF(taps, stride, 1)                                   \
     }
 
 static tile_fn choose(const struct depthwise *d)
 {
-    static const tile_fn all[3][2][4] = {{ENTRIES(3, 1), ENTRIES(3, 2)},
-                                         {ENTRIES(5, 1), ENTRIES(5, 2)},
-                                         {ENTRIES(7, 1), ENTRIES(7, 2)}};
+    static const tile_fn all[3][2][2][4] = {{ENTRIES(3, 1), ENTRIES(3, 2)},
+                                            {ENTRIES(5, 1), ENTRIES(5, 2)},
+                                            {ENTRIES(7, 1), ENTRIES(7, 2)}};
     enum ending ending = ENDING_OTHER;
     if (d->row.activation == ACTIVATION_NONE)
         ending = ENDING_CLAMP;
@@ -187,7 +207,7 @@ static tile_fn choose(const struct depthwise *d)
         ending = ENDING_HARD_SWISH;
     else if (d->row.activation == ACTIVATION_SILU)
         ending = ENDING_SILU;
-    return all[d->kernel_width / 2 - 1][d->stride_x - 1][ending];
+    return all[d->kernel_width / 2 - 1][d->stride_x - 1][d->bf16][ending];
 }
 
 /* Of `count` taps from position `at` (before 0: padding) on, those inside [0, size). */
@@ -198,11 +218,11 @@ static void clip(ptrdiff_t at, size_t count, size_t size, size_t *ret_first, siz
     *ret_end = inside < 0 ? 0 : smaller(count, (size_t)inside);
 }
 
-void SIMD_NAMED(depthwise)(const struct depthwise *d, const float *x, float *y, size_t first,
+void SIMD_NAMED(depthwise)(const struct depthwise *d, const void *x, void *y, size_t first,
                            size_t rows, size_t first_block, size_t last_block, float *sums)
 {
     const tile_fn run = choose(d);
-    struct tile t = {.first = first_block, .last = last_block, .sums = sums};
+    struct tile t = {.x = x, .y = y, .first = first_block, .last = last_block, .sums = sums};
     for (size_t row = first; row < first + rows; row += ROWS) {
         const ptrdiff_t source = (ptrdiff_t)(row * d->stride_y) - (ptrdiff_t)d->pad_top;
         t.rows = smaller(first + rows - row, ROWS);
@@ -211,8 +231,8 @@ void SIMD_NAMED(depthwise)(const struct depthwise *d, const float *x, float *y, 
             const ptrdiff_t from = (ptrdiff_t)(column * d->stride_x) - (ptrdiff_t)d->pad_left;
             t.pixels = smaller(d->out_width - column, PIXELS);
             clip(from, (t.pixels - 1) * d->stride_x + d->kernel_width, d->width, &t.left, &t.right);
-            t.x = x + (source * (ptrdiff_t)d->width + from) * (ptrdiff_t)d->channels;
-            t.y = y + (row * d->out_width + column) * d->channels;
+            t.x_at = (source * (ptrdiff_t)d->width + from) * (ptrdiff_t)d->channels;
+            t.y_at = (row * d->out_width + column) * d->channels;
             run(d, &t);
         }
     }

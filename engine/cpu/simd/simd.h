@@ -52,10 +52,11 @@ struct depthwise {
     size_t kernel_height, kernel_width;        /* kernel_width: 3, 5 or 7 */
     size_t stride_y, stride_x;                 /* stride_x: 1 or 2 */
     size_t pad_top, pad_left;
-    const float *weights; /* [block][tap][depthwise_channels] */
-    const float *bias;    /* channels numbers, or NULL */
-    float low, high;      /* the result is clamped; NaN stays NaN */
-    struct epilogue row;  /* an activation instead; its residual does not count */
+    const float *weights;     /* [block][tap][depthwise_channels] */
+    const float *bias;        /* channels numbers, or NULL */
+    float low, high;          /* the result is clamped; NaN stays NaN */
+    struct epilogue row;      /* an activation instead; its residual does not count */
+    bool bf16, narrow_result; /* the image is bfloat16, and with that perhaps the result */
 };
 
 /* n scales and shifts for rows that lie `step` elements apart; the result within [low, high]. */
@@ -115,8 +116,8 @@ struct simd_kernels {
     /* Rows `first` … first + rows - 1 of the result, blocks first_block … last_block - 1; x and y
      * are the whole image and result. sums: [block][depthwise_channels], each block's results are
      * added; or NULL. Rows are quickest taken a multiple of depthwise_rows at a time. */
-    void (*depthwise)(const struct depthwise *d, const float *x, float *y, size_t first,
-                      size_t rows, size_t first_block, size_t last_block, float *sums);
+    void (*depthwise)(const struct depthwise *d, const void *x, void *y, size_t first, size_t rows,
+                      size_t first_block, size_t last_block, float *sums);
     size_t depthwise_channels, depthwise_rows;
 
     /* Result rows first … first + rows - 1; first is a multiple of d->rows. NULL where there is no

@@ -68,7 +68,7 @@ void SIMD_NAMED(square_rows)(const float *x, const float *mean, size_t rows, siz
 void SIMD_NAMED(center_rows)(const float *x, const float *mean, const float *factor,
                              const float *shift, size_t rows, float *y, size_t n);
 
-void SIMD_NAMED(depthwise)(const struct depthwise *d, const float *x, float *y, size_t first,
+void SIMD_NAMED(depthwise)(const struct depthwise *d, const void *x, void *y, size_t first,
                            size_t rows, size_t first_block, size_t last_block, float *sums);
 
 void SIMD_NAMED(depthwise_8bit)(const struct depthwise_8bit *d, const uint8_t *x, uint8_t *y,

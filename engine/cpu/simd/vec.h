@@ -43,7 +43,7 @@ ALWAYS_INLINE void vec_store_n(float *p, vec v, size_t n)
     _mm512_mask_storeu_ps(p, vec_mask(n), v);
 }
 
-/* bfloat16: n numbers widened, and narrowed to the nearest even; NaN stays NaN. */
+/* bfloat16: n numbers widened (vec_widen: VEC), and narrowed to the nearest even; NaN stays NaN. */
 ALWAYS_INLINE vec vec_widen_n(const uint16_t *p, size_t n)
 {
     const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vec_mask(n), p));
@@ -59,6 +59,13 @@ ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
     const __m512i near = _mm512_mask_mov_epi32(_mm512_add_epi32(bits, half), nan, quiet);
     _mm256_mask_storeu_epi16(p, vec_mask(n), _mm512_cvtepi32_epi16(_mm512_srli_epi32(near, 16)));
+}
+
+ALWAYS_INLINE vec vec_widen(const uint16_t *p)
+{
+    const __m512i bits =
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
 }
 
 #else
@@ -79,6 +86,12 @@ typedef __m256 vec;
 #define vec_min(a, b)    _mm256_min_ps(a, b)
 #define vec_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
 
+ALWAYS_INLINE vec vec_widen(const uint16_t *p)
+{
+    const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+}
+
 #else
 
 #define VEC              4
@@ -94,6 +107,12 @@ typedef __m128 vec;
 #define vec_max(a, b)    _mm_max_ps(a, b)
 #define vec_min(a, b)    _mm_min_ps(a, b)
 #define vec_fma(a, b, c) _mm_add_ps(_mm_mul_ps(a, b), c)
+
+ALWAYS_INLINE vec vec_widen(const uint16_t *p)
+{
+    const __m128i bits = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), bits));
+}
 
 #endif
 
