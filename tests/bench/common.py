@@ -156,7 +156,7 @@ def photo(width=500, height=375, quality=90, seed=7):
     for cells, strength in ((4, 90.0), (16, 45.0), (64, 22.0)):
         grid = random.normal(0, 1, (cells, cells, 3))
         for channel in range(3):
-            plane = Image.fromarray(grid[:, :, channel].astype("float32"), mode="F")
+            plane = Image.fromarray(grid[:, :, channel].astype("float32"))
             layers[:, :, channel] += strength * numpy.asarray(
                 plane.resize((width, height), Image.BICUBIC))
     layers += random.normal(0, 4, layers.shape)

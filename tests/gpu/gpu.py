@@ -7,8 +7,9 @@
 Works in parts, each a process with a time limit of its own; one that fails or is late does not stop the
 others, and what it had measured until then counts. `--quick` ends within 9 minutes. `--resume` takes over
 the finished parts of an earlier report of the same programs on the same GPU, so that several short leases
-make one report. Everything is said as it happens; last come the table and two files in --out:
-report.json (all numbers) and report.md (a page for docs/measurements).
+make one report. SIGTERM ends it early, with a report of what there was until then. Everything is said as it
+happens; last come the table and two files in --out: report.json (all numbers) and report.md (a page for
+docs/measurements).
 
 Compares with PyTorch where python3 has torch and torchvision. Ends with 0 when no bar is missed and every
 part ended, 1 when not, 2 when this machine has no usable GPU. --device fake runs everything on the stand-in
@@ -266,6 +267,15 @@ def end_process(process):
             continue
 
 
+class Ended(BaseException):
+    """SIGTERM: whoever lent the machine wants it back."""
+
+
+def end_early(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Ended
+
+
 def start_part(options, name, limit):
     """Runs a part in a process group of its own, at most `limit` seconds; returns its state."""
     began = time.monotonic()
@@ -284,6 +294,8 @@ def start_part(options, name, limit):
         process.wait(limit)
     except subprocess.TimeoutExpired:
         late = True
+    except Ended:
+        late = options.ended = True
     finally:
         end_process(process)
     try:
@@ -357,13 +369,15 @@ def supervise(options):
               "programs_sha256": bundle.about["programs_sha256"], "machine": {}, "parts": dict(done)}
     for name, part in done.items():
         write_json(state_file(options.work, name), part)
+    options.ended = False
+    signal.signal(signal.SIGTERM, end_early)
     for name in chosen(options):
         if name in done:
             print(f"[{name}] taken over from {options.resume}", flush=True)
             continue
         limit = PARTS[name][2 if options.quick else 3] * (1 if bundle.on_gpu else REHEARSAL_PATIENCE)
         limit = min(limit, end - time.monotonic())
-        if limit < 5:
+        if limit < 5 or options.ended:
             state = {"status": "left out", "reason": "no time is left", "bars": [], "notes": [], "results": {},
                      "seconds": 0.0}
         else:

@@ -81,18 +81,32 @@ class Daemon:
         self.close()
 
 
-def photos(bundle):
-    folder = bundle.path("photos")
-    found = [os.path.join(folder, name) for name in sorted(os.listdir(folder))] if os.path.isdir(folder) else []
-    if not found:
-        raise Broken("the bundle has no photos (Pillow was missing where it was made)")
-    return found
+def make_photos(folder):
+    import common
+    try:
+        made = [common.photo(seed=seed) for seed in range(8)]
+    except ImportError as error:
+        raise Broken(f"the bundle has no photos, and none can be made here: {error}") from error
+    os.makedirs(folder)
+    for number, data in enumerate(made):
+        with open(os.path.join(folder, f"{number:02}.jpg"), "wb") as file:
+            file.write(data)
+
+
+def photos(part):
+    """Those of the bundle; where it has none (Pillow was missing where it was made) they are made here."""
+    folder = part.bundle.path("photos")
+    if not os.path.isdir(folder):
+        folder = os.path.join(part.options.work, "photos")
+        if not os.path.isdir(folder):
+            make_photos(folder)
+    return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
 
 
 def load(part, daemon, seconds, connections):
     """What the client saw, and what the daemon's own counters say of the same time."""
     before, began = daemon.counters(), time.monotonic()
-    got = json.loads(part.bundle.run("lensd_post", daemon.port, seconds, connections, *photos(part.bundle),
+    got = json.loads(part.bundle.run("lensd_post", daemon.port, seconds, connections, *photos(part),
                                      timeout=seconds + 60))
     busy, batches, images = (after - then for after, then in zip(daemon.counters(), before))
     got.update(device_busy=busy / (time.monotonic() - began), mean_batch=images / max(1, batches))
@@ -104,7 +118,7 @@ def load(part, daemon, seconds, connections):
 def raw_decode_rate(part, cores):
     """Images a second that the cores can decode and resize with nothing else to do: bench_image on each."""
     words = [part.bundle.path("bench_image"), "-n", "300" if part.bundle.on_gpu else "40",
-             photos(part.bundle)[0]]
+             photos(part)[0]]
     running = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=part.bundle.environment)
                for _ in range(cores)]
     rate = 0.0

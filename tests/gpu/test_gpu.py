@@ -161,6 +161,20 @@ class Supervisor(unittest.TestCase):
         except OSError:
             return False
 
+    def test_a_machine_that_is_wanted_back(self):
+        ended, report = self.run_parts("""
+            import signal
+            def first(part):
+                part.bar("it", "1", "1", True)
+                os.kill(os.getppid(), signal.SIGTERM)
+                time.sleep(60)
+            gpu.PARTS = {"first": ("bench", first, 50, 50),
+                         "last": ("bench", lambda part: part.note("ran"), 20, 20)}
+        """)
+        self.assertEqual(ended.returncode, 1, ended.stdout)
+        self.assertEqual([part["status"] for part in report["parts"].values()], ["out of time", "left out"])
+        self.assertIn("1 bars met, 0 missed", ended.stdout)
+
     def test_no_time_is_left_for_the_last_part(self):
         _, report = self.run_parts("""
             gpu.PARTS = {"first": ("bench", lambda part: time.sleep(2), 20, 20),
