@@ -19,6 +19,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -292,6 +293,26 @@ void forkjoin_share(int threads, void (*body)(void *context), void *context)
 int forkjoin_prepare(int threads)
 {
     return gather(threads - 1) + 1;
+}
+
+static int64_t cpu_time(clockid_t clock)
+{
+    struct timespec now = {0};
+    clock_gettime(clock, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+int forkjoin_cpu_times(int64_t *times, int most)
+{
+    int count = 0;
+    if (most > 0)
+        times[count++] = cpu_time(CLOCK_THREAD_CPUTIME_ID);
+    for (int i = 0; own && i < own->count && count < most; i++) {
+        clockid_t clock;
+        const bool known = pthread_getcpuclockid(own->members[i]->handle, &clock) == 0;
+        times[count++] = known ? cpu_time(clock) : 0;
+    }
+    return count;
 }
 
 int forkjoin_member(void)

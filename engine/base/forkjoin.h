@@ -13,6 +13,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Calls body(context) in `threads` members at once, the caller among them; returns when all of them
  * have. Inside a region, or with threads < 2, only the caller runs it, as member 0 of 1. Where the
@@ -30,6 +31,10 @@ void forkjoin_share(int threads, void (*body)(void *context), void *context);
  * caller among them: fewer where the system starts no further thread (errno says why). Regions of
  * that many need nothing more of the system. */
 int forkjoin_prepare(int threads);
+
+/* Nanoseconds of CPU time that the members of the calling thread's team have had so far, itself
+ * first; at most `most` of them. Returns how many were written. Outside regions only. */
+int forkjoin_cpu_times(int64_t *times, int most);
 
 /* Which member of the region this thread is, of how many; outside: 0 of 1. */
 int forkjoin_member(void);

@@ -177,7 +177,7 @@ int cpu_in_place(const struct node *node)
 
 /* ---- open, close ---- */
 
-bool parallel_is_even;
+_Thread_local bool parallel_is_even;
 
 static bool prefer_own_kernels;
 

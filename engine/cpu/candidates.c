@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
+#include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/kernel_choices.h"
 
@@ -27,7 +27,7 @@ static const struct candidate candidates[] = {{"winograd", make_winograd},
                                               {"dnnl_conv", make_conv},
                                               {"dnnl_matmul", make_matmul}};
 
-enum { CANDIDATES = COUNT_OF(candidates), MOST_CHOICES = 1 << 13 };
+enum { CANDIDATES = COUNT_OF(candidates), MOST_CHOICES = 1 << 13, MOST_TIMED = 64 };
 
 /* Below, all are quick, and none can be told from another. */
 #define WORTH_FLOPS 4e6
@@ -266,13 +266,21 @@ static enum status make_block(struct trial *trial, struct error *err)
     return STATUS_OK;
 }
 
-/* This thread's time on a core: other work on a busy machine does not count. It has its equal share
- * of the layer, and waits for the others awake, as long as they have cores. */
-static int64_t own_time(void)
+/* The time on a core of the busiest member of the team, in milliseconds: other work on a busy
+ * machine does not count. Who is done with its part waits awake, as long as all have cores; so
+ * where nothing disturbs it is the time that the step takes. */
+static enum status time_step(struct step *step, struct program *program, double *ret_ms,
+                             struct error *err)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+    int64_t before[MOST_TIMED], after[MOST_TIMED], most = 0;
+    const int there = forkjoin_cpu_times(before, MOST_TIMED);
+    TRY(step->run(step, program, err));
+    (void)forkjoin_cpu_times(after, MOST_TIMED);
+    for (int i = 0; i < there; i++)
+        if (after[i] - before[i] > most)
+            most = after[i] - before[i];
+    *ret_ms = clock_ms(most);
+    return STATUS_OK;
 }
 
 /* In turns; who is far behind drops out. */
@@ -286,9 +294,8 @@ static enum status run_trial(struct trial *trial, struct error *err)
             struct contender *contender = &trial->contenders[c];
             if (round > 1 && contender->ms > FAR * best)
                 continue;
-            const int64_t start = own_time();
-            TRY(contender->step->run(contender->step, program, err));
-            const double ms = clock_ms(own_time() - start);
+            double ms;
+            TRY(time_step(contender->step, program, &ms, err));
             if (round <= 1 || ms < contender->ms) /* the first run only warms up */
                 contender->ms = ms;
             if (round && ms < best)
@@ -361,8 +368,10 @@ static enum status by_trial(const struct compile *compile, uint64_t key, size_t 
     enum status status = gather(&trial, ruled, *ret, err);
     if (status == STATUS_OK && trial.count > 1)
         status = make_block(&trial, err);
+    parallel_is_even = true; /* as oneDNN's are: who helps a late member out would look slower */
     if (status == STATUS_OK && trial.count > 1)
         status = run_trial(&trial, err);
+    parallel_is_even = false;
     const size_t winner = status == STATUS_OK ? winner_of(&trial) : 0;
     drop_others(&trial, winner);
     (void)place_operands(&trial, NULL);

@@ -24,8 +24,9 @@ enum {
     PARALLEL_CHUNK = 4096, /* and the next chunk up to a tenth of one */
 };
 
-/* For measurements: loops are split evenly, as they are beyond PARALLEL_SHARES. */
-extern bool parallel_is_even;
+/* For measurements: loops that this thread forks are split evenly, as they are beyond
+ * PARALLEL_SHARES. */
+extern _Thread_local bool parallel_is_even;
 
 struct parallel_loop {
     size_t n, chunk, shares; /* shares 0: even */

@@ -468,9 +468,11 @@ static enum status search(struct search *s, struct precision_trial *ret, bool *r
         if (!select_groups(s, amplify))
             break;
         const struct layer_set fp32 = selected(s);
-        TRY(try_selection(s, &fp32, ret, err));
+        struct precision_trial trial; /* one that was broken off leaves the one before it */
+        TRY(try_selection(s, &fp32, &trial, err));
+        *ret = trial;
         *ret_tried = true;
-        if (ret->outcome != TRIAL_DIFFERS || out_of_time(s))
+        if (trial.outcome != TRIAL_DIFFERS || out_of_time(s))
             break;
         TRY(run_reference(s, err));
         TRY(measure_groups(s, err));

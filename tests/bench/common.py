@@ -121,6 +121,11 @@ class Daemon:
                 return int(line.split()[1]) * 1024
         return 0
 
+    def cpu_seconds(self):
+        """Of all threads so far."""
+        fields = read(f"/proc/{self.process.pid}/stat").rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def text(self):
         self.log.seek(0)
         return self.log.read().decode(errors="replace").strip()[-2000:]

@@ -264,6 +264,22 @@ class Drain(Lifecycle):
         self.assertEqual(server.wait(), 0)
         self.assertIn("all_answered=true", server.log())
 
+    def test_a_server_without_requests_takes_no_cpu(self):
+        """Who waits sleeps: after a burst of requests nothing spins or polls."""
+        server = self.serve("--threads", "2", "--workers", "2")
+        for _ in range(20):
+            self.assertEqual(server.predict(harness.seven()).status, 200)
+        time.sleep(0.2)
+
+        def cpu_seconds():
+            fields = harness.read(f"/proc/{server.process.pid}/stat").rsplit(b")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        before = cpu_seconds()
+        time.sleep(1.5)
+        self.assertLess(cpu_seconds() - before, 0.06)
+        server.signal()
+        self.assertEqual(server.wait(), 0)
+
     def test_interrupt_ends_as_well(self):
         server = self.serve()
         server.wait_for(lambda: " ready " in server.log(), "the log line")
