@@ -112,6 +112,7 @@ class Part:
         self.name, self.options, self.quick, self.seed = name, options, options.quick, options.seed
         self.bundle = Bundle(options.bundle, options.device)
         self.bundle.tuned = os.path.join(options.work, "tuned")
+        self.bundle.environment["LENSD_CACHE"] = os.path.join(options.work, "cache")
         self.argument = ARGUMENTS.get(name)
         self.end = time.monotonic() + limit
         self.state = {"status": "begun", "bars": [], "notes": [], "results": {}}
