@@ -13,8 +13,9 @@ static bool has_products(const struct graph *graph)
     return false;
 }
 
-/* Integers first: a quantised file was made for them. float16 next: it has three bits more than bfloat16 at the same speed, so that bfloat16 is what a
- * model gets whose numbers leave float16's range. */
+/* Integers first: a quantised file was made for them. float16 next: it has three bits more than
+ * bfloat16 at the same speed, so that bfloat16 is what a model gets whose numbers leave float16's
+ * range. */
 static size_t gpu_candidates(struct device_id device, const struct graph *graph,
                              enum precision ret[PRECISION_COUNT])
 {
