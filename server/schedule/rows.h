@@ -4,8 +4,8 @@
 #include "server/schedule/pipeline.h"
 
 /* Writes row `row` of input `i` of a raw-tensor request to `dst`, as the session reads it: the
- * image input transposed to [H, W, C] and converted to served->image_numbers, others as they are. `src` is
- * a row as served->inputs[i] says, at any alignment. */
+ * image input transposed to [H, W, C] and converted to served->image_numbers, others as they are.
+ * `src` is a row as served->inputs[i] says, at any alignment. */
 void rows_write(const struct served *served, size_t i, const void *src, void *dst);
 
 /* Copies what a run of `batch` rows gave for row `row`: *ret is an array of output_count tensors,
