@@ -51,11 +51,20 @@ struct stored_size {
     uint32_t width, height, full_width, full_height;
 };
 
+/* What will be read of a picture: what `p` makes of it when it has been turned upright. */
+struct decode_part {
+    const struct preprocess *p;
+    int orientation;
+};
+
 /* The pixels as stored, contiguous RGB in `buffer`; a JPEG's at 1 / `reduction` (1, 2, 4, 8; parts
- * of a pixel count whole). On failure the buffer's content is undefined and nothing is leaked. */
+ * of a pixel count whole). With `part` (NULL: all) columns that are not read may hold anything. On
+ * failure the buffer's content is undefined and nothing is leaked. */
 enum status jpeg_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                        unsigned reduction, struct pixel_buffer *buffer, struct stored_size *ret,
+                        unsigned reduction, const struct decode_part *part,
+                        struct pixel_buffer *buffer, struct stored_size *ret,
                         struct error *err) MUST_USE;
 enum status png_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                       unsigned reduction, struct pixel_buffer *buffer, struct stored_size *ret,
+                       unsigned reduction, const struct decode_part *part,
+                       struct pixel_buffer *buffer, struct stored_size *ret,
                        struct error *err) MUST_USE;

@@ -7,6 +7,8 @@
  *   ratio), offset round(rest / 2 - 0.1). */
 #include "server/image/frame.h"
 
+#include "server/image/resample.h"
+
 #include <math.h>
 
 #include "engine/base/size.h"
@@ -85,4 +87,30 @@ enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height
     }
     *ret = frame;
     return STATUS_OK;
+}
+
+/* Orientations 5 … 8 exchange rows and columns; 2, 3, 7 and 8 run against the stored columns. */
+void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, int orientation,
+                   uint32_t *ret_begin, uint32_t *ret_end)
+{
+    const bool is_swapped = orientation >= 5;
+    const bool is_mirrored =
+        orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
+    struct frame frame;
+    struct error ignored;
+    *ret_begin = 0;
+    *ret_end = width;
+    if (frame_of(p, is_swapped ? height : width, is_swapped ? width : height, &frame, &ignored) !=
+        STATUS_OK)
+        return; /* the resize says so */
+    const int resized = is_swapped ? frame.resized_height : frame.resized_width;
+    const int place = is_swapped ? frame.top : frame.left, side = is_swapped ? p->height : p->width;
+    const int first = place < 0 ? -place : 0;
+    const int end = resized < side - place ? resized : side - place;
+    int from, to;
+    if (first >= end)
+        return;
+    resample_reach(p->resample, (int)width, resized, first, end - first, &from, &to);
+    *ret_begin = is_mirrored ? width - (uint32_t)to : (uint32_t)from;
+    *ret_end = is_mirrored ? width - (uint32_t)from : (uint32_t)to;
 }

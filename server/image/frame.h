@@ -19,3 +19,8 @@ struct frame {
  * 65535. */
 enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height, struct frame *ret,
                      struct error *err) MUST_USE;
+
+/* The columns of the stored picture, `width` x `height` before the EXIF turn, that `p` reads when
+ * it is upright: [*ret_begin, *ret_end). All of them where there is none to say. */
+void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, int orientation,
+                   uint32_t *ret_begin, uint32_t *ret_end);

@@ -18,7 +18,8 @@ static const struct reader {
     enum status (*read_size)(const uint8_t *, size_t, const struct image_limits *, uint32_t *,
                              uint32_t *, struct error *);
     enum status (*decode)(const uint8_t *, size_t, const struct image_limits *, unsigned reduction,
-                          struct pixel_buffer *, struct stored_size *, struct error *);
+                          const struct decode_part *, struct pixel_buffer *, struct stored_size *,
+                          struct error *);
     int (*orientation)(const uint8_t *, size_t);
 } readers[] = {
     [IMAGE_JPEG] = {jpeg_read_size, jpeg_decode, exif_from_jpeg},
@@ -109,10 +110,12 @@ enum status image_probe(const uint8_t *data, size_t size, const struct image_lim
 static enum status decode(struct image_decoder *decoder, const struct reader *reader,
                           enum image_format format, const uint8_t *data, size_t size,
                           const struct image_limits *limits, unsigned reduction, int orientation,
-                          struct image *ret, struct error *err)
+                          const struct preprocess *part, struct image *ret, struct error *err)
 {
+    const struct decode_part read = {part, orientation};
     struct stored_size stored;
-    TRY(reader->decode(data, size, limits, reduction, &decoder->stored, &stored, err));
+    TRY(reader->decode(data, size, limits, reduction, part ? &read : NULL, &decoder->stored,
+                       &stored, err));
     const uint8_t *pixels = decoder->stored.data;
     if (orientation != 1) {
         /* The decode has already made this product, so it fits. */
@@ -131,14 +134,21 @@ static enum status decode(struct image_decoder *decoder, const struct reader *re
     return STATUS_OK;
 }
 
-enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
-                         const struct image_limits *limits, struct image *ret, struct error *err)
+enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                              const struct image_limits *limits, const struct preprocess *p,
+                              struct image *ret, struct error *err)
 {
     enum image_format format = IMAGE_UNKNOWN;
     TRY(find_reader(data, size, &format, err));
     const struct reader *reader = &readers[format];
     return decode(decoder, reader, format, data, size, limits, 1, reader->orientation(data, size),
-                  ret, err);
+                  p, ret, err);
+}
+
+enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                         const struct image_limits *limits, struct image *ret, struct error *err)
+{
+    return image_decode_part(decoder, data, size, limits, NULL, ret, err);
 }
 
 /* The greatest of 8, 4, 2 by which both sides can be divided without falling below the resize. */
@@ -168,5 +178,5 @@ enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *d
         TRY(frame_of(p, info.width, info.height, &frame, err));
         reduction = reduction_for(info.width, info.height, &frame);
     }
-    return decode(decoder, reader, format, data, size, limits, reduction, orientation, ret, err);
+    return decode(decoder, reader, format, data, size, limits, reduction, orientation, p, ret, err);
 }

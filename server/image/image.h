@@ -67,7 +67,14 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
                          const struct image_limits *limits, struct image *ret,
                          struct error *err) MUST_USE;
 
-/* As image_decode, but quicker where a JPEG is much larger than what `p` resizes it to: it is
+/* As image_decode, for whoever reads of the picture only what `p` makes of it (transform.h): those
+ * pixels are the same, to the bit; of a JPEG others may be left out and hold anything. NULL: all.
+ */
+enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                              const struct image_limits *limits, const struct preprocess *p,
+                              struct image *ret, struct error *err) MUST_USE;
+
+/* As image_decode_part, but quicker where a JPEG is much larger than what `p` resizes it to: it is
  * decoded at a half, a quarter or an eighth, never below that size. Pixels then differ from those
  * of the exact way by more than rounding (DCT scaling is another filter than Pillow's): only for
  * those who ask for it. */

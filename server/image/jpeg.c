@@ -24,6 +24,7 @@
 
 #include "engine/base/size.h"
 #include "server/image/decode.h"
+#include "server/image/frame.h"
 
 /* All that one decode owns. The libjpeg structs lead back to it through cinfo.client_data. */
 struct reader {
@@ -33,6 +34,7 @@ struct reader {
     struct jpeg_progress_mgr progress;
     jmp_buf failed;
     const struct image_limits *limits;
+    JDIMENSION width;   /* of the pixels, those that are left out among them */
     enum status status; /* why `failed` was taken */
     struct error *err;
 };
@@ -237,10 +239,9 @@ static void read_ink_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels)
 }
 
 /* libjpeg writes into the picture itself, as many rows a call as it has ready. */
-static void read_rgb_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels)
+static void read_rgb_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels, size_t stride)
 {
     enum { ROWS = 16 };
-    const size_t stride = (size_t)cinfo->output_width * 3;
     while (cinfo->output_scanline < cinfo->output_height) {
         JSAMPROW rows[ROWS];
         const JDIMENSION left = cinfo->output_height - cinfo->output_scanline;
@@ -251,7 +252,43 @@ static void read_rgb_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels)
     }
 }
 
-static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, unsigned reduction)
+/* Files whose columns libjpeg-turbo decodes alone with the pixels of the whole: one scan, one
+ * component or the usual samplings. */
+static bool can_crop(struct jpeg_decompress_struct *cinfo)
+{
+    const jpeg_component_info *c = cinfo->comp_info;
+    if (jpeg_has_multiple_scans(cinfo) || cinfo->scale_denom != 1)
+        return false;
+    if (cinfo->num_components == 1)
+        return true;
+    return cinfo->num_components == 3 && c[0].h_samp_factor <= 2 && c[0].v_samp_factor <= 2 &&
+           c[1].h_samp_factor == 1 && c[1].v_samp_factor == 1 && c[2].h_samp_factor == 1 &&
+           c[2].v_samp_factor == 1;
+}
+
+/* Leaves out the inverse transform, upsampling and colours of columns that nobody reads (what is
+ * stored is read all the same, so that damage is seen), and returns the first that is made. Colour
+ * between two samples needs both, so a block more is made to each side. Not for little: choosing
+ * takes its time, too. */
+static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struct decode_part *part)
+{
+    enum { MARGIN = 16 }; /* pixels: at least a block of every component */
+    const uint32_t width = cinfo->output_width;
+    uint32_t begin, end;
+    if (!part || !can_crop(cinfo))
+        return 0;
+    frame_columns(part->p, width, cinfo->output_height, part->orientation, &begin, &end);
+    begin = begin > MARGIN ? begin - MARGIN : 0;
+    end = width - end > MARGIN ? end + MARGIN : width;
+    JDIMENSION first = begin, count = end - begin;
+    if (count > width - width / 8)
+        return 0;
+    jpeg_crop_scanline(cinfo, &first, &count);
+    return first;
+}
+
+static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, unsigned reduction,
+                        const struct decode_part *part)
 {
     struct jpeg_decompress_struct *cinfo = &reader->cinfo;
     const bool ink = cinfo->num_components == 4;
@@ -269,11 +306,13 @@ static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, unsi
     enum status status = pixel_buffer_reserve(buffer, bytes, reader->err);
     if (status != STATUS_OK)
         give_up(reader, status);
+    reader->width = cinfo->output_width;
     jpeg_start_decompress(cinfo);
+    const size_t stride = (size_t)reader->width * 3;
     if (ink)
         read_ink_rows(cinfo, buffer->data);
     else
-        read_rgb_rows(cinfo, buffer->data);
+        read_rgb_rows(cinfo, buffer->data + (size_t)crop_columns(cinfo, part) * 3, stride);
     /* No jpeg_finish_decompress: it would only look for an end marker that is not needed. */
 }
 
@@ -281,24 +320,25 @@ static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, unsi
  * setjmp and longjmp may not be local to the function that calls setjmp (C17 7.13.2.1).
  * Without a buffer only the header is read. */
 static void run(struct reader *reader, const uint8_t *data, size_t size,
-                struct pixel_buffer *buffer, unsigned reduction)
+                struct pixel_buffer *buffer, unsigned reduction, const struct decode_part *part)
 {
     if (setjmp(reader->failed) != 0)
         return;
     read_header(reader, data, size);
     if (buffer)
-        read_pixels(reader, buffer, reduction);
+        read_pixels(reader, buffer, reduction, part);
 }
 
 static enum status run_and_destroy(const uint8_t *data, size_t size,
                                    const struct image_limits *limits, struct pixel_buffer *buffer,
-                                   unsigned reduction, struct stored_size *ret, struct error *err)
+                                   unsigned reduction, const struct decode_part *part,
+                                   struct stored_size *ret, struct error *err)
 {
     struct reader reader;
     reader_init(&reader, limits, err);
-    run(&reader, data, size, buffer, reduction);
+    run(&reader, data, size, buffer, reduction, part);
     if (reader.status == STATUS_OK)
-        *ret = (struct stored_size){reader.cinfo.output_width, reader.cinfo.output_height,
+        *ret = (struct stored_size){reader.width, reader.cinfo.output_height,
                                     reader.cinfo.image_width, reader.cinfo.image_height};
     jpeg_destroy_decompress(&reader.cinfo);
     return reader.status;
@@ -308,15 +348,15 @@ enum status jpeg_read_size(const uint8_t *data, size_t size, const struct image_
                            uint32_t *ret_width, uint32_t *ret_height, struct error *err)
 {
     struct stored_size stored;
-    TRY(run_and_destroy(data, size, limits, NULL, 1, &stored, err));
+    TRY(run_and_destroy(data, size, limits, NULL, 1, NULL, &stored, err));
     *ret_width = stored.full_width;
     *ret_height = stored.full_height;
     return STATUS_OK;
 }
 
 enum status jpeg_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                        unsigned reduction, struct pixel_buffer *buffer, struct stored_size *ret,
-                        struct error *err)
+                        unsigned reduction, const struct decode_part *part,
+                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
 {
-    return run_and_destroy(data, size, limits, buffer, reduction, ret, err);
+    return run_and_destroy(data, size, limits, buffer, reduction, part, ret, err);
 }

@@ -184,10 +184,10 @@ static void run(struct reader *reader, struct pixel_buffer *buffer, uint32_t wid
 }
 
 enum status png_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                       unsigned reduction, struct pixel_buffer *buffer, struct stored_size *ret,
-                       struct error *err)
+                       unsigned reduction, const struct decode_part *part,
+                       struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
 {
-    (void)reduction; /* only a JPEG's transform gives smaller pictures for less work */
+    (void)reduction, (void)part; /* only a JPEG's transform gives smaller pictures for less work */
     uint32_t width, height;
     TRY(png_read_size(data, size, limits, &width, &height, err));
     struct reader reader = {.data = data, .size = size, .err = err};

@@ -213,6 +213,17 @@ enum status resample_axis_prepare(struct resample_axis *axis, enum resample filt
     return status;
 }
 
+void resample_reach(enum resample filter, int in, int out, int first, int count, int *ret_begin,
+                    int *ret_end)
+{
+    const double scale = (double)in / out;
+    const double support = filters[filter].support * (scale < 1.0 ? 1.0 : scale);
+    const double low = floor((first + 0.5) * scale - support) - 1;
+    const double high = ceil((first + count - 0.5) * scale + support) + 1;
+    *ret_begin = low < 0 ? 0 : (int)low;
+    *ret_end = high > in ? in : (int)high;
+}
+
 /* Kernels by what the processor can do, the best last. */
 const struct resample_kernels *resample_kernels_at(int i)
 {

@@ -37,6 +37,11 @@ enum status resample_axis_prepare(struct resample_axis *axis, enum resample filt
                                   int first, int count, struct error *err) MUST_USE;
 void resample_axis_done(struct resample_axis *axis);
 
+/* Input samples [*ret_begin, *ret_end) that may count for outputs first … first + count - 1; maybe
+ * one more to each side. */
+void resample_reach(enum resample filter, int in, int out, int first, int count, int *ret_begin,
+                    int *ret_end);
+
 /* The loops over pixels, one table per instruction set; all give equal bytes. Thread-safe. */
 struct resample_kernels {
     const char *name;

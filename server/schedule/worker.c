@@ -63,7 +63,8 @@ static enum status decode(struct worker *worker, struct scheduler *scheduler,
         options->fast_decode
             ? image_decode_reduced(worker->decoder, image->data, image->size, &options->limits,
                                    &scheduler_model(scheduler)->preprocess, ret, err)
-            : image_decode(worker->decoder, image->data, image->size, &options->limits, ret, err);
+            : image_decode_part(worker->decoder, image->data, image->size, &options->limits,
+                                &scheduler_model(scheduler)->preprocess, ret, err);
     image->decode_ms = end_phase(scheduler, image, PHASE_DECODE);
     TRY(status);
     image->width = ret->info.width;

@@ -69,18 +69,23 @@ static void check_refusal(enum status status, const struct error *err)
     HOLDS(err->status == status && strlen(err->message) > 20);
 }
 
-static void check_transform(struct transform *transform, const struct image *image,
-                            const struct preprocess *p)
+/* `decoder` made `image` of these bytes; without what `p` does not read it gives the same. */
+static void check_transform(struct image_decoder *decoder, struct transform *transform,
+                            const struct image *image, const struct preprocess *p,
+                            const uint8_t *data, size_t size)
 {
-    float numbers[WIDTH * HEIGHT * 3];
+    float numbers[WIDTH * HEIGHT * 3], of_part[WIDTH * HEIGHT * 3];
     struct error err = {0};
+    struct image part;
     const enum status status = transform_apply(transform, image, p, numbers, &err);
+    HOLDS(image_decode_part(decoder, data, size, &limits, p, &part, NULL) == STATUS_OK);
+    HOLDS(transform_apply(transform, &part, p, of_part, NULL) == status);
     if (status != STATUS_OK) {
         HOLDS(status == STATUS_TOO_LARGE && strlen(err.message) > 20);
         return;
     }
     for (int i = 0; i < WIDTH * HEIGHT * preprocess_channels(p); i++)
-        HOLDS(isfinite(numbers[i]));
+        HOLDS(isfinite(numbers[i]) && numbers[i] == of_part[i]);
 }
 
 /* Nothing that a hostile picture did is left in the decoder. */
@@ -120,7 +125,7 @@ static void check_picture(struct image_decoder *decoder, struct transform *trans
         HOLDS(info.format == image.info.format && info.orientation == image.info.orientation);
         HOLDS(info.width == image.width && info.height == image.height);
         const struct preprocess p = preprocess_of(data[size / 2]);
-        check_transform(transform, &image, &p);
+        check_transform(decoder, transform, &image, &p, data, size);
     }
     check_known(decoder, transform);
 }

@@ -264,6 +264,14 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
     return STATUS_OK;
 }
 
+enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                              const struct image_limits *limits, const struct preprocess *p,
+                              struct image *ret, struct error *err)
+{
+    (void)p;
+    return image_decode(decoder, data, size, limits, ret, err);
+}
+
 enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *data, size_t size,
                                  const struct image_limits *limits, const struct preprocess *p,
                                  struct image *ret, struct error *err)
