@@ -1,10 +1,11 @@
 /* Convolutions and fully connected layers as a product of matrices, by lensd's own kernel
  * (simd/gemm.c): pixels x (taps x channels) times (taps x channels) x output channels.
  *
- * A pointwise convolution reads its source in place. Otherwise the rows of a piece, small enough
- * for the second-level cache, are gathered first, tap after tap. A gate, a number for each image
- * and channel that the source is multiplied by, goes into the weights where they are fewer than the
- * pixels, into a copy of the piece's rows otherwise. */
+ * A pointwise convolution reads its source in place, and so do pixels whose window lies within the
+ * image where the weights are few: a row of taps is one run of numbers. Otherwise the rows of a
+ * piece, small enough for the second-level cache, are gathered first, tap after tap. A gate, a
+ * number for each image and channel that the source is multiplied by, goes into the weights where
+ * they are fewer than the pixels, into a copy of the piece's rows otherwise. */
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/parallel.h"
@@ -21,10 +22,10 @@ struct dense_step {
     const struct simd_kernels *simd;
     uint32_t x, y, gate;
     struct finish finish;
-    const float *weights; /* packed panels */
-    size_t rows, k, n;    /* rows: output pixels of all images */
-    bool gathers;
-    struct window window; /* of a convolution that gathers */
+    const float *weights;   /* packed panels */
+    size_t rows, k, n;      /* rows: output pixels of all images */
+    bool gathers, in_place; /* in_place: windows within the image are not gathered */
+    struct window window;   /* of a convolution that gathers */
     size_t channels;
     enum gating gating;
     size_t images;      /* of a convolution */
@@ -78,6 +79,80 @@ static void gather_pixel(const struct dense_step *s, size_t pixel, float *to)
             else
                 memset(to, 0, s->channels * sizeof *to);
         }
+    }
+}
+
+/* Results first … first + rows - 1, whose taps are gathered. */
+static void run_gathered(const struct dense_step *s, struct gemm *g, size_t first, size_t rows,
+                         float *gathered)
+{
+    for (size_t row = 0; row < rows; row++)
+        gather_pixel(s, first + row, gathered + row * s->k);
+    g->a = gathered;
+    g->lda = s->k;
+    g->run = g->run_step = 0;
+    s->simd->gemm(g, rows);
+    g->c += rows * g->ldc;
+}
+
+/* Of `count` results from `at` on in one direction: how many lie before those whose taps are all
+ * inside, and how many those are. */
+static void divide_run(const struct window *w, int axis, int64_t at, int64_t count,
+                       int64_t *ret_before, int64_t *ret_inside)
+{
+    const int64_t stride = w->stride[axis];
+    const int64_t room = w->in[axis] - (w->kernel[axis] - 1) * w->dilation[axis] - 1;
+    const int64_t first = (w->pad_begin[axis] + stride - 1) / stride;
+    const int64_t end =
+        room + w->pad_begin[axis] < 0 ? 0 : (room + w->pad_begin[axis]) / stride + 1;
+    const int64_t before = first > at ? first - at : 0;
+    *ret_before = before < count ? before : count;
+    const int64_t inside = end - at - *ret_before, left = count - *ret_before;
+    *ret_inside = inside < 0 ? 0 : inside < left ? inside : left;
+}
+
+/* `count` results of one row of the image: those at its edges are gathered. */
+static void run_row(const struct dense_step *s, struct gemm *g, size_t first, size_t count,
+                    float *gathered)
+{
+    const struct window *w = &s->window;
+    const int64_t width = w->out[1], row = (int64_t)first / width, x = (int64_t)first % width;
+    const int64_t image = row / w->out[0], y = row % w->out[0];
+    int64_t above, rows_inside, before, inside;
+    divide_run(w, 0, y, 1, &above, &rows_inside);
+    divide_run(w, 1, x, (int64_t)count, &before, &inside);
+    if (!rows_inside || !inside) {
+        run_gathered(s, g, first, count, gathered);
+        return;
+    }
+    if (before)
+        run_gathered(s, g, first, (size_t)before, gathered);
+    const int64_t from_y = image * w->in[0] + y * w->stride[0] - w->pad_begin[0];
+    const int64_t from_x = (x + before) * w->stride[1] - w->pad_begin[1];
+    g->a = s->x_data + (size_t)(from_y * w->in[1] + from_x) * s->channels;
+    g->lda = (size_t)w->stride[1] * s->channels;
+    g->run = (size_t)w->kernel[1] * s->channels;
+    g->run_step = (size_t)(w->dilation[0] * w->in[1]) * s->channels;
+    s->simd->gemm(g, (size_t)inside);
+    g->c += (size_t)inside * g->ldc;
+    const size_t done = (size_t)(before + inside);
+    if (done < count)
+        run_gathered(s, g, first + done, count - done, gathered);
+}
+
+/* Results first … first + rows - 1 of a convolution that is not pointwise. */
+static void run_windows(const struct dense_step *s, struct gemm *g, size_t first, size_t rows,
+                        float *gathered)
+{
+    if (!s->in_place) {
+        run_gathered(s, g, first, rows, gathered);
+        return;
+    }
+    const size_t width = (size_t)s->window.out[1], end = first + rows;
+    for (size_t row = first, count; row < end; row += count) {
+        count = width - row % width;
+        count = count < end - row ? count : end - row;
+        run_row(s, g, row, count, gathered);
     }
 }
 
@@ -149,9 +224,8 @@ static void run_pieces(void *context, size_t begin, size_t end)
                          .high = s->finish.high,
                          .row = s->finish.row};
         if (s->gathers) {
-            for (size_t row = 0; row < rows; row++)
-                gather_pixel(s, first + row, gathered + row * s->k);
-            g.a = gathered;
+            run_windows(s, &g, first, rows, gathered);
+            continue;
         }
         if (s->gating == GATING_ROWS) {
             gate_rows(s, first, rows, gathered);
@@ -250,7 +324,7 @@ static bool pays(const struct dense_step *s, const struct epilogue *e)
     const bool exponential = e->activation >= ACTIVATION_SIGMOID &&
                              e->activation != ACTIVATION_HARD_SIGMOID &&
                              e->activation != ACTIVATION_HARD_SWISH;
-    return exponential && !s->gathers && s->k * sizeof(float) % 4096 != 0;
+    return exponential && (!s->gathers || s->in_place) && s->k * sizeof(float) % 4096 != 0;
 }
 
 /* Weights are gated where an image's are fewer than what its rows hold, for what gating costs. */
@@ -317,6 +391,16 @@ static bool is_pointwise(const struct window *w)
     return pointwise;
 }
 
+/* Each row of results is a product of its own, which fetches the weights again: they have to be
+ * near. */
+static bool reads_in_place(const struct dense_step *s)
+{
+    enum { NEAR = 64 * 1024, FEWEST = 14 };
+    const struct window *w = &s->window;
+    return w->dilation[1] == 1 && w->out[1] >= FEWEST && w->pad_begin[0] >= 0 &&
+           w->pad_begin[1] >= 0 && s->k * s->n * sizeof(float) <= NEAR;
+}
+
 bool dense_takes_gate(const struct node *node)
 {
     struct window w;
@@ -343,6 +427,7 @@ static enum status make_dense_conv(const struct compile *compile, struct step **
     proto.rows = shape_count(&y->shape) / proto.n;
     proto.images = (size_t)x->shape.dims[0];
     proto.gathers = !is_pointwise(w);
+    proto.in_place = proto.gathers && reads_in_place(&proto);
     if (!pays(&proto, &node->epilogue) && !node->gate && !compile->any)
         return STATUS_OK;
     return build(compile, &proto, pack_conv, "conv panels", node_bias(node), ret, err);

@@ -227,6 +227,11 @@ Test(layers, products)
         {"taps gathered", 23, 20, 3, 40, 7, 2, 3, 1, OP_RELU, false, false, "gemm"},
         {"taps gathered, stride two", 15, 14, 40, 24, 3, 2, 1, 1, OP_NONE, false, false, "gemm"},
         {"odd numbers", 9, 7, 17, 19, 1, 1, 0, 1, OP_SILU, false, false, "gemm"},
+        {"taps in place, stride two", 41, 45, 3, 32, 3, 2, 1, 1, OP_SILU, false, false, "gemm"},
+        {"taps in place, no padding", 19, 31, 5, 20, 3, 1, 0, 1, OP_SILU, false, false, "gemm"},
+        {"taps in place, wide padding", 6, 17, 3, 33, 5, 1, 4, 1, OP_SIGMOID, false, false, "gemm"},
+        {"taps wider than the image", 3, 20, 3, 16, 7, 1, 3, 1, OP_SILU, false, false, "gemm"},
+        {"pointwise, stride two", 29, 33, 24, 40, 1, 2, 0, 1, OP_SILU, false, false, "gemm"},
     };
     check_all(layers, COUNT_OF(layers));
 }

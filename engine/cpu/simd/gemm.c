@@ -23,25 +23,27 @@ ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, f
                          const float *bias, size_t width, const int rows, const int registers)
 {
     vec sum[ROWS][2];
-    const size_t lda = g->lda, k = g->k;
+    const size_t lda = g->lda, run = g->run ? g->run : g->k;
+    const float *const end = b + g->k * COLUMNS;
 #pragma GCC unroll 14
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (int i = 0; i < registers; i++)
             sum[r][i] = vec_zero();
-    for (size_t p = 0; p < k; p++) {
-        vec w[2];
-#pragma GCC unroll 2
-        for (int i = 0; i < registers; i++)
-            w[i] = vec_load(b + p * COLUMNS + (size_t)i * VEC);
-#pragma GCC unroll 14
-        for (int r = 0; r < rows; r++) {
-            const vec x = vec_set(a[(size_t)r * lda + p]);
+    for (; b < end; a += g->run_step)
+        for (size_t p = 0; p < run; p++, b += COLUMNS) {
+            vec w[2];
 #pragma GCC unroll 2
             for (int i = 0; i < registers; i++)
-                sum[r][i] = vec_fma(x, w[i], sum[r][i]);
+                w[i] = vec_load(b + (size_t)i * VEC);
+#pragma GCC unroll 14
+            for (int r = 0; r < rows; r++) {
+                const vec x = vec_set(a[(size_t)r * lda + p]);
+#pragma GCC unroll 2
+                for (int i = 0; i < registers; i++)
+                    sum[r][i] = vec_fma(x, w[i], sum[r][i]);
+            }
         }
-    }
 #pragma GCC unroll 14
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2

@@ -28,6 +28,7 @@ struct gemm {
     float *c;
     size_t lda, ldc; /* elements from row to row */
     size_t k, n;
+    size_t run, run_step; /* a row of a is runs of `run` numbers, run_step apart; 0: one run of k */
     bool accumulate;
     bool clamp; /* to [low, high]; NaN stays NaN */
     float low, high;
