@@ -123,6 +123,12 @@ struct backend_ops {
                            struct session_step *ret, size_t max, size_t *ret_count,
                            struct error *err);
 
+    /* Milliseconds of CPU time that the calling thread and those its passes are split over have
+     * had, over their number: what a pass adds to it is how long it takes where nothing disturbs it
+     * (who waits for the others waits awake for a while), and hardly more where something does.
+     * NULL: a pass takes no CPU time. */
+    double (*cpu_ms)(const struct backend *backend);
+
     /* Milliseconds of `runs` passes in a row, without the copies before and after them. NULL: there
      * are no copies. */
     enum status (*time)(struct program *program, const void *const *inputs, int runs,

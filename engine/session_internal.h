@@ -34,7 +34,10 @@ struct session {
     struct backend *backend;
     struct session_info info;
     struct session_facts facts;
-    struct graph *base; /* only while creating */
+    struct {
+        double wall, cpu;         /* the least of a run of this session; 0: none */
+    } times[SESSION_MAX_BATCHES]; /* by compiled size, until the plan is made */
+    struct graph *base;           /* only while creating */
     size_t input_count, output_count;
     struct session_tensor *inputs, *outputs;
     struct compiled compiled[SESSION_MAX_BATCHES];
@@ -139,6 +142,12 @@ enum status session_measure_round(struct session *session, double from, double t
 
 /* One more measurement of compiled size number i. */
 enum status session_measure_again(struct session *session, size_t i, struct error *err) MUST_USE;
+
+/* Takes out of L(b) what other work on the machine has added: a long pass is disturbed more often
+ * than a short one, so that the quickest of a few runs is no fair measure of both. Where a size
+ * took clearly more than its CPU time times the least ratio of the two there is, it counts as that.
+ */
+void session_leave_out_disturbances(struct session *session);
 
 /* Takes over what options.known says of this session's sizes; true when it says something of all.
  */

@@ -8,6 +8,9 @@
 #include "engine/base/size.h"
 #include "engine/session_internal.h"
 
+/* A run that takes so much longer than its CPU time lets expect was not alone on its cores. */
+#define DISTURBED 1.2
+
 struct feed {
     void **buffers;
     size_t count;
@@ -81,21 +84,28 @@ static enum status run_as_requests(struct session *session, struct compiled *c,
     return compiled_run_request(session, c, c->size, &request, outputs, err);
 }
 
+static double cpu_ms(const struct session *session)
+{
+    return session->ops->cpu_ms ? session->ops->cpu_ms(session->backend) : 0;
+}
+
 /* The quickest of up to three runs, fewer when one takes long: what else the machine does only adds
  * to a time. The first one ever is a warm-up, unless it is the only one that is affordable. */
 static enum status measure(struct session *session, struct compiled *c, bool is_warm,
-                           double *ret_ms, struct error *err)
+                           double *ret_ms, double *ret_cpu, struct error *err)
 {
     enum { RUNS = 4, ENOUGH_MS = 30 };
-    double times[RUNS], total = 0;
+    double times[RUNS], cpu[RUNS], total = 0;
     struct feed feed;
     const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
     enum status status = outputs ? feed_init(session, c, &feed, err) : session_no_memory(err);
     int runs = 0;
     while (status == STATUS_OK && runs < RUNS && (runs == 0 || total < ENOUGH_MS)) {
+        const double before = cpu_ms(session);
         int64_t start = clock_now();
         status = run_as_requests(session, c, &feed, outputs, err);
         times[runs] = clock_ms(clock_now() - start);
+        cpu[runs] = cpu_ms(session) - before;
         total += times[runs++];
     }
     /* Made-up contents may be wrong for an input that holds axes, indices or sizes: that says
@@ -109,8 +119,11 @@ static enum status measure(struct session *session, struct compiled *c, bool is_
     if (status == STATUS_OK && runs > 0) {
         const int first = runs > 1 && !is_warm;
         *ret_ms = times[first];
-        for (int i = first + 1; i < runs; i++)
+        *ret_cpu = cpu[first];
+        for (int i = first + 1; i < runs; i++) {
             *ret_ms = fmin(*ret_ms, times[i]);
+            *ret_cpu = fmin(*ret_cpu, cpu[i]);
+        }
     }
     if (outputs)
         feed_done(&feed);
@@ -136,13 +149,31 @@ bool session_recall_times(struct session *session)
 enum status session_measure_again(struct session *session, size_t i, struct error *err)
 {
     struct session_time *time = &session->facts.times[i];
-    double ms, *best = &session->info.batches[i].milliseconds;
+    double ms, cpu = 0, *best = &session->info.batches[i].milliseconds;
     const bool is_warm = time->size != 0;
-    TRY(measure(session, &session->compiled[i], is_warm, &ms, err));
+    TRY(measure(session, &session->compiled[i], is_warm, &ms, &cpu, err));
     if (*best <= 0 || (ms > 0 && ms < *best))
         *best = ms;
+    session->times[i].wall = is_warm ? fmin(session->times[i].wall, ms) : ms;
+    session->times[i].cpu = is_warm ? fmin(session->times[i].cpu, cpu) : cpu;
     *time = (struct session_time){session->compiled[i].size, *best};
     return STATUS_OK;
+}
+
+void session_leave_out_disturbances(struct session *session)
+{
+    double clean = INFINITY; /* wall : CPU of the size that was disturbed least */
+    for (size_t i = 0; i < session->compiled_count; i++)
+        if (session->times[i].cpu > 0)
+            clean = fmin(clean, session->times[i].wall / session->times[i].cpu);
+    clean = fmax(clean, 1);
+    for (size_t i = 0; isfinite(clean) && i < session->compiled_count; i++) {
+        double *ms = &session->info.batches[i].milliseconds;
+        const double alone = session->times[i].cpu * clean;
+        if (alone > 0 && *ms > DISTURBED * alone)
+            *ms = alone;
+        session->facts.times[i].milliseconds = *ms;
+    }
 }
 
 enum status session_measure_round(struct session *session, double from, double to,
@@ -162,6 +193,7 @@ enum status session_measure_round(struct session *session, double from, double t
                                          from + (to - from) * share);
     }
     session->facts.count = session->compiled_count;
+    session_leave_out_disturbances(session);
     return STATUS_OK;
 }
 

@@ -201,6 +201,16 @@ static enum status take_threads(int threads, struct error *err)
         threads, there, strerror(errno ? errno : EAGAIN));
 }
 
+static double cpu_time_ms(const struct backend *backend)
+{
+    int64_t times[PARALLEL_SHARES], sum = 0;
+    const int there = forkjoin_cpu_times(times, PARALLEL_SHARES);
+    const int counted = there < backend->options.threads ? there : backend->options.threads;
+    for (int i = 0; i < counted; i++)
+        sum += times[i];
+    return clock_ms(sum) / counted;
+}
+
 static enum status cpu_enter(struct backend *backend, struct error *err)
 {
     return take_threads(backend->options.threads, err);
@@ -483,6 +493,7 @@ const struct backend_ops backend_cpu = {
     .name = "cpu",
     .open = cpu_open,
     .enter = cpu_enter,
+    .cpu_ms = cpu_time_ms,
     .close = cpu_close,
     .takes_channels_last = takes_channels_last,
     .takes_gate = dense_takes_gate,

@@ -380,3 +380,32 @@ Test(session, takes_over_what_is_known)
     session_free(second);
     graph_free(graph);
 }
+
+/* Longer passes are disturbed more: CPU time tells by how much. */
+Test(session, leaves_out_what_other_work_adds)
+{
+    static const double wall[] = {5.5, 30, 21, 400}, cpu[] = {5, 10, 20, 50};
+    static const double expected[] = {5.5, 11, 21, 55};
+    struct graph *graph = random_graph(1003, 12, 11);
+    struct session *session = create(graph, 8);
+    cr_assert_eq(session->compiled_count, 4);
+    for (size_t i = 0; i < 4; i++) {
+        session->info.batches[i].milliseconds = session->times[i].wall = wall[i];
+        session->times[i].cpu = cpu[i];
+    }
+    session->times[2].wall = 24; /* quicker at an earlier start */
+    session_leave_out_disturbances(session);
+    for (size_t i = 0; i < 4; i++) {
+        cr_expect_float_eq((float)session->info.batches[i].milliseconds, (float)expected[i], 1e-4f);
+        cr_expect_float_eq((float)session_facts(session)->times[i].milliseconds, (float)expected[i],
+                           1e-4f);
+    }
+    for (size_t i = 0; i < 4; i++) { /* a device whose passes take no CPU time */
+        session->info.batches[i].milliseconds = wall[i];
+        session->times[i].cpu = 0;
+    }
+    session_leave_out_disturbances(session);
+    cr_expect_float_eq((float)session->info.batches[3].milliseconds, 400.0f, 1e-4f);
+    session_free(session);
+    graph_free(graph);
+}
