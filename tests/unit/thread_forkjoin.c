@@ -10,6 +10,7 @@
 
 #include "engine/base/forkjoin.h"
 #include "engine/base/size.h"
+#include "tests/unit/tap.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -194,10 +195,7 @@ static void test_each_thread_has_a_team_that_ends_with_it(void)
 
 int main(void)
 {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } tests[] = {
+    static const struct tap_test tests[] = {
         {"every member runs once", test_every_member_runs_once},
         {"regions follow each other", test_regions_follow_each_other},
         {"who waits long sleeps", test_who_waits_long_sleeps},
@@ -206,12 +204,5 @@ int main(void)
         {"a region within a region is its caller's", test_a_region_within_a_region_is_its_callers},
         {"each thread has a team that ends with it", test_each_thread_has_a_team_that_ends_with_it},
     };
-    alarm(80); /* a hang fails */
-    printf("1..%zu\n", COUNT_OF(tests));
-    for (size_t i = 0; i < COUNT_OF(tests); i++) {
-        tests[i].run();
-        printf("ok %zu - %s\n", i + 1, tests[i].name);
-        fflush(stdout);
-    }
-    return 0;
+    return tap_run(tests, COUNT_OF(tests), 80, NULL);
 }

@@ -7,7 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/size.h"
 #include "server/schedule/pool.h"
+#include "tests/unit/tap.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -220,19 +222,13 @@ static void test_a_thread_that_cannot_start(void)
 
 int main(void)
 {
-    alarm(60); /* a hang fails */
-    printf("1..6\n");
-    test_sources_take_turns();
-    printf("ok 1 - sources take turns\n");
-    test_no_ticket_is_lost();
-    printf("ok 2 - no ticket is lost\n");
-    test_free_drops_what_is_left();
-    printf("ok 3 - free drops what is left\n");
-    test_a_thread_that_cannot_start();
-    printf("ok 4 - a thread that cannot start\n");
-    test_turns_are_weighed_by_time();
-    printf("ok 5 - turns are weighed by time\n");
-    test_nobody_saves_up_time();
-    printf("ok 6 - nobody saves up time\n");
-    return 0;
+    static const struct tap_test tests[] = {
+        {"sources take turns", test_sources_take_turns},
+        {"no ticket is lost", test_no_ticket_is_lost},
+        {"free drops what is left", test_free_drops_what_is_left},
+        {"a thread that cannot start", test_a_thread_that_cannot_start},
+        {"turns are weighed by time", test_turns_are_weighed_by_time},
+        {"nobody saves up time", test_nobody_saves_up_time},
+    };
+    return tap_run(tests, COUNT_OF(tests), 60, NULL);
 }

@@ -14,6 +14,7 @@
 #include "server/observe/log.h"
 #include "server/schedule/pipeline.h"
 #include "tests/unit/fakes.h"
+#include "tests/unit/tap.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -385,12 +386,14 @@ static void test_everything_at_once(void)
     pipeline_free(pipeline);
 }
 
+static void no_session_is_left(void)
+{
+    CHECK(fake_sessions_alive() == 0);
+}
+
 int main(void)
 {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } tests[] = {
+    static const struct tap_test tests[] = {
         {"late in the queue is not decoded", test_late_in_the_queue_is_not_decoded},
         {"late in its slot is not run", test_late_in_its_slot_is_not_run},
         {"what cannot be met is not let in", test_what_cannot_be_met_is_not_let_in},
@@ -400,14 +403,6 @@ int main(void)
         {"one at a time nothing waits", test_one_at_a_time_nothing_waits},
         {"everything at once", test_everything_at_once},
     };
-    alarm(120); /* a hang fails */
     log_configure(false, LOG_ERROR);
-    printf("1..%zu\n", COUNT_OF(tests));
-    for (size_t i = 0; i < COUNT_OF(tests); i++) {
-        tests[i].run();
-        CHECK(fake_sessions_alive() == 0);
-        printf("ok %zu - %s\n", i + 1, tests[i].name);
-        fflush(stdout);
-    }
-    return 0;
+    return tap_run(tests, COUNT_OF(tests), 120, no_session_is_left);
 }

@@ -9,6 +9,7 @@
 
 #include "engine/base/size.h"
 #include "server/schedule/turns.h"
+#include "tests/unit/tap.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -154,21 +155,11 @@ static void test_leaving_passes_the_device_on(void)
 
 int main(void)
 {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } tests[] = {
+    static const struct tap_test tests[] = {
         {"equal time, not equal passes", test_equal_time_not_equal_passes},
         {"nobody saves up time", test_nobody_saves_up_time},
         {"many lanes, one device", test_many_lanes_one_device},
         {"leaving passes the device on", test_leaving_passes_the_device_on},
     };
-    alarm(60); /* a hang fails */
-    printf("1..%zu\n", COUNT_OF(tests));
-    for (size_t i = 0; i < COUNT_OF(tests); i++) {
-        tests[i].run();
-        printf("ok %zu - %s\n", i + 1, tests[i].name);
-        fflush(stdout);
-    }
-    return 0;
+    return tap_run(tests, COUNT_OF(tests), 60, NULL);
 }

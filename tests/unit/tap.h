@@ -1,0 +1,29 @@
+/* The main() of test programs without Criterion, which does not start under ThreadSanitizer: tests
+ * run one after another and end the process where they fail. */
+#pragma once
+
+#include <stddef.h>
+#include <stdio.h>
+#include <unistd.h>
+
+struct tap_test {
+    const char *name;
+    void (*run)(void);
+};
+
+/* Runs all of them, `after` (NULL: nothing) behind each; a hang fails after `seconds`. Returns what
+ * main() does. */
+static inline int tap_run(const struct tap_test *tests, size_t count, unsigned seconds,
+                          void (*after)(void))
+{
+    alarm(seconds);
+    printf("1..%zu\n", count);
+    for (size_t i = 0; i < count; i++) {
+        tests[i].run();
+        if (after)
+            after();
+        printf("ok %zu - %s\n", i + 1, tests[i].name);
+        fflush(stdout);
+    }
+    return 0;
+}
