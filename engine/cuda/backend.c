@@ -147,7 +147,7 @@ static bool takes_channels_last(const struct node *node)
     case OP_SCALE_SHIFT:
         return true;
     default:
-        return false;
+        return image_takes_channels_last(node);
     }
 }
 
@@ -158,6 +158,8 @@ static enum bf16_support bf16_support(const struct node *node)
     switch (node->op) {
     case OP_CONV:
         return node->channels_last ? BF16_PRODUCT : BF16_NO;
+    case OP_CONV_TRANSPOSE:
+        return node->channels_last ? BF16_PRODUCT : BF16_NO;
     case OP_GEMM:
     case OP_MATMUL:
         return matmul_takes(node) ? BF16_PRODUCT : BF16_NO;
@@ -166,6 +168,11 @@ static enum bf16_support bf16_support(const struct node *node)
     case OP_GLOBAL_AVERAGE_POOL:
     case OP_GLOBAL_MAX_POOL:
     case OP_SCALE_SHIFT:
+    case OP_RESIZE:
+    case OP_UPSAMPLE:
+    case OP_GROUP_NORMALIZATION:
+    case OP_INSTANCE_NORMALIZATION:
+    case OP_LRN:
         return node->channels_last ? BF16_SAME : BF16_NO;
     case OP_ATTENTION:
         return attention_takes(node) ? BF16_SAME : BF16_NO;
@@ -179,7 +186,9 @@ static enum bf16_support bf16_support(const struct node *node)
     case OP_UNSQUEEZE:
         return BF16_SAME;
     default:
-        return elementwise_takes(node) || rows_takes(node) ? BF16_SAME : BF16_NO;
+        return elementwise_takes(node) || rows_takes(node) || numbers_may_be_narrow(node)
+                   ? BF16_SAME
+                   : BF16_NO;
     }
 }
 
@@ -299,11 +308,30 @@ static void free_program(struct program *program)
     free(program);
 }
 
+static enum status run_nothing(struct step *step, struct program *program, struct error *err)
+{
+    (void)step, (void)program, (void)err;
+    return STATUS_OK;
+}
+
+/* Where nothing comes out there is nothing to do. */
+static enum status make_nothing(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    for (size_t o = 0; o < node->output_count; o++)
+        if (node->outputs[o] && shape_count(&node->outputs[o]->shape))
+            return STATUS_OK;
+    *ret = step_create(compile, sizeof **ret, run_nothing);
+    return *ret ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+}
+
 static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
 {
-    static const step_maker makers[] = {make_conv,           make_matmul,    make_quantised_product,
-                                        make_quantised_rows, make_attention, make_elementwise,
-                                        make_rows,           make_move,      make_host};
+    static const step_maker makers[] = {
+        make_nothing,        make_conv,      make_matmul,      make_quantised_product,
+        make_quantised_rows, make_attention, make_elementwise, make_numbers,
+        make_rows,           make_axes,      make_image,       make_move,
+        make_picks,          make_host};
     *ret = NULL;
     for (size_t m = 0; m < COUNT_OF(makers) && !*ret; m++)
         TRY(makers[m](compile, ret, err));

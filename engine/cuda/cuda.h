@@ -127,6 +127,10 @@ enum status make_matmul(const struct compile *compile, struct step **ret, struct
 enum status make_attention(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_rows(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_numbers(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_axes(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_picks(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_image(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_move(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_quantised_product(const struct compile *compile, struct step **ret,
                                    struct error *err);
@@ -142,6 +146,11 @@ bool rows_takes(const struct node *node);
 bool quantised_product_takes(const struct node *node);
 bool quantised_rows_take(const struct node *node);
 bool quantised_pool_takes(const struct node *node); /* a pool, channels-last */
+bool picks_may_be_narrow(const struct node *node);
+bool axes_may_be_narrow(const struct node *node);
+bool numbers_take(const struct node *node);
+bool numbers_may_be_narrow(const struct node *node); /* it is taken, and loses little in 16 bits */
+bool image_takes_channels_last(const struct node *node);
 
 /* A zeroed step of `size` bytes with name and run set; NULL when out of memory. */
 void *step_create(const struct compile *compile, size_t size,
@@ -262,6 +271,17 @@ enum status product_create(const struct compile *compile, const struct product *
 enum status conv_create_product(const struct compile *compile, int64_t rows, int64_t n, int64_t k,
                                 const void *weights, const float *bias, struct step **ret,
                                 struct error *err);
+
+/* ---- what integers a run may compute (bounds.c) ---- */
+
+struct bounds {
+    int64_t low, high;
+};
+
+/* False: not known. */
+bool value_bounds(const struct value *value, struct bounds *ret);
+/* int32 or int64 indices, all between -extent and extent - 1. */
+bool indices_stay_within(const struct value *indices, int64_t extent);
 
 /* ---- constants on the device (weights.c) ---- */
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/ops/resolve.h"
 #include "engine/ops/walk.h"
 
 struct move_step {
@@ -264,13 +265,14 @@ static enum status make_gather(const struct compile *compile, struct step **ret,
     int64_t axis = node_int(node, "axis", 0);
     if (axis < 0)
         axis += x->shape.rank;
-    /* Indices that a run computes may be out of range, which is an error there: the host's. */
-    if (!indices->known ||
-        (indices->known->dtype != DTYPE_I64 && indices->known->dtype != DTYPE_I32))
+    /* Indices that a run computes may be out of range, which is an error that the host tells; so
+     * are constants that are. */
+    if (!indices_stay_within(indices, x->shape.dims[axis]))
         return STATUS_OK;
     struct move_step s = {.kind = MOVE_GATHER,
                           .size = (int)dtype_size(x->dtype),
-                          .index_bytes = (int)dtype_size(indices->known->dtype),
+                          .index_bytes = (int)dtype_size(indices->dtype),
+                          .indices = indices->index,
                           .outer = 1,
                           .axis = (size_t)x->shape.dims[axis],
                           .picked = shape_count(&indices->shape),
@@ -279,14 +281,10 @@ static enum status make_gather(const struct compile *compile, struct step **ret,
         s.outer *= (size_t)x->shape.dims[d];
     for (int d = (int)axis + 1; d < x->shape.rank; d++)
         s.inner *= (size_t)x->shape.dims[d];
-    for (size_t i = 0; i < s.picked; i++) {
-        int64_t at = tensor_int(indices->known, i);
-        if (at < -(int64_t)s.axis || at >= (int64_t)s.axis)
-            return STATUS_OK; /* the host's kernel says what is wrong */
-    }
-    void *data;
-    TRY(weights_get(compile->backend, indices->known, WEIGHT_AS_IS, indices->known->dtype, &data,
-                    err));
+    void *data = NULL;
+    if (indices->known)
+        TRY(weights_get(compile->backend, indices->known, WEIGHT_AS_IS, indices->dtype, &data,
+                        err));
     s.indices_constant = data;
     return create(compile, &s, "gather", ret, err);
 }
@@ -300,9 +298,12 @@ static enum status make_parts(const struct compile *compile, struct step **ret, 
     int64_t axis = node_int(node, "axis", gather ? 1 : 0);
     if (axis < 0)
         axis += whole->shape.rank;
-    for (size_t p = 0; p < count; p++)
-        if (!(gather ? node->inputs[p] : node->outputs[p]))
+    for (size_t p = 0; p < count && gather; p++)
+        if (!node->inputs[p])
             return STATUS_OK;
+    const struct value *lengths = gather ? NULL : node_input(node, 1);
+    if (lengths && !lengths->known)
+        return STATUS_OK;
     struct parts_step *s = step_create(compile, sizeof *s, run_parts);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
@@ -327,6 +328,11 @@ static enum status make_parts(const struct compile *compile, struct step **ret, 
     for (size_t p = 0; p < count; p++) {
         const struct value *part = gather ? node->inputs[p] : node->outputs[p];
         void *data = NULL;
+        if (!part) { /* that nobody reads */
+            s->width += inner * (size_t)resolve_split(node, lengths ? lengths->known : NULL,
+                                                      whole->shape.dims[axis], p);
+            continue;
+        }
         if (part->known)
             TRY(weights_get(compile->backend, part->known, WEIGHT_AS_IS, whole->dtype, &data, err));
         s->constants[p] = data;
@@ -343,6 +349,8 @@ enum status make_move(const struct compile *compile, struct step **ret, struct e
 {
     const struct node *node = compile->node;
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (node->op == OP_SPLIT && x && !x->known && shape_count(&x->shape))
+        return make_parts(compile, ret, err); /* also where nobody reads the first part */
     if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape) ||
         node->epilogue.activation || node->epilogue.residual)
         return STATUS_OK;
@@ -351,8 +359,6 @@ enum status make_move(const struct compile *compile, struct step **ret, struct e
     if (x->known)
         return STATUS_OK;
     switch (node->op) {
-    case OP_SPLIT:
-        return make_parts(compile, ret, err);
     case OP_TRANSPOSE:
         return make_walk(compile, transpose_walk, ret, err);
     case OP_EXPAND:

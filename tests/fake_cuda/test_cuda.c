@@ -10,6 +10,7 @@
 #include "engine/cpu/interpret.h"
 #include "engine/session.h"
 #include "tests/fake_cuda/fake_cuda.h"
+#include "tests/unit/operator_graphs.h"
 #include "tests/unit/random_graph.h"
 
 enum { HEIGHT = 10, WIDTH = 9, BATCH = 3 };
@@ -87,6 +88,79 @@ static enum status open_session(const struct graph *graph, enum precision precis
     const struct session_options options = {
         .device = device, .precision = precision, .max_batch = 4, .image_layout = IMAGE_NHWC_F32};
     return session_create(graph, &options, ret, err);
+}
+
+/* Every step ran on the device. */
+static void check_steps(struct session *session, const char *name)
+{
+    struct session_step *steps;
+    struct error err = {0};
+    size_t count;
+    cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK, "%s: %s", name,
+                 err.message);
+    for (size_t i = 0; i < count; i++)
+        cr_assert_str_neq(steps[i].kernel, "host", "%s: step '%s' runs on the host", name,
+                          steps[i].name);
+    free(steps);
+}
+
+/* One operator, in memory that is filled with NaN before each run. */
+static void compare_operator(size_t which, enum precision precision, float tolerance)
+{
+    const char *name = operator_graph_name(which);
+    struct error err = {0};
+    struct graph *graph = operator_graph(which, (uint32_t)which + 1, HEIGHT, WIDTH), *reference;
+    cr_assert_not_null(graph, "%s", name);
+    const bool is_single = graph->inputs[0]->shape.dims[0] == 1;
+    const int batch = is_single ? 1 : BATCH;
+    const struct session_options options = {.device = gpu,
+                                            .precision = precision,
+                                            .max_batch = batch,
+                                            .image_layout = IMAGE_NHWC_F32,
+                                            .trial = true,
+                                            .poison = true};
+    struct session *session = NULL;
+    float *images = make_images((uint32_t)which, BATCH);
+    struct tensor *input = as_nchw(images), *expected[1] = {NULL};
+    const struct tensor *outputs[1];
+    const void *inputs[] = {images};
+    input->shape.dims[0] = batch;
+    input->bytes = shape_count(&input->shape) * sizeof(float);
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s: %s", name,
+                 err.message);
+    cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
+    cr_assert_eq(interpret(reference, &input, expected, NULL, NULL, &err), STATUS_OK, "%s: %s",
+                 name, err.message);
+    for (int run = 0; run < 3; run++) {
+        cr_assert_eq(session_run(session, batch, inputs, outputs, &err), STATUS_OK, "%s: %s", name,
+                     err.message);
+        const float d = difference(expected[0], outputs[0]);
+        cr_assert(d <= tolerance, "%s, %s, run %d: relative difference %g", name,
+                  precision_name(precision), run, (double)d);
+    }
+    check_steps(session, name);
+    tensor_unref(expected[0]);
+    tensor_unref(input);
+    graph_free(reference);
+    session_free(session);
+    graph_free(graph);
+    free(images);
+}
+
+Test(cuda, every_operator_has_a_kernel_that_agrees)
+{
+    for (size_t i = 0; i < operator_graph_count(); i++)
+        compare_operator(i, PRECISION_FP32, 1e-4f);
+}
+
+Test(cuda, operators_agree_in_16_bits)
+{
+    for (size_t i = 0; i < operator_graph_count(); i++) {
+        if (!operator_graph_is_smooth(i))
+            continue;
+        compare_operator(i, PRECISION_FP16, 0.02f);
+        compare_operator(i, PRECISION_BF16, 0.08f);
+    }
 }
 
 static void compare(uint32_t seed, enum precision precision, float tolerance)

@@ -21,38 +21,56 @@ def json_line(text):
 
 
 def operators(part):
-    """Random graphs against the reference kernels in each precision; then ONNX's own cases, where they are."""
+    """Each operator by itself, then random graphs, against the reference kernels in each precision."""
     bundle = part.bundle
     precisions = [word for word in bundle.precisions() if word != "int8"]
     count = 3 if not bundle.on_gpu else 60 if part.quick else 400
     small = [] if bundle.on_gpu else ["--small"]
-    share = 0.6 / len(precisions)
-    for precision in precisions:
-        try:
-            text = bundle.run("lensd_graphs", "--device", bundle.device, "--precision", precision, "--first",
-                              part.seed % 1000000 + 1, "--count", count, "--seconds",
-                              max(2, int(part.left() * share)), *small, timeout=part.left(), check=False)
-            got = json_line(text)
-        except (Broken, ValueError, IndexError) as error:
-            part.bar(f"random graphs, {precision}", "all agree", str(error), False)
-            continue
-        part.put(f"graphs_{precision}", dict(got, failures=[line for line in text.splitlines()
-                                                           if line.startswith("FAIL")][:20]))
-        part.bar(f"random graphs, {precision}", f"all within {got['tolerance']:g}",
-                 f"{got['passed']} of {got['passed'] + got['failed']}, worst {got['worst']:.2g}",
-                 got["failed"] == 0 and got["passed"] > 0)
-    conformance(part)
+    for word, key, share, words in (
+            ("operators", "operators", 0.3, ["--operators", *([] if part.quick or not bundle.on_gpu else ["--count", 270])]),
+            ("random graphs", "graphs", 0.6, ["--first", part.seed % 1000000 + 1, "--count", count])):
+        for precision in precisions:
+            graphs(part, f"{word}, {precision}", f"{key}_{precision}",
+                   ["--precision", precision, *words, "--seconds",
+                    max(2, int(part.left() * share / len(precisions))), *small])
+
+
+def graphs(part, what, key, words):
+    bundle = part.bundle
+    try:
+        text = bundle.run("lensd_graphs", "--device", bundle.device, *words, timeout=part.left(), check=False)
+        got = json_line(text)
+    except (Broken, ValueError, IndexError) as error:
+        part.bar(what, "all agree", str(error), False)
+        return
+    part.put(key, dict(got, failures=[line for line in text.splitlines() if line.startswith("FAIL")][:20]))
+    part.bar(what, f"all within {got['tolerance']:g}",
+             f"{got['passed']} of {got['passed'] + got['failed']}, worst {got['worst']:.2g}",
+             got["failed"] == 0 and got["passed"] > 0)
+
+
+def case_folders(part):
+    """Folders of conformance cases: those asked for, the bundle's, or those beside the repository."""
+    if part.options.cases:
+        return part.options.cases
+    if os.path.isdir(part.bundle.path("cases")):
+        return [part.bundle.path("cases")]
+    beside = os.path.join(os.environ.get("LENSD_SHARED", "/nonexistent"), "onnx-cases")
+    return [folder for folder in (os.path.join(beside, name) for name in ("public", "extra_public", "light"))
+            if os.path.isdir(folder)]
 
 
 def conformance(part):
-    bundle = part.bundle
+    """ONNX's own cases, through sessions on the device."""
+    bundle, folders = part.bundle, case_folders(part)
     if bundle.device == "cpu":
         return
-    for folder in (bundle.path("cases"), os.path.join(os.environ.get("LENSD_SHARED", "/nonexistent"),
-                                                      "onnx-cases", "public")):
-        if not os.path.isdir(folder):
-            continue
-        words = ["lensd_conformance", folder, "--cuda", "--baseline",
+    if not folders:
+        part.note("ONNX's conformance cases are not in this bundle: --cases FOLDER names them, and ./dev bundle "
+                  "--cases FOLDER takes them along")
+    for folder in folders:
+        name = os.path.basename(os.path.normpath(folder))
+        words = ["lensd_conformance", folder, "--session", "--cuda", "--baseline",
                  bundle.path("tests", "conformance", "baseline.txt")]
         if not bundle.on_gpu:
             words += ["--op", "Softmax"]
@@ -60,15 +78,13 @@ def conformance(part):
             text = bundle.run(*words, timeout=part.left(), check=False)
             counts = re.findall(r"^(\d+) passed, (\d+) failed, (\d+) unsupported$", text, re.M)[-1]
         except (Broken, IndexError) as error:
-            part.bar("ONNX's conformance cases", "as on the CPU", str(error), False)
-            return
+            part.bar(f"conformance cases, {name}", "as on the CPU", str(error), False)
+            continue
         worse = re.findall(r"^REGRESSION (\S+)", text, re.M)
-        part.put("conformance", {"passed": int(counts[0]), "failed": int(counts[1]),
-                                 "unsupported": int(counts[2]), "worse_than_cpu": worse[:50]})
-        part.bar("ONNX's conformance cases", "none worse than on the CPU",
-                 f"{counts[0]} pass, {len(worse)} are worse", not worse)
-        return
-    part.note("ONNX's conformance cases are not in this bundle (./dev bundle --cases FOLDER takes them along)")
+        part.put(f"conformance_{name}", {"passed": int(counts[0]), "failed": int(counts[1]),
+                                         "unsupported": int(counts[2]), "worse_than_cpu": worse[:50]})
+        part.bar(f"conformance cases, {name}", "none fails, none worse than on the CPU",
+                 f"{counts[0]} pass, {counts[1]} fail, {len(worse)} are worse", not worse and counts[1] == "0")
 
 
 # ------------------------------------------------------------------------------- families ----

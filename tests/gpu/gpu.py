@@ -94,6 +94,7 @@ PARTS = {
     "operators": ("correctness", checks.operators, 35, 150),
     "export": ("always", export, 75, 300),
     "families": ("correctness", checks.families, 100, 420),
+    "cases": ("correctness", checks.conformance, 45, 200),
     "sanitizer": ("correctness", checks.sanitizer, 40, 120),
     "roofline": ("bench", speed.roofline, 30, 60),
     "forward": ("bench", speed.forward, 90, 300),
@@ -400,6 +401,8 @@ def parse(words):
     parser.add_argument("--bundle", required=True, help="a folder that ./dev bundle made (./dev gpu makes one)")
     parser.add_argument("--networks", type=lambda text: text.split(","), help="only these, of: "
                         + ", ".join(networks.FAMILIES))
+    parser.add_argument("--cases", action="append", metavar="FOLDER", help="conformance cases in ONNX's layout to run on "
+                        "the device; may be repeated (default: those of the bundle)")
     parser.add_argument("--quick", action="store_true", help="fewer numbers, all within 9 minutes")
     parser.add_argument("--only", choices=["correctness", "bench", "serve"])
     parser.add_argument("--out", default="gpu-report", help="folder of the report (default: %(default)s)")
@@ -412,6 +415,10 @@ def parse(words):
     parser.add_argument("--limit", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     options.words = words
+    for folder in options.cases or []:
+        if not os.path.isdir(folder):
+            parser.error(f"--cases {folder}: there is no such folder")
+    options.cases = [os.path.abspath(folder) for folder in options.cases or []]
     if not os.path.exists(os.path.join(options.bundle, "bundle.json")):
         parser.error(f"{options.bundle} is no bundle: it has no bundle.json (./dev bundle makes one)")
     if options.device not in (STAND_IN, "cpu") and not re.fullmatch(r"cuda:\d+", options.device):

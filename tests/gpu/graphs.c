@@ -1,7 +1,10 @@
-/* Random graphs on a device against the reference kernels.
+/* Random graphs on a device against the reference kernels; with --operators graphs of one operator
+ * each (tests/unit/operator_graphs.h), which must also leave no step to the host. Without --count
+ * each operator has one.
  *
  *     lensd_graphs [--device cuda:0] [--precision fp32] [--first 1] [--count 100] [--tolerance T]
  *                  [--seconds S] [--no-poison] [--small]
+ *                  [--operators]
  *
  * Each seed is a graph of operators and shapes drawn by it (tests/unit/random_graph.h), an image
  * size and a batch of 1, 3 or 8 images of fresh numbers. It runs three times: as the first batch,
@@ -23,6 +26,7 @@
 #include "engine/base/size.h"
 #include "engine/cpu/interpret.h"
 #include "engine/session.h"
+#include "tests/unit/operator_graphs.h"
 #include "tests/unit/random_graph.h"
 
 enum { RUNS = 3, LARGEST = 8 };
@@ -32,7 +36,7 @@ struct options {
     enum precision precision;
     long first, count, seconds;
     double tolerance;
-    bool poison, small;
+    bool poison, small, operators;
 };
 
 struct one {
@@ -91,10 +95,18 @@ static enum status make_one(struct one *one, uint32_t seed, const struct options
     size_t count;
     char fallback[256];
     const size_t kinds = options->small ? 1 : COUNT_OF(sizes);
-    one->height = sizes[seed % kinds][0];
-    one->width = sizes[seed % kinds][1];
-    one->batch = batches[seed / kinds % (options->small ? 2 : COUNT_OF(batches))];
-    one->graph = random_graph(seed, one->height, one->width);
+    /* An operator has another size and batch in each round. */
+    const size_t turn = options->operators
+                            ? (seed - 1) % operator_graph_count() + seed / operator_graph_count()
+                            : seed;
+    one->height = sizes[turn % kinds][0];
+    one->width = sizes[turn % kinds][1];
+    one->batch = batches[turn / kinds % (options->small ? 2 : COUNT_OF(batches))];
+    one->graph = options->operators ? operator_graph((seed - 1) % operator_graph_count(), seed,
+                                                     one->height, one->width)
+                                    : random_graph(seed, one->height, one->width);
+    if (one->graph && one->graph->inputs[0]->shape.dims[0] == 1)
+        one->batch = 1;
     one->images = make_images(seed, (size_t)(LARGEST * one->height * one->width * 3));
     if (!one->graph || !one->images)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
@@ -153,6 +165,32 @@ static enum status run_one(struct one *one, double *ret, struct error *err)
     return STATUS_OK;
 }
 
+/* No step of an operator's graph runs on the host. */
+static enum status check_steps(struct one *one, struct error *err)
+{
+    struct session_step *steps;
+    size_t count;
+    TRY(session_profile(one->session, one->batch, 1, &steps, &count, err));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < count && status == STATUS_OK; i++)
+        if (!strcmp(steps[i].kernel, "host"))
+            status = error_set(err, STATUS_INTERNAL, "step '%s' runs on the host", steps[i].name);
+    free(steps);
+    return status;
+}
+
+/* Numbers that jump where 16 bits round cannot be compared. */
+static bool is_comparable(uint32_t seed, const struct options *options)
+{
+    return !options->operators || options->precision == PRECISION_FP32 ||
+           operator_graph_is_smooth((seed - 1) % operator_graph_count());
+}
+
+static const char *graph_name(uint32_t seed, const struct options *options)
+{
+    return options->operators ? operator_graph_name((seed - 1) % operator_graph_count()) : "graph";
+}
+
 /* Did it agree? What else it was is printed. */
 static bool check(uint32_t seed, const struct options *options, double *worst)
 {
@@ -162,12 +200,15 @@ static bool check(uint32_t seed, const struct options *options, double *worst)
     enum status status = make_one(&one, seed, options, &err);
     if (status == STATUS_OK)
         status = run_one(&one, &d, &err);
+    if (status == STATUS_OK && options->operators && strcmp(options->device, "cpu") != 0)
+        status = check_steps(&one, &err);
     const bool ok = status == STATUS_OK && d <= options->tolerance;
     if (status != STATUS_OK)
-        printf("FAIL graph %u: %s\n", seed, err.message);
+        printf("FAIL %s %u: %s\n", graph_name(seed, options), seed, err.message);
     else if (!ok)
-        printf("FAIL graph %u, %d images of %lld x %lld: relative difference %g\n", seed, one.batch,
-               (long long)one.width, (long long)one.height, d);
+        printf("FAIL %s %u, %d images of %lld x %lld: relative difference %g\n",
+               graph_name(seed, options), seed, one.batch, (long long)one.width,
+               (long long)one.height, d);
     else if (d > *worst)
         *worst = d;
     drop_one(&one);
@@ -197,15 +238,11 @@ static bool parse_long(const char *text, long *ret)
 static bool parse(int argc, char **argv, struct options *options)
 {
     static const struct option names[] = {
-        {"device", required_argument, NULL, 'd'},
-        {"precision", required_argument, NULL, 'p'},
-        {"first", required_argument, NULL, 'f'},
-        {"count", required_argument, NULL, 'n'},
-        {"seconds", required_argument, NULL, 's'},
-        {"tolerance", required_argument, NULL, 't'},
-        {"no-poison", no_argument, NULL, 'P'},
-        {"small", no_argument, NULL, 'm'},
-        {0},
+        {"device", required_argument, NULL, 'd'},  {"precision", required_argument, NULL, 'p'},
+        {"first", required_argument, NULL, 'f'},   {"count", required_argument, NULL, 'n'},
+        {"seconds", required_argument, NULL, 's'}, {"tolerance", required_argument, NULL, 't'},
+        {"no-poison", no_argument, NULL, 'P'},     {"small", no_argument, NULL, 'm'},
+        {"operators", no_argument, NULL, 'o'},     {0},
     };
     bool ok = true;
     for (int c; ok && (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
@@ -232,6 +269,9 @@ static bool parse(int argc, char **argv, struct options *options)
         case 'm':
             options->small = true;
             break;
+        case 'o':
+            options->operators = true;
+            break;
         case 'P':
             options->poison = false;
             break;
@@ -252,19 +292,26 @@ static double default_tolerance(enum precision precision)
 
 int main(int argc, char **argv)
 {
-    struct options options = {
-        .device = "cuda:0", .first = 1, .count = 100, .seconds = 600, .poison = true};
+    struct options options = {.device = "cuda:0", .first = 1, .seconds = 600, .poison = true};
     long passed = 0, failed = 0;
     double worst = 0;
     if (!parse(argc, argv, &options)) {
-        fprintf(stderr, "usage: lensd_graphs [--device cuda:0] [--precision fp32] [--first 1] "
-                        "[--count 100] [--tolerance T] [--seconds S] [--no-poison] [--small]\n");
+        fprintf(
+            stderr,
+            "usage: lensd_graphs [--device cuda:0] [--precision fp32] [--first 1] "
+            "[--count 100] [--tolerance T] [--seconds S] [--no-poison] [--small] [--operators]\n");
         return 2;
     }
+    if (options.operators && options.count == 0)
+        options.count = (long)operator_graph_count();
+    else if (options.count == 0)
+        options.count = 100;
     if (options.tolerance == 0)
         options.tolerance = default_tolerance(options.precision);
     const int64_t end = clock_now() + options.seconds * 1000000000LL;
     for (long i = 0; i < options.count && clock_now() < end; i++) {
+        if (!is_comparable((uint32_t)(options.first + i), &options))
+            continue;
         const bool ok = check((uint32_t)(options.first + i), &options, &worst);
         passed += ok;
         failed += !ok;

@@ -73,6 +73,9 @@ class Whole(unittest.TestCase):
         self.assertGreater(by_precision["bf16"]["difference"], 1e-5)  # it really was another precision
         graphs = self.report["parts"]["operators"]["results"]["graphs_fp32"]
         self.assertEqual((graphs["passed"], graphs["failed"]), (3, 0))
+        alone = self.report["parts"]["operators"]["results"]["operators_fp32"]
+        self.assertGreater(alone["passed"], 0)
+        self.assertEqual(alone["failed"], 0)
 
     def test_speed_and_serving_have_numbers(self):
         parts = self.report["parts"]

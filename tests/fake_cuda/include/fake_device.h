@@ -36,6 +36,14 @@ void __syncwarp(unsigned mask = 0xffffffffu);
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask);
 float __shfl_sync(unsigned mask, float value, int lane);
 
+/* In shared memory: a block is one system thread. */
+static inline unsigned atomicAdd(unsigned *to, unsigned more)
+{
+    const unsigned was = *to;
+    *to += more;
+    return was;
+}
+
 /* Arguments are copied when the kernel is started, as the hardware's are. */
 template <typename... P, typename... A>
 void fake_start(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
