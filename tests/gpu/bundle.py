@@ -33,7 +33,8 @@ LIMIT = 64 << 20  # bytes of the folder, and so of the archive
 
 # In the build folder.
 PROGRAMS = ["server/lensd", "tests/bench/bench_forward", "tests/bench/bench_image",
-            "tests/conformance/lensd_conformance", "tests/gpu/lensd_graphs", "tests/gpu/lensd_post"]
+            "tests/gpu/lensd_graphs", "tests/gpu/lensd_post"]
+CONFORMANCE = "tests/conformance/lensd_conformance"  # of no use without cases
 MODULE = "engine/cuda/lensd_cuda.so"
 STAND_IN = "tests/fake_cuda/lensd_fake_cuda.so"
 SOURCES = ["tests/gpu", "tests/bench/common.py", "tests/conformance/baseline.txt",
@@ -107,7 +108,7 @@ def put(source, target, rpath=None):
 def put_programs(options, folder):
     """Copies programs and modules; returns their paths in the build folder."""
     taken = []
-    for name in PROGRAMS:
+    for name in PROGRAMS + ([CONFORMANCE] if options.cases or options.stand_in else []):
         path = os.path.join(options.build, name)
         if not os.path.exists(path):
             stop(f"{path} is not there; build it first (./dev bundle does)")
@@ -292,7 +293,8 @@ def main():
               "bundle: whether the CUDA module loads was not tried: the toolkit has no stub of the driver",
               file=sys.stderr)
     # What tests make, of a build with line numbers and with the stand-in, is carried nowhere.
-    if total > LIMIT and not options.stand_in:
+    # Cases were asked for.
+    if total > LIMIT and not options.stand_in and not options.cases:
         stop(f"{folder} is larger than {LIMIT >> 20} MiB; build for one architecture (--arch sm_90)")
     if not options.no_archive:
         print(f"{folder}.tar.xz: {pack(folder) / 1e6:.1f} MB")
