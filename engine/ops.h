@@ -100,7 +100,7 @@
     /* made by passes */                                                                           \
     X(SCALE_SHIFT, "ScaleShift", "lensd")                                                          \
     X(SILU, "Silu", "lensd") X(ATTENTION, "Attention", "lensd") X(MOVE, "Move", "lensd")         \
-    X(LOOKUP, "Lookup", "lensd")
+    X(LOOKUP, "Lookup", "lensd") X(DYNAMIC_ROUND, "DynamicRound", "lensd")
 /* clang-format on */
 
 /* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension; x is inputs[0], or
@@ -108,6 +108,7 @@
  * OP_ATTENTION: softmax(scale * q k^T + biases) v on operands read through walks (ops/attention.h).
  * OP_MOVE: the elements of input 0 in the order of the attribute "walk" (one group, ops/walk.h), as
  * a tensor of the attribute "shape": a chain of Transposes, Reshapes, Slices … at once.
+ * OP_DYNAMIC_ROUND: what DynamicQuantizeLinear stores of x, read back as real numbers.
  * OP_LOOKUP: y = inputs[1][x], x of 8 bits, inputs[1] a constant of [256] and of y's type that is
  * indexed by x's byte, be it signed or not. */
 enum op {

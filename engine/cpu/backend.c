@@ -291,9 +291,9 @@ static void free_program(struct program *program)
 static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
 {
     static const step_maker makers[] = {
-        make_qdepthwise, make_qconv,  make_qmatmul, make_qrows,       make_qconcat, make_candidate,
-        make_join,       make_deconv, make_pool,    make_elementwise, make_norm,    make_attention,
-        make_resize,     make_groups, make_copy,    make_generic};
+        make_qdepthwise, make_qconv,  make_qmatmul, make_qrows, make_dynamic_round, make_qconcat,
+        make_candidate,  make_join,   make_deconv,  make_pool,  make_elementwise,   make_norm,
+        make_attention,  make_resize, make_groups,  make_copy,  make_generic};
     *ret = NULL;
     enum status status = STATUS_OK;
     for (size_t m = 0; m < COUNT_OF(makers) && status == STATUS_OK && !*ret; m++)

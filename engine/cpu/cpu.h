@@ -85,6 +85,7 @@ enum status make_depthwise(const struct compile *compile, struct step **ret, str
 enum status make_qdepthwise(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_qconv(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_qmatmul(const struct compile *compile, struct step **ret, struct error *err);
+enum status make_dynamic_round(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_qconcat(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_qrows(const struct compile *compile, struct step **ret, struct error *err);
 enum status make_conv(const struct compile *compile, struct step **ret, struct error *err);

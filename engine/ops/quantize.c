@@ -340,6 +340,12 @@ static enum status infer_lookup(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
 }
 
+static enum status infer_dynamic_round(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "x", DTYPE_BIT(F32), err));
+    return infer_output(node, 0, DTYPE_F32, &node->inputs[0]->shape, err);
+}
+
 /* ---- table ---- */
 
 /* min_inputs stops before the first zero point that may be left out; the inference functions check
@@ -538,6 +544,14 @@ static const struct op_info entries[] = {
      .max_outputs = 1,
      .attrs = fused_conv_attrs,
      .infer = infer_fused_conv},
+    {.op = OP_DYNAMIC_ROUND,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .flags = OP_UNARY,
+     .infer = infer_dynamic_round},
     {.op = OP_LOOKUP,
      .since = 1,
      .min_inputs = 2,

@@ -50,6 +50,12 @@ bool optimize_is_quantised(const struct graph *graph);
  * between two. Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
 enum status optimize_quantised(struct graph *graph, struct error *err) MUST_USE;
 
+/* Products on dynamically quantised activations (ConvInteger, MatMulInteger of what
+ * DynamicQuantizeLinear stored, then Cast and Mul by the scales) become Conv and MatMul on rounded
+ * activations and real weights; before optimize_weights, for every device and precision. Errors:
+ * STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
+enum status optimize_dynamic(struct graph *graph, struct error *err) MUST_USE;
+
 /* Shape-independent rewrites, once per session: constants folded, Identity and Dropout removed,
  * float16 promoted to float32 (a CPU computes in float32 whatever the file stores; outputs keep
  * their declared dtype through a Cast), BatchNormalization and per-channel scales folded into Conv

@@ -80,7 +80,8 @@ static bool is_elementwise(const struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
     return info && (info->flags & (OP_UNARY | OP_BROADCAST) || node->op == OP_CLIP) &&
-           !(info->flags & OP_NO_FOLD) && node->op != OP_LOOKUP && !node->capture_count;
+           !(info->flags & OP_NO_FOLD) && node->op != OP_LOOKUP && node->op != OP_DYNAMIC_ROUND &&
+           !node->capture_count;
 }
 
 /* `value` and all that it is computed from; depth bounds the way back. */

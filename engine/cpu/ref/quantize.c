@@ -257,20 +257,42 @@ KERNEL(kernel_dequantize)
 
 /* ---- DynamicQuantizeLinear ---- */
 
+/* The scale for all of x, and the zero point; the range includes 0. */
+static struct quant dynamic_terms(const struct tensor *x)
+{
+    const float *src = x->data;
+    float min = 0, max = 0;
+    for (size_t i = 0; i < shape_count(&x->shape); i++) {
+        min = src[i] < min ? src[i] : min;
+        max = src[i] > max ? src[i] : max;
+    }
+    const float scale = max == min ? 1 : (max - min) / 255;
+    struct quant quant = {.low = 0, .high = 255, .scale = (double)scale};
+    quant.zero = quant_round(&quant, (double)(-min / scale));
+    return quant;
+}
+
+static KERNEL(kernel_dynamic_round)
+{
+    const struct tensor *x = args->in[0];
+    const float *src = x->data;
+    float *y = (*args->out[0])->data;
+    const struct quant quant = dynamic_terms(x);
+    const float scale = (float)quant.scale;
+    (void)err;
+    for (size_t i = 0; i < shape_count(&x->shape); i++)
+        y[i] = (float)(quant_round(&quant, (double)(src[i] / scale)) - quant.zero) * scale;
+    return STATUS_OK;
+}
+
 KERNEL(kernel_dynamic_quantize)
 {
     const struct tensor *x = args->in[0];
     const float *src = x->data;
-    size_t count = shape_count(&x->shape);
-    float min = 0, max = 0; /* the range includes 0 */
+    const size_t count = shape_count(&x->shape);
+    const struct quant quant = dynamic_terms(x);
+    const float scale = (float)quant.scale;
     (void)err;
-    for (size_t i = 0; i < count; i++) {
-        min = src[i] < min ? src[i] : min;
-        max = src[i] > max ? src[i] : max;
-    }
-    float scale = max == min ? 1 : (max - min) / 255;
-    struct quant quant = {.low = 0, .high = 255};
-    quant.zero = quant_round(&quant, -min / scale);
     struct tensor *outputs[3] = {0};
     for (size_t i = 0; i < args->node->output_count && i < 3; i++)
         outputs[i] = args->out[i] ? *args->out[i] : NULL;
@@ -299,6 +321,7 @@ static const struct kernel_entry entries[] = {
     {OP_QLINEAR_SIGMOID, kernel_qlinear_unary},
     {OP_QLINEAR_LEAKY_RELU, kernel_qlinear_unary},
     {OP_LOOKUP, kernel_lookup},
+    {OP_DYNAMIC_ROUND, kernel_dynamic_round},
     {OP_QLINEAR_SOFTMAX, kernel_qlinear_softmax},
     {OP_QLINEAR_WHERE, kernel_qlinear_where},
     {OP_QLINEAR_CONCAT, kernel_qlinear_concat},

@@ -164,6 +164,7 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .depthwise_8bit_channels = 16,
 #endif
     .add_8bit = SIMD_NAMED(add_8bit),
+    .range = SIMD_NAMED(range),
     .mul_8bit = SIMD_NAMED(mul_8bit),
     .lookup = SIMD_NAMED(lookup),
     .pool_mean_8bit = SIMD_NAMED(pool_mean_8bit),

@@ -121,6 +121,29 @@ void SIMD_NAMED(add_8bit)(const void *a, float a_ratio, const void *b, float b_r
         add_row(&sum, a, b, false, y, n);
 }
 
+void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max)
+{
+    float low[VEC], high[VEC];
+    vec least = vec_set(*min), most = vec_set(*max);
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t rest = n - i < VEC ? n - i : VEC;
+        /* where x is NaN, the second operand is the answer; lanes beyond repeat the last number */
+        const vec v = rest == VEC ? vec_load(x + i) : vec_set(x[n - 1]);
+        least = vec_min(v, least);
+        most = vec_max(v, most);
+        for (size_t k = i; rest < VEC && k < n; k++) {
+            *min = x[k] < *min ? x[k] : *min;
+            *max = x[k] > *max ? x[k] : *max;
+        }
+    }
+    vec_store(low, least);
+    vec_store(high, most);
+    for (size_t k = 0; k < VEC; k++) {
+        *min = low[k] < *min ? low[k] : *min;
+        *max = high[k] > *max ? high[k] : *max;
+    }
+}
+
 struct factors {
     vec a_zero, b_zero, ratio, zero, low, high;
 };

@@ -79,6 +79,7 @@ void SIMD_NAMED(dequantize)(const void *x, bool is_signed, float scale, int zero
                             size_t n);
 void SIMD_NAMED(add_8bit)(const void *a, float a_ratio, const void *b, float b_ratio, float fixed,
                           bool is_signed, void *y, size_t n);
+void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max);
 void SIMD_NAMED(mul_8bit)(const void *a, int a_zero, const void *b, int b_zero, float ratio,
                           int zero, bool is_signed, void *y, size_t n);
 void SIMD_NAMED(lookup)(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n);
