@@ -53,7 +53,7 @@ struct row_step {
     bool is_signed;
     struct quantised_params from, from_b, to;
     float a_ratio, b_ratio, fixed; /* Add; Mul: a_ratio */
-    const struct tensor *table;    /* Lookup; the program keeps it */
+    uint8_t table[256];            /* Lookup */
     size_t count;                  /* elements, of the elementwise kinds */
     struct window window;          /* pools */
     bool count_include_pad;
@@ -83,7 +83,7 @@ static void run_pieces(void *context, size_t begin, size_t end)
                             (float *)(void *)s->y_data + first, n);
         break;
     case ROW_LOOKUP:
-        s->simd->lookup(x, s->table->data, y, n);
+        s->simd->lookup(x, s->table, y, n);
         break;
     case ROW_MUL:
         s->simd->mul_8bit(x, s->from.zero, b, s->from_b.zero, s->a_ratio, s->to.zero, s->is_signed,
@@ -236,17 +236,52 @@ static bool is_gate(const struct shape *x, const struct shape *b)
     return true;
 }
 
+static void prepare_binary(struct row_step *s)
+{
+    if (s->kind == ROW_ADD) {
+        s->a_ratio = s->from.scale / s->to.scale;
+        s->b_ratio = s->from_b.scale / s->to.scale;
+        s->fixed = (float)s->to.zero -
+                   (s->a_ratio * (float)s->from.zero + s->b_ratio * (float)s->from_b.zero);
+    } else if (s->kind == ROW_MUL || s->kind == ROW_GATE) {
+        s->a_ratio = s->from.scale * s->from_b.scale / s->to.scale;
+    }
+}
+
+/* An Add or Mul of one known number is a table. */
+static void become_table(struct row_step *s, const struct tensor *number)
+{
+    uint8_t all[256], same[256];
+    prepare_binary(s);
+    memset(same, *(const uint8_t *)number->data, sizeof same);
+    for (int i = 0; i < 256; i++)
+        all[i] = (uint8_t)i;
+    if (s->kind == ROW_ADD)
+        s->simd->add_8bit(all, s->a_ratio, same, s->b_ratio, s->fixed, s->is_signed, s->table,
+                          sizeof s->table);
+    else
+        s->simd->mul_8bit(all, s->from.zero, same, s->from_b.zero, s->a_ratio, s->to.zero,
+                          s->is_signed, s->table, sizeof s->table);
+    s->kind = ROW_LOOKUP;
+}
+
 /* QLinearAdd and QLinearMul. */
 static bool classify_binary(const struct node *node, struct row_step *ret)
 {
     const struct value *a = node->inputs[0], *b = node_input(node, 3), *y = node->outputs[0];
     const enum dtype dtype = y->dtype;
-    if (!b || a->known || b->known || a->dtype != dtype || b->dtype != dtype ||
+    if (!b || a->known || a->dtype != dtype || b->dtype != dtype ||
         !quantised_params_of(node, 1, dtype, &ret->from) ||
         !quantised_params_of(node, 4, dtype, &ret->from_b) ||
         !quantised_params_of(node, 6, dtype, &ret->to))
         return false;
     ret->kind = node->op == OP_QLINEAR_ADD ? ROW_ADD : ROW_MUL;
+    if (b->known) {
+        if (shape_count(&b->shape) != 1 || !shape_equal(&a->shape, &y->shape))
+            return false;
+        become_table(ret, b->known);
+        return true;
+    }
     if (shape_equal(&a->shape, &y->shape) && shape_equal(&b->shape, &y->shape))
         return true;
     ret->kind = ROW_GATE;
@@ -254,11 +289,11 @@ static bool classify_binary(const struct node *node, struct row_step *ret)
            is_gate(&a->shape, &b->shape);
 }
 
-/* A gate in front of its image is the same behind it. */
+/* A gate, or a known number, in front of its image is the same behind it. */
 static bool classify_swapped(const struct node *node, struct row_step *ret)
 {
     const struct value *b = node_input(node, 3), *y = node->outputs[0];
-    if (node->op != OP_QLINEAR_MUL || !b || !shape_equal(&b->shape, &y->shape))
+    if (!b || !shape_equal(&b->shape, &y->shape))
         return false;
     struct value *inputs[8];
     struct node swapped = *node;
@@ -300,8 +335,10 @@ static bool classify(const struct node *node, struct row_step *ret)
         return y->dtype == DTYPE_F32 && quantised_params_of(node, 1, x->dtype, &ret->from);
     case OP_LOOKUP:
         ret->kind = ROW_LOOKUP;
-        ret->table = node->inputs[1]->known;
-        return ret->table && !x->known;
+        if (!node->inputs[1]->known || x->known)
+            return false;
+        memcpy(ret->table, node->inputs[1]->known->data, sizeof ret->table);
+        return true;
     case OP_QLINEAR_ADD:
     case OP_QLINEAR_MUL:
         if (!node_input(node, 3))
@@ -336,20 +373,8 @@ static bool wants_channels_last(enum row_kind kind)
 
 bool qrows_take_channels_last(const struct node *node)
 {
-    struct row_step found;
+    struct row_step found = {.simd = simd()};
     return classify(node, &found) && wants_channels_last(found.kind);
-}
-
-static void prepare_binary(struct row_step *s)
-{
-    if (s->kind == ROW_ADD) {
-        s->a_ratio = s->from.scale / s->to.scale;
-        s->b_ratio = s->from_b.scale / s->to.scale;
-        s->fixed = (float)s->to.zero -
-                   (s->a_ratio * (float)s->from.zero + s->b_ratio * (float)s->from_b.zero);
-    } else if (s->kind == ROW_MUL || s->kind == ROW_GATE) {
-        s->a_ratio = s->from.scale * s->from_b.scale / s->to.scale;
-    }
 }
 
 static const char *name_of(const struct row_step *s)

@@ -211,6 +211,13 @@ static struct value *largest(struct maker *m, struct value *x, int64_t stride)
     return y;
 }
 
+/* Stored, too, but known once constants are folded. */
+static struct value *folded_number(struct maker *m, struct value *x)
+{
+    struct value *root = unary(m, OP_SQRT, number(m, DTYPE_F32, 0.7f));
+    return binary(m, OP_MUL, through(m, root, 0.01f, 3), x);
+}
+
 static struct value *product(struct maker *m, struct value *x)
 {
     return binary(m, OP_MUL, x, through(m, largest(m, x, 1), OTHER_STEP, 3));
@@ -367,6 +374,7 @@ static const struct {
     {"SiLU", silu, 3, "table"},
     {"HardSwish in primitives", hard_swish, 3, "table"},
     {"LeakyRelu", leaky_relu, 3, "table"},
+    {"a number that folding finds", folded_number, 4, "table"},
     {"product", product, 7, NULL},
     {"gate", gate, 6, "int8:gate"},
     {"sum", sum, 6, NULL},
