@@ -9,7 +9,8 @@ A family is a folder that ./dev families exported: PyTorch gets the module of th
 the same model.onnx. A peer that cannot be imported is left out and named; --python names another
 interpreter for one (--python torch=venv/bin/python, several times). Every contender is set as its own users
 would set it for speed (peer_forward.py), all with as many threads as there are cores. --bf16 adds
-lensd --precision bf16, PyTorch under bfloat16 autocast and OpenVINO in bfloat16.
+lensd --precision bf16, PyTorch under bfloat16 autocast and OpenVINO in bfloat16. --quantised QDQ adds
+lensd in int8 and ONNX Runtime on FAMILY-QDQ, which quantise.py writes (--quantised-models says where).
 
 Every contender is a process of its own, and is stopped (SIGSTOP) while another has its turn. Without
 that a turn is not its own: threads of the one before spin on for milliseconds, on the cores that the next
@@ -41,6 +42,7 @@ NOT_INSTALLED = 3
 NAMES = {"torch": "PyTorch fp32", "torch-compile": "PyTorch compiled fp32", "torch-bf16": "PyTorch bf16",
          "onnxruntime": "ONNX Runtime fp32", "openvino": "OpenVINO fp32",
          "openvino-bf16": "OpenVINO bf16"}
+QUANTISED_PEER = "ONNX Runtime int8"
 
 
 class Contender:
@@ -102,7 +104,19 @@ def commands(options, folders):
         python = pythons.get(kind) or pythons.get(kind.split("-")[0]) or sys.executable
         found[NAMES[kind]] = [python, os.path.join(HERE, "peer_forward.py"), kind, str(THREADS), batches,
                               *folders]
+    if options.quantised:
+        stored = [quantised_folder(options, folder) for folder in folders]
+        found["lensd int8"] = [
+            os.path.join(options.build, "tests", "bench", "bench_forward"), "--precision", "int8",
+            "--threads", str(THREADS), "--batch", batches, "--serve", *stored]
+        found[QUANTISED_PEER] = [pythons.get("onnxruntime") or sys.executable,
+                                 os.path.join(HERE, "peer_forward.py"), "onnxruntime", str(THREADS), batches,
+                                 *stored]
     return found
+
+
+def quantised_folder(options, folder):
+    return os.path.join(options.quantised_models, f"{common.model_name(folder)}-{options.quantised}")
 
 
 def start(options, folders):
@@ -152,6 +166,7 @@ def table(options, folders, made, rounds):
     peers = [name for name in names if not name.startswith("lensd")]
     ours = [name for name in names if name.startswith("lensd")]
     ratios = [(our, peer) for our in ours for peer in peers if "fp32" not in our or "fp32" in peer]
+    ratios += [("lensd int8", our) for our in ours if "lensd int8" in ours and "fp32" in our]
     lines = ["| model | batch | " + " | ".join(f"{name} ms" for name in names) + " | "
              + " | ".join(f"{our} against {peer}" for our, peer in ratios) + " |",
              "|---|--:|" + "--:|" * (len(names) + len(ratios))]
@@ -173,6 +188,8 @@ def command_line(options):
         words.append("--bf16")
     if options.let_spin:
         words.append("--let-spin")
+    if options.quantised:
+        words.append(f"--quantised {options.quantised}")
     if options.precision != ["fp32"]:
         words.append(f"--precision {','.join(options.precision)}")
     words += [f"--batch {','.join(map(str, options.batch))}", f"--rounds {options.rounds}",
@@ -197,6 +214,8 @@ def parse():
     parser.add_argument("--peers", type=words, default=["torch", "onnxruntime", "openvino"],
                         help="also torch-compile; with commas")
     parser.add_argument("--python", action="append", default=[], metavar="KIND=PYTHON")
+    parser.add_argument("--quantised", metavar="KIND", help="QDQ, QOperator …, see quantise.py")
+    parser.add_argument("--quantised-models", default=os.path.join(common.ROOT, ".cache", "quantised"))
     parser.add_argument("--let-spin", action="store_true")
     parser.add_argument("--write", help="also write the answer to this Markdown file")
     parser.add_argument("names", nargs="+", metavar="FAMILY")
@@ -213,6 +232,9 @@ def main():
     for folder in folders:
         if not os.path.exists(os.path.join(folder, "model.onnx")):
             sys.exit(f"peers: {folder} is not there; ./dev families {common.model_name(folder)}")
+        if options.quantised and not os.path.exists(os.path.join(quantised_folder(options, folder), "model.onnx")):
+            sys.exit(f"peers: {quantised_folder(options, folder)} is not there; "
+                     f"tests/bench/quantise.py --kinds {options.quantised} {common.model_name(folder)}")
     before = common.machine()
     made, versions = start(options, folders)
     try:

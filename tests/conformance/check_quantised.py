@@ -41,8 +41,9 @@ def with_lensd(run, path, images):
         for image in images:
             source = os.path.join(scratch, "in.npy")
             numpy.save(source, image[None])
-            subprocess.run([run, path, "--out", scratch, "--int8", "--threads", "1", source], check=True,
-                           stdout=subprocess.DEVNULL)
+            precision = [] if "-dynamic" in path else ["--int8"]
+            subprocess.run([run, path, "--out", scratch, *precision, "--threads", "1", source],
+                           check=True, stdout=subprocess.DEVNULL)
             answers.append(numpy.load(os.path.join(scratch, "out0.npy")))
     return numpy.concatenate(answers)
 
