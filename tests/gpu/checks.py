@@ -26,8 +26,9 @@ def operators(part):
     precisions = [word for word in bundle.precisions() if word != "int8"]
     count = 3 if not bundle.on_gpu else 60 if part.quick else 400
     small = [] if bundle.on_gpu else ["--small"]
+    alone = ["--count", 9] if not bundle.on_gpu else [] if part.quick else ["--count", 270]
     for word, key, share, words in (
-            ("operators", "operators", 0.3, ["--operators", *([] if part.quick or not bundle.on_gpu else ["--count", 270])]),
+            ("operators", "operators", 0.3, ["--operators", *alone]),
             ("random graphs", "graphs", 0.6, ["--first", part.seed % 1000000 + 1, "--count", count])):
         for precision in precisions:
             graphs(part, f"{word}, {precision}", f"{key}_{precision}",
@@ -56,8 +57,9 @@ def case_folders(part):
     if os.path.isdir(part.bundle.path("cases")):
         return [part.bundle.path("cases")]
     beside = os.path.join(os.environ.get("LENSD_SHARED", "/nonexistent"), "onnx-cases")
-    return [folder for folder in (os.path.join(beside, name) for name in ("public", "extra_public", "light"))
-            if os.path.isdir(folder)]
+    # Whole networks take the stand-in minutes.
+    names = ("public", "extra_public", "light") if part.bundle.on_gpu else ("public",)
+    return [folder for folder in (os.path.join(beside, name) for name in names) if os.path.isdir(folder)]
 
 
 def conformance(part):
