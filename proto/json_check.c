@@ -82,7 +82,7 @@ static enum status scan_unit(struct scan *s, unsigned *ret)
 /* s->at is behind "\u". */
 static enum status scan_unicode_escape(struct scan *s)
 {
-    unsigned unit, low;
+    unsigned unit = 0, low = 0;
     TRY(scan_unit(s, &unit));
     if (unit == 0)
         return error_set(s->err, STATUS_INVALID, "JSON: \\u0000 at byte %zu is not accepted",

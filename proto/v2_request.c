@@ -90,7 +90,7 @@ struct reading {
 
 static enum status take_binary(struct reading *r, struct v2_input *input, const cJSON *size)
 {
-    int64_t bytes;
+    int64_t bytes = 0;
     size_t wanted = input->count * dtype_size(input->dtype);
     TRY(read_size(size, "binary_data_size", input->name, INT32_MAX, &bytes, r->err));
     if ((size_t)bytes > r->binary_left)
@@ -179,7 +179,7 @@ static enum status read_output(struct reading *r, const cJSON *object, struct v2
         if (!strcmp(parameter->string, "binary_data")) {
             TRY(read_bool(parameter, "binary_data", &output->binary, r->err));
         } else if (!strcmp(parameter->string, "classification")) {
-            int64_t classes;
+            int64_t classes = 0;
             TRY(read_size(parameter, "classification", output->name, INT32_MAX, &classes, r->err));
             output->classification = (size_t)classes;
         } else if (!strncmp(parameter->string, "shared_memory", 13)) {

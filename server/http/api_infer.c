@@ -297,7 +297,7 @@ static enum status check_outputs(struct work *work, const struct served *served,
     if (!work->wanted)
         return no_memory(err);
     for (size_t k = 0; work->v2 && k < work->v2->output_count; k++) {
-        size_t i;
+        size_t i = 0;
         TRY(output_index(served, work->v2->outputs[k].name, &i, err));
         if (work->wanted[i])
             return error_set(err, STATUS_INVALID, "output '%.80s' is there twice",

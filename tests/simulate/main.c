@@ -125,8 +125,8 @@ static const struct machine tails[] = {
     /* Recorded: lensd serve resnet50, /devices; an AMD EPYC (Zen 4) with two cores. */
     {"zen4 fp32", 4, {1, 2, 4, 8}, {33.8, 67.0, 132, 253}, 0.6, NO_DEADLINE, 2},
     {"zen4 bf16", 4, {1, 2, 4, 8}, {20.3, 40.6, 77.6, 151}, 0.6, NO_DEADLINE, 2},
-    /* MobileNetV3-L there, whose batches pay most of the eight families measured in float32: 1 and 8
-     * recorded beside its peers, 2 and 4 on the line between. */
+    /* MobileNetV3-L there, whose batches pay most of the eight families measured in float32: 1 and
+     * 8 recorded beside its peers, 2 and 4 on the line between. */
     {"zen4 mobilenet", 4, {1, 2, 4, 8}, {3.23, 5.94, 11.4, 22.2}, 0.6, NO_DEADLINE, 2},
     /* A Sapphire Rapids with two cores and AMX, the convolutions alone in oneDNN: batches of 1 and
      * 8 recorded, 2 and 4 on the line between. */
