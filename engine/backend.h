@@ -63,6 +63,9 @@ struct backend_ops {
     bool (*makes_mean)(const struct node *node);
     bool (*takes_parts)(const struct node *node); /* of a ScaleShift */
 
+    /* As in optimize_options; NULL: never. */
+    bool (*takes_quantised_epilogue)(const struct node *node);
+
     /* Does it run OP_ATTENTION and OP_MOVE? */
     bool walks;
 

@@ -111,6 +111,16 @@
  * OP_DYNAMIC_ROUND: what DynamicQuantizeLinear stores of x, read back as real numbers.
  * OP_LOOKUP: y = inputs[1][x], x of 8 bits, inputs[1] a constant of [256] and of y's type that is
  * indexed by x's byte, be it signed or not. */
+/* What a pass puts behind the operands of OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and OP_QGEMM, in this
+ * order: the product is stored on its own terms, added to the residual as QLinearAdd does, and
+ * looked up in the table. NULL: left out. */
+enum quantised_operand {
+    QUANTISED_RESIDUAL = 9,   /* shaped like the result; then its scale and zero point */
+    QUANTISED_SUM_SCALE = 12, /* of the sum; then its zero point */
+    QUANTISED_TABLE = 14,     /* as OP_LOOKUP's */
+    QUANTISED_OPERANDS
+};
+
 enum op {
     OP_NONE,
 #define OP_ENUM(id, name, domain) OP_##id,

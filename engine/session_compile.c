@@ -163,6 +163,7 @@ enum status compiled_create(struct session *session, int size, struct compiled *
         .fuse = true,
         .channels_last = true,
         .takes_channels_last = session->ops->takes_channels_last,
+        .takes_quantised_epilogue = session->ops->takes_quantised_epilogue,
         .walks = session->ops->walks,
         .makes_mean = session->ops->makes_mean,
         .takes_parts = session->ops->takes_parts,

@@ -210,6 +210,8 @@ static int in_place(const struct node *node)
     const struct value *y = node_output(node, 0), *a = node_input(node, 0);
     if (y && a && (node->op == OP_QLINEAR_ADD || node->op == OP_QLINEAR_MUL))
         return overwritten_term(node);
+    if (y && a && node_input(node, QUANTISED_RESIDUAL) && quantised_product_takes(node))
+        return QUANTISED_RESIDUAL;
     if (y && a && node->op == OP_LOOKUP)
         return a->known ? -1 : 0;
     if (!y || !a || !is_computed(y->dtype))
@@ -500,6 +502,7 @@ const struct backend_ops backend_cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .takes_channels_last = takes_channels_last,
+    .takes_quantised_epilogue = quantised_epilogue_takes,
     .walks = true,
     .bf16 = bf16_support,
     .compile = cuda_compile,

@@ -144,6 +144,7 @@ bool elementwise_takes(const struct node *node);
 bool rows_takes(const struct node *node);
 /* Of 8-bit integers; images may be in either layout. */
 bool quantised_product_takes(const struct node *node);
+bool quantised_epilogue_takes(const struct node *node); /* takes_quantised_epilogue */
 bool quantised_rows_take(const struct node *node);
 bool quantised_pool_takes(const struct node *node); /* a pool, channels-last */
 bool picks_may_be_narrow(const struct node *node);

@@ -73,6 +73,7 @@ struct operands {
     size_t y_terms;           /* operand; 0: the result is int32 or float */
     bool is_conv, transposed; /* weights of a matrix are [n, k] */
     int64_t channels;         /* of y */
+    enum dtype stored;        /* of the product, before a table */
 };
 
 static bool read_operands(const struct node *node, struct operands *ret)
@@ -107,6 +108,8 @@ static bool read_operands(const struct node *node, struct operands *ret)
         return false;
     const struct shape *w = &ret->weights->known->shape;
     ret->is_conv = node->op == OP_QLINEAR_CONV || node->op == OP_CONV_INTEGER;
+    const struct value *zero = ret->y_terms ? node_input(node, ret->y_terms + 1) : NULL;
+    ret->stored = zero ? zero->dtype : ret->y->dtype;
     ret->transposed = node->op == OP_QGEMM && node_int(node, "transB", 0);
     if (w->rank != (ret->is_conv ? 4 : 2))
         return false;
@@ -135,7 +138,7 @@ static bool operands_fit(const struct node *node, const struct operands *o)
         return o->y->dtype == DTYPE_I32 && (o->is_conv || o->x->shape.rank >= 2);
     return terms_read(node, 1, x, &ignored) &&
            is_vector(o->weights_scale, DTYPE_F32, o->channels) &&
-           (o->y_terms ? terms_read(node, o->y_terms, o->y->dtype, &ignored)
+           (o->y_terms ? terms_read(node, o->y_terms, o->stored, &ignored)
                        : o->y->dtype == DTYPE_F32) &&
            (!o->bias || (is_vector(o->bias, DTYPE_I32, o->channels) &&
                          shape_count(&o->bias->known->shape) == (size_t)o->channels)) &&
@@ -150,6 +153,13 @@ bool quantised_product_takes(const struct node *node)
     struct operands o;
     return read_operands(node, &o) && operands_fit(node, &o) &&
            (!o.is_conv || o.x->shape.rank == 4);
+}
+
+bool quantised_epilogue_takes(const struct node *node)
+{
+    struct operands o;
+    return quantised_product_takes(node) && read_operands(node, &o) && is_8bit(o.y->dtype) &&
+           o.is_conv == node->channels_last;
 }
 
 /* ---- weights ---- */
@@ -306,7 +316,7 @@ static enum status make_scales(const struct compile *compile, const struct opera
     struct terms x = {0}, y = {.scale = 1};
     (void)terms_read(compile->node, 1, o->x->dtype, &x);
     if (o->y_terms)
-        (void)terms_read(compile->node, o->y_terms, o->y->dtype, &y);
+        (void)terms_read(compile->node, o->y_terms, o->stored, &y);
     e->zero = y.zero;
     float *scales = alloc_array(channels, sizeof *scales);
     const void *data = NULL;
@@ -322,11 +332,37 @@ static enum status make_scales(const struct compile *compile, const struct opera
     return status;
 }
 
+/* What a pass has put behind the product. */
+static enum status make_further(const struct compile *compile, const struct operands *o,
+                                struct int8_step *s, struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *residual = node_input(node, QUANTISED_RESIDUAL);
+    const struct value *table = node_input(node, QUANTISED_TABLE);
+    struct cuda_int8_epilogue *e = &s->epilogue;
+    void *data = NULL;
+    s->has_residual = residual != NULL;
+    if (residual) {
+        struct terms own = {0}, other = {0}, sum = {0};
+        if (!terms_read(node, o->y_terms, o->stored, &own) ||
+            !terms_read(node, QUANTISED_RESIDUAL + 1, o->stored, &other) ||
+            !terms_read(node, QUANTISED_SUM_SCALE, o->stored, &sum))
+            return error_set(err, STATUS_INTERNAL, "%s: a sum of other terms", node->name);
+        s->residual = residual->index;
+        terms_add(&own, &other, &sum, &e->own_ratio, &e->residual_ratio, &e->fixed);
+    }
+    if (table)
+        TRY(weights_get(compile->backend, table->known, WEIGHT_AS_IS, table->dtype, &data, err));
+    e->table = data;
+    return STATUS_OK;
+}
+
 static enum status make_epilogue(const struct compile *compile, const struct operands *o,
                                  const struct packing *p, struct int8_step *s, struct error *err)
 {
-    s->epilogue.y_type = (int)o->y->dtype;
+    s->epilogue.y_type = (int)o->stored;
     s->epilogue.x_type = (int)o->x->dtype;
+    TRY(make_further(compile, o, s, err));
     TRY(make_bias(compile, o, p, &s->epilogue, err));
     if (o->x_scale)
         TRY(make_scales(compile, o, &s->epilogue, err));

@@ -64,6 +64,8 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
         TRY(pass_gates(graph, options, err));
     if (options->takes_parts)
         TRY(pass_joins(graph, options, err));
+    if (options->fuse && options->takes_quantised_epilogue)
+        TRY(pass_quantised_epilogues(graph, options, err));
     if (options->fuse && options->walks)
         TRY(fuse_walks(graph, err));
     if (options->bf16)

@@ -23,6 +23,11 @@ enum status pass_layout(struct graph *graph, const struct optimize_options *opti
 enum status pass_gates(struct graph *graph, const struct optimize_options *options,
                        struct error *err) MUST_USE;
 
+/* Sums and tables behind products of 8-bit integers become part of them, after pass_layout; see
+ * quantise_epilogues.c. */
+enum status pass_quantised_epilogues(struct graph *graph, const struct optimize_options *options,
+                                     struct error *err) MUST_USE;
+
 /* softmax(q k^T) v becomes OP_ATTENTION, see attention.c. */
 enum status pass_attention(struct edit *edit, struct error *err) MUST_USE;
 

@@ -45,21 +45,28 @@ static struct tensor *make_images(uint32_t seed, int batch)
     return tensor;
 }
 
-static void expect_no_host(struct session *session, uint32_t seed)
+/* Returns how many sums are steps of their own. */
+static int expect_no_host(struct session *session, uint32_t seed)
 {
     struct session_step *steps;
     struct error err = {0};
     size_t count;
+    int sums = 0;
     cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         cr_expect(strcmp(steps[i].kernel, "host") != 0, "seed %u: %s runs on the host", seed,
                   steps[i].name);
+        sums += strcmp(steps[i].kernel, "int8 binary") == 0 &&
+                strcmp(steps[i].name, op_name(OP_QLINEAR_ADD)) == 0;
+    }
     free(steps);
+    return sums;
 }
 
 struct outcome {
     double worst, sum; /* differences, relative to the greatest expected number */
     size_t count;
+    int written, sums; /* QLinearAdds of the graphs, and those that are steps */
 };
 
 static void compare(uint32_t seed, bool operators_only, enum precision precision, bool poison,
@@ -100,7 +107,9 @@ static void compare(uint32_t seed, bool operators_only, enum precision precision
             ret->sum += d;
         }
     }
-    expect_no_host(session, seed);
+    ret->sums += expect_no_host(session, seed);
+    for (size_t n = 0; n < graph->node_count; n++)
+        ret->written += graph->nodes[n]->op == OP_QLINEAR_ADD;
     tensor_unref(expected);
     tensor_unref(input);
     session_free(session);
@@ -117,6 +126,8 @@ Test(cuda_int8, operators_on_stored_numbers)
         compare(seed, true, PRECISION_INT8, seed % 4 == 0, &all);
     cr_expect_leq(all.sum / (double)all.count, 1e-4, "mean difference %g",
                   all.sum / (double)all.count);
+    cr_expect_gt(all.written, 3);
+    cr_expect_eq(all.sums, 0, "%d of %d sums are no part of a product", all.sums, all.written);
     cr_expect_leq(all.worst, 0.03, "greatest difference %g", all.worst);
 }
 
