@@ -23,17 +23,18 @@ def json_line(text):
 def operators(part):
     """Each operator by itself, then random graphs, against the reference kernels in each precision."""
     bundle = part.bundle
-    precisions = [word for word in bundle.precisions() if word != "int8"]
+    precisions = bundle.precisions()
+    floats = [word for word in precisions if word != "int8"]  # which only quantised graphs are computed in
     count = 3 if not bundle.on_gpu else 60 if part.quick else 400
     small = [] if bundle.on_gpu else ["--small"]
     alone = ["--count", 9] if not bundle.on_gpu else [] if part.quick else ["--count", 270]
-    for word, key, share, words in (
-            ("operators", "operators", 0.3, ["--operators", *alone]),
-            ("random graphs", "graphs", 0.6, ["--first", part.seed % 1000000 + 1, "--count", count])):
-        for precision in precisions:
+    for word, key, share, these, words in (
+            ("operators", "operators", 0.3, floats, ["--operators", *alone]),
+            ("random graphs", "graphs", 0.6, precisions, ["--first", part.seed % 1000000 + 1, "--count", count])):
+        for precision in these:
             graphs(part, f"{word}, {precision}", f"{key}_{precision}",
                    ["--precision", precision, *words, "--seconds",
-                    max(2, int(part.left() * share / len(precisions))), *small])
+                    max(2, int(part.left() * share / len(these))), *small])
 
 
 def graphs(part, what, key, words):

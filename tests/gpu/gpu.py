@@ -36,6 +36,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..", "bench")]
 import checks  # noqa: E402
 import networks  # noqa: E402
 import page  # noqa: E402
+import quantised  # noqa: E402
 import serving  # noqa: E402
 import speed  # noqa: E402
 from programs import STAND_IN, Broken, Bundle  # noqa: E402
@@ -99,6 +100,7 @@ PARTS = {
     "roofline": ("bench", speed.roofline, 30, 60),
     "forward": ("bench", speed.forward, 90, 300),
     "profile": ("bench", speed.profile, 30, 60),
+    "quantised": ("bench", quantised.quantised, 60, 240),
     "serve": ("serve", serving.serve, 70, 240),
     **{f"compiled {name}": ("bench", speed.compiled, 110, 300) for name, _ in networks.COMPILED},
 }
@@ -173,6 +175,10 @@ class Part:
         """Those of --networks, or all."""
         chosen = self.options.networks
         return [name for name in names if not chosen or name in chosen]
+
+    def only_these_rows(self, table):
+        """The same of (network, batch sizes)."""
+        return [row for row in table if self.only_these([row[0]])]
 
     def families(self):
         if self.torch()[0] is None:
