@@ -69,6 +69,10 @@ struct backend_ops {
     /* Does it run OP_ATTENTION and OP_MOVE? */
     bool walks;
 
+    /* Does it run dynamically quantised products as real ones on rounded activations
+     * (optimize_dynamic)? Otherwise their integer operators come to it as the file has them. */
+    bool rounds_dynamically;
+
     /* How does the backend run this (already laid out) node on 16-bit activations? */
     enum bf16_support (*bf16)(const struct node *node);
 

@@ -218,7 +218,8 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(session_feed_channels_last(session, err));
     if (session->options.precision == PRECISION_INT8)
         TRY(optimize_quantised(session->base, err));
-    TRY(optimize_dynamic(session->base, err));
+    if (session->ops->rounds_dynamically)
+        TRY(optimize_dynamic(session->base, err));
     TRY(optimize_weights(session->base, err));
     session->info.layer_count = optimize_number_layers(session->base);
     TRY(session_check_weights(session, err));

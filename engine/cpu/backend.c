@@ -500,6 +500,7 @@ const struct backend_ops backend_cpu = {
     .makes_mean = depthwise_makes_mean,
     .takes_parts = join_takes_parts,
     .walks = true,
+    .rounds_dynamically = true,
     .bf16 = bf16_support,
     .compile = cpu_compile,
     .free_program = free_program,

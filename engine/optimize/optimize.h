@@ -55,7 +55,7 @@ enum status optimize_quantised(struct graph *graph, struct error *err) MUST_USE;
 
 /* Products on dynamically quantised activations (ConvInteger, MatMulInteger of what
  * DynamicQuantizeLinear stored, then Cast and Mul by the scales) become Conv and MatMul on rounded
- * activations and real weights; before optimize_weights, for every device and precision. Errors:
+ * activations and real weights; before optimize_weights, in every precision. Errors:
  * STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
 enum status optimize_dynamic(struct graph *graph, struct error *err) MUST_USE;
 
