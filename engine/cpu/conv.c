@@ -53,6 +53,18 @@ static enum status weights_desc(const struct tensor *weights, int64_t group,
         "weight layout", err);
 }
 
+/* Does a window along axis `a` have no tap inside the image? */
+static bool reaches_beyond(const struct window *w, int a)
+{
+    for (int64_t o = 0; o < w->out[a]; o++) {
+        const int64_t start = o * w->stride[a] - w->pad_begin[a];
+        const int64_t skipped = start < 0 ? (-start + w->dilation[a] - 1) / w->dilation[a] : 0;
+        if (skipped >= w->kernel[a] || start + skipped * w->dilation[a] >= w->in[a])
+            return true;
+    }
+    return false;
+}
+
 enum status conv_product(const struct compile *compile, struct product_desc *desc,
                          struct step **ret, struct error *err)
 {
@@ -83,6 +95,7 @@ enum status conv_product(const struct compile *compile, struct product_desc *des
         pad_begin[a] = window.pad_begin[a];
         pad_end[a] = window.pad_end[a];
         taps *= (double)window.kernel[a];
+        desc->beyond |= reaches_beyond(&window, a);
     }
     dnnl_convolution_desc_t conv;
     TRY(dnnl_check(dnnl_dilated_convolution_forward_desc_init(

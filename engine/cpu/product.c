@@ -128,36 +128,68 @@ static enum status fill(const struct compile *compile, const struct product_desc
     return STATUS_OK;
 }
 
+/* Does this kind of primitive run what `desc` says? oneDNN's "brgconv" convolutions (2.6.3) run off
+ * their arguments where a window lies wholly in the padding and the result is added to what dst
+ * holds. */
+static bool is_sound(const struct product_desc *desc, const_dnnl_primitive_desc_t kind)
+{
+    const char *name = NULL;
+    return !desc->beyond || (dnnl_primitive_desc_query(kind, dnnl_query_impl_info_str, 0,
+                                                       (void *)&name) == dnnl_success &&
+                             strncmp(name, "brg", 3) != 0);
+}
+
+/* The quickest primitive that oneDNN has for it; *ret stays NULL when it has none. A kind that says
+ * it can and then fails to generate its code (grouped and dilated ones) is passed over. */
+static enum status pick(const struct product_desc *desc, const_dnnl_primitive_attr_t attr,
+                        dnnl_engine_t engine, const char *name, dnnl_primitive_t *ret,
+                        struct error *err)
+{
+    dnnl_primitive_desc_iterator_t kinds = NULL;
+    dnnl_status_t status = dnnl_success;
+    if (dnnl_primitive_desc_iterator_create(&kinds, desc->op_desc, attr, engine, NULL) !=
+        dnnl_success)
+        return STATUS_OK;
+    do {
+        dnnl_primitive_desc_t kind = dnnl_primitive_desc_iterator_fetch(kinds);
+        if (kind && is_sound(desc, kind))
+            status = dnnl_primitive_create(ret, kind);
+        dnnl_primitive_desc_destroy(kind);
+    } while (!*ret && status != dnnl_out_of_memory &&
+             dnnl_primitive_desc_iterator_next(kinds) == dnnl_success);
+    dnnl_primitive_desc_iterator_destroy(kinds);
+    return status == dnnl_out_of_memory ? dnnl_check(status, name, err) : STATUS_OK;
+}
+
 enum status product_create(const struct compile *compile, const struct product_desc *desc,
                            struct step **ret, struct error *err)
 {
     dnnl_primitive_attr_t attr = NULL;
-    dnnl_primitive_desc_t primitive = NULL;
+    dnnl_primitive_t primitive = NULL;
+    const_dnnl_primitive_desc_t kind = NULL;
     struct product_step *step = NULL;
     enum status status = make_attr(compile->node, desc, &attr, err);
-    if (status != STATUS_OK)
-        goto out;
-    if (dnnl_primitive_desc_create(&primitive, desc->op_desc, attr, compile->backend->engine,
-                                   NULL) != dnnl_success)
-        goto out; /* not for oneDNN: the reference kernel takes it */
-    const char *implementation = NULL;
-    dnnl_primitive_desc_query(primitive, dnnl_query_impl_info_str, 0, (void *)&implementation);
+    if (status == STATUS_OK)
+        status = pick(desc, attr, compile->backend->engine, compile->node->name, &primitive, err);
+    if (status != STATUS_OK || !primitive)
+        goto out; /* without one the reference kernel takes it */
     step = step_create(compile, sizeof *step, run);
     if (!step) {
+        dnnl_primitive_destroy(primitive);
         status = error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
         goto out;
     }
     step->step.free = product_free;
     step->step.packs_constants = true;
+    step->primitive = primitive;
     status =
-        dnnl_check(dnnl_primitive_create(&step->primitive, primitive), compile->node->name, err);
+        dnnl_check(dnnl_primitive_get_primitive_desc(primitive, &kind), compile->node->name, err);
     if (status == STATUS_OK)
-        status = fill(compile, desc, primitive, step, err);
+        status = fill(compile, desc, kind, step, err);
     if (status == STATUS_OK) {
-        const_dnnl_primitive_desc_t kept = NULL;
-        dnnl_primitive_get_primitive_desc(step->primitive, &kept);
-        if (kept && dnnl_primitive_desc_query(kept, dnnl_query_impl_info_str, 0,
-                                              (void *)&implementation) == dnnl_success)
+        const char *implementation = NULL;
+        if (dnnl_primitive_desc_query(kind, dnnl_query_impl_info_str, 0, (void *)&implementation) ==
+            dnnl_success)
             step->step.kernel = implementation;
         *ret = &step->step;
         step = NULL;
@@ -168,7 +200,6 @@ out:
         free((void *)(uintptr_t)step->step.name);
         free(step);
     }
-    dnnl_primitive_desc_destroy(primitive);
     dnnl_primitive_attr_destroy(attr);
     return status;
 }

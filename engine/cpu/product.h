@@ -25,6 +25,7 @@ struct product_desc {
     const float *scales;  /* 8-bit integers: the sum times scales[output channel], plus dst_zero; */
     size_t scale_count;   /* NULL: floats */
     int32_t src_zero, dst_zero;
+    bool beyond; /* some windows lie wholly in the padding */
 };
 
 /* Builds the primitive with the node's epilogue, packs weights, fills the step. *ret stays NULL
