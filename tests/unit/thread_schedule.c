@@ -274,21 +274,32 @@ static void test_a_flood_does_not_stop_another_client(void)
     pipeline_free(pipeline);
 }
 
-/* One after the other: a device that may wait for more images does not. */
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* One after the other: a device that may wait for more images does not. The machine may be busy
+ * with other things, and any one thread may stand still for long: what is not waited for shows in
+ * the quick ones, and a hold, far longer than such a standstill, would show in all of them. */
 static void test_one_at_a_time_nothing_waits(void)
 {
     struct pipeline *pipeline =
-        start((struct pipeline_options){.max_batch = 8, .max_delay_us = 50000});
-    double least = 1e9;
-    for (int i = 0; i < 200; i++) {
+        start((struct pipeline_options){.max_batch = 8, .max_delay_us = 1000000});
+    double waits[200];
+    int as_held = 0;
+    for (size_t i = 0; i < COUNT_OF(waits); i++) {
         struct job *job = submit(pipeline, 1, 0);
         job_wait(job);
-        double waited = job->images[0].queue_ms;
-        least = waited < least ? waited : least;
-        CHECK(waited < 45); /* what a hold would be, whatever else the machine does */
+        waits[i] = job->images[0].queue_ms;
+        as_held += waits[i] >= 900;
+        CHECK(as_held <= 5);
         finish(job, STATUS_OK);
     }
-    CHECK(least < 0.2);
+    qsort(waits, COUNT_OF(waits), sizeof waits[0], by_size);
+    CHECK(waits[0] < 0.2);
+    CHECK(waits[COUNT_OF(waits) / 4] < 45);
     pipeline_free(pipeline);
 }
 
