@@ -224,7 +224,7 @@ static enum status run_rows(struct step *base, struct program *program, struct e
     return STATUS_OK;
 }
 
-/* Is b [N, 1 …, C] (or N = 1) beside the image x, so that a number of b belongs to a channel? */
+/* Is b [N, 1 …, C] beside the image x, so that a number of b belongs to a channel? */
 static bool is_gate(const struct shape *x, const struct shape *b)
 {
     if (x->rank < 3 || b->rank != x->rank || b->dims[0] != x->dims[0] ||

@@ -52,31 +52,57 @@ static enum status read_weights(struct edit *edit, const struct node *product, i
     return *ret_ok && middle ? make_signed(edit, ret, err) : STATUS_OK;
 }
 
+/* A bias as the file has it: constant, float32 or stored. */
+struct bias {
+    const struct tensor *number;
+    const struct tensor *scale; /* of what is stored: one, or one a number; NULL: it is float32 */
+};
+
+static bool is_zero(const struct tensor *tensor)
+{
+    for (size_t i = 0; i < shape_count(&tensor->shape); i++)
+        if (tensor_int(tensor, i))
+            return false;
+    return true;
+}
+
+/* Does `shape` give each of `channels` columns one number, the same in all rows? */
+static bool is_by_column(const struct shape *shape, int64_t channels)
+{
+    return shape_count(shape) == (size_t)channels &&
+           (channels == 1 || shape->dims[shape->rank - 1] == channels);
+}
+
+static bool read_bias(const struct value *value, int64_t channels, struct bias *ret)
+{
+    const struct node *node = value ? value->producer : NULL;
+    *ret = (struct bias){NULL, NULL};
+    if (quantise_is_f32(value)) {
+        ret->number = value->known;
+    } else if (node && node->op == OP_DEQUANTIZE_LINEAR) {
+        const struct value *zero = node_input(node, 2);
+        if (!node->inputs[0]->known || !quantise_is_f32(node->inputs[1]) ||
+            (zero && (!zero->known || !is_zero(zero->known))) || node_int(node, "block_size", 0))
+            return false;
+        ret->number = node->inputs[0]->known;
+        ret->scale = node->inputs[1]->known;
+    }
+    /* the scales of a vector or a row of columns are counted as its numbers are */
+    return ret->number && is_by_column(&ret->number->shape, channels) &&
+           (!ret->scale || shape_count(&ret->scale->shape) == 1 ||
+            shape_count(&ret->scale->shape) == (size_t)channels);
+}
+
 /* The bias in units of source scale x weight scale, as int32: QLinearConv's. */
 static enum status integer_bias(struct edit *edit, const struct node *product,
                                 const struct ends *source, const struct ends *weights,
                                 int64_t channels, struct value **ret, struct error *err)
 {
-    struct value *bias = node_input(product, 2);
-    struct ends stored;
+    struct bias bias;
     *ret = NULL;
     const size_t scales = shape_count(&weights->scale->known->shape);
     const double source_scale = tensor_number(source->scale->known, 0);
-    const struct tensor *from = NULL;
-    const struct tensor *from_scale = NULL;
-    if (quantise_read_dequantize(bias, &stored) ||
-        (bias && bias->producer && bias->producer->op == OP_DEQUANTIZE_LINEAR)) {
-        const struct node *node = bias->producer;
-        const struct value *zero = node_input(node, 2);
-        if (!node->inputs[0]->known || !quantise_is_f32(node->inputs[1]) ||
-            (zero && (!zero->known || tensor_int(zero->known, 0))))
-            return STATUS_OK;
-        from = node->inputs[0]->known;
-        from_scale = node->inputs[1]->known;
-    } else if (quantise_is_f32(bias)) {
-        from = bias->known;
-    }
-    if (!from || shape_count(&from->shape) != (size_t)channels)
+    if (!read_bias(node_input(product, 2), channels, &bias))
         return STATUS_OK;
     struct tensor *tensor;
     struct shape shape = SHAPE(channels);
@@ -86,9 +112,9 @@ static enum status integer_bias(struct edit *edit, const struct node *product,
         const size_t at = (size_t)m;
         const double unit =
             source_scale * tensor_number(weights->scale->known, scales == 1 ? 0 : at);
-        double real = tensor_number(from, at);
-        if (from_scale)
-            real *= tensor_number(from_scale, shape_count(&from_scale->shape) == 1 ? 0 : at);
+        double real = tensor_number(bias.number, at);
+        if (bias.scale)
+            real *= tensor_number(bias.scale, shape_count(&bias.scale->shape) == 1 ? 0 : at);
         const double units = rint(real / unit);
         if (!(fabs(units) <= INT32_MAX / 2)) { /* does not fit beside the sums, or no number */
             tensor_unref(tensor);

@@ -487,6 +487,152 @@ Test(quantised_ops, agree_with_the_file)
         }
 }
 
+/* ---- biases ---- */
+
+static void end_graph(struct maker *m, struct value *from, struct value *to)
+{
+    struct value **ends = arena_alloc(m->graph->arena, 2, sizeof *ends);
+    ends[0] = from;
+    ends[1] = to;
+    m->graph->opset = 21;
+    m->graph->inputs = ends;
+    m->graph->input_count = 1;
+    m->graph->outputs = ends + 1;
+    m->graph->output_count = 1;
+}
+
+/* The interpreter's answers for the graph as it is and after the pass; which frees the graph. How
+ * many QLinearConv and QGemm the pass has made: */
+static size_t expect_same(const char *name, struct graph *graph, struct shape shape)
+{
+    struct error err = {0};
+    struct graph *quantised;
+    struct tensor *input, *expected, *got;
+    uint32_t state = 5;
+    size_t made = 0;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &input, &err), STATUS_OK);
+    for (size_t i = 0; i < shape_count(&shape); i++)
+        ((float *)input->data)[i] = 6 * random_unit(&state);
+    cr_assert_eq(graph_clone(graph, &quantised, &err), STATUS_OK);
+    cr_assert_eq(optimize_quantised(quantised, &err), STATUS_OK, "%s: %s", name, err.message);
+    for (size_t n = 0; n < quantised->node_count; n++)
+        made += quantised->nodes[n]->op == OP_QLINEAR_CONV || quantised->nodes[n]->op == OP_QGEMM;
+    cr_assert_eq(interpret(graph, &input, &expected, NULL, NULL, &err), STATUS_OK, "%s: %s", name,
+                 err.message);
+    cr_assert_eq(interpret(quantised, &input, &got, NULL, NULL, &err), STATUS_OK, "%s: %s", name,
+                 err.message);
+    const float *e = expected->data, *g = got->data;
+    for (size_t i = 0; i < shape_count(&expected->shape); i++)
+        cr_expect(fabsf(e[i] - g[i]) <= 1.01f * STEP, "%s: element %zu is %g, not %g", name, i,
+                  (double)g[i], (double)e[i]);
+    tensor_unref(got);
+    tensor_unref(expected);
+    tensor_unref(input);
+    graph_free(quantised);
+    graph_free(graph);
+    return made;
+}
+
+Test(quantised_ops, a_bias_of_rows_is_none_of_columns)
+{
+    enum { ROWS = 4, COLUMNS = 4, SUMS = 8 };
+    static const struct {
+        struct shape shape;
+        bool by_column;
+    } biases[] = {{SHAPE(COLUMNS), true}, {SHAPE(1, COLUMNS), true}, {SHAPE(ROWS, 1), false}};
+    const float numbers[ROWS] = {-3, -1, 2, 4};
+    for (size_t b = 0; b < COUNT_OF(biases); b++) {
+        struct maker m = {graph_create(NULL), DTYPE_I8, 3};
+        struct shape shape = SHAPE(ROWS, SUMS);
+        float weights[SUMS * COLUMNS];
+        for (size_t i = 0; i < COUNT_OF(weights); i++)
+            weights[i] = rintf(100 * random_unit(&m.state));
+        struct value *terms[3] = {constant(&m, DTYPE_I8, SHAPE(SUMS, COLUMNS), weights),
+                                  number(&m, DTYPE_F32, 0.001f), number(&m, DTYPE_I8, 0)};
+        struct value *x = graph_add_value(m.graph, "x", DTYPE_F32, &shape);
+        struct value *inputs[3] = {stored(&m, x), append(&m, OP_DEQUANTIZE_LINEAR, 3, terms),
+                                   constant(&m, DTYPE_F32, biases[b].shape, numbers)};
+        end_graph(&m, x, stored(&m, append(&m, OP_GEMM, 3, inputs)));
+        cr_expect_eq(expect_same("Gemm", m.graph, shape), biases[b].by_column, "bias %zu", b);
+    }
+}
+
+Test(quantised_ops, a_bias_in_blocks_stays)
+{
+    enum { BLOCK = 2 };
+    for (int blocks = 0; blocks < 2; blocks++) {
+        struct maker m = {graph_create(NULL), DTYPE_I8, 3};
+        struct shape shape = SHAPE(1, CHANNELS, 5, 6);
+        const struct weights w = {CHANNELS, CHANNELS, 1, DTYPE_I8, false, 0};
+        float numbers[CHANNELS], scales[CHANNELS];
+        for (int c = 0; c < CHANNELS; c++) {
+            numbers[c] = (float)(c % 2 ? 100 : -90);
+            scales[c] = 0.001f * (float)(c + 1);
+        }
+        struct value *x = graph_add_value(m.graph, "x", DTYPE_F32, &shape);
+        struct value *y = conv(&m, stored(&m, x), &w, 1);
+        struct value *terms[2] = {
+            constant(&m, DTYPE_I32, SHAPE(CHANNELS), numbers),
+            constant(&m, DTYPE_F32, SHAPE(blocks ? CHANNELS / BLOCK : CHANNELS), scales)};
+        struct value *bias = append(&m, OP_DEQUANTIZE_LINEAR, 2, terms);
+        bias->producer->opset = 21;
+        cr_assert(node_set_int(m.graph, bias->producer, "axis", 0));
+        if (blocks)
+            cr_assert(node_set_int(m.graph, bias->producer, "block_size", BLOCK));
+        struct node *product = y->producer, *dequantize = bias->producer;
+        product->inputs[2] = bias;
+        /* in front of the Conv that reads it */
+        const size_t last = m.graph->node_count - 1;
+        cr_assert(m.graph->nodes[last] == dequantize && m.graph->nodes[last - 1] == product);
+        m.graph->nodes[last - 1] = dequantize;
+        m.graph->nodes[last] = product;
+        end_graph(&m, x, stored(&m, y));
+        cr_expect_eq(expect_same("Conv", m.graph, shape), (size_t)!blocks);
+    }
+}
+
+/* Sums beyond int32 once they are scaled, all negative. */
+Test(quantised_ops, depthwise_saturates_below)
+{
+    const float step = 1e-9f;
+    for (int64_t taps = 3; taps <= 7; taps += 2) {
+        struct error err = {0};
+        struct maker m = {graph_create(NULL), DTYPE_I8, 3};
+        struct shape shape = SHAPE(1, CHANNELS, HEIGHT, WIDTH);
+        float weights[CHANNELS * 49];
+        for (size_t i = 0; i < COUNT_OF(weights); i++)
+            weights[i] = -100;
+        struct value *terms[3] = {constant(&m, DTYPE_I8, SHAPE(CHANNELS, 1, taps, taps), weights),
+                                  number(&m, DTYPE_F32, 0.01f), number(&m, DTYPE_I8, 0)};
+        struct value *x = graph_add_value(m.graph, "image", DTYPE_F32, &shape);
+        struct value *y =
+            binary(&m, OP_CONV, stored(&m, x), append(&m, OP_DEQUANTIZE_LINEAR, 3, terms));
+        cr_assert(node_set_int(m.graph, y->producer, "group", CHANNELS));
+        end_graph(&m, x, through(&m, y, step, odd_zero(&m)));
+        struct tensor *input;
+        struct session *session;
+        const struct tensor *output;
+        cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &input, &err), STATUS_OK);
+        for (size_t i = 0; i < shape_count(&shape); i++)
+            ((float *)input->data)[i] = 1 + (float)(i % 5);
+        const struct session_options options = {.precision = PRECISION_INT8,
+                                                .threads = 1,
+                                                .max_batch = 1,
+                                                .image_layout = IMAGE_AS_DECLARED};
+        const void *inputs[1] = {input->data};
+        cr_assert_eq(session_create(m.graph, &options, &session, &err), STATUS_OK, "%s",
+                     err.message);
+        cr_assert_eq(session_run(session, 1, inputs, &output, &err), STATUS_OK);
+        const float *g = output->data, lowest = (-128 - odd_zero(&m)) * step;
+        for (size_t i = 0; i < shape_count(&output->shape); i++)
+            cr_assert(fabsf(g[i] - lowest) < 0.01f * step, "%d taps, element %zu is %g, not %g",
+                      (int)taps, i, (double)g[i], (double)lowest);
+        session_free(session);
+        tensor_unref(input);
+        graph_free(m.graph);
+    }
+}
+
 /* ---- quantize_dynamic ---- */
 
 /* scale · integer product, of x stored in 8 bits as its range asks for. */

@@ -88,8 +88,8 @@ static void fill_columns(const struct depthwise_8bit *d, const uint8_t *x, ptrdi
 /* Sums as stored bytes: times the scale, rounded half to even, plus the zero point, saturated. */
 ALWAYS_INLINE void store_sums(const struct depthwise_8bit *d, __m512i sum, vec scale, uint8_t *y)
 {
-    const vec far = vec_set(1e6f);
-    const vec real = vec_min(vec_mul(_mm512_cvtepi32_ps(sum), scale), far);
+    const vec far = vec_set(1e6f); /* as an integer, with room for the zero point */
+    const vec real = vec_max(vec_min(vec_mul(_mm512_cvtepi32_ps(sum), scale), far), vec_set(-1e6f));
     const __m512i whole =
         _mm512_add_epi32(_mm512_cvtps_epi32(real), _mm512_set1_epi32(d->dst_zero));
     const __m128i bytes =
