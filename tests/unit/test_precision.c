@@ -228,6 +228,9 @@ Test(choice_cache, keeps_times)
 
 Test(choice_cache, takes_no_other_times)
 {
+#define FOUR_SIZES "1 1\n1 1\n1 1\n1 1\n"
+#define SEVENTEEN_SIZES                                                                            \
+    "lensd times 1\nrows_checked 1\n" FOUR_SIZES FOUR_SIZES FOUR_SIZES FOUR_SIZES "1 1\nend\n"
     static const char *const texts[] = {
         "",
         "lensd times 1",
@@ -239,8 +242,7 @@ Test(choice_cache, takes_no_other_times)
         "lensd times 1\nrows_checked 1\n1 nan\nend\n",
         "lensd times 1\nrows_checked 1\n1 -3\nend\n",
         "lensd times 1\nrows_checked 1\n1 3 4\nend\n",
-        "lensd times 1\nrows_checked 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 1\n1 "
-        "1\n1 1\n1 1\n1 1\n1 1\n1 1\nend\n",
+        SEVENTEEN_SIZES,
     };
     char folder[] = "/tmp/lensd-choice-XXXXXX", path[128];
     const struct facts_key key = {"00112233445566778899aabbccddeeff"};
