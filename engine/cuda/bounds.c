@@ -1,6 +1,7 @@
 /* Between which bounds the integers of a value lie, whatever a run computes: indices that come of
  * TopK, ArgMax or constants, and what is made of them, may be used on the device without a look at
- * each of them. */
+ * each of them. Each step's have to fit its dtype: sums that may wrap are not known to lie
+ * anywhere. */
 #include "engine/cuda/cuda.h"
 
 #include "engine/ops/families.h"
@@ -113,15 +114,38 @@ static bool of_extent(const struct node *node, int64_t otherwise, struct bounds 
     int64_t axis = node_int(node, "axis", otherwise);
     if (axis < 0)
         axis += x->rank;
-    if (axis < 0 || axis >= x->rank)
+    if (axis < 0 || axis >= x->rank || x->dims[axis] < 1)
         return false;
     *ret = (struct bounds){0, x->dims[axis] - 1};
     return true;
 }
 
+/* Do all of them fit the dtype? What does not wraps in a run, to anything. */
+static bool fits(const struct bounds *bounds, enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_U8:
+        return bounds->low >= 0 && bounds->high <= UINT8_MAX;
+    case DTYPE_I8:
+        return bounds->low >= INT8_MIN && bounds->high <= INT8_MAX;
+    case DTYPE_U16:
+        return bounds->low >= 0 && bounds->high <= UINT16_MAX;
+    case DTYPE_I16:
+        return bounds->low >= INT16_MIN && bounds->high <= INT16_MAX;
+    case DTYPE_U32:
+        return bounds->low >= 0 && bounds->high <= UINT32_MAX;
+    case DTYPE_I32:
+        return bounds->low >= INT32_MIN && bounds->high <= INT32_MAX;
+    default:
+        return dtype == DTYPE_I64;
+    }
+}
+
 static bool of_node(struct search *search, const struct value *value, int depth, struct bounds *ret)
 {
     const struct node *node = value->producer;
+    if (node->epilogue.activation || node->epilogue.residual)
+        return false;
     switch (node->op) {
     case OP_TOP_K:
         return value == node_output(node, 1) && of_extent(node, -1, ret);
@@ -142,11 +166,8 @@ static bool of_node(struct search *search, const struct value *value, int depth,
     case OP_GATHER:
     case OP_GATHER_ELEMENTS:
     case OP_GATHER_ND:
-        return of_input(search, node, 0, depth, ret);
     case OP_CAST:
-        return of_input(search, node, 0, depth, ret) &&
-               (value->dtype == DTYPE_I64 ||
-                (value->dtype == DTYPE_I32 && ret->low >= INT32_MIN && ret->high <= INT32_MAX));
+        return of_input(search, node, 0, depth, ret);
     case OP_WHERE:
         return of_union(search, node, 1, depth, ret);
     case OP_CONCAT:
@@ -176,7 +197,7 @@ static bool bounds_of(struct search *search, const struct value *value, int dept
         return false;
     if (value->known)
         return of_constant(value->known, ret);
-    return value->producer && of_node(search, value, depth, ret);
+    return value->producer && of_node(search, value, depth, ret) && fits(ret, value->dtype);
 }
 
 bool value_bounds(const struct value *value, struct bounds *ret)

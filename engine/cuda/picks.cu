@@ -53,12 +53,21 @@ __device__ inline int64_t index_at(const void *indices, int bytes, size_t i)
     return bytes == 8 ? ((const int64_t *)indices)[i] : (int64_t)((const int32_t *)indices)[i];
 }
 
+/* Indices are known to lie within (bounds.c); one that does not all the same reads and writes its
+ * own tensor, not another's memory. */
+__device__ inline int64_t brought_within(int64_t index, int64_t extent)
+{
+    if (index < 0)
+        index += extent;
+    return index < 0 ? 0 : index < extent ? index : extent - 1;
+}
+
 __device__ inline size_t slice_of(const void *indices, const cuda_tuples &t, size_t tuple)
 {
     int64_t at = (int64_t)(tuple / t.per_batch) * t.batch_step;
     for (int k = 0; k < t.depth; k++) {
         const int64_t index = index_at(indices, t.index_bytes, tuple * (size_t)t.depth + k);
-        at += (index < 0 ? index + t.extent[k] : index) * t.step[k];
+        at += brought_within(index, t.extent[k]) * t.step[k];
     }
     return (size_t)at;
 }
@@ -84,7 +93,7 @@ __global__ void along_kernel(const T *from, const void *indices, int index_bytes
     FOR_EACH(i, count)
     {
         const int64_t index = index_at(indices, index_bytes, i);
-        int64_t at = (index < 0 ? index + extent : index) * axis_step;
+        int64_t at = brought_within(index, extent) * axis_step;
         size_t rest = i;
         for (int d = walk.rank - 1; d >= 0; d--) {
             at += (int64_t)(rest % (size_t)walk.dims[d]) * walk.a_steps[d];

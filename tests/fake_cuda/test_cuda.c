@@ -411,6 +411,125 @@ Test(cuda, a_lost_device_is_an_error_of_every_run)
     free(images);
 }
 
+/* ---- indices that a run computes ---- */
+
+/* What an operator makes of x, or of x and y. */
+static struct value *chained(struct graph *graph, enum op op, struct value *x, struct value *y)
+{
+    struct node *node = graph_add_node(graph, op, "", y ? 2 : 1, 1);
+    node->opset = 13;
+    node->inputs[0] = x;
+    if (y)
+        node->inputs[1] = y;
+    struct value *out = graph_add_value(graph, "", DTYPE_NONE, &SHAPE_NONE);
+    node_set_output(node, 0, out);
+    return out;
+}
+
+static struct value *number(struct graph *graph, enum dtype dtype, int64_t x)
+{
+    struct tensor *tensor;
+    struct error err;
+    cr_assert_eq(tensor_create(NULL, dtype, &SHAPE(1), &tensor, &err), STATUS_OK);
+    if (dtype == DTYPE_F32)
+        *(float *)tensor->data = (float)x;
+    else
+        memcpy(tensor->data, &x, dtype_size(dtype)); /* little-endian */
+    struct value *value = graph_add_constant(graph, "", tensor);
+    tensor_unref(tensor);
+    return value;
+}
+
+struct arithmetic {
+    enum op op;
+    int64_t operand;
+};
+
+/* image → GatherElements along its width by (image > 0 ? most : 0), of `dtype`, that `steps` work
+ * on, as int64. */
+static struct graph *gather_by_arithmetic(enum dtype dtype, int64_t most,
+                                          const struct arithmetic *steps, size_t count)
+{
+    struct graph *graph = graph_create(NULL);
+    graph->opset = 13;
+    struct value *image =
+        graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 3, HEIGHT, WIDTH));
+    graph->inputs = arena_alloc(graph->arena, 1, sizeof *graph->inputs);
+    graph->inputs[0] = image;
+    graph->input_count = 1;
+    struct value *is_positive = chained(graph, OP_GREATER, image, number(graph, DTYPE_F32, 0));
+    struct node *where = graph_add_node(graph, OP_WHERE, "", 3, 1);
+    where->opset = 13;
+    where->inputs[0] = is_positive;
+    where->inputs[1] = number(graph, dtype, most);
+    where->inputs[2] = number(graph, dtype, 0);
+    struct value *x = graph_add_value(graph, "", DTYPE_NONE, &SHAPE_NONE);
+    node_set_output(where, 0, x);
+    for (size_t i = 0; i < count; i++)
+        x = chained(graph, steps[i].op, x, number(graph, dtype, steps[i].operand));
+    x = chained(graph, OP_CAST, x, NULL);
+    cr_assert(node_set_int(graph, x->producer, "to", DTYPE_I64));
+    x = chained(graph, OP_GATHER_ELEMENTS, image, x);
+    cr_assert(node_set_int(graph, x->producer, "axis", 3));
+    graph->outputs = arena_alloc(graph->arena, 1, sizeof *graph->outputs);
+    graph->outputs[0] = x;
+    graph->output_count = 1;
+    return graph;
+}
+
+/* The session answers as the interpreter does: with an error, or with its numbers, from the device.
+ */
+static void compare_indices(struct graph *graph, const char *name, bool is_within)
+{
+    struct error err = {0}, expected_err = {0};
+    struct graph *reference;
+    struct session *session = NULL;
+    float *images = make_images(9, 4);
+    struct tensor *input = as_nchw(images), *expected[1] = {NULL};
+    const struct tensor *outputs[1];
+    const void *inputs[] = {images};
+    input->shape.dims[0] = 1;
+    input->bytes = shape_count(&input->shape) * sizeof(float);
+    cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
+    const enum status status = interpret(reference, &input, expected, NULL, NULL, &expected_err);
+    cr_assert_eq(status == STATUS_OK, is_within, "%s: %s", name, expected_err.message);
+    /* The zeros of a session's first run may be as bad as the image. */
+    enum status got = open_unmeasured(graph, false, &session, &err);
+    for (int run = 0; run < 3 && (got == STATUS_OK || run > 0); run++) {
+        got = session_run(session, 1, inputs, outputs, &err);
+        cr_assert_eq(got, status, "%s, run %d: %s", name, run, err.message);
+        if (is_within)
+            cr_assert_eq(memcmp(outputs[0]->data, expected[0]->data, expected[0]->bytes), 0, "%s",
+                         name);
+    }
+    cr_assert_eq(got, status, "%s: %s", name, err.message);
+    cr_assert(is_within || strstr(err.message, "out of range"), "%s: %s", name, err.message);
+    if (is_within)
+        check_steps(session, name);
+    tensor_unref(expected[0]);
+    tensor_unref(input);
+    graph_free(reference);
+    session_free(session);
+    graph_free(graph);
+    free(images);
+}
+
+#define BY(dtype, most, ...)                                                                       \
+    gather_by_arithmetic(dtype, most, (const struct arithmetic[]){__VA_ARGS__},                    \
+                         sizeof((const struct arithmetic[]){__VA_ARGS__}) /                        \
+                             sizeof(struct arithmetic))
+
+Test(cuda, indices_whose_sums_wrap_are_looked_at)
+{
+    compare_indices(BY(DTYPE_U8, 1, {OP_SUB, 1}), "uint8 0 - 1", false);
+    compare_indices(BY(DTYPE_I32, INT32_MAX, {OP_ADD, 1}, {OP_DIV, 1 << 28}, {OP_SUB, 2}),
+                    "int32, divided", false);
+    compare_indices(BY(DTYPE_I64, INT64_MAX, {OP_ADD, 1}, {OP_DIV, INT64_C(1) << 60}, {OP_SUB, 2}),
+                    "int64, divided", false);
+    compare_indices(BY(DTYPE_I32, 7, {OP_ADD, 1}, {OP_MUL, 2}, {OP_DIV, 2}), "int32 that fits",
+                    true);
+}
+
 Test(cuda, devices_are_named)
 {
     struct device_id ids[DEVICE_MAX];
