@@ -238,7 +238,7 @@ bool fits_kernel(const struct cuda_conv *c)
            (int64_t)c->oh * c->stride_h < 16384 && (int64_t)c->ow * c->stride_w < 16384 &&
            images * reach_h * reach_w * c->c < INT32_MAX &&
            (int64_t)c->n * c->oh * c->ow <= INT32_MAX - most &&
-           (int64_t)c->kh * c->kw * (c->c / c->groups) < INT32_MAX - 64 && c->groups <= 65535;
+           (int64_t)c->kh * c->kw * (c->c / c->groups) < INT32_MAX - 64 && c->groups <= GRID_MOST;
 }
 
 template <typename T, typename Tile, int VEC>

@@ -19,18 +19,33 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+enum { GRID_MOST = 65535 }; /* blocks along y, and along z */
+
 #define LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #define LAUNCH_BLOCK(kernel, grid, block, stream, ...)                                             \
     kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 
-/* Dynamic shared memory, aligned to 128 bytes: SHARED_MEMORY(name) in the kernel. Beyond 48 KiB a
- * kernel has to be allowed it, on every device. */
+/* Beyond 48 KiB of dynamic shared memory a kernel has to be allowed it, on every device. It is
+ * allowed all there is, never what one launch needs: another thread's launch may need more. */
+template <typename... P> static inline bool allow_shared(void (*kernel)(P...), size_t bytes)
+{
+    int device = 0, most = 0;
+    struct cudaFuncAttributes attributes;
+    const void *function = (const void *)kernel;
+    return bytes <= 48 << 10 ||
+           (cudaGetDevice(&device) == cudaSuccess &&
+            cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+                cudaSuccess &&
+            cudaFuncGetAttributes(&attributes, function) == cudaSuccess &&
+            cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 most - (int)attributes.sharedSizeBytes) == cudaSuccess);
+}
+
+/* Dynamic shared memory, aligned to 128 bytes: SHARED_MEMORY(name) in the kernel. */
 #define SHARED_MEMORY(name) extern __shared__ __align__(128) unsigned char name[]
 #define LAUNCH_SHARED(kernel, grid, block, shared, stream, ...)                                    \
     do {                                                                                           \
-        if ((shared) <= 48 << 10 ||                                                                \
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,              \
-                                 (int)(shared)) == cudaSuccess)                                    \
+        if (allow_shared(kernel, shared))                                                          \
             kernel<<<grid, block, shared, stream>>>(__VA_ARGS__);                                  \
     } while (0)
 #endif

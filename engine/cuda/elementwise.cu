@@ -324,7 +324,7 @@ static bool is_transpose(const struct cuda_walk *walk, int64_t *planes, int *row
     /* y is [.., columns, rows], x is [.., rows, columns] */
     int64_t n = walk->dims[r - 1], m = walk->dims[r - 2], p = r == 3 ? walk->dims[0] : 1;
     if (walk->a_steps[r - 1] != m || walk->a_steps[r - 2] != 1 || n > INT32_MAX || m > INT32_MAX ||
-        p > 65535 || (n + TILE - 1) / TILE > 65535 || (r == 3 && walk->a_steps[0] != n * m))
+        p > GRID_MOST || (n + TILE - 1) / TILE > GRID_MOST || (r == 3 && walk->a_steps[0] != n * m))
         return false;
     *planes = p;
     *rows = (int)n;

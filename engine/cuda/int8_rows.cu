@@ -360,17 +360,20 @@ void cuda_int8_pool2d(cudaStream_t stream, const void *x, void *y,
 void cuda_int8_mean(cudaStream_t stream, int type, const void *x, void *y, size_t n,
                     size_t positions, size_t channels, float factor, int from_zero, int to_zero)
 {
-    const unsigned char *from = (const unsigned char *)x;
-    if (channels % 4 == 0)
-        LAUNCH_BLOCK(int8_mean_kernel<4>,
-                     dim3((unsigned)((channels / 4 + MEAN_LANES - 1) / MEAN_LANES), (unsigned)n),
-                     MEAN_ROWS * MEAN_LANES, stream, from, (unsigned char *)y, positions, channels,
-                     factor, type, from_zero, to_zero);
-    else
-        LAUNCH_BLOCK(int8_mean_kernel<1>,
-                     dim3((unsigned)((channels + MEAN_LANES - 1) / MEAN_LANES), (unsigned)n),
-                     MEAN_ROWS * MEAN_LANES, stream, from, (unsigned char *)y, positions, channels,
-                     factor, type, from_zero, to_zero);
+    const size_t each = channels % 4 == 0 ? 4 : 1;
+    const unsigned wide = (unsigned)((channels / each + MEAN_LANES - 1) / MEAN_LANES);
+    for (size_t first = 0; first < n; first += GRID_MOST) {
+        const size_t images = n - first < (size_t)GRID_MOST ? n - first : (size_t)GRID_MOST;
+        const dim3 grid(wide, (unsigned)images);
+        const unsigned char *from = (const unsigned char *)x + first * positions * channels;
+        unsigned char *to = (unsigned char *)y + first * channels;
+        if (each == 4)
+            LAUNCH_BLOCK(int8_mean_kernel<4>, grid, MEAN_ROWS * MEAN_LANES, stream, from, to,
+                         positions, channels, factor, type, from_zero, to_zero);
+        else
+            LAUNCH_BLOCK(int8_mean_kernel<1>, grid, MEAN_ROWS * MEAN_LANES, stream, from, to,
+                         positions, channels, factor, type, from_zero, to_zero);
+    }
 }
 
 void cuda_int8_dynamic(cudaStream_t stream, const float *x, size_t count, void *ranges,

@@ -280,7 +280,7 @@ void fake_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool
         last_error = cudaErrorInvalidResourceHandle;
         return;
     }
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 ||
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > GRID_MOST || grid.z > GRID_MOST ||
         (size_t)block.x * block.y * block.z > 1024 || shared > SHARED_LIMIT) {
         last_error = cudaErrorInvalidValue;
         return;

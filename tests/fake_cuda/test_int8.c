@@ -637,10 +637,13 @@ Test(int8, pools)
 
 Test(int8, means_of_images)
 {
-    static const size_t sizes[][2] = {{49, 260}, {1, 8}, {17, 5}, {300, 132}};
+    /* the last: more images than the stand-in's grids have blocks along y */
+    static const size_t sizes[][3] = {
+        {49, 260, 3}, {1, 8, 3}, {17, 5, 3}, {300, 132, 3}, {1, 4, 2050}};
     uint32_t seed = 23;
-    for (size_t i = 0; i < 8; i++) {
-        const size_t positions = sizes[i / 2][0], channels = sizes[i / 2][1], images = 3;
+    for (size_t i = 0; i < 9; i++) {
+        const size_t positions = sizes[i / 2][0], channels = sizes[i / 2][1];
+        const size_t images = sizes[i / 2][2];
         const int type = i % 2 ? DTYPE_I8 : DTYPE_U8;
         struct block x = random_block(images * positions * channels, &seed);
         struct block y = make_block(images * channels);

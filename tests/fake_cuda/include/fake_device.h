@@ -25,6 +25,9 @@ struct dim3 {
 
 extern thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
+/* Blocks along y, and along z: fewer than a GPU has, so that tests get beyond. */
+enum { GRID_MOST = 1023 };
+
 /* `shared`: bytes of dynamic shared memory, which hold NaN when a block starts. */
 void fake_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool has_barriers,
                  std::function<void()> body);
