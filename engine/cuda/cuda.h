@@ -234,6 +234,13 @@ void runs_bytes(const struct backend *backend, size_t *ret_staging, size_t *ret_
 enum status runs_reserve(struct backend *backend, unsigned char *first, struct error *err) MUST_USE;
 /* Runs the program once on whatever is there, and records it for every slot. */
 enum status runs_capture(struct program *program, struct error *err) MUST_USE;
+/* What `launch` enqueues on backend->stream, as a CUDA graph that the caller destroys; *ret is left
+ * alone on failure. What it launches has run before: a recording loads nothing. */
+enum status runs_record(struct backend *backend,
+                        enum status (*launch)(void *context, struct error *err), void *context,
+                        cudaGraphExec_t *ret, struct error *err) MUST_USE;
+/* LENSD_CUDA_GRAPHS is not "off". */
+bool runs_records(void);
 void runs_forget(struct program *program); /* what was recorded */
 
 enum status runs_submit(struct program *program, const struct run_request *request,

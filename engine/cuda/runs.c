@@ -300,29 +300,41 @@ void runs_forget(struct program *program)
     }
 }
 
-static enum status capture_slot(struct program *program, size_t i, struct error *err)
+enum status runs_record(struct backend *backend,
+                        enum status (*launch)(void *context, struct error *err), void *context,
+                        cudaGraphExec_t *ret, struct error *err)
 {
-    struct backend *backend = program->backend;
     cudaGraph_t graph = NULL;
     TRY(cuda_check(cudaStreamBeginCapture(backend->stream, cudaStreamCaptureModeThreadLocal),
                    backend->device, "recording a CUDA graph", err));
-    enum status status = enqueue(program, &backend->slots[i], err);
+    enum status status = launch(context, err);
     cudaError_t ended = cudaStreamEndCapture(backend->stream, &graph);
     if (status != STATUS_OK)
         cuda_ignore(ended); /* it says no more than what went wrong before */
     else
         status = cuda_check(ended, backend->device, "recording a CUDA graph", err);
     if (status == STATUS_OK)
-        status = cuda_check(cudaGraphInstantiate(&program->captured[i], graph, 0), backend->device,
+        status = cuda_check(cudaGraphInstantiate(ret, graph, 0), backend->device,
                             "instantiating a CUDA graph", err);
     if (graph)
         cuda_ignore(cudaGraphDestroy(graph));
     return status;
 }
 
+struct recorded_slot {
+    struct program *program;
+    const struct slot *slot;
+};
+
+static enum status enqueue_slot(void *context, struct error *err)
+{
+    const struct recorded_slot *what = context;
+    return enqueue(what->program, what->slot, err);
+}
+
 /* LENSD_CUDA_GRAPHS=off: for tools that want to see single launches, and to tell a fault of a
  * recording from one of what is recorded. */
-static bool records(void)
+bool runs_records(void)
 {
     const char *wish = getenv("LENSD_CUDA_GRAPHS");
     return !wish || strcmp(wish, "off") != 0;
@@ -338,8 +350,9 @@ enum status runs_capture(struct program *program, struct error *err)
         return STATUS_OK;
     TRY(enqueue(program, &backend->slots[0], err));
     TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "the first run", err));
-    for (size_t i = 0; i < RUNS && records(); i++)
-        TRY(capture_slot(program, i, err));
+    for (size_t i = 0; i < RUNS && runs_records(); i++)
+        TRY(runs_record(backend, enqueue_slot, &(struct recorded_slot){program, &backend->slots[i]},
+                        &program->captured[i], err));
     return STATUS_OK;
 }
 
