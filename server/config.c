@@ -138,8 +138,8 @@ static enum status set_switch(const char *origin, const char *text, bool *ret, s
 
 static enum status set_text(const char *text, char **ret, struct error *err)
 {
-    char *copy = *text ? strdup(text) : NULL;
-    if (*text && !copy)
+    char *copy = strdup(text);
+    if (!copy)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     free(*ret);
     *ret = copy;
@@ -152,9 +152,10 @@ enum status config_set(struct config *config, const struct option *option, const
     void *field = (char *)config + option->offset;
     switch (option->kind) {
     case OPTION_TEXT:
-        if (!*text && option->fallback)
-            return error_set(err, STATUS_CONFIG, "%s is empty; leave it out, or give a value (%s)",
-                             origin, option->fallback);
+        if (!*text)
+            return error_set(err, STATUS_CONFIG, "%s is empty; leave it out, or give a value%s%s%s",
+                             origin, option->fallback ? " (" : "",
+                             option->fallback ? option->fallback : "", option->fallback ? ")" : "");
         return set_text(text, field, err);
     case OPTION_NUMBER:
         return set_number(option, origin, text, field, err);
@@ -283,7 +284,7 @@ static const char *command_name(enum command command)
 struct reading {
     struct config *config;
     bool set[OPTIONS_MAX];
-    const char *file;
+    const char *empty_model; /* the variable that names no model, as "$M" unset does; or NULL */
 };
 
 static bool *mark_of(struct reading *reading, const struct option *option)
@@ -450,13 +451,20 @@ static enum status read_variable(struct reading *reading, const char *entry, str
     char variable[80], name[80];
     size_t length = strcspn(entry, "=");
     const char *text = entry + length + (entry[length] == '=');
-    if (length >= sizeof variable || !*text)
+    if (length >= sizeof variable)
         return STATUS_OK;
     memcpy(variable, entry, length);
     variable[length] = '\0';
     for (size_t k = 0; k + 6 <= length; k++)
         name[k] = variable[k + 6] == '_' ? '-' : (char)tolower((unsigned char)variable[k + 6]);
     const struct option *option = find_option(name, strlen(name));
+    if (!*text) { /* as if it were not there */
+        if (option && !strcmp(option->name, "model"))
+            reading->empty_model = "LENSD_MODEL";
+        else if (option && !strcmp(option->name, "models"))
+            reading->empty_model = "LENSD_MODELS";
+        return STATUS_OK;
+    }
     if (is_foreign(variable + 6, text))
         return STATUS_OK;
     if (!option) {
@@ -690,6 +698,11 @@ static enum status read_all(struct reading *reading, int argc, char *const *argv
     TRY(read_environment(reading, err));
     settle_models(reading);
     TRY(read_file(reading, err));
+    settle_models(reading);
+    if (reading->empty_model && !*mark_of(reading, find_option("model", strlen("model"))))
+        return error_set(err, STATUS_CONFIG,
+                         "%s is empty; leave it out, or name a model (digits: the built-in one)",
+                         reading->empty_model);
     TRY(read_defaults(reading, err));
     return check_together(config, err);
 }

@@ -59,6 +59,7 @@ struct loader {
     size_t unloaded_count;
     bool is_lost;                                              /* the last look failed */
     char default_name[sizeof((struct model_status *)0)->name]; /* the last there was; "": none */
+    char served[400];                                          /* likewise; "": all of them */
     enum status outcome;                                       /* before loaded_fd is written */
     struct error outcome_error;
 
@@ -137,6 +138,11 @@ enum status loader_create(const struct loader_options *options, struct loader **
 const char *loader_name(const struct loader *loader)
 {
     return loader->name;
+}
+
+const char *loader_served(const struct loader *loader)
+{
+    return loader->served[0] ? loader->served : loader->name;
 }
 
 /* ---- loading ---- */
@@ -476,6 +482,40 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
 
 /* ---- the thread ---- */
 
+/* Whether nothing of a model is served. */
+static bool has_failed(const struct loader *loader, const char *name)
+{
+    for (size_t i = 0; i < loader->known_count; i++)
+        if (loader->known[i].is_served && !strcmp(loader->known[i].name, name))
+            return false;
+    return true;
+}
+
+/* What the banner says of a folder some of whose models have failed. */
+static void sum_up(struct loader *loader)
+{
+    const size_t all = loader->first.count;
+    char names[300] = "";
+    size_t failed = 0, listed = 0, used = 0;
+    for (size_t i = 0; i < all; i++) {
+        const char *name = loader->first.models[i].name;
+        if (!has_failed(loader, name))
+            continue;
+        failed++;
+        if (used + strlen(name) + sizeof ", and 64 more" > sizeof names)
+            continue;
+        used +=
+            (size_t)snprintf(names + used, sizeof names - used, "%s%s", listed ? ", " : "", name);
+        listed++;
+    }
+    if (listed < failed)
+        snprintf(names + used, sizeof names - used, "%s%zu more", listed ? " and " : "",
+                 failed - listed);
+    if (failed > 0)
+        snprintf(loader->served, sizeof loader->served, "%zu of %zu model%s (failed: %s)",
+                 all - failed, all, all == 1 ? "" : "s", names);
+}
+
 static void load_first(struct loader *loader)
 {
     struct error err = {0};
@@ -484,6 +524,8 @@ static void load_first(struct loader *loader)
         failed = load_version(loader, NULL, "1", &err) != STATUS_OK;
     else
         failed = reconcile(loader, &loader->first, &err);
+    if (loader->options.models && failed > 0)
+        sum_up(loader);
     repository_done(&loader->first);
     bool lost = failed == all && all > 0 && (!loader->options.models || !loader->options.watch);
     loader->outcome = lost ? err.status : STATUS_OK;

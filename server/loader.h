@@ -35,6 +35,10 @@ enum status loader_create(const struct loader_options *options, struct loader **
 /* "resnet50", or "3 models": what is served, for people. Alive as long as the loader. */
 const char *loader_name(const struct loader *loader);
 
+/* The same once loaded_fd was written, with what could not be loaded: "4 of 7 models (failed: a, b,
+ * c)". */
+const char *loader_served(const struct loader *loader);
+
 /* Starts the thread. `loaded_fd`: an eventfd that is written to when everything that was there at
  * start has been tried. STATUS_NO_MEMORY. */
 enum status loader_start(struct loader *loader, int loaded_fd, struct error *err) MUST_USE;

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/size.h"
 #include "server/commands/commands.h"
 #include "server/loader.h"
 #include "server/observe/log.h"
@@ -89,7 +90,7 @@ static enum status take_signals(struct serve *serve, struct error *err)
 
 static void warn_of_cache(const char *cache)
 {
-    char warning[400];
+    char warning[400] = "";
     precision_check_cache(cache, warning, sizeof warning);
     if (warning[0])
         log_event(LOG_WARN, "cache", LOG_STR("text", warning));
@@ -110,8 +111,6 @@ static enum status find_all(struct serve *serve, struct error *err)
         return error_set(err, STATUS_CONFIG,
                          "--models and %s exclude each other: a folder of models, or one model",
                          config->model ? "MODEL" : "--model-name");
-    if (config->cache)
-        warn_of_cache(config->cache);
     serve->metrics = metrics_create();
     struct pipeline_options pipeline_options = settings_pipeline(config, serve->metrics);
     TRY(pipeline_create(&pipeline_options, &serve->pipeline, err));
@@ -123,14 +122,49 @@ static enum status find_all(struct serve *serve, struct error *err)
     return loader_create(&loader_options, &serve->loader, err);
 }
 
-/* What was opened as root, and is closed as the user. */
-static enum status give_up_root(struct serve *serve, struct error *err)
+/* What root has read, and SIGHUP wants to read again. */
+static void warn_of_reload(const struct config *config)
+{
+    const struct {
+        const char *option, *path;
+    } files[] = {{"--api-keys", config->api_keys},
+                 {"--admin-key-file", config->admin_key_file},
+                 {"--tls-cert", config->tls_cert},
+                 {"--tls-key", config->tls_key}};
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        char text[400];
+        if (!files[i].path || access(files[i].path, R_OK) == 0)
+            continue;
+        snprintf(text, sizeof text,
+                 "%s '%.200s' was read as root, but --user '%.60s' cannot read it again at SIGHUP: "
+                 "%s",
+                 files[i].option, files[i].path, config->user, strerror(errno));
+        log_event(LOG_WARN, "user", LOG_STR("text", text));
+    }
+}
+
+/* From here on it is the user who reads and writes. */
+static enum status become_user(const struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
-    if (config->unix_path && chown(config->unix_path, serve->user.uid, serve->user.gid) != 0)
+    if (config->user) {
+        TRY(process_become(&serve->user, config->core_dumps, err));
+        warn_of_reload(config);
+    }
+    if (config->cache)
+        warn_of_cache(config->cache);
+    return STATUS_OK;
+}
+
+/* What was opened as root, and is closed as the user. */
+static enum status give_up_root(const struct serve *serve, struct error *err)
+{
+    const struct config *config = serve->config;
+    if (config->user && config->unix_path &&
+        chown(config->unix_path, serve->user.uid, serve->user.gid) != 0)
         return error_set(err, STATUS_CONFIG, "cannot give --unix '%.100s' to --user '%.60s': %s",
                          config->unix_path, config->user, strerror(errno));
-    return process_become(&serve->user, config->core_dumps, err);
+    return become_user(serve, err);
 }
 
 static enum status write_port(struct serve *serve, struct error *err)
@@ -155,8 +189,7 @@ static enum status set_up(struct serve *serve, struct error *err)
         TRY(process_write_number("--pid-file", config->pid_file, (long)getpid(), NULL, err));
     if (config->port_file)
         TRY(write_port(serve, err));
-    if (config->user)
-        TRY(give_up_root(serve, err));
+    TRY(give_up_root(serve, err));
     supervisor_watch(serve->supervisor, serve->pipeline);
     supervisor_say(serve->supervisor, "STATUS=loading %s", loader_name(serve->loader));
     log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_where(serve->http)),
@@ -255,12 +288,14 @@ static void print_banner(const struct serve *serve, const struct model_status *s
     if (threads > 0)
         snprintf(with_threads, sizeof with_threads, " with %d thread%s%s", threads,
                  threads == 1 ? "" : "s", strstr(devices, " passes ") ? " each" : "");
+    /* Devices and threads are those of the model that answers. */
     if (pipeline_has_choice(serve->pipeline))
-        snprintf(choice, sizeof choice, "; %s answers, or with ?model=NAME another", status->name);
-    printf("lensd serves %s at %s on %s%s%s; try it:\n"
+        snprintf(choice, sizeof choice, "; %s answers", status->name);
+    printf("lensd serves %s at %s%s on %s%s%s; try it:\n"
            "  curl %s%s%s--data-binary @photo.jpg %s/predict\n",
-           loader_name(serve->loader), where, devices, with_threads, choice,
-           path ? "--unix-socket " : "", path ? path : "", path ? " " : "", url);
+           loader_served(serve->loader), where, choice, devices, with_threads,
+           choice[0] ? ", or with ?model=NAME another" : "", path ? "--unix-socket " : "",
+           path ? path : "", path ? " " : "", url);
 }
 
 static void say_ready(struct serve *serve)
@@ -280,9 +315,11 @@ static void say_ready(struct serve *serve)
     /* Only a courtesy, the log says it as well: nobody need be there to read it. */
     if (fflush(stdout) != 0)
         clearerr(stdout);
-    log_event(LOG_INFO, "ready", LOG_STR("model", loader_name(serve->loader)),
-              LOG_STR("device", devices), LOG_STR("precision", precision),
-              LOG_INT("threads", threads), LOG_STR("url", http_server_where(serve->http)));
+    log_event(
+        LOG_INFO, "ready", LOG_STR("model", loader_served(serve->loader)),
+        LOG_STR("default", pipeline_has_choice(serve->pipeline) && status ? status->name : NULL),
+        LOG_STR("device", devices), LOG_STR("precision", precision), LOG_INT("threads", threads),
+        LOG_STR("url", http_server_where(serve->http)));
     free(models);
 }
 
@@ -429,7 +466,7 @@ static const char *wait_for_end(struct serve *serve)
             return NULL;
         say_ready(serve);
         supervisor_say(serve->supervisor, "READY=1\nSTATUS=serving %s at %s",
-                       loader_name(serve->loader), http_server_where(serve->http));
+                       loader_served(serve->loader), http_server_where(serve->http));
     }
 }
 
@@ -446,6 +483,7 @@ static enum status check(struct serve *serve, struct error *err)
         log_event(LOG_WARN, "port", LOG_STR("text", warnings.port));
     if (warnings.certificate[0])
         log_event(LOG_WARN, "certificate", LOG_STR("text", warnings.certificate));
+    TRY(become_user(serve, err)); /* who could not read the model, say */
     return loader_try(serve->loader, err);
 }
 

@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
+#include "server/observe/log.h"
 #include "server/precision/internal.h"
 
 #define CACHE_FORMAT   2
@@ -174,6 +176,21 @@ static bool make_folder(const char *folder)
     return made;
 }
 
+static atomic_flag is_said = ATOMIC_FLAG_INIT;
+
+void choice_say_lost(const char *why)
+{
+    char text[600];
+    if (atomic_flag_test_and_set(&is_said))
+        return;
+    snprintf(
+        text, sizeof text,
+        "the choice of a precision is not kept, so every start repeats its trials: %s; --cache "
+        "names another folder, or none",
+        why);
+    log_event(LOG_WARN, "cache", LOG_STR("text", text));
+}
+
 void precision_check_cache(const char *cache, char *warning, size_t size)
 {
     struct stat info;
@@ -197,11 +214,13 @@ void precision_check_cache(const char *cache, char *warning, size_t size)
         cause = ENOTDIR;
     if (at && !cause && access(at, W_OK | X_OK) != 0)
         cause = errno;
-    if (cause)
+    if (cause) {
+        (void)atomic_flag_test_and_set(&is_said); /* by whoever asked */
         snprintf(warning, size,
                  "nothing can be kept in --cache '%.200s' (%s), so every start repeats its trials; "
                  "name a folder that may be written to, or none",
                  folder, strerror(cause));
+    }
     free(path);
     free(folder);
 }

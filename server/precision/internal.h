@@ -111,6 +111,9 @@ bool choice_load(const char *folder, const struct choice_key *key, struct precis
 enum status choice_save(const char *folder, const struct choice_key *key,
                         const struct precision_choice *choice, struct error *err) MUST_USE;
 
+/* Warns, once in a process, that the outcome of trials is not kept; `why` is a sentence. */
+void choice_say_lost(const char *why);
+
 /* Writes a file of that folder aside and renames it; path NULL: out of memory. STATUS_IO. */
 enum status choice_write(const char *folder, const char *path,
                          bool (*write)(FILE *file, const void *context), const void *context,

@@ -287,8 +287,7 @@ static void keep(const char *folder, const struct choice_key *key,
 {
     struct error err;
     if (folder && choice_save(folder, key, choice, &err) != STATUS_OK)
-        log_event(LOG_INFO, "the choice of a precision is not kept",
-                  LOG_STR("reason", err.message));
+        choice_say_lost(err.message);
 }
 
 static bool is_offered(enum precision precision, const enum precision *candidates, size_t count)

@@ -357,6 +357,8 @@ enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
     struct instance *instance = NULL, *old = NULL;
     status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget, pipeline->turns,
                              model, on_progress, &loading, cancel, &instance, &failure);
+    if (status != STATUS_OK)
+        error_prefix(&failure, "%s", name);
     if (status == STATUS_OK)
         status = publish(&loading, instance, &old, &failure);
     if (status == STATUS_OK) {

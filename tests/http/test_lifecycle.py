@@ -226,6 +226,21 @@ class WrongStarts(Lifecycle):
                                       if line.startswith("lensd:")]), 1)
                 self.assertEqual(ended.stdout, "")
 
+    def test_an_empty_model(self):
+        """What `lensd serve "$M"` is without M is not the built-in model."""
+        for arguments, name in ((("serve", ""), "MODEL"), (("serve", "--models", ""), "--models"),
+                                (("serve", "--model-name", ""), "--model-name"),
+                                (("serve", "--api-keys="), "--api-keys"), (("inspect", ""), "MODEL"),
+                                (("predict", "", "7.png"), "MODEL")):
+            self.assert_refused(*arguments, words=(name + " is empty; leave it out",))
+        for name in ("LENSD_MODEL", "LENSD_MODELS"):
+            self.assert_refused("serve", "--check", environment={name: ""}, words=(name + " is empty",))
+            for arguments in (("digits",), ()):  # another names one
+                other = {} if arguments else {"LENSD_MODEL" if name == "LENSD_MODELS" else "LENSD_MODELS":
+                                              os.path.dirname(harness.DIGITS) + "/none"}
+                ended = run_lensd("serve", "--check", *arguments, environment={name: "", **other})
+                self.assertNotIn("is empty", ended.stderr)
+
     def test_bad_environment_and_file(self):
         self.assert_refused("serve", environment={"LENSD_PORT": "8o80"}, words=("LENSD_PORT", "8o80"))
         config = self.path("bad.json")

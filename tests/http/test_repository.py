@@ -93,7 +93,23 @@ class Repository(unittest.TestCase):
         self.assertIn("model=b", line)
         self.assertIn("before=a", line)
         server.stop()
-        self.assertIn("; a answers, or with ?model=NAME another; try it:", server.output)
+        self.assertRegex(server.output, r"; a answers on cpu with \d+ threads?, or with \?model=NAME another; try it:")
+
+    def test_the_banner_tells_what_failed(self):
+        self.put("a", None, 2)
+        self.put("b", None, 3)
+        self.write("broken/model.onnx", "no model")
+        self.write("worse/model.onnx", "no model")
+        server = self.serve_to_the_end()
+        server.wait_log('model="2 of 4 models (failed: broken, worse)" default=a ')
+        server.stop()
+        self.assertIn("lensd serves 2 of 4 models (failed: broken, worse) at ", server.output)
+
+    def test_a_precision_that_a_model_has_not(self):
+        self.put("a", None, 2)
+        ended = run_lensd("serve", "--models", self.root, "--port", "0", "--precision", "int8")
+        self.assertEqual(ended.returncode, 2, ended.stderr)
+        self.assertIn("lensd: a: the precision int8 needs", ended.stderr)
 
     def test_an_empty_folder(self):
         server = self.serve_to_the_end("--watch")

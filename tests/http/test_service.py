@@ -15,6 +15,7 @@ import time
 import unittest
 
 import harness
+import small_onnx
 from harness import ROOT, Server, multipart, png, post, read_answer, run_lensd, seven
 
 UNIT = os.path.join(ROOT, "docker", "systemd", "lensd.service")
@@ -399,6 +400,33 @@ class Check(ServiceCase):
                 done = run_lensd("serve", "--check", *arguments)
                 self.assertEqual((done.returncode, done.stdout), (2, ""))
                 self.assertIn(word, done.stderr)
+
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
+    def test_as_another_user(self):
+        """Model and cache are looked at as the user who will read them; keys are read before, and again."""
+        os.chmod(self.folder, 0o755)
+        shut, keys, cache = self.path("shut"), self.path("keys"), self.path("cache")
+        os.mkdir(shut, 0o700)
+        os.mkdir(cache, 0o700)
+        small_onnx.doubled_image(os.path.join(shut, "model.onnx"), 2)
+        for arguments in (("--check",), ("--port", "0")):
+            done = run_lensd("serve", shut, *arguments, "--user", "nobody")
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn("Permission denied", done.stderr)
+        with open(keys, "w") as file:
+            file.write("alice sha256:" + "0" * 64 + "\n")
+        os.chmod(keys, 0o600)
+        said = f"--api-keys '{keys}' was read as root, but --user 'nobody' cannot read it again at SIGHUP"
+        done = run_lensd("serve", "--check", "--user", "nobody", "--api-keys", keys, "--cache", cache)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(said, done.stderr)
+        self.assertIn(f"nothing can be kept in --cache '{cache}' (Permission denied)", done.stderr)
+        server = self.serve("--user", "nobody", "--api-keys", keys)
+        self.assertIn(said, server.log())
+        os.chmod(keys, 0o644)
+        done = run_lensd("serve", "--check", "--user", "nobody", "--api-keys", keys)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
 class Unit(unittest.TestCase):
