@@ -5,14 +5,17 @@ import json
 import os
 import re
 import shutil
-import subprocess
+import time
 
 import networks
-from programs import Broken, Forward, scratch_folder
+from programs import Broken, Forward, last_words, run_group, said, scratch_folder
 
 FP32_BAR = 1e-4
 TOP1_BAR = 0.99
 BATCHES = [1, 3, 8, 64]
+MARGIN = 3     # seconds that a part keeps to say how it ended
+LEAST = 5      # seconds of a checker, which starts slowly
+PATIENCE = 20  # seconds for a graph that began when its time was over, and for the device to start
 
 
 def json_line(text):
@@ -21,34 +24,76 @@ def json_line(text):
 
 
 def operators(part):
-    """Each operator by itself, then random graphs, against the reference kernels in each precision."""
+    """Each operator by itself, quantised graphs, then random graphs, against the reference kernels in each
+    precision."""
     bundle = part.bundle
-    precisions = bundle.precisions()
-    floats = [word for word in precisions if word != "int8"]  # which only quantised graphs are computed in
-    count = 3 if not bundle.on_gpu else 60 if part.quick else 400
-    small = [] if bundle.on_gpu else ["--small"]
-    alone = ["--count", 9] if not bundle.on_gpu else [] if part.quick else ["--count", 270]
-    for word, key, share, these, words in (
-            ("operators", "operators", 0.3, floats, ["--operators", *alone]),
-            ("random graphs", "graphs", 0.6, precisions, ["--first", part.seed % 1000000 + 1, "--count", count])):
-        for precision in these:
-            graphs(part, f"{word}, {precision}", f"{key}_{precision}",
-                   ["--precision", precision, *words, "--seconds",
-                    max(2, int(part.left() * share / len(these))), *small])
+    floats = [word for word in bundle.precisions() if word != "int8"]
+    each = json_line(bundle.run("lensd_graphs", "--operators", "--seconds", 0, timeout=60))["asked"]
+    alone, drawn = (9, 3) if not bundle.on_gpu else (each, 40) if part.quick else (6 * each, 400)
+    fresh = part.seed % 1000000 + 1
+    todo = [(2, f"operators, {word}", f"operators_{word}", word, ["--operators"], 1, alone) for word in floats]
+    todo += [(2, "quantised graphs, int8", "graphs_int8", "int8", [], fresh, 2 * drawn)]
+    todo += [(1, f"random graphs, {word}", f"graphs_{word}", word, [], fresh, drawn) for word in floats]
+    for number, (share, what, key, precision, words, first, count) in enumerate(todo):
+        # What one leaves of its time is the others'.
+        seconds = (part.left() - MARGIN) * share / sum(row[0] for row in todo[number:])
+        words = ["--precision", precision, *words, *([] if bundle.on_gpu else ["--small"])]
+        graphs(part, what, key, words, range(first, first + count), seconds)
 
 
-def graphs(part, what, key, words):
-    bundle = part.bundle
+def graphs(part, what, key, words, seeds, seconds):
+    """A graph that ends its program or breaks the device is named, and a new process goes on behind it."""
+    total = {"passed": 0, "failed": 0, "skipped": 0, "asked": len(seeds), "worst": 0.0, "failures": []}
+    end, following = time.monotonic() + max(2, seconds), seeds.start
+    while following < seeds.stop and (left := min(end - time.monotonic(), part.left() - MARGIN)) >= 1:
+        got = some_graphs(part, [*words, "--first", following, "--count", seeds.stop - following, "--seconds",
+                                 int(left)], min(left + PATIENCE, max(2, part.left() - MARGIN)), following)
+        for name in ("passed", "failed", "skipped"):
+            total[name] += got[name]
+        total["worst"] = max(total["worst"], got["worst"])
+        total["tolerance"] = got.get("tolerance", total.get("tolerance"))
+        total["mean"] = got.get("mean")
+        total["failures"] = (total["failures"] + got["failures"])[:20]
+        part.put(key, total)
+        following = got["next"]
+        if not got["broken"]:
+            break
+    judge_graphs(part, what, total)
+
+
+def some_graphs(part, words, timeout, first):
+    """What one run of lensd_graphs says; `broken`: another one may go on with the seed `next`."""
     try:
-        text = bundle.run("lensd_graphs", "--device", bundle.device, *words, timeout=part.left(), check=False)
-        got = json_line(text)
+        text = part.bundle.run("lensd_graphs", "--device", part.bundle.device, *words, timeout=timeout,
+                               accepted=(0, 1, 3))
+        return dict(json_line(text), failures=failures_of(text))
     except (Broken, ValueError, IndexError) as error:
-        part.bar(what, "all agree", str(error), False)
-        return
-    part.put(key, dict(got, failures=[line for line in text.splitlines() if line.startswith("FAIL")][:20]))
-    part.bar(what, f"all within {got['tolerance']:g}",
-             f"{got['passed']} of {got['passed'] + got['failed']}, worst {got['worst']:.2g}",
-             got["failed"] == 0 and got["passed"] > 0)
+        text = getattr(error, "output", "")
+        ran = re.findall(r"^RUN (\S+) (\d+)$", text, re.M)
+        if not ran:
+            return {"passed": 0, "failed": 1, "skipped": 0, "worst": 0.0, "failures": [str(error)], "broken": False,
+                    "next": first}
+        name, seed = ran[-1][0], int(ran[-1][1])
+        failed = {line.split(":")[0].split(",")[0] for line in failures_of(text)} | {f"FAIL {name} {seed}"}
+        return {"passed": len(ran) - len(failed), "failed": len(failed), "skipped": seed + 1 - first - len(ran),
+                "worst": 0.0, "failures": [*failures_of(text), f"FAIL {name} {seed}: {error}"], "broken": True,
+                "next": seed + 1}
+
+
+def failures_of(text):
+    return [line for line in text.splitlines() if line.startswith("FAIL")]
+
+
+def judge_graphs(part, what, total):
+    """All that were asked for agree; what was not reached in time is not judged."""
+    reached = total["passed"] + total["failed"] + total["skipped"]
+    got = f"{total['passed']} of {total['asked']}, worst {total['worst']:.2g}"
+    got += f", {total['skipped']} cannot be compared" if total["skipped"] else ""
+    got += f", {total['asked'] - reached} not reached" if reached < total["asked"] else ""
+    got += f"; {total['failed']} disagree: {total['failures'][0][:600]}" if total["failed"] else ""
+    tolerance = total.get("tolerance")
+    part.bar(what, "all agree" if tolerance is None else f"all within {tolerance:g}", got,
+             False if total["failed"] else True if reached >= total["asked"] and total["passed"] else None)
 
 
 def case_folders(part):
@@ -78,12 +123,14 @@ def conformance(part):
         name = os.path.basename(os.path.normpath(folder))
         words = ["lensd_conformance", folder, "--session", "--cuda", "--baseline",
                  bundle.path("tests", "conformance", "baseline.txt")]
+        words += ["-v"]  # names a case before it runs: the last one is the one that hangs
         if not bundle.on_gpu:
             words += ["--op", "Softmax"]
         try:
-            text = bundle.run(*words, timeout=part.left(), check=False)
+            text = bundle.run(*words, timeout=part.left() - MARGIN, accepted=(0, 1))
             counts = re.findall(r"^(\d+) passed, (\d+) failed, (\d+) unsupported$", text, re.M)[-1]
         except (Broken, IndexError) as error:
+            part.put(f"conformance_{name}", {"last_lines": getattr(error, "output", "").splitlines()[-20:]})
             part.bar(f"conformance cases, {name}", "as on the CPU", str(error), False)
             continue
         worse = re.findall(r"^REGRESSION (\S+)", text, re.M)
@@ -200,15 +247,15 @@ def families(part):
                 images = networks.pictures(512 if part.bundle.on_gpu else 9, folder, part.seed)
                 reference = Reference(part, name, folder, images, scratch)
                 cpu_agrees(part, name, folder, images, reference, scratch)
-            except Broken as error:
-                part.bar(name, "a reference", str(error), False)
+            except Exception as error:  # noqa: BLE001: PyTorch raises anything; the other networks go on
+                part.bar(name, "a reference", said(error), False)
                 continue
             for precision in precisions:
                 try:
                     rows.append(check_precision(part, name, folder, precision, images, reference, scratch))
                     judge(part, rows[-1])
-                except Broken as error:
-                    part.bar(f"{name} {precision}", "runs", str(error), False)
+                except Exception as error:  # noqa: BLE001
+                    part.bar(f"{name} {precision}", "runs", said(error), False)
                 part.put("rows", rows)
 
 
@@ -226,34 +273,48 @@ def cpu_agrees(part, name, folder, images, reference, scratch):
 # ------------------------------------------------------------------------------ sanitizer ----
 
 
+# Where asynchronous copies and tensor cores are comes first.
+SANITIZED = [("memcheck", "half"), ("racecheck", "half"), ("memcheck", "int8"), ("racecheck", "int8"),
+             ("initcheck", "half"), ("memcheck", "fp32")]
+
+
+def sanitizer_tool():
+    places = ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer")
+    return shutil.which("compute-sanitizer") or next((path for path in places if os.path.exists(path)), None)
+
+
 def sanitizer(part):
     """NVIDIA's compute-sanitizer over small runs; where it is missing or refuses the device, that is said."""
-    tool = shutil.which("compute-sanitizer") or next(
-        (path for path in ("/usr/local/cuda/bin/compute-sanitizer",
-                           "/usr/local/cuda/compute-sanitizer/compute-sanitizer") if os.path.exists(path)), None)
+    tool = sanitizer_tool()
     if tool is None or not part.bundle.on_gpu:
         part.note("compute-sanitizer checks GPUs only" if tool else "compute-sanitizer is not installed here")
         return
-    for number, check in enumerate(("memcheck", "racecheck", "initcheck")):
-        words = [tool, "--tool", check, "--target-processes", "all", "--error-exitcode", "9",
-                 part.bundle.path("lensd_graphs"), "--device", part.bundle.device, "--count", "9",
-                 "--seconds", str(int(part.left() / (3 - number) / 2) + 1)]
-        words += ["--no-poison"] if check == "initcheck" else []
-        try:
-            ended = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, env=part.bundle.environment,
-                                   timeout=max(5, part.left() / (3 - number)))
-        except subprocess.TimeoutExpired:
-            part.bar(f"compute-sanitizer {check}", "0 errors", "did not end in its time", None)
-            continue
-        text = ended.stdout
-        if "Device not supported" in text or "error 999" in text:
-            part.note(f"compute-sanitizer {check}: this machine does not allow it: "
-                      + text.strip().splitlines()[0][:200])
-            continue
-        found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: .*", text)
-        part.put(check, {"exit": ended.returncode, "summary": found.group(0) if found else None,
-                         "tail": text[-2000:] if ended.returncode else ""})
-        part.bar(f"compute-sanitizer {check}", "0 errors",
-                 found.group(0) if found else f"exit {ended.returncode}: {text.strip()[-200:]}",
-                 ended.returncode == 0)
+    for number, (check, precision) in enumerate(SANITIZED):
+        precision = part.bundle.half() if precision == "half" else precision
+        sanitize(part, tool, check, precision, number, (part.left() - MARGIN) / (len(SANITIZED) - number))
+
+
+def sanitize(part, tool, check, precision, number, seconds):
+    """One checker over graphs of one precision. No trials of layers, of which each run takes other ways, and no
+    CUDA graphs: what it finds has the name of a kernel."""
+    what = f"compute-sanitizer {check}, {precision}"
+    words = [tool, "--tool", check, "--target-processes", "all", "--error-exitcode", "9",
+             part.bundle.path("lensd_graphs"), "--device", part.bundle.device, "--precision", precision, "--small",
+             "--first", str(part.seed % 1000000 + 1), "--count", "9", "--seconds", str(int(seconds / 2) + 1)]
+    words += ["--no-poison"] if check == "initcheck" else []
+    try:
+        status, text = run_group(words, dict(part.bundle.environment, LENSD_CUDA_TUNING=str(number + 1),
+                                             LENSD_CUDA_GRAPHS="off"), max(LEAST, seconds))
+    except Broken as error:
+        part.bar(what, "0 errors", f"{error}: {last_words(error.output, '')}", None)
+        return
+    if "Device not supported" in text or "error 999" in text:
+        part.note(f"{what}: this machine does not allow it: {text.strip().splitlines()[0][:200]}")
+        return
+    found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: .*", text)
+    summary = found.group(0) if found else None
+    passed = sum(int(count) for count in re.findall(r'^{"passed": (\d+)', text, re.M))
+    part.put(f"{check}_{precision}", {"exit": status, "summary": summary, "graphs": passed,
+                                      "tail": text[-2000:] if status else ""})
+    part.bar(what, "0 errors", f"{summary or f'exit {status}: {text.strip()[-200:]}'}, {passed} graphs",
+             False if status else True if passed else None)

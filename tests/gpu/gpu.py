@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.realpath(__file__))
@@ -50,28 +51,29 @@ VERSION = 1
 
 
 def machine(part):
-    """What everything below was measured on."""
+    """What everything below was measured on. Importing PyTorch may take a minute: it comes last."""
     import common
-    about = {"lensd": f"{part.bundle.about['version']} of {part.bundle.about['commit'] or 'no commit'}, bundle of "
-                      f"{part.bundle.about['made']}"}
+
+    def about(key, value):
+        part.put(key, value)
+        part.say(f"{key}: {value}")
+
+    about("lensd", f"{part.bundle.about['version']} of {part.bundle.about['commit'] or 'no commit'}, bundle of "
+                   f"{part.bundle.about['made']}")
     device = next(each for each in part.bundle.devices() if each["id"] == part.bundle.device)
-    about["gpu"] = f"{device['name']}, {device['memory']['total_bytes'] / 2**30:.0f} GiB, {device['isa']}"
-    if not part.bundle.on_gpu:
-        about["gpu"] = f"none; instead of one: {about['gpu']}"
+    about("gpu", ("" if part.bundle.on_gpu else "none; instead of one: ")
+          + f"{device['name']}, {device['memory']['total_bytes'] / 2**30:.0f} GiB, {device['isa']}")
     if shutil.which("nvidia-smi") and part.bundle.on_gpu:
         text = subprocess.run(["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem,power.limit,"
                                "temperature.gpu", "--format=csv,noheader"], stdout=subprocess.PIPE, text=True,
                               check=False, timeout=60).stdout.strip()
-        about["driver, clocks now, power limit, temperature"] = text.splitlines()[0] if text else "not visible"
-    about["host"] = "; ".join(common.machine()[:3])
-    about["system"] = f"Linux {platform.release()}, {common.system_name()}, Python {platform.python_version()}"
+        about("driver, clocks now, power limit, temperature", text.splitlines()[0] if text else "not visible")
+    about("host", "; ".join(common.machine()[:3]))
+    about("system", f"Linux {platform.release()}, {common.system_name()}, Python {platform.python_version()}")
+    about("precisions of this build", ", ".join(part.bundle.precisions()))
     torch, reason = part.torch()
-    about["PyTorch"] = f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN " \
-                       f"{torch.backends.cudnn.version()}" if torch else reason
-    about["precisions of this build"] = ", ".join(part.bundle.precisions())
-    for key, value in about.items():
-        part.put(key, value)
-        part.say(f"{key}: {value}")
+    about("PyTorch", f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+          if torch else reason)
 
 
 def export(part):
@@ -91,12 +93,12 @@ def export(part):
 # name: (group, function, seconds in a quick run, seconds in a whole one). The order is that of their
 # worth: what comes last is what a short lease does without.
 PARTS = {
-    "machine": ("always", machine, 30, 30),
-    "operators": ("correctness", checks.operators, 35, 150),
+    "machine": ("always", machine, 90, 90),
+    "operators": ("correctness", checks.operators, 75, 240),
     "export": ("always", export, 75, 300),
     "families": ("correctness", checks.families, 100, 420),
     "cases": ("correctness", checks.conformance, 45, 200),
-    "sanitizer": ("correctness", checks.sanitizer, 40, 120),
+    "sanitizer": ("correctness", checks.sanitizer, 60, 240),
     "roofline": ("bench", speed.roofline, 30, 60),
     "forward": ("bench", speed.forward, 90, 300),
     "profile": ("bench", speed.profile, 30, 60),
@@ -235,7 +237,8 @@ def run_part(options):
     try:
         PARTS[options.part][1](part)
         part.state["status"] = "done"
-    except (Broken, OSError, RuntimeError, ImportError, ValueError, KeyError) as error:
+    except Exception as error:  # noqa: BLE001: whatever it was, the report says it
+        traceback.print_exc()
         part.state.update(status="failed", reason=f"{type(error).__name__}: {error}"[:1000])
         part.say(f"FAILED: {part.state['reason']}")
     part.save()
@@ -292,6 +295,7 @@ def start_part(options, name, limit):
     words += ["--quick"] if options.quick else []
     words += ["--only", options.only] if options.only else []
     words += ["--networks", ",".join(options.networks)] if options.networks else []
+    words += [word for folder in options.cases for word in ("--cases", folder)]
     try:
         os.unlink(state_file(options.work, name))
     except FileNotFoundError:

@@ -5,6 +5,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -13,7 +14,39 @@ STAND_IN = "fake"  # as a device: the stand-in for CUDA, for tests of these scri
 
 
 class Broken(Exception):
-    """A program ended, answered with an error, or took too long; the message is its own."""
+    """A program ended, answered with an error, or took too long; the message is its own. output: what it
+    had printed until then."""
+
+    def __init__(self, message, output=""):
+        super().__init__(message)
+        self.output = output
+
+
+def said(error):
+    """Of any exception, for a bar."""
+    return (str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}")[:600]
+
+
+def text_of(data):
+    """Of what subprocess hands out: text, bytes for a program that was late, or None."""
+    return data.decode(errors="replace") if isinstance(data, bytes) else data or ""
+
+
+def last_words(output, errors):
+    """The end of both, which says what a program was at."""
+    return " | ".join(filter(None, (text_of(errors).strip()[-400:], text_of(output).strip()[-300:])))
+
+
+def run_group(words, environment, timeout):
+    """(exit status, all output) of a program that has children of its own: late ones end with it."""
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, errors="replace", env=environment, start_new_session=True)
+    try:
+        text = process.communicate(timeout=timeout)[0]
+    except subprocess.TimeoutExpired as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise Broken(f"did not end within {timeout:.0f} s", process.communicate()[0]) from error
+    return process.returncode, text
 
 
 class Bundle:
@@ -38,17 +71,19 @@ class Bundle:
     def path(self, *parts):
         return os.path.join(self.folder, *parts)
 
-    def run(self, *words, timeout, check=True):
-        """A program to its end; its standard output. Broken has what it said."""
+    def run(self, *words, timeout, accepted=(0,)):
+        """A program to its end; its standard output. Broken has what it said, unless its exit status is one
+        of those that are `accepted`."""
         try:
             ended = subprocess.run([self.path(words[0]), *map(str, words[1:])], stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                                    timeout=max(1, timeout), env=self.environment)
         except subprocess.TimeoutExpired as error:
-            raise Broken(f"{words[0]} did not end within {timeout:.0f} s") from error
-        if check and ended.returncode:
-            raise Broken(f"{words[0]} ended with {ended.returncode}: "
-                         f"{(ended.stderr or ended.stdout).strip()[-600:]}")
+            raise Broken(f"{words[0]} did not end within {timeout:.0f} s: "
+                         f"{last_words(error.stdout, error.stderr)}", text_of(error.stdout)) from error
+        if ended.returncode not in accepted:
+            raise Broken(f"{words[0]} ended with {ended.returncode}: {last_words(ended.stdout, ended.stderr)}",
+                         ended.stdout)
         return ended.stdout
 
     def devices(self):
@@ -149,7 +184,10 @@ class Forward:
         return steps
 
     def close(self):
-        self.process.stdin.close()
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass  # what was never read; why it ended has been said
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:

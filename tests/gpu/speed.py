@@ -5,7 +5,7 @@ import statistics
 import time
 
 import networks
-from programs import Broken, Forward
+from programs import Broken, Forward, said
 
 BLOCK_MS = 20.0  # a number is the mean of passes that take about this long together
 TIMES = 5        # such numbers in a turn
@@ -131,8 +131,8 @@ def forward(part):
                 for batch in batches:
                     rows.append(measure(part, contenders, name, batch, half))
                     part.put("rows", rows)
-        except (Broken, RuntimeError) as error:
-            part.bar(f"{name} forward {half}", "runs", str(error), False)
+        except Exception as error:  # noqa: BLE001: the others go on
+            part.bar(f"{name} forward {half}", "runs", said(error), False)
     if "fp16" != half:
         part.note("this build of lensd has no fp16: both sides are measured in bf16")
 
@@ -209,9 +209,13 @@ def profile(part):
         if folder is None:
             part.bar(f"{name} profile", "measured", "it was not exported", None)
             continue
-        with Forward(part.bundle, folder, half, [1, batch], patience=part.left()) as lensd:
-            steps = lensd.profile(batch)
-            whole = statistics.median(lensd.time_ms(batch, TIMES, passes_for(sum(s["ms"] for s in steps))))
+        try:
+            with Forward(part.bundle, folder, half, [1, batch], patience=part.left()) as lensd:
+                steps = lensd.profile(batch)
+                whole = statistics.median(lensd.time_ms(batch, TIMES, passes_for(sum(s["ms"] for s in steps))))
+        except Broken as error:
+            part.bar(f"{name} profile", "measured", str(error), False)
+            continue
         result = {"family": name, "batch": batch, "precision": half, "ms": whole, "steps": len(steps)}
         if ceilings:
             rows = losses(steps, ceilings, half)

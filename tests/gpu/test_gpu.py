@@ -11,6 +11,7 @@ import tempfile
 import textwrap
 import time
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.realpath(__file__))
@@ -76,6 +77,8 @@ class Whole(unittest.TestCase):
         alone = self.report["parts"]["operators"]["results"]["operators_fp32"]
         self.assertGreater(alone["passed"], 0)
         self.assertEqual(alone["failed"], 0)
+        integers = self.report["parts"]["operators"]["results"]["graphs_int8"]
+        self.assertEqual((integers["passed"], integers["failed"]), (6, 0))
 
     def test_speed_and_serving_have_numbers(self):
         parts = self.report["parts"]
@@ -134,17 +137,22 @@ class Supervisor(unittest.TestCase):
             def broken(part):
                 part.put("number", 5)
                 raise RuntimeError("the card is gone")
+            def odd(part):
+                part.put("number", 6)
+                len(7)
             def killed(part):
                 os.kill(os.getpid(), 9)
             def good(part):
                 part.bar("it", "1", "1", True)
             gpu.PARTS = {{"late": ("bench", late, 2, 2), "broken": ("bench", broken, 20, 20),
-                         "killed": ("bench", killed, 20, 20), "good": ("bench", good, 20, 20)}}
+                         "odd": ("bench", odd, 20, 20), "killed": ("bench", killed, 20, 20), "good": ("bench", good, 20, 20)}}
         """)
         self.assertEqual(ended.returncode, 1, ended.stdout)
         parts = report["parts"]
         self.assertEqual({name: part["status"] for name, part in parts.items()},
-                         {"late": "out of time", "broken": "failed", "killed": "failed", "good": "done"})
+                         {"late": "out of time", "broken": "failed", "odd": "failed", "killed": "failed",
+                          "good": "done"})
+        self.assertIn("TypeError", parts["odd"]["reason"])
         self.assertEqual(parts["late"]["bars"][0]["got"], "1")
         self.assertEqual(parts["broken"]["results"], {"number": 5})
         self.assertIn("the card is gone", parts["broken"]["reason"])
@@ -186,12 +194,240 @@ class Supervisor(unittest.TestCase):
         self.assertEqual(report["parts"]["first"]["status"], "done")
         self.assertEqual(report["parts"]["last"]["status"], "left out")
 
+    def test_a_part_knows_what_was_asked_for(self):
+        _, report = self.run_parts("""
+            gpu.PARTS = {"one": ("bench", lambda part: part.put("cases", part.options.cases), 20, 20)}
+        """, "--cases", BUNDLE, "--cases", HERE)
+        self.assertEqual(report["parts"]["one"]["results"]["cases"], [BUNDLE, HERE])
+
     def test_a_missed_bar_is_an_exit_status(self):
         ended, _ = self.run_parts("""
             gpu.PARTS = {"one": ("bench", lambda part: part.bar("it", ">= 2", "1", False), 20, 20)}
         """)
         self.assertEqual(ended.returncode, 1)
         self.assertIn("MISSED it", ended.stdout)
+
+
+class OneBundle:
+    """A bundle on a GPU whose programs are this test's own shell scripts."""
+
+    def __init__(self, name, **programs):
+        import programs as real
+        self.folder = os.path.join(SCRATCH, name)
+        os.makedirs(self.folder)
+        with open(os.path.join(self.folder, "bundle.json"), "w", encoding="utf-8") as file:
+            json.dump({"version": "1", "commit": None, "made": "now"}, file)
+        for program, text in programs.items():
+            path = os.path.join(self.folder, program)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\n" + textwrap.dedent(text))
+            os.chmod(path, 0o755)
+        self.bundle = real.Bundle(self.folder, "cuda:0")
+
+
+class OnePart:
+    """What a part's function is given; what it does with it."""
+
+    def __init__(self, bundle, seconds=60, torch=None):
+        self.bundle, self.quick, self.seed, self.argument = bundle, True, 5, ("resnet50", 64)
+        self.end, self.results, self.bars, self.notes = time.monotonic() + seconds, {}, [], []
+        self.given_torch = torch
+
+    def left(self):
+        return max(1.0, self.end - time.monotonic())
+
+    def put(self, key, value):
+        self.results[key] = value
+
+    def bar(self, what, wanted, got, met):
+        self.bars.append((what, got, met))
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def say(self, text):
+        pass
+
+    def torch(self):
+        return self.given_torch, None
+
+    def network(self, name):
+        return name
+
+
+GRAPHS = """
+    while [ $# -gt 0 ]; do
+        case $1 in --first) first=$2;; --count) count=$2;; esac
+        shift
+    done
+    last=$((first + count - 1))
+    end() {
+        echo "{\\"passed\\": $1, \\"failed\\": $2, \\"skipped\\": 0, \\"asked\\": $count, \\"next\\": $3, \\"broken\\": $4," \\
+            "\\"worst\\": 0.001, \\"mean\\": 0, \\"tolerance\\": 0.1}"
+        exit $5
+    }
+"""
+
+
+class Graphs(unittest.TestCase):
+    """What lensd_graphs may do on a GPU, by scripts in its place."""
+
+    def judge(self, script, seconds=20, **constants):
+        import checks
+        for name, value in constants.items():
+            self.addCleanup(setattr, checks, name, getattr(checks, name))
+            setattr(checks, name, value)
+        part = OnePart(OneBundle(self._testMethodName, lensd_graphs=GRAPHS + script).bundle)
+        checks.graphs(part, "graphs", "key", [], range(1, 11), seconds)
+        (_, got, met), = part.bars
+        return part.results["key"], got, met
+
+    def test_a_crash_is_named_and_the_rest_still_runs(self):
+        result, got, met = self.judge("""
+            if [ $first = 1 ]; then
+                echo RUN conv 1; echo RUN conv 2; echo FAIL conv 2: other; echo RUN pool 3; echo bad >&2; kill -SEGV $$
+            fi
+            end $count 0 11 false 0
+        """)
+        self.assertEqual((result["passed"], result["failed"], met), (8, 2, False))
+        self.assertEqual(result["failures"][0], "FAIL conv 2: other")
+        self.assertRegex(result["failures"][1], "FAIL pool 3: lensd_graphs ended with -11: bad")
+        self.assertIn("conv 2", got)
+
+    def test_after_a_broken_device_a_new_process_goes_on(self):
+        result, _, met = self.judge("""
+            [ $first != 1 ] || { echo RUN conv 1; echo FAIL conv 1: illegal address; end 0 1 2 true 3; }
+            end $count 0 11 false 0
+        """)
+        self.assertEqual((result["passed"], result["failed"], met), (9, 1, False))
+
+    def test_a_hang_is_named(self):
+        result, got, met = self.judge("echo RUN conv 1; exec sleep 60\n", 1, PATIENCE=0)
+        self.assertIs(met, False)
+        self.assertRegex(got, "conv 1: lensd_graphs did not end within")
+        self.assertEqual(result["failed"], 1)
+
+    def test_a_fraction_is_not_all(self):
+        self.assertEqual(self.judge("end 4 0 5 false 0")[1:], ("4 of 10, worst 0.001, 6 not reached", None))
+
+    def test_a_program_that_does_not_start(self):
+        _, got, met = self.judge("echo no driver >&2; exit 2")
+        self.assertRegex(got, "ended with 2: no driver")
+        self.assertIs(met, False)
+
+
+class OnlyOnAGpu(unittest.TestCase):
+    """What a rehearsal leaves out, over stubs: names and arguments of this code are right."""
+
+    def torch(self):
+        torch = mock.MagicMock()
+        torch.cuda.Event.return_value.elapsed_time.return_value = 2.0
+        torch.randn.return_value.numel.return_value = 1 << 29
+        return torch
+
+    def test_sanitizer(self):
+        import checks
+        said = os.path.join(SCRATCH, "sanitized")
+        one = OneBundle("sanitizer", lensd="echo '  --precision auto|fp32|bf16|fp16|int8'", tool=f"""
+            echo "$LENSD_CUDA_TUNING $LENSD_CUDA_GRAPHS $*" >> {said}
+            echo '{{"passed": 9, "failed": 0}}'
+            case "$*" in *racecheck*int8*) echo "RACECHECK SUMMARY: 1 hazard"; exit 9;; esac
+            echo "========= ERROR SUMMARY: 0 errors"
+        """)
+        part = OnePart(one.bundle)
+        with mock.patch.object(checks, "sanitizer_tool", return_value=one.bundle.path("tool")):
+            checks.sanitizer(part)
+        self.assertEqual([met for _, _, met in part.bars], [True, True, True, False, True, True])
+        self.assertIn("1 hazard", part.bars[3][1])
+        with open(said, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        self.assertRegex(lines[0], r"^1 off --tool memcheck .*lensd_graphs .*--precision fp16")
+        self.assertRegex(lines[3], r"^4 off --tool racecheck .*--precision int8")
+        self.assertIn("--no-poison", lines[4])
+
+    def test_a_sanitizer_that_does_not_end(self):
+        import checks
+        one = OneBundle("late", tool="echo RUN conv 1; sleep 60 & wait")
+        part, began = OnePart(one.bundle), time.monotonic()
+        with mock.patch.object(checks, "LEAST", 1):
+            checks.sanitize(part, one.bundle.path("tool"), "memcheck", "int8", 0, 0.5)
+        self.assertLess(time.monotonic() - began, 30)
+        self.assertRegex(part.bars[0][1], "did not end within 1 s: RUN conv 1")
+        self.assertIsNone(part.bars[0][2])
+
+    def test_ceilings(self):
+        import speed
+        part = OnePart(OneBundle("ceilings").bundle, torch=self.torch())
+        speed.roofline(part)
+        self.assertAlmostEqual(part.results["ceilings"]["fp16_tflops"], 2 * 8192 ** 3 / 2.0 * 1e-9)
+        self.assertAlmostEqual(part.results["ceilings"]["copy_gbs"], 2 * (4 << 29) / 2.0 * 1e-6)
+
+    def contenders(self, function):
+        """Runs it with PyTorch, its networks and lensd's side replaced."""
+        import networks
+        import speed
+        lensd, torch = mock.MagicMock(), self.torch()
+        lensd.__enter__.return_value = lensd
+        lensd.time_ms.return_value = [0.01] * 5
+        lensd.run_ms.return_value = [0.5] * 5
+        part = OnePart(OneBundle(self._testMethodName, lensd="echo '  --precision auto|fp32|fp16'").bundle, torch=torch)
+        part.speed = lambda: [("resnet50", [1])]
+        with mock.patch.dict(sys.modules, torch=torch), mock.patch.object(speed, "Forward", return_value=lensd), \
+                mock.patch.object(networks, "module"), mock.patch.object(networks, "image_size", return_value=(9, 9)):
+            function(part)
+        return part, torch
+
+    def test_beside_eager(self):
+        import speed
+        part, _ = self.contenders(speed.forward)
+        self.assertEqual([met for _, _, met in part.bars], [True, True])
+        self.assertEqual(set(part.results["rows"][0]["ms"]), {"lensd", "eager"})
+
+    def test_beside_torch_compile(self):
+        import speed
+        part, torch = self.contenders(speed.compiled)
+        torch.compile.assert_called_once_with(mock.ANY, mode="max-autotune", fullgraph=True)
+        self.assertEqual(set(part.results["row"]["ms"]), {"lensd", "eager", "compiled"})
+        self.assertEqual([met for _, _, met in part.bars], [True])
+
+    def test_a_network_that_raises_does_not_end_the_others(self):
+        import checks
+        import networks
+        part = OnePart(OneBundle("raises", lensd="echo '  --precision fp32'").bundle)
+        part.families = lambda: ["resnet50", "resnet18"]
+        with mock.patch.object(networks, "pictures", side_effect=RuntimeError("CUDA out of memory")):
+            checks.families(part)
+        self.assertEqual([(what, met) for what, _, met in part.bars], [("resnet50", False), ("resnet18", False)])
+        self.assertIn("RuntimeError: CUDA out of memory", part.bars[0][1])
+
+    def test_saturated(self):
+        import serving
+        part = OnePart(OneBundle("saturated").bundle)
+        got = {"device_busy": 0.98, "rate": 100.0}
+        with mock.patch.object(serving, "Daemon") as daemon, mock.patch.object(serving, "load", return_value=got):
+            serving.saturated(part, 8, 1, 1000.0)
+            serving.saturated(part, 8, 1, 110.0)
+        self.assertIn("fp32", daemon.call_args[0][2])
+        self.assertEqual([met for _, _, met in part.bars], [True, None])
+
+    def test_the_machine_is_known_before_pytorch_is_imported(self):
+        import gpu as command
+        devices = json.dumps({"devices": [{"id": "cuda:0", "name": "A GPU", "isa": "sm_90",
+                                           "memory": {"total_bytes": 1 << 37}}]})
+        script = f"case $1 in serve) echo '  --precision fp32|fp16';; *) echo '{devices}';; esac"
+        part = OnePart(OneBundle("machine", lensd=script).bundle)
+        with mock.patch.object(part, "torch", side_effect=MemoryError), self.assertRaises(MemoryError):
+            command.machine(part)
+        self.assertEqual(part.results["gpu"], "A GPU, 128 GiB, sm_90")
+        self.assertIn("precisions of this build", part.results)
+
+    def test_a_co_process_that_is_gone_says_why(self):
+        import programs
+        one = OneBundle("gone", bench_forward="echo ready; echo the card is gone >&2; exit 3")
+        with self.assertRaisesRegex(programs.Broken, "ended with 3: the card is gone"):
+            with programs.Forward(one.bundle, "model", "fp32", [1]) as forward:
+                forward.process.wait(20)
+                forward.shape()
 
 
 class Words(unittest.TestCase):
