@@ -59,6 +59,10 @@ struct session_facts {
     } times[SESSION_MAX_BATCHES];
 };
 
+/* A known time below that share of what the session measures itself is not believed: the machine
+ * became slower, or the time was never true. */
+#define SESSION_BELIEVED 0.5
+
 struct session_options {
     struct device_id device;
     enum precision precision;
@@ -88,7 +92,7 @@ struct session_options {
     void *progress_context;
     const struct session_facts *known; /* of an earlier session; borrowed by session_create; or
                                           NULL. Each size is still run once, and the quicker time
-                                          counts */
+                                          counts where it is believed (SESSION_BELIEVED) */
     const _Atomic int
         *cancel; /* session_create stops with STATUS_CANCELLED when it turns 1; or NULL */
 };

@@ -140,6 +140,11 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
 enum status session_measure_round(struct session *session, double from, double to,
                                   struct error *err) MUST_USE;
 
+/* Which time counts where an earlier session had `known` ms (0: nothing) and the first measurement
+ * of this one is `ms` (0: could not be measured), of which the CPU was at work for `cpu` (0: not
+ * known): other work on the machine adds to ms, but hardly to cpu. */
+double session_believed_time(double known, double ms, double cpu);
+
 /* One more measurement of compiled size number i. */
 enum status session_measure_again(struct session *session, size_t i, struct error *err) MUST_USE;
 

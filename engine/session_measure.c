@@ -146,13 +146,23 @@ bool session_recall_times(struct session *session)
     return found == session->compiled_count;
 }
 
+double session_believed_time(double known, double ms, double cpu)
+{
+    const double least = cpu > 0 ? fmin(cpu, ms) : ms;
+    if (ms <= 0 || (known > 0 && known < ms && known >= SESSION_BELIEVED * least))
+        return known;
+    return ms;
+}
+
 enum status session_measure_again(struct session *session, size_t i, struct error *err)
 {
     struct session_time *time = &session->facts.times[i];
     double ms, cpu = 0, *best = &session->info.batches[i].milliseconds;
     const bool is_warm = time->size != 0;
     TRY(measure(session, &session->compiled[i], is_warm, &ms, &cpu, err));
-    if (*best <= 0 || (ms > 0 && ms < *best))
+    if (!is_warm)
+        *best = session_believed_time(*best, ms, cpu);
+    else if (*best <= 0 || (ms > 0 && ms < *best))
         *best = ms;
     session->times[i].wall = is_warm ? fmin(session->times[i].wall, ms) : ms;
     session->times[i].cpu = is_warm ? fmin(session->times[i].cpu, cpu) : cpu;

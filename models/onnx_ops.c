@@ -417,7 +417,8 @@ static enum status import_constant(struct scope *scope, const Onnx__NodeProto *p
 
 /* ---- nodes ---- */
 
-/* Operands named "" at the end are as good as absent. */
+/* Operands named "" at the end are as good as absent, but for a Split's results: how many there are
+ * says into how many parts it splits. */
 static size_t trimmed(char *const *names, size_t count)
 {
     while (count && !*names[count - 1])
@@ -430,7 +431,7 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
 {
     struct import *import = scope->import;
     size_t inputs = trimmed(proto->input, proto->n_input);
-    size_t outputs = trimmed(proto->output, proto->n_output);
+    size_t outputs = op == OP_SPLIT ? proto->n_output : trimmed(proto->output, proto->n_output);
     TRY(onnx_charge(import->file,
                     sizeof(struct node) + (inputs + outputs) * sizeof(void *) + strlen(name),
                     import->err));

@@ -331,19 +331,39 @@ static bool parse(char *text, struct precision_choice *ret)
     return true;
 }
 
+char *choice_read(const char *path, size_t most)
+{
+    struct stat info;
+    /* without waiting for whom a FIFO would wait for */
+    const int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
+    FILE *file =
+        fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && (uintmax_t)info.st_size <= most
+            ? fdopen(fd, "rb")
+            : NULL;
+    if (!file) {
+        if (fd >= 0)
+            close(fd);
+        return NULL;
+    }
+    char *text = malloc(most + 1);
+    const size_t size = text ? fread(text, 1, most, file) : 0;
+    const bool whole = text && !ferror(file) && fgetc(file) == EOF;
+    fclose(file);
+    if (whole)
+        text[size] = '\0';
+    if (whole && strlen(text) == size)
+        return text;
+    free(text);
+    return NULL;
+}
+
 bool choice_load(const char *folder, const struct choice_key *key, struct precision_choice *ret)
 {
-    char text[CACHE_FILE_MAX + 1];
-    char *path = path_of(folder, key);
-    FILE *file = path ? fopen(path, "rbe") : NULL;
+    char *path = path_of(folder, key), *text = choice_read(path, CACHE_FILE_MAX);
+    const bool good = text && parse(text, ret);
+    free(text);
     free(path);
-    if (!file)
-        return false;
-    const size_t size = fread(text, 1, CACHE_FILE_MAX, file);
-    const bool whole = !ferror(file) && feof(file);
-    fclose(file);
-    text[size] = '\0';
-    return whole && strlen(text) == size && parse(text, ret);
+    return good;
 }
 
 /* ---- writing ---- */

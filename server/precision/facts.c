@@ -6,9 +6,10 @@
  *     8 293.4012
  *     end
  *
- * A file that does not read exactly like this is as good as none. Whoever can write the folder
- * decides in which pieces a batch is run, nothing more: rows_checked spares the longer of two
- * checks. */
+ * A file that does not read exactly like this is as good as none. Times that a start finds to be
+ * far from its own (SESSION_BELIEVED) are measured and written anew; so whoever can write the
+ * folder decides in which pieces a batch is run, and up to that factor by how much latencies are
+ * underrated at first, nothing more: rows_checked spares the longer of two checks. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 #define HEAD     "lensd times 1"
 #define FILE_MAX 2048
 #define MOST_MS  1e7
-#define NEWS     0.98 /* a time is written again when it got that much shorter */
+#define NEWS     0.98 /* a time is written again when it got that much shorter, or was not believed */
 
 static void make_key(const struct model *model, const struct session_options *session,
                      struct facts_key *ret)
@@ -70,16 +71,11 @@ static bool parse(char *text, struct session_facts *ret)
 
 bool facts_load(const char *folder, const struct facts_key *key, struct session_facts *ret)
 {
-    char text[FILE_MAX + 1], *path = path_in(folder, key);
-    FILE *file = path ? fopen(path, "rbe") : NULL;
+    char *path = path_in(folder, key), *text = choice_read(path, FILE_MAX);
+    const bool good = text && parse(text, ret);
+    free(text);
     free(path);
-    if (!file)
-        return false;
-    const size_t size = fread(text, 1, FILE_MAX, file);
-    const bool whole = !ferror(file) && feof(file);
-    fclose(file);
-    text[size] = '\0';
-    return whole && strlen(text) == size && parse(text, ret);
+    return good;
 }
 
 bool precision_recall_facts(const struct model *model, const struct session_options *session,
@@ -111,7 +107,8 @@ static bool is_news(const struct session_facts *facts, const struct session_fact
     bool news = facts->count != kept->count || facts->rows_checked != kept->rows_checked;
     for (size_t i = 0; !news && i < facts->count; i++)
         news = facts->times[i].size != kept->times[i].size ||
-               facts->times[i].milliseconds < NEWS * kept->times[i].milliseconds;
+               facts->times[i].milliseconds < NEWS * kept->times[i].milliseconds ||
+               kept->times[i].milliseconds < SESSION_BELIEVED * facts->times[i].milliseconds;
     return news;
 }
 

@@ -114,6 +114,11 @@ enum status choice_save(const char *folder, const struct choice_key *key,
 /* Warns, once in a process, that the outcome of trials is not kept; `why` is a sentence. */
 void choice_say_lost(const char *why);
 
+/* A whole file of up to `most` bytes without zeros among them, malloc'ed with a terminator; NULL:
+ * there is none, or something else is there (a FIFO is not waited for). path NULL: out of memory.
+ */
+char *choice_read(const char *path, size_t most);
+
 /* Writes a file of that folder aside and renames it; path NULL: out of memory. STATUS_IO. */
 enum status choice_write(const char *folder, const char *path,
                          bool (*write)(FILE *file, const void *context), const void *context,

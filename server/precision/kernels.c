@@ -45,28 +45,9 @@ static char *path_in(const char *folder, const struct store *store)
     return asprintf(&path, "%s/%s-%s", folder, store->name, key.text) < 0 ? NULL : path;
 }
 
-/* The whole file with a terminator, malloc'ed; NULL when there is none. */
-static char *read_whole(const char *path)
-{
-    FILE *file = fopen(path, "rbe");
-    char *text = file ? malloc(KERNELS_BYTES + 1) : NULL;
-    if (text) {
-        const size_t size = fread(text, 1, KERNELS_BYTES, file);
-        const bool whole = !ferror(file) && feof(file);
-        text[size] = '\0';
-        if (!whole || strlen(text) != size) {
-            free(text);
-            text = NULL;
-        }
-    }
-    if (file)
-        fclose(file);
-    return text;
-}
-
 static void recall(const struct store *store, const char *folder)
 {
-    char *path = path_in(folder, store), *text = path ? read_whole(path) : NULL;
+    char *path = path_in(folder, store), *text = choice_read(path, KERNELS_BYTES);
     const size_t head = strlen(store->head);
     if (text && (strncmp(text, store->head, head) != 0 || !store->add(text + head)))
         log_event(LOG_DEBUG, "a file of kernels is not read", LOG_STR("file", path));

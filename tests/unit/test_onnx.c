@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "engine/base/size.h"
+#include "engine/cpu/interpret.h"
 #include "tests/unit/onnx_make.h"
 
 enum { F32 = 1, U8 = 2, I8 = 3, U16 = 4, I16 = 5, I32 = 6, I64 = 7, BOOL = 9, F16 = 10, F64 = 11 };
@@ -106,6 +107,43 @@ Test(onnx, leaves_out_optional_operands)
     cr_expect_eq(model.graph->nodes[1]->input_count, 1, "empty names at the end are dropped");
     onnx_model_done(&model);
     make_done(&make);
+}
+
+/* How many results a Split has says into how many parts it splits, read or not. */
+Test(onnx, splits_into_parts_that_nobody_reads)
+{
+    const int64_t extents[3] = {1, 2, 5};
+    for (int given = 0; given < 2; given++) {
+        struct make make = make_model();
+        make.model->opset_import[0]->version = 18;
+        make_initializer(
+            &make, make_tensor(&make, "extents", I64, extents, sizeof extents, 1, (int64_t[]){3}));
+        MAKE_INPUT(&make, "x", F32, 1, 8);
+        Onnx__NodeProto *node = make_add_node(&make, "Split", given ? "x,extents" : "x", ",a,");
+        if (!given)
+            make_attr_int(&make, node, "num_outputs", 3);
+        make_add_node(&make, "Relu", "a", "y");
+        MAKE_OUTPUT(&make, "y", F32, 1, given ? 2 : 3);
+        struct onnx_model model = load_ok(&make);
+        const struct node *split = model.graph->nodes[0];
+        cr_assert_eq(split->output_count, 3);
+        cr_expect(!split->outputs[0] && split->outputs[1] && !split->outputs[2]);
+        struct tensor *x, *y;
+        struct error err = {0};
+        cr_assert_eq(tensor_create(NULL, DTYPE_F32, &SHAPE(8), &x, &err), STATUS_OK);
+        for (int i = 0; i < 8; i++)
+            ((float *)x->data)[i] = (float)i;
+        cr_assert_eq(interpret(model.graph, &x, &y, NULL, NULL, &err), STATUS_OK, "%s",
+                     err.message);
+        const float *got = y->data;
+        cr_assert_eq(shape_count(&y->shape), given ? 2u : 3u);
+        for (size_t i = 0; i < shape_count(&y->shape); i++)
+            cr_expect_eq((int)got[i], (int)i + (given ? 1 : 3));
+        tensor_unref(y);
+        tensor_unref(x);
+        onnx_model_done(&model);
+        make_done(&make);
+    }
 }
 
 /* ---- tensors ---- */

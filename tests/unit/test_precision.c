@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/size.h"
 #include "server/precision/agreement.h"
@@ -214,10 +215,16 @@ Test(choice_cache, keeps_times)
     cr_assert_eq(got.count, 2);
     cr_expect_eq(got.times[1].size, 8);
     cr_expect_float_eq((float)got.times[1].milliseconds, 21.25f, 1e-4f);
-    facts.times[0].milliseconds = 9; /* no news: slower */
+    facts.times[0].milliseconds = 6; /* no news: slower */
     precision_keep_facts(&key, folder, &facts);
     cr_assert(facts_load(folder, &key, &got));
     cr_expect_float_eq((float)got.times[0].milliseconds, 3.5f, 1e-4f);
+    facts.times[0].milliseconds = 9; /* 3.5 was not believed */
+    precision_keep_facts(&key, folder, &facts);
+    cr_assert(facts_load(folder, &key, &got));
+    cr_expect_float_eq((float)got.times[0].milliseconds, 9, 1e-4f);
+    facts.times[0].milliseconds = 3.5;
+    precision_keep_facts(&key, folder, &facts);
     facts.times[1].milliseconds = 0; /* nothing was measured */
     facts.times[0].milliseconds = 1;
     precision_keep_facts(&key, folder, &facts);
@@ -256,6 +263,43 @@ Test(choice_cache, takes_no_other_times)
         cr_assert_eq(fclose(file), 0);
         cr_expect_not(facts_load(folder, &key, &got), "text %zu", i);
     }
+}
+
+/* Each start may meet anything under the names of its files, and waits for nobody. */
+Test(choice_cache, reads_nothing_but_files, .timeout = 20)
+{
+    char folder[] = "/tmp/lensd-choice-XXXXXX", path[128];
+    const char key[] = "00112233445566778899aabbccddeeff";
+    struct facts_key facts_key;
+    struct choice_key choice_key;
+    struct session_facts facts = {true, 1, {{1, 3.5}}}, got;
+    struct precision_choice choice;
+    memcpy(facts_key.text, key, sizeof key);
+    memcpy(choice_key.text, key, sizeof key);
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/times-%s", folder, key);
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    cr_expect_not(facts_load(folder, &facts_key, &got));
+    precision_keep_facts(&facts_key, folder, &facts); /* takes its place */
+    cr_expect(facts_load(folder, &facts_key, &got));
+    snprintf(path, sizeof path, "%s/precision-%s", folder, key);
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    cr_expect_not(choice_load(folder, &choice_key, &choice));
+    snprintf(path, sizeof path, "%s/kernels-%s", folder, choice_key_of_machine().text);
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    kernels_recall(folder);
+    cr_expect_null(choice_read(path, 100));
+    cr_expect_null(choice_read(folder, 100));
+    cr_expect_null(choice_read("/dev/zero", 100));
+    snprintf(path, sizeof path, "%s/text", folder);
+    FILE *file = fopen(path, "wb");
+    cr_assert_not_null(file);
+    fputs("words", file);
+    cr_assert_eq(fclose(file), 0);
+    cr_expect_null(choice_read(path, 4));
+    char *text = choice_read(path, 5);
+    cr_expect_str_eq(text ? text : "", "words");
+    free(text);
 }
 
 Test(choice_cache, folder_of_the_user)
