@@ -198,32 +198,31 @@ static struct conv_step *create(const struct compile *compile, const struct cuda
     return s;
 }
 
-/* Finds the ways of a step of CONV_TENSOR; those that need much memory are left out. */
-static void find_ways(const struct backend *backend, const struct cuda_conv *conv,
-                      struct cuda_conv_way ways[MOST_WAYS], int *ret_count, size_t *ret_workspace)
+int conv_keep_ways(const struct cuda_conv *conv, struct cuda_conv_way *ways, int count,
+                   size_t *ret_workspace)
 {
-    struct cuda_conv_way all[MOST_WAYS];
-    int count = cuda_conv_ways(conv, backend->shared_limit, backend->processors, all, MOST_WAYS);
-    *ret_count = 0;
+    int kept = 0;
     *ret_workspace = 0;
     for (int i = 0; i < count; i++) {
-        size_t bytes = cuda_conv_workspace(conv, &all[i]);
+        const size_t bytes = cuda_conv_workspace(conv, &ways[i]);
         if (bytes > MOST_SUMS)
             continue;
         if (bytes > *ret_workspace)
             *ret_workspace = bytes;
-        ways[(*ret_count)++] = all[i];
+        ways[kept++] = ways[i];
     }
+    return kept;
 }
 
 static enum status create_tensor(const struct compile *compile, struct cuda_conv *conv,
                                  const void *weights, const float *bias, int unpadded,
                                  struct conv_step **ret, struct error *err)
 {
+    const struct backend *backend = compile->backend;
     struct cuda_conv_way ways[MOST_WAYS];
-    int count;
     size_t workspace;
-    find_ways(compile->backend, conv, ways, &count, &workspace);
+    int count = cuda_conv_ways(conv, backend->shared_limit, backend->processors, ways, MOST_WAYS);
+    count = conv_keep_ways(conv, ways, count, &workspace);
     if (count == 0)
         return STATUS_OK;
     struct conv_step *s = create(compile, conv, weights, bias);

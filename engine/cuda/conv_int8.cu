@@ -111,11 +111,6 @@ __global__ void finish_kernel(const int *sums, int splits, size_t count, int col
     }
 }
 
-int pieces(int a, int b)
-{
-    return (a + b - 1) / b;
-}
-
 /* In numbers of two bytes. */
 struct cuda_conv in_pairs(const struct cuda_conv *conv)
 {
@@ -131,12 +126,12 @@ void launch(cudaStream_t stream, const void *x, const void *weights, void *y,
             void *workspace, const void *padding)
 {
     int8_split g = {};
-    g.tiles_across = pieces(c.m / c.groups, Tile::CHANNELS);
-    g.steps = pieces(c.kh * c.kw * (c.c / c.groups), Tile::DEPTH);
-    g.each = pieces(g.steps, splits);
-    splits = pieces(g.steps, g.each); /* none of them is empty */
+    g.tiles_across = divide_up(c.m / c.groups, Tile::CHANNELS);
+    g.steps = divide_up(c.kh * c.kw * (c.c / c.groups), Tile::DEPTH);
+    g.each = divide_up(g.steps, splits);
+    splits = divide_up(g.steps, g.each); /* none of them is empty */
     g.sums = splits > 1 ? (int *)workspace : nullptr;
-    const int tiles = pieces(c.n * c.oh * c.ow, Tile::POSITIONS) * g.tiles_across;
+    const int tiles = divide_up(c.n * c.oh * c.ow, Tile::POSITIONS) * g.tiles_across;
     const dim3 grid((unsigned)tiles, (unsigned)c.groups, (unsigned)splits);
     LAUNCH_SHARED((conv_int8_kernel<T, Tile, VEC>), grid, Tile::THREADS_, Tile::SHARED, stream,
                   (const T *)x, (const T *)weights, y, c, *e, g, (const T *)padding);

@@ -198,11 +198,6 @@ int vector_of(const struct cuda_conv *c)
     return cg % 8 == 0 ? 8 : cg % 4 == 0 ? 4 : cg % 2 == 0 ? 2 : 0;
 }
 
-int divide_up(int a, int b)
-{
-    return (a + b - 1) / b;
-}
-
 int steps_of(const struct cuda_conv *c, const tile_facts &t)
 {
     return divide_up(c->kh * c->kw * (c->c / c->groups), t.depth);

@@ -20,6 +20,11 @@
 
 namespace
 {
+inline int divide_up(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
 /* Does the padding hold something else than zeroes (the zero point of 8-bit integers)? */
 template <typename T> constexpr bool padding_is_stored = false;
 template <> constexpr bool padding_is_stored<s8_pair> = true;

@@ -273,6 +273,13 @@ enum status product_create(const struct compile *compile, const struct product *
 
 /* ---- convolutions (conv.c) ---- */
 
+/* Keeps those of `count` ways that do not need much memory for sums; how many these are, and the
+ * most bytes that one of them needs. */
+struct cuda_conv;
+struct cuda_conv_way;
+int conv_keep_ways(const struct cuda_conv *conv, struct cuda_conv_way *ways, int count,
+                   size_t *ret_workspace);
+
 /* *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows, becomes a step that also
  * has the ways of a convolution of 1 x 1 on tensor cores, where there are any. weights: [n, row] of
  * x's dtype, row: k in whole eights. */
@@ -307,6 +314,9 @@ enum weight_layout {
  * own), there once per device for all sessions that read the same; valid as long as the backend. */
 enum status weights_get(struct backend *backend, struct tensor *constant, enum weight_layout layout,
                         enum dtype dtype, void **ret, struct error *err) MUST_USE;
+/* The same of a value: NULL where a run makes it. */
+enum status weights_of(struct backend *backend, const struct value *value, enum dtype dtype,
+                       const void **ret, struct error *err) MUST_USE;
 /* What `make` makes of a constant, and of another one `beside` it (or NULL): `count` numbers, made
  * once for each `kind`; else as weights_get. */
 enum status weights_make(struct backend *backend, struct tensor *constant, struct tensor *beside,

@@ -123,16 +123,6 @@ static struct cuda_walk walk_of(const struct shape *y, const struct shape *a, co
     return walk;
 }
 
-static enum status upload(struct backend *backend, const struct value *value, enum dtype dtype,
-                          const void **ret, struct error *err)
-{
-    void *data = NULL;
-    if (value->known)
-        TRY(weights_get(backend, value->known, WEIGHT_AS_IS, dtype, &data, err));
-    *ret = data;
-    return STATUS_OK;
-}
-
 static enum status fill(const struct compile *compile, struct elementwise_step *s,
                         struct error *err)
 {
@@ -143,17 +133,17 @@ static enum status fill(const struct compile *compile, struct elementwise_step *
     s->y = y->index;
     s->count = shape_count(&y->shape);
     s->columns = y->shape.rank ? (size_t)y->shape.dims[y->shape.rank - 1] : 1;
-    TRY(upload(compile->backend, a, s->dtype, &s->a_constant, err));
+    TRY(weights_of(compile->backend, a, s->dtype, &s->a_constant, err));
     if (s->kind == KIND_BINARY) {
         const struct value *b = node->inputs[1];
         s->b = b->index;
-        TRY(upload(compile->backend, b, s->dtype, &s->b_constant, err));
+        TRY(weights_of(compile->backend, b, s->dtype, &s->b_constant, err));
         s->walk = walk_of(&y->shape, &a->shape, &b->shape);
     }
     if (s->kind == KIND_SCALE_SHIFT) {
-        TRY(upload(compile->backend, node->inputs[1], DTYPE_F32, &data, err));
+        TRY(weights_of(compile->backend, node->inputs[1], DTYPE_F32, &data, err));
         s->scale = data;
-        TRY(upload(compile->backend, node->inputs[2], DTYPE_F32, &data, err));
+        TRY(weights_of(compile->backend, node->inputs[2], DTYPE_F32, &data, err));
         s->shift = data;
     }
     s->step.bytes = 2 * s->count * dtype_size(s->dtype);

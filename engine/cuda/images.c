@@ -381,11 +381,10 @@ static enum status make_sample(const struct compile *compile, struct step **ret,
     const char *border = node_string(node, "padding_mode", "zeros");
     const int64_t *in = x->shape.dims, *out = node->outputs[0]->shape.dims;
     struct image_step *s;
-    void *constant = NULL;
+    const void *constant;
     if (!sample_takes(node))
         return STATUS_OK;
-    if (grid->known)
-        TRY(weights_get(compile->backend, grid->known, WEIGHT_AS_IS, x->dtype, &constant, err));
+    TRY(weights_of(compile->backend, grid, x->dtype, &constant, err));
     TRY(create(compile, IMAGE_SAMPLE, "grid sample", &s, ret, err));
     s->grid_constant = constant;
     s->grid = grid->index;

@@ -277,14 +277,9 @@ static void set_walk(struct cuda_numbers *n, const struct shape *y, const struct
 static enum status set_operand(const struct compile *compile, struct launch *launch, int o,
                                const struct value *value, struct error *err)
 {
-    void *data = NULL;
     launch->values[o] = value->index;
     launch->numbers.dtypes[o] = (int)value->dtype;
-    if (value->known)
-        TRY(weights_get(compile->backend, value->known, WEIGHT_AS_IS, value->known->dtype, &data,
-                        err));
-    launch->constants[o] = data;
-    return STATUS_OK;
+    return weights_of(compile->backend, value, value->dtype, &launch->constants[o], err);
 }
 
 /* The operand's shape as numpy broadcasts it. */

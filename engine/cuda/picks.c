@@ -323,17 +323,6 @@ bool picks_may_be_narrow(const struct node *node)
     return (node->op == OP_PAD || node->op == OP_TILE) && classify(node, &ignored);
 }
 
-static enum status upload(const struct compile *compile, const struct value *value,
-                          const void **ret, struct error *err)
-{
-    void *data = NULL;
-    if (value->known)
-        TRY(weights_get(compile->backend, value->known, WEIGHT_AS_IS, value->known->dtype, &data,
-                        err));
-    *ret = data;
-    return STATUS_OK;
-}
-
 enum status make_picks(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
@@ -352,15 +341,17 @@ enum status make_picks(const struct compile *compile, struct step **ret, struct 
     s->y = y->index;
     s->bytes = shape_count(&x->shape) * dtype_size(x->dtype);
     s->step.bytes = 2 * shape_count(&y->shape) * dtype_size(y->dtype);
-    TRY(upload(compile, x, &s->x_constant, err));
+    TRY(weights_of(compile->backend, x, x->dtype, &s->x_constant, err));
     if (s->kind != PICK_TUPLES && s->kind != PICK_ALONG)
         return STATUS_OK;
     s->indices = node->inputs[1]->index;
     s->index_bytes = s->tuples.index_bytes = (int)dtype_size(node->inputs[1]->dtype);
-    TRY(upload(compile, node->inputs[1], &s->indices_constant, err));
+    TRY(weights_of(compile->backend, node->inputs[1], node->inputs[1]->dtype, &s->indices_constant,
+                   err));
     if (!s->scatters)
         return STATUS_OK;
     s->step.kernel = "scatter";
     s->from = node->inputs[2]->index;
-    return upload(compile, node->inputs[2], &s->from_constant, err);
+    return weights_of(compile->backend, node->inputs[2], node->inputs[2]->dtype, &s->from_constant,
+                      err);
 }

@@ -16,7 +16,6 @@
 #include "engine/ops/families.h"
 
 enum { MOST_WAYS = 14, PADDING = 16, ALIGN = 256 };
-#define MOST_SUMS ((size_t)64 << 20) /* bytes of sums of a split convolution */
 
 struct int8_step {
     struct step step;
@@ -433,21 +432,13 @@ static enum status tune(struct step *base, struct program *program, struct error
     return tune_step(base, program, &s->way, s->way_count, &key, sizeof key, err);
 }
 
-/* The ways on tensor cores; those that need much memory are left out. */
 static void find_ways(const struct backend *backend, struct int8_step *s)
 {
-    struct cuda_conv_way all[MOST_WAYS];
     const struct cuda_conv *c = &s->conv.conv;
-    size_t sums = 0;
     const int count =
-        cuda_int8_conv_ways(c, backend->shared_limit, backend->processors, all, MOST_WAYS);
-    for (int i = 0; i < count; i++) {
-        const size_t bytes = cuda_conv_workspace(c, &all[i]);
-        if (bytes > MOST_SUMS)
-            continue;
-        sums = bytes > sums ? bytes : sums;
-        s->ways[s->way_count++] = all[i];
-    }
+        cuda_int8_conv_ways(c, backend->shared_limit, backend->processors, s->ways, MOST_WAYS);
+    size_t sums;
+    s->way_count = conv_keep_ways(c, s->ways, count, &sums);
     s->step.workspace += sums;
 }
 

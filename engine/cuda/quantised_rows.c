@@ -279,12 +279,8 @@ static struct cuda_walk walk_of(const struct shape *y, const struct shape *a, co
 static enum status operand(const struct compile *compile, const struct value *value, uint32_t *ret,
                            const void **ret_constant, struct error *err)
 {
-    void *data = NULL;
     *ret = value->index;
-    if (value->known)
-        TRY(weights_get(compile->backend, value->known, WEIGHT_AS_IS, value->dtype, &data, err));
-    *ret_constant = data;
-    return STATUS_OK;
+    return weights_of(compile->backend, value, value->dtype, ret_constant, err);
 }
 
 static enum status fill_binary(const struct compile *compile, struct int8_rows_step *s,

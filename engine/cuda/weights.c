@@ -292,6 +292,16 @@ enum status weights_get(struct backend *backend, struct tensor *constant, enum w
     return STATUS_OK;
 }
 
+enum status weights_of(struct backend *backend, const struct value *value, enum dtype dtype,
+                       const void **ret, struct error *err)
+{
+    void *data = NULL;
+    if (value->known)
+        TRY(weights_get(backend, value->known, WEIGHT_AS_IS, dtype, &data, err));
+    *ret = data;
+    return STATUS_OK;
+}
+
 enum status weights_make(struct backend *backend, struct tensor *constant, struct tensor *beside,
                          int kind, enum dtype dtype, size_t count,
                          void (*make)(const void *context, void *to), const void *context,
