@@ -1,6 +1,7 @@
 /* Teams: every member runs once, regions follow each other, teams of several threads at once, more
  * members than cores. A plain program, so that it also runs under ThreadSanitizer. */
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,6 +146,51 @@ static void test_shared_work_is_done_once(void)
     CHECK(begun[0] < 4000);
 }
 
+/* Holds the thread that it interrupts, as a core that is busy with something else does; but not for
+ * good. Members leave SIGBUS unblocked. */
+static atomic_bool is_held, is_let_go, has_waited_in_vain;
+
+static void hold(int number)
+{
+    (void)number;
+    atomic_store(&is_held, true);
+    for (int i = 0; i < 5000 && !atomic_load(&is_let_go); i++)
+        usleep(1000);
+    if (!atomic_load(&is_let_go))
+        atomic_store(&has_waited_in_vain, true);
+    atomic_store(&is_held, false);
+}
+
+static void tell_thread(void *context)
+{
+    if (forkjoin_member() == 1)
+        *(pthread_t *)context = pthread_self();
+}
+
+static void test_a_member_that_has_not_begun_is_not_waited_for(void)
+{
+    struct sigaction held = {.sa_handler = hold}, before;
+    struct shared shared = {0};
+    struct region region = {0};
+    pthread_t member;
+    forkjoin_run(2, tell_thread, &member);
+    CHECK(sigaction(SIGBUS, &held, &before) == 0);
+    CHECK(pthread_kill(member, SIGBUS) == 0);
+    for (int i = 0; i < 5000 && !atomic_load(&is_held); i++)
+        usleep(1000);
+    CHECK(atomic_load(&is_held));
+    forkjoin_share(2, take_pieces, &shared);
+    CHECK(!atomic_load(&has_waited_in_vain));
+    CHECK(atomic_load(&is_held) && shared.begun == 1);
+    atomic_store(&is_let_go, true);
+    forkjoin_run(2, count, &region); /* it comes to the next region all the same */
+    check_calls(&region, 2, 1);
+    CHECK(shared.begun == 1);
+    for (size_t i = 0; i < COUNT_OF(shared.done); i++)
+        CHECK(shared.done[i] == 1);
+    CHECK(sigaction(SIGBUS, &before, NULL) == 0);
+}
+
 static void alone(void *context)
 {
     CHECK(forkjoin_member() == 0 && forkjoin_members() == 1 && !forkjoin_is_inside());
@@ -201,6 +247,8 @@ int main(void)
         {"who waits long sleeps", test_who_waits_long_sleeps},
         {"barriers hold everybody back", test_barriers_hold_everybody_back},
         {"shared work is done once", test_shared_work_is_done_once},
+        {"a member that has not begun is not waited for",
+         test_a_member_that_has_not_begun_is_not_waited_for},
         {"a region within a region is its caller's", test_a_region_within_a_region_is_its_callers},
         {"each thread has a team that ends with it", test_each_thread_has_a_team_that_ends_with_it},
     };
