@@ -272,7 +272,9 @@ static bool can_crop(struct jpeg_decompress_struct *cinfo)
  * takes its time, too. */
 static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struct decode_part *part)
 {
-    enum { MARGIN = 16 }; /* pixels: at least a block of every component */
+    /* pixels: one would do, as libjpeg-turbo's fancy upsampling weighs a sample with the next one
+     * and takes those at the ends of what it makes as they are; a block, as it makes whole ones */
+    enum { MARGIN = 16 };
     const uint32_t width = cinfo->output_width;
     uint32_t begin, end;
     if (!part || !can_crop(cinfo))

@@ -8,6 +8,7 @@
 #include <jpeglib.h>
 
 #include "engine/base/size.h"
+#include "server/image/frame.h"
 #include "server/image/image.h"
 #include "server/image/transform.h"
 
@@ -79,6 +80,25 @@ struct parts {
     int left_out;      /* pictures of which columns were */
 };
 
+/* Every stored column that is asked for is the same, to the edges, where colour needs a neighbour
+ * beyond. In these upright pixels they are columns or rows, perhaps from the other end. */
+static void expect_columns(const struct image *whole, const struct image *part,
+                           const struct preprocess *p, int orientation, const char *name)
+{
+    const bool is_swapped = orientation >= 5;
+    const bool is_mirrored = orientation == 2 || orientation == 3 || orientation >= 7;
+    const uint32_t stored = is_swapped ? whole->height : whole->width;
+    uint32_t begin, end;
+    frame_columns(p, stored, is_swapped ? whole->width : whole->height, orientation, &begin, &end);
+    const size_t first = is_mirrored ? stored - end : begin, count = end - begin;
+    const size_t left = is_swapped ? 0 : first, top = is_swapped ? first : 0;
+    const size_t width = is_swapped ? whole->width : count;
+    for (size_t row = top; row < top + (is_swapped ? count : whole->height); row++)
+        cr_assert(memcmp(whole->pixels + row * whole->stride + left * 3,
+                         part->pixels + row * part->stride + left * 3, width * 3) == 0,
+                  "%s: other pixels in row %zu of columns %u to %u", name, row, begin, end);
+}
+
 static void compare(struct parts *parts, const struct file *file, const struct preprocess *p,
                     int orientation, const char *name)
 {
@@ -98,6 +118,7 @@ static void compare(struct parts *parts, const struct file *file, const struct p
     cr_assert(whole.width == part.width && whole.height == part.height &&
               whole.info.width == part.info.width &&
               whole.info.orientation == part.info.orientation);
+    expect_columns(&whole, &part, p, orientation, name);
     cr_assert_eq(transform_pixels(parts->transform, &whole, p, expected, &err), STATUS_OK);
     cr_assert_eq(transform_pixels(parts->transform, &part, p, got, &err), STATUS_OK);
     cr_assert(memcmp(expected, got, bytes) == 0, "%s: other pixels", name);
