@@ -17,6 +17,7 @@
 #include "server/commands/commands.h"
 #include "server/loader_watch.h"
 #include "server/observe/log.h"
+#include "server/schedule/thread.h"
 
 #define MILLION  INT64_C(1000000)
 #define JOBS_MAX 64
@@ -604,7 +605,8 @@ enum status loader_start(struct loader *loader, int loaded_fd, struct error *err
     loader->started = true; /* before the thread reads it */
     if (pthread_create(&loader->thread, NULL, loader_main, loader) != 0) {
         loader->started = false;
-        return error_set(err, STATUS_NO_MEMORY, "cannot start the thread that loads models");
+        return error_set(err, STATUS_NO_MEMORY,
+                         "cannot start the thread that loads models; " THREAD_LIMIT_HINT);
     }
     return STATUS_OK;
 }

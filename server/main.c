@@ -83,12 +83,14 @@ static int run_command(size_t which, int argc, char **argv)
 static int finish_output(int result)
 {
     bool failed = ferror(stdout);
-    errno = 0;
+    errno = 0; /* what is left in the buffer fails as the rest did, and says why */
     failed |= fflush(stdout) != 0;
     if (!failed)
         failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: closed, but nothing to say */
     if (!failed)
         return result;
+    if (errno == EPIPE) /* who reads has seen enough: lensd inspect MODEL | head */
+        return result ? result : 1;
     fprintf(stderr, "lensd: cannot write the output%s%s\n", errno ? ": " : "",
             errno ? strerror(errno) : "");
     return result ? result : 1;

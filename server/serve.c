@@ -41,6 +41,10 @@
 /* The same signal again within this time is the first one, sent twice. */
 #define SAME_SIGNAL_MS 1000
 
+/* A load that takes longer says that it goes on: first after this, then whenever systemd is told.
+ */
+#define LOADING_MS 2000
+
 /* While models load, systemd is asked for this much more time, again and again. */
 #define EXTEND_MS 20000
 
@@ -438,16 +442,22 @@ static bool handle_signal(struct serve *serve, const struct signalfd_siginfo *in
  * (NULL). */
 static const char *wait_for_end(struct serve *serve)
 {
+    const int64_t start = clock_now();
+    bool is_said = false;
     for (;;) {
         struct pollfd events[] = {
             {.fd = serve->signal_fd, .events = POLLIN},
             {.fd = serve->is_loaded ? -1 : serve->loaded_fd, .events = POLLIN}};
         struct signalfd_siginfo info;
-        int ready = poll(events, 2, !serve->is_loaded ? EXTEND_MS / 2 : -1);
+        int ready = poll(events, 2, serve->is_loaded ? -1 : is_said ? EXTEND_MS / 2 : LOADING_MS);
         if (ready <= 0) {
             /* A large model takes its time: systemd shall not lose its patience meanwhile. */
-            if (ready == 0 && !serve->is_loaded)
+            if (ready == 0 && !serve->is_loaded) {
                 supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%d", EXTEND_MS * 1000);
+                log_event(LOG_INFO, "loading", LOG_STR("model", loader_name(serve->loader)),
+                          LOG_REAL("seconds", clock_ms(clock_now() - start) / 1000));
+                is_said = true;
+            }
             continue;
         }
         if (events[0].revents && read(serve->signal_fd, &info, sizeof info) == sizeof info) {

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/schedule/thread.h"
+
 struct aside {
     pthread_t thread;
     bool has_thread; /* the owner's */
@@ -51,7 +53,8 @@ enum status aside_create(struct aside **ret, struct error *err)
     aside->has_thread = failure == 0;
     if (failure) {
         aside_free(aside);
-        return error_set(err, STATUS_IO, "cannot start the thread for large requests: %s",
+        return error_set(err, STATUS_IO,
+                         "cannot start the thread for large requests (%s); " THREAD_LIMIT_HINT,
                          strerror(failure));
     }
     pthread_setname_np(aside->thread, "aside");

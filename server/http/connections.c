@@ -17,6 +17,7 @@
 #include "proto/answers.h"
 #include "server/http/respond.h"
 #include "server/http/tls.h"
+#include "server/schedule/thread.h"
 
 #define TICK_MS   100  /* how exact the time limits are */
 #define LINGER_MS 2000 /* how long a refused client may go on sending */
@@ -364,17 +365,22 @@ enum status connections_create(const struct connection_limits *limits, struct pi
     connections->open_gauge = metrics_get(metrics, METRIC_GAUGE, "lensd_http_connections",
                                           "Open connections.", "", NULL, 0);
     pthread_mutex_init(&connections->lock, NULL);
+    int failure;
     connections->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     connections->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
     if (connections->epoll_fd >= 0 && connections->wake_fd >= 0 &&
         epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, connections->wake_fd, &event) == 0)
-        connections->has_thread =
-            pthread_create(&connections->thread, NULL, watch_thread, connections) == 0;
-    if (!connections->has_thread) {
+        failure = pthread_create(&connections->thread, NULL, watch_thread, connections);
+    else
+        failure = errno;
+    connections->has_thread = failure == 0;
+    if (failure) {
         connections_free(connections);
-        return error_set(err, STATUS_IO, "cannot start the thread that watches connections: %s",
-                         strerror(errno));
+        return error_set(
+            err, STATUS_IO, "cannot start the thread that watches connections (%s); %s",
+            strerror(failure),
+            failure == EMFILE ? "raise the limit of open files (ulimit -n)" : THREAD_LIMIT_HINT);
     }
     *ret = connections;
     return STATUS_OK;

@@ -32,6 +32,11 @@ static enum status cannot_listen(const char *host, int port, int cause, struct e
                          "this machine has no address %s; choose another with --host (127.0.0.1: "
                          "this machine only, 0.0.0.0: all addresses)",
                          host);
+    case EMFILE:
+        return error_set(err, STATUS_CONFIG,
+                         "cannot listen on %s port %d: %s; raise the limit of open files "
+                         "(ulimit -n)",
+                         host, port, strerror(cause));
     default:
         return error_set(err, STATUS_CONFIG, "cannot listen on %s port %d: %s", host, port,
                          strerror(cause));

@@ -115,6 +115,8 @@ static void say_trial(struct precision_choice *choice, const struct precision_tr
         say_agreement(choice, trial);
         say(choice, " (at most %.2f is taken)",
             trial->is_classifier ? PRECISION_PROBABILITY : PRECISION_RELATIVE);
+        if (kept == 0)
+            say(choice, ", --precision %s takes it all the same", name);
         break;
     case TRIAL_FAILED:
         say(choice, "%s cannot run this model", name);
@@ -212,7 +214,7 @@ static void begin_trials(struct trial_input *input, const enum precision *candid
     input->end = input->begin + (int64_t)(ms * 1e6);
     log_event(LOG_INFO, "precision trials", LOG_STR("model", input->model->name),
               LOG_STR("device", device_text(input->options.device, device)),
-              LOG_STR("candidates", names), LOG_INT("images", probes_count(input->probes)),
+              LOG_STR("candidates", names), LOG_INT("images_at_most", probes_count(input->probes)),
               LOG_INT("seconds_at_most", (int64_t)ceil(ms / 1000)),
               LOG_STR("text", "speed and answers are compared with fp32, once per model and "
                               "machine (--cache keeps the outcome); --precision fp32 skips it"));

@@ -132,7 +132,8 @@ enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index
     metric_set(lane->meters.batch_cap, lane->cap.cap);
     lane->started = thread_start(&lane->thread, name, lane_main, lane);
     if (!lane->started)
-        return error_set(err, STATUS_NO_MEMORY, "the thread of device %s could not be started",
+        return error_set(err, STATUS_NO_MEMORY,
+                         "the thread of device %s could not be started; " THREAD_LIMIT_HINT,
                          device);
     while (sem_wait(&lane->warm) != 0) {
         /* interrupted by a signal: wait on */

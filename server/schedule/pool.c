@@ -137,8 +137,10 @@ enum status pool_create(const struct pool_options *options, struct pool **ret, s
         pool->thread_count++;
     }
     if (pool->thread_count < options->threads) {
-        error_set(err, STATUS_NO_MEMORY, "only %d of %d decode threads could be started",
-                  pool->thread_count, options->threads);
+        error_set(
+            err, STATUS_NO_MEMORY,
+            "only %d of %d decode threads could be started; lower --workers, or " THREAD_LIMIT_HINT,
+            pool->thread_count, options->threads);
         pool_free(pool);
         return STATUS_NO_MEMORY;
     }

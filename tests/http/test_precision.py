@@ -86,7 +86,7 @@ class Precision(unittest.TestCase):
         self.assertEqual(again["precision_choice"]["origin"], "cached")
         self.assertEqual(again["precision"], model["precision"])
         self.assertEqual(again["precision_choice"]["why"], model["precision_choice"]["why"])
-        self.assertRegex(log, r" precision trials model=calm .*candidates=bf16 images=64 seconds_at_most=[1-9]")
+        self.assertRegex(log, r" precision trials model=calm .*candidates=bf16 images_at_most=64 seconds_at_most=[1-9]")
         self.assertIn("--precision fp32 skips it", log)
         self.assertLess(log.index(" precision trials "), log.index(" precision model=calm"))
         self.assertNotIn(" precision trials ", said_again)

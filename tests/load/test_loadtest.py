@@ -420,6 +420,15 @@ class Loadtest(Folder):
             self.assertEqual(run["client"], client)
             self.assertAlmostEqual(run["statuses"]["503"] / run["statuses"]["200"], 0.5, delta=0.1)
 
+    def test_a_server_that_goes_away(self):
+        server = harness.Server()
+        self.addCleanup(server.stop)
+        threading.Timer(1, server.process.kill).start()
+        ended = self.loadtest(f"127.0.0.1:{server.port}", DRAWN, "--closed", "2", "--open", "none",
+                              "--seconds", "3", "--warmup", "0", "--client", "loadgen")
+        self.assertEqual(ended.returncode, 1, ended.stdout)
+        self.assertIn("the server went away during the load", ended.stderr)
+
     def test_requests_are_bounded(self):
         with KnownServer() as server:
             for client in ("loadgen", "wrk"):

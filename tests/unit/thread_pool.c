@@ -215,7 +215,7 @@ static void test_a_thread_that_cannot_start(void)
     struct error err = {0};
     fail_start_after = 2;
     CHECK(pool_create(&options, &pool, &err) == STATUS_NO_MEMORY);
-    CHECK(!pool && strstr(err.message, "2 of 3"));
+    CHECK(!pool && strstr(err.message, "2 of 3") && strstr(err.message, "ulimit -u"));
     CHECK(states == 0);
     fail_start_after = 0;
 }
