@@ -319,11 +319,10 @@ static void say_ready(struct serve *serve)
     /* Only a courtesy, the log says it as well: nobody need be there to read it. */
     if (fflush(stdout) != 0)
         clearerr(stdout);
-    log_event(
-        LOG_INFO, "ready", LOG_STR("model", loader_served(serve->loader)),
-        LOG_STR("default", pipeline_has_choice(serve->pipeline) && status ? status->name : NULL),
-        LOG_STR("device", devices), LOG_STR("precision", precision), LOG_INT("threads", threads),
-        LOG_STR("url", http_server_where(serve->http)));
+    log_event(LOG_INFO, "ready", LOG_STR("model", loader_served(serve->loader)),
+              LOG_STR("default", status ? status->name : NULL), LOG_STR("device", devices),
+              LOG_STR("precision", precision), LOG_INT("threads", threads),
+              LOG_STR("url", http_server_where(serve->http)));
     free(models);
 }
 
