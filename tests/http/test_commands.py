@@ -37,6 +37,15 @@ class Commands(unittest.TestCase):
 
 
 class Predict(Commands):
+    def test_who_reads_has_seen_enough(self):
+        """As `lensd serve --help | head`: no complaint, but no success either."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "wb") as closed:
+            ended = subprocess.run([harness.BINARY, "serve", "--help"], stdin=subprocess.DEVNULL, stdout=closed,
+                                   stderr=subprocess.PIPE, timeout=harness.PATIENCE, check=False)
+        self.assertEqual((ended.returncode, ended.stderr), (1, b""))
+
     def test_table(self):
         lines = self.run_ok("predict", "digits", SEVEN, THREE, "--top-k", "2").splitlines()
         self.assertEqual(len(lines), 6)
