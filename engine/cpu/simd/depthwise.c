@@ -12,7 +12,7 @@
 #define ROWS   DEPTHWISE_ROWS
 #define PIXELS 7 /* images are multiples of 7 */
 
-enum ending { ENDING_CLAMP, ENDING_HARD_SWISH, ENDING_SILU, ENDING_OTHER };
+enum ending { ENDING_CLAMP, ENDING_HARD_SWISH, ENDING_SILU, ENDING_OTHER, ENDING_ANY };
 
 /* Where a tile of results lies: elements of the image and of the result. */
 struct tile {
@@ -90,9 +90,9 @@ ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct tile *t, ptr
 }
 
 /* The activation, and the store. */
-ALWAYS_INLINE void end_block(const struct depthwise *d, const struct tile *t, size_t at,
-                             vec sum[ROWS][PIXELS], float *sums, const int rows,
-                             const enum ending ending, const bool bf16)
+ALWAYS_INLINE void end_as(const struct depthwise *d, const struct tile *t, size_t at,
+                          vec sum[ROWS][PIXELS], float *sums, const int rows,
+                          const enum ending ending, const bool bf16)
 {
     const vec low = vec_set(d->low), high = vec_set(d->high);
     const vec slope = vec_set(d->row.alpha * MINUS_LOG2E);
@@ -130,6 +130,46 @@ ALWAYS_INLINE void end_block(const struct depthwise *d, const struct tile *t, si
         vec_store(sums, vec_add(vec_load(sums), total));
 }
 
+static enum ending ending_of(const struct depthwise *d)
+{
+    switch (d->row.activation) {
+    case ACTIVATION_NONE:
+        return ENDING_CLAMP;
+    case ACTIVATION_HARD_SWISH:
+        return ENDING_HARD_SWISH;
+    case ACTIVATION_SILU:
+        return ENDING_SILU;
+    default:
+        return ENDING_OTHER;
+    }
+}
+
+/* ENDING_ANY asks once a block, which takes a twentieth more time than a function for each ending,
+ * and a quarter of the code. */
+ALWAYS_INLINE void end_block(const struct depthwise *d, const struct tile *t, size_t at,
+                             vec sum[ROWS][PIXELS], float *sums, const int rows,
+                             const enum ending ending, const bool bf16)
+{
+    if (ending != ENDING_ANY) {
+        end_as(d, t, at, sum, sums, rows, ending, bf16);
+        return;
+    }
+    switch (ending_of(d)) {
+    case ENDING_CLAMP:
+        end_as(d, t, at, sum, sums, rows, ENDING_CLAMP, bf16);
+        break;
+    case ENDING_HARD_SWISH:
+        end_as(d, t, at, sum, sums, rows, ENDING_HARD_SWISH, bf16);
+        break;
+    case ENDING_SILU:
+        end_as(d, t, at, sum, sums, rows, ENDING_SILU, bf16);
+        break;
+    default:
+        end_as(d, t, at, sum, sums, rows, ENDING_OTHER, bf16);
+        break;
+    }
+}
+
 ALWAYS_INLINE void run_tile(const struct depthwise *d, const struct tile *t,
                             const enum ending ending, const int rows, const int taps,
                             const int stride, const bool bf16)
@@ -145,37 +185,41 @@ ALWAYS_INLINE void run_tile(const struct depthwise *d, const struct tile *t,
             for (int p = 0; p < PIXELS; p++)
                 sum[r][p] = bias;
         add_rows(d, t, t->x_at + (ptrdiff_t)channel, w, sum, rows, taps, stride, bf16);
-        float *sums = t->sums ? t->sums + b * VEC : NULL;
-        end_block(d, t, t->y_at + channel, sum, sums, rows, ending, bf16);
+        end_block(d, t, t->y_at + channel, sum, t->sums ? t->sums + b * VEC : NULL, rows, ending,
+                  bf16);
     }
 }
 
 typedef void (*tile_fn)(const struct depthwise *d, const struct tile *t);
 
-#define TILE_NAME(taps, stride, ending, bf16) tile_##taps##_##stride##_##ending##_##bf16
-#if ROWS == 2
-#define RUN_TILE(taps, stride, ending, bf16)                                                       \
-    if (t->rows == 2)                                                                              \
-        run_tile(d, t, ending, 2, taps, stride, bf16);                                             \
-    else                                                                                           \
-        run_tile(d, t, ending, 1, taps, stride, bf16)
-#else
-#define RUN_TILE(taps, stride, ending, bf16) run_tile(d, t, ending, 1, taps, stride, bf16)
-#endif
-#define TILE(taps, stride, ending, bf16)                                                           \
-    static void TILE_NAME(taps, stride, ending, bf16)(const struct depthwise *d,                   \
-                                                      const struct tile *t)                        \
+#define TILE_JOIN(taps, stride, ending, bf16, rows)                                                \
+    tile_##taps##_##stride##_##ending##_##bf16##_##rows
+#define TILE_NAME(taps, stride, ending, bf16, rows) TILE_JOIN(taps, stride, ending, bf16, rows)
+#define TILE(taps, stride, ending, bf16, rows)                                                     \
+    static void TILE_NAME(taps, stride, ending, bf16, rows)(const struct depthwise *d,             \
+                                                            const struct tile *t)                  \
     {                                                                                              \
-        RUN_TILE(taps, stride, ending, bf16);                                                      \
+        run_tile(d, t, ending, rows, taps, stride, bf16);                                          \
     }
-#define TILES_OF(taps, stride, bf16)                                                               \
-    TILE(taps, stride, ENDING_CLAMP, bf16)                                                         \
-    TILE(taps, stride, ENDING_HARD_SWISH, bf16)                                                    \
-    TILE(taps, stride, ENDING_SILU, bf16)                                                          \
-    TILE(taps, stride, ENDING_OTHER, bf16)
+/* For each size of tiles: float32 by its ending, whole tiles of bfloat16, and last rows that are
+ * left over of both. */
 #define TILES(taps, stride)                                                                        \
-    TILES_OF(taps, stride, 0)                                                                      \
-    TILES_OF(taps, stride, 1)
+    TILE(taps, stride, ENDING_CLAMP, 0, ROWS)                                                      \
+    TILE(taps, stride, ENDING_HARD_SWISH, 0, ROWS)                                                 \
+    TILE(taps, stride, ENDING_SILU, 0, ROWS)                                                       \
+    TILE(taps, stride, ENDING_OTHER, 0, ROWS)                                                      \
+    TILE(taps, stride, ENDING_ANY, 1, ROWS)                                                        \
+    LAST_TILES(taps, stride)
+#if ROWS == 2
+#define LAST_TILES(taps, stride)                                                                   \
+    TILE(taps, stride, ENDING_ANY, 0, 1)                                                           \
+    TILE(taps, stride, ENDING_ANY, 1, 1)
+#define LAST_ENTRIES(taps, stride)                                                                 \
+    TILE_NAME(taps, stride, ENDING_ANY, 0, 1), TILE_NAME(taps, stride, ENDING_ANY, 1, 1)
+#else
+#define LAST_TILES(taps, stride)
+#define LAST_ENTRIES(taps, stride) NULL, NULL
+#endif
 TILES(3, 1)
 TILES(3, 2)
 TILES(5, 1)
@@ -183,31 +227,25 @@ TILES(5, 2)
 TILES(7, 1)
 TILES(7, 2)
 
-#define ENTRIES_OF(taps, stride, bf16)                                                             \
-    {                                                                                              \
-        TILE_NAME(taps, stride, ENDING_CLAMP, bf16),                                               \
-            TILE_NAME(taps, stride, ENDING_HARD_SWISH, bf16),                                      \
-            TILE_NAME(taps, stride, ENDING_SILU, bf16),                                            \
-            TILE_NAME(taps, stride, ENDING_OTHER, bf16)                                            \
-    }
+#define TILE_KINDS (ENDING_ANY + 3) /* in the order of TILES */
 #define ENTRIES(taps, stride)                                                                      \
     {                                                                                              \
-        ENTRIES_OF(taps, stride, 0), ENTRIES_OF(taps, stride, 1)                                   \
+        TILE_NAME(taps, stride, ENDING_CLAMP, 0, ROWS),                                            \
+            TILE_NAME(taps, stride, ENDING_HARD_SWISH, 0, ROWS),                                   \
+            TILE_NAME(taps, stride, ENDING_SILU, 0, ROWS),                                         \
+            TILE_NAME(taps, stride, ENDING_OTHER, 0, ROWS),                                        \
+            TILE_NAME(taps, stride, ENDING_ANY, 1, ROWS), LAST_ENTRIES(taps, stride)               \
     }
 
-static tile_fn choose(const struct depthwise *d)
+static tile_fn choose(const struct depthwise *d, bool whole)
 {
-    static const tile_fn all[3][2][2][4] = {{ENTRIES(3, 1), ENTRIES(3, 2)},
-                                            {ENTRIES(5, 1), ENTRIES(5, 2)},
-                                            {ENTRIES(7, 1), ENTRIES(7, 2)}};
-    enum ending ending = ENDING_OTHER;
-    if (d->row.activation == ACTIVATION_NONE)
-        ending = ENDING_CLAMP;
-    else if (d->row.activation == ACTIVATION_HARD_SWISH)
-        ending = ENDING_HARD_SWISH;
-    else if (d->row.activation == ACTIVATION_SILU)
-        ending = ENDING_SILU;
-    return all[d->kernel_width / 2 - 1][d->stride_x - 1][d->bf16][ending];
+    static const tile_fn all[3][2][TILE_KINDS] = {{ENTRIES(3, 1), ENTRIES(3, 2)},
+                                                  {ENTRIES(5, 1), ENTRIES(5, 2)},
+                                                  {ENTRIES(7, 1), ENTRIES(7, 2)}};
+    size_t kind = d->bf16 ? ENDING_ANY : ending_of(d);
+    if (!whole)
+        kind = ENDING_ANY + 1 + d->bf16;
+    return all[d->kernel_width / 2 - 1][d->stride_x - 1][kind];
 }
 
 /* Of `count` taps from position `at` (before 0: padding) on, those inside [0, size). */
@@ -221,7 +259,7 @@ static void clip(ptrdiff_t at, size_t count, size_t size, size_t *ret_first, siz
 void SIMD_NAMED(depthwise)(const struct depthwise *d, const void *x, void *y, size_t first,
                            size_t rows, size_t first_block, size_t last_block, float *sums)
 {
-    const tile_fn run = choose(d);
+    const tile_fn whole = choose(d, true), last = choose(d, false);
     struct tile t = {.x = x, .y = y, .first = first_block, .last = last_block, .sums = sums};
     for (size_t row = first; row < first + rows; row += ROWS) {
         const ptrdiff_t source = (ptrdiff_t)(row * d->stride_y) - (ptrdiff_t)d->pad_top;
@@ -233,7 +271,7 @@ void SIMD_NAMED(depthwise)(const struct depthwise *d, const void *x, void *y, si
             clip(from, (t.pixels - 1) * d->stride_x + d->kernel_width, d->width, &t.left, &t.right);
             t.x_at = (source * (ptrdiff_t)d->width + from) * (ptrdiff_t)d->channels;
             t.y_at = (row * d->out_width + column) * d->channels;
-            run(d, &t);
+            (t.rows == ROWS ? whole : last)(d, &t);
         }
     }
 }
