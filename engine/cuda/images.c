@@ -359,8 +359,9 @@ static enum status make_transposed(const struct compile *compile, struct step **
                                  .dilation_w = (int)w->dilation[1],
                                  .pad_h = (int)w->pad_begin[0],
                                  .pad_w = (int)w->pad_begin[1]};
+    const int group_channels = s->conv.m / s->conv.groups;
     s->step.flops = 2.0 * (double)shape_count(&x->shape) * (double)(s->conv.kh * s->conv.kw) *
-                    (double)(s->conv.m / s->conv.groups);
+                    (double)group_channels;
     return STATUS_OK;
 }
 
