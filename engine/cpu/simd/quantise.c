@@ -123,7 +123,6 @@ void SIMD_NAMED(add_8bit)(const void *a, float a_ratio, const void *b, float b_r
 
 void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max)
 {
-    float low[VEC], high[VEC];
     vec least = vec_set(*min), most = vec_set(*max);
     for (size_t i = 0; i < n; i += VEC) {
         const size_t rest = n - i < VEC ? n - i : VEC;
@@ -136,12 +135,19 @@ void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max)
             *max = x[k] > *max ? x[k] : *max;
         }
     }
+#if defined __AVX512F__
+    const float low = _mm512_reduce_min_ps(least), high = _mm512_reduce_max_ps(most);
+    *min = low < *min ? low : *min;
+    *max = high > *max ? high : *max;
+#else
+    float low[VEC], high[VEC];
     vec_store(low, least);
     vec_store(high, most);
     for (size_t k = 0; k < VEC; k++) {
         *min = low[k] < *min ? low[k] : *min;
         *max = high[k] > *max ? high[k] : *max;
     }
+#endif
 }
 
 struct factors {
