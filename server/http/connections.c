@@ -173,8 +173,6 @@ static struct predict_request *client_gone_locked(struct connections *connection
                                                   struct connection *connection)
 {
     struct predict_request *request = connection->request;
-    if (connection->gone)
-        return NULL;
     connection->gone = true;
     if (!request)
         return NULL;
@@ -206,7 +204,8 @@ bool connection_is_gone(struct connections *connections, struct connection *conn
 
 /* libmicrohttpd also waits for edges, and an end that comes together with the last bytes is one
  * that it does not see: it would hold half a request until the idle timeout. Ending our reading
- * side, which can lose nothing any more, makes another edge; what has arrived can still be read. */
+ * side, which can lose nothing any more, makes another edge; what has arrived can still be read.
+ * The edge is one for the watcher, too: repeated at every tick, not at every event. */
 static void show_end_locked(struct connection *connection)
 {
     if (connection->gone && connection->phase != CONNECTION_WORKING)
@@ -291,9 +290,8 @@ static void check_body_locked(struct connections *connections, struct connection
     refuse_with(connections, connection, 408, "request_timeout", sentence);
 }
 
-static void check_times(struct connections *connections)
+static void check_times(struct connections *connections, int64_t now)
 {
-    int64_t now = clock_now();
     pthread_mutex_lock(&connections->lock);
     for (struct connection *c = connections->head; c; c = c->next) {
         show_end_locked(c);
@@ -321,6 +319,7 @@ static void check_times(struct connections *connections)
 static void *watch_thread(void *context)
 {
     struct connections *connections = context;
+    int64_t next = 0; /* all of them are looked at once a tick, however many hang up */
     for (;;) {
         struct epoll_event events[64];
         pthread_mutex_lock(&connections->lock);
@@ -336,7 +335,11 @@ static void *watch_thread(void *context)
             else
                 handle_event(connections, events[i].data.u64);
         }
-        check_times(connections);
+        const int64_t now = clock_now();
+        if (now < next)
+            continue;
+        check_times(connections, now);
+        next = now + TICK_MS * MILLION;
     }
 }
 
