@@ -34,7 +34,10 @@ static enum status refuse_opset(const Onnx__OperatorSetIdProto *entry, const cha
     (void)error_set(err, entry->version < 1 ? STATUS_MODEL : STATUS_UNSUPPORTED,
                     "opset %lld of '%.60s' is not one lensd knows", (long long)entry->version,
                     *domain ? domain : "ai.onnx");
-    return error_advise(err, "re-export the model with an opset from 7 to %d", OPSET_MAX);
+    return error_advise(err,
+                        "convert the model with onnx.version_converter, or export it again, with "
+                        "an opset from 7 to %d",
+                        OPSET_MAX);
 }
 
 enum status opsets_check(const struct opsets *opsets, struct error *err)

@@ -222,19 +222,25 @@ static const struct attr_spec *find_spec(const struct op_info *info, const char 
     return NULL;
 }
 
-/* Which opsets have the attribute, as one range: what a file of another opset is to be made with.
- */
+/* The opsets at which lensd has the operator, with `name` among its attributes unless that is NULL,
+ * as one range: what a file of another opset is to be made with. 0 and 0 where there is none. */
+static void opsets_of(enum op op, const char *name, int *first, int *last)
+{
+    *first = *last = 0;
+    for (int opset = 1; opset <= OPSET_MAX; opset++) {
+        const struct op_info *info = op_find(op, opset);
+        if (!info || (name && !find_spec(info, name)))
+            continue;
+        *first = *first ? *first : opset;
+        *last = opset;
+    }
+}
+
 static enum status refuse_attribute(struct import *import, const struct op_info *info,
                                     const char *name)
 {
-    int first = 0, last = 0;
-    for (int opset = 1; opset <= OPSET_MAX; opset++) {
-        const struct op_info *other = op_find(info->op, opset);
-        if (!other || !find_spec(other, name))
-            continue;
-        first = first ? first : opset;
-        last = opset;
-    }
+    int first, last;
+    opsets_of(info->op, name, &first, &last);
     if (!first) {
         (void)error_set(import->err, STATUS_UNSUPPORTED,
                         "is not one that lensd knows for this operator");
@@ -452,6 +458,19 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
 /* From here on exporters write Attention, RMSNormalization and RotaryEmbedding as one operator. */
 #define FUSED_OPSET 23
 
+/* lensd has the operator, at other opsets. */
+static enum status refuse_version(struct import *import, enum op op, const char *domain,
+                                  const char *op_type, int opset)
+{
+    int first, last;
+    opsets_of(op, NULL, &first, &last);
+    (void)error_set(import->err, STATUS_UNSUPPORTED,
+                    "operator %.60s%s%.60s is not supported at opset %d, only from %d to %d",
+                    domain, *domain ? "." : "", op_type, opset, first, last);
+    return error_advise(import->err, "convert the model with onnx.version_converter, or export it "
+                                     "again, with one of those");
+}
+
 static enum status refuse_operator(struct import *import, enum op op, const char *domain,
                                    const char *op_type, int opset)
 {
@@ -460,19 +479,17 @@ static enum status refuse_operator(struct import *import, enum op op, const char
         return error_set(import->err, STATUS_MODEL, "the node has no operator");
     if (op != OP_NONE && !opset)
         return error_set(import->err, STATUS_MODEL,
-                         "the operator set '%.60s' of %.60s is not imported by the model", domain,
-                         op_type);
+                         "the operator set '%.60s' of %.60s is not imported by the model",
+                         *domain ? domain : "ai.onnx", op_type);
+    if (op != OP_NONE)
+        return refuse_version(import, op, domain, op_type, opset);
     bool is_own =
         *domain && strncmp(domain, "ai.onnx", 7) != 0 && strcmp(domain, "com.microsoft") != 0;
     (void)error_set(import->err, STATUS_UNSUPPORTED,
-                    op != OP_NONE ? "operator %.60s%s%.60s is not supported at opset %d"
-                    : is_own      ? "operator %.60s%s%.60s is the exporter's own (opset %d) and is "
-                                    "not supported by lensd"
-                                  : "operator %.60s%s%.60s (opset %d) is not supported by lensd",
+                    is_own ? "operator %.60s%s%.60s is the exporter's own (opset %d) and is "
+                             "not supported by lensd"
+                           : "operator %.60s%s%.60s (opset %d) is not supported by lensd",
                     domain, dot, op_type, opset);
-    if (op != OP_NONE)
-        return error_advise(import->err, "re-export the model with another opset (7 to %d)",
-                            OPSET_MAX);
     if (is_own)
         return error_advise(import->err,
                             "re-export the model with the standard operators of ai.onnx");

@@ -373,6 +373,35 @@ static void spoil_attribute_of_another_opset(struct make *m)
     make_attr_int(m, make_add_node(m, "ReduceSum", "x", "z"), "axes", 1);
 }
 
+/* Upsample had other attributes at opset 6, and is gone from 10 on. */
+static void spoil_opset_too_old(struct make *m)
+{
+    m->model->opset_import[0]->version = 6;
+    make_add_node(m, "Upsample", "x", "z");
+}
+
+static void spoil_opset_too_new(struct make *m)
+{
+    make_add_node(m, "Upsample", "x", "z");
+}
+
+static void spoil_opset_of_another_domain(struct make *m)
+{
+    m->model->opset_import[0]->domain = make_text(m, "ai.onnx.ml");
+}
+
+/* Before opset 7 a BatchNormalization that does not say is_test = 1 is one of training. */
+static void spoil_training(struct make *m)
+{
+    m->model->opset_import[0]->version = 6;
+    const float ones[3] = {1, 1, 1};
+    for (const char *name = "sbmv"; *name; name++)
+        make_initializer(
+            m, make_tensor(m, (char[]){*name, '\0'}, F32, ones, sizeof ones, 1, (int64_t[]){3}));
+    MAKE_INPUT(m, "image", F32, 2, 1, 3);
+    make_add_node(m, "BatchNormalization", "image,s,b,m,v", "z");
+}
+
 static void spoil_attribute_type(struct make *m)
 {
     Onnx__AttributeProto *attr = make_attr(m, make_add_node(m, "Flatten", "x", "z"), "axis", 1);
@@ -533,6 +562,14 @@ Test(onnx, refuses_with_a_sentence)
         {"unknown attribute", spoil_attribute, STATUS_UNSUPPORTED, "'slope'"},
         {"attribute of another opset", spoil_attribute_of_another_opset, STATUS_UNSUPPORTED,
          "only from 1 to 12; re-export"},
+        {"operator older than lensd's", spoil_opset_too_old, STATUS_UNSUPPORTED,
+         "Upsample is not supported at opset 6, only from 7 to 9; convert the model with "
+         "onnx.version_converter"},
+        {"operator that is gone", spoil_opset_too_new, STATUS_UNSUPPORTED,
+         "Upsample is not supported at opset 13, only from 7 to 9"},
+        {"ai.onnx.ml alone", spoil_opset_of_another_domain, STATUS_MODEL,
+         "the operator set 'ai.onnx' of Relu"},
+        {"training at opset 6", spoil_training, STATUS_UNSUPPORTED, "eval mode"},
         {"attribute of another type", spoil_attribute_type, STATUS_MODEL, "FLOAT, expected INT"},
         {"attribute that lies", spoil_attribute_lie, STATUS_MODEL, "declared FLOAT but carries"},
         {"attribute twice", spoil_attribute_twice, STATUS_MODEL, "twice"},

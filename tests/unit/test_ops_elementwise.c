@@ -351,3 +351,35 @@ Test(ops_elementwise, empty_tensors_and_every_float_type)
         }
     }
 }
+
+/* Before opset 7 an operand lies at `axis` of the other, and a slope of rank 1 along the channels;
+ * from then on both are numpy's. */
+Test(ops_elementwise, broadcasts_as_the_opset_says)
+{
+    const float a[] = {0, 0, 0, 0}, b[] = {1, 2};
+    const float by_row[] = {1, 1, 2, 2}, by_column[] = {1, 2, 1, 2};
+    for (int opset = 6; opset <= 7; opset++) {
+        struct one_node one;
+        one_start(&one, OP_ADD, opset, 2, 1);
+        one_input(&one, 0, DTYPE_F32, SHAPE(2, 2), a);
+        one_input(&one, 1, DTYPE_F32, SHAPE(2), b);
+        if (opset == 6) {
+            one_int(&one, "broadcast", 1);
+            one_int(&one, "axis", 0);
+        }
+        cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
+        one_equals(&one, 0, DTYPE_F32, SHAPE(2, 2), opset == 6 ? by_row : by_column);
+        one_end(&one);
+    }
+    const float minus[] = {-1, -1, -1, -1}, by_channel[] = {-1, -1, -2, -2};
+    const float by_last[] = {-1, -2, -1, -2};
+    for (int opset = 6; opset <= 7; opset++) {
+        struct one_node one;
+        one_start(&one, OP_PRELU, opset, 2, 1);
+        one_input(&one, 0, DTYPE_F32, SHAPE(1, 2, 2), minus);
+        one_input(&one, 1, DTYPE_F32, SHAPE(2), b);
+        cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
+        one_equals(&one, 0, DTYPE_F32, SHAPE(1, 2, 2), opset == 6 ? by_channel : by_last);
+        one_end(&one);
+    }
+}
