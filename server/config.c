@@ -285,6 +285,7 @@ struct reading {
     struct config *config;
     bool set[OPTIONS_MAX];
     const char *empty_model; /* the variable that names no model, as "$M" unset does; or NULL */
+    bool is_place_known;     /* a port or a socket's name: settle_listening() */
 };
 
 static bool *mark_of(struct reading *reading, const struct option *option)
@@ -672,6 +673,30 @@ static void settle_models(struct reading *reading)
         *model = *models = true;
 }
 
+static bool is_set(struct reading *reading, const char *name)
+{
+    return *mark_of(reading, find_option(name, strlen(name)));
+}
+
+/* A port and a socket's name exclude each other likewise: the strongest source that says either
+ * decides, and must not say both. To be called behind each source. */
+static enum status settle_listening(struct reading *reading, struct error *err)
+{
+    bool by_name = reading->config->unix_path != NULL;
+    bool by_port = is_set(reading, "port") || is_set(reading, "host");
+    if (reading->is_place_known)
+        return STATUS_OK;
+    if (by_name && by_port)
+        return error_set(err, STATUS_CONFIG,
+                         "both --unix and --%s are given, and lensd listens in one place; leave "
+                         "out the one that is not meant",
+                         is_set(reading, "port") ? "port" : "host");
+    if (by_port)
+        *mark_of(reading, find_option("unix", strlen("unix"))) = true;
+    reading->is_place_known = by_name || by_port;
+    return STATUS_OK;
+}
+
 static enum status read_all(struct reading *reading, int argc, char *const *argv,
                             enum config_action *ret_action, struct error *err)
 {
@@ -695,10 +720,13 @@ static enum status read_all(struct reading *reading, int argc, char *const *argv
         words[i - first] = words[i];
     config->argument_count = count - first;
     settle_models(reading);
+    TRY(settle_listening(reading, err));
     TRY(read_environment(reading, err));
     settle_models(reading);
+    TRY(settle_listening(reading, err));
     TRY(read_file(reading, err));
     settle_models(reading);
+    TRY(settle_listening(reading, err));
     if (reading->empty_model && !*mark_of(reading, find_option("model", strlen("model"))))
         return error_set(err, STATUS_CONFIG,
                          "%s is empty; leave it out, or name a model (digits: the built-in one)",

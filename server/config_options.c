@@ -91,7 +91,9 @@ const struct option config_options[] = {
      "write the port number to FILE once it is open; at the end FILE is removed, or emptied where "
      "--user may not remove it"},
     {"unix", OPTION_TEXT, ASKS, FIELD(unix_path), 0, 0, NULL, "PATH", SERVER,
-     "listen on a unix-domain socket of this name instead of --host and --port"},
+     "listen on a unix-domain socket of this name instead of --host and --port, which are then not "
+     "to "
+     "be given as well"},
     {"unix-mode", OPTION_TEXT, COMMAND_SERVE, FIELD(unix_mode), 0, 0, "0660", "MODE", SERVER,
      "permissions of that socket; who may write to it may connect"},
     {"tls-cert", OPTION_TEXT, ASKS, FIELD(tls_cert), 0, 0, NULL, "FILE", SERVER,

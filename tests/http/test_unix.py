@@ -1,6 +1,7 @@
 """A socket with a name instead of a port: who may connect, what becomes of its file, the same limits."""
 
 import http.client
+import json
 import os
 import shutil
 import signal
@@ -166,6 +167,31 @@ class Unix(unittest.TestCase):
             self.assertIn(word, ended.stderr)
         ended = run_lensd("serve", "--unix", "/tmp/x", "--port-file", "/tmp/y")
         self.assertIn("--port-file has nothing to say with --unix", ended.stderr)
+
+    def test_one_place_to_listen(self):
+        """A port and a path of one source contradict each other; of two sources the stronger one decides."""
+        folder = tempfile.mkdtemp(prefix="lensd-unix-")
+        self.addCleanup(shutil.rmtree, folder)
+        path, config = os.path.join(folder, "s"), os.path.join(folder, "config.json")
+        with open(config, "w", encoding="ascii") as file:
+            json.dump({"unix": path, "port": 9000}, file)
+        for arguments, environment in ((("--unix", path, "--port", "0"), {}),
+                                       (("--host", "127.0.0.1", "--unix", path), {}),
+                                       ((), {"LENSD_UNIX": path, "LENSD_PORT": "0"}),
+                                       (("--config", config), {})):
+            for command in ("serve", "health"):
+                ended = run_lensd(command, *arguments, environment=environment)
+                self.assertEqual((ended.returncode, ended.stderr.count("\n")), (2, 1), ended.stderr)
+                self.assertIn("both --unix and --" + ("host" if "--host" in arguments else "port"), ended.stderr)
+        self.assertFalse(os.path.exists(path))
+        # Flag over environment over file, whichever of the two it names.
+        for arguments, environment, place in (
+                (("--unix", path, "--config", config), {"LENSD_PORT": "9000", "LENSD_HOST": "0.0.0.0"}, path),
+                (("--port", "1"), {"LENSD_UNIX": path}, "127.0.0.1 port 1"),
+                (("--config", config), {"LENSD_PORT": "1"}, "127.0.0.1 port 1")):
+            ended = run_lensd("health", *arguments, environment=environment)
+            self.assertEqual(ended.returncode, 1, ended.stderr)
+            self.assertIn(place, ended.stderr)
 
     def test_a_drain_loses_nobody(self):
         server = self.serve("--drain-delay", "300ms")
