@@ -1,6 +1,7 @@
 #include "server/http/admit.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +64,27 @@ static void check_framing(struct exchange *x, const struct request_head *head)
     }
     /* Where the body ends is unknown: nothing behind it may be read as a request. */
     x->chunked = true;
+}
+
+bool exchange_check_length(struct exchange *x, const struct request_head *head)
+{
+    const char *length = head->length;
+    if (!length || head->encodings)
+        return true;
+    bool is_number = *length && !length[strspn(length, "0123456789")];
+    errno = 0;
+    if (is_number && (strtoull(length, NULL, 10), errno == 0))
+        return true;
+    take_request_id(x, head->request_id);
+    take_trace(x, head->traceparent);
+    if (is_number)
+        respond_refusal(x, 413, "too_large",
+                        "the body has %.40s bytes; the limit is %zu (--max-body)", length,
+                        x->server->options.max_body);
+    else
+        respond_refusal(x, 400, "invalid_request",
+                        "Content-Length is '%.40s'; it must be the number of the body's bytes in digits", length);
+    return false;
 }
 
 /* "http://host/path", as proxies are asked, is the path (RFC 9112, section 3.2.2): who is meant, we

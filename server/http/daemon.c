@@ -54,17 +54,6 @@ static const char *outcome(const struct exchange *x, enum MHD_RequestTermination
     }
 }
 
-__attribute__((format(printf, 2, 0))) static void on_log(void *context, const char *format,
-                                                         va_list args)
-{
-    (void)context;
-    char text[512];
-    vsnprintf(text, sizeof text, format, args);
-    text[strcspn(text, "\r\n")] = '\0';
-    /* Broken requests and lost clients are daily life, not the operator's business. */
-    log_event(LOG_DEBUG, "http", LOG_STR("text", text));
-}
-
 /* ---- the life of an exchange ---- */
 
 static struct connection *connection_of(struct MHD_Connection *handle)
@@ -85,30 +74,6 @@ static void exchange_free(struct exchange *x)
     free(x->answer.text);
     free(x->target);
     free(x);
-}
-
-/* The request line is there; libmicrohttpd is about to take it to pieces, so it is copied. */
-static void *on_uri(void *context, const char *uri, struct MHD_Connection *handle)
-{
-    struct http_server *server = context;
-    struct exchange *x = calloc(1, sizeof *x);
-    if (!x)
-        return NULL;
-    x->server = server;
-    x->handle = handle;
-    x->connection = connection_of(handle);
-    x->started = clock_now();
-    x->target_size = uri ? strlen(uri) : 0;
-    /* Beyond the limit the beginning is kept, for the log. */
-    x->target =
-        strndup(uri ? uri : "", x->target_size > EXCHANGE_TARGET_MAX ? 256 : x->target_size);
-    x->path = x->target;
-    if (!x->target) {
-        exchange_free(x);
-        return NULL;
-    }
-    upload_init(&x->body, &server->uploads, 0, 0);
-    return x;
 }
 
 static const char *header(struct MHD_Connection *handle, const char *name)
@@ -251,11 +216,92 @@ static void refuse_now(struct exchange *x)
     x->state = EXCHANGE_REFUSED;
 }
 
+/* ---- lengths that libmicrohttpd refuses ---- */
+
+/* libmicrohttpd (0.9.75) answers a Content-Length that is no number before it asks us: in HTML, and
+ * with its head twice, as it goes on with the request after that. Before, it tells its log, on the
+ * connection's thread, but not which connection it means. So each thread knows the exchanges whose
+ * headers are still coming: of these all that have such a length are answered past libmicrohttpd,
+ * whose own answer then finds our side shut down. */
+static _Thread_local struct exchange *forming;
+
+static void forming_add(struct exchange *x)
+{
+    x->forming_next = forming;
+    x->forming_at = &forming;
+    if (forming)
+        forming->forming_at = &x->forming_next;
+    forming = x;
+}
+
+static void forming_remove(struct exchange *x)
+{
+    if (!x->forming_at)
+        return;
+    *x->forming_at = x->forming_next;
+    if (x->forming_next)
+        x->forming_next->forming_at = x->forming_at;
+    x->forming_at = NULL;
+}
+
+static void refuse_lengths(void)
+{
+    for (struct exchange *x = forming, *next; x; x = next) {
+        next = x->forming_next;
+        struct request_head head = read_head(x->handle, "", "");
+        /* The first of several is the one that libmicrohttpd looks at. */
+        head.length = header(x->handle, "Content-Length");
+        if (!x->connection || exchange_check_length(x, &head))
+            continue;
+        forming_remove(x);
+        refuse_now(x);
+    }
+}
+
+__attribute__((format(printf, 2, 0))) static void on_log(void *context, const char *format,
+                                                         va_list args)
+{
+    (void)context;
+    char text[512];
+    vsnprintf(text, sizeof text, format, args);
+    text[strcspn(text, "\r\n")] = '\0';
+    /* Broken requests and lost clients are daily life, not the operator's business. */
+    log_event(LOG_DEBUG, "http", LOG_STR("text", text));
+    if (strstr(format, "Content-Length"))
+        refuse_lengths();
+}
+
 /* ---- the phases of a request ---- */
+
+/* The request line is there; libmicrohttpd is about to take it to pieces, so it is copied. */
+static void *on_uri(void *context, const char *uri, struct MHD_Connection *handle)
+{
+    struct http_server *server = context;
+    struct exchange *x = calloc(1, sizeof *x);
+    if (!x)
+        return NULL;
+    x->server = server;
+    x->handle = handle;
+    x->connection = connection_of(handle);
+    x->started = clock_now();
+    x->target_size = uri ? strlen(uri) : 0;
+    /* Beyond the limit the beginning is kept, for the log. */
+    x->target =
+        strndup(uri ? uri : "", x->target_size > EXCHANGE_TARGET_MAX ? 256 : x->target_size);
+    x->path = x->target;
+    if (!x->target) {
+        exchange_free(x);
+        return NULL;
+    }
+    upload_init(&x->body, &server->uploads, 0, 0);
+    forming_add(x);
+    return x;
+}
 
 static enum MHD_Result begin(struct exchange *x, const char *method, const char *version)
 {
     struct request_head head = read_head(x->handle, method, version);
+    forming_remove(x);
     if (!connection_enter(x->server->connections, x->connection, CONNECTION_BODY))
         return MHD_NO;
     x->state = EXCHANGE_BODY;
@@ -349,6 +395,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     *exchange = NULL;
     if (!x)
         return;
+    forming_remove(x);
     /* What libmicrohttpd found wrong before it asked us has its own answer. */
     const union MHD_ConnectionInfo *status =
         MHD_get_connection_info(handle, MHD_CONNECTION_INFO_HTTP_STATUS);

@@ -8,7 +8,7 @@ import socket
 import unittest
 
 import harness
-from harness import ServedCase, multipart, png, png_header, post, read_answer, seven
+from harness import ServedCase, multipart, png, png_header, post, read_answer, read_to_end, seven
 
 
 class BadImages(ServedCase):
@@ -156,6 +156,36 @@ class BadRequests(ServedCase):
                 # What came behind it has not been taken for a request.
                 self.assertNotIn(b" 404 ", answer)
                 self.assertNotIn(b" 200 ", answer)
+
+    def test_lengths_that_are_no_numbers(self):
+        """One answer, in JSON, and the end of the connection, which libmicrohttpd does not give by itself."""
+        head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: "
+        behind = b"\r\n\r\nhelloGET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+        for length, status in ((b"-1", 400), (b"+5", 400), (b"5, 5", 400), (b"5 5", 400), (b"0x5", 400), (b"5.0", 400),
+                               (b"", 400), (b"-1\r\nContent-Length: 5", 400), (b"5\r\nContent-Length: -1", 400),
+                               (b"-1\r\nTransfer-Encoding: chunked", 400), (b"18446744073709551615", 413),
+                               (b"18446744073709551616", 413), (b"99999999999999999999", 413)):
+            with self.subTest(length=length):
+                answer = self.server.raw(head + length + behind)
+                self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer)
+                top, body = answer.split(b"\r\n\r\n", 1)
+                self.assertTrue(top.startswith(b"HTTP/1.1 %d " % status), answer)
+                self.assertIn(b"Connection: close", top)
+                self.assertIn(b"Content-Length: %d" % len(body), top)
+                self.assertIn("Content-Length" if status == 400 else "--max-body", json.loads(body)["error"])
+
+    def test_a_bad_length_among_others(self):
+        """Heads that come in pieces at the same time: who sent the bad one hears it, the others their own answers."""
+        with self.server.connect() as slow, self.server.connect() as bad, self.server.connect() as good:
+            slow.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
+            bad.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\nX-Request-Id: ours\r\n")
+            good.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n")
+            bad.sendall(b"\r\n")
+            answer = read_to_end(bad)
+            self.assertEqual((answer.count(b"HTTP/1.1 400 "), answer.count(b"X-Request-Id: ours")), (1, 1), answer)
+            for connection in (good, slow):
+                connection.sendall(b"\r\n")
+                self.assertEqual(read_answer(connection)[0].status, 200)
 
     def test_requests_that_are_none(self):
         for data in (b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n",
