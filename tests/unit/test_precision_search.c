@@ -183,8 +183,9 @@ Test(precision_search, says_how_far_it_is)
     bench->input.end = bench->input.begin + 60 * INT64_C(1000000000);
     look(bench);
     cr_assert(bench->tried);
-    /* A session for each of 7 layers, and 16 batches of a selection's trial. */
-    cr_expect_geq(seen.calls, 7 + 16);
+    /* A session for each of 7 layers, and 16 batches of a selection's trial, which ends before that
+     * where the clock finds it slower. */
+    cr_expect_geq(seen.calls, 7 + (bench->mixed.outcome == TRIAL_SLOWER ? 1 : 16));
     cr_expect_gt(seen.last, 0);
     bench_free(bench);
 }
