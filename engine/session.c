@@ -78,6 +78,18 @@ static void progress(const struct session *session, double fraction)
         session->options.on_progress(session->options.progress_context, fraction);
 }
 
+static void on_node(void *context, size_t done, size_t count)
+{
+    const struct session *session = context;
+    const double part = (double)done / (double)count;
+    const int at = session->compiling.at, others = session->compiling.count - 1;
+    if (at == 0)
+        progress(session, PROGRESS_WEIGHTS + (PROGRESS_FIRST - PROGRESS_WEIGHTS) * part);
+    else
+        progress(session,
+                 PROGRESS_FIRST + (PROGRESS_ALL - PROGRESS_FIRST) * (at - 1 + part) / others);
+}
+
 static bool file_fixes_batch(const struct session *session)
 {
     const struct session_options *options = &session->options;
@@ -115,6 +127,8 @@ static enum status compile_all(struct session *session, struct error *err)
         if (cancelled(session))
             return error_set(err, STATUS_CANCELLED, "loading was cancelled");
         struct compiled *c = &session->compiled[i];
+        session->compiling.at = i;
+        session->compiling.count = count;
         enum status status = compiled_create(session, sizes[i], c, err);
         session->compiled_count = (size_t)i + 1;
         if (status != STATUS_OK && i > 0 && status != STATUS_NO_MEMORY) {
@@ -139,8 +153,8 @@ static enum status compile_all(struct session *session, struct error *err)
             break;
         }
         TRY(status);
-        progress(session, 0.6 * (i + 1) / count);
     }
+    progress(session, PROGRESS_ALL);
     return STATUS_OK;
 }
 
@@ -190,7 +204,7 @@ static enum status measure_all(struct session *session, struct error *err)
     if (session->options.trial)
         return session_cut_batches(session, true, err);
     const bool known = session_recall_times(session);
-    TRY(session_measure_round(session, 0.6, 0.8, err));
+    TRY(session_measure_round(session, PROGRESS_ROWS, PROGRESS_ROUND, err));
     return session_cut_batches(session, known, err);
 }
 
@@ -224,10 +238,16 @@ static enum status build(struct session *session, const struct graph *graph, str
     session->info.layer_count = optimize_number_layers(session->base);
     TRY(session_check_weights(session, err));
     TRY(session_choose_threads(session, err));
-    struct backend_options options = {
-        session->options.device,          session->options.precision, session->options.threads,
-        session->options.poison,          session->options.pixels,    session->options.image_input,
-        session->options.no_kernel_trials};
+    struct backend_options options = {session->options.device,
+                                      session->options.precision,
+                                      session->options.threads,
+                                      session->options.poison,
+                                      session->options.pixels,
+                                      session->options.image_input,
+                                      session->options.no_kernel_trials,
+                                      session->options.on_progress ? on_node : NULL,
+                                      session};
+    progress(session, PROGRESS_WEIGHTS);
     TRY(session->ops->open(&options, &session->backend, err));
     TRY(compile_all(session, err));
     size_t weights = session->ops->weight_bytes(session->backend);
@@ -238,8 +258,10 @@ static enum status build(struct session *session, const struct graph *graph, str
     graph_free(session->base);
     session->base = NULL;
     TRY(session_settle_weights(graph, err));
+    progress(session, PROGRESS_ROWS);
     TRY(measure_all(session, err));
-    session->options.pixels = NULL; /* the caller's */
+    session->options.on_progress = NULL; /* its context is the caller's, too */
+    session->options.pixels = NULL;      /* the caller's */
     session->options.known = NULL;
     if (session->ops->reserved_bytes)
         session->info.activation_bytes = session->ops->reserved_bytes(session->backend);

@@ -29,6 +29,14 @@ struct flight {
     struct compiled *c;
 };
 
+/* What of a session's making is done, by what it mostly takes: the first size packs the weights and
+ * tries kernels, the others take what there is. */
+#define PROGRESS_WEIGHTS 0.05 /* folded, checked */
+#define PROGRESS_FIRST   0.45 /* the first size is compiled */
+#define PROGRESS_ALL     0.55 /* all are */
+#define PROGRESS_ROWS    0.65 /* images were seen not to mix */
+#define PROGRESS_ROUND   0.8  /* all sizes have been run once; then until their times stand */
+
 struct session {
     const struct backend_ops *ops;
     struct backend *backend;
@@ -38,6 +46,9 @@ struct session {
         double wall, cpu;         /* the least of a run of this session; 0: none */
     } times[SESSION_MAX_BATCHES]; /* by compiled size, until the plan is made */
     struct graph *base;           /* only while creating */
+    struct {
+        int at, count; /* which of how many sizes is compiled now */
+    } compiling;
     size_t input_count, output_count;
     struct session_tensor *inputs, *outputs;
     struct compiled compiled[SESSION_MAX_BATCHES];

@@ -188,7 +188,7 @@ static enum status settle(struct session *session, double *cost, int *previous, 
     const size_t count = (size_t)largest(session) + 1, bytes = count * sizeof *previous;
     const int64_t start = clock_now();
     double ms = 0, before = 0,
-           done = 0.8; /* of session_create; how many rounds come is not known */
+           done = PROGRESS_ROUND; /* of session_create; how many rounds come is not known */
     for (int standing = 0; standing < STANDING;) {
         plan(session, cost);
         memcpy(previous, session->padded, bytes);
@@ -238,7 +238,7 @@ enum status session_cut_batches(struct session *session, bool known, struct erro
     for (size_t i = 0; i < session->info.batch_count; i++)
         session->info.batches[i].piece = session->info.batches[i].size;
     if (!can_cut(session))
-        return known ? STATUS_OK : session_measure_round(session, 0.8, 1, err);
+        return known ? STATUS_OK : session_measure_round(session, PROGRESS_ROUND, 1, err);
     const size_t count = (size_t)most + 1;
     session->piece = alloc_array(count, sizeof *session->piece);
     session->padded = alloc_array(count, sizeof *session->padded);

@@ -303,8 +303,11 @@ static enum status make_step(const struct compile *compile, struct step **ret, s
 
 static enum status add_steps(struct program *program, const struct graph *graph, struct error *err)
 {
+    const struct backend_options *options = &program->backend->options;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
+        if (options->on_node)
+            options->on_node(options->node_context, n, graph->node_count);
         if (plan_shares_bytes(&program->plan, node))
             continue;
         struct compile compile = {program->backend, program, graph, node,

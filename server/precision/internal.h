@@ -23,14 +23,25 @@ struct trial_input {
     struct session *reference; /* fp32, made with .trial */
     int64_t begin, end;        /* clock_now(): what of the trials may be left out is, past end; 0:
                                   no bound */
+    struct trial_work *work;   /* NULL: nobody wants to know how far it is */
 };
+
+/* What the trials have done so far, in images that were run; how many it will be is not known. */
+struct trial_work {
+    double from;           /* of the whole, behind us when the trials begin */
+    double done, expected; /* images */
+    double session;        /* of the session that is being made, 0 … 1 */
+};
+
+/* So many images of a forward pass have been run: passes on how far the trials are. That comes ever
+ * closer to 0.99 with what was done, faster the less is expected. */
+void trial_note(const struct trial_input *input, double images);
 
 /* Milliseconds until input->end; INFINITY without one. */
 double trial_ms_left(const struct trial_input *input);
 
-/* session_options.on_progress of sessions that a trial makes, and to be called between its runs
- * (`fraction` is ignored): passes on how much of the time from begin to end has gone by. `context`:
- * struct trial_input. */
+/* session_options.on_progress of sessions that a trial makes: notes their making as so many images.
+ * `context`: struct trial_input. */
 void trial_progress(void *context, double fraction);
 
 /* Options of a session to be run beside input->reference. */

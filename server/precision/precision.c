@@ -254,6 +254,16 @@ static int trial_batch(const struct model *model, const struct session_options *
                                                                   : TRIAL_BATCH;
 }
 
+/* Of a choice the fp32 session that the others are compared with is this much. */
+#define REFERENCE_SHARE 0.3
+
+static void on_reference(void *context, double fraction)
+{
+    const struct session_options *options = context;
+    if (options->on_progress)
+        options->on_progress(options->progress_context, REFERENCE_SHARE * fraction);
+}
+
 static enum status measure(const struct model *model, const struct image_limits *limits,
                            const struct session_options *session, const enum precision *candidates,
                            size_t count, struct precision_choice *ret, struct error *err)
@@ -268,7 +278,11 @@ static enum status measure(const struct model *model, const struct image_limits 
     input.options.max_batch_is_pinned = false;
     input.options.max_batch = trial_batch(model, session);
     struct session_options reference = input.options;
-    reference.on_progress = NULL;
+    reference.on_progress = on_reference;
+    reference.progress_context = &input.options;
+    struct trial_work work = {.from = REFERENCE_SHARE,
+                              .expected = (double)count * probes_count(input.probes)};
+    input.work = &work;
     enum status status = session_create(model->graph, &reference, &input.reference, err);
     if (status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY) {
         take_only(ret, "there is no memory for two sessions to be compared");

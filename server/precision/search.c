@@ -116,7 +116,9 @@ static enum status run_hard(struct search *s, struct session *session, size_t h,
 {
     double ignored;
     TRY(probes_write(s->input->probes, s->hard[h], s->image, err));
-    return outputs_run(&s->outputs, session, s->image, 1, &ignored, err);
+    TRY(outputs_run(&s->outputs, session, s->image, 1, &ignored, err));
+    trial_note(s->input, 1);
+    return STATUS_OK;
 }
 
 static enum status make_room(struct search *s, struct error *err)

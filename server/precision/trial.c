@@ -52,14 +52,29 @@ double trial_ms_left(const struct trial_input *input)
     return input->end ? clock_ms(input->end - clock_now()) : INFINITY;
 }
 
+void trial_note(const struct trial_input *input, double images)
+{
+    struct trial_work *work = input->work;
+    if (!work)
+        return;
+    work->done += images;
+    const double share = 1 - exp(-work->done / work->expected);
+    if (input->options.on_progress)
+        input->options.on_progress(input->options.progress_context,
+                                   work->from + (0.99 - work->from) * share);
+}
+
+/* Making a session takes as long as some forward passes. */
+#define SESSION_IMAGES 8
+
 void trial_progress(void *context, double fraction)
 {
     const struct trial_input *input = context;
-    (void)fraction;
-    if (!input->options.on_progress || !input->end)
+    if (!input->work)
         return;
-    const double share = clock_ms(clock_now() - input->begin) / clock_ms(input->end - input->begin);
-    input->options.on_progress(input->options.progress_context, share < 0.99 ? share : 0.99);
+    const double made = fraction - input->work->session;
+    input->work->session = fraction;
+    trial_note(input, made > 0 ? SESSION_IMAGES * made : 0); /* else another session begins */
 }
 
 /* Kernels were tried for the reference; a candidate takes what was found, and else what the rule
@@ -156,6 +171,7 @@ static enum status take_turn(struct trial *trial, int images, struct turns *turn
     for (int k = 0; k < 2; k++) {
         const int side = (k + (int)turns->count) % 2;
         TRY(outputs_run(&trial->outputs, sessions[side], trial->values, images, &ms[side], err));
+        trial_note(trial->input, images);
         if (compare)
             TRY(keep(trial, side, images, &each[side], err));
     }
@@ -236,7 +252,6 @@ static enum status compare_all(struct trial *trial, struct error *err)
         }
         if (trial->batches.count >= FEW_TURNS && ret->speed < (trial->survey ? FAR_SLOWER : 1))
             break;
-        trial_progress((void *)(uintptr_t)trial->input, 0);
     }
     if (agreement_holds(ret))
         ret->outcome = ret->speed >= WORTHWHILE ? TRIAL_PASSED : TRIAL_SLOWER;
@@ -251,6 +266,7 @@ static enum status add_profile(struct trial *trial, struct session *session, int
     struct session_step *steps;
     size_t count;
     TRY(session_profile(session, batch, RUNS, &steps, &count, err));
+    trial_note(trial->input, RUNS * batch);
     for (size_t i = 0; i < count; i++) {
         const double ms = steps[i].milliseconds / batch;
         if (steps[i].layer > 0 && steps[i].layer <= LAYERS_MAX)

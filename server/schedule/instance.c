@@ -21,17 +21,25 @@ struct building {
     struct instance *instance;
     void (*on_progress)(void *context, double fraction);
     void *progress_context;
-    size_t choice_count; /* of precisions, made so far */
+    size_t choice_count;        /* of precisions, made by measuring, so far */
+    bool is_choosing, measures; /* now; and it takes its time */
 };
+
+/* Of the whole, for the files that have been read. */
+#define PROGRESS_READ 0.02
 
 static void on_lane_progress(void *context, double fraction)
 {
-    const struct building *building = context;
-    const bool chooses = building->options->precision == PRECISION_AUTO;
-    double steps = (double)building->options->device_count + (chooses ? 1 : 0);
-    double done = (double)(building->instance->lane_count + building->choice_count) + fraction;
+    struct building *building = context;
+    building->measures |= building->is_choosing;
+    const double choices = (double)(building->choice_count + building->is_choosing);
+    const double steps = (double)building->options->device_count + choices;
+    const double done =
+        (double)(building->instance->lane_count + building->choice_count) + fraction;
+    const double share = done < steps ? done / steps : 1;
     if (building->on_progress)
-        building->on_progress(building->progress_context, done < steps ? done / steps : 1);
+        building->on_progress(building->progress_context,
+                              PROGRESS_READ + (1 - PROGRESS_READ) * share);
 }
 
 /* What the operator says binds; the model's own wish (config.pbtxt) goes before the default. */
@@ -86,8 +94,12 @@ static enum status choose_precision(struct building *building, struct session_op
     struct precision_options how = {.limits = &options->limits,
                                     .cache = options->cache,
                                     .only_cached = options->only_cached_precision};
-    TRY(precision_choose(building->model, &how, session, choice, err));
-    building->choice_count += options->precision == PRECISION_AUTO;
+    building->is_choosing = true;
+    building->measures = false;
+    enum status status = precision_choose(building->model, &how, session, choice, err);
+    building->is_choosing = false;
+    TRY(status);
+    building->choice_count += building->measures; /* one that was remembered took no time */
     char device[DEVICE_TEXT];
     log_event(choice->trial_count && !options->only_cached_precision ? LOG_INFO : LOG_DEBUG,
               "precision", LOG_STR("model", building->model->name),
@@ -121,6 +133,8 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
     struct session_pixels pixels = {.channels = preprocess_channels(&model->preprocess),
                                     .is_reversed = model->preprocess.channels == CHANNELS_BGR};
     transform_table(&model->preprocess, pixels.table);
+    if (building->on_progress)
+        building->on_progress(building->progress_context, PROGRESS_READ);
     for (size_t i = 0; i < options->device_count; i++) {
         struct session_options session = {
             .device = options->devices[i],

@@ -164,7 +164,7 @@ void pipeline_progress(struct pipeline *pipeline, const char *name, const char *
         entry = find_version_locked(pipeline, name, "");
     if (!entry && !version)
         entry = find_best_locked(pipeline, name);
-    if (entry && entry->state == MODEL_LOADING)
+    if (entry && entry->state == MODEL_LOADING && fraction > entry->progress)
         entry->progress = fraction;
     if (entry && failure) {
         if (entry->state != MODEL_READY)

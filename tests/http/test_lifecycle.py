@@ -91,6 +91,7 @@ class Start(Lifecycle):
         server.wait_for(progress, "readiness", 2 * harness.PATIENCE)
         self.assertEqual(seen, sorted(seen))
         self.assertEqual(seen[-1], 1)
+        self.assertGreaterEqual(len(set(seen)), 4, seen)
         self.assert_ended(server)
 
     def test_one_friendly_line(self):

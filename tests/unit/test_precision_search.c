@@ -181,12 +181,16 @@ Test(precision_search, says_how_far_it_is)
     bench->input.options.progress_context = &seen;
     bench->input.begin = clock_now();
     bench->input.end = bench->input.begin + 60 * INT64_C(1000000000);
+    struct trial_work work = {.from = 0.3, .expected = 2.0 * probes_count(bench->input.probes)};
+    bench->input.work = &work;
     look(bench);
     cr_assert(bench->tried);
-    /* A session for each of 7 layers, and 16 batches of a selection's trial, which ends before that
-     * where the clock finds it slower. */
-    cr_expect_geq(seen.calls, 7 + (bench->mixed.outcome == TRIAL_SLOWER ? 1 : 16));
-    cr_expect_gt(seen.last, 0);
+    /* A session for each of 7 layers, and 16 batches of a selection's trial on both sides, which
+     * ends before that where the clock finds it slower. */
+    const bool is_whole = bench->mixed.outcome != TRIAL_SLOWER;
+    cr_expect_geq(seen.calls, 7 + 2 * (is_whole ? 16 : 1));
+    cr_expect_geq(work.done, is_whole ? 2.0 * probes_count(bench->input.probes) : 1);
+    cr_expect_gt(seen.last, is_whole ? 0.3 + 0.69 * (1 - exp(-1)) - 1e-9 : 0.3);
     bench_free(bench);
 }
 

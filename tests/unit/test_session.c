@@ -431,3 +431,37 @@ Test(session, leaves_out_what_other_work_adds)
     session_free(session);
     graph_free(graph);
 }
+
+struct seen {
+    double last;
+    int in_first, calls; /* of them while the first size was compiled */
+};
+
+static void see(void *context, double fraction)
+{
+    struct seen *seen = context;
+    cr_expect_geq(fraction, seen->last);
+    cr_expect_leq(fraction, 1);
+    seen->in_first += fraction > PROGRESS_WEIGHTS && fraction < PROGRESS_FIRST;
+    seen->last = fraction;
+    seen->calls++;
+}
+
+/* Each node that is compiled is a step, and none goes back. */
+Test(session, says_how_far_its_making_is)
+{
+    struct error err = {0};
+    struct graph *graph = random_graph(7, 16, 16);
+    struct seen seen = {0};
+    struct session_options options = {
+        .max_batch = 8, .threads = 1, .on_progress = see, .progress_context = &seen};
+    struct session *session;
+    cr_assert_not_null(graph);
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    const int nodes = (int)session_info(session)->node_count;
+    cr_expect_geq(seen.in_first, nodes / 2, "%d of %d nodes", seen.in_first, nodes);
+    cr_expect_geq(seen.calls, 2 * nodes);
+    cr_expect_geq(seen.last, PROGRESS_ROUND);
+    session_free(session);
+    graph_free(graph);
+}
