@@ -56,7 +56,7 @@ static bool take_walk(const struct walk *walk, struct cuda_matrices *ret)
 static bool take(const struct attention *from, struct cuda_attention *ret)
 {
     if (from->batch > INT_MAX || from->rows > INT_MAX || from->keys > INT_MAX ||
-        from->depth > INT_MAX || from->width > INT_MAX)
+        from->depth > INT_MAX || from->width > INT_MAX || from->keys < 1)
         return false;
     *ret = (struct cuda_attention){.batch = (int)from->batch,
                                    .rows = (int)from->rows,

@@ -68,6 +68,24 @@ enum status device_upload(const struct backend *backend, void *to, const void *f
     return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, what, err);
 }
 
+enum status device_copy_rows(const struct backend *backend, const struct pitched *copy,
+                             enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
+                             struct error *err)
+{
+    const unsigned char *from = copy->from;
+    unsigned char *to = copy->to;
+    if (copy->rows > 1 && copy->to_pitch <= backend->pitch_limit &&
+        copy->from_pitch <= backend->pitch_limit)
+        return cuda_check(cudaMemcpy2DAsync(to, copy->to_pitch, from, copy->from_pitch, copy->width,
+                                            copy->rows, kind, stream),
+                          backend->device, what, err);
+    for (size_t r = 0; r < copy->rows; r++) /* one, or some of gigabytes */
+        TRY(cuda_check(cudaMemcpyAsync(to + r * copy->to_pitch, from + r * copy->from_pitch,
+                                       copy->width, kind, stream),
+                       backend->device, what, err));
+    return STATUS_OK;
+}
+
 enum status blas_check(cublasStatus_t result, int device, const char *what, struct error *err)
 {
     if (result == CUBLAS_STATUS_SUCCESS)
@@ -270,6 +288,7 @@ static enum status cuda_open(const struct backend_options *options, struct backe
         backend->capability = properties.major * 10 + properties.minor;
         backend->processors = properties.multiProcessorCount;
         backend->shared_limit = properties.sharedMemPerBlockOptin;
+        backend->pitch_limit = properties.memPitch;
         backend->tuned_for = tuned_device(backend->device);
     }
     if (status == STATUS_OK)

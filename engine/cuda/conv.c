@@ -111,61 +111,11 @@ static enum status tune(struct step *base, struct program *program, struct error
 
 /* ---- what a node is ---- */
 
-static bool fits_int(const struct shape *shape)
-{
-    for (int d = 0; d < shape->rank; d++)
-        if (shape->dims[d] > INT_MAX)
-            return false;
-    return true;
-}
-
-static struct cuda_conv conv_of(const struct node *node, const struct window *w)
-{
-    const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
-    struct cuda_conv conv = {.n = (int)x->dims[0],
-                             .h = (int)x->dims[1],
-                             .w = (int)x->dims[2],
-                             .c = (int)x->dims[3],
-                             .oh = (int)y->dims[1],
-                             .ow = (int)y->dims[2],
-                             .m = (int)y->dims[3],
-                             .kh = (int)w->kernel[0],
-                             .kw = (int)w->kernel[1],
-                             .groups = (int)node_int(node, "group", 1),
-                             .stride_h = (int)w->stride[0],
-                             .stride_w = (int)w->stride[1],
-                             .dilation_h = (int)w->dilation[0],
-                             .dilation_w = (int)w->dilation[1],
-                             .pad_h = (int)w->pad_begin[0],
-                             .pad_w = (int)w->pad_begin[1]};
-    conv.row = conv.kh * conv.kw * (conv.c / conv.groups);
-    return conv;
-}
-
 /* Every output position reads one input position, in order. */
 static bool is_pointwise(const struct cuda_conv *c)
 {
     return c->kh == 1 && c->kw == 1 && c->groups == 1 && c->stride_h == 1 && c->stride_w == 1 &&
            c->pad_h == 0 && c->pad_w == 0 && c->oh == c->h && c->ow == c->w;
-}
-
-/* A matrix of `rows` rows as images of one pixel. */
-static struct cuda_conv conv_of_rows(int64_t rows, int64_t n, int64_t k)
-{
-    return (struct cuda_conv){.n = (int)rows,
-                              .h = 1,
-                              .w = 1,
-                              .c = (int)k,
-                              .oh = 1,
-                              .ow = 1,
-                              .m = (int)n,
-                              .kh = 1,
-                              .kw = 1,
-                              .groups = 1,
-                              .stride_h = 1,
-                              .stride_w = 1,
-                              .dilation_h = 1,
-                              .dilation_w = 1};
 }
 
 /* ---- steps ---- */
@@ -259,7 +209,7 @@ enum status conv_create_product(const struct compile *compile, int64_t rows, int
     struct conv_step *s = NULL;
     if (rows > INT_MAX || n > INT_MAX || k > INT_MAX - 8)
         return STATUS_OK;
-    struct cuda_conv conv = conv_of_rows(rows, n, k);
+    struct cuda_conv conv = window_of_rows(rows, n, k);
     conv.row = (int)((k + 7) / 8 * 8);
     TRY(create_tensor(compile, &conv, weights, bias, 0, &s, err));
     if (!s)
@@ -345,17 +295,14 @@ enum status make_conv(const struct compile *compile, struct step **ret, struct e
     const struct node *node = compile->node;
     if (node->op != OP_CONV || !node->channels_last)
         return STATUS_OK;
-    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    const struct value *x = node->inputs[0];
     const struct value *bias = node_bias(node);
     struct tensor *constant = node->inputs[1]->known;
     struct window window;
+    struct cuda_conv conv;
     void *bias_data = NULL;
-    char text[NODE_TEXT];
-    if (!fits_int(&x->shape) || !fits_int(&y->shape))
-        return error_set(err, STATUS_UNSUPPORTED, "%s: images of over 2^31 elements a side",
-                         node_text(node, text));
     TRY(window_init(node, 2, x->shape.dims + 1, constant->shape.dims + 2, &window, err));
-    struct cuda_conv conv = conv_of(node, &window);
+    TRY(window_of_conv(node, &window, node_int(node, "group", 1), &conv, err));
     if (bias)
         TRY(weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data, err));
     if (is_pointwise(&conv)) {

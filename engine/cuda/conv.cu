@@ -102,6 +102,9 @@ static void conv_simt(cudaStream_t stream, const void *x, const void *weights, v
 void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                     int y_dtype, const struct cuda_conv *conv, const struct cuda_epilogue *epilogue)
 {
+    const int mg = conv->m / conv->groups;
+    if (conv->groups > GRID_MOST || (mg + SIMT_TILE - 1) / SIMT_TILE > GRID_MOST)
+        return cuda_conv_direct(stream, dtype, x, weights, y, y_dtype, conv, epilogue);
     if (y_dtype == T_F32)
         WITH_TYPE(dtype, (conv_simt<T, float>(stream, x, weights, y, conv, epilogue)));
     else

@@ -222,9 +222,12 @@ estimate estimate_of(const struct cuda_conv *c, int tile, int splits, int proces
     return {{tile, divide_up(steps, each)}, rounds * block + summing};
 }
 
-/* Offsets within a tile's images are int, places in an image 16 bits. */
+/* Offsets within a tile's images are int, places in an image 16 bits. Of empty images there is no
+ * tile. */
 bool fits_kernel(const struct cuda_conv *c)
 {
+    if (c->n < 1 || c->oh < 1 || c->ow < 1 || c->m < c->groups || c->c < c->groups)
+        return false;
     const int64_t most = 256; /* positions of a tile */
     const int64_t images = most / ((int64_t)c->oh * c->ow) + 2;
     const int64_t reach_h = (int64_t)c->kh * c->dilation_h + c->pad_h + c->h;
@@ -294,7 +297,7 @@ int cuda_conv_ways(const struct cuda_conv *c, size_t shared_limit, int processor
 {
     estimate found[TILE_COUNT * 3];
     int count = 0;
-    if (!vector_of(c) || !fits_kernel(c))
+    if (!fits_kernel(c) || !vector_of(c))
         return 0;
     for (int t = vector_of(c) == 8 ? 0 : SMALL_TILES; t < TILE_COUNT; t++) {
         const int mg = c->m / c->groups, steps = steps_of(c, facts[t]);

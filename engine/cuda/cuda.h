@@ -47,6 +47,7 @@ struct backend {
     int capability;              /* 90: compute capability 9.0 */
     int processors;              /* multiprocessors */
     size_t shared_limit;         /* bytes of shared memory that a block may have */
+    size_t pitch_limit;          /* bytes between rows, of cudaMemcpy2DAsync */
     struct graph_hash tuned_for; /* tuned.h */
     cudaStream_t stream;         /* computes: what steps enqueue on */
     cudaStream_t in, out;
@@ -217,6 +218,16 @@ enum status use_device(const struct backend *backend, struct error *err) MUST_US
 enum status device_upload(const struct backend *backend, void *to, const void *from, size_t bytes,
                           const char *what, struct error *err) MUST_USE;
 
+/* Enqueues the copy of `rows` rows of `width` bytes, whose starts lie so many bytes apart. */
+struct pitched {
+    const void *from;
+    void *to;
+    size_t from_pitch, to_pitch, width, rows;
+};
+enum status device_copy_rows(const struct backend *backend, const struct pitched *copy,
+                             enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
+                             struct error *err) MUST_USE;
+
 /* Device memory; out of it, the sentence says how much is missing. cudaFree() frees. */
 enum status device_alloc(const struct backend *backend, size_t bytes, const char *what, void **ret,
                          struct error *err) MUST_USE;
@@ -271,12 +282,23 @@ enum status product_create(const struct compile *compile, const struct product *
                            uint32_t b, const void *weights, const float *bias, struct step **ret,
                            struct error *err);
 
+/* ---- windows (window.c) ---- */
+
+/* A convolution of a node's first input and output, [N, H, W, C]; STATUS_UNSUPPORTED where its
+ * numbers do not fit. row: as many as a window reads. */
+struct window;
+enum status window_of_conv(const struct node *node, const struct window *window, int64_t groups,
+                           struct cuda_conv *ret, struct error *err) MUST_USE;
+/* A pool, whose kernel_shape has two numbers. */
+enum status window_of_pool(const struct node *node, struct cuda_pool *ret,
+                           struct error *err) MUST_USE;
+/* y [rows, n] of a matrix [rows, k] as images of one pixel; all of them are ints. */
+struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
+
 /* ---- convolutions (conv.c) ---- */
 
 /* Keeps those of `count` ways that do not need much memory for sums; how many these are, and the
  * most bytes that one of them needs. */
-struct cuda_conv;
-struct cuda_conv_way;
 int conv_keep_ways(const struct cuda_conv *conv, struct cuda_conv_way *ways, int count,
                    size_t *ret_workspace);
 

@@ -3,7 +3,10 @@
  * The kernels are compiled twice: by nvcc for GPUs, and by the host's C++ compiler for the test
  * double (tests/fake_cuda), where LENSD_FAKE_CUDA is defined and a launch runs blocks and threads
  * in loops. Hence LAUNCH instead of <<<>>>: LAUNCH for kernels without barriers, LAUNCH_BLOCK for
- * kernels whose threads wait for each other, LAUNCH_SHARED for those with dynamic shared memory. */
+ * kernels whose threads wait for each other, LAUNCH_SHARED for those with dynamic shared memory.
+ *
+ * A grid has at most GRID_MOST blocks along y and along z; what may be more than that is folded
+ * into x, or walked in strides. */
 #pragma once
 
 #include "engine/cuda/kernels.h"
@@ -21,9 +24,8 @@
 
 enum { GRID_MOST = 65535 }; /* blocks along y, and along z */
 
-#define LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
-#define LAUNCH_BLOCK(kernel, grid, block, stream, ...)                                             \
-    kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
+#define START(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
+#define START_BLOCK                             START
 
 /* Beyond 48 KiB of dynamic shared memory a kernel has to be allowed it, on every device. It is
  * allowed all there is, never what one launch needs: another thread's launch may need more. */
@@ -42,13 +44,28 @@ template <typename... P> static inline bool allow_shared(void (*kernel)(P...), s
 }
 
 /* Dynamic shared memory, aligned to 128 bytes: SHARED_MEMORY(name) in the kernel. */
-#define SHARED_MEMORY(name) extern __shared__ __align__(128) unsigned char name[]
-#define LAUNCH_SHARED(kernel, grid, block, shared, stream, ...)                                    \
+#define SHARED_MEMORY(name)                     extern __shared__ __align__(128) unsigned char name[]
+#define START_SHARED(kernel, grid, block, shared, stream, ...)                                     \
     do {                                                                                           \
         if (allow_shared(kernel, shared))                                                          \
             kernel<<<grid, block, shared, stream>>>(__VA_ARGS__);                                  \
     } while (0)
 #endif
+
+/* Of an empty tensor there is nothing to do; CUDA calls a grid without blocks an error. */
+static inline bool has_blocks(dim3 grid)
+{
+    return grid.x && grid.y && grid.z;
+}
+
+#define LAUNCH_WITH(start, kernel, grid, ...)                                                      \
+    do {                                                                                           \
+        if (has_blocks(grid))                                                                      \
+            start(kernel, grid, __VA_ARGS__);                                                      \
+    } while (0)
+#define LAUNCH(kernel, grid, ...)        LAUNCH_WITH(START, kernel, grid, __VA_ARGS__)
+#define LAUNCH_BLOCK(kernel, grid, ...)  LAUNCH_WITH(START_BLOCK, kernel, grid, __VA_ARGS__)
+#define LAUNCH_SHARED(kernel, grid, ...) LAUNCH_WITH(START_SHARED, kernel, grid, __VA_ARGS__)
 
 /* ONNX's numbers, as engine/tensor.h has them. */
 enum { T_F32 = 1, T_F16 = 10, T_BF16 = 16 };

@@ -5,24 +5,27 @@
 /* The table is read three times a pixel, at random: from shared memory. */
 template <typename T, int CHANNELS>
 __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_bytes,
-                              const float *table, T *y, size_t row, size_t pitch, int is_reversed)
+                              const float *table, T *y, size_t rows, size_t row, size_t pitch,
+                              int is_reversed)
 {
     __shared__ float values[CHANNELS * 256];
     for (unsigned i = threadIdx.x; i < CHANNELS * 256; i += blockDim.x)
         values[i] = table[i];
     __syncthreads();
-    const unsigned char *bytes = x + blockIdx.y * pitch;
-    const float *floats = (const float *)bytes;
-    T *to = y + blockIdx.y * row;
-    const bool has_bytes = are_bytes[blockIdx.y] != 0;
-    FOR_EACH(e, row)
-    {
-        if (has_bytes) {
-            const unsigned c = (unsigned)(e % CHANNELS);
-            const size_t from = is_reversed ? e + (CHANNELS - 1) - 2 * c : e;
-            to[e] = from_float<T>(values[c * 256 + bytes[from]]);
-        } else {
-            to[e] = from_float<T>(floats[e]);
+    for (size_t r = blockIdx.y; r < rows; r += gridDim.y) {
+        const unsigned char *bytes = x + r * pitch;
+        const float *floats = (const float *)bytes;
+        T *to = y + r * row;
+        const bool has_bytes = are_bytes[r] != 0;
+        FOR_EACH(e, row)
+        {
+            if (has_bytes) {
+                const unsigned c = (unsigned)(e % CHANNELS);
+                const size_t from = is_reversed ? e + (CHANNELS - 1) - 2 * c : e;
+                to[e] = from_float<T>(values[c * 256 + bytes[from]]);
+            } else {
+                to[e] = from_float<T>(floats[e]);
+            }
         }
     }
 }
@@ -32,15 +35,15 @@ void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_by
 {
     /* Some numbers a thread, so that filling the table is little beside them. */
     const unsigned wide = blocks_for((p->row + 7) / 8);
-    const dim3 grid(wide, (unsigned)p->rows);
+    const dim3 grid(wide, (unsigned)(p->rows < (size_t)GRID_MOST ? p->rows : (size_t)GRID_MOST));
     if (p->channels == 1)
         WITH_TYPE(dtype, LAUNCH_BLOCK((pixels_kernel<T, 1>), grid, THREADS, stream,
-                                      (const unsigned char *)x, are_bytes, table, (T *)y, p->row,
-                                      p->pitch, p->is_reversed));
+                                      (const unsigned char *)x, are_bytes, table, (T *)y, p->rows,
+                                      p->row, p->pitch, p->is_reversed));
     else
         WITH_TYPE(dtype, LAUNCH_BLOCK((pixels_kernel<T, 3>), grid, THREADS, stream,
-                                      (const unsigned char *)x, are_bytes, table, (T *)y, p->row,
-                                      p->pitch, p->is_reversed));
+                                      (const unsigned char *)x, are_bytes, table, (T *)y, p->rows,
+                                      p->row, p->pitch, p->is_reversed));
 }
 
 /* struct session_best of engine/session.h. */

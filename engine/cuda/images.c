@@ -325,40 +325,23 @@ static enum status make_transposed(const struct compile *compile, struct step **
                                    struct error *err)
 {
     const struct node *node = compile->node;
-    const struct value *x = node->inputs[0], *y = node->outputs[0], *bias = node_bias(node);
+    const struct value *x = node->inputs[0], *bias = node_bias(node);
     const struct epilogue *e = &node->epilogue;
     const struct shape plain = channels_first(&x->shape);
-    const int64_t *in = x->shape.dims, *out = y->shape.dims;
     struct conv_shape shape;
+    struct cuda_conv conv;
     struct image_step *s;
     const void *weights;
     void *bias_data = NULL;
-    if (!fits_index(&x->shape) || !fits_index(&y->shape))
-        return STATUS_OK;
     TRY(conv_transpose_shape_init(node, &plain, &node->inputs[1]->known->shape, &shape, err));
-    const struct window *w = &shape.window;
+    TRY(window_of_conv(node, &shape.window, shape.group, &conv, err));
     if (bias)
         TRY(weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data, err));
     TRY(turn_weights(compile, x->dtype, &weights, err));
     TRY(create(compile, IMAGE_CONV, "transposed conv", &s, ret, err));
     s->weights = weights;
+    s->conv = conv;
     s->epilogue = (struct cuda_epilogue){bias_data, NULL, (int)e->activation, e->alpha, e->beta};
-    s->conv = (struct cuda_conv){.n = (int)in[0],
-                                 .h = (int)in[1],
-                                 .w = (int)in[2],
-                                 .c = (int)in[3],
-                                 .oh = (int)out[1],
-                                 .ow = (int)out[2],
-                                 .m = (int)out[3],
-                                 .kh = (int)w->kernel[0],
-                                 .kw = (int)w->kernel[1],
-                                 .groups = (int)shape.group,
-                                 .stride_h = (int)w->stride[0],
-                                 .stride_w = (int)w->stride[1],
-                                 .dilation_h = (int)w->dilation[0],
-                                 .dilation_w = (int)w->dilation[1],
-                                 .pad_h = (int)w->pad_begin[0],
-                                 .pad_w = (int)w->pad_begin[1]};
     const int group_channels = s->conv.m / s->conv.groups;
     s->step.flops = 2.0 * (double)shape_count(&x->shape) * (double)(s->conv.kh * s->conv.kw) *
                     (double)group_channels;

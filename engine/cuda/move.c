@@ -62,17 +62,14 @@ static enum status run_parts(struct step *base, struct program *program, struct 
     unsigned char *whole = program->data[s->whole];
     for (size_t p = 0; p < s->count; p++) {
         const void *part = s->constants[p] ? s->constants[p] : program->data[s->parts[p]];
-        void *inside = whole + s->offsets[p];
+        unsigned char *inside = whole + s->offsets[p];
         if (!s->widths[p])
             continue;
-        cudaError_t result =
-            s->gather
-                ? cudaMemcpy2DAsync(inside, s->width, part, s->widths[p], s->widths[p], s->rows,
-                                    cudaMemcpyDeviceToDevice, program->backend->stream)
-                : cudaMemcpy2DAsync(program->data[s->parts[p]], s->widths[p], inside, s->width,
-                                    s->widths[p], s->rows, cudaMemcpyDeviceToDevice,
-                                    program->backend->stream);
-        TRY(cuda_check(result, program->backend->device, base->name, err));
+        const struct pitched in = {part, inside, s->widths[p], s->width, s->widths[p], s->rows};
+        const struct pitched out = {
+            inside, program->data[s->parts[p]], s->width, s->widths[p], s->widths[p], s->rows};
+        TRY(device_copy_rows(program->backend, s->gather ? &in : &out, cudaMemcpyDeviceToDevice,
+                             program->backend->stream, base->name, err));
     }
     return STATUS_OK;
 }

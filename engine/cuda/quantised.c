@@ -445,31 +445,9 @@ static void find_ways(const struct backend *backend, struct int8_step *s)
 static enum status conv_of(const struct node *node, const struct operands *o, struct cuda_conv *ret,
                            struct error *err)
 {
-    const struct shape *x = &o->x->shape, *y = &o->y->shape;
-    char text[NODE_TEXT];
     struct window w;
-    for (int d = 0; d < x->rank; d++)
-        if (x->dims[d] > INT_MAX - 16 || y->dims[d] > INT_MAX - 16)
-            return error_set(err, STATUS_UNSUPPORTED, "%s: images of over 2^31 elements a side",
-                             node_text(node, text));
-    TRY(window_init(node, 2, x->dims + 1, o->weights->known->shape.dims + 2, &w, err));
-    *ret = (struct cuda_conv){.n = (int)x->dims[0],
-                              .h = (int)x->dims[1],
-                              .w = (int)x->dims[2],
-                              .c = (int)x->dims[3],
-                              .oh = (int)y->dims[1],
-                              .ow = (int)y->dims[2],
-                              .m = (int)y->dims[3],
-                              .kh = (int)w.kernel[0],
-                              .kw = (int)w.kernel[1],
-                              .groups = (int)node_int(node, "group", 1),
-                              .stride_h = (int)w.stride[0],
-                              .stride_w = (int)w.stride[1],
-                              .dilation_h = (int)w.dilation[0],
-                              .dilation_w = (int)w.dilation[1],
-                              .pad_h = (int)w.pad_begin[0],
-                              .pad_w = (int)w.pad_begin[1]};
-    return STATUS_OK;
+    TRY(window_init(node, 2, o->x->shape.dims + 1, o->weights->known->shape.dims + 2, &w, err));
+    return window_of_conv(node, &w, node_int(node, "group", 1), ret, err);
 }
 
 /* False: too large for an int. */
@@ -478,21 +456,10 @@ static bool conv_of_rows(const struct operands *o, struct cuda_conv *ret)
     const struct shape *x = &o->x->shape;
     const int64_t depth = x->dims[x->rank - 1];
     const int64_t rows = (int64_t)shape_count(x) / depth;
-    *ret = (struct cuda_conv){.n = (int)rows,
-                              .h = 1,
-                              .w = 1,
-                              .c = (int)depth,
-                              .oh = 1,
-                              .ow = 1,
-                              .m = (int)o->channels,
-                              .kh = 1,
-                              .kw = 1,
-                              .groups = 1,
-                              .stride_h = 1,
-                              .stride_w = 1,
-                              .dilation_h = 1,
-                              .dilation_w = 1};
-    return rows <= INT_MAX && depth <= INT_MAX - 16 && o->channels <= INT_MAX;
+    if (rows > INT_MAX || depth > INT_MAX - 16 || o->channels > INT_MAX)
+        return false;
+    *ret = window_of_rows(rows, o->channels, depth);
+    return true;
 }
 
 /* Channels of an image, or of a row, in fours; the ways that there are then. */

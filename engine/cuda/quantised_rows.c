@@ -312,36 +312,12 @@ static enum status fill_binary(const struct compile *compile, struct int8_rows_s
 
 static enum status fill_pool(const struct node *node, struct int8_rows_step *s, struct error *err)
 {
-    const struct shape *x = &node->inputs[0]->shape;
-    struct window w;
-    size_t count;
-    const int64_t *kernel = node_ints(node, "kernel_shape", &count);
-    TRY(window_init(node, 2, x->dims + 1, kernel, &w, err));
-    s->pool = (struct cuda_int8_pool){
-        .pool = {.n = (int)x->dims[0],
-                 .h = (int)x->dims[1],
-                 .w = (int)x->dims[2],
-                 .c = (int)x->dims[3],
-                 .oh = (int)w.out[0],
-                 .ow = (int)w.out[1],
-                 .kh = (int)w.kernel[0],
-                 .kw = (int)w.kernel[1],
-                 .stride_h = (int)w.stride[0],
-                 .stride_w = (int)w.stride[1],
-                 .dilation_h = (int)w.dilation[0],
-                 .dilation_w = (int)w.dilation[1],
-                 .pad_h = (int)w.pad_begin[0],
-                 .pad_w = (int)w.pad_begin[1],
-                 .pad_h_end = (int)w.pad_end[0],
-                 .pad_w_end = (int)w.pad_end[1],
-                 .is_max = node->op == OP_MAX_POOL,
-                 .count_include_pad = (int)node_int(node, "count_include_pad", 0)},
-        .type = (int)s->x_dtype,
-        .from_scale = s->from.scale,
-        .to_scale = s->to.scale,
-        .from_zero = s->from.zero,
-        .to_zero = s->to.zero};
-    return STATUS_OK;
+    s->pool = (struct cuda_int8_pool){.type = (int)s->x_dtype,
+                                      .from_scale = s->from.scale,
+                                      .to_scale = s->to.scale,
+                                      .from_zero = s->from.zero,
+                                      .to_zero = s->to.zero};
+    return window_of_pool(node, &s->pool.pool, err);
 }
 
 static enum status fill(const struct compile *compile, struct int8_rows_step *s, struct error *err)

@@ -171,34 +171,6 @@ bool rows_takes(const struct node *node)
     return classify(node, &ignored);
 }
 
-static enum status fill_pool(const struct node *node, struct rows_step *s, struct error *err)
-{
-    const struct shape *x = &node->inputs[0]->shape;
-    struct window w;
-    size_t count;
-    const int64_t *kernel = node_ints(node, "kernel_shape", &count);
-    TRY(window_init(node, 2, x->dims + 1, kernel, &w, err));
-    s->pool = (struct cuda_pool){.n = (int)x->dims[0],
-                                 .h = (int)x->dims[1],
-                                 .w = (int)x->dims[2],
-                                 .c = (int)x->dims[3],
-                                 .oh = (int)w.out[0],
-                                 .ow = (int)w.out[1],
-                                 .kh = (int)w.kernel[0],
-                                 .kw = (int)w.kernel[1],
-                                 .stride_h = (int)w.stride[0],
-                                 .stride_w = (int)w.stride[1],
-                                 .dilation_h = (int)w.dilation[0],
-                                 .dilation_w = (int)w.dilation[1],
-                                 .pad_h = (int)w.pad_begin[0],
-                                 .pad_w = (int)w.pad_begin[1],
-                                 .pad_h_end = (int)w.pad_end[0],
-                                 .pad_w_end = (int)w.pad_end[1],
-                                 .is_max = node->op == OP_MAX_POOL,
-                                 .count_include_pad = (int)node_int(node, "count_include_pad", 0)};
-    return STATUS_OK;
-}
-
 enum status make_rows(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
@@ -214,7 +186,7 @@ enum status make_rows(const struct compile *compile, struct step **ret, struct e
                             &bias, err));
     }
     if (proto.kind == ROWS_POOL)
-        TRY(fill_pool(node, &proto, err));
+        TRY(window_of_pool(node, &proto.pool, err));
     struct rows_step *s = step_create(compile, sizeof *s, run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");

@@ -343,7 +343,7 @@ void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, si
                       size_t positions, size_t channels, int is_max)
 {
     const dim3 grid((unsigned)((channels + WARP * 8 - 1) / (WARP * 8)), (unsigned)n);
-    if (channels % 8 || channels > INT32_MAX || n > GRID_MOST)
+    if (channels % 8 || channels > INT32_MAX - WARP * 8 || n > GRID_MOST)
         cuda_reduce(stream, dtype, is_max ? CUDA_REDUCE_MAX : CUDA_REDUCE_MEAN, x, y, n, positions,
                     channels);
     else if (is_max)

@@ -370,12 +370,14 @@ static enum status copy_rows(struct program *program, const struct slot *slot, c
         for (next = first + 1; next < fed && slot->marks[next] == slot->marks[first];)
             next++;
         const size_t rows = (size_t)(next - first), at = (size_t)first * pitch;
-        cudaError_t result = slot->marks[first]
-                                 ? cudaMemcpy2DAsync(to + at, pitch, from + at, pitch, count, rows,
-                                                     cudaMemcpyHostToDevice, backend->in)
-                                 : cudaMemcpyAsync(to + at, from + at, rows * pitch,
-                                                   cudaMemcpyHostToDevice, backend->in);
-        TRY(cuda_check(result, backend->device, "copying the images", err));
+        const struct pitched copy = {from + at, to + at, pitch, pitch, count, rows};
+        if (slot->marks[first])
+            TRY(device_copy_rows(backend, &copy, cudaMemcpyHostToDevice, backend->in,
+                                 "copying the images", err));
+        else
+            TRY(cuda_check(cudaMemcpyAsync(to + at, from + at, rows * pitch, cudaMemcpyHostToDevice,
+                                           backend->in),
+                           backend->device, "copying the images", err));
     }
     return cuda_check(cudaMemcpyAsync(slot->staging, slot->marks, (size_t)program->rows,
                                       cudaMemcpyHostToDevice, backend->in),

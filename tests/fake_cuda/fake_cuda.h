@@ -17,6 +17,9 @@ void fake_cuda_fail(int after, cudaError_t error, int sticky);
 size_t fake_cuda_used(int device);
 /* Kernels, copies and products that streams have run. */
 size_t fake_cuda_operations(void);
+/* Starts a kernel that does nothing; what cudaGetLastError() says. */
+cudaError_t fake_cuda_try_launch(const unsigned grid[3], const unsigned block[3], size_t shared,
+                                 cudaStream_t stream);
 /* Batches started as one graph. */
 size_t fake_cuda_graph_launches(void);
 

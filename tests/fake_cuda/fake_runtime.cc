@@ -55,6 +55,7 @@ namespace
 {
 constexpr int MAX_DEVICES = 8;
 constexpr size_t SHARED_LIMIT = 227 << 10; /* of a block, as Hopper's */
+constexpr size_t PITCH_LIMIT = 8 << 20;    /* less than a GPU has, so that tests get beyond */
 
 struct state {
     std::mutex lock;
@@ -271,6 +272,15 @@ void count_copy(int device, cudaMemcpyKind kind, size_t size)
 }
 } // namespace
 
+/* CUDA C++ Programming Guide, "Compute Capabilities", technical specifications; but for GRID_MOST.
+ */
+static bool is_launchable(dim3 grid, dim3 block)
+{
+    const size_t threads = (size_t)block.x * block.y * block.z;
+    return grid.x && grid.x <= INT32_MAX && grid.y && grid.y <= GRID_MOST && grid.z &&
+           grid.z <= GRID_MOST && threads && threads <= 1024 && block.z <= 64;
+}
+
 void fake_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool has_barriers,
                  std::function<void()> body)
 {
@@ -280,8 +290,11 @@ void fake_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool
         last_error = cudaErrorInvalidResourceHandle;
         return;
     }
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > GRID_MOST || grid.z > GRID_MOST ||
-        (size_t)block.x * block.y * block.z > 1024 || shared > SHARED_LIMIT) {
+    if (!is_launchable(grid, block)) {
+        last_error = cudaErrorInvalidConfiguration;
+        return;
+    }
+    if (shared > SHARED_LIMIT) {
         last_error = cudaErrorInvalidValue;
         return;
     }
@@ -289,6 +302,14 @@ void fake_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool
 }
 
 extern "C" {
+
+cudaError_t fake_cuda_try_launch(const unsigned grid[3], const unsigned block[3], size_t shared,
+                                 cudaStream_t stream)
+{
+    fake_launch(dim3(grid[0], grid[1], grid[2]), dim3(block[0], block[1], block[2]), shared, stream,
+                false, [] {});
+    return cudaGetLastError();
+}
 
 void fake_cuda_reset(int devices, size_t bytes_per_device)
 {
@@ -419,6 +440,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     properties->major = 9;
     properties->multiProcessorCount = 8;
     properties->sharedMemPerBlockOptin = SHARED_LIMIT;
+    properties->memPitch = PITCH_LIMIT;
     properties->pciBusID = 16 + device;
     return answer_without_context();
 }
@@ -628,6 +650,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     cudaError_t error = answer();
     if (error == cudaSuccess && (width > to_pitch || width > from_pitch))
         error = fail(cudaErrorInvalidValue);
+    if (error == cudaSuccess && (to_pitch > PITCH_LIMIT || from_pitch > PITCH_LIMIT))
+        error = fail(cudaErrorInvalidPitchValue);
     if (error != cudaSuccess)
         return error;
     count_copy(stream->device, kind, width * height);

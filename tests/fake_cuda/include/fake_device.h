@@ -1,7 +1,7 @@
 /* CUDA C++ for a host compiler: number types, the built-in variables, barriers and warp shuffles
  * (what tensor cores compute stands beside their instructions, engine/cuda/tensor_core.cuh). A
  * block's threads are fibers of one system thread, so that __syncthreads() means what it says; a
- * kernel started with LAUNCH has no barrier, and its threads run one after the other. */
+ * kernel started with START has no barrier, and its threads run one after the other. */
 #pragma once
 
 #include <cmath>
@@ -56,11 +56,11 @@ void fake_start(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cuda
 }
 
 #define FAKE_UNWRAP(...) __VA_ARGS__
-#define LAUNCH(kernel, grid, block, stream, ...)                                                   \
+#define START(kernel, grid, block, stream, ...)                                                    \
     fake_start(kernel, dim3(grid), dim3(block), 0, stream, false, __VA_ARGS__)
-#define LAUNCH_BLOCK(kernel, grid, block, stream, ...)                                             \
+#define START_BLOCK(kernel, grid, block, stream, ...)                                              \
     fake_start(kernel, dim3(grid), dim3(block), 0, stream, true, __VA_ARGS__)
-#define LAUNCH_SHARED(kernel, grid, block, shared, stream, ...)                                    \
+#define START_SHARED(kernel, grid, block, shared, stream, ...)                                     \
     fake_start(kernel, dim3(grid), dim3(block), shared, stream, true, __VA_ARGS__)
 #define SHARED_MEMORY(name) unsigned char *name = fake_dynamic_shared
 

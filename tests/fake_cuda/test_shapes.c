@@ -1,0 +1,189 @@
+/* The CUDA backend over the stand-in on shapes at the ends of what there is: single operators on
+ * tensors of nothing, and on rows longer than copies of them may be apart, against the interpreter;
+ * windows whose numbers do not fit a kernel's. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cpu/interpret.h"
+#include "engine/session.h"
+#include "tests/fake_cuda/module_cases.h"
+#include "tests/unit/random_graph.h"
+
+TestSuite(shapes, .init = find_fake_module, .timeout = 120);
+
+static struct tensor *random_tensor(const struct shape *shape, uint32_t seed)
+{
+    struct tensor *tensor;
+    struct error err;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, shape, &tensor, &err), STATUS_OK);
+    for (size_t i = 0; i < shape_count(shape); i++)
+        ((float *)tensor->data)[i] = random_unit(&seed);
+    return tensor;
+}
+
+/* One node; its operands from `constants_from` on are constants. */
+static struct graph *single(enum op op, struct tensor **operands, size_t count,
+                            size_t constants_from)
+{
+    struct graph *graph = graph_create(NULL);
+    graph->opset = 13;
+    struct node *node = graph_add_node(graph, op, "node", count, 1);
+    node->opset = 13;
+    graph->inputs = arena_alloc(graph->arena, count, sizeof *graph->inputs);
+    graph->input_count = constants_from;
+    for (size_t i = 0; i < count; i++) {
+        const struct tensor *t = operands[i];
+        node->inputs[i] = i < constants_from
+                              ? graph_add_value(graph, i ? "b" : "a", t->dtype, &t->shape)
+                              : graph_add_constant(graph, "", operands[i]);
+        if (i < constants_from)
+            graph->inputs[i] = node->inputs[i];
+    }
+    node_set_output(node, 0, graph_add_value(graph, "y", DTYPE_NONE, &SHAPE_NONE));
+    graph->outputs = arena_alloc(graph->arena, 1, sizeof *graph->outputs);
+    graph->outputs[0] = node->outputs[0];
+    graph->output_count = 1;
+    return graph;
+}
+
+static enum status open_session(const struct graph *graph, struct session **ret, struct error *err)
+{
+    const struct session_options options = {
+        .device = {DEVICE_CUDA, 0}, .max_batch = 1, .trial = true, .poison = true};
+    return session_create(graph, &options, ret, err);
+}
+
+/* The device's answer is the interpreter's, NaN and infinities among it. Frees the graph. */
+static void compare(struct graph *graph, struct tensor **operands, const char *name)
+{
+    struct error err = {0};
+    struct graph *reference;
+    struct session *session = NULL;
+    struct tensor *expected[1] = {NULL};
+    const struct tensor *outputs[1];
+    const void *inputs[4];
+    for (size_t i = 0; i < graph->input_count; i++)
+        inputs[i] = operands[i]->data;
+    cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
+    cr_assert_eq(interpret(reference, operands, expected, NULL, NULL, &err), STATUS_OK, "%s: %s",
+                 name, err.message);
+    cr_assert_eq(open_session(graph, &session, &err), STATUS_OK, "%s: %s", name, err.message);
+    for (int run = 0; run < 2; run++) {
+        cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s: %s", name,
+                     err.message);
+        cr_assert(shape_equal(&outputs[0]->shape, &expected[0]->shape), "%s", name);
+        const float *got = outputs[0]->data, *want = expected[0]->data;
+        for (size_t i = 0; i < shape_count(&expected[0]->shape); i++)
+            cr_assert(got[i] == want[i] || fabsf(got[i] - want[i]) <= 1e-5f ||
+                          (isnan(got[i]) && isnan(want[i])),
+                      "%s, output %zu: %g, not %g", name, i, (double)got[i], (double)want[i]);
+    }
+    session_free(session);
+    tensor_unref(expected[0]);
+    graph_free(reference);
+    graph_free(graph);
+}
+
+Test(shapes, rows_longer_than_a_pitch_are_joined_and_parted)
+{
+    enum { LONG = 1200000 }; /* floats: two of them are more than the stand-in's pitch */
+    struct tensor *parts[] = {random_tensor(&SHAPE(1, 2, LONG), 1),
+                              random_tensor(&SHAPE(1, 2, LONG), 2)};
+    for (int axis = 1; axis < 3; axis++) {
+        struct graph *graph = single(OP_CONCAT, parts, 2, 2);
+        cr_assert(node_set_int(graph, graph->nodes[0], "axis", axis));
+        compare(graph, parts, axis == 2 ? "Concat of columns" : "Concat of rows");
+    }
+    tensor_unref(parts[0]);
+    tensor_unref(parts[1]);
+    parts[0] = random_tensor(&SHAPE(1, 2, 2 * LONG), 3);
+    struct graph *graph = single(OP_IDENTITY, parts, 1, 1);
+    struct node *split = graph_add_node(graph, OP_SPLIT, "split", 1, 2);
+    split->opset = 13;
+    split->inputs[0] = graph->nodes[0]->outputs[0];
+    cr_assert(node_set_int(graph, split, "axis", 2));
+    for (size_t i = 0; i < 2; i++)
+        node_set_output(split, i, graph_add_value(graph, "", DTYPE_NONE, &SHAPE_NONE));
+    graph->outputs[0] = split->outputs[1];
+    compare(graph, parts, "Split");
+    tensor_unref(parts[0]);
+}
+
+Test(shapes, nothing_folds_to_what_the_interpreter_says)
+{
+    static const enum op ops[] = {OP_REDUCE_SUM, OP_REDUCE_MEAN,    OP_REDUCE_MAX,
+                                  OP_REDUCE_MIN, OP_REDUCE_PROD,    OP_REDUCE_L2,
+                                  OP_REDUCE_L1,  OP_REDUCE_LOG_SUM, OP_REDUCE_LOG_SUM_EXP};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        for (int64_t axis = 1; axis < 4; axis++) {
+            struct tensor *x = random_tensor(&SHAPE(1, 2, 0, 3), 1), *axes;
+            struct error err;
+            cr_assert_eq(tensor_create(NULL, DTYPE_I64, &SHAPE(1), &axes, &err), STATUS_OK);
+            *(int64_t *)axes->data = axis;
+            struct tensor *operands[] = {x, axes};
+            const bool by_operand = ops[i] == OP_REDUCE_SUM;
+            struct graph *graph = single(ops[i], operands, by_operand ? 2 : 1, 1);
+            if (!by_operand)
+                cr_assert(node_set_ints(graph, graph->nodes[0], "axes", &axis, 1));
+            compare(graph, operands, op_name(ops[i]));
+            tensor_unref(x);
+            tensor_unref(axes);
+        }
+    }
+}
+
+Test(shapes, operators_take_operands_of_nothing)
+{
+    struct tensor *some = random_tensor(&SHAPE(1, 2, 3), 1),
+                  *none = random_tensor(&SHAPE(1, 2, 0), 2);
+    struct tensor *rows = random_tensor(&SHAPE(1, 0, 3), 3), *wide = random_tensor(&SHAPE(0, 5), 4);
+    struct tensor *pairs[][2] = {{none, rows}, {rows, some}, {some, none}, {none, wide}};
+    compare(single(OP_MATMUL, pairs[0], 2, 2), pairs[0], "a product of no depth");
+    compare(single(OP_MATMUL, pairs[3], 2, 1), pairs[3], "a product of no depth, by a constant");
+    struct graph *graph = single(OP_CONCAT, pairs[1], 2, 2);
+    cr_assert(node_set_int(graph, graph->nodes[0], "axis", 1));
+    compare(graph, pairs[1], "rows behind nothing");
+    graph = single(OP_CONCAT, pairs[2], 2, 2);
+    cr_assert(node_set_int(graph, graph->nodes[0], "axis", 2));
+    compare(graph, pairs[2], "nothing behind columns");
+    static const enum op ops[] = {OP_RELU, OP_EXP, OP_SOFTMAX, OP_IDENTITY};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        compare(single(ops[i], &none, 1, 1), &none, op_name(ops[i]));
+    tensor_unref(some);
+    tensor_unref(none);
+    tensor_unref(rows);
+    tensor_unref(wide);
+}
+
+/* Strides, dilations and pads are 64 bits in a file, and ints in kernels. */
+static void expect_refusal(enum op op, const char *attribute, int64_t number)
+{
+    struct tensor *operands[] = {random_tensor(&SHAPE(1, 2, 3, 3), 1),
+                                 random_tensor(&SHAPE(2, 2, 1, 1), 2)};
+    const int64_t kernel[] = {1, 1}, numbers[] = {number, number, number, number};
+    struct graph *graph = single(op, operands, op == OP_CONV ? 2 : 1, 1);
+    struct session *session = NULL;
+    struct error err = {0};
+    cr_assert(node_set_ints(graph, graph->nodes[0], "kernel_shape", kernel, 2));
+    cr_assert(node_set_ints(graph, graph->nodes[0], attribute, numbers,
+                            strcmp(attribute, "pads") ? 2 : 4));
+    cr_assert_eq(open_session(graph, &session, &err), STATUS_UNSUPPORTED, "%s: %s", attribute,
+                 err.message);
+    cr_assert(strstr(err.message, "2^30 places"), "%s", err.message);
+    graph_free(graph);
+    tensor_unref(operands[0]);
+    tensor_unref(operands[1]);
+}
+
+Test(shapes, windows_beyond_a_kernels_numbers_are_refused)
+{
+    static const enum op ops[] = {OP_CONV, OP_MAX_POOL, OP_AVERAGE_POOL};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        expect_refusal(ops[i], "strides", INT64_C(1) << 32);
+        expect_refusal(ops[i], "strides", INT64_C(3) << 30);
+        if (ops[i] != OP_AVERAGE_POOL)
+            expect_refusal(ops[i], "dilations", INT64_C(1) << 33);
+    }
+}
