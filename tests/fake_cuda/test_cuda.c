@@ -2,14 +2,13 @@
  * every kind of failure. What runs here are the backend's own sources; that they are fast, or even
  * right, on a GPU is for ./dev gpu to say. */
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/cpu/interpret.h"
 #include "engine/session.h"
-#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/fake_cuda/module_cases.h"
 #include "tests/unit/operator_graphs.h"
 #include "tests/unit/random_graph.h"
 
@@ -17,35 +16,7 @@ enum { HEIGHT = 10, WIDTH = 9, BATCH = 3 };
 
 static const struct device_id gpu = {DEVICE_CUDA, 0};
 
-/* The module is loaded by the engine; its orders to the fake are found in it. */
-static struct {
-    void (*reset)(int devices, size_t bytes);
-    void (*fail)(int after, cudaError_t error, int sticky);
-    size_t (*used)(int device);
-    size_t (*graph_launches)(void);
-} fake;
-
-static void find(void *module, const char *name, void *ret)
-{
-    void *symbol = dlsym(module, name);
-    cr_assert_not_null(symbol, "%s", name);
-    memcpy(ret, &symbol, sizeof symbol);
-}
-
-static void set_up(void)
-{
-    struct device_info devices[DEVICE_MAX];
-    cr_assert_geq(device_list(devices, DEVICE_MAX), 2);
-    void *module = dlopen(getenv("LENSD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
-    cr_assert_not_null(module, "%s", devices[1].reason);
-    find(module, "fake_cuda_reset", &fake.reset);
-    find(module, "fake_cuda_fail", &fake.fail);
-    find(module, "fake_cuda_used", &fake.used);
-    find(module, "fake_cuda_graph_launches", &fake.graph_launches);
-    fake.reset(2, (size_t)1 << 30);
-}
-
-TestSuite(cuda, .init = set_up, .timeout = 240);
+TestSuite(cuda, .init = find_fake_module, .timeout = 240);
 
 static float *make_images(uint32_t seed, size_t n)
 {

@@ -1,13 +1,13 @@
 /* Quantised networks on the CUDA backend over the stand-in: against the interpreter, which computes
  * operators on stored numbers in integers, and what is between QuantizeLinear in float32. */
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/cpu/interpret.h"
 #include "engine/session.h"
+#include "tests/fake_cuda/module_cases.h"
 #include "tests/unit/random_graph.h"
 #include "tests/unit/random_quantised.h"
 
@@ -15,23 +15,7 @@ enum { HEIGHT = 11, WIDTH = 9, BATCH = 3, CHANNELS = 3 };
 
 static const struct device_id gpu = {DEVICE_CUDA, 0};
 
-static size_t (*used)(int device);
-
-static void set_up(void)
-{
-    struct device_info devices[DEVICE_MAX];
-    void (*reset)(int devices, size_t bytes);
-    cr_assert_geq(device_list(devices, DEVICE_MAX), 2);
-    void *module = dlopen(getenv("LENSD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
-    cr_assert_not_null(module, "%s", devices[1].reason);
-    void *symbol = dlsym(module, "fake_cuda_reset");
-    memcpy(&reset, &symbol, sizeof symbol);
-    symbol = dlsym(module, "fake_cuda_used");
-    memcpy(&used, &symbol, sizeof symbol);
-    reset(2, (size_t)1 << 30);
-}
-
-TestSuite(cuda_int8, .init = set_up, .timeout = 240);
+TestSuite(cuda_int8, .init = find_fake_module, .timeout = 240);
 
 static struct tensor *make_images(uint32_t seed, int batch)
 {
@@ -115,7 +99,7 @@ static void compare(uint32_t seed, bool operators_only, enum precision precision
     session_free(session);
     graph_free(reference);
     graph_free(graph);
-    cr_assert_eq(used(0), 0, "seed %u leaves %zu bytes on the device", seed, used(0));
+    cr_assert_eq(fake.used(0), 0, "seed %u leaves %zu bytes on the device", seed, fake.used(0));
 }
 
 /* Both compute in integers: a number differs only where it lies between two steps. */

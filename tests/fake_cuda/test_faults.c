@@ -2,7 +2,6 @@
  * fails for a while: contexts on devices that are not used, bytes left behind, results of one run
  * taken for another's, errors that are reported twice. And what trials of layers leave behind. */
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,86 +10,13 @@
 #include "engine/base/size.h"
 #include "engine/cuda/module.h"
 #include "engine/session.h"
-#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/fake_cuda/module_cases.h"
 
 enum { SIDE = 8, CHANNELS = 3, CLASSES = 12, MOST = 4, ROW = SIDE * SIDE * CHANNELS };
 
 static const struct device_id gpu = {DEVICE_CUDA, 0}, second = {DEVICE_CUDA, 1};
 
-static struct {
-    void (*reset)(int devices, size_t bytes);
-    void (*fail)(int after, cudaError_t error, int sticky);
-    size_t (*count)(enum fake_cuda_counter what, int device);
-    size_t (*used)(int device);
-    size_t (*operations)(void);
-    size_t (*graph_launches)(void);
-    void (*compute_mode)(int mode);
-} fake;
-
-static void find(void *module, const char *name, void *ret)
-{
-    void *symbol = dlsym(module, name);
-    cr_assert_not_null(symbol, "%s", name);
-    memcpy(ret, &symbol, sizeof symbol);
-}
-
-static void set_up(void)
-{
-    struct device_info devices[DEVICE_MAX];
-    cr_assert_geq(device_list(devices, DEVICE_MAX), 2);
-    void *module = dlopen(getenv("LENSD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
-    cr_assert_not_null(module, "%s", devices[1].reason);
-    find(module, "fake_cuda_reset", &fake.reset);
-    find(module, "fake_cuda_fail", &fake.fail);
-    find(module, "fake_cuda_count", &fake.count);
-    find(module, "fake_cuda_used", &fake.used);
-    find(module, "fake_cuda_graph_launches", &fake.graph_launches);
-    find(module, "fake_cuda_operations", &fake.operations);
-    find(module, "fake_cuda_compute_mode", &fake.compute_mode);
-    fake.reset(2, (size_t)1 << 30);
-}
-
-TestSuite(faults, .init = set_up, .timeout = 120);
-
-/* image [?, 3, 8, 8] → Conv 3×3, ReLU → GlobalAveragePool → Conv 1×1 as scores [?, 12, 1, 1]: own
- * kernels and a product of cuBLASLt's. */
-static struct graph *network(void)
-{
-    struct graph *graph = graph_create(NULL);
-    struct error err;
-    graph->opset = 13;
-    struct value *x =
-        graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, CHANNELS, SIDE, SIDE));
-    graph->inputs = arena_alloc(graph->arena, 1, sizeof *graph->inputs);
-    graph->inputs[0] = x;
-    graph->input_count = 1;
-    const struct shape shapes[] = {SHAPE(16, CHANNELS, 3, 3), SHAPE(CLASSES, 16, 1, 1)};
-    const enum op ops[] = {OP_CONV, OP_RELU, OP_GLOBAL_AVERAGE_POOL, OP_CONV};
-    uint32_t state = 5;
-    for (size_t i = 0, conv = 0; i < 4; i++) {
-        struct node *node = graph_add_node(graph, ops[i], "node", ops[i] == OP_CONV ? 2 : 1, 1);
-        node->opset = 13;
-        node->inputs[0] = x;
-        if (ops[i] == OP_CONV) {
-            struct tensor *weights;
-            const struct shape *shape = &shapes[conv++];
-            cr_assert_eq(tensor_create(NULL, DTYPE_F32, shape, &weights, &err), STATUS_OK);
-            for (size_t k = 0; k < shape_count(shape); k++) {
-                state = state * 1664525u + 1013904223u;
-                ((float *)weights->data)[k] = (float)(state >> 8) * 0x1p-23f - 1.0f;
-            }
-            node->inputs[1] = graph_add_constant(graph, conv == 1 ? "w1" : "w2", weights);
-            tensor_unref(weights);
-        }
-        x = i == 3 ? graph_add_value(graph, "scores", DTYPE_F32, &SHAPE(DIM_UNKNOWN, CLASSES, 1, 1))
-                   : graph_add_value(graph, "", DTYPE_NONE, &SHAPE_NONE);
-        node_set_output(node, 0, x);
-    }
-    graph->outputs = arena_alloc(graph->arena, 1, sizeof *graph->outputs);
-    graph->outputs[0] = x;
-    graph->output_count = 1;
-    return graph;
-}
+TestSuite(faults, .init = find_fake_module, .timeout = 120);
 
 static enum status open_on(struct device_id device, enum precision precision, struct session **ret,
                            struct error *err)
@@ -100,7 +26,7 @@ static enum status open_on(struct device_id device, enum precision precision, st
                                             .max_batch = MOST,
                                             .image_layout = IMAGE_NHWC_F32,
                                             .trial = true};
-    struct graph *graph = network();
+    struct graph *graph = small_classifier(CHANNELS, SIDE, SIDE, 16, CLASSES);
     const enum status status = session_create(graph, &options, ret, err);
     graph_free(graph);
     return status;

@@ -10,64 +10,17 @@
 
 #include "engine/cuda/kernels_int8.h"
 #include "engine/tensor.h"
+#include "tests/fake_cuda/kernel_cases.h"
 #include "tests/unit/random_graph.h"
 
-static cudaStream_t stream;
+TestSuite(int8, .init = open_stream, .fini = close_stream, .timeout = 240);
 
-static void set_up(void)
+static struct guarded random_bytes(size_t bytes, uint32_t *seed)
 {
-    cr_assert_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-}
-
-static void tear_down(void)
-{
-    cudaStreamDestroy(stream);
-}
-
-TestSuite(int8, .init = set_up, .fini = tear_down, .timeout = 240);
-
-static void finished(const char *what)
-{
-    cr_assert_eq(cudaGetLastError(), cudaSuccess, "%s", what);
-    cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess, "%s", what);
-}
-
-static int between(uint32_t *seed, int low, int high)
-{
-    return low + (int)random_below(seed, (uint32_t)(high - low + 1));
-}
-
-/* ---- memory ---- */
-
-enum { GUARD = 64 };
-
-struct block {
-    unsigned char *memory, *data;
-    size_t bytes;
-};
-
-static struct block make_block(size_t bytes)
-{
-    void *memory;
-    cr_assert_eq(cudaMalloc(&memory, bytes + 2 * GUARD), cudaSuccess);
-    memset(memory, 0xFF, bytes + 2 * GUARD);
-    return (struct block){memory, (unsigned char *)memory + GUARD, bytes};
-}
-
-static struct block random_block(size_t bytes, uint32_t *seed)
-{
-    struct block block = make_block(bytes);
+    struct guarded block = guarded_create(bytes);
     for (size_t i = 0; i < bytes; i++)
         block.data[i] = (unsigned char)random_below(seed, 256);
     return block;
-}
-
-static void free_block(struct block *block)
-{
-    for (size_t i = 0; i < GUARD; i++)
-        cr_assert(block->memory[i] == 0xFF && block->memory[GUARD + block->bytes + i] == 0xFF,
-                  "a kernel wrote beyond its output");
-    cr_assert_eq(cudaFree(block->memory), cudaSuccess);
 }
 
 static int stored_at(const void *data, int type, size_t i)
@@ -95,38 +48,10 @@ struct conv_case {
     struct cuda_int8_conv conv;
     struct cuda_int8_epilogue epilogue;
     int x_zero, depth; /* channels of a group that are there; others of x may hold anything */
-    struct block x, weights, y, bias, sums, scales, residual, table, padding, zero, workspace;
+    struct guarded x, weights, y, bias, sums, scales, residual, table, padding, zero, workspace;
     bool in_place;
     int64_t *expected; /* sums */
 };
-
-static int extent(int in, int kernel, int dilation, int stride, int pads)
-{
-    return (in + pads - (kernel - 1) * dilation - 1) / stride + 1;
-}
-
-static struct cuda_conv random_conv(uint32_t *seed, int cg, int mg, int groups, int window)
-{
-    struct cuda_conv c = {.n = between(seed, 1, 3),
-                          .c = cg * groups,
-                          .m = mg * groups,
-                          .groups = groups,
-                          .kh = between(seed, 1, window),
-                          .kw = between(seed, 1, window),
-                          .stride_h = between(seed, 1, 2),
-                          .stride_w = between(seed, 1, 2),
-                          .dilation_h = between(seed, 1, 2),
-                          .dilation_w = between(seed, 1, 2),
-                          .pad_h = between(seed, 0, 2),
-                          .pad_w = between(seed, 0, 2)};
-    c.h = (c.kh - 1) * c.dilation_h + between(seed, 1, 9);
-    c.w = (c.kw - 1) * c.dilation_w + between(seed, 1, 9);
-    /* asymmetric: the end has a pad of its own */
-    c.oh = extent(c.h, c.kh, c.dilation_h, c.stride_h, 2 * c.pad_h + between(seed, 0, 1));
-    c.ow = extent(c.w, c.kw, c.dilation_w, c.stride_w, 2 * c.pad_w + between(seed, 0, 1));
-    c.row = c.kh * c.kw * cg;
-    return c;
-}
 
 static int weight_at(const struct conv_case *t, int m, int tap, int channel)
 {
@@ -164,7 +89,7 @@ static void fill_weights(struct conv_case *t, uint32_t *seed)
     const struct cuda_conv *c = &t->conv.conv;
     const int cg = c->c / c->groups;
     if (t->kind == TENSOR) {
-        t->weights = make_block((size_t)c->m * (size_t)c->row);
+        t->weights = guarded_create((size_t)c->m * (size_t)c->row);
         memset(t->weights.data, 0, t->weights.bytes);
         for (int m = 0; m < c->m; m++)
             for (int tap = 0; tap < c->kh * c->kw; tap++)
@@ -174,7 +99,7 @@ static void fill_weights(struct conv_case *t, uint32_t *seed)
         return;
     }
     const size_t count = (size_t)(c->kh * c->kw * cg) * (size_t)c->m;
-    t->weights = make_block(count * 2);
+    t->weights = guarded_create(count * 2);
     for (size_t i = 0; i < count; i++)
         ((int16_t *)(void *)t->weights.data)[i] = (int16_t)between(seed, -255, 255);
 }
@@ -184,9 +109,9 @@ static void fill_channels(struct conv_case *t, uint32_t *seed, bool dynamic)
 {
     const struct cuda_conv *c = &t->conv.conv;
     const size_t m = (size_t)c->m;
-    t->bias = make_block(m * 4);
-    t->sums = make_block(m * 4);
-    t->scales = make_block(m * 4);
+    t->bias = guarded_create(m * 4);
+    t->sums = guarded_create(m * 4);
+    t->scales = guarded_create(m * 4);
     const double depth = c->kh * c->kw * t->depth;
     for (size_t i = 0; i < m; i++) {
         int64_t sum = 0;
@@ -217,17 +142,17 @@ static struct conv_case make_case(uint32_t *seed, enum kind kind, struct cuda_co
     const size_t outputs = (size_t)(conv.n * conv.oh * conv.ow * conv.m);
     t.conv = (struct cuda_int8_conv){.conv = conv, .x_type = x_type};
     t.x_zero = between(seed, lowest_of(x_type), lowest_of(x_type) + 255);
-    t.x = random_block((size_t)(conv.n * conv.h * conv.w * conv.c), seed);
+    t.x = random_bytes((size_t)(conv.n * conv.h * conv.w * conv.c), seed);
     fill_weights(&t, seed);
     fill_channels(&t, seed, dynamic);
-    t.y = make_block(outputs * (is_stored ? 1 : 4));
-    t.residual = random_block(outputs, seed);
-    t.table = random_block(256, seed);
-    t.padding = make_block(16);
+    t.y = guarded_create(outputs * (is_stored ? 1 : 4));
+    t.residual = random_bytes(outputs, seed);
+    t.table = random_bytes(256, seed);
+    t.padding = guarded_create(16);
     memset(t.padding.data, t.x_zero & 0xff, 16);
-    t.zero = make_block(1);
+    t.zero = guarded_create(1);
     t.zero.data[0] = (unsigned char)t.x_zero;
-    t.workspace = make_block(outputs * 4 * 33);
+    t.workspace = guarded_create(outputs * 4 * 33);
     t.conv.padding = t.padding.data;
     t.epilogue = (struct cuda_int8_epilogue){
         .bias = (const int32_t *)(const void *)t.bias.data,
@@ -302,10 +227,11 @@ static void check_case(struct conv_case *t, const char *what)
 
 static void free_case(struct conv_case *t)
 {
-    struct block *all[] = {&t->x,     &t->weights,  &t->y,    &t->bias,    &t->sums,     &t->scales,
-                           &t->table, &t->residual, &t->zero, &t->padding, &t->workspace};
+    struct guarded *all[] = {&t->x,    &t->weights, &t->y,        &t->bias,
+                             &t->sums, &t->scales,  &t->table,    &t->residual,
+                             &t->zero, &t->padding, &t->workspace};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free_block(all[i]);
+        guarded_free(all[i]);
     free(t->expected);
 }
 
@@ -372,21 +298,7 @@ Test(int8, products_on_tensor_cores)
     static const int sizes[][3] = {{1, 200, 1024}, {197, 96, 64}, {64, 64, 2048}, {130, 72, 40}};
     uint32_t seed = 5;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct cuda_conv c = {.n = sizes[i][0],
-                              .h = 1,
-                              .w = 1,
-                              .c = sizes[i][2],
-                              .oh = 1,
-                              .ow = 1,
-                              .m = sizes[i][1],
-                              .kh = 1,
-                              .kw = 1,
-                              .groups = 1,
-                              .stride_h = 1,
-                              .stride_w = 1,
-                              .dilation_h = 1,
-                              .dilation_w = 1,
-                              .row = sizes[i][2]};
+        struct cuda_conv c = conv_of_rows(sizes[i][0], sizes[i][1], sizes[i][2]);
         try_tensor(seed + (uint32_t)i, c, c.c, i % 2 ? (int)DTYPE_I8 : (int)DTYPE_I32);
     }
 }
@@ -432,8 +344,8 @@ Test(int8, depthwise_convolutions)
             c.dilation_h = c.dilation_w = 1;
             c.h = between(&seed, c.kh, 17);
             c.w = between(&seed, c.kw, 17);
-            c.oh = extent(c.h, c.kh, 1, c.stride_h, 2 * c.pad_h);
-            c.ow = extent(c.w, c.kw, 1, c.stride_w, 2 * c.pad_w);
+            c.oh = window_extent(c.h, c.kh, 1, c.stride_h, 2 * c.pad_h);
+            c.ow = window_extent(c.w, c.kw, 1, c.stride_w, 2 * c.pad_w);
             c.row = c.kh * c.kw;
         }
         try_plain(&seed, DEPTHWISE, c, "depthwise");
@@ -443,7 +355,7 @@ Test(int8, depthwise_convolutions)
 Test(int8, channels_are_filled_up)
 {
     uint32_t seed = 9;
-    struct block x = random_block(35 * 3, &seed), y = make_block(35 * 4);
+    struct guarded x = random_bytes(35 * 3, &seed), y = guarded_create(35 * 4);
     cuda_int8_pad_channels(stream, x.data, y.data, 35, 3, 4);
     finished("pad");
     for (size_t i = 0; i < 35 * 4; i++)
@@ -452,8 +364,8 @@ Test(int8, channels_are_filled_up)
     finished("fill");
     for (size_t i = 0; i < 16; i++)
         cr_assert_eq(y.data[i], x.data[5]);
-    free_block(&x);
-    free_block(&y);
+    guarded_free(&x);
+    guarded_free(&y);
 }
 
 /* ---- rows ---- */
@@ -465,8 +377,8 @@ Test(int8, floats_are_stored_and_read_back)
     uint32_t seed = 2;
     for (int type = DTYPE_U8; type <= DTYPE_I8; type++) {
         for (size_t count = 1; count < 600; count += 37) {
-            struct block x = make_block(count * 4), y = make_block(count),
-                         z = make_block(count * 4);
+            struct guarded x = guarded_create(count * 4), y = guarded_create(count),
+                           z = guarded_create(count * 4);
             float *from = (float *)(void *)x.data;
             const int zero = type == DTYPE_I8 ? -7 : 113;
             for (size_t i = 0; i < count; i++)
@@ -481,9 +393,9 @@ Test(int8, floats_are_stored_and_read_back)
                 cr_assert_eq(((const float *)(const void *)z.data)[i],
                              (float)(expected - zero) * 0.05f);
             }
-            free_block(&x);
-            free_block(&y);
-            free_block(&z);
+            guarded_free(&x);
+            guarded_free(&y);
+            guarded_free(&z);
         }
     }
 }
@@ -522,8 +434,8 @@ Test(int8, sums_and_products_of_two)
         const int b_kind = i / 4 % 3; /* of a row, of a column, one number */
         b.walk.b_steps[0] = b_kind == 1;
         b.walk.b_steps[1] = b_kind == 0;
-        struct block x = random_block(b.count, &seed), z = random_block(b.count, &seed);
-        struct block y = make_block(b.count), table = random_block(256, &seed);
+        struct guarded x = random_bytes(b.count, &seed), z = random_bytes(b.count, &seed);
+        struct guarded y = guarded_create(b.count), table = random_bytes(256, &seed);
         if (i % 5 == 0)
             b.table = table.data;
         cuda_int8_apply_binary(stream, x.data, z.data, y.data, &b);
@@ -536,10 +448,10 @@ Test(int8, sums_and_products_of_two)
                 stored_at(y.data, b.y_type, k),
                 binary_number(&b, stored_at(x.data, b.a_type, k), stored_at(z.data, b.b_type, at)));
         }
-        free_block(&x);
-        free_block(&y);
-        free_block(&z);
-        free_block(&table);
+        guarded_free(&x);
+        guarded_free(&y);
+        guarded_free(&z);
+        guarded_free(&table);
     }
 }
 
@@ -550,8 +462,8 @@ Test(int8, rows_move_through_tables)
     for (size_t i = 0; i < 8; i++) {
         const size_t rows = 7, row = forms[i / 2][0], pitch = forms[i / 2][1];
         const size_t offset = forms[i / 2][2];
-        struct block x = random_block(rows * row, &seed), y = make_block(rows * pitch);
-        struct block table = random_block(256, &seed);
+        struct guarded x = random_bytes(rows * row, &seed), y = guarded_create(rows * pitch);
+        struct guarded table = random_bytes(256, &seed);
         cuda_int8_rows(stream, x.data, y.data, rows, row, pitch, offset, i % 2 ? table.data : NULL);
         finished("rows");
         for (size_t k = 0; k < rows * pitch; k++) {
@@ -560,9 +472,9 @@ Test(int8, rows_move_through_tables)
             const unsigned char stored = x.data[is_there ? k / pitch * row + column - offset : 0];
             cr_assert_eq(y.data[k], !is_there ? 0xFF : i % 2 ? table.data[stored] : stored);
         }
-        free_block(&x);
-        free_block(&y);
-        free_block(&table);
+        guarded_free(&x);
+        guarded_free(&y);
+        guarded_free(&table);
     }
 }
 
@@ -617,11 +529,11 @@ Test(int8, pools)
         struct cuda_pool *p = &how.pool;
         p->h = between(&seed, 3, 9);
         p->w = between(&seed, 5, 9);
-        p->oh = extent(p->h, p->kh, 1, p->stride_h, p->pad_h + 1);
-        p->ow = extent(p->w, p->kw, p->dilation_w, p->stride_w, p->pad_w);
+        p->oh = window_extent(p->h, p->kh, 1, p->stride_h, p->pad_h + 1);
+        p->ow = window_extent(p->w, p->kw, p->dilation_w, p->stride_w, p->pad_w);
         const size_t count = (size_t)(p->n * p->oh * p->ow * p->c);
-        struct block x = random_block((size_t)(p->n * p->h * p->w * p->c), &seed);
-        struct block y = make_block(count);
+        struct guarded x = random_bytes((size_t)(p->n * p->h * p->w * p->c), &seed);
+        struct guarded y = guarded_create(count);
         cuda_int8_pool2d(stream, x.data, y.data, &how);
         finished("pool");
         for (size_t k = 0; k < count; k++) {
@@ -630,8 +542,8 @@ Test(int8, pools)
                          pooled(&how, x.data, at / p->ow / p->oh, at / p->ow % p->oh, at % p->ow,
                                 (int)(k % (size_t)p->c)));
         }
-        free_block(&x);
-        free_block(&y);
+        guarded_free(&x);
+        guarded_free(&y);
     }
 }
 
@@ -645,8 +557,8 @@ Test(int8, means_of_images)
         const size_t positions = sizes[i / 2][0], channels = sizes[i / 2][1];
         const size_t images = sizes[i / 2][2];
         const int type = i % 2 ? DTYPE_I8 : DTYPE_U8;
-        struct block x = random_block(images * positions * channels, &seed);
-        struct block y = make_block(images * channels);
+        struct guarded x = random_bytes(images * positions * channels, &seed);
+        struct guarded y = guarded_create(images * channels);
         const float factor = 1.7f / (float)positions;
         cuda_int8_mean(stream, type, x.data, y.data, images, positions, channels, factor, 5, 60);
         finished("mean");
@@ -659,8 +571,8 @@ Test(int8, means_of_images)
             cr_assert_eq(stored_at(y.data, type, k),
                          saturated((double)rintf((float)sum * factor) + 60, type));
         }
-        free_block(&x);
-        free_block(&y);
+        guarded_free(&x);
+        guarded_free(&y);
     }
 }
 
@@ -670,8 +582,9 @@ Test(int8, scales_of_a_run)
     for (int i = 0; i < 6; i++) {
         const size_t count = (size_t)between(&seed, 1, 9000);
         const float offset = (float)(i % 3 - 1) * 1.5f, width = i == 5 ? 0 : 2;
-        struct block x = make_block(count * 4), y = make_block(count), scale = make_block(4);
-        struct block zero = make_block(1), ranges = make_block(2 * CUDA_INT8_RANGES * 4);
+        struct guarded x = guarded_create(count * 4), y = guarded_create(count),
+                       scale = guarded_create(4);
+        struct guarded zero = guarded_create(1), ranges = guarded_create(2 * CUDA_INT8_RANGES * 4);
         float *from = (float *)(void *)x.data, low = 0, high = 0;
         for (size_t k = 0; k < count; k++) {
             from[k] = i == 5 ? 0 : offset + width * random_unit(&seed);
@@ -687,10 +600,10 @@ Test(int8, scales_of_a_run)
         cr_assert_eq(zero.data[0], middle);
         for (size_t k = 0; k < count; k++)
             cr_assert_eq(y.data[k], saturated((double)rintf(from[k] / step) + middle, DTYPE_U8));
-        free_block(&x);
-        free_block(&y);
-        free_block(&scale);
-        free_block(&zero);
-        free_block(&ranges);
+        guarded_free(&x);
+        guarded_free(&y);
+        guarded_free(&scale);
+        guarded_free(&zero);
+        guarded_free(&ranges);
     }
 }

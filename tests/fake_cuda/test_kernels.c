@@ -7,23 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cuda/kernels.h"
 #include "engine/graph.h"
+#include "tests/fake_cuda/kernel_cases.h"
 #include "tests/unit/random_graph.h"
 
-static cudaStream_t stream;
-
-static void set_up(void)
-{
-    cr_assert_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-}
-
-static void tear_down(void)
-{
-    cudaStreamDestroy(stream);
-}
-
-TestSuite(kernels, .init = set_up, .fini = tear_down, .timeout = 240);
+TestSuite(kernels, .init = open_stream, .fini = close_stream, .timeout = 240);
 
 /* ---- numbers of a dtype ---- */
 
@@ -43,11 +31,9 @@ static void put(void *data, enum dtype dtype, size_t i, float x)
         ((uint16_t *)data)[i] = dtype == DTYPE_F16 ? float_to_half(x) : float_to_bfloat16(x);
 }
 
-enum { GUARD = 64 };
-
-/* `count` numbers in device memory between two guards; random ones of [-1, 1], or NaN. */
+/* `count` numbers in device memory; random ones of [-1, 1], or NaN. */
 struct array {
-    unsigned char *memory;
+    struct guarded block;
     void *data;
     enum dtype dtype;
     size_t count;
@@ -55,13 +41,8 @@ struct array {
 
 static struct array make_array(enum dtype dtype, size_t count, uint32_t *seed)
 {
-    size_t bytes = count * dtype_size(dtype);
-    struct array array = {.dtype = dtype, .count = count};
-    void *memory;
-    cr_assert_eq(cudaMalloc(&memory, bytes + 2 * GUARD), cudaSuccess);
-    array.memory = memory;
-    memset(memory, 0xFF, bytes + 2 * GUARD);
-    array.data = array.memory + GUARD;
+    struct array array = {guarded_create(count * dtype_size(dtype)), NULL, dtype, count};
+    array.data = array.block.data;
     for (size_t i = 0; seed && i < count; i++)
         put(array.data, dtype, i, random_unit(seed));
     return array;
@@ -69,11 +50,7 @@ static struct array make_array(enum dtype dtype, size_t count, uint32_t *seed)
 
 static void free_array(struct array *array)
 {
-    size_t bytes = array->count * dtype_size(array->dtype);
-    for (size_t i = 0; i < GUARD; i++)
-        cr_assert(array->memory[i] == 0xFF && array->memory[GUARD + bytes + i] == 0xFF,
-                  "a kernel wrote beyond its output");
-    cr_assert_eq(cudaFree(array->memory), cudaSuccess);
+    guarded_free(&array->block);
 }
 
 static double step_of(enum dtype dtype)
@@ -115,39 +92,6 @@ struct conv_case {
     double *expected;
     bool in_place;
 };
-
-static int between(uint32_t *seed, int low, int high)
-{
-    return low + (int)random_below(seed, (uint32_t)(high - low + 1));
-}
-
-static int extent(int in, int kernel, int dilation, int stride, int pads)
-{
-    return (in + pads - (kernel - 1) * dilation - 1) / stride + 1;
-}
-
-/* Channels of x and y of a group, groups, and the largest window. */
-static struct cuda_conv random_conv(uint32_t *seed, int cg, int mg, int groups, int window)
-{
-    struct cuda_conv c = {.n = between(seed, 1, 3),
-                          .c = cg * groups,
-                          .m = mg * groups,
-                          .groups = groups,
-                          .kh = between(seed, 1, window),
-                          .kw = between(seed, 1, window),
-                          .stride_h = between(seed, 1, 2),
-                          .stride_w = between(seed, 1, 2),
-                          .dilation_h = between(seed, 1, 2),
-                          .dilation_w = between(seed, 1, 2),
-                          .pad_h = between(seed, 0, 2),
-                          .pad_w = between(seed, 0, 2)};
-    c.h = (c.kh - 1) * c.dilation_h + between(seed, 1, 9);
-    c.w = (c.kw - 1) * c.dilation_w + between(seed, 1, 9);
-    c.oh = extent(c.h, c.kh, c.dilation_h, c.stride_h, 2 * c.pad_h);
-    c.ow = extent(c.w, c.kw, c.dilation_w, c.stride_w, 2 * c.pad_w);
-    c.row = c.kh * c.kw * cg;
-    return c;
-}
 
 /* Where weight k = (tap, channel) of output channel m is: rows, or [kh, kw, c] of a depthwise one.
  */
@@ -223,8 +167,7 @@ static void prepare_y(struct conv_case *t)
 static void check_conv(struct conv_case *t, const char *what)
 {
     const struct cuda_conv *c = &t->conv;
-    cr_assert_eq(cudaGetLastError(), cudaSuccess, "%s", what);
-    cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess);
+    finished(what);
     const double depth = c->kh * c->kw * (c->c / c->groups);
     for (size_t i = 0; i < t->y.count; i++) {
         double got = number(t->y.data, t->y.dtype, i), expected = t->expected[i];
@@ -292,27 +235,13 @@ Test(kernels, grouped_convolutions_on_tensor_cores)
                    DTYPE_F16, DTYPE_F16);
 }
 
-/* A matrix product is a convolution of one pixel; deep sums are divided. */
 /* Places in an image are 16 bits there: of a window far behind it, too, as a file's pads may say.
  */
 Test(kernels, tensor_cores_leave_windows_far_behind_the_image)
 {
     struct cuda_conv_way way;
-    struct cuda_conv c = {.n = 1,
-                          .h = 8,
-                          .w = 8,
-                          .c = 8,
-                          .oh = 8,
-                          .ow = 8,
-                          .m = 32,
-                          .kh = 1,
-                          .kw = 1,
-                          .groups = 1,
-                          .stride_h = 1,
-                          .stride_w = 1,
-                          .dilation_h = 1,
-                          .dilation_w = 1,
-                          .row = 8};
+    struct cuda_conv c = conv_of_rows(1, 32, 8);
+    c.h = c.w = c.oh = c.ow = 8;
     cr_assert_eq(cuda_conv_ways(&c, (size_t)227 << 10, 16, &way, 1), 1);
     c.ow = 65544; /* pads of 65536 on the right: the window at 65536 is not the one at 0 */
     cr_assert_eq(cuda_conv_ways(&c, (size_t)227 << 10, 16, &way, 1), 0);
@@ -321,26 +250,13 @@ Test(kernels, tensor_cores_leave_windows_far_behind_the_image)
     cr_assert_eq(cuda_conv_ways(&c, (size_t)227 << 10, 16, &way, 1), 0);
 }
 
+/* A matrix product is a convolution of one pixel; deep sums are divided. */
 Test(kernels, products_on_tensor_cores)
 {
     uint32_t seed = 5;
     static const int sizes[][3] = {{1, 200, 512}, {197, 96, 64}, {64, 64, 512}, {130, 72, 40}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct cuda_conv c = {.n = sizes[i][0],
-                              .h = 1,
-                              .w = 1,
-                              .c = sizes[i][2],
-                              .oh = 1,
-                              .ow = 1,
-                              .m = sizes[i][1],
-                              .kh = 1,
-                              .kw = 1,
-                              .groups = 1,
-                              .stride_h = 1,
-                              .stride_w = 1,
-                              .dilation_h = 1,
-                              .dilation_w = 1};
-        c.row = c.c;
+        struct cuda_conv c = conv_of_rows(sizes[i][0], sizes[i][1], sizes[i][2]);
         try_tensor(seed + (uint32_t)i, c, DTYPE_F16, DTYPE_F16);
     }
 }
@@ -389,8 +305,8 @@ Test(kernels, depthwise_convolutions)
             c.dilation_h = c.dilation_w = 1;
             c.h = between(&seed, c.kh, 17);
             c.w = between(&seed, c.kw, 17);
-            c.oh = extent(c.h, c.kh, 1, c.stride_h, 2 * c.pad_h);
-            c.ow = extent(c.w, c.kw, 1, c.stride_w, 2 * c.pad_w);
+            c.oh = window_extent(c.h, c.kh, 1, c.stride_h, 2 * c.pad_h);
+            c.ow = window_extent(c.w, c.kw, 1, c.stride_w, 2 * c.pad_w);
         }
         struct conv_case t = make_conv_case(&seed, c, true, dtype, y_dtype);
         prepare_y(&t);
@@ -406,8 +322,7 @@ Test(kernels, depthwise_convolutions)
 /* Every number of y against expected[i]. */
 static void check(struct array *y, const double *expected, double slack, const char *what)
 {
-    cr_assert_eq(cudaGetLastError(), cudaSuccess, "%s", what);
-    cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess);
+    finished(what);
     for (size_t i = 0; i < y->count; i++) {
         double got = number(y->data, y->dtype, i);
         double bound = step_of(y->dtype) * (fabs(expected[i]) + 0.01) + slack;
@@ -511,8 +426,8 @@ Test(kernels, pools)
                               .is_max = i % 2,
                               .count_include_pad = i % 4 == 0};
         p.c = i % 5 ? 8 * between(&seed, 1, 40) : between(&seed, 1, 20);
-        p.oh = extent(p.h, p.kh, 1, p.stride_h, 2);
-        p.ow = extent(p.w, p.kw, 1, p.stride_w, 2);
+        p.oh = window_extent(p.h, p.kh, 1, p.stride_h, 2);
+        p.ow = window_extent(p.w, p.kw, 1, p.stride_w, 2);
         const size_t positions = (size_t)(p.h * p.w), images = (size_t)p.n * (size_t)p.c;
         struct array x = make_array(dtype, images * positions, &seed);
         struct array y = make_array(dtype, images * (size_t)(p.oh * p.ow), NULL);

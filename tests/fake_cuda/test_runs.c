@@ -1,101 +1,20 @@
 /* Runs of a session on a device: two under way, bytes of photos, the best classes alone; and that
  * every wait in engine/cuda/runs.c is needed. */
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/session.h"
-#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/fake_cuda/module_cases.h"
+#include "tests/unit/random_graph.h"
 
 enum { HEIGHT = 9, WIDTH = 7, CHANNELS = 3, CLASSES = 12, MOST = 4 };
 enum { ROW = HEIGHT * WIDTH * CHANNELS };
 
 static const struct device_id gpu = {DEVICE_CUDA, 0};
 
-static struct {
-    void (*reset)(int devices, size_t bytes);
-    void (*delay)(unsigned most_us);
-    void (*check_order)(int on);
-    size_t (*races)(char *text, size_t size);
-    void (*skip)(enum fake_cuda_skipped what, int n);
-    size_t (*count)(enum fake_cuda_counter what, int device);
-    size_t (*graph_launches)(void);
-    size_t (*used)(int device);
-    void (*peers)(int can);
-} fake;
-
-static void find(void *module, const char *name, void *ret)
-{
-    void *symbol = dlsym(module, name);
-    cr_assert_not_null(symbol, "%s", name);
-    memcpy(ret, &symbol, sizeof symbol);
-}
-
-static void set_up(void)
-{
-    struct device_info devices[DEVICE_MAX];
-    cr_assert_geq(device_list(devices, DEVICE_MAX), 2);
-    void *module = dlopen(getenv("LENSD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
-    cr_assert_not_null(module, "%s", devices[1].reason);
-    find(module, "fake_cuda_reset", &fake.reset);
-    find(module, "fake_cuda_delay", &fake.delay);
-    find(module, "fake_cuda_check_order", &fake.check_order);
-    find(module, "fake_cuda_races", &fake.races);
-    find(module, "fake_cuda_skip", &fake.skip);
-    find(module, "fake_cuda_count", &fake.count);
-    find(module, "fake_cuda_graph_launches", &fake.graph_launches);
-    find(module, "fake_cuda_used", &fake.used);
-    find(module, "fake_cuda_peers", &fake.peers);
-    fake.reset(2, (size_t)1 << 30);
-}
-
-TestSuite(runs, .init = set_up, .timeout = 120);
-
-static float random_number(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return (float)(*state >> 8) * 0x1p-23f - 1.0f;
-}
-
-/* image [?, C, H, W] → Conv 3×3, ReLU → GlobalAveragePool → Conv 1×1 as class scores [?, 12, 1, 1]
- */
-static struct graph *network(int channels)
-{
-    struct graph *graph = graph_create(NULL);
-    struct error err;
-    graph->opset = 13;
-    struct value *x =
-        graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, channels, HEIGHT, WIDTH));
-    graph->inputs = arena_alloc(graph->arena, 1, sizeof *graph->inputs);
-    graph->inputs[0] = x;
-    graph->input_count = 1;
-    const struct shape shapes[] = {SHAPE(20, channels, 3, 3), SHAPE(CLASSES, 20, 1, 1)};
-    const enum op ops[] = {OP_CONV, OP_RELU, OP_GLOBAL_AVERAGE_POOL, OP_CONV};
-    uint32_t state = 5;
-    for (size_t i = 0, conv = 0; i < 4; i++) {
-        struct node *node = graph_add_node(graph, ops[i], "node", ops[i] == OP_CONV ? 2 : 1, 1);
-        node->opset = 13;
-        node->inputs[0] = x;
-        if (ops[i] == OP_CONV) {
-            struct tensor *weights;
-            const struct shape *shape = &shapes[conv++];
-            cr_assert_eq(tensor_create(NULL, DTYPE_F32, shape, &weights, &err), STATUS_OK);
-            for (size_t k = 0; k < shape_count(shape); k++)
-                ((float *)weights->data)[k] = random_number(&state);
-            node->inputs[1] = graph_add_constant(graph, conv == 1 ? "w1" : "w2", weights);
-            tensor_unref(weights);
-        }
-        x = i == 3 ? graph_add_value(graph, "scores", DTYPE_F32, &SHAPE(DIM_UNKNOWN, CLASSES, 1, 1))
-                   : graph_add_value(graph, "", DTYPE_NONE, &SHAPE_NONE);
-        node_set_output(node, 0, x);
-    }
-    graph->outputs = arena_alloc(graph->arena, 1, sizeof *graph->outputs);
-    graph->outputs[0] = x;
-    graph->output_count = 1;
-    return graph;
-}
+TestSuite(runs, .init = find_fake_module, .timeout = 120);
 
 static struct session_pixels pixels_of(int channels, bool is_reversed)
 {
@@ -111,7 +30,7 @@ static struct session *open_session_on(struct device_id device, int channels,
                                        const struct session_pixels *pixels,
                                        enum precision precision)
 {
-    struct graph *graph = network(channels);
+    struct graph *graph = small_classifier(channels, HEIGHT, WIDTH, 20, CLASSES);
     struct session *session = NULL;
     struct error err = {0};
     const struct session_options options = {.device = device,
@@ -218,7 +137,7 @@ static float *random_batch(uint32_t seed)
     float *batch = malloc(MOST * ROW * sizeof *batch);
     uint32_t state = seed * 31 + 7;
     for (int i = 0; i < MOST * ROW; i++)
-        batch[i] = random_number(&state);
+        batch[i] = random_unit(&state);
     return batch;
 }
 
