@@ -3,24 +3,17 @@
 #include <assert.h>
 #include <string.h>
 
+#include "engine/quantised_number.h"
+
 bool image_numbers_equal(const struct image_numbers *a, const struct image_numbers *b)
 {
     const bool is_stored = a->dtype == DTYPE_U8 || a->dtype == DTYPE_I8;
     return a->dtype == b->dtype && (!is_stored || (a->scale == b->scale && a->zero == b->zero));
 }
 
-/* The arithmetic of the CPU's QuantizeLinear: adding and taking away ROUND rounds half to even what
- * lies within BEYOND, which reaches past every sum of a stored number and a zero point. */
 static float stored(const struct image_numbers *as, float x)
 {
-    const float beyond = 1024.0f, round = 12582912.0f;
-    const float low = as->dtype == DTYPE_I8 ? -128.0f : 0.0f, high = low + 255.0f;
-    float q = x / as->scale;
-    q = q > -beyond ? q : -beyond; /* also NaN */
-    q = q < beyond ? q : beyond;
-    q = (q + round) - round + (float)as->zero;
-    q = q > low ? q : low;
-    return q < high ? q : high;
+    return quantised_number(x, as->scale, as->zero, as->dtype == DTYPE_I8);
 }
 
 void image_numbers_write(const struct image_numbers *as, const float *src, void *dst, size_t count)

@@ -221,14 +221,9 @@ enum status session_feed_channels_last(struct session *session, struct error *er
     session->image_is_integer = !dtype_is_float(dtype);
     /* float16 is computed in float32 where that can be: the Cast is then dropped */
     if (dtype != DTYPE_F32) {
-        struct node *node = edit_insert_node(graph, at++, OP_CAST, "input type", 1, 1);
-        struct value *value = graph_add_value(graph, "", dtype, &declared->shape);
-        if (!node || !value || !node_set_int(graph, node, "to", dtype))
+        current = edit_insert_cast(graph, at, "input type", current, dtype);
+        if (!current)
             return session_no_memory(err);
-        node->opset = 13;
-        node->inputs[0] = current;
-        node_set_output(node, 0, value);
-        current = value;
     }
     edit_replace(graph, declared, current);
     return STATUS_OK;

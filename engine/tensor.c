@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 
 size_t dtype_size(enum dtype dtype)
@@ -342,20 +343,6 @@ double tensor_number(const struct tensor *tensor, size_t i)
     }
 }
 
-static float float_from_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t float_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 float half_to_float(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16;
@@ -395,10 +382,7 @@ float bfloat16_to_float(uint16_t value)
 
 uint16_t float_to_bfloat16(float value)
 {
-    uint32_t bits = float_bits(value);
-    if ((bits & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    return float_narrow_bfloat16(value);
 }
 
 enum status tensor_to(const struct tensor *tensor, struct device_id device, struct tensor **ret,

@@ -77,8 +77,3 @@ char *arena_copy_text(struct arena *arena, const char *text, size_t size)
         memcpy(copy, text, size);
     return copy;
 }
-
-size_t arena_used(const struct arena *arena)
-{
-    return arena->used;
-}

@@ -17,6 +17,3 @@ void *arena_alloc(struct arena *arena, size_t count, size_t size);
 
 /* A terminated copy of `size` bytes; NULL as above. */
 char *arena_copy_text(struct arena *arena, const char *text, size_t size);
-
-/* Bytes handed out so far. */
-size_t arena_used(const struct arena *arena);

@@ -211,12 +211,9 @@ static enum status make_parts(const struct compile *compile, struct step **ret, 
     step->offsets = calloc(count + 1, sizeof *step->offsets);
     if (!step->parts || !step->runs || !step->offsets)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    size_t inner = dtype_size(whole->dtype);
-    for (int d = (int)axis + 1; d < rank; d++)
-        inner *= (size_t)whole->shape.dims[d];
-    step->outer = 1;
-    for (int d = 0; d < axis; d++)
-        step->outer *= (size_t)whole->shape.dims[d];
+    const size_t inner =
+        dtype_size(whole->dtype) * resolve_extent(&whole->shape, (int)axis + 1, rank);
+    step->outer = resolve_extent(&whole->shape, 0, (int)axis);
     for (size_t p = 0; p < count; p++) {
         const struct value *part = gather ? node->inputs[p] : node->outputs[p];
         const int64_t extent =

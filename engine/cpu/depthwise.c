@@ -120,13 +120,6 @@ static enum status run(struct step *base, struct program *program, struct error 
     return STATUS_OK;
 }
 
-/* Where a block's channels begin: the last one is whole, too. */
-static size_t first_channel(const struct depthwise_step *s, size_t block)
-{
-    const size_t lanes = s->simd->depthwise_channels, last = s->kernel.channels - lanes;
-    return block * lanes < last ? block * lanes : last;
-}
-
 /* [block][tap][channel] */
 static bool pack(const void *context, const struct tensor *constant, float *packed)
 {
@@ -137,7 +130,9 @@ static bool pack(const void *context, const struct tensor *constant, float *pack
     for (size_t block = 0; block < s->blocks; block++)
         for (size_t t = 0; t < taps; t++)
             for (size_t i = 0; i < lanes; i++)
-                *packed++ = weights[(first_channel(s, block) + i) * taps + t];
+                *packed++ =
+                    weights[(depthwise_first_channel(s->kernel.channels, block, lanes) + i) * taps +
+                            t];
     return true;
 }
 

@@ -2,6 +2,7 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
+#include "engine/ops/resolve.h"
 
 #include <stdlib.h>
 
@@ -72,10 +73,7 @@ static size_t row_length(const struct node *node)
     /* LayerNormalization and old Softmax take all dimensions from the axis on */
     if (node->op == OP_SOFTMAX && !old_softmax && axis != rank - 1)
         return 0;
-    size_t row = 1;
-    for (int d = (int)axis; d < rank; d++)
-        row *= (size_t)shape->dims[d];
-    return row;
+    return resolve_extent(shape, (int)axis, rank);
 }
 
 static bool is_f32_constant(const struct value *value, size_t count)

@@ -9,6 +9,19 @@
 
 #include <stdlib.h>
 
+/* What the sum of each of `count` output channels is multiplied by: x_scale * w_scale / y_scale.
+ * Freed by the caller; NULL when out of memory. */
+static float *scales_of_sums(const struct quantised_params *from, const struct tensor *w_scale,
+                             const struct quantised_params *to, size_t count)
+{
+    float *scales = alloc_array(count, sizeof *scales);
+    for (size_t i = 0; scales && i < count; i++) {
+        const double own = tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : i);
+        scales[i] = (float)((double)from->scale * own / (double)to->scale);
+    }
+    return scales;
+}
+
 /* ---- QLinearConv ---- */
 
 /* Without VNNI instructions oneDNN multiplies pairs of u8 x i8 into 16 bits that saturate: 255 * (a
@@ -59,13 +72,9 @@ enum status make_qconv(const struct compile *compile, struct step **ret, struct 
     quantised_params_of(node, 1, x->dtype, &from);
     quantised_params_of(node, 6, y->dtype, &to);
     const size_t channels = (size_t)weights->shape.dims[0];
-    float *scales = alloc_array(channels, sizeof *scales);
+    float *scales = scales_of_sums(&from, w_scale, &to, channels);
     if (!scales)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    for (size_t m = 0; m < channels; m++) {
-        const double own = tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : m);
-        scales[m] = (float)((double)from.scale * own / (double)to.scale);
-    }
     struct product_desc desc = {.weights_constant = weights,
                                 .weights_input = 3,
                                 .bias_constant = bias ? bias->known : NULL,
@@ -123,13 +132,9 @@ enum status qmatmul_describe(const struct node *node, struct product_desc *ret, 
     struct quantised_params from = {0}, to = {0};
     quantised_params_of(node, 1, a->dtype, &from);
     quantised_params_of(node, result_at(node), y->dtype, &to);
-    float *scales = alloc_array(columns, sizeof *scales);
+    float *scales = scales_of_sums(&from, w_scale, &to, columns);
     if (!scales)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    for (size_t n = 0; n < columns; n++) {
-        const double own = tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : n);
-        scales[n] = (float)((double)from.scale * own / (double)to.scale);
-    }
     *ret = (struct product_desc){.weights_constant = node->inputs[3]->known,
                                  .weights_input = 3,
                                  .bias_constant = bias ? bias->known : NULL,

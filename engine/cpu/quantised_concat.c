@@ -4,11 +4,12 @@
 #include "engine/cpu/quantised.h"
 #include "engine/cpu/simd/simd.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/ops/resolve.h"
+#include "engine/quantised_number.h"
 
 struct concat_part {
     uint32_t value;
@@ -62,14 +63,11 @@ static void concat_free(struct step *base)
 static void fill(struct concat_part *part, const struct quantised_params *from,
                  const struct quantised_params *to, bool is_signed)
 {
-    const float low = is_signed ? -128 : 0;
     part->copies = from->scale == to->scale && from->zero == to->zero;
     for (int byte = 0; byte < 256; byte++) {
         const int stored = is_signed ? (int8_t)byte : byte;
         const float real = (float)(stored - from->zero) * from->scale;
-        const float shifted = rintf(real / to->scale) + (float)to->zero;
-        const float above = shifted > low ? shifted : low;
-        part->table[byte] = (uint8_t)(int)(above < low + 255 ? above : low + 255);
+        part->table[byte] = (uint8_t)(int)quantised_number(real, to->scale, to->zero, is_signed);
     }
 }
 
@@ -99,9 +97,7 @@ enum status make_qconcat(const struct compile *compile, struct step **ret, struc
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     int64_t axis = node_int(node, "axis", 1);
     axis += axis < 0 ? y->shape.rank : 0;
-    size_t inner = 1;
-    for (int d = (int)axis + 1; d < y->shape.rank; d++)
-        inner *= (size_t)y->shape.dims[d];
+    const size_t inner = resolve_extent(&y->shape, (int)axis + 1, y->shape.rank);
     step->outer = shape_count(&y->shape) / inner / (size_t)y->shape.dims[axis];
     for (size_t p = 0; p < step->count; p++) {
         const struct value *x = node->inputs[2 + 3 * p];

@@ -65,12 +65,6 @@ static void choose_rows(struct depthwise_8bit *d)
     d->rows = (4 * d->quads - d->taps) / d->stride + 1;
 }
 
-/* Where a block's channels begin: the last one is whole, too. */
-static size_t first_channel(const struct depthwise_8bit *d, size_t block, size_t lanes)
-{
-    return block * lanes < d->channels - lanes ? block * lanes : d->channels - lanes;
-}
-
 static size_t block_count(const struct qdepthwise_step *s)
 {
     const size_t lanes = s->simd->depthwise_8bit_channels;
@@ -92,7 +86,7 @@ static bool pack(const void *context, const struct tensor *constant, float *pack
             const size_t row = i / 4 / lanes / taps % d->rows,
                          quad = i / 4 / lanes / taps / d->rows;
             const size_t tap = 4 * quad + in_quad - row * d->stride; /* beyond all when above */
-            const size_t channel = first_channel(d, block, lanes) + lane;
+            const size_t channel = depthwise_first_channel(d->channels, block, lanes) + lane;
             *to++ = tap < taps ? weights[(channel * taps + tap) * taps + column] : 0;
         }
     return true;
@@ -114,7 +108,7 @@ static enum status fill_channels(struct qdepthwise_step *s, const struct node *n
     if (!s->bias || !s->scales)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     for (size_t i = 0; i < blocks * lanes; i++) {
-        const size_t c = first_channel(d, i / lanes, lanes) + i % lanes;
+        const size_t c = depthwise_first_channel(d->channels, i / lanes, lanes) + i % lanes;
         const float own = (float)tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : c);
         int32_t sum = 0;
         for (size_t t = 0; t < area; t++)

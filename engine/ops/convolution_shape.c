@@ -4,16 +4,23 @@
 #include "engine/base/size.h"
 #include "engine/ops/geometry.h"
 
+static enum status check_spatial_rank(const struct shape *x, struct error *err)
+{
+    char text[SHAPE_TEXT];
+    if (x->rank < 3 || x->rank > 5)
+        return error_set(err, STATUS_SHAPE,
+                         "the input has shape %s, expected [N, C, ...] with 1 to 3 spatial "
+                         "dimensions",
+                         shape_text(x, text));
+    return STATUS_OK;
+}
+
 /* x and w of equal rank 3 … 5, kernel_shape (where given) as w says. */
 static enum status check_operands(const struct node *node, const struct shape *x,
                                   const struct shape *w, struct error *err)
 {
     char left[SHAPE_TEXT], right[SHAPE_TEXT];
-    if (x->rank < 3 || x->rank > 5)
-        return error_set(err, STATUS_SHAPE,
-                         "the input has shape %s, expected [N, C, ...] with 1 to 3 spatial "
-                         "dimensions",
-                         shape_text(x, left));
+    TRY(check_spatial_rank(x, err));
     if (w->rank != x->rank)
         return error_set(err, STATUS_SHAPE,
                          "the weights have shape %s, expected rank %d as the "
@@ -224,13 +231,8 @@ static enum status read_kernel(const struct node *node, int spatial, const int64
 enum status pool_window_init(const struct node *node, const struct shape *x, bool channels_last,
                              struct window *ret, struct error *err)
 {
-    char text[SHAPE_TEXT];
     const int64_t *kernel;
-    if (x->rank < 3 || x->rank > 5)
-        return error_set(err, STATUS_SHAPE,
-                         "the input has shape %s, expected [N, C, ...] with 1 to 3 spatial "
-                         "dimensions",
-                         shape_text(x, text));
+    TRY(check_spatial_rank(x, err));
     TRY(read_kernel(node, x->rank - 2, &kernel, err));
     return window_init(node, x->rank - 2, x->dims + (channels_last ? 1 : 2), kernel, ret, err);
 }

@@ -57,6 +57,13 @@ enum status pool_window_init(const struct node *node, const struct shape *x, boo
 enum status unpool_shape_init(const struct node *node, const struct shape *x, struct shape *ret,
                               struct error *err) MUST_USE;
 
+/* ---- normalisation ---- */
+
+/* MeanVarianceNormalization: a bit for each axis that a mean is taken over ([0, 2, 3] where axes is
+ * left out). */
+enum status mean_variance_axes(const struct node *node, const struct shape *x, unsigned *ret,
+                               struct error *err) MUST_USE;
+
 /* ---- einsum ---- */
 
 #define EINSUM_MAX_OPERANDS 16

@@ -2,7 +2,7 @@
  * GroupNormalization, MeanVarianceNormalization, LpNormalization, LRN, Softmax, LogSoftmax,
  * Hardmax; and the pieces passes make of them: ScaleShift, Silu. */
 #include "engine/base/size.h"
-#include "engine/ops/families.h"
+#include "engine/ops/geometry.h"
 #include "engine/ops/operands.h"
 
 /* Does the value follow from constants alone? Looks back over as many nodes as weights are ever
@@ -143,21 +143,32 @@ static enum status infer_group_normalization(struct node *node, struct error *er
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
-static enum status infer_mean_variance_normalization(struct node *node, struct error *err)
+enum status mean_variance_axes(const struct node *node, const struct shape *x, unsigned *ret,
+                               struct error *err)
 {
     static const int64_t otherwise[] = {0, 2, 3};
-    const struct value *x = node->inputs[0];
     size_t count;
     const int64_t *axes = node_ints(node, "axes", &count);
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    unsigned reduced = 0;
     if (!axes) {
         axes = otherwise;
         count = COUNT_OF(otherwise);
     }
     for (size_t i = 0; i < count; i++) {
         int64_t axis = axes[i];
-        TRY(infer_axis(&axis, x->shape.rank, err));
+        TRY(infer_axis(&axis, x->rank, err));
+        reduced |= 1u << axis;
     }
+    *ret = reduced;
+    return STATUS_OK;
+}
+
+static enum status infer_mean_variance_normalization(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    unsigned ignored;
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(mean_variance_axes(node, &x->shape, &ignored, err));
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 

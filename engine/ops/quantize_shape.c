@@ -3,14 +3,7 @@
 
 #include "engine/base/size.h"
 #include "engine/ops/geometry.h"
-
-static size_t product(const struct shape *shape, int begin, int end)
-{
-    size_t count = 1;
-    for (int i = begin; i < end; i++)
-        count *= (size_t)shape->dims[i];
-    return count;
-}
+#include "engine/ops/resolve.h"
 
 static enum status misfit(const struct shape *x, const struct shape *scale, int64_t axis,
                           int64_t block, struct error *err)
@@ -41,9 +34,9 @@ enum status quant_layout_init(const struct node *node, const struct shape *x,
         axis = 0;
     TRY(infer_axis(&axis, x->rank, err));
     int a = (int)axis;
-    struct quant_layout layout = {.outer = product(x, 0, a),
+    struct quant_layout layout = {.outer = resolve_extent(x, 0, a),
                                   .extent = (size_t)x->dims[a],
-                                  .inner = product(x, a + 1, x->rank),
+                                  .inner = resolve_extent(x, a + 1, x->rank),
                                   .block = 1};
     if (!blocked) {
         if (scale->rank != 1 || scale->dims[0] != x->dims[a])

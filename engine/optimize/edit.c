@@ -195,3 +195,24 @@ struct node *edit_insert_node(struct graph *graph, size_t before, enum op op, co
     graph->nodes[before] = node;
     return node;
 }
+
+struct value *edit_insert_cast(struct graph *graph, size_t before, const char *name,
+                               struct value *from, enum dtype to)
+{
+    struct node *cast = edit_insert_node(graph, before, OP_CAST, name, 1, 1);
+    struct value *value = graph_add_value(graph, "", to, &from->shape);
+    if (!cast || !value || !node_set_int(graph, cast, "to", to))
+        return NULL;
+    cast->opset = 13;
+    cast->inputs[0] = from;
+    node_set_output(cast, 0, value);
+    return value;
+}
+
+size_t edit_position(const struct graph *graph, const struct node *node)
+{
+    size_t n = 0;
+    while (n < graph->node_count && graph->nodes[n] != node)
+        n++;
+    return n;
+}

@@ -39,6 +39,13 @@ bool edit_append_input(struct graph *graph, struct node *node, struct value *val
 struct node *edit_insert_node(struct graph *graph, size_t before, enum op op, const char *name,
                               size_t inputs, size_t outputs);
 
+/* Position of a node in graph->nodes. */
+size_t edit_position(const struct graph *graph, const struct node *node);
+
+/* A Cast to `to` right before position `before`; returns its value, NULL when out of memory. */
+struct value *edit_insert_cast(struct graph *graph, size_t before, const char *name,
+                               struct value *from, enum dtype to);
+
 static inline enum status edit_no_memory(struct error *err)
 {
     return error_set(err, STATUS_NO_MEMORY, "out of memory while optimising the graph");

@@ -128,15 +128,6 @@ static bool fuse_bias(struct edit *edit, struct node *add)
     return false;
 }
 
-/* Position of a node; the residual must exist before the product that adds it runs. */
-static size_t position(const struct graph *graph, const struct node *node)
-{
-    size_t n = 0;
-    while (n < graph->node_count && graph->nodes[n] != node)
-        n++;
-    return n;
-}
-
 /* product + residual of the same shape. The product moves down to the Add's place, where the
  * residual surely exists. */
 static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
@@ -152,7 +143,7 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
             !edit_single_reader(edit, x) || residual->known || residual == x ||
             residual->dtype != DTYPE_F32 || !shape_equal(&x->shape, &residual->shape))
             continue;
-        size_t p = position(graph, product);
+        size_t p = edit_position(graph, product);
         if (!best || p > best_at) { /* the later one: its operands are freshest in the cache */
             best = product;
             best_at = p;

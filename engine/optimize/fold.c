@@ -215,19 +215,6 @@ static enum status promote_attributes(struct graph *graph, struct node *node, st
     return STATUS_OK;
 }
 
-static struct value *insert_cast(struct graph *graph, size_t before, struct value *from,
-                                 enum dtype to)
-{
-    struct node *cast = edit_insert_node(graph, before, OP_CAST, "promote", 1, 1);
-    struct value *value = graph_add_value(graph, "", to, &from->shape);
-    if (!cast || !value || !node_set_int(graph, cast, "to", to))
-        return NULL;
-    cast->opset = 13;
-    cast->inputs[0] = from;
-    node_set_output(cast, 0, value);
-    return value;
-}
-
 /* A CPU computes float16 in float32: widen every constant and every Cast, and keep the declared
  * dtypes of inputs and outputs with a Cast at the border. Graphs with bodies are left alone. */
 static enum status promote_half(struct graph *graph, struct error *err)
@@ -290,7 +277,8 @@ static enum status promote_half(struct graph *graph, struct error *err)
     for (size_t i = 0; i < graph->output_count; i++) {
         if (!is_narrow(declared[i]))
             continue;
-        graph->outputs[i] = insert_cast(graph, graph->node_count, graph->outputs[i], declared[i]);
+        graph->outputs[i] =
+            edit_insert_cast(graph, graph->node_count, "promote", graph->outputs[i], declared[i]);
         if (!graph->outputs[i])
             return edit_no_memory(err);
     }

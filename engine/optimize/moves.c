@@ -4,14 +4,6 @@
 #include "engine/optimize/passes.h"
 #include "engine/optimize/view.h"
 
-static size_t position(const struct graph *graph, const struct node *node)
-{
-    size_t n = 0;
-    while (n < graph->node_count && graph->nodes[n] != node)
-        n++;
-    return n;
-}
-
 /* `value` from now on comes straight from the beginning of its chain. */
 static enum status shorten(struct graph *graph, struct value *value, struct error *err)
 {
@@ -28,8 +20,8 @@ static enum status shorten(struct graph *graph, struct value *value, struct erro
     struct walk walk = {.offset = view.offset, .groups = 1};
     if (!plain && !view_group(&view, 0, view.rank, &walk.group[0]))
         return STATUS_OK;
-    struct node *node = edit_insert_node(graph, position(graph, last), plain ? OP_RESHAPE : OP_MOVE,
-                                         last->name, 1, 1);
+    struct node *node = edit_insert_node(graph, edit_position(graph, last),
+                                         plain ? OP_RESHAPE : OP_MOVE, last->name, 1, 1);
     if (!node || (!plain && (!walk_store(graph, node, "walk", &walk) ||
                              !node_set_ints(graph, node, "shape", value->shape.dims,
                                             (size_t)value->shape.rank))))

@@ -15,6 +15,7 @@
 
 #include "engine/base/size.h"
 #include "engine/optimize/passes.h"
+#include "engine/quantised_number.h"
 
 bool quantise_is_8bit(enum dtype dtype)
 {
@@ -135,11 +136,9 @@ static struct stored stored_maker(const struct edit *edit, const struct node *qu
 /* The number that `real` is stored as. */
 static int store(const struct ends *to, float real)
 {
-    const float zero = (float)tensor_int(to->zero->known, 0), lowest = (float)lowest_of(to);
-    const float shifted = rintf(real / (float)tensor_number(to->scale->known, 0)) + zero;
-    if (!(shifted > lowest))
-        return (int)lowest;
-    return shifted < lowest + 255 ? (int)shifted : (int)lowest + 255;
+    return (int)quantised_number(real, (float)tensor_number(to->scale->known, 0),
+                                 (int)tensor_int(to->zero->known, 0),
+                                 to->zero->known->dtype == DTYPE_I8);
 }
 
 /* Stored numbers keep their order, so that clamping them is clamping what they stand for. Node n

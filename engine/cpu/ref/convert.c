@@ -7,50 +7,30 @@
 #include <math.h>
 #include <string.h>
 
-static float from_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t to_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
+#include "engine/base/float_bits.h"
 
 /* half_to_float() without branches, for the vectoriser. */
 static float half_wide(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7fff;
-    uint32_t small = to_bits((float)(int32_t)magnitude * 0x1p-24f);
+    uint32_t small = float_bits((float)(int32_t)magnitude * 0x1p-24f);
     uint32_t normal = (magnitude << 13) + (112u << 23);
     uint32_t special = magnitude << 13 | 0x7f800000;
     uint32_t bits = magnitude < 0x400 ? small : magnitude >= 0x7c00 ? special : normal;
-    return from_bits(sign | bits);
+    return float_from_bits(sign | bits);
 }
 
 /* float_to_half() without branches. */
 static uint16_t half_narrow(float value)
 {
-    uint32_t bits = to_bits(value), magnitude = bits & 0x7fffffff;
-    uint32_t small = to_bits(from_bits(magnitude) + 0.5f) - 0x3f000000;
+    uint32_t bits = float_bits(value), magnitude = bits & 0x7fffffff;
+    uint32_t small = float_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000;
     uint32_t normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
     uint32_t nan = 0x7e00 | (magnitude >> 13 & 0x1ff);
     uint32_t half = magnitude < 0x38800000 ? small : normal;
     half = magnitude >= 0x477ff000 ? 0x7c00 : half;
     half = magnitude > 0x7f800000 ? nan : half;
     return (uint16_t)(bits >> 16 & 0x8000) | (uint16_t)half;
-}
-
-/* float_to_bfloat16() without branches. */
-static uint16_t brain_narrow(float value)
-{
-    uint32_t bits = to_bits(value);
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16 | 0x40) : rounded);
 }
 
 /* The float nearest to x toward zero, its last bit set where it is not exact ("round to odd"): a
@@ -60,10 +40,10 @@ static float round_to_odd(double x)
     float nearest = (float)x;
     if ((double)nearest == x || isnan(nearest) || isinf(x))
         return nearest;
-    uint32_t bits = to_bits(nearest);
+    uint32_t bits = float_bits(nearest);
     if (fabs((double)nearest) > fabs(x))
         bits--; /* also from infinity to the largest float */
-    return from_bits(bits | 1);
+    return float_from_bits(bits | 1);
 }
 
 /* ---- wide types ---- */
@@ -79,47 +59,36 @@ static float round_to_odd(double x)
         break;                                                                                     \
     }
 
+#define LOAD_REAL                                                                                  \
+    const uint16_t *half = src;                                                                    \
+    const uint8_t *flag = src;                                                                     \
+    switch (dtype) {                                                                               \
+        BOTH_WAYS(LOAD_CASE)                                                                       \
+    case DTYPE_F16:                                                                                \
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = half_wide(half[i]);                    \
+        break;                                                                                     \
+    case DTYPE_BF16:                                                                               \
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] =                                        \
+            float_from_bits((uint32_t)half[i] << 16);                                              \
+        break;                                                                                     \
+    case DTYPE_BOOL:                                                                               \
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = flag[i] != 0;                          \
+        break;                                                                                     \
+    case DTYPE_NONE:                                                                               \
+        break;                                                                                     \
+    }
+
 #define LOADED float
 void load_floats(const void *src, enum dtype dtype, float *dst, size_t n)
 {
-    const uint16_t *half = src;
-    const uint8_t *flag = src;
-    switch (dtype) {
-        BOTH_WAYS(LOAD_CASE)
-    case DTYPE_F16:
-        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = half_wide(half[i]);
-        break;
-    case DTYPE_BF16:
-        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = from_bits((uint32_t)half[i] << 16);
-        break;
-    case DTYPE_BOOL:
-        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = flag[i] != 0;
-        break;
-    case DTYPE_NONE:
-        break;
-    }
+    LOAD_REAL
 }
 #undef LOADED
 
 #define LOADED double
 void load_doubles(const void *src, enum dtype dtype, double *dst, size_t n)
 {
-    const uint16_t *half = src;
-    const uint8_t *flag = src;
-    switch (dtype) {
-        BOTH_WAYS(LOAD_CASE)
-    case DTYPE_F16:
-        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = half_wide(half[i]);
-        break;
-    case DTYPE_BF16:
-        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = from_bits((uint32_t)half[i] << 16);
-        break;
-    case DTYPE_BOOL:
-        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = flag[i] != 0;
-        break;
-    case DTYPE_NONE:
-        break;
-    }
+    LOAD_REAL
 }
 #undef LOADED
 
@@ -182,7 +151,7 @@ void store_doubles(const double *src, enum dtype dtype, void *dst, size_t n)
         break;
     case DTYPE_BF16:
         for (size_t i = 0; i < n; i++)
-            half[i] = brain_narrow(round_to_odd(src[i]));
+            half[i] = float_narrow_bfloat16(round_to_odd(src[i]));
         break;
     case DTYPE_BOOL:
         VECTOR_LOOP for (size_t i = 0; i < n; i++) flag[i] = src[i] != 0;
@@ -204,7 +173,7 @@ void store_floats(const float *src, enum dtype dtype, void *dst, size_t n)
         VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = half_narrow(src[i]);
         break;
     case DTYPE_BF16:
-        VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = brain_narrow(src[i]);
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = float_narrow_bfloat16(src[i]);
         break;
     default:
         for (size_t done = 0; done < n; done += BLOCK) {

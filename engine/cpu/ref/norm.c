@@ -8,14 +8,7 @@
 #include "engine/cpu/ref/convert.h"
 #include "engine/cpu/ref/copy.h"
 #include "engine/cpu/ref/nn.h"
-
-static size_t product(const struct shape *shape, int begin, int end)
-{
-    size_t count = 1;
-    for (int i = begin; i < end; i++)
-        count *= (size_t)shape->dims[i];
-    return count;
-}
+#include "engine/ops/resolve.h"
 
 /* Operands first … first+count-1 in double; ret[count] zeroed by the caller. */
 static enum status open_all(const struct kernel_args *args, size_t first, size_t count,
@@ -90,7 +83,7 @@ static enum status normalise_by_own(const struct kernel_args *args, struct error
     const struct tensor *x = args->in[0];
     struct operand in[5] = {0};
     double epsilon = node_float(args->node, "epsilon", 1e-5f);
-    size_t channels = (size_t)x->shape.dims[1], inner = product(&x->shape, 2, x->shape.rank);
+    size_t channels = (size_t)x->shape.dims[1], inner = resolve_extent(&x->shape, 2, x->shape.rank);
     size_t rows = (size_t)x->shape.dims[0] * channels;
     double *now = kernel_scratch(args, channels, 2 * sizeof *now, err);
     enum status status = now ? open_all(args, 0, 5, in, err) : STATUS_NO_MEMORY;
@@ -121,8 +114,8 @@ static KERNEL(kernel_batch_normalization)
     struct operand params[4] = {0};
     double epsilon = node_float(args->node, "epsilon", 1e-5f);
     bool spatial = args->node->opset >= 9 || node_int(args->node, "spatial", 1) != 0;
-    size_t inner = spatial ? product(&x->shape, 2, x->shape.rank) : 1;
-    size_t channels = product(&x->shape, 1, spatial ? 2 : x->shape.rank);
+    size_t inner = spatial ? resolve_extent(&x->shape, 2, x->shape.rank) : 1;
+    size_t channels = resolve_extent(&x->shape, 1, spatial ? 2 : x->shape.rank);
     size_t rows = (size_t)x->shape.dims[0] * channels;
     enum status status = open_all(args, 1, 4, params, err);
     const double *scale = params[0].data, *shift = params[1].data;
@@ -158,7 +151,7 @@ static enum status run_groups(const struct kernel_args *args, size_t groups, boo
     struct operand in[3] = {0};
     struct result out = {0};
     double epsilon = node_float(args->node, "epsilon", 1e-5f);
-    size_t channels = (size_t)x->dims[1], inner = product(x, 2, x->rank);
+    size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
     size_t per = channels / groups, block = per * inner;
     enum status status = open_all(args, 0, 3, in, err);
     if (status == STATUS_OK)
@@ -210,7 +203,7 @@ static enum status spread_operand(const struct kernel_args *args, const struct t
     if (!tensor)
         return STATUS_OK;
     const struct shape *own = &tensor->shape;
-    size_t columns = product(x, axis, x->rank);
+    size_t columns = resolve_extent(x, axis, x->rank);
     if (shape_count(own) == columns && own->rank <= x->rank - axis)
         return STATUS_OK;
     double *all = kernel_scratch(args, shape_count(x), sizeof *all, err);
@@ -274,8 +267,8 @@ static KERNEL(kernel_layer_normalization)
     if (status == STATUS_OK && args->out[0])
         status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
     if (status == STATUS_OK) {
-        layer_rows(args, product(x, 0, (int)axis), product(x, (int)axis, x->rank), in[0].data,
-                   &scale, &shift, out.data);
+        layer_rows(args, resolve_extent(x, 0, (int)axis), resolve_extent(x, (int)axis, x->rank),
+                   in[0].data, &scale, &shift, out.data);
         if (args->out[0])
             result_store(&out);
     }
@@ -323,20 +316,10 @@ static void normalise_rows(double *values, size_t rows, size_t columns)
 
 static KERNEL(kernel_mean_variance_normalization)
 {
-    static const int64_t otherwise[] = {0, 2, 3};
     const struct shape *x = &args->in[0]->shape;
-    size_t count, total = shape_count(x);
-    const int64_t *axes = node_ints(args->node, "axes", &count);
-    unsigned reduced = 0;
-    if (!axes) {
-        axes = otherwise;
-        count = COUNT_OF(otherwise);
-    }
-    for (size_t i = 0; i < count; i++) {
-        int64_t axis = axes[i];
-        TRY(infer_axis(&axis, x->rank, err));
-        reduced |= 1u << axis;
-    }
+    size_t total = shape_count(x);
+    unsigned reduced;
+    TRY(mean_variance_axes(args->node, x, &reduced, err));
     struct copy_dim dims[TENSOR_MAX_RANK], back[TENSOR_MAX_RANK];
     size_t columns = turned_dims(x, reduced, dims);
     for (int i = 0; i < x->rank; i++)
@@ -370,8 +353,8 @@ static KERNEL(kernel_lp_normalization)
     struct operand in = {0};
     struct result out = {0};
     TRY(infer_axis(&axis, x->rank, err));
-    size_t extent = (size_t)x->dims[axis], inner = product(x, (int)axis + 1, x->rank);
-    size_t columns = product(x, 0, (int)axis) * inner;
+    size_t extent = (size_t)x->dims[axis], inner = resolve_extent(x, (int)axis + 1, x->rank);
+    size_t columns = resolve_extent(x, 0, (int)axis) * inner;
     enum status status = operand_open(args, args->in[0], ARITHMETIC_F64, &in, err);
     if (status == STATUS_OK)
         status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
@@ -422,7 +405,7 @@ static void lrn_image(const struct node *node, const double *src, double *dst, d
 static KERNEL(kernel_lrn)
 {
     const struct shape *x = &args->in[0]->shape;
-    size_t channels = (size_t)x->dims[1], inner = product(x, 2, x->rank);
+    size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
     struct operand in = {0};
     struct result out = {0};
     double *sums = kernel_scratch(args, inner, sizeof *sums, err);

@@ -10,6 +10,7 @@
 #include "engine/cpu/ref/convert.h"
 #include "engine/cpu/ref/copy.h"
 #include "engine/cpu/ref/nn.h"
+#include "engine/ops/resolve.h"
 
 /* Ranges of taps for one output position. */
 struct taps {
@@ -306,11 +307,10 @@ KERNEL(kernel_global_pool)
     struct tensor *y = *args->out[0];
     enum op op = args->node->op;
     int64_t p = node_int(args->node, "p", 2);
-    size_t plane = 1, planes = (size_t)x->shape.dims[0] * (size_t)x->shape.dims[1];
+    size_t plane = resolve_extent(&x->shape, 2, x->shape.rank);
+    size_t planes = resolve_extent(&x->shape, 0, 2);
     double values[BLOCK];
     (void)err;
-    for (int i = 2; i < x->shape.rank; i++)
-        plane *= (size_t)x->shape.dims[i];
     for (size_t n = 0; n < planes; n++) {
         double result = op == OP_GLOBAL_MAX_POOL ? -INFINITY : 0;
         for (size_t i = 0; i < plane; i += BLOCK) {

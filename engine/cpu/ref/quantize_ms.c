@@ -12,6 +12,7 @@
 #include "engine/cpu/ref/copy.h"
 #include "engine/cpu/ref/elementwise.h"
 #include "engine/cpu/ref/quant.h"
+#include "engine/ops/resolve.h"
 
 /* Element i of an 8-bit tensor's data. */
 static int64_t stored_at(const void *data, enum dtype dtype, size_t i)
@@ -153,9 +154,9 @@ KERNEL(kernel_qlinear_concat)
     struct quant out = quant_read(args, 0, y->dtype);
     int64_t axis = node_int(node, "axis", 0);
     TRY(infer_axis(&axis, y->shape.rank, err));
-    size_t outer = 1, inner = 1, before = 0, extent = (size_t)y->shape.dims[axis];
-    for (int i = 0; i < y->shape.rank; i++)
-        *(i < axis ? &outer : &inner) *= i == axis ? 1 : (size_t)y->shape.dims[i];
+    size_t outer = resolve_extent(&y->shape, 0, (int)axis), before = 0;
+    size_t inner = resolve_extent(&y->shape, (int)axis + 1, y->shape.rank);
+    size_t extent = (size_t)y->shape.dims[axis];
     for (size_t k = 2; k + 1 < node->input_count; k += 3) {
         const struct tensor *x = args->in[k];
         struct quant in = quant_read(args, k + 1, x->dtype);

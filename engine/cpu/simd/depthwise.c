@@ -53,11 +53,6 @@ ALWAYS_INLINE void add_row(vec sum[ROWS][PIXELS], const void *x, ptrdiff_t at, s
     }
 }
 
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* All source rows of one block. The second result row reads stride_y rows further down. */
 ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct tile *t, ptrdiff_t at,
                             const float *w, vec sum[ROWS][PIXELS], const int rows, const int taps,

@@ -48,11 +48,6 @@ ALWAYS_INLINE void interleave(const uint8_t *const rows[4], uint8_t flip, uint8_
     _mm_store_si128(out + 3, _mm_unpackhi_epi16(c, d));
 }
 
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Columns from … from + count - 1 (they may lie outside) of the quads that begin at row `top`. */
 static void fill_columns(const struct depthwise_8bit *d, const uint8_t *x, ptrdiff_t top,
                          size_t quads, ptrdiff_t from, size_t count, struct columns *to)

@@ -8,23 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static inline float from_bits(uint32_t bits)
-{
-    union {
-        uint32_t u;
-        float f;
-    } both = {.u = bits};
-    return both.f;
-}
-
-static inline uint32_t to_bits(float value)
-{
-    union {
-        float f;
-        uint32_t u;
-    } both = {.f = value};
-    return both.u;
-}
+#include "engine/base/float_bits.h"
 
 #define BINARY_LOOPS(expression)                                                                   \
     if (a_step && b_step) {                                                                        \
@@ -108,15 +92,7 @@ static void scale_rows_bf16(const struct scale_rows *s, const uint16_t *x, uint1
 
 static inline float widen(uint16_t x)
 {
-    return from_bits((uint32_t)x << 16);
-}
-
-static inline uint16_t narrow(float x)
-{
-    uint32_t bits = to_bits(x);
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    uint32_t quiet = bits >> 16 | 0x40;
-    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+    return float_from_bits((uint32_t)x << 16);
 }
 
 static void accumulate(const float *x, float *y, size_t n)
@@ -134,7 +110,7 @@ static void widen_bf16(const uint16_t *x, float *y, size_t n)
 static void narrow_bf16(const float *x, uint16_t *y, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        y[i] = narrow(x[i]);
+        y[i] = float_narrow_bfloat16(x[i]);
 }
 
 const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {

@@ -67,6 +67,13 @@ struct scale_rows {
     size_t x_step, y_step;
 };
 
+/* Where the channels of a depthwise convolution's block begin: the last block is whole, too, and
+ * overlaps the one before. channels >= lanes. */
+static inline size_t depthwise_first_channel(size_t channels, size_t block, size_t lanes)
+{
+    return block * lanes < channels - lanes ? block * lanes : channels - lanes;
+}
+
 /* A depthwise convolution of 8-bit integers with a square filter. Results are (sum + bias) * scale,
  * rounded half to even, plus dst_zero, saturated. */
 struct depthwise_8bit {

@@ -12,6 +12,11 @@
 
 #define ALWAYS_INLINE __attribute__((always_inline)) static inline
 
+static inline size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 #if defined __AVX512F__
 
 #define VEC 16
