@@ -241,15 +241,8 @@ static enum status read_json(struct builder *b, const cJSON *json, struct error 
 
 enum status labels_from_json(const char *text, size_t size, struct labels *ret, struct error *err)
 {
-    size_t blank = 0;
-    while (blank < size && strchr(" \t\r\n", text[blank]) && text[blank])
-        blank++;
-    if (blank == size)
-        return error_set(err, STATUS_MODEL, "the file is empty");
-    const char *end = NULL;
-    cJSON *json = cJSON_ParseWithLengthOpts(text, size, &end, false);
-    if (!json)
-        return json_invalid(text, size, end, err);
+    cJSON *json;
+    TRY(json_parse(text, size, &json, err));
     struct builder b = {0};
     enum status status = read_json(&b, json, err);
     cJSON_Delete(json);

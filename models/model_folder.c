@@ -5,6 +5,7 @@
  *     FOLDER/N/model.onnx          Triton: the highest N that has one
  *     FOLDER/anything.onnx         when there is exactly one
  *     anything.onnx                configurations are looked for beside it */
+#include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -340,11 +341,24 @@ enum status model_side_folder(const struct model_place *place, const char *name,
     return STATUS_OK;
 }
 
-enum status json_invalid(const char *text, size_t size, const char *end, struct error *err)
+/* `end` as cJSON tells it, in text. */
+static enum status json_invalid(const char *text, size_t size, const char *end, struct error *err)
 {
     size_t at = end >= text && end <= text + size ? (size_t)(end - text) : size, line = 1;
     for (size_t i = 0; i < at; i++)
         line += text[i] == '\n';
     return error_set(err, STATUS_MODEL, "the file is not valid JSON: see line %zu, byte %zu", line,
                      at);
+}
+
+enum status json_parse(const char *text, size_t size, struct cJSON **ret, struct error *err)
+{
+    size_t blank = 0;
+    while (blank < size && strchr(" \t\r\n", text[blank]) && text[blank])
+        blank++;
+    if (blank == size)
+        return error_set(err, STATUS_MODEL, "the file is empty");
+    const char *end = NULL;
+    *ret = cJSON_ParseWithLengthOpts(text, size, &end, false);
+    return *ret ? STATUS_OK : json_invalid(text, size, end, err);
 }

@@ -4,6 +4,8 @@
 #include "models/model.h"
 #include "models/onnx.h"
 
+struct cJSON;
+
 /* Where the parts of a model lie. */
 struct model_place {
     char *file; /* the .onnx file */
@@ -71,10 +73,10 @@ enum status version_policy_read(const char *folder, struct version_policy *ret,
  * model->graph, labels, preprocess and preprocess_source are set. */
 enum status model_describe(struct model *model, bool configured, struct error *err) MUST_USE;
 
-/* STATUS_MODEL, with the line and byte at which a file stops being JSON; `end` as cJSON tells it,
- * in text. */
-enum status json_invalid(const char *text, size_t size, const char *end,
-                         struct error *err) MUST_USE;
+/* A file's text as a tree, cJSON_Delete()d by the caller; numbers and names are not checked.
+ * STATUS_MODEL says that it is empty, or the line and byte at which it stops being JSON. */
+enum status json_parse(const char *text, size_t size, struct cJSON **ret,
+                       struct error *err) MUST_USE;
 
 /* Adds a sentence to model->warning, as far as there is room. */
 void model_warn(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));

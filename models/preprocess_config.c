@@ -392,15 +392,8 @@ static enum status
 read_with(enum status (*reader)(const cJSON *, struct preprocess *, struct error *),
           const char *text, size_t size, struct preprocess *ret, struct error *err)
 {
-    size_t blank = 0;
-    while (blank < size && strchr(" \t\r\n", text[blank]) && text[blank])
-        blank++;
-    if (blank == size)
-        return error_set(err, STATUS_MODEL, "the file is empty");
-    const char *end = NULL;
-    cJSON *json = cJSON_ParseWithLengthOpts(text, size, &end, false);
-    if (!json)
-        return json_invalid(text, size, end, err);
+    cJSON *json;
+    TRY(json_parse(text, size, &json, err));
     struct preprocess p;
     enum status status = reader(json, &p, err);
     cJSON_Delete(json);

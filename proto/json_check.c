@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "engine/base/hex.h"
 #include "engine/base/utf8.h"
 
 #define JSON_BYTES_MAX ((size_t)1 << 30)
@@ -52,17 +53,6 @@ static enum status count_value(struct scan *s)
         return error_set(s->err, STATUS_INVALID, "JSON has more than %zu values; send fewer",
                          s->limits->max_values);
     return STATUS_OK;
-}
-
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
 }
 
 /* Four hexadecimal digits at s->at. */

@@ -240,6 +240,20 @@ static bool bytes_received(int fd, uint64_t *ret)
     return true;
 }
 
+/* A part of the request, and the word for it in "send … faster", was not there within limit_ms. */
+static void refuse_late_locked(struct connections *connections, struct connection *connection,
+                               int64_t limit_ms, const char *part, const char *pronoun,
+                               const char *option)
+{
+    char sentence[160];
+    snprintf(sentence, sizeof sentence,
+             "the request's %s did not arrive within %.3g s; send %s faster, or raise the limit "
+             "(%s)",
+             part, (double)limit_ms / 1000, pronoun, option);
+    metric_add(connections->timeout_total, 1);
+    refuse_with(connections, connection, 408, "request_timeout", sentence);
+}
+
 /* A connection that waits in silence is libmicrohttpd's to close (--idle-timeout). The clock of a
  * header starts with its first byte, which shows only in the socket's count of bytes. */
 static void check_header_locked(struct connections *connections, struct connection *connection,
@@ -266,13 +280,7 @@ static void check_header_locked(struct connections *connections, struct connecti
     }
     if (!connection->header_since || now - connection->header_since < limit * MILLION)
         return;
-    char sentence[160];
-    snprintf(sentence, sizeof sentence,
-             "the request's headers did not arrive within %.3g s; send them faster, or raise the "
-             "limit (--header-timeout)",
-             (double)limit / 1000);
-    metric_add(connections->timeout_total, 1);
-    refuse_with(connections, connection, 408, "request_timeout", sentence);
+    refuse_late_locked(connections, connection, limit, "headers", "them", "--header-timeout");
 }
 
 static void check_body_locked(struct connections *connections, struct connection *connection,
@@ -281,13 +289,7 @@ static void check_body_locked(struct connections *connections, struct connection
     int64_t limit = connections->limits.body_timeout_ms;
     if (limit == 0 || now - connection->since < limit * MILLION)
         return;
-    char sentence[160];
-    snprintf(sentence, sizeof sentence,
-             "the request's body did not arrive within %.3g s; send it faster, or raise the limit "
-             "(--body-timeout)",
-             (double)limit / 1000);
-    metric_add(connections->timeout_total, 1);
-    refuse_with(connections, connection, 408, "request_timeout", sentence);
+    refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
 }
 
 static void check_times(struct connections *connections, int64_t now)

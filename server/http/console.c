@@ -11,15 +11,6 @@
 extern const unsigned char console_css[], console_icon[], console_js[];
 extern const size_t console_css_size, console_icon_size, console_js_size;
 
-static void respond_asset(struct exchange *x, const char *type, const unsigned char *data,
-                          size_t size)
-{
-    char *text = malloc(size + 1);
-    if (text)
-        memcpy(text, data, size);
-    respond_page(x, type, text, size);
-}
-
 void console_css_handle(struct exchange *x)
 {
     respond_asset(x, TYPE_CSS, console_css, console_css_size);

@@ -2,18 +2,8 @@
 
 #include <string.h>
 
+#include "engine/base/hex.h"
 #include "engine/base/utf8.h"
-
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
 
 enum status url_decode(char *text, struct error *err)
 {
@@ -21,7 +11,7 @@ enum status url_decode(char *text, struct error *err)
     for (const char *from = text; *from; from++) {
         unsigned char c = (unsigned char)*from;
         if (c == '%') {
-            int high = hex_value(from[1]), low = high < 0 ? -1 : hex_value(from[2]);
+            int high = hex_digit(from[1]), low = high < 0 ? -1 : hex_digit(from[2]);
             if (low < 0)
                 return error_set(
                     err, STATUS_INVALID,

@@ -23,6 +23,10 @@ void respond_empty(struct exchange *exchange, int http);
  * If-None-Match names it. Takes over `text`, as above. */
 void respond_page(struct exchange *exchange, const char *type, char *text, size_t size);
 
+/* The same of bytes that stay: a copy of them is handed over. */
+void respond_asset(struct exchange *exchange, const char *type, const unsigned char *bytes,
+                   size_t size);
+
 /* {"error", "code"} with the HTTP status of err->status. Those with a 503 get Retry-After. */
 void respond_error(struct exchange *exchange, const struct error *err);
 
