@@ -65,6 +65,17 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def end(process, patience):
+    """SIGTERM, and where that does not end it within `patience` seconds, SIGKILL."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
 class Daemon:
     """`lensd serve` as a child process, for use in a `with`. started: seconds from exec to ready."""
 
@@ -136,12 +147,7 @@ class Daemon:
     def stop(self):
         if self.process.poll() is None:
             self.signal(signal.SIGCONT)
-            self.signal(signal.SIGTERM)
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        end(self.process, 20)
         self.log.close()
 
     def __enter__(self):

@@ -2,20 +2,12 @@
  * gzip or deflate, in pieces of which size; or as header text. However it comes, the outcome is the
  * same, bounded by the limit, and a refusal has a sentence; and what is compressed comes back as it
  * was. */
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "server/http/coding.h"
 #include "server/http/negotiate.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define HOLDS(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            abort();                                                                               \
-    } while (0)
+#include "tests/fuzz/target.h"
 
 #define LIMIT ((size_t)3 << 20)
 

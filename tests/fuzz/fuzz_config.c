@@ -1,7 +1,6 @@
 /* Files beside a model: labels and preprocessing. The first byte picks the reader. Whatever comes
  * is refused with a sentence, or gives labels that are all there and UTF-8, or a preprocessing
  * whose sizes are positive. */
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,14 +8,7 @@
 #include "models/labels.h"
 #include "models/model_internal.h"
 #include "models/preprocess_config.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define HOLDS(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            abort();                                                                               \
-    } while (0)
+#include "tests/fuzz/target.h"
 
 static void check_labels(enum status status, struct labels *labels, const struct error *err)
 {

@@ -11,15 +11,8 @@
 
 #include "server/image/image.h"
 #include "server/image/transform.h"
+#include "tests/fuzz/target.h"
 #include "tests/unit/png_repair.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define HOLDS(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            abort();                                                                               \
-    } while (0)
 
 enum { WIDTH = 23, HEIGHT = 17 };
 

@@ -8,17 +8,10 @@
 #include "engine/base/size.h"
 #include "engine/cpu/interpret.h"
 #include "models/onnx.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/target.h"
 
 #define RUN_ELEMENTS 4096
 #define RUN_BYTES    ((size_t)8 << 20)
-
-#define HOLDS(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            abort();                                                                               \
-    } while (0)
 
 static void check_graph(const struct graph *graph)
 {

@@ -2,7 +2,6 @@
  * with a sentence, or the pieces lie inside it: parts of a form within the body, decoded images no
  * longer than their text, names and parameters UTF-8; and what the JSON checker lets pass, cJSON
  * can read. */
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,14 +11,7 @@
 #include "proto/json.h"
 #include "server/http/multipart.h"
 #include "server/http/query.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define HOLDS(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            abort();                                                                               \
-    } while (0)
+#include "tests/fuzz/target.h"
 
 #define MAX_PARTS 8
 

@@ -3,7 +3,6 @@
  * refused with a sentence, or what was read lies inside it, and every number of a tensor that is
  * accepted was written. */
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,14 +10,7 @@
 #include "proto/carve.h"
 #include "proto/v1.h"
 #include "proto/v2.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define HOLDS(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            abort();                                                                               \
-    } while (0)
+#include "tests/fuzz/target.h"
 
 #define MAX_COUNT 100000 /* numbers of a tensor: what is larger says nothing more */
 

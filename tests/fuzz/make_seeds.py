@@ -10,7 +10,7 @@ import os
 import struct
 
 import numpy as np
-from onnx import AttributeProto, FunctionProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 F, I, B, U8, I8 = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.UINT8,

@@ -3,13 +3,12 @@
  * The name of each file is printed before it runs, so that a crash says which one it was. Exit 77
  * where there is nothing to run. */
 #include <dirent.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/target.h"
 
 static size_t replayed;
 

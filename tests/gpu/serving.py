@@ -5,14 +5,13 @@ import http.client
 import json
 import os
 import re
-import signal
 import socket
 import statistics
 import subprocess
 import tempfile
 import time
 
-import networks
+import common
 from programs import Broken
 
 DECODE_BAR = 0.90
@@ -65,13 +64,7 @@ class Daemon:
         return self.log.read().decode(errors="replace").strip()[-800:]
 
     def close(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(25)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        common.end(self.process, 25)
         self.log.close()
 
     def __enter__(self):
@@ -82,7 +75,6 @@ class Daemon:
 
 
 def make_photos(folder):
-    import common
     try:
         made = [common.photo(seed=seed) for seed in range(8)]
     except ImportError as error:

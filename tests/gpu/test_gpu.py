@@ -15,7 +15,7 @@ from unittest import mock
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.realpath(__file__))
-sys.path[1:1] = [HERE, os.path.join(HERE, os.pardir)]
+sys.path[1:1] = [HERE, os.path.join(HERE, os.pardir), os.path.join(HERE, os.pardir, "bench")]
 import totals  # noqa: E402
 
 BUILD = os.path.abspath(os.environ.get("BUILD", os.path.join(HERE, "../../build")))

@@ -7,7 +7,6 @@ that need it skip where it is absent).
 import http.client
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -149,6 +148,13 @@ class Server:
     def get(self, path):
         return self.request("GET", path)
 
+    def answers(self):
+        """Does it let one more connection in?"""
+        try:
+            return self.get("/livez").status == 200
+        except OSError:
+            return False
+
     def predict(self, body, path="/predict", headers=None, timeout=PATIENCE):
         return self.request("POST", path, body, headers, timeout)
 
@@ -260,8 +266,12 @@ class ServedCase(unittest.TestCase):
     arguments = ()
 
     @classmethod
+    def start(cls):
+        return Server(*cls.arguments)
+
+    @classmethod
     def setUpClass(cls):
-        cls.server = Server(*cls.arguments)
+        cls.server = cls.start()
 
     @classmethod
     def tearDownClass(cls):
@@ -281,6 +291,22 @@ class ServedCase(unittest.TestCase):
         self.assertEqual(error["code"], code, error)
         for word in words:
             self.assertIn(word, error["error"])
+
+
+class ServedModelCase(ServedCase):
+    """The same with a model, "served", that write_model(path) makes."""
+
+    @classmethod
+    def start(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
+        path = os.path.join(cls.folder.name, "served.onnx")
+        cls.write_model(path)
+        return Server(path, *cls.arguments)
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.folder.cleanup()
 
 
 def together(count, work):

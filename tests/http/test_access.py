@@ -1,14 +1,11 @@
 """API keys: who is let in, who is not, how often, and what the log says about it."""
 
 import hashlib
-import json
-import os
 import signal
 import tempfile
 import time
 import unittest
 
-import harness
 from harness import ServedCase, Server, post, read_answer, read_to_end, run_lensd, seven
 
 ALICE, BOB, ROOT = "alice-key-" + "a" * 40, "bob-key-" + "b" * 40, "root-key-" + "r" * 40

@@ -7,8 +7,7 @@ import struct
 import unittest
 import zlib
 
-import harness
-from harness import ServedCase, drawn, multipart, post, read_answer, read_to_end, seven
+from harness import ServedCase, drawn, multipart, read_answer, seven
 
 
 def deflate_raw(data):

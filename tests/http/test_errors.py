@@ -1,14 +1,13 @@
 """What goes wrong, and how it is said: each error is JSON with the right status, and the server goes
 on."""
 
-import base64
 import json
 import os
 import socket
 import unittest
 
 import harness
-from harness import ServedCase, multipart, png, png_header, post, read_answer, read_to_end, seven
+from harness import ServedCase, multipart, png_header, post, read_answer, read_to_end, seven
 
 
 class BadImages(ServedCase):

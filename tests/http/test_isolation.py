@@ -1,12 +1,10 @@
 """What one image does wrong is that image's error alone: real models that overflow or fail."""
 
 import json
-import os
-import tempfile
 import unittest
 
 import small_onnx
-from harness import ServedCase, flat_png, multipart, together
+from harness import ServedModelCase, flat_png, multipart, together
 
 BLACK, GRAY, WHITE = flat_png(0), flat_png(128), flat_png(255)
 
@@ -18,19 +16,8 @@ def strict(body):
     return json.loads(body, parse_constant=refuse)
 
 
-class IsolationCase(ServedCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
-        path = os.path.join(cls.folder.name, "model.onnx")
-        cls.write_model(path)
-        cls.arguments = (path, "--max-batch", "8", "--workers", "1", "--top-k", "3")
-        super().setUpClass()
-
-    @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        cls.folder.cleanup()
+class IsolationCase(ServedModelCase):
+    arguments = ("--max-batch", "8", "--workers", "1", "--top-k", "3")
 
     def predict_form(self, images):
         kind, body = multipart([("image", f"{i}.png", image) for i, image in enumerate(images)])

@@ -1,14 +1,12 @@
 """Limits in bytes, time and connections: named in the error they cause, cheap to run into."""
 
-import os
 import socket
-import tempfile
 import time
 import unittest
 
 import harness
 import small_onnx
-from harness import ServedCase, multipart, png, post, read_answer, read_to_end, seven
+from harness import ServedCase, ServedModelCase, multipart, png, post, read_answer, read_to_end, seven
 
 
 def chunked(pieces):
@@ -216,21 +214,14 @@ class Times(ServedCase):
                     time.sleep(0.01)
 
 
-class JsonTensors(ServedCase):
+class JsonTensors(ServedModelCase):
     """Numbers take more memory than their digits did: they are charged as bodies are."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
-        path = os.path.join(cls.folder.name, "m.onnx")
-        small_onnx.doubled_image(path, 16)
-        cls.arguments = (path, "--max-body", "3M", "--max-upload-memory", "6M", "--max-queue", "10000")
-        super().setUpClass()
+    arguments = ("--max-body", "3M", "--max-upload-memory", "6M", "--max-queue", "10000")
 
-    @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        cls.folder.cleanup()
+    @staticmethod
+    def write_model(path):
+        small_onnx.doubled_image(path, 16)
 
     def body(self, rows, digits):
         numbers = b",".join([digits] * (rows * 3 * 16 * 16))
@@ -241,12 +232,12 @@ class JsonTensors(ServedCase):
         for rows, status in ((650, 200), (1900, 503)):
             body = self.body(rows, b"0")
             self.assertLess(len(body), 3 << 20)
-            answer = self.server.predict(body, "/v2/models/m/infer")
+            answer = self.server.predict(body, "/v2/models/served/infer")
             self.assertEqual(answer.status, status, answer.body[:300])
             if status == 503:
                 self.assert_error(answer, 503, "overloaded", "--max-upload-memory")
             v1 = b'{"instances":[%s]}' % b",".join([b"[%s]" % b",".join([b"0"] * 768)] * rows)
-            self.assertEqual(self.server.predict(v1, "/v1/models/m:predict").status, status)
+            self.assertEqual(self.server.predict(v1, "/v1/models/served:predict").status, status)
         self.server.wait_metric("lensd_http_upload_bytes", 0)
 
 
@@ -303,13 +294,7 @@ class Connections(ServedCase):
         finally:
             for connection in held:
                 connection.close()
-        self.server.wait_for(lambda: self.answers(), "room for a connection")
-
-    def answers(self):
-        try:
-            return self.server.get("/livez").status == 200
-        except OSError:
-            return False
+        self.server.wait_for(self.server.answers, "room for a connection")
 
 
 class TotalConnections(ServedCase):

@@ -1,8 +1,6 @@
 """The log: a line a request with everything in it and nothing secret, traces, levels at run time."""
 
 import json
-import os
-import re
 import signal
 import tempfile
 import unittest

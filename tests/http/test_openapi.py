@@ -7,21 +7,14 @@ import re
 import sys
 import unittest
 
-from harness import ROOT, Server, read, seven
+from harness import ROOT, ServedCase, read, seven
 
 sys.path.insert(0, os.path.join(ROOT, "proto"))
 import openapi  # noqa: E402
 
 
-class OpenApi(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server()
-        cls.document = openapi.parse(read(os.path.join(ROOT, "proto", "openapi.yaml")).decode())
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.stop()
+class OpenApi(ServedCase):
+    document = openapi.parse(read(os.path.join(ROOT, "proto", "openapi.yaml")).decode())
 
     def test_served_as_it_is(self):
         answer = self.server.get("/openapi.yaml")

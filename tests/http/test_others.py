@@ -8,22 +8,14 @@ import tempfile
 import unittest
 
 import small_onnx
-from harness import Server, drawn, multipart, seven
+from harness import ServedCase, Server, drawn, multipart, seven
 
 
 def b64(data):
     return base64.b64encode(data).decode()
 
 
-class TorchServe(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.stop()
-
+class TorchServe(ServedCase):
     def best(self, answer):
         self.assertEqual(answer.status, 200, answer.body)
         labels = answer.json()
@@ -68,15 +60,7 @@ class TorchServe(unittest.TestCase):
         self.assertEqual(self.server.get("/ping").json(), {"status": "Healthy"})
 
 
-class KServe(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.stop()
-
+class KServe(ServedCase):
     def predict(self, body, path="/v1/models/digits:predict", server=None):
         text = body if isinstance(body, bytes) else json.dumps(body).encode()
         return (server or self.server).request("POST", path, text)

@@ -1,35 +1,23 @@
 """Time limits, priorities, fairness between clients, refusals in time, and clients that leave."""
 
 import http.client
-import os
-import tempfile
 import threading
 import time
 import unittest
 
 import harness
 import small_onnx
-from harness import ServedCase, multipart, png, post, read_answer, seven
+from harness import ServedModelCase, multipart, png, post, read_answer, seven
 
 
-class SlowCase(ServedCase):
+class SlowCase(ServedModelCase):
     """One image at a time through a model that takes some tens of milliseconds for each."""
 
-    options = ()
+    arguments = ("--max-batch", "1", "--workers", "1", "--precision", "fp32")
 
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory(prefix="lensd-http-")
-        path = os.path.join(cls.folder.name, "slow.onnx")
+    @staticmethod
+    def write_model(path):
         small_onnx.convolutions(path, 24)
-        cls.arguments = (path, "--max-batch", "1", "--workers", "1", "--precision", "fp32",
-                         *cls.options)
-        super().setUpClass()
-
-    @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        cls.folder.cleanup()
 
     def form(self, images):
         content_type, body = multipart([("image", "a.png", seven())] * images)
@@ -113,12 +101,12 @@ class TimeLimits(SlowCase):
         # The fastest says what it takes; others have the machine to share with the model.
         self.assertLess(min(times), 0.005)
         self.assertGreaterEqual(
-            self.server.metric('lensd_refused_total{model="slow",cause="overloaded"}'), refused)
+            self.server.metric('lensd_refused_total{model="served",cause="overloaded"}'), refused)
         self.leave(held)
 
 
 class DefaultTimeout(SlowCase):
-    options = ("--default-timeout", "1")
+    arguments = (*SlowCase.arguments, "--default-timeout", "1")
 
     def test_holds_where_a_request_does_not_say(self):
         data = post("/predict", seven())
@@ -173,7 +161,7 @@ class Turns(SlowCase):
 
 
 class Leaving(SlowCase):
-    options = ("--max-queue", "200")
+    arguments = (*SlowCase.arguments, "--max-queue", "200")
 
     def test_who_hangs_up_makes_room_at_once(self):
         """The queue is of seconds; those who leave are out of it before one more pass is over."""
@@ -190,11 +178,11 @@ class Leaving(SlowCase):
         self.assertEqual(self.server.predict(seven()).status, 200)
         self.server.wait_for(lambda: self.counts() == (0, 0), "nothing left")
         self.assertGreater(
-            self.server.metric('lensd_images_total{model="slow",result="cancelled"}'), 100)
+            self.server.metric('lensd_images_total{model="served",result="cancelled"}'), 100)
 
 
 class Bounds(SlowCase):
-    options = ("--max-queue-bytes", "100K", "--max-queue-ms", "500")
+    arguments = (*SlowCase.arguments, "--max-queue-bytes", "100K", "--max-queue-ms", "500")
 
     def test_bytes(self):
         large = png(2000, 2000)

@@ -1,6 +1,5 @@
 """As a service: what systemd is told, the watchdog, the user, the pid file, core dumps, --check."""
 
-import json
 import os
 import pwd
 import re
@@ -16,7 +15,7 @@ import unittest
 
 import harness
 import small_onnx
-from harness import ROOT, Server, multipart, png, post, read_answer, run_lensd, seven
+from harness import ROOT, Server, png, post, read_answer, run_lensd, seven
 
 UNIT = os.path.join(ROOT, "docker", "systemd", "lensd.service")
 

@@ -19,7 +19,11 @@ from harness import Server, post, read_answer, read_to_end, run_lensd, seven, to
 OPENSSL = shutil.which("openssl")
 
 
-def make_certificate(folder, name, days=365, kind=("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")):
+EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
+RSA = ("-newkey", "rsa:2048")
+
+
+def make_certificate(folder, name, days=365, kind=EC):
     cert, key = os.path.join(folder, name + ".pem"), os.path.join(folder, name + ".key")
     subprocess.run([OPENSSL, "req", "-x509", *kind, "-nodes", "-keyout", key, "-out", cert, "-days", str(days),
                     "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"],
@@ -64,26 +68,15 @@ def der(cert):
 
 
 @unittest.skipUnless(OPENSSL, "openssl is not installed")
-class TlsCase(unittest.TestCase):
-    arguments = ()
+class TlsCase(harness.ServedCase):
+    kind = EC
 
     @classmethod
-    def setUpClass(cls):
+    def start(cls):
         cls.folder = tempfile.mkdtemp(prefix="lensd-tls-")
-        cls.cert, cls.key = make_certificate(cls.folder, "localhost")
-        cls.server = TlsServer(cls.cert, cls.key, *cls.arguments)
-
-    @classmethod
-    def tearDownClass(cls):
-        code, log = cls.server.stop()
-        shutil.rmtree(cls.folder, ignore_errors=True)
-        if code != 0:
-            raise AssertionError(f"lensd ended with {code}:\n{log[-4000:]}")
-
-    def tearDown(self):
-        self.assertEqual(self.server.get("/livez").status, 200)
-
-    assert_error = harness.ServedCase.assert_error
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
+        cls.cert, cls.key = make_certificate(cls.folder, "localhost", kind=cls.kind)
+        return TlsServer(cls.cert, cls.key, *cls.arguments)
 
 
 class Talk(TlsCase):
@@ -225,13 +218,7 @@ class PerAddress(TlsCase):
         finally:
             for connection in held:
                 connection.close()
-        self.server.wait_for(lambda: self.tries(), "an end of the others")
-
-    def tries(self):
-        try:
-            return self.server.get("/livez").status == 200
-        except OSError:
-            return False
+        self.server.wait_for(self.server.answers, "an end of the others")
 
 
 class Reload(TlsCase):
@@ -242,7 +229,7 @@ class Reload(TlsCase):
 
     def test_a_new_certificate(self):
         old = harness.read(self.cert), harness.read(self.key)
-        cert, key = make_certificate(self.folder, "renewed", kind=("-newkey", "rsa:2048"))
+        cert, key = make_certificate(self.folder, "renewed", kind=RSA)
         self.assertEqual(serial_shown(self.server, self.cert), der(self.cert))
         with self.server.connect() as held:
             held.sendall(post("/predict", seven())[:-1])

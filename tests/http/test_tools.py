@@ -12,8 +12,8 @@ import time
 import unittest
 
 import harness
-from harness import DIGITS, ServedCase, Server, drawn, multipart, run_lensd
-from test_tls import OPENSSL, TlsServer, make_certificate
+from harness import DIGITS, ServedCase, Server
+from test_tls import OPENSSL, RSA, TlsCase, TlsServer, make_certificate
 
 SEVEN = os.path.join(DIGITS, "drawn", "7_canvas.png")
 
@@ -148,19 +148,8 @@ class Slow(unittest.TestCase):
 
 
 @unittest.skipUnless(OPENSSL, "openssl is not installed")
-class Tls(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.mkdtemp(prefix="lensd-tools-")
-        cls.cert, cls.key = make_certificate(cls.folder, "tools", kind=("-newkey", "rsa:2048"))
-        cls.server = TlsServer(cls.cert, cls.key)
-
-    @classmethod
-    def tearDownClass(cls):
-        code, log = cls.server.stop()
-        shutil.rmtree(cls.folder, ignore_errors=True)
-        if code != 0:
-            raise AssertionError(f"lensd ended with {code}:\n{log[-4000:]}")
+class Tls(TlsCase):
+    kind = RSA
 
     def s_client(self, *arguments):
         return run(OPENSSL, "s_client", "-connect", f"127.0.0.1:{self.server.port}", "-CAfile", self.cert,

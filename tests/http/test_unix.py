@@ -13,7 +13,7 @@ import time
 import unittest
 
 import harness
-from harness import Answer, Server, post, read_answer, read_to_end, run_lensd, seven, together
+from harness import Answer, Server, post, read_answer, run_lensd, seven, together
 
 
 class UnixServer(Server):

@@ -12,7 +12,7 @@ import unittest
 
 import harness
 import small_onnx
-from harness import Server, drawn, seven
+from harness import ServedCase, Server, drawn, seven
 
 INFER = "/v2/models/digits/infer"
 
@@ -47,16 +47,8 @@ def element(data):
     return struct.pack("<I", len(data)) + data
 
 
-class Digits(unittest.TestCase):
+class Digits(ServedCase):
     """An image classifier."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.stop()
 
     def image_input(self, images, data, shape=None):
         return {"name": "image", "shape": shape or [images], "datatype": "BYTES",

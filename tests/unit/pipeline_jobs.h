@@ -10,14 +10,7 @@
 
 #include "server/schedule/pipeline.h"
 #include "tests/unit/fakes.h"
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, #condition);  \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "tests/unit/tap.h"
 
 #define MAX_IMAGES 8
 

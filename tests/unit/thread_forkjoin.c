@@ -13,14 +13,6 @@
 #include "engine/base/size.h"
 #include "tests/unit/tap.h"
 
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, #condition);  \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
-
 enum { MOST = 7 };
 
 /* Plain counters: who writes and who reads them is only told apart by fork, barrier and join. */

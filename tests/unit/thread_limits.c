@@ -13,14 +13,7 @@
 #include "engine/base/size.h"
 #include "engine/session.h"
 #include "tests/unit/random_graph.h"
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, #condition);  \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "tests/unit/tap.h"
 
 static atomic_int threads_left = 1000000; /* that may still be started */
 

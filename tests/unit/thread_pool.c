@@ -11,14 +11,6 @@
 #include "server/schedule/pool.h"
 #include "tests/unit/tap.h"
 
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, #condition);  \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
-
 struct source {
     struct pool_source source; /* first, so that it can be cast back */
     char name;

@@ -16,14 +16,6 @@
 #include "tests/unit/fakes.h"
 #include "tests/unit/tap.h"
 
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, #condition);  \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
-
 #define MS INT64_C(1000000)
 
 /* --- requests of one to four images, "ok 1" each --- */

@@ -11,14 +11,6 @@
 #include "server/schedule/turns.h"
 #include "tests/unit/tap.h"
 
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, #condition);  \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
-
 /* A lane that always has work, whose passes take `cost`. */
 struct lane {
     pthread_t thread;
