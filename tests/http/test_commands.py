@@ -174,7 +174,11 @@ class Inspect(Commands):
                              "winograd" in text, text)
         table = self.run_ok("inspect", "digits", "--profile", "--profile-batch", "4")
         self.assertIn("batch 4", table)
-        self.assertIn("total", table)
+        # The table adds up to the pass that its heading names, and the other figure says what it is.
+        lines = {line.split()[0]: line for line in table.splitlines() if line}
+        total = next(line.split()[0] for line in table.splitlines() if line.endswith("total"))
+        self.assertTrue(lines["layers"].split("layers")[1].strip().startswith(total + " ms: the quickest of 5"), table)
+        self.assertIn("without these clocks", lines["batch"])
 
 
 class Bench(Commands):
