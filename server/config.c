@@ -618,6 +618,43 @@ static enum status read_memory(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
+/* How many passes the CPU runs at a time. */
+static int cpu_lanes(const struct config *config)
+{
+    int lanes = 0;
+    for (size_t i = 0; i < config->device_count; i++)
+        lanes += config->devices[i].kind == DEVICE_CPU;
+    return config->command & (COMMAND_SERVE | COMMAND_PREDICT) ? lanes : 1;
+}
+
+/* More threads than cores are taken, as they are asked for, and said: they wait for each other. A
+ * few workers and HTTP threads more do no harm. */
+static void note_threads(struct config *config)
+{
+    const int cores = device_cpu_threads(), lanes = cpu_lanes(config);
+    char each[48] = "", names[160] = "";
+    if (lanes > 1)
+        snprintf(each, sizeof each, " for each of %d passes at a time", lanes);
+    const struct {
+        const char *name, *what;
+        int64_t count, most;
+    } kinds[] = {{"--threads", each, lanes ? config->threads : 0, cores / (lanes ? lanes : 1)},
+                 {"--workers", "", config->workers, 4 * (int64_t)cores},
+                 {"--http-threads", "", config->http_threads, 4 * (int64_t)cores}};
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        const size_t used = strlen(names);
+        if (kinds[i].count > 1 && kinds[i].count > kinds[i].most)
+            snprintf(names + used, sizeof names - used, "%s%s is %lld%s", used ? ", " : "",
+                     kinds[i].name, (long long)kinds[i].count, kinds[i].what);
+    }
+    if (names[0])
+        snprintf(config->thread_note, sizeof config->thread_note,
+                 "%s, but this process may use %d core%s (affinity mask and cgroup quota): more "
+                 "threads than that make answers slower and take memory; without the option lensd "
+                 "takes as many as pay",
+                 names, cores, cores == 1 ? "" : "s");
+}
+
 /* Where it listens, and with which certificate. */
 static enum status check_listening(struct config *config, struct error *err)
 {
@@ -656,11 +693,13 @@ static enum status check_together(struct config *config, struct error *err)
         return error_set(err, STATUS_CONFIG,
                          "no model given; use: lensd inspect MODEL (an .onnx "
                          "file or a model folder)");
-    if (!(config->command & (COMMAND_SERVE | COMMAND_PREDICT)))
-        return STATUS_OK;
-    TRY(device_parse(config->device, config->devices, &config->device_count, config->fallback,
-                     sizeof config->fallback, err));
-    return read_memory(config, err);
+    if (config->command & (COMMAND_SERVE | COMMAND_PREDICT)) {
+        TRY(device_parse(config->device, config->devices, &config->device_count, config->fallback,
+                         sizeof config->fallback, err));
+        TRY(read_memory(config, err));
+    }
+    note_threads(config);
+    return STATUS_OK;
 }
 
 /* One model and a folder of models exclude each other; what a stronger source says of the one also

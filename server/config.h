@@ -35,6 +35,7 @@ struct config {
     char *config_file;
     char warning[256];     /* about the environment; "" for none */
     char memory_note[256]; /* about a limit for a device that is not served; "" for none */
+    char thread_note[384]; /* about more threads than cores; "" for none */
 
     char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
     char *models;     /* serve: a folder of models; NULL: one model */

@@ -516,6 +516,8 @@ int command_serve(const struct config *config)
         log_event(LOG_WARN, "environment", LOG_STR("text", config->warning));
     if (config->memory_note[0])
         log_event(LOG_WARN, "memory", LOG_STR("text", config->memory_note));
+    if (config->thread_note[0])
+        log_event(LOG_WARN, "threads", LOG_STR("text", config->thread_note));
     process_protect(config->core_dumps);
     int result = 0;
     if (config->check) {

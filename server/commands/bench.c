@@ -434,6 +434,7 @@ int command_bench(const struct config *config)
         (void)error_set(&err, STATUS_NO_MEMORY, "out of memory");
         return command_failed(&err);
     }
+    command_notes(config);
     bench->config = config;
     bench->bar = isatty(STDERR_FILENO);
     if (run_bench(bench, note, sizeof note, &err) != STATUS_OK) {

@@ -18,6 +18,9 @@ int command_key(const struct config *config);
 /* Writes "lensd: sentence" to standard error and returns 2. */
 int command_failed(const struct error *err);
 
+/* What the settings are worth a word about, to standard error. */
+void command_notes(const struct config *config);
+
 /* The model of an option: NULL, and "digits" unless there is such a file, is the embedded one. */
 bool model_is_embedded(const char *model);
 /* `name` replaces the model's own; may be NULL. */

@@ -261,6 +261,7 @@ static void print_answer(const struct inspect_answer *answer)
 
 int command_inspect(const struct config *config)
 {
+    command_notes(config);
     struct inspection in = {0};
     struct error err;
     int result;

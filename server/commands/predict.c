@@ -151,8 +151,7 @@ int command_predict(const struct config *config)
 {
     struct error err;
     struct pipeline *pipeline;
-    if (config->memory_note[0])
-        fprintf(stderr, "lensd: %s\n", config->memory_note);
+    command_notes(config);
     if (open_pipeline(config, &pipeline, &err) != STATUS_OK)
         return command_failed(&err);
     size_t count = config->argument_count;

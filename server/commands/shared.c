@@ -11,6 +11,14 @@ int command_failed(const struct error *err)
     return 2;
 }
 
+void command_notes(const struct config *config)
+{
+    if (config->memory_note[0])
+        fprintf(stderr, "lensd: %s\n", config->memory_note);
+    if (config->thread_note[0])
+        fprintf(stderr, "lensd: %s\n", config->thread_note);
+}
+
 bool model_is_embedded(const char *model)
 {
     return !model || (!strcmp(model, "digits") && access(model, F_OK) != 0);

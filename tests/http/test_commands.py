@@ -181,6 +181,29 @@ class Inspect(Commands):
         self.assertIn("without these clocks", lines["batch"])
 
 
+class Threads(unittest.TestCase):
+    def test_more_threads_than_cores(self):
+        """One line at the start, whatever the machine has; the options are taken all the same."""
+        core = min(os.sched_getaffinity(0))
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {core})  # which the command inherits
+        try:
+            for arguments, words in ((("--threads", "2", "--workers", "5", "--http-threads", "5"),
+                                      ("--threads is 2, --workers is 5, --http-threads is 5", "1 core ")),
+                                     (("--threads", "1", "--workers", "4", "--http-threads", "2"), ()),
+                                     (("--threads", "1", "--device", "cpu,cpu"), ()),
+                                     (("--threads", "2", "--device", "cpu,cpu"), ("each of 2 passes",))):
+                ended = run_lensd("serve", "--check", "--precision", "fp32", "--port", "0", *arguments)
+                self.assertEqual((ended.returncode, ended.stderr.count("threads text=")), (0, bool(words)), ended.stderr)
+                for word in words:
+                    self.assertIn(word, ended.stderr)
+            ended = run_lensd("predict", "digits", DIGITS + "/drawn/7_paper.png", "--threads", "2")
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            self.assertIn("lensd: --threads is 2, but", ended.stderr)
+        finally:
+            os.sched_setaffinity(0, before)
+
+
 class Bench(Commands):
     def test_table(self):
         # which precision is quicker is the machine's affair
