@@ -12,6 +12,9 @@ strokes are written here by hand, point by point, and are not the ones that trai
 import os
 import sys
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+
+import needs  # noqa: E402,F401
 import numpy
 from PIL import Image, ImageDraw
 

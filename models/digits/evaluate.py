@@ -14,6 +14,9 @@ import json
 import os
 import sys
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+
+import needs  # noqa: E402,F401
 import numpy
 from PIL import Image
 

@@ -11,8 +11,12 @@ apt-get install python3-torch python3-sklearn python3-pil python3-onnx. Six to t
 import argparse
 import json
 import os
+import sys
 import time
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+
+import needs  # noqa: E402,F401
 import numpy
 import torch
 from torch import nn

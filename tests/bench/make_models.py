@@ -23,7 +23,9 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "models", "export"))
+sys.path.append(os.path.join(HERE, "..", "..", "models"))
 
+import needs  # noqa: E402,F401
 import numpy  # noqa: E402
 import torch  # noqa: E402
 

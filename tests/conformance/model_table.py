@@ -29,11 +29,14 @@ import sys
 import time
 import warnings
 
-import numpy
-
-import model_catalogue as catalogue
-
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(HERE, "..", "..", "models"))
+
+import needs  # noqa: E402,F401
+import numpy  # noqa: E402
+
+import model_catalogue as catalogue  # noqa: E402
+
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 6e-2, "int8": 5e-2}
 PACKAGES = {"torchvision": ["torchvision"], "timm": ["timm"], "transformers": ["transformers"],
             "ultralytics": ["ultralytics"], "torch": [], "dynamo": ["onnxscript"],

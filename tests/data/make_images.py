@@ -23,6 +23,9 @@ import sys
 import warnings
 import zlib
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "models"))
+
+import needs  # noqa: E402,F401
 import numpy as np
 from PIL import Image, ImageOps
 from torchvision.transforms import InterpolationMode
