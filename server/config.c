@@ -521,13 +521,15 @@ static enum status read_file(struct reading *reading, struct error *err)
                          strerror(errno));
     char *text = malloc(CONFIG_FILE_MAX);
     size_t size = text ? fread(text, 1, CONFIG_FILE_MAX, file) : 0;
+    int cause = errno;
     bool broken = ferror(file);
     fclose(file);
     enum status status;
     if (!text)
         status = error_set(err, STATUS_NO_MEMORY, "out of memory");
     else if (broken)
-        status = error_set(err, STATUS_CONFIG, "cannot read the settings in '%.200s'", path);
+        status = error_set(err, STATUS_CONFIG, "cannot read the settings in '%.200s': %s", path,
+                           strerror(cause));
     else if (size == CONFIG_FILE_MAX)
         status = error_set(err, STATUS_CONFIG, "the settings in '%.200s' are over 1 MiB", path);
     else if ((status = json_settings(text, size, set_from_file, reading, err)) != STATUS_OK)
@@ -618,6 +620,40 @@ static enum status read_memory(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
+/* What a browser sends as Origin: a scheme and a host, nothing behind them (RFC 6454, section 6.2);
+ * "null" from a file or a sandbox. */
+static bool is_origin(const char *text, size_t length)
+{
+    char origin[256];
+    if (length >= sizeof origin)
+        return false;
+    snprintf(origin, sizeof origin, "%.*s", (int)length, text);
+    const char *host = strstr(origin, "://");
+    return !strcmp(origin, "null") || (host && host != origin && host[3] &&
+                                       !strpbrk(origin, " \t*?#") && !strchr(host + 3, '/'));
+}
+
+/* One that no browser sends would never be matched, and nobody would know why. */
+static enum status check_origins(const struct config *config, struct error *err)
+{
+    const char *list = config->cors_origin;
+    if (!list || !strcmp(list, "*"))
+        return STATUS_OK;
+    while (*list) {
+        size_t length = strcspn(list, ",");
+        if (!is_origin(list, length))
+            return error_set(
+                err, STATUS_CONFIG,
+                "--cors-origin has '%.*s', which no browser sends; an origin is a scheme, a "
+                "host and perhaps a port, without a path: https://app.example; for all of "
+                "them * alone",
+                length < 100 ? (int)length : 100, list);
+        list += length;
+        list += strspn(list, ", ");
+    }
+    return STATUS_OK;
+}
+
 /* How many passes the CPU runs at a time. */
 static int cpu_lanes(const struct config *config)
 {
@@ -680,6 +716,7 @@ static enum status check_together(struct config *config, struct error *err)
 {
     if (config->command == COMMAND_SERVE)
         TRY(check_listening(config, err));
+    TRY(check_origins(config, err));
     if (config->command == COMMAND_SERVE && config->max_upload_memory < config->max_body)
         return error_set(err, STATUS_CONFIG,
                          "--max-upload-memory (%lld) is less than --max-body (%lld): no request of "

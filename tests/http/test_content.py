@@ -7,7 +7,7 @@ import struct
 import unittest
 import zlib
 
-from harness import ServedCase, drawn, multipart, read_answer, seven
+from harness import ServedCase, drawn, multipart, read_answer, run_lensd, seven
 
 
 def deflate_raw(data):
@@ -210,6 +210,16 @@ class Options(ServedCase):
         answer, _ = read_answer_to(self.server, b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
         self.assertEqual((answer.status, answer.headers["allow"]), (204, "GET, HEAD, POST, OPTIONS"))
         self.assertEqual(self.server.request("OPTIONS", "/nowhere").status, 404)
+
+    def test_origins_that_no_browser_sends(self):
+        for origin in ("app.example", "https://app.example/", "https://a.example/x", "https://a.example,*", "https://",
+                       "https://a.example ,https://b.example", "https://*.example"):
+            ended = run_lensd("serve", "--check", "--port", "0", "--cors-origin", origin)
+            self.assertEqual((ended.returncode, ended.stderr.count("\n")), (2, 1), ended.stderr)
+            self.assertIn("--cors-origin has '", ended.stderr)
+        for origin in ("*", "null", "https://a.example, http://localhost:3000"):
+            ended = run_lensd("serve", "--check", "--port", "0", "--cors-origin", origin)
+            self.assertEqual(ended.returncode, 0, ended.stderr)
 
     def test_no_cors_unless_asked(self):
         answer = self.server.request("OPTIONS", "/predict", headers={
