@@ -2,7 +2,7 @@
  * that there is no product of matrices in them, and memory is what they wait for. A thread makes
  * eight neighbouring channels (16 bytes of 16-bit numbers) of some neighbouring outputs of a row,
  * whose windows overlap: what it has loaded serves all of them. */
-#include "engine/cuda/device.cuh"
+#include "engine/cuda/depthwise.cuh"
 
 namespace
 {
@@ -12,31 +12,25 @@ __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c
                                  size_t count)
 {
     constexpr int COLUMNS = (WIDE - 1) * STRIDE + KERNEL;
-    const int eights = c.c / 8, groups = (c.ow + WIDE - 1) / WIDE;
     FOR_EACH(i, count)
     {
-        const int channel = (int)(i % (size_t)eights) * 8;
-        size_t rest = i / (size_t)eights;
-        const int first = (int)(rest % (size_t)groups) * WIDE;
-        rest /= (size_t)groups;
-        const int oh = (int)(rest % (size_t)c.oh), n = (int)(rest / (size_t)c.oh);
-        const int left = first * STRIDE - c.pad_w, top = oh * STRIDE - c.pad_h;
+        const depthwise_item<STRIDE, WIDE> item(c, i);
         float sums[WIDE][8] = {};
         UNROLL
         for (int r = 0; r < KERNEL; r++) {
-            if (top + r < 0 || top + r >= c.h)
+            if (item.top + r < 0 || item.top + r >= c.h)
                 continue;
             float taps[KERNEL][8];
             UNROLL
             for (int s = 0; s < KERNEL; s++)
-                load8(taps[s], weights + (r * KERNEL + s) * c.c + channel);
-            const T *row = x + ((size_t)n * c.h + top + r) * c.w * c.c + channel;
+                load8(taps[s], weights + (r * KERNEL + s) * c.c + item.channel);
+            const T *row = x + ((size_t)item.n * c.h + item.top + r) * c.w * c.c + item.channel;
             UNROLL
             for (int at = 0; at < COLUMNS; at++) {
-                if (left + at < 0 || left + at >= c.w)
+                if (item.left + at < 0 || item.left + at >= c.w)
                     continue;
                 float v[8];
-                load8(v, row + (size_t)(left + at) * c.c);
+                load8(v, row + (size_t)(item.left + at) * c.c);
                 UNROLL
                 for (int o = 0; o < WIDE; o++) {
                     const int s = at - o * STRIDE;
@@ -50,9 +44,8 @@ __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c
         }
         UNROLL
         for (int o = 0; o < WIDE; o++)
-            if (first + o < c.ow)
-                finish8(y, (((size_t)n * c.oh + oh) * c.ow + first + o) * c.c + channel, channel,
-                        sums[o], e);
+            if (item.first + o < c.ow)
+                finish8(y, item.output(c, o), item.channel, sums[o], e);
     }
 }
 

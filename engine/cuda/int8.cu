@@ -1,6 +1,7 @@
 /* Convolutions of 8-bit integers over [N, H, W, C] images on ordinary cores: depthwise ones, groups
  * of few channels, and weights that 8 bits do not hold once their zero point is taken away. A tap
  * in the padding reads x's zero point, as on tensor cores. */
+#include "engine/cuda/depthwise.cuh"
 #include "engine/cuda/int8.cuh"
 
 namespace
@@ -48,30 +49,26 @@ __global__ void int8_depthwise_kernel(const unsigned char *x, const int16_t *wei
     const cuda_conv &c = conv.conv;
     const bool is_signed = conv.x_type == T_I8;
     const int padding = byte_of(conv.padding[0], is_signed);
-    const int eights = c.c / 8, groups = (c.ow + WIDE - 1) / WIDE;
     FOR_EACH(i, count)
     {
-        const int channel = (int)(i % (size_t)eights) * 8;
-        size_t rest = i / (size_t)eights;
-        const int first = (int)(rest % (size_t)groups) * WIDE;
-        rest /= (size_t)groups;
-        const int oh = (int)(rest % (size_t)c.oh), n = (int)(rest / (size_t)c.oh);
-        const int left = first * STRIDE - c.pad_w, top = oh * STRIDE - c.pad_h;
+        const depthwise_item<STRIDE, WIDE> item(c, i);
         int sums[WIDE][8] = {};
         NO_UNROLL
         for (int r = 0; r < KERNEL; r++) {
-            const bool has_row = top + r >= 0 && top + r < c.h;
+            const bool has_row = item.top + r >= 0 && item.top + r < c.h;
             int taps[KERNEL][8];
             UNROLL
             for (int s = 0; s < KERNEL; s++)
-                load_taps(taps[s], weights + (r * KERNEL + s) * c.c + channel);
+                load_taps(taps[s], weights + (r * KERNEL + s) * c.c + item.channel);
             const unsigned char *row =
-                x + ((size_t)n * c.h + (has_row ? top + r : 0)) * c.w * c.c + channel;
+                x + ((size_t)item.n * c.h + (has_row ? item.top + r : 0)) * c.w * c.c +
+                item.channel;
             UNROLL
             for (int at = 0; at < COLUMNS; at++) {
                 int v[8];
-                const bool has = has_row && left + at >= 0 && left + at < c.w;
-                load_pixel(v, row + (size_t)(has ? left + at : 0) * c.c, has, padding, is_signed);
+                const bool has = has_row && item.left + at >= 0 && item.left + at < c.w;
+                load_pixel(v, row + (size_t)(has ? item.left + at : 0) * c.c, has, padding,
+                           is_signed);
                 UNROLL
                 for (int o = 0; o < WIDE; o++) {
                     const int s = at - o * STRIDE;
@@ -85,10 +82,8 @@ __global__ void int8_depthwise_kernel(const unsigned char *x, const int16_t *wei
         }
         UNROLL
         for (int o = 0; o < WIDE; o++)
-            if (first + o < c.ow)
-                finish_sums(sums[o], y,
-                            (((size_t)n * c.oh + oh) * c.ow + first + o) * c.c + channel, channel,
-                            true, 8, e);
+            if (item.first + o < c.ow)
+                finish_sums(sums[o], y, item.output(c, o), item.channel, true, 8, e);
     }
 }
 
