@@ -33,13 +33,6 @@ struct conv_step {
     int way_count, way;
 };
 
-/* All that the time of a step depends on; no padding, so that it can be compared as bytes. */
-struct conv_key {
-    struct cuda_conv conv;
-    int32_t x_dtype, y_dtype, has_residual, activation, has_product;
-};
-_Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 5 * sizeof(int32_t), "a gap");
-
 static void conv_free(struct step *base)
 {
     struct conv_step *s = (struct conv_step *)base;
@@ -100,6 +93,7 @@ static enum status tune(struct step *base, struct program *program, struct error
                            .y_dtype = (int32_t)s->y_dtype,
                            .has_residual = s->has_residual,
                            .activation = s->epilogue.activation,
+                           .unpadded = s->unpadded,
                            .has_product = s->product != NULL};
     if (s->product)
         TRY(s->product->tune(s->product, program, err));

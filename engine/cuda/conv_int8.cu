@@ -26,7 +26,7 @@ __device__ static inline void store_eight(const int *from, void *y, const cuda_c
     const size_t at = p * (size_t)c.m + (size_t)column;
     const bool whole = mg % 8 == 0;
     int v[8];
-    load_ints(v, from, true, 8);
+    load_words(v, from, true, 8);
     if (!g.sums)
         return finish_sums(v, y, at, column, whole, count, e);
     const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
@@ -35,44 +35,6 @@ __device__ static inline void store_eight(const int *from, void *y, const cuda_c
     for (int i = 0; i < 8; i++)
         if (i < count)
             to[i] = v[i];
-}
-
-/* As float sums are stored (conv_tensor.cu): each warp lays some of its rows out in shared memory
- * of its own, and reads them back in eights. */
-template <typename Tile>
-__device__ static inline void store_sums(int *shared, const sums_of<Tile, int> &sums, void *y,
-                                         const cuda_conv &c, const cuda_int8_epilogue &e,
-                                         const int8_split &g, int p0, int m0)
-{
-    constexpr int EIGHTS = Tile::WARP_CHANNELS / 8, ROWS = 16 * Tile::SLABS;
-    const int positions = c.n * c.oh * c.ow, mg = c.m / c.groups;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int *own = shared + warp * ROWS * Tile::PITCH;
-    p0 += warp / Tile::ACROSS * Tile::WARP_POSITIONS;
-    m0 += warp % Tile::ACROSS * Tile::WARP_CHANNELS;
-    UNROLL
-    for (int first = 0; first < sums.DOWN; first += Tile::SLABS) {
-        UNROLL
-        for (int i = 0; i < Tile::SLABS; i++) {
-            UNROLL
-            for (int j = 0; j < sums.ACROSS; j++) {
-                int *at = own + (i * 16 + lane / 4) * Tile::PITCH + j * 8 + lane % 4 * 2;
-                at[0] = sums.at[first + i][j][0];
-                at[1] = sums.at[first + i][j][1];
-                at[8 * Tile::PITCH] = sums.at[first + i][j][2];
-                at[8 * Tile::PITCH + 1] = sums.at[first + i][j][3];
-            }
-        }
-        __syncwarp();
-        NO_UNROLL
-        for (int piece = lane; piece < ROWS * EIGHTS; piece += 32) {
-            int row = piece / EIGHTS, column = piece % EIGHTS * 8;
-            int p = p0 + first * 16 + row, m = m0 + column;
-            if (p < positions && m < mg)
-                store_eight(own + row * Tile::PITCH + column, y, c, e, g, (size_t)p, m);
-        }
-        __syncwarp();
-    }
 }
 
 /* grid: x = tiles, channels first (neighbours share positions), y = group, z = split. c counts
@@ -90,7 +52,9 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     sums_of<Tile, int> sums = {};
     multiply_tile<T, Tile, VEC, int>((T *)memory, x, weights, c, p0, m0, first, steps, padding,
                                      sums);
-    store_sums<Tile>((int *)memory, sums, y, c, e, g, p0, m0);
+    store_tile<Tile>((int *)memory, sums, c, p0, m0, [&](const int *from, size_t p, int m) {
+        store_eight(from, y, c, e, g, p, m);
+    });
 }
 
 template <int COUNT>
@@ -100,9 +64,9 @@ __global__ void finish_kernel(const int *sums, int splits, size_t count, int col
     FOR_EACH(i, count / COUNT)
     {
         int total[COUNT], more[COUNT];
-        load_ints(total, sums + i * COUNT, true, COUNT);
+        load_words(total, sums + i * COUNT, true, COUNT);
         for (int s = 1; s < splits; s++) {
-            load_ints(more, sums + (size_t)s * count + i * COUNT, true, COUNT);
+            load_words(more, sums + (size_t)s * count + i * COUNT, true, COUNT);
             UNROLL
             for (int k = 0; k < COUNT; k++)
                 total[k] = wrapped(total[k], more[k]);

@@ -50,8 +50,8 @@ __device__ static inline void store_some(void *to, const float (&from)[8], bool 
 
 /* Eight neighbouring sums of position p, from the group's channel m on, go where they belong. */
 template <typename T>
-__device__ static inline void store_sums(const float *from, void *y, const cuda_conv &c,
-                                         const cuda_epilogue &e, const split &g, size_t p, int m)
+__device__ static inline void store_eight(const float *from, void *y, const cuda_conv &c,
+                                          const cuda_epilogue &e, const split &g, size_t p, int m)
 {
     const int mg = c.m / c.groups, column = (int)blockIdx.y * mg + m, count = mg - m;
     const size_t at = p * (size_t)c.m + (size_t)column;
@@ -79,45 +79,6 @@ __device__ static inline void store_sums(const float *from, void *y, const cuda_
     store_some<T>((char *)y + bytes, v, g.y_is_float, whole, count);
 }
 
-/* Each warp lays some of its rows of 16 positions out in shared memory of its own, and reads them
- * back in eights. A row is 8 floats longer than it has sums, so that the four rows which half a
- * warp writes at a time are in different banks. */
-template <typename T, typename Tile>
-__device__ static inline void store_tile(float *shared, const sums_of<Tile, float> &sums, void *y,
-                                         const cuda_conv &c, const cuda_epilogue &e, const split &g,
-                                         int p0, int m0)
-{
-    constexpr int EIGHTS = Tile::WARP_CHANNELS / 8, ROWS = 16 * Tile::SLABS;
-    const int positions = c.n * c.oh * c.ow, mg = c.m / c.groups;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    float *own = shared + warp * ROWS * Tile::PITCH;
-    p0 += warp / Tile::ACROSS * Tile::WARP_POSITIONS;
-    m0 += warp % Tile::ACROSS * Tile::WARP_CHANNELS;
-    UNROLL
-    for (int first = 0; first < sums.DOWN; first += Tile::SLABS) {
-        UNROLL
-        for (int i = 0; i < Tile::SLABS; i++) {
-            UNROLL
-            for (int j = 0; j < sums.ACROSS; j++) {
-                float *at = own + (i * 16 + lane / 4) * Tile::PITCH + j * 8 + lane % 4 * 2;
-                at[0] = sums.at[first + i][j][0];
-                at[1] = sums.at[first + i][j][1];
-                at[8 * Tile::PITCH] = sums.at[first + i][j][2];
-                at[8 * Tile::PITCH + 1] = sums.at[first + i][j][3];
-            }
-        }
-        __syncwarp();
-        NO_UNROLL
-        for (int piece = lane; piece < ROWS * EIGHTS; piece += 32) {
-            int row = piece / EIGHTS, column = piece % EIGHTS * 8;
-            int p = p0 + first * 16 + row, m = m0 + column;
-            if (p < positions && m < mg)
-                store_sums<T>(own + row * Tile::PITCH + column, y, c, e, g, (size_t)p, m);
-        }
-        __syncwarp();
-    }
-}
-
 /* grid: x = tiles, channels first (neighbours share positions), y = group, z = split. */
 template <typename T, typename Tile, int VEC>
 __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
@@ -131,7 +92,9 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     sums_of<Tile, float> sums = {};
     multiply_tile<T, Tile, VEC, float>((T *)memory, x, weights, c, p0, m0, first, steps, nullptr,
                                        sums);
-    store_tile<T, Tile>((float *)memory, sums, y, c, e, g, p0, m0);
+    store_tile<Tile>((float *)memory, sums, c, p0, m0, [&](const float *from, size_t p, int m) {
+        store_eight<T>(from, y, c, e, g, p, m);
+    });
 }
 
 /* y = epilogue of the sums of all splits; in eights where m is. */

@@ -241,4 +241,43 @@ __device__ static inline void multiply_tile(T *ring, const T *x, const T *weight
     copies_wait<0>();
     __syncthreads();
 }
+
+/* Each warp lays some of its rows of 16 positions out in shared memory of its own, and reads them
+ * back in eights, for which it calls store(sums, position, channel of the group). A row is 8
+ * numbers longer than it has sums, so that the four rows which half a warp writes at a time are in
+ * different banks. */
+template <typename Tile, typename S, typename Store>
+__device__ static inline void store_tile(S *shared, const sums_of<Tile, S> &sums,
+                                         const cuda_conv &c, int p0, int m0, Store store)
+{
+    constexpr int EIGHTS = Tile::WARP_CHANNELS / 8, ROWS = 16 * Tile::SLABS;
+    const int positions = c.n * c.oh * c.ow, mg = c.m / c.groups;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    S *own = shared + warp * ROWS * Tile::PITCH;
+    p0 += warp / Tile::ACROSS * Tile::WARP_POSITIONS;
+    m0 += warp % Tile::ACROSS * Tile::WARP_CHANNELS;
+    UNROLL
+    for (int first = 0; first < sums.DOWN; first += Tile::SLABS) {
+        UNROLL
+        for (int i = 0; i < Tile::SLABS; i++) {
+            UNROLL
+            for (int j = 0; j < sums.ACROSS; j++) {
+                S *at = own + (i * 16 + lane / 4) * Tile::PITCH + j * 8 + lane % 4 * 2;
+                at[0] = sums.at[first + i][j][0];
+                at[1] = sums.at[first + i][j][1];
+                at[8 * Tile::PITCH] = sums.at[first + i][j][2];
+                at[8 * Tile::PITCH + 1] = sums.at[first + i][j][3];
+            }
+        }
+        __syncwarp();
+        NO_UNROLL
+        for (int piece = lane; piece < ROWS * EIGHTS; piece += 32) {
+            int row = piece / EIGHTS, column = piece % EIGHTS * 8;
+            int p = p0 + first * 16 + row, m = m0 + column;
+            if (p < positions && m < mg)
+                store(own + row * Tile::PITCH + column, (size_t)p, m);
+        }
+        __syncwarp();
+    }
+}
 } // namespace

@@ -302,6 +302,14 @@ struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
 int conv_keep_ways(const struct cuda_conv *conv, struct cuda_conv_way *ways, int count,
                    size_t *ret_workspace);
 
+/* All that the time of a step on tensor cores depends on; no padding, so that it can be compared as
+ * bytes. */
+struct conv_key {
+    struct cuda_conv conv;
+    int32_t x_dtype, y_dtype, has_residual, activation, unpadded, has_product;
+};
+_Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
+
 /* *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows, becomes a step that also
  * has the ways of a convolution of 1 x 1 on tensor cores, where there are any. weights: [n, row] of
  * x's dtype, row: k in whole eights. */

@@ -70,9 +70,12 @@ __device__ static inline int wrapped(int a, int b)
     return (int)((unsigned)a + (unsigned)b);
 }
 
-template <int COUNT>
-__device__ static inline void load_ints(int (&to)[COUNT], const int *from, bool whole, int count)
+/* COUNT neighbouring numbers of four bytes (int32, float32), of which `count` are there; `whole`:
+ * all of them, at an address of whole 16 bytes where they come in fours. */
+template <typename S, int COUNT>
+__device__ static inline void load_words(S (&to)[COUNT], const S *from, bool whole, int count)
 {
+    static_assert(sizeof(S) == 4, "a word");
     if (whole && COUNT % 4 == 0) {
         UNROLL
         for (int i = 0; i < COUNT / 4; i++) {
@@ -83,24 +86,7 @@ __device__ static inline void load_ints(int (&to)[COUNT], const int *from, bool 
     }
     UNROLL
     for (int i = 0; i < COUNT; i++)
-        to[i] = i < count ? from[i] : 0;
-}
-
-template <int COUNT>
-__device__ static inline void load_floats(float (&to)[COUNT], const float *from, bool whole,
-                                          int count)
-{
-    if (whole && COUNT % 4 == 0) {
-        UNROLL
-        for (int i = 0; i < COUNT / 4; i++) {
-            words4 words = ((const words4 *)from)[i];
-            memcpy(to + i * 4, &words, sizeof words);
-        }
-        return;
-    }
-    UNROLL
-    for (int i = 0; i < COUNT; i++)
-        to[i] = i < count ? from[i] : 0.0f;
+        to[i] = i < count ? from[i] : (S)0;
 }
 
 /* Bytes in pieces of COUNT (1, 4, 8 or 16), aligned to it where they are whole. */
@@ -146,7 +132,7 @@ __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size
     const int lowest = lowest_of(e.y_type);
     float scales[COUNT];
     unsigned char bytes[COUNT], other[COUNT];
-    load_floats(scales, e.scales + column, whole, count);
+    load_words(scales, e.scales + column, whole, count);
     if (e.residual)
         load_bytes(other, (const unsigned char *)e.residual + at, whole, count);
     UNROLL
@@ -173,14 +159,14 @@ __device__ static inline void finish_sums(int (&v)[COUNT], void *y, size_t at, i
 {
     int more[COUNT];
     if (e.bias) {
-        load_ints(more, e.bias + column, whole, count);
+        load_words(more, e.bias + column, whole, count);
         UNROLL
         for (int i = 0; i < COUNT; i++)
             v[i] = wrapped(v[i], more[i]);
     }
     if (e.x_zero) {
         const unsigned zero = (unsigned)byte_of(*e.x_zero, e.x_type == T_I8);
-        load_ints(more, e.weight_sums + column, whole, count);
+        load_words(more, e.weight_sums + column, whole, count);
         UNROLL
         for (int i = 0; i < COUNT; i++)
             v[i] = (int)((unsigned)v[i] - zero * (unsigned)more[i]);

@@ -322,7 +322,7 @@ static bool matmul_fits(const struct node *node)
     if (bias && !(bias->known && bias->known->dtype == DTYPE_F32))
         return false;
     /* Broadcast in the middle (one operand with some dimensions of 1) is the host's. */
-    return bb == 1 || (ab == yb && bb == yb) || (ab == 1 && bb == yb);
+    return bb == 1 || (yb <= INT32_MAX && bb == yb && (ab == yb || ab == 1));
 }
 
 bool matmul_takes(const struct node *node)

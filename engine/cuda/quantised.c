@@ -31,13 +31,6 @@ struct int8_step {
     int way_count, way;
 };
 
-/* All that the time of a step depends on; no padding, so that it can be compared as bytes. */
-struct int8_key {
-    struct cuda_conv conv;
-    int32_t kind, x_type, y_type, has_residual, unpadded;
-};
-_Static_assert(sizeof(struct int8_key) == sizeof(struct cuda_conv) + 5 * sizeof(int32_t), "a gap");
-
 /* ---- operands ---- */
 
 bool terms_read(const struct node *node, size_t at, enum dtype dtype, struct terms *ret)
@@ -423,10 +416,9 @@ static enum status run(struct step *base, struct program *program, struct error 
 static enum status tune(struct step *base, struct program *program, struct error *err)
 {
     struct int8_step *s = (struct int8_step *)base;
-    const struct int8_key key = {.conv = s->conv.conv,
-                                 .kind = -1, /* no other step's */
-                                 .x_type = s->conv.x_type,
-                                 .y_type = s->epilogue.y_type,
+    const struct conv_key key = {.conv = s->conv.conv,
+                                 .x_dtype = s->conv.x_type,
+                                 .y_dtype = s->epilogue.y_type,
                                  .has_residual = s->has_residual,
                                  .unpadded = s->unpadded};
     return tune_step(base, program, &s->way, s->way_count, &key, sizeof key, err);
