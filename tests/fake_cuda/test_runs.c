@@ -226,20 +226,33 @@ static int run_stream(struct session *session, float *const *batches,
     return good;
 }
 
+/* What a session gives for a batch. */
+static void run_batch(struct session *session, const float *batch, float *ret)
+{
+    const void *inputs[] = {batch};
+    const struct tensor *output;
+    struct error err = {0};
+    cr_assert_eq(session_run(session, MOST, inputs, &output, &err), STATUS_OK, "%s", err.message);
+    memcpy(ret, output->data, MOST * CLASSES * sizeof *ret);
+}
+
+/* Batches, and what the session gives for each alone. */
+static void make_stream(struct session *session, float *batches[STREAM],
+                        float expected[STREAM][MOST * CLASSES])
+{
+    for (int i = 0; i < STREAM; i++) {
+        batches[i] = random_batch((uint32_t)i);
+        run_batch(session, batches[i], expected[i]);
+    }
+}
+
 Test(runs, every_wait_is_needed)
 {
     static float expected[STREAM][MOST * CLASSES];
     struct session *session = open_session(3, NULL, PRECISION_FP32);
-    struct error err = {0};
-    const struct tensor *output;
     float *batches[STREAM];
     char text[160];
-    for (int i = 0; i < STREAM; i++) {
-        batches[i] = random_batch((uint32_t)i);
-        const void *inputs[] = {batches[i]};
-        cr_assert_eq(session_run(session, MOST, inputs, &output, &err), STATUS_OK);
-        memcpy(expected[i], output->data, sizeof expected[i]);
-    }
+    make_stream(session, batches, expected);
     size_t launches = fake.graph_launches(), waits = fake.count(FAKE_CUDA_WAITS, 0);
     fake.check_order(1);
     for (unsigned delay = 0; delay <= 400; delay += 200) {
@@ -277,12 +290,7 @@ Test(runs, sessions_do_not_share_what_they_write)
     const struct tensor *output;
     float *batches[STREAM];
     char text[160];
-    for (int i = 0; i < STREAM; i++) {
-        batches[i] = random_batch((uint32_t)i);
-        const void *inputs[] = {batches[i]};
-        cr_assert_eq(session_run(one, MOST, inputs, &output, &err), STATUS_OK);
-        memcpy(expected[i], output->data, sizeof expected[i]);
-    }
+    make_stream(one, batches, expected);
     fake.check_order(1);
     fake.delay(200);
     const void *inputs[] = {batches[0]};
@@ -295,16 +303,6 @@ Test(runs, sessions_do_not_share_what_they_write)
         free(batches[i]);
     session_free(one);
     session_free(two);
-}
-
-/* What a session gives for a batch. */
-static void run_batch(struct session *session, const float *batch, float *ret)
-{
-    const void *inputs[] = {batch};
-    const struct tensor *output;
-    struct error err = {0};
-    cr_assert_eq(session_run(session, MOST, inputs, &output, &err), STATUS_OK, "%s", err.message);
-    memcpy(ret, output->data, MOST * CLASSES * sizeof *ret);
 }
 
 Test(runs, weights_are_on_a_device_once)
