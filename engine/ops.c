@@ -11,7 +11,7 @@
 
 static const struct op_family *const families[] = {
     &ops_elementwise, &ops_shape,    &ops_index,    &ops_reduce,  &ops_linear,    &ops_convolution,
-    &ops_norm,        &ops_resample, &ops_quantize, &ops_control, &ops_attention,
+    &ops_norm,        &ops_resample, &ops_quantize, &ops_control, &ops_attention, &ops_transformer,
 };
 
 static const struct op_info *by_op[OP_COUNT][MAX_ENTRIES];

@@ -75,6 +75,9 @@
     X(MEAN_VARIANCE_NORMALIZATION, "MeanVarianceNormalization", "")                                \
     X(LP_NORMALIZATION, "LpNormalization", "") X(LRN, "LRN", "") X(SOFTMAX, "Softmax", "")         \
     X(LOG_SOFTMAX, "LogSoftmax", "") X(HARDMAX, "Hardmax", "")                                     \
+    X(RMS_NORMALIZATION, "RMSNormalization", "")                                                   \
+    /* of transformers, opset 23 (engine/ops/transformer.h) */                                     \
+    X(ONNX_ATTENTION, "Attention", "") X(ROTARY_EMBEDDING, "RotaryEmbedding", "")                  \
     /* resampling and detection */                                                                 \
     X(RESIZE, "Resize", "") X(UPSAMPLE, "Upsample", "") X(GRID_SAMPLE, "GridSample", "")           \
     X(AFFINE_GRID, "AffineGrid", "") X(ROI_ALIGN, "RoiAlign", "")                                  \

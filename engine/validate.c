@@ -27,6 +27,7 @@ static bool is_heavy(enum op op)
     case OP_GEMM:
     case OP_MATMUL:
     case OP_EINSUM:
+    case OP_ONNX_ATTENTION:
     case OP_CONV:
     case OP_CONV_TRANSPOSE:
     case OP_DEFORM_CONV:

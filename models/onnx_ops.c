@@ -455,7 +455,7 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
     return import_attributes(scope, op_find(op, opset), proto, node);
 }
 
-/* From here on exporters write Attention, RMSNormalization and RotaryEmbedding as one operator. */
+/* From here on operators are added that stand for several of older opsets. */
 #define FUSED_OPSET 23
 
 /* lensd has the operator, at other opsets. */

@@ -58,3 +58,4 @@ extern const struct kernel_family kernels_resample;
 extern const struct kernel_family kernels_quantize;
 extern const struct kernel_family kernels_control;
 extern const struct kernel_family kernels_attention;
+extern const struct kernel_family kernels_transformer;

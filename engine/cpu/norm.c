@@ -1,4 +1,5 @@
-/* Softmax and LayerNormalization over the last dimension, float32 and bfloat16. */
+/* Softmax over the last dimension, LayerNormalization and RMSNormalization over the last ones,
+ * float32 and bfloat16. */
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
@@ -9,7 +10,7 @@
 struct norm_step {
     struct step step;
     const struct simd_kernels *simd;
-    bool is_softmax;
+    enum op op;
     float epsilon;
     size_t rows, row;
     enum dtype dtype;
@@ -24,8 +25,10 @@ struct norm_step {
 
 static void run_row(const struct norm_step *s, const float *x, float *y)
 {
-    if (s->is_softmax)
+    if (s->op == OP_SOFTMAX)
         s->simd->softmax(x, y, s->row);
+    else if (s->op == OP_RMS_NORMALIZATION)
+        s->simd->rms_norm(x, s->scale_data, s->epsilon, y, s->row);
     else
         s->simd->layer_norm(x, s->scale_data, s->bias_data, s->epsilon, y, s->row);
 }
@@ -52,7 +55,7 @@ static enum status run(struct step *base, struct program *program, struct error 
     (void)err;
     s->x_data = program->data[s->x];
     s->y_data = program->data[s->y];
-    s->scale_data = s->is_softmax ? NULL : program->data[s->scale];
+    s->scale_data = s->op == OP_SOFTMAX ? NULL : program->data[s->scale];
     s->bias_data = s->has_bias ? program->data[s->bias] : NULL;
     s->scratch = program->scratch;
     parallel_for(program->backend->options.threads, s->rows, s->row, run_rows, s);
@@ -70,7 +73,7 @@ static size_t row_length(const struct node *node)
         axis += rank;
     if (rank < 1 || axis < 0 || axis >= rank)
         return 0;
-    /* LayerNormalization and old Softmax take all dimensions from the axis on */
+    /* LayerNormalization, RMSNormalization and old Softmax take all dimensions from the axis on */
     if (node->op == OP_SOFTMAX && !old_softmax && axis != rank - 1)
         return 0;
     return resolve_extent(shape, (int)axis, rank);
@@ -86,9 +89,10 @@ bool norm_takes(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     bool is_softmax = node->op == OP_SOFTMAX;
-    if ((!is_softmax && node->op != OP_LAYER_NORMALIZATION) || node_output(node, 1) ||
-        node_output(node, 2) || (x->dtype != DTYPE_F32 && x->dtype != DTYPE_BF16) ||
-        x->dtype != y->dtype || shape_count(&x->shape) == 0)
+    if ((!is_softmax && node->op != OP_LAYER_NORMALIZATION && node->op != OP_RMS_NORMALIZATION) ||
+        node_output(node, 1) || node_output(node, 2) ||
+        (x->dtype != DTYPE_F32 && x->dtype != DTYPE_BF16) || x->dtype != y->dtype ||
+        shape_count(&x->shape) == 0)
         return false;
     size_t row = row_length(node);
     const struct value *bias = node_input(node, 2);
@@ -110,7 +114,7 @@ enum status make_norm(const struct compile *compile, struct step **ret, struct e
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     step->simd = simd();
     step->step.kernel = step->simd->name;
-    step->is_softmax = is_softmax;
+    step->op = node->op;
     step->epsilon = node_float(node, "epsilon", 1e-5f);
     step->row = row;
     step->rows = shape_count(&x->shape) / row;

@@ -1,4 +1,4 @@
-/* Softmax, LayerNormalization, reductions, pools. */
+/* Softmax, LayerNormalization, RMSNormalization, reductions, pools. */
 #include "engine/cuda/cuda.h"
 
 #include "engine/ops/families.h"
@@ -10,10 +10,11 @@ struct rows_step {
     struct cuda_pool pool;
     uint32_t x, y;
     enum dtype dtype;
-    size_t rows, row;             /* softmax, LayerNormalization */
+    size_t rows, row;             /* softmax, LayerNormalization, RMSNormalization */
     size_t outer, reduced, inner; /* reductions */
     const float *scale, *bias;
     float epsilon;
+    bool is_rms; /* RMSNormalization: the mean counts as 0 */
     bool is_max;
 };
 
@@ -29,7 +30,8 @@ static enum status run(struct step *base, struct program *program, struct error 
         cuda_softmax(stream, dtype, x, y, s->rows, s->row);
         break;
     case ROWS_LAYER_NORM:
-        cuda_layer_norm(stream, dtype, x, s->scale, s->bias, y, s->rows, s->row, s->epsilon);
+        cuda_layer_norm(stream, dtype, x, s->scale, s->bias, y, s->rows, s->row, s->epsilon,
+                        s->is_rms);
         break;
     case ROWS_REDUCE:
         cuda_reduce(stream, dtype, s->reduction, x, y, s->outer, s->reduced, s->inner);
@@ -136,9 +138,11 @@ static bool classify(const struct node *node, struct rows_step *s)
     s->dtype = x->dtype;
     switch (node->op) {
     case OP_SOFTMAX:
-    case OP_LAYER_NORMALIZATION: {
+    case OP_LAYER_NORMALIZATION:
+    case OP_RMS_NORMALIZATION: {
         const struct value *bias = node_input(node, 2);
         s->kind = node->op == OP_SOFTMAX ? ROWS_SOFTMAX : ROWS_LAYER_NORM;
+        s->is_rms = node->op == OP_RMS_NORMALIZATION;
         s->row = row_length(node);
         s->rows = s->row ? shape_count(&x->shape) / s->row : 0;
         s->epsilon = node_float(node, "epsilon", 1e-5f);

@@ -126,7 +126,7 @@ __global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
 
 template <typename T, int EACH>
 __global__ void layer_norm_short_kernel(const T *x, const float *scale, const float *bias, T *y,
-                                        size_t rows, int count, float epsilon)
+                                        size_t rows, int count, float epsilon, int is_rms)
 {
     const size_t row = (size_t)blockIdx.x * ROWS_A_BLOCK + threadIdx.x / WARP;
     const int lane = (int)threadIdx.x % WARP;
@@ -140,7 +140,7 @@ __global__ void layer_norm_short_kernel(const T *x, const float *scale, const fl
         UNROLL
     for (int k = 0; k < EACH; k++)
         sum += v.at[p][k];
-    const float mean = warp_reduce(sum, add_op()) / (float)count;
+    const float mean = is_rms ? 0.0f : warp_reduce(sum, add_op()) / (float)count;
     UNROLL
     for (int p = 0; p < v.PIECES; p++)
         UNROLL
@@ -210,7 +210,7 @@ void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t
 
 template <typename T>
 __global__ void layer_norm_kernel(const T *x, const float *scale, const float *bias, T *y,
-                                  size_t row, float epsilon)
+                                  size_t row, float epsilon, int is_rms)
 {
     __shared__ float shared[ROW_THREADS / WARP];
     x += (size_t)blockIdx.x * row;
@@ -218,7 +218,7 @@ __global__ void layer_norm_kernel(const T *x, const float *scale, const float *b
     float sum = 0;
     for (size_t i = threadIdx.x; i < row; i += ROW_THREADS)
         sum += to_float(x[i]);
-    float mean = block_reduce(sum, add_op(), shared) / (float)row;
+    float mean = is_rms ? 0.0f : block_reduce(sum, add_op(), shared) / (float)row;
     float squares = 0;
     for (size_t i = threadIdx.x; i < row; i += ROW_THREADS) {
         float d = to_float(x[i]) - mean;
@@ -232,19 +232,19 @@ __global__ void layer_norm_kernel(const T *x, const float *scale, const float *b
 }
 
 void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float *scale,
-                     const float *bias, void *y, size_t rows, size_t row, float epsilon)
+                     const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms)
 {
     if (row <= SHORT_ROW && row % 8 == 0)
-        WITH_TYPE(dtype,
-                  LAUNCH_BLOCK((layer_norm_short_kernel<T, 8>), short_blocks(rows), ROW_THREADS,
-                               stream, (const T *)x, scale, bias, (T *)y, rows, (int)row, epsilon));
+        WITH_TYPE(dtype, LAUNCH_BLOCK((layer_norm_short_kernel<T, 8>), short_blocks(rows),
+                                      ROW_THREADS, stream, (const T *)x, scale, bias, (T *)y, rows,
+                                      (int)row, epsilon, is_rms));
     else if (row <= SHORT_ROW)
-        WITH_TYPE(dtype,
-                  LAUNCH_BLOCK((layer_norm_short_kernel<T, 1>), short_blocks(rows), ROW_THREADS,
-                               stream, (const T *)x, scale, bias, (T *)y, rows, (int)row, epsilon));
+        WITH_TYPE(dtype, LAUNCH_BLOCK((layer_norm_short_kernel<T, 1>), short_blocks(rows),
+                                      ROW_THREADS, stream, (const T *)x, scale, bias, (T *)y, rows,
+                                      (int)row, epsilon, is_rms));
     else
         WITH_TYPE(dtype, LAUNCH_BLOCK(layer_norm_kernel<T>, (unsigned)rows, ROW_THREADS, stream,
-                                      (const T *)x, scale, bias, (T *)y, row, epsilon));
+                                      (const T *)x, scale, bias, (T *)y, row, epsilon, is_rms));
 }
 
 /* inner == 1: a block a row. */

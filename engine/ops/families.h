@@ -15,6 +15,7 @@ extern const struct op_family ops_resample;
 extern const struct op_family ops_quantize;
 extern const struct op_family ops_control;
 extern const struct op_family ops_attention;
+extern const struct op_family ops_transformer;
 
 /* *axis in -rank … rank-1 becomes 0 … rank-1; STATUS_SHAPE naming it otherwise. */
 enum status infer_axis(int64_t *axis, int rank, struct error *err) MUST_USE;

@@ -1,4 +1,4 @@
-/* Normalisation: BatchNormalization, InstanceNormalization, LayerNormalization,
+/* Normalisation: BatchNormalization, InstanceNormalization, LayerNormalization, RMSNormalization,
  * GroupNormalization, MeanVarianceNormalization, LpNormalization, LRN, Softmax, LogSoftmax,
  * Hardmax; and the pieces passes make of them: ScaleShift, Silu. */
 #include "engine/base/size.h"
@@ -102,6 +102,14 @@ static enum status check_broadcasts_to(const struct node *node, size_t i, const 
                      shape_text(&value->shape, text), shape_text(x, wanted));
 }
 
+static enum status check_stash(int64_t stash, struct error *err)
+{
+    if (stash < 0 || stash > DTYPE_BF16 || !dtype_is_float((enum dtype)stash))
+        return error_set(err, STATUS_MODEL, "stash_type is %lld, expected a floating-point type",
+                         (long long)stash);
+    return STATUS_OK;
+}
+
 static enum status infer_layer_normalization(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
@@ -112,15 +120,26 @@ static enum status infer_layer_normalization(struct node *node, struct error *er
     TRY(infer_axis(&axis, x->shape.rank, err));
     TRY(check_broadcasts_to(node, 1, "Scale", &x->shape, err));
     TRY(check_broadcasts_to(node, 2, "B", &x->shape, err));
-    if (stash < 0 || stash > DTYPE_BF16 || !dtype_is_float((enum dtype)stash))
-        return error_set(err, STATUS_MODEL, "stash_type is %lld, expected a floating-point type",
-                         (long long)stash);
+    TRY(check_stash(stash, err));
     struct shape statistics = x->shape;
     for (int i = (int)axis; i < statistics.rank; i++)
         statistics.dims[i] = 1;
     TRY(infer_output(node, 1, (enum dtype)stash, &statistics, err));
     TRY(infer_output(node, 2, (enum dtype)stash, &statistics, err));
     return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+/* The result has the type of the scale. */
+static enum status infer_rms_normalization(struct node *node, struct error *err)
+{
+    const struct value *x = node->inputs[0];
+    int64_t axis = node_int(node, "axis", -1), stash = node_int(node, "stash_type", DTYPE_F32);
+    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
+    TRY(operand_dtype(node, 1, "scale", DTYPES_FLOAT, err));
+    TRY(infer_axis(&axis, x->shape.rank, err));
+    TRY(check_broadcasts_to(node, 1, "scale", &x->shape, err));
+    TRY(check_stash(stash, err));
+    return infer_output(node, 0, node->inputs[1]->dtype, &x->shape, err);
 }
 
 static enum status infer_group_normalization(struct node *node, struct error *err)
@@ -271,6 +290,14 @@ static const struct op_info entries[] = {
      .max_outputs = 3,
      .attrs = layer_normalization_attrs,
      .infer = infer_layer_normalization},
+    {.op = OP_RMS_NORMALIZATION,
+     .since = 23,
+     .min_inputs = 2,
+     .max_inputs = 2,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = layer_normalization_attrs,
+     .infer = infer_rms_normalization},
     {.op = OP_GROUP_NORMALIZATION,
      .since = 18,
      .min_inputs = 3,

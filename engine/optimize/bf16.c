@@ -81,10 +81,10 @@ static bool stays_f32(const struct node *node, size_t i)
 {
     if (node->op == OP_SCALE_SHIFT) /* its further operands are parts of its image */
         return i == 1 || i == 2;
-    return i > 0 &&
-           ((node->op == OP_ATTENTION && i >= 3) || node->op == OP_RESIZE ||
-            node->op == OP_UPSAMPLE || node->op == OP_LAYER_NORMALIZATION || node->op == OP_CLIP ||
-            node->op == OP_GROUP_NORMALIZATION || node->op == OP_INSTANCE_NORMALIZATION);
+    return i > 0 && ((node->op == OP_ATTENTION && i >= 3) || node->op == OP_RESIZE ||
+                     node->op == OP_UPSAMPLE || node->op == OP_LAYER_NORMALIZATION ||
+                     node->op == OP_RMS_NORMALIZATION || node->op == OP_CLIP ||
+                     node->op == OP_GROUP_NORMALIZATION || node->op == OP_INSTANCE_NORMALIZATION);
 }
 
 static enum status convert_inputs(struct narrow *narrow, size_t *at, struct node *node,

@@ -7,7 +7,7 @@
 
 #include "engine/base/size.h"
 #include "engine/cpu/interpret.h"
-#include "engine/optimize/edit.h"
+#include "engine/optimize/functions.h"
 
 static bool all_inputs_known(const struct node *node)
 {
@@ -156,6 +156,10 @@ static enum status fold_graph(struct graph *graph, bool infer, struct error *err
         struct node *node = graph->nodes[n];
         if (node->op == OP_NONE)
             continue;
+        if (infer && function_is_expanded(node)) {
+            TRY(function_expand(graph, n, err));
+            node = graph->nodes[n];
+        }
         drop_unread_mask(graph, node);
         if (is_identity(node, infer)) {
             drop_identity(graph, node);

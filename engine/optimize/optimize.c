@@ -7,6 +7,7 @@ int optimize_number_layers(struct graph *graph)
         struct node *node = graph->nodes[n];
         const bool product = node->op == OP_CONV || node->op == OP_CONV_TRANSPOSE ||
                              node->op == OP_GEMM || node->op == OP_MATMUL ||
+                             node->op == OP_ONNX_ATTENTION ||
                              (node->op == OP_EINSUM && node->input_count > 1);
         node->layer = product ? ++count : 0;
     }

@@ -65,13 +65,14 @@ enum status optimize_dynamic(struct graph *graph, struct error *err) MUST_USE;
  * weights. Errors: STATUS_NO_MEMORY, STATUS_MODEL / STATUS_SHAPE from folding. */
 enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
 
-/* Numbers the products (Conv, ConvTranspose, Gemm, MatMul, Einsum of several operands) in the
- * graph's order, from 1: the names by which layers are known whatever later passes do; OP_ATTENTION
- * has that of its second product. Returns how many there are. */
+/* Numbers the products (Conv, ConvTranspose, Gemm, MatMul, Einsum of several operands, ONNX's
+ * Attention) in the graph's order, from 1: the names by which layers are known whatever later
+ * passes do; OP_ATTENTION has that of its second product. Returns how many there are. */
 int optimize_number_layers(struct graph *graph);
 
 /* Gives graph->inputs[i] the shape shapes[i] (wholly known), infers every shape that follows, folds
- * what becomes constant (Shape → Gather → Concat → Reshape …). Values whose shape depends on data
+ * what becomes constant (Shape → Gather → Concat → Reshape …), writes out function operators
+ * (Attention, RotaryEmbedding) in primitives. Values whose shape depends on data
  * stay SHAPE_NONE. */
 enum status optimize_specialise(struct graph *graph, const struct shape *shapes,
                                 struct error *err) MUST_USE;

@@ -36,12 +36,13 @@ in a virtual environment with {packages}.
   within twice what ONNX Runtime's own move with the last bit of the image, where that is more than
   1e-4. Where ONNX Runtime contradicts itself with and without its fusions, PyTorch decides, and the
   row says so (¹).
-- Opsets 7 to 21 are what lensd promises. Files of opset 1 to 6 are read with the meaning their operators
+- Opsets 7 to 25 are what lensd promises. Files of opset 1 to 6 are read with the meaning their operators
   had then (`axis` and `broadcast`, `is_test`, `spatial`, slopes along the channels), and refused by name where
   lensd does not have that version (Upsample, Cast before 6, Tile before 6, BatchNormalization without `is_test = 1` …):
   `onnx.version_converter` makes a newer file of them. Later ones run where their operators have not changed.
-  Attention, RMSNormalization and RotaryEmbedding (opset 23), which exporters write for transformers
-  from that opset on, are refused with that sentence: export with opset 22 or older.
+  Attention (with masks, grouped heads, caches, windows), RMSNormalization and RotaryEmbedding, which
+  exporters write for transformers from opset 23 on, run as fast as the parts they are made of. A
+  `softmax_precision` below float32 is not obeyed: scores are float32 or wider.
 - **bf16**: lensd's `--precision bf16` against the float32 answer: images whose best class is the
   same, or the greatest difference for models that do not classify. Random weights have no margin
   between classes, trained ones do; for models that do not classify a difference of 1 or more

@@ -342,12 +342,13 @@ static void expect_softmax(const struct array *x, size_t row, double *ret)
     }
 }
 
+/* is_rms: RMSNormalization. */
 static void expect_layer_norm(const struct array *x, size_t row, const float *scale,
-                              const float *bias, double *ret)
+                              const float *bias, bool is_rms, double *ret)
 {
     for (size_t first = 0; first < x->count; first += row) {
         double mean = 0, variance = 0;
-        for (size_t i = 0; i < row; i++)
+        for (size_t i = 0; i < row && !is_rms; i++)
             mean += number(x->data, x->dtype, first + i) / (double)row;
         for (size_t i = 0; i < row; i++)
             variance += pow(number(x->data, x->dtype, first + i) - mean, 2) / (double)row;
@@ -375,9 +376,13 @@ Test(kernels, rows)
         check(&y, expected, 1e-6, "softmax");
         const float *more = random_below(&seed, 2) ? bias.data : NULL;
         memset(y.data, 0xFF, y.count * dtype_size(dtype));
-        cuda_layer_norm(stream, (int)dtype, x.data, scale.data, more, y.data, rows, row, 1e-5f);
-        expect_layer_norm(&x, row, scale.data, more, expected);
+        cuda_layer_norm(stream, (int)dtype, x.data, scale.data, more, y.data, rows, row, 1e-5f, 0);
+        expect_layer_norm(&x, row, scale.data, more, false, expected);
         check(&y, expected, 1e-4, "layer norm");
+        memset(y.data, 0xFF, y.count * dtype_size(dtype));
+        cuda_layer_norm(stream, (int)dtype, x.data, scale.data, NULL, y.data, rows, row, 1e-5f, 1);
+        expect_layer_norm(&x, row, scale.data, NULL, true, expected);
+        check(&y, expected, 1e-4, "RMS norm");
         free(expected);
         free_array(&x);
         free_array(&y);

@@ -270,10 +270,10 @@ Test(limits, rows_and_axes_of_nothing)
         const int dtype = (int)dtypes[t];
         for (size_t row = 0; row <= 2048; row = row ? row * 16 : 1) {
             cuda_softmax(stream, dtype, o.x.data, o.y.data, 0, row);
-            cuda_layer_norm(stream, dtype, o.x.data, w, w, o.y.data, 0, row, 1e-5f);
+            cuda_layer_norm(stream, dtype, o.x.data, w, w, o.y.data, 0, row, 1e-5f, 0);
         }
         cuda_softmax(stream, dtype, o.x.data, o.y.data, 3, 0);
-        cuda_layer_norm(stream, dtype, o.x.data, w, w, o.y.data, 3, 0, 1e-5f);
+        cuda_layer_norm(stream, dtype, o.x.data, w, w, o.y.data, 3, 0, 1e-5f, 0);
         cuda_reduce(stream, dtype, CUDA_REDUCE_MEAN, o.x.data, o.y.data, 0, 3, 1);
         cuda_reduce(stream, dtype, CUDA_REDUCE_MAX, o.x.data, o.y.data, 3, 3, 0);
         cuda_pool_global(stream, dtype, o.x.data, o.y.data, 0, 3, 8, true);
@@ -454,7 +454,7 @@ Test(limits, one_number)
     EXPECT(cuda_scale_shift(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 0, 0, 0), 1.5);
     EXPECT(cuda_copy_strided(stream, 4, o.x.data, y, &walk), 2);
     EXPECT(cuda_softmax(stream, DTYPE_F32, o.x.data, y, 1, 1), 1);
-    EXPECT(cuda_layer_norm(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 1e-5f), 0.5);
+    EXPECT(cuda_layer_norm(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 1e-5f, 0), 0.5);
     EXPECT(cuda_reduce(stream, DTYPE_F32, CUDA_REDUCE_MEAN, o.x.data, y, 1, 1, 1), 2);
     EXPECT(cuda_pool_global(stream, DTYPE_F32, o.x.data, y, 1, 1, 1, false), 2);
     EXPECT(cuda_pool2d(stream, DTYPE_F32, o.x.data, y, &pool), 2);

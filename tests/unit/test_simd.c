@@ -107,7 +107,7 @@ Test(simd, softmax_and_layer_norm_rows)
     size_t count = variants(all);
     for (size_t n = 1; n < 70; n += 3) {
         float x[70], y[70], scale[70], bias[70];
-        double sum = 0, mean = 0, variance = 0;
+        double sum = 0, mean = 0, variance = 0, squares = 0;
         for (size_t i = 0; i < n; i++) {
             x[i] = (float)((i * 7919) % 23) - 11.0f + (n == 4 ? 1000.0f : 0);
             scale[i] = 0.5f + (float)i * 0.01f;
@@ -119,6 +119,7 @@ Test(simd, softmax_and_layer_norm_rows)
         for (size_t i = 0; i < n; i++) {
             sum += exp((double)x[i] - largest);
             mean += (double)x[i] / (double)n;
+            squares += (double)x[i] * (double)x[i] / (double)n;
         }
         for (size_t i = 0; i < n; i++)
             variance += ((double)x[i] - mean) * ((double)x[i] - mean) / (double)n;
@@ -132,6 +133,12 @@ Test(simd, softmax_and_layer_norm_rows)
                     ((double)x[i] - mean) / sqrt(variance + (double)1e-5f) * (double)scale[i] +
                     (double)bias[i];
                 cr_assert(fabs((double)y[i] - expected) <= 2e-5 * (1 + fabs(expected)),
+                          "%s n=%zu: %g, expected %g", all[v]->name, n, (double)y[i], expected);
+            }
+            all[v]->rms_norm(x, scale, 1e-5f, y, n);
+            for (size_t i = 0; i < n; i++) {
+                double expected = (double)x[i] / sqrt(squares + (double)1e-5f) * (double)scale[i];
+                cr_assert(fabs((double)y[i] - expected) <= 2e-6 * (1 + fabs(expected)),
                           "%s n=%zu: %g, expected %g", all[v]->name, n, (double)y[i], expected);
             }
         }

@@ -8,7 +8,7 @@
 static const struct kernel_family *const families[] = {
     &kernels_elementwise, &kernels_shape,       &kernels_index,     &kernels_reduce,
     &kernels_linear,      &kernels_convolution, &kernels_norm,      &kernels_resample,
-    &kernels_quantize,    &kernels_control,     &kernels_attention,
+    &kernels_quantize,    &kernels_control,     &kernels_attention, &kernels_transformer,
 };
 
 static kernel_fn by_op[OP_COUNT];

@@ -1,6 +1,6 @@
 /* BatchNormalization, InstanceNormalization, GroupNormalization, LayerNormalization,
- * MeanVarianceNormalization, LpNormalization, LRN, and ScaleShift and Silu of the passes.
- * Statistics and results are computed in double and rounded once. */
+ * RMSNormalization, MeanVarianceNormalization, LpNormalization, LRN, and ScaleShift and Silu of the
+ * passes. Statistics and results are computed in double and rounded once. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -279,6 +279,42 @@ static KERNEL(kernel_layer_normalization)
     return status;
 }
 
+/* ---- RMSNormalization ---- */
+
+static KERNEL(kernel_rms_normalization)
+{
+    const struct shape *shape = &args->in[0]->shape;
+    const double epsilon = node_float(args->node, "epsilon", 1e-5f);
+    int64_t axis = node_int(args->node, "axis", -1);
+    struct operand in[2] = {0};
+    struct result out = {0};
+    struct spread scale = {0};
+    TRY(infer_axis(&axis, shape->rank, err));
+    const size_t rows = resolve_extent(shape, 0, (int)axis);
+    const size_t columns = resolve_extent(shape, (int)axis, shape->rank);
+    enum status status = open_all(args, 0, 2, in, err);
+    if (status == STATUS_OK)
+        status = spread_operand(args, args->in[1], in[1].data, shape, (int)axis, &scale, err);
+    if (status == STATUS_OK)
+        status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
+    for (size_t r = 0; r < rows && status == STATUS_OK; r++) {
+        const double *x = (const double *)in[0].data + r * columns;
+        const double *s = scale.data + r * scale.row_step;
+        double squares = 0, *y = (double *)out.data + r * columns;
+        for (size_t i = 0; i < columns; i++)
+            squares += x[i] * x[i];
+        const double factor = 1 / sqrt(squares / (double)columns + epsilon);
+        for (size_t i = 0; i < columns; i++)
+            y[i] = x[i] * factor * s[i];
+    }
+    if (status == STATUS_OK)
+        result_store(&out);
+    free(scale.owned);
+    close_all(in, 2);
+    result_close(&out);
+    return status;
+}
+
 /* ---- MeanVarianceNormalization ---- */
 
 /* Dimensions of x in the order kept, then reduced. src: steps of x, dst: steps of the contiguous
@@ -494,6 +530,7 @@ static const struct kernel_entry entries[] = {
     {OP_BATCH_NORMALIZATION, kernel_batch_normalization},
     {OP_INSTANCE_NORMALIZATION, kernel_instance_normalization},
     {OP_LAYER_NORMALIZATION, kernel_layer_normalization},
+    {OP_RMS_NORMALIZATION, kernel_rms_normalization},
     {OP_GROUP_NORMALIZATION, kernel_group_normalization},
     {OP_MEAN_VARIANCE_NORMALIZATION, kernel_mean_variance_normalization},
     {OP_LP_NORMALIZATION, kernel_lp_normalization},

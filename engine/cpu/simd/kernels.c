@@ -159,6 +159,7 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .square_rows = SIMD_NAMED(square_rows),
     .center_rows = SIMD_NAMED(center_rows),
     .layer_norm = SIMD_NAMED(layer_norm),
+    .rms_norm = SIMD_NAMED(rms_norm),
     .widen_bf16 = widen_bf16,
     .narrow_bf16 = narrow_bf16,
 };

@@ -130,6 +130,18 @@ void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bia
     }
 }
 
+void SIMD_NAMED(rms_norm)(const float *x, const float *scale, float epsilon, float *y, size_t n)
+{
+    float sum;
+    const float squares = row_square_sum(x, 0, n, &sum) / (float)n;
+    const vec factor = vec_set(1.0f / sqrtf(squares + epsilon));
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        const vec v = vec_mul(vec_load_n(x + i, width), factor);
+        vec_store_n(y + i, vec_mul(v, vec_load_n(scale + i, width)), width);
+    }
+}
+
 void SIMD_NAMED(lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
                      float *squares, float *y)
 {

@@ -210,6 +210,9 @@ struct simd_kernels {
     void (*layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
                        float *y, size_t n);
 
+    /* x / sqrt(mean of x^2 + epsilon) * scale. y may be x. */
+    void (*rms_norm)(const float *x, const float *scale, float epsilon, float *y, size_t n);
+
     void (*widen_bf16)(const uint16_t *x, float *y, size_t n);
     void (*narrow_bf16)(const float *x, uint16_t *y, size_t n); /* nearest even, NaN stays NaN */
 };

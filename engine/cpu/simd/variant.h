@@ -60,6 +60,7 @@ void SIMD_NAMED(sum_rows)(const float *x, size_t rows, size_t step, bool add, fl
 void SIMD_NAMED(softmax)(const float *x, float *y, size_t n);
 void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
                             float *y, size_t n);
+void SIMD_NAMED(rms_norm)(const float *x, const float *scale, float epsilon, float *y, size_t n);
 
 void SIMD_NAMED(lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
                      float *squares, float *y);

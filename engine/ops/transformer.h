@@ -1,0 +1,77 @@
+/* ONNX's Attention and RotaryEmbedding (opset 23 and later): what a node asks for, read and checked
+ * in one place for inference, the reference kernels and the pass that writes both out in
+ * primitives (optimize/functions.c). */
+#pragma once
+
+#include "engine/graph.h"
+
+/* ONNX Attention (opsets 23, 24, 25):
+ *
+ *     Y = softmax(softcap(scale * Q K^T) + bias) V     for every image and head
+ *
+ * Q [batch, q_heads, rows, depth], K [batch, kv_heads, added, depth], V [batch, kv_heads, added,
+ * width], or, where `merged` is set, [batch, rows, q_heads * depth] and so on, and Y like Q. Head h
+ * of Q reads head h / (q_heads / kv_heads) of K and V (grouped-query attention). past_key and
+ * past_value [batch, kv_heads, past, …] come in front of them: keys = past + added.
+ *
+ * bias is 0, plus the mask (a float, or 0 / -inf for true / false) and -inf where causality, the
+ * window (opset 25) or nonpad_kv_seqlen (opset 24) hide a key. A row whose biases are all -inf has
+ * the result 0. */
+enum attention_input {
+    ATTENTION_Q,
+    ATTENTION_K,
+    ATTENTION_V,
+    ATTENTION_MASK,
+    ATTENTION_PAST_KEY,
+    ATTENTION_PAST_VALUE,
+    ATTENTION_VALID, /* nonpad_kv_seqlen */
+};
+
+enum attention_output {
+    ATTENTION_Y,
+    ATTENTION_PRESENT_KEY,
+    ATTENTION_PRESENT_VALUE,
+    ATTENTION_SCORES, /* qk_matmul_output */
+};
+
+/* What ATTENTION_SCORES is: the attribute qk_matmul_output_mode. */
+enum attention_stage { STAGE_PRODUCT, STAGE_CAPPED, STAGE_BIASED, STAGE_PROBABILITIES };
+
+struct attention_call {
+    int64_t batch, q_heads, kv_heads, rows, depth, width, past, added, keys;
+    bool merged;
+    float scale, softcap; /* softcap 0: none */
+    enum attention_stage stage;
+    bool is_causal;
+    int64_t left, right; /* keys before and after the own position that are seen; -1: all */
+    bool mask_pads;      /* a mask of fewer keys hides the others (opset 24) */
+};
+
+/* The inputs' shapes are known. Errors: STATUS_MODEL (attributes, dtypes), STATUS_SHAPE.
+ * softmax_precision is checked and then of no account: scores and exponentials are float32 or
+ * wider. Thread-safe. */
+enum status attention_call_load(const struct node *node, struct attention_call *ret,
+                                struct error *err) MUST_USE;
+
+/* May row `row` see key `key` by causality and window, the row's own position being row + offset?
+ * offset: past, or with ATTENTION_VALID the valid keys less rows. */
+bool attention_call_sees(const struct attention_call *call, int64_t row, int64_t key,
+                         int64_t offset);
+
+/* ONNX RotaryEmbedding (opset 23): pairs of numbers of each head turned by an angle that depends on
+ * the token.
+ *
+ * X [batch, heads, tokens, size], or [batch, tokens, heads * size] where `merged` is set. The first
+ * `turned` of the `size` numbers are pairs: (i, i + turned / 2), or (2 i, 2 i + 1) where
+ * `interleaved` is set. cos_cache, sin_cache: [positions, turned / 2] that position_ids [batch or
+ * 1, tokens] index, or [batch or 1, tokens, turned / 2] without them. */
+struct rotary_call {
+    int64_t batch, heads, tokens, size, turned;
+    int64_t positions;    /* rows of the tables; 0 without position_ids */
+    int64_t table_images; /* 1, or batch: of position_ids, or of the tables without them */
+    bool merged, interleaved;
+};
+
+/* As above. */
+enum status rotary_call_load(const struct node *node, struct rotary_call *ret,
+                             struct error *err) MUST_USE;

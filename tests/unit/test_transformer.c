@@ -1,0 +1,443 @@
+/* ONNX's Attention, RotaryEmbedding and RMSNormalization against its reference implementation: the
+ * reference kernels, and the compiled session, with operands that are constants and such that a run
+ * brings; which kernel runs; and files that contradict themselves. LENSD_TEST_DEVICE=cuda: the
+ * sessions are of the first GPU. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/cpu/interpret.h"
+#include "engine/session.h"
+#include "tests/unit/one_node.h"
+
+enum { MOST_IN = 7, MOST_OUT = 4, MOST_ATTRS = 4 };
+
+struct operand_case {
+    enum dtype dtype; /* DTYPE_NONE: left out */
+    struct shape shape;
+    const void *data; /* NULL: by the formula of make_transformer_cases.py */
+};
+
+struct transformer_case {
+    const char *name;
+    enum op op;
+    int opset;
+    struct attr attrs[MOST_ATTRS];
+    size_t attr_count;
+    struct operand_case in[MOST_IN];
+    size_t in_count;
+    struct operand_case out[MOST_OUT];
+    size_t out_count;
+};
+
+#include "tests/unit/transformer_cases.h"
+
+static struct tensor *tensor_of(const struct operand_case *o, size_t operand)
+{
+    struct tensor *tensor;
+    struct error err = {0};
+    cr_assert_eq(tensor_create(NULL, o->dtype, &o->shape, &tensor, &err), STATUS_OK);
+    if (o->data)
+        memcpy(tensor->data, o->data, tensor->bytes);
+    for (size_t i = 0; !o->data && i < tensor->bytes / sizeof(float); i++)
+        ((float *)tensor->data)[i] = (float)((double)((i * 37 + operand * 101) % 97) / 48 - 1);
+    return tensor;
+}
+
+/* Which operands a run brings; the others are constants. */
+enum brought { NONE, FIRST, ALL };
+
+struct made {
+    struct graph *graph;
+    struct tensor *inputs[MOST_IN];
+    struct value *ends[MOST_IN + MOST_OUT];
+};
+
+static void make(const struct transformer_case *c, enum brought brought, struct made *ret)
+{
+    struct graph *graph = graph_create(NULL);
+    *ret = (struct made){.graph = graph};
+    graph->opset = c->opset;
+    struct node *node = graph_add_node(graph, c->op, "tested", c->in_count, c->out_count);
+    node->opset = c->opset;
+    node->attrs = c->attrs;
+    node->attr_count = c->attr_count;
+    for (size_t i = 0; i < c->in_count; i++) {
+        const struct operand_case *o = &c->in[i];
+        if (o->dtype == DTYPE_NONE)
+            continue;
+        struct tensor *tensor = tensor_of(o, i);
+        if (brought == ALL || (brought == FIRST && i == 0)) {
+            node->inputs[i] = graph_add_value(graph, "in", o->dtype, &o->shape);
+            ret->ends[graph->input_count] = node->inputs[i];
+            ret->inputs[graph->input_count++] = tensor;
+        } else {
+            node->inputs[i] = graph_add_constant(graph, "in", tensor);
+            tensor_unref(tensor);
+        }
+    }
+    for (size_t i = 0; i < c->out_count; i++) {
+        node_set_output(node, i, graph_add_value(graph, "out", DTYPE_NONE, NULL));
+        ret->ends[graph->input_count + i] = node->outputs[i];
+    }
+    graph->inputs = ret->ends;
+    graph->outputs = ret->ends + graph->input_count;
+    graph->output_count = c->out_count;
+}
+
+static void drop(struct made *made)
+{
+    for (size_t i = 0; i < MOST_IN; i++)
+        tensor_unref(made->inputs[i]);
+    graph_free(made->graph);
+}
+
+static void compare(const struct transformer_case *c, const char *how, size_t i,
+                    const struct tensor *got)
+{
+    const float *e = c->out[i].data, *g = got->data;
+    cr_assert_eq(got->dtype, DTYPE_F32, "%s, %s", c->name, how);
+    cr_assert(shape_equal(&got->shape, &c->out[i].shape), "%s, %s, output %zu", c->name, how, i);
+    for (size_t k = 0; k < shape_count(&got->shape); k++)
+        cr_assert(e[k] == g[k] || fabsf(e[k] - g[k]) <= 2e-6f * (1 + fabsf(e[k])),
+                  "%s, %s, output %zu, element %zu: %.8g, not %.8g", c->name, how, i, k,
+                  (double)g[k], (double)e[k]);
+}
+
+Test(transformer, reference_kernels)
+{
+    for (size_t n = 0; n < COUNT_OF(cases); n++) {
+        struct made made;
+        struct tensor *outputs[MOST_OUT] = {NULL};
+        struct error err = {0};
+        make(&cases[n], ALL, &made);
+        cr_assert_eq(interpret(made.graph, made.inputs, outputs, NULL, NULL, &err), STATUS_OK,
+                     "%s: %s", cases[n].name, err.message);
+        for (size_t i = 0; i < cases[n].out_count; i++) {
+            compare(&cases[n], "reference", i, outputs[i]);
+            tensor_unref(outputs[i]);
+        }
+        drop(&made);
+    }
+}
+
+static struct device_id device(void)
+{
+    const char *name = getenv("LENSD_TEST_DEVICE");
+    return (struct device_id){name && !strcmp(name, "cuda") ? DEVICE_CUDA : DEVICE_CPU, 0};
+}
+
+static struct session *session_of(const struct graph *graph, const char *name)
+{
+    struct error err = {0};
+    struct session *session;
+    const struct session_options options = {.device = device(),
+                                            .threads = 2,
+                                            .max_batch = 1,
+                                            .image_input = SIZE_MAX,
+                                            .image_layout = IMAGE_AS_DECLARED};
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s: %s", name,
+                 err.message);
+    return session;
+}
+
+static void run_session(const struct transformer_case *c, enum brought brought, const char *how)
+{
+    struct made made;
+    struct error err = {0};
+    const struct tensor *outputs[MOST_OUT];
+    const void *data[MOST_IN];
+    make(c, brought, &made);
+    for (size_t i = 0; i < made.graph->input_count; i++)
+        data[i] = made.inputs[i]->data;
+    struct session *session = session_of(made.graph, c->name);
+    for (int run = 0; run < 2; run++) {
+        cr_assert_eq(session_run(session, 1, data, outputs, &err), STATUS_OK, "%s, %s: %s", c->name,
+                     how, err.message);
+        for (size_t i = 0; i < c->out_count; i++)
+            compare(c, how, i, outputs[i]);
+    }
+    session_free(session);
+    drop(&made);
+}
+
+Test(transformer, compiled_sessions, .timeout = 100)
+{
+    for (size_t n = 0; n < COUNT_OF(cases); n++) {
+        run_session(&cases[n], FIRST, "constants");
+        run_session(&cases[n], ALL, "inputs");
+    }
+}
+
+/* ---- which kernel runs ---- */
+
+/* A layer of a transformer: its operands made by a product, as in a model. */
+static struct graph *layer(const struct transformer_case *c, struct value **ends)
+{
+    struct graph *graph = graph_create(NULL);
+    struct shape tokens = SHAPE(2, 17, 64);
+    struct value *x = ends[0] = graph_add_value(graph, "x", DTYPE_F32, &tokens);
+    struct node *node = graph_add_node(graph, c->op, "tested", c->in_count, 1);
+    graph->opset = node->opset = c->opset;
+    node->attrs = c->attrs;
+    node->attr_count = c->attr_count;
+    for (size_t i = 0; i < c->in_count; i++) {
+        struct tensor *tensor = tensor_of(&c->in[i], i);
+        struct value *constant = graph_add_constant(graph, "w", tensor);
+        tensor_unref(tensor);
+        if (i >= 3 || (i > 0 && c->op != OP_ONNX_ATTENTION)) {
+            node->inputs[i] = constant;
+            continue;
+        }
+        struct node *product = graph_add_node(graph, OP_MATMUL, "product", 2, 1);
+        product->opset = 13;
+        product->inputs[0] = x;
+        product->inputs[1] = constant;
+        node_set_output(product, 0, graph_add_value(graph, "y", DTYPE_NONE, NULL));
+        node->inputs[i] = product->outputs[0];
+    }
+    node_set_output(node, 0, ends[1] = graph_add_value(graph, "out", DTYPE_NONE, NULL));
+    graph->inputs = ends;
+    graph->outputs = ends + 1;
+    graph->input_count = graph->output_count = 1;
+    cr_assert_eq(graph_sort(graph, NULL), STATUS_OK);
+    return graph;
+}
+
+#define WEIGHTS(columns)                                                                           \
+    {                                                                                              \
+        DTYPE_F32, SHAPE(64, columns), NULL                                                        \
+    }
+#define INT(key, value)                                                                            \
+    {                                                                                              \
+        .name = key, .kind = ATTR_INT, .i = value                                                  \
+    }
+
+/* A layer's one fast step, and no reference kernel. */
+Test(transformer, fast_kernels)
+{
+    static const bool hidden[17] = {[3] = true, [5] = true};
+    static const struct {
+        struct transformer_case layer;
+        const char *kernel;
+    } samples[] = {
+        {{"attention",
+          OP_ONNX_ATTENTION,
+          23,
+          {INT("q_num_heads", 4), INT("kv_num_heads", 4)},
+          2,
+          {WEIGHTS(64), WEIGHTS(64), WEIGHTS(64)},
+          3,
+          {{0}},
+          1},
+         "attention"},
+        {{"grouped",
+          OP_ONNX_ATTENTION,
+          24,
+          {INT("q_num_heads", 4), INT("kv_num_heads", 2), INT("is_causal", 1)},
+          3,
+          {WEIGHTS(64), WEIGHTS(32), WEIGHTS(32)},
+          3,
+          {{0}},
+          1},
+         "attention"},
+        {{"masked",
+          OP_ONNX_ATTENTION,
+          23,
+          {INT("q_num_heads", 2), INT("kv_num_heads", 1)},
+          2,
+          {WEIGHTS(64), WEIGHTS(32), WEIGHTS(32), {DTYPE_BOOL, SHAPE(17), hidden}},
+          4,
+          {{0}},
+          1},
+         "attention"},
+        {{"RMSNormalization",
+          OP_RMS_NORMALIZATION,
+          23,
+          {{0}},
+          0,
+          {WEIGHTS(64), {DTYPE_F32, SHAPE(64), NULL}},
+          2,
+          {{0}},
+          1},
+         NULL},
+        {{"rotary",
+          OP_ROTARY_EMBEDDING,
+          23,
+          {INT("num_heads", 4)},
+          1,
+          {WEIGHTS(64), {DTYPE_F32, SHAPE(1, 17, 8), NULL}, {DTYPE_F32, SHAPE(1, 17, 8), NULL}},
+          3,
+          {{0}},
+          1},
+         NULL},
+    };
+    for (size_t n = 0; n < COUNT_OF(samples); n++) {
+        struct value *ends[2];
+        struct error err = {0};
+        const char *name = samples[n].layer.name;
+        struct graph *graph = layer(&samples[n].layer, ends);
+        struct session *session = session_of(graph, name);
+        struct session_step *steps;
+        size_t count, found = 0;
+        cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK);
+        for (size_t i = 0; i < count; i++) {
+            found += samples[n].kernel && !strcmp(steps[i].kernel, samples[n].kernel);
+            cr_assert(strcmp(steps[i].kernel, "reference") != 0 &&
+                          strcmp(steps[i].kernel, "host") != 0,
+                      "%s: %s is run by its reference kernel", name, steps[i].name);
+        }
+        cr_assert_eq(found, samples[n].kernel ? 1 : 0, "%s: %zu fast steps", name, found);
+        free(steps);
+        session_free(session);
+        graph_free(graph);
+    }
+}
+
+/* ---- files that contradict themselves ---- */
+
+static void start(struct one_node *one, enum op op, int opset, size_t inputs, size_t outputs)
+{
+    one_start(one, op, opset, inputs, outputs);
+    one->node->opset = opset;
+}
+
+static void zeroes(struct one_node *one, size_t i, struct shape shape)
+{
+    static const float data[512];
+    cr_assert_leq(shape_count(&shape), COUNT_OF(data));
+    one_input(one, i, DTYPE_F32, shape, data);
+}
+
+static void refused(struct one_node *one, enum status status, const char *words)
+{
+    one_fails(one, status, words);
+    one_end(one);
+}
+
+static void qkv(struct one_node *one, int opset, size_t inputs, struct shape q, struct shape k,
+                struct shape v)
+{
+    start(one, OP_ONNX_ATTENTION, opset, inputs, 1);
+    zeroes(one, 0, q);
+    zeroes(one, 1, k);
+    zeroes(one, 2, v);
+}
+
+Test(transformer, attention_refuses)
+{
+    struct one_node one;
+    const struct shape x = SHAPE(2, 3, 8), heads = SHAPE(1, 2, 3, 4);
+    qkv(&one, 23, 3, x, x, x);
+    refused(&one, STATUS_MODEL, "q_num_heads");
+    qkv(&one, 23, 3, x, x, x);
+    one_int(&one, "q_num_heads", 3);
+    one_int(&one, "kv_num_heads", 1);
+    refused(&one, STATUS_SHAPE, "3 heads do not divide");
+    qkv(&one, 23, 3, x, x, x);
+    one_int(&one, "q_num_heads", INT64_MAX);
+    one_int(&one, "kv_num_heads", -1);
+    refused(&one, STATUS_MODEL, "at least 1");
+    qkv(&one, 23, 3, SHAPE(1, 3, 3, 4), heads, heads);
+    refused(&one, STATUS_SHAPE, "a multiple of the 2");
+    qkv(&one, 23, 3, heads, SHAPE(1, 2, 3, 5), heads);
+    refused(&one, STATUS_SHAPE, "K has shape");
+    qkv(&one, 23, 3, heads, heads, SHAPE(1, 2, 4, 4));
+    refused(&one, STATUS_SHAPE, "V has shape");
+    qkv(&one, 23, 3, heads, SHAPE(1, 2, 0, 4), SHAPE(1, 2, 0, 4));
+    refused(&one, STATUS_SHAPE, "0 keys");
+    qkv(&one, 23, 4, heads, heads, heads);
+    zeroes(&one, 3, SHAPE(3, 2));
+    refused(&one, STATUS_SHAPE, "does not broadcast");
+    qkv(&one, 24, 4, heads, heads, heads);
+    zeroes(&one, 3, SHAPE(3, 4));
+    refused(&one, STATUS_SHAPE, "does not broadcast");
+    qkv(&one, 23, 5, heads, heads, heads);
+    zeroes(&one, 4, SHAPE(1, 2, 1, 4));
+    refused(&one, STATUS_MODEL, "come together");
+    qkv(&one, 24, 7, heads, heads, heads);
+    zeroes(&one, 4, SHAPE(1, 2, 1, 4));
+    zeroes(&one, 5, SHAPE(1, 2, 1, 4));
+    ONE_I64(&one, 6, 1);
+    refused(&one, STATUS_MODEL, "two forms of a cache");
+    qkv(&one, 24, 7, heads, heads, heads);
+    ONE_I64(&one, 6, 4);
+    refused(&one, STATUS_INVALID, "expected 0 to 3");
+    qkv(&one, 24, 7, heads, heads, heads);
+    ONE_I64(&one, 6, INT64_MIN);
+    refused(&one, STATUS_INVALID, "expected 0 to 3");
+    qkv(&one, 25, 3, heads, heads, heads);
+    one_int(&one, "left_window_size", -2);
+    refused(&one, STATUS_MODEL, "left_window_size");
+    qkv(&one, 23, 3, heads, heads, heads);
+    one_int(&one, "qk_matmul_output_mode", 4);
+    refused(&one, STATUS_MODEL, "expected 0 to 3");
+    qkv(&one, 23, 3, heads, heads, heads);
+    one_int(&one, "softmax_precision", 7);
+    refused(&one, STATUS_MODEL, "softmax_precision");
+    qkv(&one, 23, 3, heads, heads, heads);
+    one_float(&one, "softcap", -1);
+    refused(&one, STATUS_MODEL, "softcap");
+    qkv(&one, 23, 3, heads, heads, heads);
+    one_float(&one, "scale", NAN);
+    refused(&one, STATUS_MODEL, "scale");
+}
+
+Test(transformer, windows_may_be_endless)
+{
+    struct one_node one;
+    const struct shape heads = SHAPE(1, 1, 2, 1);
+    qkv(&one, 25, 3, heads, heads, heads);
+    one_int(&one, "left_window_size", INT64_MAX);
+    one_int(&one, "right_window_size", INT64_MAX);
+    cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
+    one_equals(&one, 0, DTYPE_F32, heads, (const float[]){0, 0});
+    one_end(&one);
+}
+
+Test(transformer, rotary_embedding_refuses)
+{
+    struct one_node one;
+    const struct shape x = SHAPE(1, 2, 3, 6), table = SHAPE(1, 3, 3);
+    start(&one, OP_ROTARY_EMBEDDING, 23, 3, 1);
+    zeroes(&one, 0, SHAPE(1, 3, 12));
+    zeroes(&one, 1, table);
+    zeroes(&one, 2, table);
+    refused(&one, STATUS_MODEL, "num_heads");
+    start(&one, OP_ROTARY_EMBEDDING, 23, 3, 1);
+    zeroes(&one, 0, x);
+    zeroes(&one, 1, table);
+    zeroes(&one, 2, SHAPE(1, 3, 2));
+    refused(&one, STATUS_SHAPE, "sin_cache");
+    static const int64_t turned[] = {-2, 3, 8};
+    for (size_t i = 0; i < COUNT_OF(turned); i++) {
+        start(&one, OP_ROTARY_EMBEDDING, 23, 3, 1);
+        zeroes(&one, 0, x);
+        zeroes(&one, 1, table);
+        zeroes(&one, 2, table);
+        one_int(&one, "rotary_embedding_dim", turned[i]);
+        refused(&one, STATUS_MODEL, "an even number");
+    }
+    start(&one, OP_ROTARY_EMBEDDING, 23, 4, 1);
+    zeroes(&one, 0, x);
+    zeroes(&one, 1, SHAPE(5, 3));
+    zeroes(&one, 2, SHAPE(5, 3));
+    one_input(&one, 3, DTYPE_I64, SHAPE(1, 3), (const int64_t[]){0, 5, 1});
+    refused(&one, STATUS_INVALID, "have 5 rows");
+}
+
+Test(transformer, rms_normalization_refuses)
+{
+    struct one_node one;
+    start(&one, OP_RMS_NORMALIZATION, 23, 2, 1);
+    zeroes(&one, 0, SHAPE(2, 3));
+    zeroes(&one, 1, SHAPE(5, 2, 3));
+    refused(&one, STATUS_SHAPE, "scale");
+    start(&one, OP_RMS_NORMALIZATION, 23, 2, 1);
+    zeroes(&one, 0, SHAPE(2, 3));
+    zeroes(&one, 1, SHAPE(3));
+    one_int(&one, "axis", 2);
+    refused(&one, STATUS_SHAPE, "axis");
+}
