@@ -224,7 +224,13 @@ static enum status find(const char *path, const char *version, struct model_plac
                         struct error *err)
 {
     struct stat info;
-    if (stat(path, &info))
+    const bool is_there = stat(path, &info) == 0;
+    const char *scheme = strstr(path, "://");
+    if (!is_there && scheme && !memchr(path, '/', (size_t)(scheme - path)))
+        return error_set(err, STATUS_NOT_FOUND,
+                         "models are read from files, not from the network; download it first, and "
+                         "name the file");
+    if (!is_there)
         return error_set(err, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO,
                          "%s%s",
                          errno == ENOENT ? "there is no such file or folder" : strerror(errno),

@@ -37,8 +37,8 @@ PROGRAMS = ["server/lensd", "tests/bench/bench_forward", "tests/bench/bench_imag
 CONFORMANCE = "tests/conformance/lensd_conformance"  # of no use without cases
 MODULE = "engine/cuda/lensd_cuda.so"
 STAND_IN = "tests/fake_cuda/lensd_fake_cuda.so"
-SOURCES = ["tests/gpu", "models/needs.py", "tests/bench/common.py", "tests/bench/quantise.py", "tests/conformance/baseline.txt",
-           "models/export", "models/digits/model.onnx", "models/digits/labels.txt",
+SOURCES = ["tests/gpu", "models/needs.py", "tests/bench/common.py", "tests/bench/quantise.py",
+           "tests/conformance/baseline.txt", "models/export", "models/digits/model.onnx", "models/digits/labels.txt",
            "models/digits/preprocessor_config.json", "tests/data/digits/drawn", "LICENSE"]
 # The C library's parts must come from one build, so they are the machine's or ours, never mixed.
 GLIBC = re.compile(r"^(ld-linux.*|libc|libm|libdl|libpthread|librt|libresolv|libutil)\.so")

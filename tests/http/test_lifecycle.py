@@ -261,6 +261,7 @@ class WrongStarts(Lifecycle):
         os.mkdir(self.path("empty"))
         small_onnx.unknown_operator(self.path("odd.onnx"))
         for model, words in ((self.path("missing.onnx"), ("missing.onnx", "no such file")),
+                             ("https://host.example/a.onnx", ("https://host.example", "download it first")),
                              (self.path("empty"), ("empty", "model.onnx")),
                              (file("text.onnx", b"this is not a model"), ("text.onnx",)),
                              (file("none.onnx", b""), ("none.onnx",)),
