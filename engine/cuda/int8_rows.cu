@@ -220,7 +220,7 @@ __global__ void int8_mean_kernel(const unsigned char *x, unsigned char *y, size_
     unsigned char bytes[EACH];
     UNROLL
     for (int k = 0; k < EACH; k++) {
-        int sum = 0;
+        long long sum = 0; /* of CUDA_INT8_MEAN_MOST numbers more than an int holds */
         for (int r = 0; r < MEAN_ROWS; r++)
             sum += sums[r][lane * EACH + k];
         bytes[k] = (unsigned char)requantised(times((float)sum, factor), to_zero, lowest_of(type));

@@ -104,7 +104,9 @@ struct cuda_int8_pool {
 };
 void cuda_int8_pool2d(cudaStream_t stream, const void *x, void *y,
                       const struct cuda_int8_pool *pool);
-/* y[n, c] = saturate(round((sum over positions of (x - from_zero)) * factor) + to_zero). */
+/* y[n, c] = saturate(round((sum over positions of (x - from_zero)) * factor) + to_zero). At most so
+ * many positions, of which a thread adds up an eighth as int32. */
+#define CUDA_INT8_MEAN_MOST ((size_t)1 << 26)
 void cuda_int8_mean(cudaStream_t stream, int type, const void *x, void *y, size_t n,
                     size_t positions, size_t channels, float factor, int from_zero, int to_zero);
 

@@ -171,6 +171,7 @@ static bool classify(const struct node *node, struct int8_rows_step *ret)
     case OP_QLINEAR_GLOBAL_AVERAGE_POOL:
         ret->kind = INT8_MEAN;
         return !x->known && x->dtype == y->dtype && x->shape.rank >= 3 &&
+               shape_count(&x->shape) / shape_count(&y->shape) <= CUDA_INT8_MEAN_MOST &&
                !node_int(node, "channels_last", 0) && terms_read(node, 1, x->dtype, &ret->from) &&
                terms_read(node, 3, y->dtype, &ret->to);
     default:

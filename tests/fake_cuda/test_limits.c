@@ -2,6 +2,7 @@
  * tensors of nothing, of one number, of odd numbers of channels. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/cuda/kernels_axis.h"
@@ -178,6 +179,24 @@ Test(limits, means_of_many_images)
     guarded_free(&y_block);
     guarded_free(&bytes);
     guarded_free(&means);
+}
+
+/* Their sum is more than an int holds. */
+Test(limits, means_of_many_positions)
+{
+    const size_t positions = 8600000;
+    struct guarded x = guarded_create(positions), y = guarded_create(1); /* all are 255 */
+    cuda_int8_mean(stream, DTYPE_U8, x.data, y.data, 1, positions, 1, 1.0f / (float)positions, 0,
+                   0);
+    finished("a mean of many");
+    cr_assert_eq(y.data[0], 255);
+    memset(x.data, 0x80, positions); /* -128 - 127 */
+    cuda_int8_mean(stream, DTYPE_I8, x.data, y.data, 1, positions, 1, 0.5f / (float)positions, 127,
+                   0);
+    finished("a mean of many");
+    cr_assert_leq(abs((int8_t)y.data[0] - -128), 1);
+    guarded_free(&x);
+    guarded_free(&y);
 }
 
 /* ---- nothing, and one ---- */
