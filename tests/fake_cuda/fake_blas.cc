@@ -63,6 +63,8 @@ bool fits(const fake_desc &desc, const fake_layout &a, const fake_layout &b, con
 {
     uint64_t m = desc.trans_a ? a.columns : a.rows, ka = desc.trans_a ? a.rows : a.columns;
     uint64_t n = desc.trans_b ? b.rows : b.columns, kb = desc.trans_b ? b.columns : b.rows;
+    if (d.batch > GRID_MOST) /* as some kernels of the real library do */
+        return false;
     return m == d.rows && n == d.columns && ka == kb && a.type == b.type && a.batch == d.batch &&
            b.batch == d.batch && d.ld >= (int64_t)d.rows && a.ld >= (int64_t)a.rows &&
            b.ld >= (int64_t)b.rows;

@@ -111,6 +111,20 @@ Test(shapes, rows_longer_than_a_pitch_are_joined_and_parted)
     tensor_unref(parts[0]);
 }
 
+Test(shapes, batches_of_many_products)
+{
+    enum { MANY = 2100 }; /* three calls of cuBLASLt's */
+    struct tensor *operands[] = {random_tensor(&SHAPE(1, MANY, 2, 3), 1),
+                                 random_tensor(&SHAPE(1, MANY, 3, 4), 2)};
+    compare(single(OP_MATMUL, operands, 2, 2), operands, "a batch of products");
+    compare(single(OP_MATMUL, operands, 2, 1), operands, "a batch of products by constants");
+    tensor_unref(operands[0]);
+    operands[0] = random_tensor(&SHAPE(1, 1, 2, 3), 3);
+    compare(single(OP_MATMUL, operands, 2, 2), operands, "one matrix by many");
+    tensor_unref(operands[0]);
+    tensor_unref(operands[1]);
+}
+
 Test(shapes, nothing_folds_to_what_the_interpreter_says)
 {
     static const enum op ops[] = {OP_REDUCE_SUM, OP_REDUCE_MEAN,    OP_REDUCE_MAX,
