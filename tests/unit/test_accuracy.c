@@ -7,9 +7,9 @@
 
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
-#include "engine/cpu/simd/simd.h"
 #include "engine/session.h"
 #include "tests/unit/random_graph.h"
+#include "tests/unit/simd_variants.h"
 
 /* One operator, perhaps with vectors behind its input, perhaps with a second in front of it. */
 struct sample {
@@ -159,11 +159,9 @@ static void check(const struct sample *s, bool depthwise, enum precision precisi
 
 static void check_all(const struct sample *s, bool depthwise, double allowed)
 {
-    const struct simd_kernels *variants[] = {&simd_base, cpu_features()->avx2 ? &simd_avx2 : NULL,
-                                             cpu_features()->avx512 ? &simd_avx512 : NULL};
-    for (size_t v = 0; v < COUNT_OF(variants); v++) {
-        if (!variants[v])
-            continue;
+    const struct simd_kernels *variants[SIMD_VARIANTS];
+    const size_t variant_count = simd_variants(variants);
+    for (size_t v = 0; v < variant_count; v++) {
         simd_use(variants[v]);
         check(s, depthwise, PRECISION_FP32, 1 + (int)v, allowed);
     }

@@ -9,9 +9,9 @@
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/interpret.h"
-#include "engine/cpu/simd/simd.h"
 #include "engine/session.h"
 #include "tests/unit/random_graph.h"
+#include "tests/unit/simd_variants.h"
 
 /* How the exporter wrote it. */
 enum style {
@@ -379,11 +379,9 @@ static void check(const struct sample *s)
     cr_assert_eq(graph_clone(graph, &plain, &err), STATUS_OK);
     cr_assert_eq(interpret(plain, inputs, &expected, NULL, NULL, &err), STATUS_OK, "%s: %s",
                  s->name, err.message);
-    const struct simd_kernels *variants[] = {&simd_base, cpu_features()->avx2 ? &simd_avx2 : NULL,
-                                             cpu_features()->avx512 ? &simd_avx512 : NULL};
-    for (size_t v = 0; v < COUNT_OF(variants); v++) {
-        if (!variants[v])
-            continue;
+    const struct simd_kernels *variants[SIMD_VARIANTS];
+    const size_t variant_count = simd_variants(variants);
+    for (size_t v = 0; v < variant_count; v++) {
         simd_use(variants[v]);
         check_session(s, graph, data, expected, PRECISION_FP32, 1 + (int)v);
     }

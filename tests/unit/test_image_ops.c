@@ -11,9 +11,9 @@
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/interpret.h"
-#include "engine/cpu/simd/simd.h"
 #include "engine/session.h"
 #include "tests/unit/random_graph.h"
+#include "tests/unit/simd_variants.h"
 
 struct build {
     struct graph *graph;
@@ -138,11 +138,9 @@ static void check(const char *name, struct build b, make_fn make, const void *pa
     cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
     cr_assert_eq(interpret(reference, &input, &expected, NULL, NULL, &err), STATUS_OK, "%s: %s",
                  name, err.message);
-    const struct simd_kernels *variants[] = {&simd_base, cpu_features()->avx2 ? &simd_avx2 : NULL,
-                                             cpu_features()->avx512 ? &simd_avx512 : NULL};
-    for (size_t v = 0; v < COUNT_OF(variants); v++) {
-        if (!variants[v])
-            continue;
+    const struct simd_kernels *variants[SIMD_VARIANTS];
+    const size_t variant_count = simd_variants(variants);
+    for (size_t v = 0; v < variant_count; v++) {
         simd_use(variants[v]);
         check_session(name, graph, input->data, expected, v == 1 ? 1 : BATCH, 1 + (int)v,
                       PRECISION_FP32);

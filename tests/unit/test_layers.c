@@ -11,10 +11,10 @@
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/interpret.h"
-#include "engine/cpu/simd/simd.h"
 #include "engine/kernel_choices.h"
 #include "engine/session.h"
 #include "tests/unit/random_graph.h"
+#include "tests/unit/simd_variants.h"
 
 struct layer {
     const char *name;
@@ -155,11 +155,9 @@ static void check(const struct layer *l)
     cr_assert_eq(interpret(reference, &input, &expected, NULL, NULL, &err), STATUS_OK, "%s: %s",
                  l->name, err.message);
     cpu_prefer_own_kernels(true);
-    const struct simd_kernels *variants[] = {&simd_base, cpu_features()->avx2 ? &simd_avx2 : NULL,
-                                             cpu_features()->avx512 ? &simd_avx512 : NULL};
-    for (size_t v = 0; v < 3; v++) {
-        if (!variants[v])
-            continue;
+    const struct simd_kernels *variants[SIMD_VARIANTS];
+    const size_t variant_count = simd_variants(variants);
+    for (size_t v = 0; v < variant_count; v++) {
         simd_use(variants[v]);
         expect(l, graph, input->data, expected, 1, 1);
         expect(l, graph, input->data, expected, BATCH, 2);
@@ -386,11 +384,9 @@ Test(layers, a_normalised_concatenation)
                  err.message);
     const struct layer named = {.name = "a normalised concatenation",
                                 .kernel = "scale_shift:parts"};
-    const struct simd_kernels *variants[] = {&simd_base, cpu_features()->avx2 ? &simd_avx2 : NULL,
-                                             cpu_features()->avx512 ? &simd_avx512 : NULL};
-    for (size_t v = 0; v < COUNT_OF(variants); v++) {
-        if (!variants[v])
-            continue;
+    const struct simd_kernels *variants[SIMD_VARIANTS];
+    const size_t variant_count = simd_variants(variants);
+    for (size_t v = 0; v < variant_count; v++) {
         simd_use(variants[v]);
         expect(&named, graph, input->data, expected, 1, 1);
         expect(&named, graph, input->data, expected, BATCH, 2);

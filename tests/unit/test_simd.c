@@ -3,20 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine/base/cpu.h"
 #include "engine/base/size.h"
-#include "engine/cpu/simd/simd.h"
-
-static size_t variants(const struct simd_kernels **ret)
-{
-    size_t count = 0;
-    ret[count++] = &simd_base;
-    if (cpu_features()->avx2)
-        ret[count++] = &simd_avx2;
-    if (cpu_features()->avx512)
-        ret[count++] = &simd_avx512;
-    return count;
-}
+#include "tests/unit/simd_variants.h"
 
 static double reference(enum activation activation, double x, double alpha, double beta)
 {
@@ -55,8 +43,8 @@ Test(simd, activations_follow_libm)
 {
     enum { N = 4001 };
     static float x[N], y[N];
-    const struct simd_kernels *all[3];
-    size_t count = variants(all);
+    const struct simd_kernels *all[SIMD_VARIANTS];
+    size_t count = simd_variants(all);
     for (size_t i = 0; i < N; i++)
         x[i] = ((float)i - N / 2) * 0.013f;
     for (size_t v = 0; v < count; v++) {
@@ -75,8 +63,8 @@ Test(simd, activations_follow_libm)
 
 Test(simd, activations_at_the_edges)
 {
-    const struct simd_kernels *all[3];
-    size_t count = variants(all);
+    const struct simd_kernels *all[SIMD_VARIANTS];
+    size_t count = simd_variants(all);
     const float x[] = {NAN, INFINITY, -INFINITY, 200.0f, -200.0f, 0.0f, -0.0f, 88.5f};
     float y[COUNT_OF(x)];
     for (size_t v = 0; v < count; v++) {
@@ -103,8 +91,8 @@ Test(simd, activations_at_the_edges)
 
 Test(simd, softmax_and_layer_norm_rows)
 {
-    const struct simd_kernels *all[3];
-    size_t count = variants(all);
+    const struct simd_kernels *all[SIMD_VARIANTS];
+    size_t count = simd_variants(all);
     for (size_t n = 1; n < 70; n += 3) {
         float x[70], y[70], scale[70], bias[70];
         double sum = 0, mean = 0, variance = 0, squares = 0;
@@ -147,8 +135,8 @@ Test(simd, softmax_and_layer_norm_rows)
 
 Test(simd, bfloat16_rows_round_to_nearest_even)
 {
-    const struct simd_kernels *all[3];
-    size_t count = variants(all);
+    const struct simd_kernels *all[SIMD_VARIANTS];
+    size_t count = simd_variants(all);
     float x[100], back[100];
     uint16_t bits[100];
     for (size_t i = 0; i < 100; i++)

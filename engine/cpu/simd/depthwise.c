@@ -110,7 +110,7 @@ ALWAYS_INLINE void end_as(const struct depthwise *d, const struct tile *t, size_
             if (ending == ENDING_OTHER) {
                 float lanes[VEC];
                 vec_store(lanes, v);
-                SIMD_NAMED(activate)
+                SIMD_COMMON(activate)
                 (lanes, lanes, VEC, d->row.activation, d->row.alpha, d->row.beta);
                 v = vec_load(lanes);
             }
@@ -196,6 +196,17 @@ typedef void (*tile_fn)(const struct depthwise *d, const struct tile *t);
     {                                                                                              \
         run_tile(d, t, ending, rows, taps, stride, bf16);                                          \
     }
+#define TILE_KINDS (ENDING_ANY + 3) /* float32 by its ending, bfloat16, last rows of both */
+#if defined __AVX512BF16__
+#define TILES(taps, stride)                                                                        \
+    TILE(taps, stride, ENDING_ANY, 1, ROWS)                                                        \
+    TILE(taps, stride, ENDING_ANY, 1, 1)
+#define ENTRIES(taps, stride)                                                                      \
+    {                                                                                              \
+        [ENDING_ANY] = TILE_NAME(taps, stride, ENDING_ANY, 1, ROWS),                               \
+        [ENDING_ANY + 2] = TILE_NAME(taps, stride, ENDING_ANY, 1, 1),                              \
+    }
+#else
 /* For each size of tiles: float32 by its ending, whole tiles of bfloat16, and last rows that are
  * left over of both. */
 #define TILES(taps, stride)                                                                        \
@@ -215,14 +226,6 @@ typedef void (*tile_fn)(const struct depthwise *d, const struct tile *t);
 #define LAST_TILES(taps, stride)
 #define LAST_ENTRIES(taps, stride) NULL, NULL
 #endif
-TILES(3, 1)
-TILES(3, 2)
-TILES(5, 1)
-TILES(5, 2)
-TILES(7, 1)
-TILES(7, 2)
-
-#define TILE_KINDS (ENDING_ANY + 3) /* in the order of TILES */
 #define ENTRIES(taps, stride)                                                                      \
     {                                                                                              \
         TILE_NAME(taps, stride, ENDING_CLAMP, 0, ROWS),                                            \
@@ -231,6 +234,13 @@ TILES(7, 2)
             TILE_NAME(taps, stride, ENDING_OTHER, 0, ROWS),                                        \
             TILE_NAME(taps, stride, ENDING_ANY, 1, ROWS), LAST_ENTRIES(taps, stride)               \
     }
+#endif
+TILES(3, 1)
+TILES(3, 2)
+TILES(5, 1)
+TILES(5, 2)
+TILES(7, 1)
+TILES(7, 2)
 
 static tile_fn choose(const struct depthwise *d, bool whole)
 {
@@ -254,6 +264,12 @@ static void clip(ptrdiff_t at, size_t count, size_t size, size_t *ret_first, siz
 void SIMD_NAMED(depthwise)(const struct depthwise *d, const void *x, void *y, size_t first,
                            size_t rows, size_t first_block, size_t last_block, float *sums)
 {
+#if defined __AVX512BF16__
+    if (!d->bf16) {
+        simd_avx512_depthwise(d, x, y, first, rows, first_block, last_block, sums);
+        return;
+    }
+#endif
     const tile_fn whole = choose(d, true), last = choose(d, false);
     struct tile t = {.x = x, .y = y, .first = first_block, .last = last_block, .sums = sums};
     for (size_t row = first; row < first + rows; row += ROWS) {

@@ -214,10 +214,12 @@ struct simd_kernels {
     void (*rms_norm)(const float *x, const float *scale, float epsilon, float *y, size_t n);
 
     void (*widen_bf16)(const uint16_t *x, float *y, size_t n);
-    void (*narrow_bf16)(const float *x, uint16_t *y, size_t n); /* nearest even, NaN stays NaN */
+    /* Nearest even, NaN stays NaN; the avx512_bf16 variant, here and wherever bfloat16 is written,
+     * takes what is below the least normal number (1.2e-38) for 0. */
+    void (*narrow_bf16)(const float *x, uint16_t *y, size_t n);
 };
 
-extern const struct simd_kernels simd_base, simd_avx2, simd_avx512;
+extern const struct simd_kernels simd_base, simd_avx2, simd_avx512, simd_avx512_bf16;
 
 /* The widest variant this CPU runs. Thread-safe. */
 const struct simd_kernels *simd(void);

@@ -48,7 +48,8 @@ ALWAYS_INLINE void vec_store_n(float *p, vec v, size_t n)
     _mm512_mask_storeu_ps(p, vec_mask(n), v);
 }
 
-/* bfloat16: n numbers widened (vec_widen: VEC), and narrowed to the nearest even; NaN stays NaN. */
+/* bfloat16: n numbers widened (vec_widen: VEC), and narrowed to the nearest even; NaN stays NaN.
+ * The instruction for it takes what is below the least normal number (1.2e-38) for 0. */
 ALWAYS_INLINE vec vec_widen_n(const uint16_t *p, size_t n)
 {
     const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vec_mask(n), p));
@@ -57,6 +58,9 @@ ALWAYS_INLINE vec vec_widen_n(const uint16_t *p, size_t n)
 
 ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
 {
+#if defined __AVX512BF16__
+    _mm256_mask_storeu_epi16(p, vec_mask(n), (__m256i)_mm512_cvtneps_pbh(v));
+#else
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i half = _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff));
@@ -64,6 +68,7 @@ ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
     const __m512i near = _mm512_mask_mov_epi32(_mm512_add_epi32(bits, half), nan, quiet);
     _mm256_mask_storeu_epi16(p, vec_mask(n), _mm512_cvtepi32_epi16(_mm512_srli_epi32(near, 16)));
+#endif
 }
 
 ALWAYS_INLINE vec vec_widen(const uint16_t *p)
