@@ -12,6 +12,9 @@ extern const struct backend_ops backend_cuda;
 #define LEAST_MAJOR 7
 #define LEAST_MINOR 5
 
+/* What the build has machine code for, and PTX (90: compute capability 9.0); 0 ends each. */
+static const int code_of[] = {CUDA_CODE}, ptx_of[] = {CUDA_PTX};
+
 static _Atomic int broken[DEVICE_MAX]; /* by device: the cudaError_t, 0 where it works */
 static _Atomic bool opened[DEVICE_MAX];
 
@@ -93,6 +96,29 @@ static void ask_memory(int index, struct device_info *ret)
     }
 }
 
+/* Machine code runs within its major number, from its minor number on; PTX on all later ones. */
+static bool has_code(int version)
+{
+    for (const int *built = code_of; *built; built++)
+        if (*built / 10 == version / 10 && *built <= version)
+            return true;
+    for (const int *built = ptx_of; *built; built++)
+        if (*built <= version)
+            return true;
+    return false;
+}
+
+static void say_no_code(struct device_info *ret)
+{
+    int length = snprintf(ret->reason, sizeof ret->reason,
+                          "this build of lensd has no code for %s, but for", ret->isa);
+    for (int kind = 0; kind < 2; kind++)
+        for (const int *built = kind == 0 ? code_of : ptx_of; *built; built++)
+            if (length > 0 && (size_t)length < sizeof ret->reason)
+                length += snprintf(ret->reason + length, sizeof ret->reason - (size_t)length,
+                                   kind == 0 ? " sm_%d" : " compute_%d", *built);
+}
+
 static void describe(int index, struct device_info *ret)
 {
     struct cudaDeviceProp properties;
@@ -117,6 +143,10 @@ static void describe(int index, struct device_info *ret)
         snprintf(ret->reason, sizeof ret->reason,
                  "its compute capability is %d.%d; lensd needs %d.%d or later", properties.major,
                  properties.minor, LEAST_MAJOR, LEAST_MINOR);
+        return;
+    }
+    if (!has_code(version)) {
+        say_no_code(ret);
         return;
     }
     if (device_is_broken(index)) {

@@ -30,6 +30,8 @@ void fake_cuda_peers(int can);
 
 /* cudaDevAttrComputeMode of all devices. */
 void fake_cuda_compute_mode(int mode);
+/* Compute capability of all devices, 90 for 9.0. */
+void fake_cuda_capability(int capability);
 
 /* From now on accesses to device and page-locked memory that are not ordered are counted
  * (fake_order.h); forgets those found before. */

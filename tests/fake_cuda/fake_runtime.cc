@@ -74,6 +74,7 @@ struct state {
     bool peers = true;
     bool contexts[MAX_DEVICES] = {};
     int compute_mode = cudaComputeModeDefault;
+    int capability = 90;
     fake_order::clocks host;
     std::condition_variable marked; /* a recording is complete */
 } the;
@@ -322,6 +323,7 @@ void fake_cuda_reset(int devices, size_t bytes_per_device)
     the.delay_us = 0;
     the.peers = true;
     the.compute_mode = cudaComputeModeDefault;
+    the.capability = 90;
     for (bool &context : the.contexts)
         context = false;
     last_error = cudaSuccess;
@@ -331,6 +333,12 @@ void fake_cuda_compute_mode(int mode)
 {
     std::lock_guard<std::mutex> guard(the.lock);
     the.compute_mode = mode;
+}
+
+void fake_cuda_capability(int capability)
+{
+    std::lock_guard<std::mutex> guard(the.lock);
+    the.capability = capability;
 }
 
 void fake_cuda_delay(unsigned most_us)
@@ -437,7 +445,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     *properties = {};
     snprintf(properties->name, sizeof properties->name, "Fake GPU %d", device);
     properties->totalGlobalMem = the.limit;
-    properties->major = 9;
+    properties->major = the.capability / 10;
+    properties->minor = the.capability % 10;
     properties->multiProcessorCount = 8;
     properties->sharedMemPerBlockOptin = SHARED_LIMIT;
     properties->memPitch = PITCH_LIMIT;

@@ -11,6 +11,7 @@ struct fake_module {
     void (*delay)(unsigned most_us);
     void (*peers)(int can);
     void (*compute_mode)(int mode);
+    void (*capability)(int capability);
     void (*check_order)(int on);
     size_t (*races)(char *text, size_t size);
     void (*skip)(enum fake_cuda_skipped what, int n);
