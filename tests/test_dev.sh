@@ -51,7 +51,7 @@ says() { grep -qF -- "$1" "$scratch/output"; }
 mkdir "$scratch/tree"
 cp "$dev" "$scratch/tree/dev"
 
-echo '1..6'
+echo '1..8'
 fresh
 run_dev
 result "$([ $status -eq 0 ] && says 'run [options] [MODEL]' && says 'test [SUITE'; echo $?)" \
@@ -90,4 +90,16 @@ printf '#!/bin/sh\nprintf installed\n' >"$scratch/bin/dpkg-query"
 run_dev run
 result "$([ $status -eq 1 ] && says 'no meson here' && ! grep -q '^apt-get' "$scratch/calls"; echo $?)" \
     'with everything installed apt is not asked, and a configuration that fails is shown'
+
+# The architectures of a bundle that ./dev gpu builds are those of the GPUs that are here.
+fresh
+printf '#!/bin/sh\nprintf installed\n' >"$scratch/bin/dpkg-query"
+fake nvidia-smi 9 'NVIDIA-SMI has failed'
+run_dev gpu --quick
+result "$([ $status -eq 2 ] && says 'nvidia-smi shows no GPU here' && ! grep -q '^meson' "$scratch/calls"; echo $?)" \
+    'gpu: where there is none, nothing is built'
+fake nvidia-smi 0 $'9.0\n8.0\n9.0\n'
+run_dev gpu --quick
+result "$([ $status -eq 1 ] && grep -q '^meson .*-Dgpu_arch=sm_80,sm_90' "$scratch/calls"; echo $?)" \
+    'gpu: the bundle is for the GPUs that are here'
 [ "$failures" -eq 0 ]

@@ -5,13 +5,15 @@ folder that runs wherever it is put, and an archive of it.
     bundle.py --build build-bundle [--cases FOLDER] [--stand-in] [--no-archive] FOLDER
 
     FOLDER/lensd, bench_forward …   links to `start`, which finds what the programs need
-    FOLDER/bin, lib, glibc          programs; their libraries; a C library, in case the machine's is older
+    FOLDER/bin                      lensd, in one file with the programs that test it (links to it; tools.c)
+    FOLDER/lib, glibc               their libraries; a C library, in case the machine's is older
     FOLDER/lib/lensd                lensd_cuda.so (with --stand-in what tests use instead, too)
     FOLDER/tests, models            what `./dev gpu` runs, where python3 is
     FOLDER/photos                   500 x 375 JPEGs, as far as Pillow is here
     FOLDER/bundle.json              what it was made of
 
-FOLDER is replaced; one that is no bundle is left alone. Of NVIDIA's files only cudart is inside; driver and
+It is an error when the folder has more than 64 MB (64,000,000 bytes), unless --cases or --stand-in put something into it
+that need not be carried. FOLDER is replaced; one that is no bundle is left alone. Of NVIDIA's files only cudart is inside; driver and
 cuBLASLt are the machine's. Needs patchelf and binutils.
 """
 
@@ -29,12 +31,12 @@ import time
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 ROOT = os.path.realpath(os.path.join(HERE, "..", ".."))
-LIMIT = 64 << 20  # bytes of the folder, and so of the archive
+LIMIT = 64 * 10**6  # bytes of the folder's files
 
-# In the build folder.
-PROGRAMS = ["server/lensd", "tests/bench/bench_forward", "tests/bench/bench_image",
-            "tests/gpu/lensd_graphs", "tests/gpu/lensd_post"]
-CONFORMANCE = "tests/conformance/lensd_conformance"  # of no use without cases
+# Of the build folder, by the name in bin/.
+PROGRAMS = {"lensd": "tests/gpu/lensd_bundled", "lensd_post": "tests/gpu/lensd_post"}
+# What the first of them is, too, by these names.
+TOOLS = ["bench_forward", "bench_image", "lensd_graphs", "lensd_conformance"]
 MODULE = "engine/cuda/lensd_cuda.so"
 STAND_IN = "tests/fake_cuda/lensd_fake_cuda.so"
 SOURCES = ["tests/gpu", "models/needs.py", "tests/bench/common.py", "tests/bench/quantise.py",
@@ -108,12 +110,14 @@ def put(source, target, rpath=None):
 def put_programs(options, folder):
     """Copies programs and modules; returns their paths in the build folder."""
     taken = []
-    for name in PROGRAMS + ([CONFORMANCE] if options.cases or options.stand_in else []):
-        path = os.path.join(options.build, name)
+    for name, built in PROGRAMS.items():
+        path = os.path.join(options.build, built)
         if not os.path.exists(path):
             stop(f"{path} is not there; build it first (./dev bundle does)")
-        put(path, os.path.join(folder, "bin", os.path.basename(name)), "$ORIGIN/../lib")
+        put(path, os.path.join(folder, "bin", name), "$ORIGIN/../lib")
         taken.append(path)
+    for name in TOOLS:
+        os.symlink("lensd", os.path.join(folder, "bin", name))
     for name in (MODULE, STAND_IN):
         path = os.path.join(options.build, name)
         if os.path.exists(path) and (name == MODULE or options.stand_in):
@@ -193,24 +197,29 @@ def check_module(folder):
 
 
 def sizes(folder):
-    """Bytes of the folder's files, links not followed, and of each of its folders."""
-    total, parts = 0, {}
+    """Bytes of the folder's files, links not followed: by name, the largest first."""
+    found = {}
     for where, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(where, name)
+        for path in (os.path.join(where, name) for name in names):
             if not os.path.islink(path):
-                size = os.path.getsize(path)
-                total += size
-                top = os.path.relpath(path, folder).split(os.sep)[0]
-                parts[top] = parts.get(top, 0) + size
-    return total, parts
+                found[os.path.relpath(path, folder)] = os.path.getsize(path)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def size_sentence(folder, found, about):
+    total, largest = sum(found.values()), list(found.items())[:6]
+    return (f"{folder}: {total / 1e6:.1f} MB of {LIMIT / 1e6:.0f} ("
+            + ", ".join(f"{os.path.basename(name)} {size / 1e6:.1f}" for name, size in largest)
+            + f", {len(found) - len(largest)} others {(total - sum(size for _, size in largest)) / 1e6:.1f}); "
+            + (f"CUDA code: {about['cuda_architectures']}; " if about["cuda_architectures"] else "")
+            + f"needs glibc {about['needs_glibc']} or uses its own")
 
 
 def architectures(build):
     """What the module was compiled for."""
     with open(os.path.join(build, "meson-info", "intro-buildoptions.json"), encoding="utf-8") as file:
         chosen = next(option["value"] for option in json.load(file) if option["name"] == "gpu_arch")
-    return chosen or "all from sm_75"
+    return " ".join(chosen) or "all from sm_75, and PTX"
 
 
 def describe(options, folder, taken, blas):
@@ -223,7 +232,7 @@ def describe(options, folder, taken, blas):
         with open(path, "rb") as file:
             digest.update(file.read())
     about = {"made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit or None,
-             "version": run(os.path.join(options.build, "server/lensd"), "--version").split()[-1],
+             "version": run(os.path.join(options.build, PROGRAMS["lensd"]), "--version").split()[-1],
              "programs_sha256": digest.hexdigest(), "cuda_module": os.path.exists(module),
              "cuda_architectures": architectures(options.build) if os.path.exists(module) else None,
              "cublas": blas or None,
@@ -281,11 +290,8 @@ def main():
         if not shutil.which(tool):
             stop(f"{tool} is not installed (Debian: patchelf, binutils, libc-bin)")
     folder, about = make(options)
-    total, parts = sizes(folder)
-    print(f"{folder}: {total / 2**20:.1f} MiB ("
-          + ", ".join(f"{name} {size / 2**20:.1f}" for name, size in
-                      sorted(parts.items(), key=lambda item: -item[1])[:5])
-          + f"), needs glibc {about['needs_glibc']} or uses its own")
+    found = sizes(folder)
+    print(size_sentence(folder, found, about))
     if not about["cuda_module"]:
         print("bundle: without the CUDA module: this build has none", file=sys.stderr)
     else:
@@ -294,8 +300,8 @@ def main():
               file=sys.stderr)
     # What tests make, of a build with line numbers and with the stand-in, is carried nowhere.
     # Cases were asked for.
-    if total > LIMIT and not options.stand_in and not options.cases:
-        stop(f"{folder} is larger than {LIMIT >> 20} MiB; build for one architecture (--arch sm_90)")
+    if sum(found.values()) > LIMIT and not options.stand_in and not options.cases:
+        stop(f"that is more than {LIMIT / 1e6:.0f} MB; build for one architecture (--arch sm_90)")
     if not options.no_archive:
         print(f"{folder}.tar.xz: {pack(folder) / 1e6:.1f} MB")
     return 0

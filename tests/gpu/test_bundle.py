@@ -76,6 +76,22 @@ class Bundle(unittest.TestCase):
                 if place and not outside.match(library):
                     self.assertTrue(place.startswith(os.path.realpath(self.folder)), f"{name}: {line}")
 
+    def test_it_is_small(self):
+        """64 MB with the CUDA module of one architecture, which takes 2; line numbers and the stand-in are in this one."""
+        sys.path.insert(0, HERE)
+        import bundle
+        found = bundle.sizes(self.folder)
+        self.assertEqual(list(found.values()), sorted(found.values(), reverse=True))
+        self.assertIn(f"{sum(found.values()) / 1e6:.1f} MB of 64 (", self.output.stdout)
+        own = sum(size for name, size in found.items() if name != os.path.join("lib", "lensd", "lensd_fake_cuda.so")
+                  and name != os.path.join("lib", "lensd", "lensd_cuda.so"))
+        self.assertLess(own, 62 * 10**6, self.output.stdout)
+
+    def test_lensd_and_its_tests_are_one_file(self):
+        for name in ("bench_forward", "bench_image", "lensd_graphs", "lensd_conformance"):
+            self.assertEqual(os.readlink(self.path("bin", name)), "lensd")
+        self.assertIn("photos in, labels out", run(self.path("lensd"), "--help").stdout)
+
     def test_other_programs_start(self):
         for name in ("bench_forward", "lensd_conformance", "lensd_graphs", "lensd_post"):
             ended = run(self.path(name), "--what")
@@ -118,6 +134,18 @@ class Bundle(unittest.TestCase):
         self.addCleanup(os.unlink, other)
         ended = run(other, "show", PATH=f"{tools}:{os.environ['PATH']}")
         self.assertEqual(ended.stdout.strip(), packages, ended.stderr)
+        ended = run(other, "--libraries", PATH="/usr/bin:/bin", LENSD_PYTHON=os.path.join(tools, "python3"))
+        self.assertEqual(ended.stdout.strip(), packages, ended.stderr)
+        # Nowhere: where there is a driver, it says what is missing and where it looked.
+        os.unlink(os.path.join(packages, self.about()["cublas"]))
+        ended = run(other, "show", PATH=f"{tools}:/usr/bin:/bin", LD_LIBRARY_PATH="/else/where")
+        self.assertEqual((ended.stdout.strip(), ended.stderr), ("/else/where", ""))
+        with open(other, "w", encoding="utf-8") as file:
+            file.write(start.replace('"$name" = start', '"$name" = start-elsewhere').replace("/dev/nvidiactl", "/dev/null"))
+        ended = run(other, "show", PATH=f"{tools}:/usr/bin:/bin", LD_LIBRARY_PATH="/else/where")
+        self.assertEqual(ended.stdout.strip(), "/else/where")
+        self.assertRegex(ended.stderr, f"{self.about()['cublas']} is not on this machine.* /else/where .*{tools}/python3"
+                                       ".*pip install nvidia-cublas")
 
     def test_a_folder_that_is_no_bundle_is_left_alone(self):
         keep = os.path.join(self.scratch, "keep")
