@@ -4,8 +4,10 @@
  *     bench_forward [options] MODEL...       a table, models and batch sizes taking turns
  *     bench_forward [options] --serve MODEL...
  *                                            answers lines on standard input (see serve())
- *     bench_forward --device cuda:0 --poison …    fills the device's memory with NaN before each
- * run bench_forward [options] --profile MODEL... the steps of each batch size, slowest first
+ *     bench_forward [options] --profile MODEL...
+ *                                            the steps of each batch size, slowest first
+ *     bench_forward --device cuda:0 --poison …
+ *                                            fills the device's memory with NaN before each run
  *
  * --tuned FILE keeps what trials of a GPU's layers find from run to run.
  *
@@ -356,13 +358,23 @@ static enum status serve_answer(struct candidate *candidate, const struct comman
     return STATUS_OK;
 }
 
+/* Of a batch that runs as pieces a profile has the first one. */
+static int profiled_images(const struct session *session, int batch)
+{
+    const struct session_info *info = session_info(session);
+    for (size_t i = 0; i < info->batch_count; i++)
+        if (info->batches[i].size >= batch)
+            return info->batches[i].piece;
+    return batch;
+}
+
 static enum status serve_profile(struct candidate *candidate, const struct command *command,
                                  struct error *err)
 {
     struct session_step *steps;
     size_t count;
     TRY(session_profile(candidate->session, (int)command->batch, 5, &steps, &count, err));
-    printf("%zu\n", count);
+    printf("%zu %d\n", count, profiled_images(candidate->session, (int)command->batch));
     for (size_t i = 0; i < count; i++)
         printf("%.6f\t%.6f\t%zu\t%s\t%s\n", steps[i].milliseconds, steps[i].gflop, steps[i].bytes,
                steps[i].kernel, steps[i].name);
@@ -417,8 +429,10 @@ static bool parse_command(char *line, long models, long largest, struct command 
  *     time INDEX BATCH TIMES PASSES    the same without the copies to and from the device; each
  *                                      number is the mean of PASSES passes in a row
  *     answer INDEX BATCH INPUT OUTPUT  reads raw numbers, [BATCH, H, W, C] float32, runs, writes
- * the first output's: how many numbers profile INDEX BATCH              how many steps, and then a
- * line for each, with tabs between: milliseconds, GFLOP, bytes, kernel, name
+ *                                      the first output's: how many numbers
+ *     profile INDEX BATCH              how many steps and of how many images (of a batch that runs
+ *                                      as pieces the first one's), and then a line for each, with
+ *                                      tabs between: milliseconds, GFLOP, bytes, kernel, name
  *     shape INDEX BATCH                the dimensions of one image, and the numbers of an answer
  *
  * What does not work is answered by "error: " and a sentence. */

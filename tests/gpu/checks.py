@@ -113,9 +113,6 @@ def conformance(part):
     bundle, folders = part.bundle, case_folders(part)
     if bundle.device == "cpu":
         return
-    if folders and not os.path.exists(bundle.path("lensd_conformance")):
-        part.note("this bundle has no lensd_conformance: ./dev bundle --cases FOLDER takes it along")
-        return
     if not folders:
         part.note("ONNX's conformance cases are not in this bundle: --cases FOLDER names them, and ./dev bundle "
                   "--cases FOLDER takes them along")

@@ -2,12 +2,13 @@
 """`./dev gpu`: is lensd right on this machine's GPU, is it fast, does it serve well?
 
     gpu.py --bundle FOLDER [--quick] [--only correctness|bench|serve] [--out FOLDER] [--minutes N]
-           [--resume REPORT.json] [--device cuda:0]
+           [--resume REPORT.json] [--work FOLDER] [--device cuda:0]
 
 Works in parts, each a process with a time limit of its own; one that fails or is late does not stop the
 others, and what it had measured until then counts. `--quick` ends within 9 minutes. `--resume` takes over
-the finished parts of an earlier report of the same programs on the same GPU, so that several short leases
-make one report. SIGTERM ends it early, with a report of what there was until then. Everything is said as it
+the finished parts of an earlier report of the same programs on a GPU of the same kind, so that several short
+leases make one report; exported networks, trials of layers and what torch.compile made stay in the --work
+folder for the next run. SIGTERM ends it early, with a report of what there was until then. Everything is said as it
 happens; last come the table and two files in --out: report.json (all numbers) and report.md (a page for
 docs/measurements).
 
@@ -17,12 +18,15 @@ for CUDA, --device cpu on the CPU backend, to rehearse this command: never a res
 """
 
 import argparse
+import fcntl
+import importlib.metadata
 import json
 import os
 import platform
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -50,8 +54,16 @@ VERSION = 1
 # ------------------------------------------------------------------------------- the parts ----
 
 
+def version_of(package):
+    """Of an installed Python package, without importing it, which may take a minute; or "none"."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
 def machine(part):
-    """What everything below was measured on. Importing PyTorch may take a minute: it comes last."""
+    """What everything below was measured on."""
     import common
 
     def about(key, value):
@@ -71,23 +83,25 @@ def machine(part):
     about("host", "; ".join(common.machine()[:3]))
     about("system", f"Linux {platform.release()}, {common.system_name()}, Python {platform.python_version()}")
     about("precisions of this build", ", ".join(part.bundle.precisions()))
-    torch, reason = part.torch()
-    about("PyTorch", f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
-          if torch else reason)
+    about("cuBLASLt of lensd", part.bundle.blas())
+    about("Python packages", ", ".join(f"{name} {version_of(name)}" for name in (
+        "torch", "torchvision", "triton", "onnx", "onnxruntime", "numpy", "nvidia-cublas", "nvidia-cudnn-cu13")))
 
 
 def export(part):
     """Network files, made here: too large to be brought along."""
     torch, reason = part.torch()
     if torch is None:
-        part.note(f"{reason}; the digit classifier is all there is")
+        part.note(f"{reason}; the digit classifier is all there is, and lensd is compared with its own CPU backend")
         return
+    part.put("PyTorch", f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}")
 
     def done(name, seconds, problem):
         part.put(name, {"seconds": seconds, "problem": problem})
         part.say(f"{name}: " + (f"exported in {seconds:.0f} s" if problem is None else f"NOT exported: {problem}"))
 
     networks.export_all(part.wanted_networks(), part.networks_folder(), done)
+    part.say(f"networks are in {part.networks_folder()}")
 
 
 # name: (group, function, seconds in a quick run, seconds in a whole one). The order is that of their
@@ -99,12 +113,11 @@ PARTS = {
     "families": ("correctness", checks.families, 100, 420),
     "cases": ("correctness", checks.conformance, 45, 200),
     "sanitizer": ("correctness", checks.sanitizer, 60, 240),
-    "roofline": ("bench", speed.roofline, 30, 60),
-    "forward": ("bench", speed.forward, 90, 300),
-    "profile": ("bench", speed.profile, 30, 60),
+    "forward": ("bench", speed.forward, 100, 300),
+    "profile": ("bench", speed.profile, 50, 90),
     "quantised": ("bench", quantised.quantised, 60, 240),
     "serve": ("serve", serving.serve, 70, 240),
-    **{f"compiled {name}": ("bench", speed.compiled, 110, 300) for name, _ in networks.COMPILED},
+    **{f"compiled {name}": ("bench", speed.compiled, 210, 300) for name, _ in networks.COMPILED},
 }
 ARGUMENTS = {f"compiled {name}": (name, batch) for name, batch in networks.COMPILED}
 
@@ -118,6 +131,9 @@ class Part:
         self.bundle = Bundle(options.bundle, options.device)
         self.bundle.tuned = os.path.join(options.work, "tuned")
         self.bundle.environment["LENSD_CACHE"] = os.path.join(options.work, "cache")
+        # What torch.compile finds out takes minutes: it is kept, too.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(options.work, "inductor"))
+        os.environ.setdefault("TRITON_CACHE_DIR", os.path.join(options.work, "triton"))
         self.argument = ARGUMENTS.get(name)
         self.end = time.monotonic() + limit
         self.state = {"status": "begun", "bars": [], "notes": [], "results": {}}
@@ -148,14 +164,6 @@ class Part:
 
     def say(self, text):
         print(f"[{self.name}] {text}", flush=True)
-
-    def earlier(self, name):
-        """Results of another part, or None."""
-        try:
-            with open(state_file(self.options.work, name), encoding="utf-8") as file:
-                return json.load(file)["results"]
-        except (OSError, ValueError):
-            return None
 
     def networks_folder(self):
         return os.path.join(self.options.work, "networks")
@@ -289,7 +297,7 @@ def end_early(*_):
 
 def start_part(options, name, limit):
     """Runs a part in a process group of its own, at most `limit` seconds; returns its state."""
-    began = time.monotonic()
+    began, at = time.monotonic(), now()
     words = [sys.executable, SELF, "--part", name, "--limit", f"{limit:.0f}", "--work",
              options.work, "--bundle", options.bundle, "--device", options.device, "--seed", str(options.seed)]
     words += ["--quick"] if options.quick else []
@@ -319,11 +327,15 @@ def start_part(options, name, limit):
         state.update(status="out of time", reason=f"its {limit:.0f} s were over; what is above was measured")
     elif state["status"] == "begun":
         state.update(status="failed", reason=f"its process ended with {process.returncode}")
-    return dict(state, seconds=time.monotonic() - began)
+    return dict(state, seconds=time.monotonic() - began, began=at)
 
 
-def taken_over(options, bundle):
-    """Parts of an earlier report that count: finished, of the same programs and kind of run."""
+def now():
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+
+
+def taken_over(options, bundle, card):
+    """Parts of an earlier report that count: finished, of the same programs, card and kind of run."""
     if not options.resume:
         return {}
     try:
@@ -333,11 +345,14 @@ def taken_over(options, bundle):
         sys.exit(f"gpu: --resume {options.resume}: {error}")
     for what, mine, theirs in (("programs", bundle.about["programs_sha256"], report.get("programs_sha256")),
                                ("device", options.device, report.get("device")),
+                               ("GPU", card, report.get("card")),
+                               ("PyTorch", version_of("torch"), report.get("torch")),
                                ("thoroughness (--quick)", options.quick, report.get("quick"))):
         if mine != theirs:
             sys.exit(f"gpu: {options.resume} is of other {what}: {theirs}, here {mine}; leave --resume out")
-    return {name: part for name, part in report["parts"].items()
-            if part["status"] == "done" and name in PARTS and PARTS[name][0] != "always"}
+    return {name: dict(part, taken_over=True) for name, part in report["parts"].items()
+            if part["status"] == "done" and name in PARTS and PARTS[name][0] != "always"
+            and (part["bars"] or part["results"])}  # what found nothing to do may find something here
 
 
 def chosen(options):
@@ -347,7 +362,8 @@ def chosen(options):
 
 
 def usable(bundle):
-    """Ends with a sentence when there is no GPU to measure on."""
+    """The name of the GPU; ends with a sentence when there is none to measure on."""
+    looked = bundle.find_libraries()
     try:
         devices = bundle.devices()
     except Broken as error:
@@ -356,8 +372,9 @@ def usable(bundle):
     if device is None or not device["usable"]:
         reason = device["reason"] if device else "this machine has no such device"
         print(f"gpu: {bundle.device} cannot be used: {reason}. ./dev gpu needs an NVIDIA GPU with its driver, and "
-              "cuBLASLt (a CUDA toolkit, or PyTorch's packages).", file=sys.stderr)
+              "cuBLASLt (a CUDA toolkit, or PyTorch's packages)." + (f"\n{looked}" if looked else ""), file=sys.stderr)
         sys.exit(2)
+    return device["name"]
 
 
 def save_report(options, report):
@@ -367,18 +384,21 @@ def save_report(options, report):
 
 
 def supervise(options):
+    began = time.monotonic()
     try:
         bundle = Bundle(options.bundle, options.device)
     except Broken as error:
         sys.exit(f"gpu: {error}")
-    usable(bundle)
-    done = taken_over(options, bundle)
+    card = usable(bundle)
+    done = taken_over(options, bundle, card)
     minutes = options.minutes or (QUICK_MINUTES if options.quick else None)
-    end = time.monotonic() + minutes * 60 if minutes else float("inf")
-    report = {"version": VERSION, "gpu": bundle.on_gpu, "device": options.device, "quick": options.quick,
-              "seed": options.seed, "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    end = began + minutes * 60 if minutes else float("inf")
+    report = {"version": VERSION, "gpu": bundle.on_gpu, "device": options.device, "card": card,
+              "torch": version_of("torch"),
+              "quick": options.quick, "seed": options.seed, "began": now(),
               "command": " ".join(["./dev gpu", *options.words]), "bundle": bundle.about,
               "programs_sha256": bundle.about["programs_sha256"], "machine": {}, "parts": dict(done)}
+    shutil.rmtree(os.path.join(options.work, "parts"), ignore_errors=True)  # of another run
     for name, part in done.items():
         write_json(state_file(options.work, name), part)
     options.ended = False
@@ -386,17 +406,22 @@ def supervise(options):
     for name in chosen(options):
         if name in done:
             print(f"[{name}] taken over from {options.resume}", flush=True)
+            save_report(options, report)
             continue
         limit = PARTS[name][2 if options.quick else 3] * (1 if bundle.on_gpu else REHEARSAL_PATIENCE)
         limit = min(limit, end - time.monotonic())
         if limit < 5 or options.ended:
             state = {"status": "left out", "reason": "no time is left", "bars": [], "notes": [], "results": {},
-                     "seconds": 0.0}
+                     "seconds": 0.0, "began": now()}
         else:
+            left = f", {(end - time.monotonic()) / 60:.1f} minutes are left" if minutes else ""
+            print(f"[{name}] begins, for {limit:.0f} s at most{left}", flush=True)
             state = start_part(options, name, limit)
         report["parts"][name] = state
         if name == "machine":
-            report["machine"] = state["results"]
+            report["machine"] = dict(state["results"])
+        if name == "export" and "PyTorch" in state["results"]:
+            report["machine"]["PyTorch"] = state["results"]["PyTorch"]
         # In the order of PARTS, whatever was taken over.
         report["parts"] = {each: report["parts"][each] for each in PARTS if each in report["parts"]}
         save_report(options, report)
@@ -420,7 +445,8 @@ def parse(words):
     parser.add_argument("--resume", metavar="REPORT.json", help="take over what this report has finished")
     parser.add_argument("--device", default="cuda:0", help=f"cuda:N (default: %(default)s); {STAND_IN} or cpu: a rehearsal")
     parser.add_argument("--seed", type=int, help="of weights' images and graphs (default: from the clock)")
-    parser.add_argument("--work", help="folder of exported networks and partial results (default: a fresh one)")
+    parser.add_argument("--work", metavar="FOLDER", help="exported networks and partial results; the next run with it need not "
+                        "make them again (default: one of this bundle's among the temporary files)")
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args(words)
@@ -437,18 +463,36 @@ def parse(words):
     return options
 
 
+def own_work_folder(options):
+    """One that the next run of the same programs finds again, nobody else's."""
+    with open(os.path.join(options.bundle, "bundle.json"), encoding="utf-8") as file:
+        programs = json.load(file)["programs_sha256"][:12]
+    folder = os.path.join(tempfile.gettempdir(), f"lensd-gpu-{os.getuid()}-{programs}")
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        there = os.lstat(folder)
+        if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid() or there.st_mode & 0o077:
+            sys.exit(f"gpu: {folder} is somebody else's; --work names another folder")
+    return folder
+
+
 def main():
     options = parse(sys.argv[1:])
     if options.part:
         return run_part(options)
     options.bundle, options.out = os.path.abspath(options.bundle), os.path.abspath(options.out)
     os.makedirs(options.out, exist_ok=True)
-    if options.work:
-        options.work = os.path.abspath(options.work)
-        os.makedirs(options.work, exist_ok=True)
-        return supervise(options)
-    with tempfile.TemporaryDirectory(prefix="lensd-gpu-work-") as options.work:
-        return supervise(options)
+    options.work = os.path.abspath(options.work) if options.work else own_work_folder(options)
+    os.makedirs(options.work, exist_ok=True)
+    with open(os.path.join(options.work, "lock"), "w", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            sys.exit(f"gpu: another run works in {options.work}; --work names another folder")
+        status = supervise(options)
+    print(f"networks and trials stay in {options.work} for the next run; rm -r it when there is none", flush=True)
+    return status
 
 
 if __name__ == "__main__":

@@ -23,10 +23,15 @@ def table(report):
     lines = []
     for name, part in report["parts"].items():
         lines.append(f"{name}: {part['status']} after {part['seconds']:.0f} s"
+                     + (f", in an earlier run of {part['began']}" if part.get("taken_over") else "")
                      + (f", {part['reason']}" if part.get("reason") else ""))
         for bar in part["bars"]:
             lines.append(f"  {WORDS[bar['met']]:6} {bar['what'][:64]:64} {bar['got'][:70]}  [{bar['wanted']}]")
         lines += [f"  note   {note}" for note in part["notes"]]
+    # Last, where they are seen.
+    lines += [f"MISSED {bar['part']}: {bar['what']}: {bar['got']}  [{bar['wanted']}]" for bar in bars(report)
+              if bar["met"] is False]
+    lines += [f"NOT FINISHED {text}" for text in unfinished(report)]
     if not report["gpu"]:
         lines.append(REHEARSAL)
     lines.append(counts(report))
@@ -40,19 +45,22 @@ def cell(text):
 def milliseconds(rows):
     """Forward passes of all contenders, one line for each network and batch."""
     names = list(dict.fromkeys(name for row in rows for name in row["ms"]))
-    lines = ["| network | batch | numbers | " + " | ".join(f"{name} ms" for name in names)
-             + " | lensd images/s | with copies ms |", "|---|--:|---|" + "--:|" * (len(names) + 2)]
+    copied = list(dict.fromkeys(name for row in rows for name in row.get("host", {})))
+    heads = [f"{name} ms" for name in names] + ["lensd images/s"] + [f"{name} with copies ms" for name in copied]
+    lines = ["| network | batch | numbers | " + " | ".join(heads) + " |", "|---|--:|---|" + "--:|" * len(heads)]
     for row in rows:
         lines.append(f"| {row['family']} | {row['batch']} | {row['precision']} | "
                      + " | ".join(f"{row['ms'][name]:.3f}" if name in row["ms"] else "" for name in names)
                      + f" | {row['batch'] * 1e3 / row['ms']['lensd']:.0f} | "
-                     + (f"{row['host_ms']:.3f}" if "host_ms" in row else "") + " |")
+                     + " | ".join(f"{row['host'][name]:.3f}" if name in row.get("host", {}) else "" for name in copied)
+                     + " |")
     return lines
 
 
 def worst_steps(result):
     lines = [f"{result['family']} {result['precision']}, batch {result['batch']}: {result['ms']:.3f} ms in "
-             f"{result['steps']} steps" + (f", {result['share']:.1%} of the roofline" if "share" in result else "")
+             f"{result['steps']} steps" + (f", {result['share']:.1%} of the roofline by products, "
+                                       f"{result['share_of_all']:.1%} by all steps" if "share" in result else "")
              + "; the steps that lose most:", "",
              "| step | kernel | ms | ideal ms | GFLOP | MB |", "|---|---|--:|--:|--:|--:|"]
     for row in result["losses"][:12]:
@@ -69,6 +77,8 @@ def markdown(report):
         lines += [f"**{REHEARSAL}**", ""]
     lines += [f"Command: `{report['command']}`, {report['began']}, {counts(report)}.", ""]
     lines += [f"- {key}: {cell(value)}" for key, value in report["machine"].items()]
+    lines += [f"- the part {name} is of an earlier run, {part['began']}" for name, part in report["parts"].items()
+              if part.get("taken_over")]
     if unfinished(report):
         lines += ["", "Not finished: " + "; ".join(cell(text) for text in unfinished(report)) + "."]
     lines += ["", "| | what | bar | measured |", "|---|---|---|---|"]
@@ -78,8 +88,9 @@ def markdown(report):
     rows = rows + [part["results"]["row"] for name, part in report["parts"].items()
                    if name.startswith("compiled") and "row" in part["results"]]
     if rows:
-        lines += ["", "## Forward passes", "", "Medians, in turns, on inputs that are on the device; the last "
-                  "column has the copies from and to the host in it.", "", *milliseconds(rows)]
+        lines += ["", "## Forward passes", "", "Medians, in turns, by the host's clock from an idle GPU to an "
+                  "idle GPU, on inputs that are on the device; \"with copies\": the whole call, from float32 images in "
+                  "the host's memory to answers there.", "", *milliseconds(rows)]
     profiled = [result for name, result in report["parts"].get("profile", {}).get("results", {}).items()]
     if profiled:
         lines += ["", "## Where the time goes", ""]

@@ -6,10 +6,13 @@ import re
 import select
 import shutil
 import signal
+import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
+LIBRARIES = "LENSD_GPU_LIBRARIES"  # the LD_LIBRARY_PATH of the programs, from part to part
 STAND_IN = "fake"  # as a device: the stand-in for CUDA, for tests of these scripts
 
 
@@ -61,12 +64,45 @@ class Bundle:
         for name in list(self.environment):
             if name.startswith("LENSD_") and name not in ("LENSD_CACHE", "LENSD_GLIBC", "LENSD_SHARED"):
                 del self.environment[name]
+        # This Python may be the only one that has NVIDIA's packages. Where cuBLASLt was found once (find_libraries)
+        # its programs need not look again; not for PyTorch, which has its own.
+        self.environment["LENSD_PYTHON"] = sys.executable
+        if os.environ.get(LIBRARIES):
+            self.environment["LD_LIBRARY_PATH"] = os.environ[LIBRARIES]
         if self.stand_in:
             self.environment["LENSD_CUDA_MODULE"] = os.path.join(self.folder, "lib", "lensd", "lensd_fake_cuda.so")
             if not os.path.exists(self.environment["LENSD_CUDA_MODULE"]):
                 raise Broken("this bundle was made without --stand-in")
         with open(os.path.join(self.folder, "bundle.json"), encoding="utf-8") as file:
             self.about = json.load(file)
+
+    def find_libraries(self):
+        """What `start` says of cuBLASLt, or nothing; parts that are started from now on need not look for it."""
+        ended = subprocess.run([self.path("start"), "--libraries"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, errors="replace", timeout=120, env=self.environment,
+                               check=False)
+        if ended.returncode == 0 and ended.stdout.strip():
+            self.environment["LD_LIBRARY_PATH"] = os.environ[LIBRARIES] = ended.stdout.strip()
+        return ended.stderr.strip()
+
+    def blas(self):
+        """The file of cuBLASLt that the programs load, or what is known of it."""
+        name = self.about.get("cublas")
+        for folder in filter(None, self.environment.get("LD_LIBRARY_PATH", "").split(":")):
+            if name and os.path.exists(os.path.join(folder, name)):
+                return os.path.realpath(os.path.join(folder, name))
+        if not name:
+            return "none: this bundle has no CUDA module"
+        for tool in filter(None, (shutil.which("ldconfig"), "/sbin/ldconfig")):
+            try:
+                text = subprocess.run([tool, "-p"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                      timeout=60, check=False).stdout
+            except OSError:
+                continue
+            found = re.search(rf"^\s*{re.escape(name)} .*=> (\S+)$", text, re.M)
+            if found:
+                return os.path.realpath(found.group(1))
+        return f"{name}, not found"
 
     def path(self, *parts):
         return os.path.join(self.folder, *parts)
@@ -176,12 +212,14 @@ class Forward:
         return numpy.fromfile(got, numpy.float32).reshape(len(images), -1)
 
     def profile(self, batch):
+        """(steps, images that they are of: fewer than `batch` where it runs as pieces)."""
         steps = []
-        for _ in range(int(self.ask("profile", 0, batch))):
+        count, images = map(int, self.ask("profile", 0, batch).split())
+        for _ in range(count):
             ms, gflop, size, kernel, name = self.line(60).split("\t")
             steps.append({"ms": float(ms), "gflop": float(gflop), "bytes": int(size), "kernel": kernel,
                           "name": name})
-        return steps
+        return steps, images
 
     def close(self):
         try:
@@ -201,6 +239,58 @@ class Forward:
 
     def __exit__(self, *_):
         self.close()
+
+
+class Card:
+    """What nvidia-smi says of the GPU while a `with` runs, four times a second; nothing where it is not installed."""
+
+    FIELDS = {"utilization.gpu": "% of the time with a kernel", "clocks.sm": "MHz", "clocks.mem": "MHz of memory",
+              "power.draw": "W", "temperature.gpu": "°C"}
+
+    def __init__(self, bundle):
+        self.process, self.seen = None, {}
+        self.number = bundle.device.partition(":")[2] if bundle.on_gpu and shutil.which("nvidia-smi") else None
+
+    def __enter__(self):
+        if self.number is not None:
+            self.output = tempfile.TemporaryFile()
+            self.process = subprocess.Popen(
+                ["nvidia-smi", f"--id={self.number}", "--query-gpu=" + ",".join(self.FIELDS),
+                 "--format=csv,noheader,nounits", "--loop-ms=250"], stdin=subprocess.DEVNULL, stdout=self.output,
+                stderr=subprocess.DEVNULL)
+        return self
+
+    def __exit__(self, *_):
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.output.seek(0)
+        self.seen = card_rows(self.output.read().decode(errors="replace"))
+        self.output.close()
+
+    def words(self):
+        return ", ".join(f"{low:.0f} to {high:.0f} (median {median:.0f}) {self.FIELDS[name]}"
+                         for name, (low, median, high) in self.seen.items()) or "not visible"
+
+
+def card_rows(text):
+    """name: (least, median, greatest) of the numbers of nvidia-smi's lines; what is no number is left out."""
+    columns = {name: [] for name in Card.FIELDS}
+    for line in text.splitlines():
+        words = line.split(",")
+        if len(words) != len(columns):
+            continue
+        for name, word in zip(columns, words):
+            try:
+                columns[name].append(float(word))
+            except ValueError:
+                pass
+    return {name: (min(found), statistics.median(found), max(found)) for name, found in columns.items() if found}
 
 
 def scratch_folder():

@@ -33,6 +33,7 @@ def tearDownModule():
 
 
 def gpu(*words, script=os.path.join(HERE, "gpu.py"), timeout=300):
+    words = [*words, *([] if "--work" in words else ["--work", os.path.join(SCRATCH, "work")])]
     return subprocess.run([sys.executable, script, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=timeout)
 
@@ -99,8 +100,32 @@ class Whole(unittest.TestCase):
         self.assertIn("[operators] taken over", ended.stdout)
         self.assertNotIn("[operators] met", ended.stdout)
         again = report_of(out)
-        self.assertEqual(again["parts"]["families"], self.report["parts"]["families"])
-        self.assertEqual(again["parts"]["serve"], self.report["parts"]["serve"])
+        for name in ("families", "serve"):
+            self.assertEqual(again["parts"][name], dict(self.report["parts"][name], taken_over=True))
+        with open(os.path.join(out, "report.md"), encoding="utf-8") as file:
+            self.assertIn(f"the part families is of an earlier run, {self.report['began'][:13]}", file.read())
+
+    def test_a_report_of_another_card_is_refused(self):
+        other = os.path.join(SCRATCH, "card.json")
+        with open(other, "w", encoding="utf-8") as file:
+            json.dump(dict(self.report, card="NVIDIA H100"), file)
+        ended = gpu("--bundle", BUNDLE, "--device", "fake", "--quick", "--out", SCRATCH, "--resume", other)
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("is of other GPU: NVIDIA H100, here Fake GPU 0", ended.stdout)
+
+    def test_what_found_nothing_to_do_is_done_again(self):
+        import gpu as command
+        report = dict(self.report, parts={"sanitizer": dict(self.report["parts"]["families"], bars=[], results={}),
+                                          "families": self.report["parts"]["families"]})
+        other = os.path.join(SCRATCH, "nothing.json")
+        with open(other, "w", encoding="utf-8") as file:
+            json.dump(report, file)
+        options = mock.Mock(resume=other, device="fake", quick=True)
+        bundle = mock.Mock(about={"programs_sha256": self.report["programs_sha256"]})
+        self.assertEqual(list(command.taken_over(options, bundle, "Fake GPU 0")), ["families"])
+        with mock.patch.object(command, "version_of", return_value="9.9"), \
+                self.assertRaisesRegex(SystemExit, "is of other PyTorch"):
+            command.taken_over(options, bundle, "Fake GPU 0")
 
     def test_a_report_of_other_programs_is_refused(self):
         other = os.path.join(SCRATCH, "other.json")
@@ -213,8 +238,7 @@ class OneBundle:
 
     def __init__(self, name, **programs):
         import programs as real
-        self.folder = os.path.join(SCRATCH, name)
-        os.makedirs(self.folder)
+        self.folder = tempfile.mkdtemp(prefix=f"{name}-", dir=SCRATCH)
         with open(os.path.join(self.folder, "bundle.json"), "w", encoding="utf-8") as file:
             json.dump({"version": "1", "commit": None, "made": "now"}, file)
         for program, text in programs.items():
@@ -320,10 +344,7 @@ class OnlyOnAGpu(unittest.TestCase):
     """What a rehearsal leaves out, over stubs: names and arguments of this code are right."""
 
     def torch(self):
-        torch = mock.MagicMock()
-        torch.cuda.Event.return_value.elapsed_time.return_value = 2.0
-        torch.randn.return_value.numel.return_value = 1 << 29
-        return torch
+        return mock.MagicMock()
 
     def test_sanitizer(self):
         import checks
@@ -357,10 +378,19 @@ class OnlyOnAGpu(unittest.TestCase):
 
     def test_ceilings(self):
         import speed
-        part = OnePart(OneBundle("ceilings").bundle, torch=self.torch())
-        speed.roofline(part)
-        self.assertAlmostEqual(part.results["ceilings"]["fp16_tflops"], 2 * 8192 ** 3 / 2.0 * 1e-9)
-        self.assertAlmostEqual(part.results["ceilings"]["copy_gbs"], 2 * (4 << 29) / 2.0 * 1e-6)
+        with mock.patch.object(speed, "clocked_ms", return_value=[9.0, 2.0, 1.0]), mock.patch.object(speed, "WARM_S", 0):
+            found = speed.ceilings(self.torch(), "cuda:0")
+        self.assertAlmostEqual(found["fp16_tflops"], 10 * 2 * 12288 ** 3 / 2.0 * 1e-9)
+        self.assertAlmostEqual(found["fp32_tflops"], 2 * 8192 ** 3 / 2.0 * 1e-9)
+        self.assertAlmostEqual(found["copy_gbs"], 10 * 2 * (4 << 29) / 2.0 * 1e-6)
+
+    def test_both_sides_are_timed_from_idle_to_idle(self):
+        import speed
+        calls, torch = [], self.torch()
+        torch.cuda.synchronize = lambda: calls.append("idle")
+        found = speed.clocked_ms(torch, lambda: calls.append("pass"), 2)
+        self.assertEqual(calls, ["pass"] + ["idle", "pass", "idle"] * 2)
+        self.assertEqual(len(found), 2)
 
     def contenders(self, function):
         """Runs it with PyTorch, its networks and lensd's side replaced."""
@@ -370,8 +400,11 @@ class OnlyOnAGpu(unittest.TestCase):
         lensd.__enter__.return_value = lensd
         lensd.time_ms.return_value = [0.01] * 5
         lensd.run_ms.return_value = [0.5] * 5
+        lensd.profile.return_value = ([{"ms": 4.0, "gflop": 2048.0, "bytes": 8_000_000_000, "kernel": "k", "name": "n"},
+                                       {"ms": 1.0, "gflop": 0.0, "bytes": 4_000_000_000, "kernel": "k", "name": "moved"}],
+                                      256)
         part = OnePart(OneBundle(self._testMethodName, lensd="echo '  --precision auto|fp32|fp16'").bundle, torch=torch)
-        part.speed = lambda: [("resnet50", [1])]
+        part.speed, part.profiled = lambda: [("resnet50", [1])], lambda: [("resnet50", 256)]
         with mock.patch.dict(sys.modules, torch=torch), mock.patch.object(speed, "Forward", return_value=lensd), \
                 mock.patch.object(networks, "module"), mock.patch.object(networks, "image_size", return_value=(9, 9)):
             function(part)
@@ -382,6 +415,37 @@ class OnlyOnAGpu(unittest.TestCase):
         part, _ = self.contenders(speed.forward)
         self.assertEqual([met for _, _, met in part.bars], [True, True])
         self.assertEqual(set(part.results["rows"][0]["ms"]), {"lensd", "eager"})
+
+    def test_pytorch_that_cannot_leaves_lensd_its_numbers(self):
+        import speed
+        with mock.patch.object(speed, "Torch", side_effect=RuntimeError("CUDA out of memory")):
+            part, _ = self.contenders(speed.forward)
+        self.assertEqual(set(part.results["rows"][0]["ms"]), {"lensd"})
+        self.assertEqual([(what, met) for what, _, met in part.bars][0], ("resnet50 forward fp16 by PyTorch", None))
+
+    def test_the_share_of_the_roofline(self):
+        """Of the higher of two looks at the ceilings: 2048 GFLOP at 1000 TFLOP/s are 2.048 ms, 8 GB at 4 TB/s 2 ms, and
+        4 GB that are only moved 1 ms; the whole takes 0.01 ms here."""
+        import speed
+        looks = [{"bf16_tflops": 1000.0, "fp16_tflops": 900.0, "fp32_tflops": 50.0, "copy_gbs": 3000.0},
+                 {"bf16_tflops": 700.0, "fp16_tflops": 800.0, "fp32_tflops": 50.0, "copy_gbs": 4000.0}]
+        for gflop, least, met in ((8.0, 2.048, True), (4.0, 2.048 / 2, False)):
+            with mock.patch.object(speed, "ceilings", side_effect=looks), \
+                    mock.patch.object(speed, "gflop_by_pytorch", return_value=gflop):
+                part, _ = self.contenders(speed.profile)
+            got = part.results["resnet50_256"]
+            self.assertAlmostEqual(got["share"], least / 0.01)
+            self.assertAlmostEqual(got["share_of_all"], 3.048 / 0.01)
+            self.assertEqual(part.bars[0][2], met)
+            self.assertEqual([loss["name"] for loss in got["losses"]], ["n", "moved"])
+
+    def test_what_nvidia_smi_says(self):
+        import programs
+        text = "98, 1980, 3201, 612.30, 55\n100, 1755, 3201, [N/A], 57\nUnable to determine the device handle\n"
+        rows = programs.card_rows(text)
+        self.assertEqual(rows["clocks.sm"], (1755, 1867.5, 1980))
+        self.assertEqual(rows["power.draw"], (612.3, 612.3, 612.3))
+        self.assertEqual(programs.card_rows("No devices were found\n"), {})
 
     def test_beside_torch_compile(self):
         import speed
@@ -404,11 +468,14 @@ class OnlyOnAGpu(unittest.TestCase):
         import serving
         part = OnePart(OneBundle("saturated").bundle)
         got = {"device_busy": 0.98, "rate": 100.0}
-        with mock.patch.object(serving, "Daemon") as daemon, mock.patch.object(serving, "load", return_value=got):
+        with mock.patch.object(serving, "Daemon") as daemon, mock.patch.object(serving, "load", return_value=got), \
+                mock.patch.object(serving, "pass_rate", side_effect=[101.0, 103.0, 110.0, 101.0, 101.0, 101.0]):
+            serving.saturated(part, 8, 1, 1000.0)
             serving.saturated(part, 8, 1, 1000.0)
             serving.saturated(part, 8, 1, 110.0)
         self.assertIn("fp32", daemon.call_args[0][2])
-        self.assertEqual([met for _, _, met in part.bars], [True, None])
+        self.assertEqual([met for _, _, met in part.bars], [True, False, None])
+        self.assertIn("2.9%: 100/s of the 103/s", part.bars[0][1])
 
     def test_the_machine_is_known_before_pytorch_is_imported(self):
         import gpu as command
@@ -416,10 +483,11 @@ class OnlyOnAGpu(unittest.TestCase):
                                            "memory": {"total_bytes": 1 << 37}}]})
         script = f"case $1 in serve) echo '  --precision fp32|fp16';; *) echo '{devices}';; esac"
         part = OnePart(OneBundle("machine", lensd=script).bundle)
-        with mock.patch.object(part, "torch", side_effect=MemoryError), self.assertRaises(MemoryError):
+        with mock.patch.object(part, "torch", side_effect=MemoryError):
             command.machine(part)
         self.assertEqual(part.results["gpu"], "A GPU, 128 GiB, sm_90")
         self.assertIn("precisions of this build", part.results)
+        self.assertIn("torch ", part.results["Python packages"])
 
     def test_a_co_process_that_is_gone_says_why(self):
         import programs
@@ -502,14 +570,15 @@ class Judgement(unittest.TestCase):
     def test_ratios_are_of_the_same_round(self):
         found = {"lensd": [1.0, 2.0, 10.0], "eager": [2.0, 4.0, 15.0]}
         self.assertEqual(self.speed.ratio(found, "eager"), 2.0)
+        self.assertEqual(self.speed.ratio_words(found, "eager"), "2.00 x (1.50 to 2.00 in 3 rounds)")
         self.assertEqual(self.speed.passes_for(0.1), 200)
         self.assertEqual(self.speed.passes_for(100), 1)
 
     def test_losses_are_against_the_roofline(self):
-        ceilings = {"fp16_tflops": 500.0, "copy_gbs": 4000.0}
+        ceilings = {"fp16_tflops": 500.0, "bf16_tflops": 400.0, "copy_gbs": 4000.0}
         products = {"ms": 2.0, "gflop": 500.0, "bytes": 4000, "kernel": "k", "name": "products"}
         copies = {"ms": 1.5, "gflop": 0.0, "bytes": 4_000_000_000, "kernel": "k", "name": "copies"}
-        rows = self.speed.losses([copies, products], ceilings, "fp16")
+        rows = self.speed.losses([copies, products], ceilings)
         self.assertEqual([row["name"] for row in rows], ["products", "copies"])
         self.assertAlmostEqual(rows[0]["ideal_ms"], 1.0)
         self.assertAlmostEqual(rows[1]["ideal_ms"], 1.0)
@@ -530,19 +599,22 @@ class Page(unittest.TestCase):
         import page
         bar = {"what": "a | b", "wanted": ">= 1 x", "got": "2 x", "met": True}
         row = {"family": "resnet50", "batch": 64, "precision": "fp16", "ms": {"lensd": 2.0, "eager": 3.0},
-               "host_ms": 2.5}
+               "host": {"lensd": 2.5, "eager": 4.0}}
         part = {"status": "done", "seconds": 3, "bars": [bar], "notes": ["n"], "results": {}}
         report = {"gpu": True, "command": "./dev gpu", "began": "then", "machine": {"gpu": "NVIDIA H200"}, "parts": {
             "forward": dict(part, results={"rows": [row]}),
             "profile": dict(part, status="failed", reason="why", results={"resnet50_256": {
-                "family": "resnet50", "batch": 256, "precision": "fp16", "ms": 9.0, "steps": 2, "share": 0.4,
+                "family": "resnet50", "batch": 256, "precision": "fp16", "ms": 9.0, "steps": 2, "share": 0.4, "share_of_all": 0.5,
                 "losses": [{"name": "n", "kernel": "k", "ms": 1.0, "ideal_ms": 0.5, "gflop": 1, "bytes": 9}]}})}}
         text = page.markdown(report)
-        for words in ("# On a GPU: NVIDIA H200", "a \\| b", "| resnet50 | 64 | fp16 | 2.000 | 3.000 | 32000 | 2.500 |",
-                      "Not finished: profile: failed (why).", "40.0% of the roofline", "| n | k | 1.0000 | 0.5000 |"):
+        for words in ("# On a GPU: NVIDIA H200", "a \\| b", "| resnet50 | 64 | fp16 | 2.000 | 3.000 | 32000 | 2.500 | 4.000 |",
+                      "Not finished: profile: failed (why).", "40.0% of the roofline by products, 50.0% by all steps", "| n | k | 1.0000 | 0.5000 |"):
             self.assertIn(words, text)
         self.assertNotIn("NOT A RESULT", text)
         self.assertIn("2 bars met, 0 missed", page.table(report))
+        self.assertIn("\nNOT FINISHED profile: failed (why)\n", page.table(report))
+        bar["met"] = False
+        self.assertEqual(page.table(report).count("MISSED forward: a | b: 2 x  [>= 1 x]"), 1)
 
 
 if __name__ == "__main__":
