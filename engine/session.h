@@ -242,8 +242,9 @@ enum status session_profile(struct session *session, int batch, int runs, struct
                             size_t *ret_count, struct error *err) MUST_USE;
 
 /* For measurements: milliseconds of `runs` passes of batch size `batch` in a row, from the start of
- * the first to the end of the last, on made-up inputs that are on the device already; outputs stay
- * there. A batch that runs as pieces is all of them. STATUS_UNSUPPORTED on a device that computes
- * in the host's memory (a run is just that) and for graphs with a data-dependent part. */
+ * the first to the end of the last, after as many that are not counted, on made-up inputs that are
+ * on the device already; outputs stay there. A batch that runs as pieces is all of them.
+ * STATUS_UNSUPPORTED on a device that computes in the host's memory (a run is just that) and for
+ * graphs with a data-dependent part. */
 enum status session_time(struct session *session, int batch, int runs, double *ret_ms,
                          struct error *err) MUST_USE;

@@ -322,7 +322,6 @@ static enum status serve_time(struct candidate *candidate, const struct command 
                               struct error *err)
 {
     double times[MAX_RUNS];
-    TRY(session_time(candidate->session, (int)command->batch, 2, &times[0], err));
     for (long i = 0; i < command->times; i++) {
         TRY(session_time(candidate->session, (int)command->batch, (int)command->passes, &times[i],
                          err));
@@ -427,7 +426,8 @@ static bool parse_command(char *line, long models, long largest, struct command 
  *
  *     run INDEX BATCH TIMES            runs once unmeasured and TIMES measured: the milliseconds
  *     time INDEX BATCH TIMES PASSES    the same without the copies to and from the device; each
- *                                      number is the mean of PASSES passes in a row
+ *                                      number is the mean of PASSES passes in a row, after as
+ *                                      many that are not counted
  *     answer INDEX BATCH INPUT OUTPUT  reads raw numbers, [BATCH, H, W, C] float32, runs, writes
  *                                      the first output's: how many numbers
  *     profile INDEX BATCH              how many steps and of how many images (of a batch that runs

@@ -44,7 +44,7 @@ import page  # noqa: E402
 import quantised  # noqa: E402
 import serving  # noqa: E402
 import speed  # noqa: E402
-from programs import STAND_IN, Broken, Bundle  # noqa: E402
+from programs import STAND_IN, Broken, Bundle, nvidia_smi  # noqa: E402
 
 QUICK_MINUTES = 8.7
 REHEARSAL_PATIENCE = 5  # times as long: what stands for the GPU is slow
@@ -75,8 +75,8 @@ def machine(part):
     device = next(each for each in part.bundle.devices() if each["id"] == part.bundle.device)
     about("gpu", ("" if part.bundle.on_gpu else "none; instead of one: ")
           + f"{device['name']}, {device['memory']['total_bytes'] / 2**30:.0f} GiB, {device['isa']}")
-    if shutil.which("nvidia-smi") and part.bundle.on_gpu:
-        text = subprocess.run(["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem,power.limit,"
+    if nvidia_smi() and part.bundle.on_gpu:
+        text = subprocess.run([nvidia_smi(), "--query-gpu=driver_version,clocks.sm,clocks.mem,power.limit,"
                                "temperature.gpu", "--format=csv,noheader"], stdout=subprocess.PIPE, text=True,
                               check=False, timeout=60).stdout.strip()
         about("driver, clocks now, power limit, temperature", text.splitlines()[0] if text else "not visible")

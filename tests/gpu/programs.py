@@ -241,6 +241,11 @@ class Forward:
         self.close()
 
 
+def nvidia_smi():
+    """Its path: containers have it beside the driver."""
+    return shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path="/usr/local/nvidia/bin")
+
+
 class Card:
     """What nvidia-smi says of the GPU while a `with` runs, four times a second; nothing where it is not installed."""
 
@@ -249,13 +254,14 @@ class Card:
 
     def __init__(self, bundle):
         self.process, self.seen = None, {}
-        self.number = bundle.device.partition(":")[2] if bundle.on_gpu and shutil.which("nvidia-smi") else None
+        self.tool = nvidia_smi() if bundle.on_gpu else None
+        self.number = bundle.device.partition(":")[2]
 
     def __enter__(self):
-        if self.number is not None:
+        if self.tool:
             self.output = tempfile.TemporaryFile()
             self.process = subprocess.Popen(
-                ["nvidia-smi", f"--id={self.number}", "--query-gpu=" + ",".join(self.FIELDS),
+                [self.tool, f"--id={self.number}", "--query-gpu=" + ",".join(self.FIELDS),
                  "--format=csv,noheader,nounits", "--loop-ms=250"], stdin=subprocess.DEVNULL, stdout=self.output,
                 stderr=subprocess.DEVNULL)
         return self

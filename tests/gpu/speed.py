@@ -16,12 +16,12 @@ COUNT_BAR = 0.02
 
 
 def clocked_ms(torch, function, times):
-    """Milliseconds of `function`, `times` times after a warm-up, from an idle GPU to an idle GPU by the host's clock:
-    as lensd measures its own passes (runs_time)."""
+    """Milliseconds of `function`, `times` times, each right after another one that is not counted, from an idle GPU to
+    an idle GPU by the host's clock: as lensd measures its own passes (runs_time)."""
     synchronise = torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
     found = []
-    function()
     for _ in range(times):
+        function()
         synchronise()
         begin = time.perf_counter()
         function()
