@@ -79,10 +79,12 @@ static size_t row_length(const struct node *node)
     return resolve_extent(shape, (int)axis, rank);
 }
 
-static bool is_f32_constant(const struct value *value, size_t count)
+static bool is_row_constant(const struct node *node, const struct value *value)
 {
+    const struct shape *x = &node->inputs[0]->shape;
+    const int64_t axis = node_int(node, "axis", -1);
     return value->known && value->known->dtype == DTYPE_F32 &&
-           shape_count(&value->known->shape) == count;
+           resolve_is_row(&value->known->shape, x, (int)(axis < 0 ? axis + x->rank : axis));
 }
 
 bool norm_takes(const struct node *node)
@@ -96,8 +98,8 @@ bool norm_takes(const struct node *node)
         return false;
     size_t row = row_length(node);
     const struct value *bias = node_input(node, 2);
-    return row && (is_softmax || (is_f32_constant(node->inputs[1], row) &&
-                                  (!bias || is_f32_constant(bias, row))));
+    return row && (is_softmax || (is_row_constant(node, node->inputs[1]) &&
+                                  (!bias || is_row_constant(node, bias))));
 }
 
 enum status make_norm(const struct compile *compile, struct step **ret, struct error *err)

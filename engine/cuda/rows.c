@@ -2,6 +2,7 @@
 #include "engine/cuda/cuda.h"
 
 #include "engine/ops/families.h"
+#include "engine/ops/resolve.h"
 
 struct rows_step {
     struct step step;
@@ -63,10 +64,12 @@ static size_t row_length(const struct node *node)
     return row;
 }
 
-static bool is_vector(const struct value *value, size_t count)
+static bool is_vector(const struct node *node, const struct value *value)
 {
+    const struct shape *x = &node->inputs[0]->shape;
+    const int64_t axis = node_int(node, "axis", -1);
     return value->known && value->known->dtype == DTYPE_F32 &&
-           shape_count(&value->known->shape) == count;
+           resolve_is_row(&value->known->shape, x, (int)(axis < 0 ? axis + x->rank : axis));
 }
 
 static bool reduction_of(enum op op, enum cuda_reduction *ret)
@@ -148,7 +151,7 @@ static bool classify(const struct node *node, struct rows_step *s)
         s->epsilon = node_float(node, "epsilon", 1e-5f);
         return s->row && s->rows <= INT32_MAX && !node_output(node, 1) && !node_output(node, 2) &&
                (node->op == OP_SOFTMAX ||
-                (is_vector(node->inputs[1], s->row) && (!bias || is_vector(bias, s->row))));
+                (is_vector(node, node->inputs[1]) && (!bias || is_vector(node, bias))));
     }
     case OP_GLOBAL_AVERAGE_POOL:
     case OP_GLOBAL_MAX_POOL:

@@ -107,6 +107,12 @@ size_t resolve_extent(const struct shape *shape, int first, int last)
     return count;
 }
 
+bool resolve_is_row(const struct shape *shape, const struct shape *x, int axis)
+{
+    return shape_count(shape) == resolve_extent(x, axis, x->rank) &&
+           resolve_extent(shape, 0, shape->rank - (x->rank - axis)) == 1;
+}
+
 /* ---- broadcasting before opset 7 ---- */
 
 /* dims of b at `axis` … of a tensor of `rank`, ones after them. */

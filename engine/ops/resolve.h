@@ -44,6 +44,10 @@ enum status resolve_indices(const struct tensor *indices, int64_t extent, int ax
 /* How many dimensions of [first, last) multiply to; the shape went through shape_check(). */
 size_t resolve_extent(const struct shape *shape, int first, int last);
 
+/* Is the shape, which broadcasts to x's, one number for each of x's dimensions from `axis` on? Of
+ * [4, 4] a scale [4, 1] is as many numbers as the last dimension has, but not its. */
+bool resolve_is_row(const struct shape *shape, const struct shape *x, int axis);
+
 /* The second operand of a binary operator before opset 7 (attributes broadcast and axis): its shape
  * with ones appended so that numpy broadcasting against a means the same. From opset 7 on, and
  * where broadcast=1 is not set, b as it is. */

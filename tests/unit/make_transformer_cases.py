@@ -66,6 +66,7 @@ CASES = [
     ("rows", "RMSNormalization", 23, {}, [(3, 5, 19), (19,)], 1),
     ("two dimensions", "RMSNormalization", 23, dict(axis=1, epsilon=0.1), [(3, 4, 5), (4, 5)], 1),
     ("one scale", "RMSNormalization", 23, dict(axis=-2), [(2, 4, 5), (1,)], 1),
+    ("as many scales as columns, by rows", "RMSNormalization", 23, {}, [(2, 4, 4), (4, 1)], 1),
 ]
 
 

@@ -416,6 +416,14 @@ static const float case27_out0[] = {
     0.162373096f, -1.03918803f, 0.90928942f, -0.292271614f, -1.49383259f, 0.45464471f,
     -0.746916294f, 1.20156097f, -0.0f, -1.20156097f,
 };
+static const float case28_out0[] = {
+    1.34873354f, 0.309084773f, -0.730564058f, 0.955352962f, -0.0182525832f, -0.243367776f,
+    0.121683888f, -0.103431299f, -0.885189831f, -0.123514868f, 0.63816011f, -0.596988559f,
+    -0.189046651f, -1.06338739f, 0.354462445f, -0.519878328f, 1.20961249f, 0.031831909f,
+    -1.14594865f, 0.763965786f, -0.066953674f, 0.242063269f, 0.0515028238f, -0.139057636f,
+    -0.735307872f, 0.089128226f, 0.913564265f, -0.423359036f, -0.401715785f, 0.937336802f,
+    0.111587718f, -0.714161396f,
+};
 
 static const struct transformer_case cases[] = {
     {"Attention: 4d", OP_ONNX_ATTENTION, 23,
@@ -530,5 +538,9 @@ static const struct transformer_case cases[] = {
      {{"axis", ATTR_INT, .i = -2}}, 1,
      {{DTYPE_F32, SHAPE(2, 4, 5), NULL}, {DTYPE_F32, SHAPE(1), NULL}}, 2,
      {{DTYPE_F32, SHAPE(2, 4, 5), case27_out0}}, 1},
+    {"RMSNormalization: as many scales as columns, by rows", OP_RMS_NORMALIZATION, 23,
+     {{0}}, 0,
+     {{DTYPE_F32, SHAPE(2, 4, 4), NULL}, {DTYPE_F32, SHAPE(4, 1), NULL}}, 2,
+     {{DTYPE_F32, SHAPE(2, 4, 4), case28_out0}}, 1},
 };
 /* clang-format on */
