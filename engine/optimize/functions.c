@@ -364,6 +364,10 @@ static bool mask_keeps(const struct attention_call *c, const struct value *mask,
                                      : tensor_number(mask->known, at) > (double)-INFINITY;
 }
 
+/* Keys that are looked at before it is taken that there may be a row without any: sequences of half
+ * a million would be looked at for minutes. */
+#define LOOKS_MAX ((size_t)1 << 24)
+
 /* May there be a row of which every key is hidden? Softmax makes NaN of it, Attention 0. */
 static bool may_hide_a_row(const struct attend *a, const struct value *mask, bool has_valid)
 {
@@ -374,16 +378,18 @@ static bool may_hide_a_row(const struct attend *a, const struct value *mask, boo
     const size_t width = mask ? (size_t)s->dims[s->rank - 1] : 1;
     const size_t lines = mask ? shape_count(s) / width : 1;
     const size_t mask_rows = mask && s->rank > 1 ? (size_t)s->dims[s->rank - 2] : 1;
+    size_t looks = 0;
     for (size_t at = 0; at < lines; at++) {
         /* rows of the scores that this line of the mask is for */
         const int64_t first = mask_rows == 1 ? 0 : (int64_t)(at % mask_rows);
         const int64_t end = mask_rows == 1 ? c->rows : first + 1;
         for (int64_t row = first; row < end; row++) {
             int64_t key = 0;
-            while (key < c->keys && !(attention_call_sees(c, row, key, c->past) &&
-                                      (!mask || mask_keeps(c, mask, at * width, key))))
+            while (key < c->keys && looks++ < LOOKS_MAX &&
+                   !(attention_call_sees(c, row, key, c->past) &&
+                     (!mask || mask_keeps(c, mask, at * width, key))))
                 key++;
-            if (key == c->keys)
+            if (key == c->keys || looks > LOOKS_MAX)
                 return true;
         }
     }
@@ -524,6 +530,21 @@ static enum status expand_rotary(struct expansion *e)
 
 /* ---- both ---- */
 
+/* Numbers of a constant that says which row sees which key: 256 MiB of float32. A file of a few
+ * bytes may ask for any. */
+#define BIAS_MAX ((size_t)1 << 26)
+
+static bool is_bias_small(const struct node *node)
+{
+    struct attention_call c;
+    struct error ignored;
+    size_t count;
+    if (attention_call_load(node, &c, &ignored) != STATUS_OK)
+        return true; /* the expansion says what is wrong */
+    const bool sees_all = !c.is_causal && c.left < 0 && c.right < 0;
+    return sees_all || (size_mul((size_t)c.rows, (size_t)c.keys, &count) && count <= BIAS_MAX);
+}
+
 bool function_is_expanded(const struct node *node)
 {
     if (node->op != OP_ONNX_ATTENTION && node->op != OP_ROTARY_EMBEDDING)
@@ -535,7 +556,7 @@ bool function_is_expanded(const struct node *node)
             (!shape_is_known(&value->shape) || (!shape_count(&value->shape) && !may_be_empty)))
             return false;
     }
-    return true;
+    return node->op != OP_ONNX_ATTENTION || is_bias_small(node);
 }
 
 enum status function_expand(struct graph *graph, size_t at, struct error *err)

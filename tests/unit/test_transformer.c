@@ -9,6 +9,7 @@
 
 #include "engine/base/size.h"
 #include "engine/cpu/interpret.h"
+#include "engine/optimize/functions.h"
 #include "engine/session.h"
 #include "tests/unit/one_node.h"
 
@@ -395,6 +396,40 @@ Test(transformer, windows_may_be_endless)
     cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
     one_equals(&one, 0, DTYPE_F32, heads, (const float[]){0, 0});
     one_end(&one);
+}
+
+/* Attention of q [1, 1, rows, 1] and k and v [1, 1, keys, 1], none of them known. */
+static struct graph *long_attention(int64_t rows, int64_t keys, struct attr *attr, size_t count)
+{
+    struct graph *graph = graph_create(NULL);
+    struct node *node = graph_add_node(graph, OP_ONNX_ATTENTION, "long", 3, 1);
+    node->opset = 25;
+    node->attrs = attr;
+    node->attr_count = count;
+    for (size_t i = 0; i < 3; i++) {
+        const struct shape shape = SHAPE(1, 1, i ? keys : rows, 1);
+        node->inputs[i] = graph_add_value(graph, "in", DTYPE_F32, &shape);
+    }
+    node_set_output(node, 0, graph_add_value(graph, "out", DTYPE_NONE, NULL));
+    return graph;
+}
+
+/* A few bytes of a file say how long sequences are: that makes no gigabytes and takes no minutes
+ * before a run does. */
+Test(transformer, long_sequences_cost_nothing_to_load, .timeout = 20)
+{
+    struct attr causal = INT("is_causal", 1);
+    struct error err = {0};
+    struct graph *graph = long_attention(8192, 8193, &causal, 1);
+    cr_assert_not(function_is_expanded(graph->nodes[0]));
+    graph_free(graph);
+    graph = long_attention(8192, 8192, &causal, 1);
+    cr_assert(function_is_expanded(graph->nodes[0]));
+    graph_free(graph);
+    graph = long_attention(INT64_C(1) << 40, 2, NULL, 0);
+    cr_assert(function_is_expanded(graph->nodes[0]));
+    cr_assert_eq(function_expand(graph, 0, &err), STATUS_OK, "%s", err.message);
+    graph_free(graph);
 }
 
 Test(transformer, rotary_embedding_refuses)
