@@ -432,6 +432,19 @@ Test(transformer, long_sequences_cost_nothing_to_load, .timeout = 20)
     graph_free(graph);
 }
 
+/* Opset 24: what the mask leaves out at the end is hidden, all of it, too. */
+Test(transformer, a_mask_without_keys)
+{
+    struct one_node one;
+    const struct shape heads = SHAPE(1, 1, 2, 1);
+    qkv(&one, 24, 4, heads, heads, heads);
+    one_input(&one, 2, DTYPE_F32, heads, (const float[]){1, 2});
+    one_input(&one, 3, DTYPE_F64, SHAPE(0), (const double[]){0});
+    cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
+    one_equals(&one, 0, DTYPE_F32, heads, (const float[]){0, 0});
+    one_end(&one);
+}
+
 Test(transformer, rotary_embedding_refuses)
 {
     struct one_node one;

@@ -63,10 +63,10 @@ static double bias_of(const struct attend *a, int64_t image, int64_t head, int64
     const int64_t offset = a->valid ? a->valid[image] - call->rows : call->past;
     if (!attention_call_sees(call, row, key, offset) || (a->valid && key >= a->valid[image]))
         return -INFINITY;
+    if (key >= a->mask_keys) /* of a mask without keys there are no data, either */
+        return -INFINITY;
     if (!a->mask)
         return 0;
-    if (key >= a->mask_keys)
-        return -INFINITY;
     const double bias = a->mask[image * a->mask_step[0] + head * a->mask_step[1] +
                                 row * a->mask_step[2] + key * a->mask_step[3]];
     return !a->mask_is_bool ? bias : bias != 0 ? 0 : -INFINITY;
