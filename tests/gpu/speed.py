@@ -15,17 +15,22 @@ ROOFLINE_BAR = 0.35
 COUNT_BAR = 0.02
 
 
-def clocked_ms(torch, function, times):
+def synchronise(torch, device):
+    """Waits until `device` is idle: PyTorch's own default is the first GPU, whichever one computes."""
+    if str(device).startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def clocked_ms(torch, device, function, times):
     """Milliseconds of `function`, `times` times, each right after another one that is not counted, from an idle GPU to
     an idle GPU by the host's clock: as lensd measures its own passes (runs_time)."""
-    synchronise = torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
     found = []
     for _ in range(times):
         function()
-        synchronise()
+        synchronise(torch, device)
         begin = time.perf_counter()
         function()
-        synchronise()
+        synchronise(torch, device)
         found.append((time.perf_counter() - begin) * 1e3)
     return found
 
@@ -48,8 +53,8 @@ def product_rate(torch, device, dtype, side):
 
     end = time.monotonic() + WARM_S
     while time.monotonic() < end:
-        clocked_ms(torch, products, 1)
-    return 2 * side ** 3 * repeated / statistics.median(clocked_ms(torch, products, 3)) * 1e-9
+        clocked_ms(torch, device, products, 1)
+    return 2 * side ** 3 * repeated / statistics.median(clocked_ms(torch, device, products, 3)) * 1e-9
 
 
 def ceilings(torch, device):
@@ -65,7 +70,7 @@ def ceilings(torch, device):
         for _ in range(REPEATED):
             y.copy_(x)
 
-    found["copy_gbs"] = 2 * COPIED * 4 * REPEATED / statistics.median(clocked_ms(torch, copies, 3)) * 1e-6
+    found["copy_gbs"] = 2 * COPIED * 4 * REPEATED / statistics.median(clocked_ms(torch, device, copies, 3)) * 1e-6
     del x, y
     torch.cuda.empty_cache()
     return found
@@ -93,8 +98,7 @@ class Torch:
             for batch in batches:
                 for _ in range(3 if compiled else 1):
                     self.network(self.inputs[batch])
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        synchronise(torch, device)
 
     def time_ms(self, batch, times, passes):
         x = self.inputs[batch]
@@ -104,7 +108,7 @@ class Torch:
                 self.network(x)
 
         with self.torch.inference_mode():
-            return [ms / passes for ms in clocked_ms(self.torch, block, times)]
+            return [ms / passes for ms in clocked_ms(self.torch, self.device, block, times)]
 
     def run_ms(self, batch, times):
         """The whole call, from float32 images in page-locked memory to float32 answers, as lensd's `run`."""
@@ -117,7 +121,7 @@ class Torch:
             self.network(x).float().cpu()
 
         with torch.inference_mode():
-            return clocked_ms(torch, call, times)
+            return clocked_ms(torch, self.device, call, times)
 
 
 def passes_for(ms):

@@ -387,10 +387,12 @@ class OnlyOnAGpu(unittest.TestCase):
     def test_both_sides_are_timed_from_idle_to_idle(self):
         import speed
         calls, torch = [], self.torch()
-        torch.cuda.synchronize = lambda: calls.append("idle")
-        found = speed.clocked_ms(torch, lambda: calls.append("pass"), 2)
-        self.assertEqual(calls, ["pass", "idle", "pass", "idle"] * 2)
+        torch.cuda.synchronize = lambda device=None: calls.append(device)
+        found = speed.clocked_ms(torch, "cuda:1", lambda: calls.append("pass"), 2)
+        self.assertEqual(calls, ["pass", "cuda:1", "pass", "cuda:1"] * 2)
         self.assertEqual(len(found), 2)
+        speed.clocked_ms(torch, "cpu", lambda: None, 1)
+        self.assertEqual(len(calls), 8)
 
     def contenders(self, function):
         """Runs it with PyTorch, its networks and lensd's side replaced."""
