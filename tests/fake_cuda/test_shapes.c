@@ -125,6 +125,76 @@ Test(shapes, batches_of_many_products)
     tensor_unref(operands[1]);
 }
 
+static struct node *add_node(struct graph *graph, enum op op, struct value *a, struct value *b)
+{
+    struct node *node = graph_add_node(graph, op, op_name(op), b ? 2 : 1, 1);
+    node->opset = 13;
+    node->inputs[0] = a;
+    if (b)
+        node->inputs[1] = b;
+    node_set_output(node, 0, graph_add_value(graph, "", DTYPE_NONE, &SHAPE_NONE));
+    graph->outputs[0] = node->outputs[0];
+    return node;
+}
+
+/* The last call of a batch writes no more than what is left: not into what lies behind its result.
+ */
+Test(shapes, batches_of_many_products_end_where_they_should)
+{
+    enum { MANY = 2100 };
+    struct tensor *operands[] = {random_tensor(&SHAPE(1, MANY, 2, 3), 1),
+                                 random_tensor(&SHAPE(1, MANY, 3, 4), 2)};
+    struct tensor *more = random_tensor(&SHAPE(1, MANY, 3, 4), 3);
+    struct graph *graph = single(OP_MATMUL, operands, 2, 2);
+    struct value *first = graph->nodes[0]->outputs[0];
+    struct value *kept = add_node(graph, OP_EXP, first, NULL)->outputs[0];
+    const int64_t last = 3;
+    struct node *greatest = add_node(graph, OP_REDUCE_MAX, first, NULL);
+    cr_assert(node_set_ints(graph, greatest, "axes", &last, 1));
+    struct value *also = greatest->outputs[0];
+    struct value *constant = graph_add_constant(graph, "", more);
+    struct value *second = add_node(graph, OP_MATMUL, graph->inputs[0], constant)->outputs[0];
+    second = add_node(graph, OP_TANH, second, NULL)->outputs[0];
+    kept = add_node(graph, OP_SUB, kept, also)->outputs[0];
+    (void)add_node(graph, OP_MUL, kept, second);
+    compare(graph, operands, "products beside what is kept");
+    tensor_unref(operands[0]);
+    tensor_unref(operands[1]);
+    tensor_unref(more);
+}
+
+/* What is added to a product: one cuBLASLt has the activation fused (Relu), one is a pass behind
+ * it. */
+Test(shapes, batches_of_many_products_are_added_to)
+{
+    enum { MANY = 2100 };
+    static const enum op activations[] = {OP_RELU, OP_SIGMOID};
+    struct tensor *operands[] = {random_tensor(&SHAPE(1, MANY, 2, 3), 1),
+                                 random_tensor(&SHAPE(1, MANY, 3, 4), 2)};
+    struct tensor *more = random_tensor(&SHAPE(1, MANY, 3, 4), 3),
+                  *bias = random_tensor(&SHAPE(4), 4);
+    for (int i = 0; i < 4; i++) {
+        struct graph *graph = single(OP_MATMUL, operands, 2, 2);
+        struct value *product = graph->nodes[0]->outputs[0], *added;
+        if (i % 2) {
+            struct value *other = add_node(graph, OP_EXP, product, NULL)->outputs[0];
+            added =
+                add_node(graph, OP_MATMUL, graph->inputs[0], graph_add_constant(graph, "", more))
+                    ->outputs[0];
+            added = add_node(graph, OP_ADD, added, other)->outputs[0];
+        } else {
+            added =
+                add_node(graph, OP_ADD, product, graph_add_constant(graph, "", bias))->outputs[0];
+        }
+        (void)add_node(graph, activations[i / 2], added, NULL);
+        compare(graph, operands, i % 2 ? "products and a residual" : "products and a bias");
+    }
+    tensor_unref(operands[0]);
+    tensor_unref(operands[1]);
+    tensor_unref(more);
+    tensor_unref(bias);
+}
+
 Test(shapes, nothing_folds_to_what_the_interpreter_says)
 {
     static const enum op ops[] = {OP_REDUCE_SUM, OP_REDUCE_MEAN,    OP_REDUCE_MAX,
