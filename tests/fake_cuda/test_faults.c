@@ -101,14 +101,15 @@ Test(faults, a_prohibited_gpu_says_so)
     cr_assert(strstr(fallback, "compute mode is prohibited"), "%s", fallback);
 }
 
-/* The stand-in's module has machine code of 8.0 and 9.0, and PTX of 10.0: code runs on its own
+/* The stand-in's module has machine code of 7.5, 8.6 and 9.0, and PTX of 10.0: code runs on its own
  * major number from its minor number on, PTX on all that come later. */
 Test(faults, a_gpu_that_the_module_has_no_code_for_says_so)
 {
     static const struct {
         int capability;
         bool usable;
-    } cases[] = {{75, false}, {80, true}, {89, true}, {90, true}, {100, true}, {121, true}};
+    } cases[] = {{75, true}, {80, false}, {86, true}, {89, true},
+                 {90, true}, {100, true}, {121, true}};
     struct device_info devices[DEVICE_MAX];
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         fake.capability(cases[i].capability);
@@ -116,10 +117,10 @@ Test(faults, a_gpu_that_the_module_has_no_code_for_says_so)
         cr_expect_eq(devices[1].usable, cases[i].usable, "%d: %s", cases[i].capability,
                      devices[1].reason);
     }
-    fake.capability(75);
+    fake.capability(80);
     cr_assert_eq(device_list(devices, DEVICE_MAX), 3);
-    cr_assert(strstr(devices[1].reason, "no code for sm_75"), "%s", devices[1].reason);
-    cr_assert(strstr(devices[1].reason, "sm_80 sm_90 compute_100"), "%s", devices[1].reason);
+    cr_assert(strstr(devices[1].reason, "no code for sm_80"), "%s", devices[1].reason);
+    cr_assert(strstr(devices[1].reason, "sm_75 sm_86 sm_90 compute_100"), "%s", devices[1].reason);
 }
 
 /* What looks usable and cannot be opened is found out before `auto` settles on it. */
