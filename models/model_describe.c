@@ -268,8 +268,9 @@ enum status model_describe(struct model *model, bool configured, struct error *e
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     if (model->class_count && model->labels.count && model->class_count != model->labels.count)
         model_warn(model,
-                   "%.63s has %zu labels but the model has %zu classes: give it a label for each",
-                   model->labels_source, model->labels.count, model->class_count);
+                   "%.63s has %zu label%s but the model has %zu class%s: give it a label for each",
+                   model->labels_source, model->labels.count, model->labels.count == 1 ? "" : "s",
+                   model->class_count, model->class_count == 1 ? "" : "es");
     const struct graph *graph = model->graph;
     TRY(copy_tensors(graph->inputs, graph->input_count, &model->inputs, &model->input_count, err));
     TRY(copy_tensors(graph->outputs, graph->output_count, &model->outputs, &model->output_count,

@@ -438,6 +438,11 @@ Test(model, warns_where_files_disagree)
               model->warning);
     cr_expect_eq(model->preprocess.width, 224);
     model_free(model);
+    put_text(&folder, "labels.txt", "a\n");
+    model = load_at(&folder, "");
+    cr_expect(strstr(model->warning, "labels.txt has 1 label but the model has 3 classes"), "%s",
+              model->warning);
+    model_free(model);
     remove_folder(&folder);
 }
 
