@@ -16,7 +16,7 @@
 #define DEVICE "Device"
 #define SERVER "Server"
 #define ACCESS "Access"
-#define LIMITS "Limits (what goes beyond them is refused, by name)"
+#define LIMITS "Limits (what goes beyond them is refused, by name, unless it says otherwise)"
 #define TIMES  "Times (seconds, or with ms, s, m)"
 #define OUTPUT "Output"
 
@@ -159,7 +159,7 @@ const struct option config_options[] = {
     {"max-scans", OPTION_NUMBER, RUNS, FIELD(max_scans), 1, 10000, "100", "N", LIMITS,
      "scans of a progressive JPEG"},
     {"max-connections", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_connections), 1, 100000, "1024",
-     "N", LIMITS, "open connections"},
+     "N", LIMITS, "open connections; further ones are not refused, they wait until one ends"},
     {"max-connections-per-address", OPTION_NUMBER, COMMAND_SERVE,
      FIELD(max_connections_per_address), 1, 100000, "512", "N", LIMITS,
      "open connections from one address"},

@@ -148,7 +148,7 @@ static void say_no_answer(const char *where, bool tls, const char *answer, size_
     if (tls)
         fprintf(stderr,
                 "lensd: %s gave no HTTPS answer within %d s; if it serves plain HTTP, ask without "
-                "--tls-cert\n",
+                "--tls-cert; else all its connections (--max-connections) may be taken\n",
                 where, HEALTH_TIMEOUT_S);
     else if (length > 0 && answer[0] == 21)
         fprintf(stderr, "lensd: %s speaks TLS; ask with --tls-cert FILE, its certificate\n", where);
@@ -156,8 +156,9 @@ static void say_no_answer(const char *where, bool tls, const char *answer, size_
         fprintf(
             stderr,
             "lensd: %s gave no HTTP answer within %d s; if it serves HTTPS, ask with --tls-cert "
-            "FILE\n",
-            where, HEALTH_TIMEOUT_S);
+            "FILE%s\n",
+            where, HEALTH_TIMEOUT_S,
+            length == 0 ? "; else all its connections (--max-connections) may be taken" : "");
 }
 
 int command_health(const struct config *config)

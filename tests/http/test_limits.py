@@ -310,6 +310,9 @@ class TotalConnections(ServedCase):
             waiting.settimeout(0.3)
             with self.assertRaises(socket.timeout):
                 waiting.recv(1)
+            health = harness.run_lensd("health", "--port", str(self.server.port))
+            self.assertEqual(health.returncode, 1)
+            self.assertIn("all its connections (--max-connections) may be taken", health.stderr)
             for connection in held:
                 connection.close()
             waiting.settimeout(harness.PATIENCE)
