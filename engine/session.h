@@ -241,6 +241,10 @@ struct session_step {
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,
                             size_t *ret_count, struct error *err) MUST_USE;
 
+/* Milliseconds of CPU time so far, as backend_ops.cpu_ms has it: the difference around a run is
+ * what it takes where nothing disturbs it. On the thread that runs the session. 0: not known. */
+double session_cpu_ms(const struct session *session);
+
 /* For measurements: milliseconds of `runs` passes of batch size `batch` in a row, from the start of
  * the first to the end of the last, after as many that are not counted, on made-up inputs that are
  * on the device already; outputs stay there. A batch that runs as pieces is all of them.

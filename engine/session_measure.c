@@ -84,7 +84,7 @@ static enum status run_as_requests(struct session *session, struct compiled *c,
     return compiled_run_request(session, c, c->size, &request, outputs, err);
 }
 
-static double cpu_ms(const struct session *session)
+double session_cpu_ms(const struct session *session)
 {
     return session->ops->cpu_ms ? session->ops->cpu_ms(session->backend) : 0;
 }
@@ -101,11 +101,11 @@ static enum status measure(struct session *session, struct compiled *c, bool is_
     enum status status = outputs ? feed_init(session, c, &feed, err) : session_no_memory(err);
     int runs = 0;
     while (status == STATUS_OK && runs < RUNS && (runs == 0 || total < ENOUGH_MS)) {
-        const double before = cpu_ms(session);
+        const double before = session_cpu_ms(session);
         int64_t start = clock_now();
         status = run_as_requests(session, c, &feed, outputs, err);
         times[runs] = clock_ms(clock_now() - start);
-        cpu[runs] = cpu_ms(session) - before;
+        cpu[runs] = session_cpu_ms(session) - before;
         total += times[runs++];
     }
     /* Made-up contents may be wrong for an input that holds axes, indices or sizes: that says

@@ -88,9 +88,14 @@ enum status outputs_init(struct outputs *outputs, const struct model *model,
                          const struct session *session, struct error *err) MUST_USE;
 void outputs_done(struct outputs *outputs);
 
+/* How long a run took: by the clock, and, where it is known (0), the CPU time of a thread. */
+struct run_time {
+    double ms, cpu_ms;
+};
+
 /* A run of `images` images that lie in `values`. */
 enum status outputs_run(struct outputs *outputs, struct session *session, const float *values,
-                        int images, double *ret_ms, struct error *err) MUST_USE;
+                        int images, struct run_time *ret, struct error *err) MUST_USE;
 /* Of the last run, which was of `images` images: how many floats of each are compared, and these,
  * image after image. */
 size_t outputs_each(const struct outputs *outputs, int images);

@@ -33,12 +33,14 @@ void outputs_done(struct outputs *outputs)
 }
 
 enum status outputs_run(struct outputs *outputs, struct session *session, const float *values,
-                        int images, double *ret_ms, struct error *err)
+                        int images, struct run_time *ret, struct error *err)
 {
     const void *const inputs[] = {values};
+    const double before = session_cpu_ms(session);
     const int64_t start = clock_now();
     TRY(session_run(session, images, inputs, outputs->tensors, err));
-    *ret_ms = clock_ms(clock_now() - start);
+    ret->ms = clock_ms(clock_now() - start);
+    ret->cpu_ms = session_cpu_ms(session) - before;
     return STATUS_OK;
 }
 

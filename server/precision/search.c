@@ -114,7 +114,7 @@ static void read_numbers(struct search *s, float *dst)
 
 static enum status run_hard(struct search *s, struct session *session, size_t h, struct error *err)
 {
-    double ignored;
+    struct run_time ignored;
     TRY(probes_write(s->input->probes, s->hard[h], s->image, err));
     TRY(outputs_run(&s->outputs, session, s->image, 1, &ignored, err));
     trial_note(s->input, 1);

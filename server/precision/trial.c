@@ -27,6 +27,9 @@ enum {
 /* Slower than that no choice of layers helps. */
 #define FAR_SLOWER 0.8
 
+/* A run that takes so many times its CPU time was kept from the cores by something else. */
+#define DISTURBED 1.25
+
 struct turns {
     double reference[MOST_TURNS], candidate[MOST_TURNS], ratio[MOST_TURNS];
     size_t count;
@@ -152,13 +155,23 @@ static enum status keep(struct trial *trial, int side, int images, size_t *ret_e
     return STATUS_OK;
 }
 
-static void note_turn(struct turns *turns, const double ms[2])
+static bool is_disturbed(const struct run_time *time)
 {
-    if (turns->count == MOST_TURNS || ms[1] <= 0)
+    return time->ms > DISTURBED * time->cpu_ms;
+}
+
+/* Of a turn in which something else had the cores, too, the CPU time counts, on both sides. */
+static void note_turn(struct turns *turns, const struct run_time times[2])
+{
+    const bool by_cpu = times[0].cpu_ms > 0 && times[1].cpu_ms > 0 &&
+                        (is_disturbed(&times[0]) || is_disturbed(&times[1]));
+    const double reference = by_cpu ? times[0].cpu_ms : times[0].ms;
+    const double candidate = by_cpu ? times[1].cpu_ms : times[1].ms;
+    if (turns->count == MOST_TURNS || candidate <= 0)
         return;
-    turns->reference[turns->count] = ms[0];
-    turns->candidate[turns->count] = ms[1];
-    turns->ratio[turns->count++] = ms[0] / ms[1];
+    turns->reference[turns->count] = reference;
+    turns->candidate[turns->count] = candidate;
+    turns->ratio[turns->count++] = reference / candidate;
 }
 
 /* Both sessions on the `images` probes that lie in values; who begins changes from turn to turn. */
@@ -166,16 +179,16 @@ static enum status take_turn(struct trial *trial, int images, struct turns *turn
                              struct error *err)
 {
     struct session *sessions[2] = {trial->input->reference, trial->candidate};
-    double ms[2];
+    struct run_time times[2];
     size_t each[2] = {0, 0};
     for (int k = 0; k < 2; k++) {
         const int side = (k + (int)turns->count) % 2;
-        TRY(outputs_run(&trial->outputs, sessions[side], trial->values, images, &ms[side], err));
+        TRY(outputs_run(&trial->outputs, sessions[side], trial->values, images, &times[side], err));
         trial_note(trial->input, images);
         if (compare)
             TRY(keep(trial, side, images, &each[side], err));
     }
-    note_turn(turns, ms);
+    note_turn(turns, times);
     for (int i = 0; compare && i < images; i++) {
         if (each[0] != each[1])
             return error_set(err, STATUS_SHAPE, "the outputs have other sizes than in fp32");
@@ -361,8 +374,11 @@ enum status trial_time_one(const struct trial_input *input, double *ret_ms, stru
     enum status status = prepare(&trial, err);
     if (status == STATUS_OK)
         status = probes_write(input->probes, 0, trial.values, err);
-    for (size_t i = 0; status == STATUS_OK && i < COUNT_OF(ms); i++)
-        status = outputs_run(&trial.outputs, input->reference, trial.values, 1, &ms[i], err);
+    for (size_t i = 0; status == STATUS_OK && i < COUNT_OF(ms); i++) {
+        struct run_time time = {0};
+        status = outputs_run(&trial.outputs, input->reference, trial.values, 1, &time, err);
+        ms[i] = time.ms; /* how long a trial is going to take here: disturbed or not */
+    }
     trial_done(&trial);
     if (status == STATUS_OK)
         *ret_ms = median(ms, COUNT_OF(ms));
