@@ -4,8 +4,8 @@
 
 #include "engine/optimize/edit.h"
 
-/* Is it one of them, with operands of known shapes that are not empty, and of which no constants are
- * made that take hundreds of megabytes? */
+/* Is it one of them, with operands of known shapes that are not empty, and of which no constants
+ * are made that take hundreds of megabytes? */
 bool function_is_expanded(const struct node *node);
 
 /* Puts the primitives at graph->nodes[at], in front of the node that is there, which is killed.

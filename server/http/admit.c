@@ -82,8 +82,10 @@ bool exchange_check_length(struct exchange *x, const struct request_head *head)
                         "the body has %.40s bytes; the limit is %zu (--max-body)", length,
                         x->server->options.max_body);
     else
-        respond_refusal(x, 400, "invalid_request",
-                        "Content-Length is '%.40s'; it must be the number of the body's bytes in digits", length);
+        respond_refusal(
+            x, 400, "invalid_request",
+            "Content-Length is '%.40s'; it must be the number of the body's bytes in digits",
+            length);
     return false;
 }
 

@@ -185,10 +185,10 @@ void pipeline_release(struct pipeline *pipeline, struct served *served);
 void pipeline_announce(struct pipeline *pipeline, const char *name, const char *version,
                        size_t required_total);
 
-/* Progress 0 … 1 of an announced model, which does not go back while it loads; `failure`: NULL, or the sentence why it will not load,
- * which makes the pipeline PIPELINE_FAILED unless a version of that name is served. Where this very
- * version is served, the failure is that of what should have replaced it. Unknown names are left
- * alone. */
+/* Progress 0 … 1 of an announced model, which does not go back while it loads; `failure`: NULL, or
+ * the sentence why it will not load, which makes the pipeline PIPELINE_FAILED unless a version of
+ * that name is served. Where this very version is served, the failure is that of what should have
+ * replaced it. Unknown names are left alone. */
 void pipeline_progress(struct pipeline *pipeline, const char *name, const char *version,
                        double fraction, const char *failure);
 
