@@ -97,6 +97,8 @@ const char *describe_state(struct pipeline *pipeline, bool draining)
         return "draining";
     case PIPELINE_FAILED:
         return "failed";
+    case PIPELINE_UNLOADED:
+        return "unloaded";
     }
     return "failed";
 }

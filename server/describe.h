@@ -27,5 +27,5 @@ char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_
 char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s, const char *note,
                       size_t *ret_size);
 
-/* "loading", "ready", "draining", "failed". */
+/* "loading", "ready", "draining", "failed", "unloaded". */
 const char *describe_state(struct pipeline *pipeline, bool draining);

@@ -64,6 +64,7 @@ static enum status check_state(struct exchange *x, struct error *err)
 {
     switch (pipeline_state(x->server->options.pipeline)) {
     case PIPELINE_READY:
+    case PIPELINE_UNLOADED: /* it says which model was */
         return check_room(x, err);
     case PIPELINE_LOADING:
         return error_set(err, STATUS_NOT_READY,

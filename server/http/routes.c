@@ -13,7 +13,7 @@ const struct route http_routes[] = {
     {"/predict", METHOD_POST, true, predict_admit, predict_handle,
      "an image, or several, in; labels out", ROUTE_KEY, POST_A_PHOTO},
     {"/health", READ, false, NULL, health_handle,
-     "200 when ready, 503 while loading or draining; the models and their progress", ROUTE_OPEN},
+     "200 when ready, else 503; the state, the models and their progress", ROUTE_OPEN},
     {"/livez", READ, false, NULL, livez_handle, "200 as long as the process answers", ROUTE_OPEN},
     {"/readyz", READ, false, NULL, readyz_handle, "200 when requests will be served, else 503",
      ROUTE_OPEN},

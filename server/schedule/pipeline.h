@@ -40,7 +40,8 @@ enum pipeline_state {
     PIPELINE_LOADING, /* models are being loaded */
     PIPELINE_READY,
     PIPELINE_DRAINING,
-    PIPELINE_FAILED, /* a required model did not load */
+    PIPELINE_FAILED,   /* a required model did not load */
+    PIPELINE_UNLOADED, /* a required model was removed, and nothing is being loaded */
 };
 
 struct pipeline_options {

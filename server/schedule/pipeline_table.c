@@ -123,6 +123,19 @@ static void count_names_locked(struct pipeline *pipeline, size_t *ret_ready, siz
     }
 }
 
+/* Whether models were removed, and none is being loaded. */
+static bool is_unloaded_locked(const struct pipeline *pipeline)
+{
+    bool removed = false;
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        if (pipeline->entries[i].state == MODEL_LOADING)
+            return false;
+        removed |= pipeline->entries[i].state == MODEL_UNLOADING ||
+                   pipeline->entries[i].state == MODEL_UNLOADED;
+    }
+    return removed;
+}
+
 void table_update_state_locked(struct pipeline *pipeline)
 {
     size_t ready, failed;
@@ -130,10 +143,11 @@ void table_update_state_locked(struct pipeline *pipeline)
     size_t required = pipeline->required_total > 1 ? pipeline->required_total : 1;
     if (pipeline->settled)
         required = failed > 0 ? 1 : 0;
-    enum pipeline_state state = pipeline->draining  ? PIPELINE_DRAINING
-                                : ready >= required ? PIPELINE_READY
-                                : failed > 0        ? PIPELINE_FAILED
-                                                    : PIPELINE_LOADING;
+    enum pipeline_state state = pipeline->draining             ? PIPELINE_DRAINING
+                                : ready >= required            ? PIPELINE_READY
+                                : failed > 0                   ? PIPELINE_FAILED
+                                : is_unloaded_locked(pipeline) ? PIPELINE_UNLOADED
+                                                               : PIPELINE_LOADING;
     atomic_store_explicit(&pipeline->state, (int)state, memory_order_release);
 }
 

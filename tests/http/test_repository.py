@@ -10,7 +10,7 @@ import threading
 import unittest
 
 import small_onnx
-from harness import PATIENCE, Server, run_lensd
+from harness import PATIENCE, Server, run_lensd, seven
 
 INFER = {"inputs": [{"name": "image", "shape": [1, 3, 2, 2], "datatype": "FP32", "data": [1] * 12}]}
 
@@ -300,6 +300,20 @@ class Repository(unittest.TestCase):
         self.assertEqual(self.admin(server, "nobody", "load").status, 404)
         self.assertEqual(self.admin(server, "nobody", "unload").status, 404)
         self.assertEqual(self.admin(server, "a", "load", b'{"parameters":{"config":"{}"}}').status, 400)
+
+    def test_unload_of_the_only_model(self):
+        server = Server("--admin-key-file", self.admin_key())  # the digits, without a repository
+        self.addCleanup(server.stop)
+        self.assertEqual(self.admin(server, "digits", "unload").status, 200)
+        for path in ("/predict", "/predict?model=digits", "/predictions/digits"):
+            answer = server.request("POST", path, seven())
+            self.assertEqual((answer.status, answer.json()["error"]), (503, "model 'digits' has been unloaded"))
+        health, ready = server.request("GET", "/health"), server.request("GET", "/readyz")
+        self.assertEqual((health.status, health.json()["status"]), (503, "unloaded"))
+        self.assertEqual((ready.status, ready.json()["status"]), (503, "unloaded"))
+        self.assertEqual(self.admin(server, "digits", "load").status, 200)
+        self.assertEqual(server.request("GET", "/readyz").status, 200)
+        self.assertEqual(server.predict(seven()).status, 200)
 
     def test_without_an_admin_key(self):
         self.put("a", None, 2)
