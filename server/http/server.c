@@ -150,7 +150,8 @@ enum status http_server_reload(struct http_server *server, struct error *err)
     enum status status = keyring_reload(server->keys, err), tls = STATUS_OK;
     if (server->daemon->tls) {
         tls = tls_reload(server->daemon->tls, status == STATUS_OK ? err : NULL);
-        look_at_certificate(server->daemon);
+        if (tls == STATUS_OK) /* of the one that stays it was said */
+            look_at_certificate(server->daemon);
     }
     if (status != STATUS_OK || tls != STATUS_OK)
         return status != STATUS_OK ? status : tls;

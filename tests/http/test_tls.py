@@ -327,6 +327,19 @@ new_certs_dir={self.folder}\nrand_serial=yes\ndefault_md=sha256\npolicy=p\n[p]\n
         os.chmod(key, 0o644)
         self.assertIn("everybody on this machine can read", self.warned(cert, key))
 
+    def test_a_broken_certificate_brings_no_warning_of_the_one_in_use(self):
+        cert, key = make_certificate(self.folder, "soon", days=3)
+        server = Server("--tls-cert", cert, "--tls-key", key, wait_ready=False)
+        try:
+            server.wait_for(lambda: " ready " in server.log(), "readiness")
+            self.file("soon.pem", "no PEM\n")
+            self.assertEqual(cert, os.path.join(self.folder, "soon.pem"))
+            server.signal(signal.SIGHUP)
+            server.wait_for(lambda: " not reloaded " in server.log(), "the refusal")
+            self.assertEqual(server.log().count("will expire on"), 1)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
     def test_a_chain_in_the_wrong_order(self):
         root, root_key = make_certificate(self.folder, "root")
         request, key = os.path.join(self.folder, "leaf.csr"), os.path.join(self.folder, "leaf.key")
