@@ -317,6 +317,19 @@ void session_buffer_free(struct device_id device, void *data)
         free(data);
 }
 
+static enum status refuse_int8(const struct graph *graph, struct error *err)
+{
+    for (size_t n = 0; n < graph->node_count; n++)
+        if (graph->nodes[n]->op == OP_DYNAMIC_QUANTIZE_LINEAR)
+            return error_set(err, STATUS_UNSUPPORTED,
+                             "the precision int8 needs a file quantised statically (QDQ or "
+                             "QOperator), and this one is quantised dynamically "
+                             "(quantize_dynamic), which runs at auto or fp32");
+    return error_set(err, STATUS_UNSUPPORTED,
+                     "the precision int8 needs a quantised file (QDQ or QOperator), and this one "
+                     "is not; leave it at auto");
+}
+
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err)
 {
@@ -327,9 +340,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
         return error_set(err, STATUS_UNSUPPORTED,
                          "the precision fp16 is for GPUs; use fp32 or bf16 on a CPU");
     if (options->precision == PRECISION_INT8 && !session_is_quantised(graph))
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "the precision int8 needs a quantised file (QDQ or QOperator), and this "
-                         "one is not; leave it at auto");
+        return refuse_int8(graph, err);
     if (options->precision == PRECISION_BF16 && options->device.kind == DEVICE_CPU &&
         !device_cpu_has_bf16())
         return error_set(err, STATUS_DEVICE,

@@ -728,6 +728,17 @@ Test(quantised_ops, dynamic_products_are_those_of_real_numbers)
     graph_free(graph);
 }
 
+Test(quantised_ops, int8_is_not_for_dynamic_quantisation)
+{
+    struct error err = {0};
+    struct graph *graph = make_dynamic();
+    struct session *session = NULL;
+    const struct session_options options = {.precision = PRECISION_INT8, .max_batch = 1};
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_UNSUPPORTED);
+    cr_expect(strstr(err.message, "this one is quantised dynamically"), "%s", err.message);
+    graph_free(graph);
+}
+
 /* Each variant's table of 256, with every rest of a register. */
 Test(quantised_ops, tables_answer_for_every_byte)
 {
