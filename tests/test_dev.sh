@@ -50,8 +50,10 @@ says() { grep -qF -- "$1" "$scratch/output"; }
 
 mkdir "$scratch/tree"
 cp "$dev" "$scratch/tree/dev"
+mkdir "$scratch/tree/tests"
+cp "$(dirname -- "$dev")/tests/report.py" "$scratch/tree/tests/"
 
-echo '1..8'
+echo '1..9'
 fresh
 run_dev
 result "$([ $status -eq 0 ] && says 'run [options] [MODEL]' && says 'test [SUITE'; echo $?)" \
@@ -90,6 +92,15 @@ printf '#!/bin/sh\nprintf installed\n' >"$scratch/bin/dpkg-query"
 run_dev run
 result "$([ $status -eq 1 ] && says 'no meson here' && ! grep -q '^apt-get' "$scratch/calls"; echo $?)" \
     'with everything installed apt is not asked, and a configuration that fails is shown'
+
+fresh
+printf '#!/bin/sh\nprintf installed\n' >"$scratch/bin/dpkg-query"
+fake meson 0 '[]'
+fake ninja 0 ''
+run_dev test nosuchtest
+result "$([ $status -eq 2 ] && says "there is no test or suite 'nosuchtest'" &&
+    [ "$(grep '^ninja' "$scratch/calls")" = "ninja -C $scratch/tree/build --quiet build.ninja" ]; echo $?)" \
+    'test: a name that is none is refused before anything is built'
 
 # The architectures of a bundle that ./dev gpu builds are those of the GPUs that are here.
 fresh
