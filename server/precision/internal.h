@@ -64,6 +64,11 @@ enum status trial_run(const struct trial_input *input, enum precision precision,
                       const struct layer_set *fp32_layers, struct survey *ret_survey,
                       struct precision_trial *ret, struct error *err) MUST_USE;
 
+/* "Conv_0, Conv_7": the names of `layers` among the steps, to `size` bytes (at least 64); where
+ * they are too many, "Conv_0, Conv_7 … and 31 more". */
+void trial_name_layers(const struct session_step *steps, size_t count,
+                       const struct layer_set *layers, char *ret, size_t size);
+
 /* Median milliseconds of fp32 for one image: what small models are told by. */
 enum status trial_time_one(const struct trial_input *input, double *ret_ms,
                            struct error *err) MUST_USE;

@@ -42,7 +42,7 @@ struct precision_trial {
     enum precision precision;
     struct layer_set fp32_layers; /* PRECISION_BF16: these were computed in fp32 */
     int layer_count;              /* of the model */
-    char layer_names[160]; /* of fp32_layers: "Conv_0, Conv_7", as many as there is room for */
+    char layer_names[160];        /* of fp32_layers: "Conv_0, Conv_7 … and 31 more" */
     enum trial_outcome {
         TRIAL_PASSED,  /* quicker and equal within the bounds */
         TRIAL_SLOWER,  /* not quicker: its answers were not looked at further */

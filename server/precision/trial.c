@@ -302,30 +302,41 @@ static enum status profile_both(struct trial *trial, struct error *err)
     return STATUS_OK;
 }
 
-/* Names the layers that were kept in fp32, as far as there is room. */
+void trial_name_layers(const struct session_step *steps, size_t count,
+                       const struct layer_set *layers, char *ret, size_t size)
+{
+    enum { TAIL = sizeof " … and 1000000 more" };
+    size_t used = 0, left = 0;
+    int named = 0;
+    for (size_t i = 0; i < count; i++)
+        left += layer_set_has(layers, steps[i].layer);
+    ret[0] = '\0';
+    for (size_t i = 0; i < count && left > 0; i++) {
+        if (!layer_set_has(layers, steps[i].layer))
+            continue;
+        const size_t room = size - used - (left > 1 ? TAIL : 0);
+        const int n = snprintf(ret + used, room, "%s%s", named ? ", " : "", steps[i].name);
+        if (n < 0 || (size_t)n >= room)
+            break;
+        used += (size_t)n;
+        named++;
+        left--;
+    }
+    if (left > 0)
+        snprintf(ret + used, size - used, named ? " … and %zu more" : "%zu with long names", left);
+    for (char *c = ret; *c; c++)
+        *c = (unsigned char)*c < ' ' ? '?' : *c;
+}
+
+/* Names the layers that were kept in fp32. */
 static enum status name_layers(struct trial *trial, const struct layer_set *layers,
                                struct error *err)
 {
     struct session_step *steps;
-    size_t count, used = 0;
-    struct precision_trial *ret = trial->ret;
+    size_t count;
     TRY(session_profile(trial->candidate, 1, 1, &steps, &count, err));
-    int named = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (!layer_set_has(layers, steps[i].layer) || named < 0)
-            continue;
-        const size_t room = sizeof ret->layer_names - used;
-        const int n =
-            snprintf(ret->layer_names + used, room, "%s%s", named ? ", " : "", steps[i].name);
-        if (n < 0 || (size_t)n >= room) {
-            ret->layer_names[used] = '\0';
-            break;
-        }
-        used += (size_t)n;
-        named++;
-    }
-    for (char *c = ret->layer_names; *c; c++)
-        *c = (unsigned char)*c < ' ' ? '?' : *c;
+    trial_name_layers(steps, count, layers, trial->ret->layer_names,
+                      sizeof trial->ret->layer_names);
     free(steps);
     return STATUS_OK;
 }

@@ -113,6 +113,31 @@ static const struct precision_choice chosen = {.precision = PRECISION_BF16,
                                                            .undecided = 1,
                                                            .greatest = 0.0042}}};
 
+Test(trial, names_of_layers_end_with_how_many_are_left_out)
+{
+    char text[64], long_name[100];
+    struct session_step steps[9] = {{.name = "a product that is no layer"}};
+    struct layer_set layers = {{0}};
+    for (int i = 1; i < 9; i++) {
+        steps[i] = (struct session_step){.name = "/stem/Conv", .layer = i};
+        if (i != 2)
+            layer_set_add(&layers, i);
+    }
+    trial_name_layers(steps, 2, &layers, text, sizeof text);
+    cr_expect_str_eq(text, "/stem/Conv");
+    trial_name_layers(steps, 6, &layers, text, sizeof text); /* 46 bytes and the end */
+    cr_expect_str_eq(text, "/stem/Conv, /stem/Conv, /stem/Conv, /stem/Conv");
+    trial_name_layers(steps, 9, &layers, text, sizeof text);
+    cr_expect_str_eq(text, "/stem/Conv, /stem/Conv, /stem/Conv … and 4 more");
+    memset(long_name, 'x', sizeof long_name);
+    long_name[sizeof long_name - 1] = '\0';
+    steps[1].name = long_name;
+    trial_name_layers(steps, 4, &layers, text, sizeof text);
+    cr_expect_str_eq(text, "2 with long names");
+    trial_name_layers(steps, 1, &layers, text, sizeof text);
+    cr_expect_str_eq(text, "");
+}
+
 Test(choice_cache, keeps_a_choice)
 {
     char folder[] = "/tmp/lensd-choice-XXXXXX", deep[64];
