@@ -34,6 +34,7 @@ struct answer_image {
     const char *name;         /* file or field name; NULL: left out */
     const char *error, *code; /* NULL when it went well */
     const char *device;       /* where it ran */
+    const char *precision;    /* and in which numbers, "fp32"; NULL: left out */
     uint32_t width, height;   /* pixels, upright */
     const struct answer_prediction *predictions;
     size_t prediction_count;

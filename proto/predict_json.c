@@ -37,6 +37,8 @@ static void write_result(struct writer *w, cJSON *object, const struct answer_im
                          double total_ms)
 {
     write_text(w, object, "device", image->device);
+    if (image->precision)
+        write_text(w, object, "precision", image->precision);
     write_predictions(w, object, image);
     cJSON *size = write_object(w, object, "image");
     write_count(w, size, "width", image->width);

@@ -17,7 +17,9 @@ static const struct command_help commands[] = {
      "  lensd serve model.onnx --host 0.0.0.0 --threads 4 --log-format json\n"
      "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"},
     {COMMAND_PREDICT, "lensd predict MODEL IMAGE… [options]",
-     "Runs a model on image files, without a server. The exit status is 1 when an image failed.",
+     "Runs a model on image files, without a server. The exit status is 1 when an image failed. "
+     "Measures nothing: --precision auto is fp32 unless an earlier lensd serve has kept a choice "
+     "for this model.",
      "  lensd predict resnet50/ cat.jpg dog.png\n"
      "  lensd predict digits seven.png --json\n"},
     {COMMAND_DEVICES, "lensd devices [options]",

@@ -9,11 +9,27 @@
 
 /* ---- predictions ---- */
 
-static void describe_image(const struct predict_image *image, struct answer_prediction *predictions,
-                           char *device, struct answer_image *ret)
+static bool same_device(struct device_id a, struct device_id b)
+{
+    return a.kind == b.kind && a.index == b.index;
+}
+
+/* The numbers that a device computes in; NULL where that is not known. */
+static const char *precision_on(const struct model_status *model, struct device_id device)
+{
+    for (size_t i = 0; model && i < model->lane_count; i++)
+        if (same_device(model->lanes[i].device, device))
+            return precision_name(model->lanes[i].precision);
+    return NULL;
+}
+
+static void describe_image(const struct predict_image *image, const struct model_status *model,
+                           struct answer_prediction *predictions, char *device,
+                           struct answer_image *ret)
 {
     *ret = (struct answer_image){.name = image->name,
                                  .device = device_text(image->device, device),
+                                 .precision = precision_on(model, image->device),
                                  .width = image->width,
                                  .height = image->height,
                                  .predictions = predictions,
@@ -35,14 +51,10 @@ static void describe_image(const struct predict_image *image, struct answer_pred
                                        .probability = image->predictions[i].probability};
 }
 
-char *describe_predictions(const struct predict_request *request, bool as_list, double total_ms,
-                           size_t *ret_size)
-{
-    return describe_predictions_as(DESCRIBE_JSON, request, as_list, total_ms, ret_size);
-}
-
-char *describe_predictions_as(enum describe_form form, const struct predict_request *request,
-                              bool as_list, double total_ms, size_t *ret_size)
+/* `model`: what is known of the one that answered; NULL: nothing. */
+static char *describe_request(enum describe_form form, const struct predict_request *request,
+                              const struct model_status *model, bool as_list, double total_ms,
+                              size_t *ret_size)
 {
     size_t count = request->image_count, prediction_count = 0;
     for (size_t i = 0; i < count; i++)
@@ -54,7 +66,7 @@ char *describe_predictions_as(enum describe_form form, const struct predict_requ
     if (images && predictions && devices) {
         size_t used = 0;
         for (size_t i = 0; i < count; i++) {
-            describe_image(&request->images[i], predictions + used, devices[i], &images[i]);
+            describe_image(&request->images[i], model, predictions + used, devices[i], &images[i]);
             used += request->images[i].prediction_count;
         }
         struct predict_answer answer = {.model = request->served ? request->served->name : "",
@@ -72,6 +84,18 @@ char *describe_predictions_as(enum describe_form form, const struct predict_requ
     free(predictions);
     free(devices);
     return text;
+}
+
+char *describe_predictions(const struct predict_request *request, const struct model_status *model,
+                           double total_ms, size_t *ret_size)
+{
+    return describe_request(DESCRIBE_JSON, request, model, true, total_ms, ret_size);
+}
+
+char *describe_predictions_as(enum describe_form form, const struct predict_request *request,
+                              bool as_list, double total_ms, size_t *ret_size)
+{
+    return describe_request(form, request, NULL, as_list, total_ms, ret_size);
 }
 
 /* ---- models and devices ---- */
@@ -172,11 +196,6 @@ struct lanes {
     struct device_trial trials[PIPELINE_MAX_MODELS * DEVICE_MAX][PRECISION_TRIALS];
     size_t count;
 };
-
-static bool same_device(struct device_id a, struct device_id b)
-{
-    return a.kind == b.kind && a.index == b.index;
-}
 
 static void add_choice(struct device_model *ret, struct device_trial *trials,
                        const struct precision_choice *choice)

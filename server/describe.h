@@ -4,12 +4,13 @@
 
 #include "server/schedule/pipeline.h"
 
-/* The answer to a request that is done (on_done was called). total_ms: since request->started.
+/* The answer to a request that is done (on_done was called), as a list, each with the precision it
+ * was computed in where `model` (NULL: not known) tells it. total_ms: since request->started.
  * malloc'ed; NULL when out of memory. */
-char *describe_predictions(const struct predict_request *request, bool as_list, double total_ms,
-                           size_t *ret_size);
+char *describe_predictions(const struct predict_request *request, const struct model_status *model,
+                           double total_ms, size_t *ret_size);
 
-/* The same in another form. */
+/* The same without the precision, in any form. */
 enum describe_form {
     DESCRIBE_JSON,
     DESCRIBE_LINES,

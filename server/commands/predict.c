@@ -91,14 +91,24 @@ static void hint_at_labels(const struct predict_request *request)
                         "one name a line\n");
 }
 
-static int print_results(const struct config *config, const struct predict_request *request)
+static int print_as_json(struct pipeline *pipeline, const struct predict_request *request)
+{
+    struct model_status *model = calloc(1, sizeof *model);
+    bool known = model && pipeline_models(pipeline, model, 1) == 1;
+    char *text = describe_predictions(request, known ? model : NULL,
+                                      clock_ms(clock_now() - request->started), NULL);
+    free(model);
+    return print_json(text);
+}
+
+static int print_results(const struct config *config, struct pipeline *pipeline,
+                         const struct predict_request *request)
 {
     int failed = 0;
     for (size_t i = 0; i < request->image_count; i++)
         failed |= request->images[i].status != STATUS_OK;
     if (config->json) {
-        int printed = print_json(
-            describe_predictions(request, true, clock_ms(clock_now() - request->started), NULL));
+        int printed = print_as_json(pipeline, request);
         return printed ? printed : failed;
     }
     for (size_t i = 0; i < request->image_count; i++)
@@ -172,7 +182,7 @@ int command_predict(const struct config *config)
             image->data = files[i];
     }
     if (run(pipeline, &request, &err) == STATUS_OK)
-        hint_at_labels(&request), result = print_results(config, &request);
+        hint_at_labels(&request), result = print_results(config, pipeline, &request);
     else
         result = command_failed(&err);
 out:

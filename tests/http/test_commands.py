@@ -58,6 +58,7 @@ class Predict(Commands):
         (entry,) = result["results"]
         self.assertEqual((result["model"], entry["name"]), ("digits", SEVEN))
         self.assertEqual(entry["predictions"][0]["label"], "7")
+        self.assertEqual(entry["precision"], "fp32")
 
     def test_an_image_that_fails(self):
         text = self.file("notes.jpg", b"hello, this is text")

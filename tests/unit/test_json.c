@@ -285,6 +285,7 @@ Test(predict_json, writes_a_list_with_an_error_and_odd_names)
     struct answer_image images[] = {
         {.name = "a\xff\"\n.jpg",
          .device = "cpu",
+         .precision = "bf16",
          .predictions = &nan,
          .prediction_count = 1,
          .batch = 1},
@@ -297,6 +298,7 @@ Test(predict_json, writes_a_list_with_an_error_and_odd_names)
     cr_assert_eq(json_check(text, size, &JSON_LIMITS_DEFAULT, NULL), STATUS_OK, "%s", text);
     cr_assert(strstr(text, "\"name\":\"a?\\\"\\n.jpg\""), "%s", text);
     cr_assert(strstr(text, "\"probability\":null"), "%s", text);
+    cr_assert(strstr(text, "\"device\":\"cpu\",\"precision\":\"bf16\""), "%s", text);
     cr_assert(strstr(text, "{\"name\":\"b\",\"error\":\"not an image\",\"code\":\"bad_image\"}"),
               "%s", text);
     free(text);
