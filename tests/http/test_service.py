@@ -219,8 +219,9 @@ class Files(ServiceCase):
 
     def refused(self, option, path, *more):
         before = sorted(os.listdir(self.folder))
+        place = () if "--unix" in more else ("--port", "0")
         for check in ((), ("--check",)):
-            ended = run_lensd("serve", "--port", "0", option, path, *more, *check)
+            ended = run_lensd("serve", *place, option, path, *more, *check)
             self.assertEqual(ended.returncode, 2, ended.stderr)
             self.assertIn(f"{option} '{path}'", ended.stderr)
             self.assertEqual(sorted(os.listdir(self.folder)), before)
