@@ -105,12 +105,12 @@ bool norm_takes(const struct node *node)
 enum status make_norm(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
-    if (!norm_takes(node))
+    const size_t row = norm_takes(node) ? row_length(node) : 0;
+    if (!row)
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct value *bias = node_input(node, 2);
     bool is_softmax = node->op == OP_SOFTMAX;
-    size_t row = row_length(node);
     struct norm_step *step = step_create(compile, sizeof *step, run);
     if (!step)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
