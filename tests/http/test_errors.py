@@ -284,7 +284,8 @@ class Head(ServedCase):
         self.assertEqual((cpu["id"], cpu["usable"]), ("cpu", True))
         self.assertGreater(cpu["memory"]["total_bytes"], cpu["memory"]["used_by_lensd_bytes"])
         model = cpu["models"][0]
-        self.assertEqual((model["name"], model["precision"]), ("digits", "fp32"))
+        self.assertEqual(model["name"], "digits")
+        self.assertIn(model["precision"], ("fp32", "bf16"))  # it is no longer small where a sanitizer slows it
         self.assertEqual(model["batches"][0]["size"], 1)
         for batch in model["batches"]:
             self.assertGreater(batch["milliseconds"], 0)

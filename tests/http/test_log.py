@@ -123,6 +123,11 @@ class Levels(unittest.TestCase):
         self.ask(request_id)
         self.server.wait_log(f"id={request_id} ")
 
+    def ask_in_silence(self, request_id):
+        """Its line would be written behind the answer, before its connection is closed."""
+        self.ask(request_id)
+        self.server.wait_for(lambda: self.server.metric("lensd_http_connections") == 1, "only this connection")
+
     def assert_silence(self, request_id):
         """Once a later request has its line, one without a line will never have it."""
         self.assertNotIn(f"id={request_id} ", self.server.log())
@@ -133,7 +138,7 @@ class Levels(unittest.TestCase):
         self.assertEqual(self.settings(), default)
         self.assert_logged("a")
         self.assertEqual(self.settings('{"log_info": false}'), {**default, "log_info": False})
-        self.ask("b")
+        self.ask_in_silence("b")
         self.assertEqual(self.settings('{"log_info": true, "log_verbose_level": 1}'),
                          {**default, "log_verbose_level": 1})
         self.assert_logged("after-b")
@@ -176,7 +181,7 @@ class Levels(unittest.TestCase):
         self.server.signal(signal.SIGUSR1)  # there is no more
         send(signal.SIGUSR2, "log level=info")
         send(signal.SIGUSR2, "log level=warn")
-        self.ask("d")
+        self.ask_in_silence("d")
         send(signal.SIGUSR1, "log level=info")
         self.assert_logged("e")
         self.assert_silence("d")
