@@ -5,7 +5,6 @@ middle of a line, as they do there, and raising it is what somebody does who mak
 
 import functools
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -61,7 +60,9 @@ class FullDisk(unittest.TestCase):
     def test_the_log(self):
         """Requests go on; once there is room, so does the log, on a line of its own, and says what is missing."""
         server = self.serve()
-        server.wait_for(lambda: re.search(r" ready +model=", server.log()), "the line that says so")
+        # Two lines may come behind the answer that says it is ready: that it is, and that it said so.
+        server.wait_log(" ready model=")
+        server.wait_log(" path=/readyz status=200 ")
         server.log_file.flush()
         full = os.path.getsize(server.log_path) + 40  # within the next line
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (full, resource.RLIM_INFINITY))
