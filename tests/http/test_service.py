@@ -373,7 +373,7 @@ class Check(ServiceCase):
     def test_limits_of_devices_that_are_not_served(self):
         for arguments, words in ((("--gpu-memory", "1G"), "--gpu-memory has a limit for GPUs,"),
                                  (("--memory", "cpu=2G,cuda:0=12G"), "--memory has a limit for cuda:0,")):
-            done = run_lensd("serve", "--check", "--device", "cpu", *arguments)
+            done = run_lensd("serve", "--check", "--device", "cpu", "--precision", "fp32", *arguments)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(words + " not served here (--device cpu)", done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
