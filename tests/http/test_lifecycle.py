@@ -298,7 +298,7 @@ class Drain(Lifecycle):
         self.assertEqual(server.wait(), 0)
 
     def test_interrupt_ends_as_well(self):
-        server = self.serve()
+        server = self.serve("--precision", "fp32")
         server.wait_for(lambda: " ready " in server.log(), "the log line")
         server.signal(signal.SIGINT)
         self.assertEqual(server.wait(), 0)

@@ -195,9 +195,13 @@ class Precision(unittest.TestCase):
         self.assertEqual(model["precision_choice"]["origin"], "pinned")
 
     def test_small_models_are_not_tried(self):
-        model, log = self.start("digits")
+        small = os.path.join(self.folder, "small.onnx")  # under a sanitizer, too
+        small_onnx.classifier(small, layers=1, side=8, channels=4)
+        model, _ = self.start(small)
         self.assertEqual(model["precision"], "fp32")
         self.assertEqual(model["precision_choice"]["origin"], "only")
+        if has_bf16():
+            self.assertIn("the model is small", model["precision_choice"]["why"])
         self.assertNotIn("trials", model["precision_choice"])
 
     def test_predict_makes_no_trial(self):

@@ -349,38 +349,44 @@ class Files(ServiceCase):
         self.assert_ended(server)
 
 
+def check(*arguments):
+    """Without trials of a precision: under a sanitizer or on a busy machine the digits are slow enough
+    for them, and they are told in the log."""
+    return run_lensd("serve", "--check", "--precision", "fp32", *arguments)
+
+
 class Check(ServiceCase):
     def test_all_is_well(self):
-        done = run_lensd("serve", "--check", "--precision", "fp32")  # no trials where a sanitizer slows it
+        done = check()
         self.assertEqual((done.returncode, done.stdout, done.stderr),
                          (0, "lensd: the settings are fine, and digits can be served\n", ""))
 
     def test_no_port_is_opened(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            done = run_lensd("serve", "--check", "--port", str(taken.getsockname()[1]))
+            done = check("--port", str(taken.getsockname()[1]))
             self.assertEqual(done.returncode, 0, done.stderr)
 
             self.assertIn("is in use; fine if by the server that these settings are for", done.stderr)
 
     def test_what_cannot_be_kept(self):
         for cache in (harness.BINARY, os.path.join(harness.BINARY, "below")):
-            done = run_lensd("serve", "--check", "--cache", cache)
+            done = check("--cache", cache)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(f"nothing can be kept in --cache '{cache}' (Not a directory)", done.stderr)
-        done = run_lensd("serve", "--check", "--cache", self.path("not/yet/there"))
+        done = check("--cache", self.path("not/yet/there"))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_limits_of_devices_that_are_not_served(self):
         for arguments, words in ((("--gpu-memory", "1G"), "--gpu-memory has a limit for GPUs,"),
                                  (("--memory", "cpu=2G,cuda:0=12G"), "--memory has a limit for cuda:0,")):
-            done = run_lensd("serve", "--check", "--device", "cpu", "--precision", "fp32", *arguments)
+            done = check("--device", "cpu", *arguments)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(words + " not served here (--device cpu)", done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             seven = os.path.join(harness.DIGITS, "drawn", "7_canvas.png")
             done = run_lensd("predict", "digits", seven, "--device", "cpu", *arguments)
             self.assertEqual((done.returncode, done.stderr.count(words)), (0, 1), done.stderr)
-        done = run_lensd("serve", "--check", "--memory", "gpu=12G")
+        done = check("--memory", "gpu=12G")
         self.assertEqual(done.returncode, 2)
         self.assertIn("'gpu', which is no device", done.stderr)
 
@@ -397,7 +403,7 @@ class Check(ServiceCase):
                                 (("--host", "foo.invalid"), "'foo.invalid' is not an address"),
                                 (("--user", "no-such-user-here"), "no-such-user-here")):
             with self.subTest(arguments=arguments):
-                done = run_lensd("serve", "--check", *arguments)
+                done = check(*arguments)
                 self.assertEqual((done.returncode, done.stdout), (2, ""))
                 self.assertIn(word, done.stderr)
 
@@ -418,14 +424,14 @@ class Check(ServiceCase):
             file.write("alice sha256:" + "0" * 64 + "\n")
         os.chmod(keys, 0o600)
         said = f"--api-keys '{keys}' was read as root, but --user 'nobody' cannot read it again at SIGHUP"
-        done = run_lensd("serve", "--check", "--user", "nobody", "--api-keys", keys, "--cache", cache)
+        done = check("--user", "nobody", "--api-keys", keys, "--cache", cache)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(said, done.stderr)
         self.assertIn(f"nothing can be kept in --cache '{cache}' (Permission denied)", done.stderr)
         server = self.serve("--user", "nobody", "--api-keys", keys)
         self.assertIn(said, server.log())
         os.chmod(keys, 0o644)
-        done = run_lensd("serve", "--check", "--user", "nobody", "--api-keys", keys)
+        done = check("--user", "nobody", "--api-keys", keys)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
