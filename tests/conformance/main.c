@@ -362,11 +362,31 @@ static int fail(const struct error *err, int code)
     return code;
 }
 
+/* Exit status: 0, 1 with a failure or a regression, 2 with a message, SKIP without the folder. */
+static int run(int argc, char **argv, const struct options *options, struct case_list *list,
+               const char *manifest, const char *baseline)
+{
+    struct totals totals = {0};
+    struct error err;
+    for (int i = optind; i < argc; i++) {
+        bool missing;
+        if (!add_folder(list, argv[i], &missing, &err))
+            return missing ? SKIP : fail(&err, 2);
+    }
+    guard();
+    size_t regressions = run_all(list, options, manifest, baseline, &totals);
+    if (options->list)
+        print_table(&totals);
+    printf("%zu passed, %zu failed, %zu unsupported\n", totals.counts[PASSED],
+           totals.counts[FAILED], totals.counts[UNSUPPORTED]);
+    free(totals.rows);
+    return regressions || (!options->baseline && totals.counts[FAILED]) ? 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
     struct options options = {0};
     struct case_list list = {0};
-    struct totals totals = {0};
     struct error err;
     char *manifest = NULL, *baseline = NULL;
     size_t size;
@@ -376,24 +396,14 @@ int main(int argc, char **argv)
                 " [--list] [--baseline FILE] [--session] [--cuda] [-v]\n");
         return 2;
     }
-    if (options.manifest && read_whole(options.manifest, &manifest, &size, &err) != STATUS_OK)
-        return fail(&err, 2);
-    if (options.baseline && read_whole(options.baseline, &baseline, &size, &err) != STATUS_OK)
-        return fail(&err, 2);
-    for (int i = optind; i < argc; i++) {
-        bool missing;
-        if (!add_folder(&list, argv[i], &missing, &err))
-            return missing ? SKIP : fail(&err, 2);
-    }
-    guard();
-    size_t regressions = run_all(&list, &options, manifest, baseline, &totals);
-    if (options.list)
-        print_table(&totals);
-    printf("%zu passed, %zu failed, %zu unsupported\n", totals.counts[PASSED],
-           totals.counts[FAILED], totals.counts[UNSUPPORTED]);
+    int code;
+    if ((options.manifest && read_whole(options.manifest, &manifest, &size, &err) != STATUS_OK) ||
+        (options.baseline && read_whole(options.baseline, &baseline, &size, &err) != STATUS_OK))
+        code = fail(&err, 2);
+    else
+        code = run(argc, argv, &options, &list, manifest, baseline);
     cases_done(&list);
-    free(totals.rows);
     free(manifest);
     free(baseline);
-    return regressions || (!options.baseline && totals.counts[FAILED]) ? 1 : 0;
+    return code;
 }
