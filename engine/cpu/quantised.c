@@ -9,15 +9,16 @@
 
 #include <stdlib.h>
 
-/* What the sum of each of `count` output channels is multiplied by: x_scale * w_scale / y_scale.
- * Freed by the caller; NULL when out of memory. */
+/* What the sum of each of `count` output channels is multiplied by: x_scale * w_scale / y_scale,
+ * rounded as the reference kernel does, so that numbers between two steps fall alike. Freed by the
+ * caller; NULL when out of memory. */
 static float *scales_of_sums(const struct quantised_params *from, const struct tensor *w_scale,
                              const struct quantised_params *to, size_t count)
 {
     float *scales = alloc_array(count, sizeof *scales);
     for (size_t i = 0; scales && i < count; i++) {
-        const double own = tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : i);
-        scales[i] = (float)((double)from->scale * own / (double)to->scale);
+        const float own = (float)tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : i);
+        scales[i] = from->scale * own / to->scale;
     }
     return scales;
 }

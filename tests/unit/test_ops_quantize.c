@@ -287,6 +287,56 @@ Test(ops_quantize, zero_points_of_rows_and_columns)
     one_end(&one);
 }
 
+/* A sum of numbers of 8 bits through an operator that makes it a stored number. */
+static void requantised(enum op op, const float scales[3], int32_t sum, uint8_t expected)
+{
+    enum { COUNT = 300 };
+    const bool is_conv = op == OP_QLINEAR_CONV, is_gemm = op == OP_QGEMM;
+    const struct shape x_shape = is_conv ? SHAPE(1, COUNT, 1, 1) : SHAPE(1, COUNT);
+    const struct shape y_shape = is_conv ? SHAPE(1, 1, 1, 1) : SHAPE(1, 1);
+    const size_t y_terms = is_gemm ? 7 : 6;
+    uint8_t x[COUNT];
+    int8_t w[COUNT];
+    struct one_node one;
+    for (int32_t i = 0; i < COUNT; i++) {
+        x[i] = (uint8_t)(sum / COUNT + (i < sum % COUNT));
+        w[i] = 1;
+    }
+    one_start(&one, op, is_gemm ? 1 : 10, is_gemm ? 9 : 8, 1);
+    one_input(&one, 0, DTYPE_U8, x_shape, x);
+    one_input(&one, 3, DTYPE_I8, is_conv ? x_shape : SHAPE(COUNT, 1), w);
+    scalar_f(&one, 1, scales[0]);
+    scalar_u8(&one, 2, 0);
+    scalar_f(&one, 4, scales[1]);
+    scalar_i8(&one, 5, 0);
+    scalar_f(&one, y_terms, scales[2]);
+    scalar_u8(&one, y_terms + 1, 0);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_U8, y_shape, &expected);
+    one_end(&one);
+}
+
+/* Sums whose real number lies beside a tie, on which its product in float32 lies: what ONNX Runtime
+ * 1.31 answers, and what the float64 product would not. */
+Test(ops_quantize, products_are_rounded_in_float32)
+{
+    static const struct {
+        float scales[3];
+        int32_t sum;
+        uint8_t expected;
+    } cases[] = {
+        {{0.00567471f, 0.011237911f, 0.006047754f}, 9436, 100},    /* 99.4999965 */
+        {{0.009204941f, 0.008714615f, 0.0273839f}, 33625, 98},     /* 98.5000009 */
+        {{0.0058976426f, 0.008487973f, 0.026042804f}, 55926, 108}, /* 107.4999984 */
+        {{0.016752932f, 0.0114162965f, 0.017850602f}, 6580, 70},   /* 70.5000019 */
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        requantised(OP_QLINEAR_CONV, cases[i].scales, cases[i].sum, cases[i].expected);
+        requantised(OP_QLINEAR_MATMUL, cases[i].scales, cases[i].sum, cases[i].expected);
+        requantised(OP_QGEMM, cases[i].scales, cases[i].sum, cases[i].expected);
+    }
+}
+
 Test(ops_quantize, products_saturate)
 {
     const uint8_t a[] = {255, 255}, b[] = {255, 255};

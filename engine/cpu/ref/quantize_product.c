@@ -21,15 +21,17 @@ static enum status widen_operand(const struct kernel_args *args, size_t i, size_
     return STATUS_OK;
 }
 
-/* dst = sums * factor, to the stored type; n elements from element `at` of y on. */
-static void requantize(const int32_t *sums, size_t n, double factor, const struct quant *quant,
+/* dst = sums * factor, to the stored type; n elements from element `at` of y on. The product is
+ * rounded to float32 before it is rounded to an integer, as ONNX Runtime does: what lies closer to
+ * a tie than float32 can tell is a tie. */
+static void requantize(const int32_t *sums, size_t n, float factor, const struct quant *quant,
                        struct tensor *y, size_t at)
 {
     int64_t stored[BLOCK];
     for (size_t i = 0; i < n; i += BLOCK) {
         size_t count = n - i < BLOCK ? n - i : BLOCK;
         for (size_t k = 0; k < count; k++)
-            stored[k] = quant_round(quant, sums[i + k] * factor);
+            stored[k] = quant_round(quant, (double)((float)sums[i + k] * factor));
         store_integers(stored, y->dtype, element_at(y->data, y->dtype, at + i), count);
     }
 }
@@ -85,7 +87,7 @@ KERNEL(kernel_qlinear_conv)
         for (size_t i = 0; i < planes; i++) {
             float factor = number_at(args->in[1], 0) *
                            number_at(args->in[4], i % conv.out_channels) / (float)quant.scale;
-            requantize(sums + i * positions, positions, (double)factor, &quant, y, i * positions);
+            requantize(sums + i * positions, positions, factor, &quant, y, i * positions);
         }
     }
     free(sums);
@@ -186,7 +188,7 @@ KERNEL(kernel_qlinear_matmul)
             for (size_t column = 0; column < shape.n; column++, done++) {
                 float right = (float)param_at(b_scale, b_layout, walk.b, column, 1);
                 float factor = left * right / (float)quant.scale;
-                requantize(sums + done, 1, (double)factor, &quant, y, done);
+                requantize(sums + done, 1, factor, &quant, y, done);
             }
         }
     }
@@ -231,7 +233,7 @@ static void finish_qgemm(const struct kernel_args *args, const struct gemm_shape
     for (size_t i = 0; i < gemm->m * gemm->n; i++) {
         float factor = alpha * number_at(args->in[1], 0) * number_at(args->in[4], i % gemm->n);
         if (quantized)
-            requantize(sums + i, 1, (double)(factor / (float)quant.scale), &quant, y, i);
+            requantize(sums + i, 1, factor / (float)quant.scale, &quant, y, i);
         else
             ((float *)y->data)[i] = (float)sums[i] * factor;
     }
