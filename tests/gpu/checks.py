@@ -43,13 +43,15 @@ def operators(part):
 
 def graphs(part, what, key, words, seeds, seconds):
     """A graph that ends its program or breaks the device is named, and a new process goes on behind it."""
-    total = {"passed": 0, "failed": 0, "skipped": 0, "asked": len(seeds), "worst": 0.0, "failures": []}
+    total = {"passed": 0, "failed": 0, "skipped": 0, "asked": len(seeds), "worst": 0.0, "sensitive": 0,
+             "failures": []}
     end, following = time.monotonic() + max(2, seconds), seeds.start
     while following < seeds.stop and (left := min(end - time.monotonic(), part.left() - MARGIN)) >= 1:
         got = some_graphs(part, [*words, "--first", following, "--count", seeds.stop - following, "--seconds",
                                  int(left)], min(left + PATIENCE, max(2, part.left() - MARGIN)), following)
         for name in ("passed", "failed", "skipped"):
             total[name] += got[name]
+        total["sensitive"] += got.get("sensitive", 0)
         total["worst"] = max(total["worst"], got["worst"])
         total["tolerance"] = got.get("tolerance", total.get("tolerance"))
         total["mean"] = got.get("mean")
@@ -88,6 +90,7 @@ def judge_graphs(part, what, total):
     """All that were asked for agree; what was not reached in time is not judged."""
     reached = total["passed"] + total["failed"] + total["skipped"]
     got = f"{total['passed']} of {total['asked']}, worst {total['worst']:.2g}"
+    got += f", {total['sensitive']} further off as the graph itself is sensitive" if total["sensitive"] else ""
     got += f", {total['skipped']} cannot be compared" if total["skipped"] else ""
     got += f", {total['asked'] - reached} not reached" if reached < total["asked"] else ""
     got += f"; {total['failed']} disagree: {total['failures'][0][:600]}" if total["failed"] else ""

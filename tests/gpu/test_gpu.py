@@ -293,6 +293,33 @@ GRAPHS = """
 """
 
 
+class Sensitivity(unittest.TestCase):
+    """Graphs that make much of the last bit, and those that do not, on the stand-in."""
+
+    def graphs(self, precision, first, count, *words):
+        program = os.path.join(BUILD, "tests", "gpu", "lensd_graphs")
+        got = subprocess.run([program, "--device", "cuda:0", "--precision", precision, "--small", "--first", str(first),
+                              "--count", str(count), *words], stdout=subprocess.PIPE, text=True, timeout=120,
+                             env=dict(os.environ, LENSD_CUDA_MODULE=os.path.join(BUILD, "tests", "fake_cuda", "lensd_fake_cuda.so")))
+        return json.loads(got.stdout.splitlines()[-1])
+
+    def test_a_sound_device_passes(self):
+        for precision, seed in (("bf16", 59280), ("fp16", 67401), ("fp16", 7011), ("fp16", 67642), ("int8", 199080)):
+            with self.subTest(precision=precision, seed=seed):
+                got = self.graphs(precision, seed, 1)
+                self.assertEqual((got["passed"], got["sensitive"]), (1, 1))
+
+    def test_stored_numbers_agree_exactly(self):
+        got = self.graphs("int8", 199058, 1)
+        self.assertEqual((got["passed"], got["sensitive"], got["worst"] < 1e-6), (1, 0, True))
+
+    def test_what_is_off_is_noticed(self):
+        for precision, off in (("fp16", 0.025), ("bf16", 0.1), ("int8", 0.12)):
+            with self.subTest(precision=precision):
+                got = self.graphs(precision, 1, 12, "--off", str(off))
+                self.assertGreaterEqual(got["failed"], 11)
+
+
 class Graphs(unittest.TestCase):
     """What lensd_graphs may do on a GPU, by scripts in its place."""
 
