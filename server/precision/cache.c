@@ -191,6 +191,22 @@ void choice_say_lost(const char *why)
     log_event(LOG_WARN, "cache", LOG_STR("text", text));
 }
 
+/* May something be made in the folder? Asked by doing so: of /proc and the like access() says yes
+ * to root. 0, or why not. */
+static int try_folder(const char *folder)
+{
+    char *probe = NULL;
+    int cause = 0;
+    if (asprintf(&probe, "%s/.lensd-XXXXXX", folder) < 0)
+        return ENOMEM;
+    if (!mkdtemp(probe))
+        cause = errno;
+    else
+        (void)rmdir(probe);
+    free(probe);
+    return cause;
+}
+
 void precision_check_cache(const char *cache, char *warning, size_t size)
 {
     struct stat info;
@@ -212,8 +228,8 @@ void precision_check_cache(const char *cache, char *warning, size_t size)
     }
     if (at && !cause && !S_ISDIR(info.st_mode))
         cause = ENOTDIR;
-    if (at && !cause && access(at, W_OK | X_OK) != 0)
-        cause = errno;
+    if (at && !cause)
+        cause = try_folder(at);
     if (cause) {
         (void)atomic_flag_test_and_set(&is_said); /* by whoever asked */
         snprintf(warning, size,

@@ -115,6 +115,6 @@ bool precision_recall_facts(const struct model *model, const struct session_opti
 void precision_keep_facts(const struct facts_key *key, const char *cache,
                           const struct session_facts *facts);
 
-/* Whether choices could be kept in that folder, made if need be; makes nothing. `warning` gets a
- * sentence, or "". */
+/* Whether choices could be kept in that folder, made if need be: tried in what is there of
+ * it, leaving nothing behind. `warning` gets a sentence, or "". */
 void precision_check_cache(const char *cache, char *warning, size_t size);

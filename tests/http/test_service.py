@@ -373,6 +373,11 @@ class Check(ServiceCase):
             done = check("--cache", cache)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(f"nothing can be kept in --cache '{cache}' (Not a directory)", done.stderr)
+        if os.getuid() == 0:  # who may write anywhere, and yet not there
+            done = check("--cache", "/proc/lensd")
+            self.assertIn("nothing can be kept in --cache '/proc/lensd' (", done.stderr)
+            server = self.serve("--cache", "/proc/lensd")
+            self.assertEqual(server.log().count("nothing can be kept in --cache '/proc/lensd' ("), 1)
         done = check("--cache", self.path("not/yet/there"))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
