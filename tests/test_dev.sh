@@ -53,7 +53,7 @@ cp "$dev" "$scratch/tree/dev"
 mkdir "$scratch/tree/tests"
 cp "$(dirname -- "$dev")/tests/report.py" "$scratch/tree/tests/"
 
-echo '1..9'
+echo '1..10'
 fresh
 run_dev
 result "$([ $status -eq 0 ] && says 'run [options] [MODEL]' && says 'test [SUITE'; echo $?)" \
@@ -101,6 +101,19 @@ run_dev test nosuchtest
 result "$([ $status -eq 2 ] && says "there is no test or suite 'nosuchtest'" &&
     [ "$(grep '^ninja' "$scratch/calls")" = "ninja -C $scratch/tree/build --quiet build.ninja" ]; echo $?)" \
     'test: a name that is none is refused before anything is built'
+
+fresh
+printf '#!/bin/sh\nprintf installed\n' >"$scratch/bin/dpkg-query"
+fake meson 0 ''
+fake ninja 1 ''
+run_dev run
+piped=$(grep '^ninja' "$scratch/calls")
+: >"$scratch/calls"
+(cd "$scratch" && PATH=$scratch/bin:$PATH TERM=xterm script -qec "$scratch/tree/dev run" /dev/null) \
+    >"$scratch/output" 2>&1 </dev/null || true
+shown=$(grep '^ninja' "$scratch/calls" || true)
+result "$([[ $piped == *' --quiet server/lensd' && $shown == 'ninja -C '*' server/lensd' && $shown != *--quiet* ]]; echo $?)" \
+    'run: on a terminal ninja shows how far it is, elsewhere nothing'
 
 # The architectures of a bundle that ./dev gpu builds are those of the GPUs that are here.
 fresh
