@@ -311,7 +311,23 @@ static const struct attr_spec rotary_attrs[] = {{"interleaved", ATTR_INT},
                                                 {"rotary_embedding_dim", ATTR_INT},
                                                 {NULL, 0}};
 
+static enum status infer_valid_keys(struct node *node, struct error *err)
+{
+    TRY(operand_dtype(node, 0, "nonpad_kv_seqlen", DTYPE_BIT(I64), err));
+    return infer_output(node, 0, DTYPE_I64, &node->inputs[0]->shape, err);
+}
+
+static const struct attr_spec valid_keys_attrs[] = {{"keys", ATTR_INT}, {NULL, 0}};
+
 static const struct op_info entries[] = {
+    {.op = OP_VALID_KEYS,
+     .since = 1,
+     .min_inputs = 1,
+     .max_inputs = 1,
+     .min_outputs = 1,
+     .max_outputs = 1,
+     .attrs = valid_keys_attrs,
+     .infer = infer_valid_keys},
     {.op = OP_ONNX_ATTENTION,
      .since = 23,
      .until = 23,

@@ -3,13 +3,15 @@
  * theirs too: pass_attention() makes one operator of what Attention becomes.
  *
  *     q ─ (apart) ─ · scale ─────────┐
- *     [past_key ─] k ─ (apart) ─ turn ┴ MatMul ─ (cap) ─ + bias ─ Softmax ─ (0 for NaN) ─ MatMul
- *     [past_value ─] v ─ (apart) ─────────────────────────────────────────────────────────┘
+ *     [past_key ─] k ─ (apart) ─ turn ┴ MatMul ─ (cap) ─ + bias ─ Softmax ─ MatMul ─ (0 where
+ * hidden) [past_value ─] v ─ (apart) ─────────────────────────────────────────────────────────┘
  *
  * "Apart" is Reshape and Transpose of an operand whose heads are merged. Where several heads of Q
  * share one of K and V, the heads become two dimensions, [kv_heads, group], and K and V broadcast
  * over the second: nothing is repeated in memory. Causality and windows are a constant; with
- * nonpad_kv_seqlen, which a run may decide, comparisons make it.
+ * nonpad_kv_seqlen, which a run may decide, comparisons make it. Of a row whose biases are all -inf
+ * Softmax makes NaN, and the operator 0: where there may be such rows they are told by their
+ * biases, as a NaN of Q, K or V is to stay.
  *
  *     x ─┬───────────────────── · [cos, cos]  ─┐
  *        └ halves (pairs) swapped · [-sin, sin] ┴ Add
@@ -17,6 +19,7 @@
  * The operator's own kernel (cpu/ref/transformer.c) judges the result and runs what depends on
  * data.
  */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -71,14 +74,15 @@ static struct value *list(struct expansion *e, const int64_t *data, int count)
 
 /* ---- nodes ---- */
 
-/* An operator of up to four operands; `axis` and `perm` where it has those attributes. */
+/* An operator of up to four operands, and its attributes: an integer, and integers. */
 struct step {
     enum op op;
     struct value *in[4];
-    const char *name; /* of an integer attribute, or NULL */
+    const char *name; /* of the integer, or NULL */
     int64_t number;
-    const int64_t *perm;
-    size_t rank; /* of perm; 0 without */
+    const char *list; /* name of the integers, or NULL */
+    const int64_t *numbers;
+    size_t count;
 };
 
 static struct value *emit(struct expansion *e, const struct step *step)
@@ -98,7 +102,7 @@ static struct value *emit(struct expansion *e, const struct step *step)
     memcpy(node->inputs, step->in, count * sizeof *step->in);
     node_set_output(node, 0, value);
     if ((step->name && !node_set_int(e->graph, node, step->name, step->number)) ||
-        (step->rank && !node_set_ints(e->graph, node, "perm", step->perm, step->rank)))
+        (step->list && !node_set_ints(e->graph, node, step->list, step->numbers, step->count)))
         return fail(e);
     e->status = graph_infer_node(node, e->err);
     return e->status == STATUS_OK ? value : NULL;
@@ -125,7 +129,9 @@ static struct value *turn(struct expansion *e, struct value *a, const int64_t *p
 {
     if (!a)
         return fail(e);
-    return emit(e, &(struct step){.op = OP_TRANSPOSE, .in = {a}, .perm = perm, .rank = rank});
+    return emit(e,
+                &(struct step){
+                    .op = OP_TRANSPOSE, .in = {a}, .list = "perm", .numbers = perm, .count = rank});
 }
 
 static struct value *reshape(struct expansion *e, struct value *a, const int64_t *dims, int rank)
@@ -206,7 +212,9 @@ struct attend {
     struct expansion *e;
     struct attention_call call;
     enum dtype dtype;
-    int64_t group; /* heads of Q that share one of K and V */
+    int64_t group;      /* heads of Q that share one of K and V */
+    struct value *bias; /* what is added to the scores, [batch, q_heads, rows, keys] or what
+                           broadcasts to it; NULL: nothing */
 };
 
 /* [batch, rows, heads * width] to [batch, heads, rows, width]. */
@@ -305,6 +313,10 @@ static struct value *valid_bias(struct attend *a, struct value *valid)
     const struct attention_call *c = &a->call;
     struct expansion *e = a->e;
     const int64_t dims[4] = {c->batch, 1, 1, 1};
+    if (!valid)
+        return fail(e);
+    valid = emit(
+        e, &(struct step){.op = OP_VALID_KEYS, .in = {valid}, .name = "keys", .number = c->keys});
     struct value *n = reshape(e, valid, dims, 4);
     struct value *sees = two(e, OP_LESS, line(a, 1, 0, 0), n);
     if (c->is_causal) /* key <= row + n - rows */
@@ -423,7 +435,9 @@ static struct value *scores(struct attend *a, struct value *q, struct value *k)
         q = two(e, OP_MUL, q, number(e, c->scale, a->dtype));
     struct value *s = shown(a, STAGE_PRODUCT, two(e, OP_MATMUL, q, k));
     if (c->softcap > 0) {
-        s = one(e, OP_TANH, two(e, OP_MUL, s, number(e, 1 / c->softcap, a->dtype)));
+        /* of less than 1e-38 the reciprocal is no float32: what is off then is less than that */
+        const float inverse = fminf(1 / c->softcap, FLT_MAX);
+        s = one(e, OP_TANH, two(e, OP_MUL, s, number(e, inverse, a->dtype)));
         s = two(e, OP_MUL, s, number(e, c->softcap, a->dtype));
     }
     s = shown(a, STAGE_CAPPED, s);
@@ -433,14 +447,56 @@ static struct value *scores(struct attend *a, struct value *q, struct value *k)
         bias = two(e, OP_ADD, more, bias);
     else if (more)
         bias = more;
+    a->bias = bias;
     if (bias)
         s = two(e, OP_ADD, s, grouped_bias(a, bias));
     return shown(a, STAGE_BIASED, s);
 }
 
-static enum status expand_attention(struct expansion *e)
+/* Is every key hidden of a row? [batch, q_heads, rows, 1] or what broadcasts to it. */
+static struct value *hidden_rows(struct attend *a)
+{
+    static const int64_t last[1] = {-1};
+    struct expansion *e = a->e;
+    struct value *greatest = emit(
+        e, &(struct step){
+               .op = OP_REDUCE_MAX, .in = {a->bias}, .list = "axes", .numbers = last, .count = 1});
+    return two(e, OP_EQUAL, greatest, number(e, -INFINITY, a->dtype));
+}
+
+/* 0 where `hidden` holds, else x. */
+static struct value *clear(struct attend *a, struct value *hidden, struct value *x)
+{
+    struct value *zero = number(a->e, 0, a->dtype);
+    if (!hidden || !zero || !x)
+        return fail(a->e);
+    return emit(a->e, &(struct step){.op = OP_WHERE, .in = {hidden, zero, x}});
+}
+
+/* p v as Y has it. hidden: as above, or NULL where there is no such row. */
+static struct value *results(struct attend *a, struct value *p, struct value *v,
+                             struct value *hidden)
 {
     static const int64_t perm[4] = {0, 2, 1, 3};
+    const struct attention_call *c = &a->call;
+    const int64_t merged[3] = {c->batch, c->rows, c->q_heads * c->width};
+    struct expansion *e = a->e;
+    v = grouped(a, cast(e, v, a->dtype), c->kv_heads, c->keys, c->width);
+    struct value *y = ungrouped(a, two(e, OP_MATMUL, p, v), c->width);
+    if (!c->merged)
+        return hidden ? clear(a, hidden, y) : y;
+    y = turn(e, y, perm, 4);
+    if (hidden) { /* behind all that moves: attention writes its rows where they belong */
+        int64_t dims[4] = {1, 1, 1, 1};
+        for (int d = 1; d <= hidden->shape.rank; d++)
+            dims[4 - d] = hidden->shape.dims[hidden->shape.rank - d];
+        y = clear(a, turn(e, reshape(e, hidden, dims, 4), perm, 4), y);
+    }
+    return reshape(e, y, merged, 3);
+}
+
+static enum status expand_attention(struct expansion *e)
+{
     struct node *node = e->from;
     struct attend a = {.e = e, .dtype = node->inputs[ATTENTION_Q]->dtype};
     const struct attention_call *c = &a.call;
@@ -456,18 +512,13 @@ static enum status expand_attention(struct expansion *e)
     struct value *p =
         s ? emit(e, &(struct step){.op = OP_SOFTMAX, .in = {s}, .name = "axis", .number = -1})
           : NULL;
-    if (p && hides) {
-        struct value *is_nan = one(e, OP_IS_NAN, p), *zero = number(e, 0, a.dtype);
-        if (is_nan && zero)
-            p = emit(e, &(struct step){.op = OP_WHERE, .in = {is_nan, zero, p}});
+    struct value *hidden = hides && a.bias ? hidden_rows(&a) : NULL;
+    if (hidden && c->stage == STAGE_PROBABILITIES && node_output(node, ATTENTION_SCORES)) {
+        p = clear(&a, grouped_bias(&a, hidden), p);
+        hidden = NULL;
     }
     p = shown(&a, STAGE_PROBABILITIES, p);
-    v = grouped(&a, cast(e, v, a.dtype), c->kv_heads, c->keys, c->width);
-    struct value *y = ungrouped(&a, two(e, OP_MATMUL, p, v), c->width);
-    const int64_t dims[3] = {c->batch, c->rows, c->q_heads * c->width};
-    if (c->merged)
-        y = reshape(e, turn(e, y, perm, 4), dims, 3);
-    (void)bind(e, ATTENTION_Y, y);
+    (void)bind(e, ATTENTION_Y, results(&a, p, v, hidden));
     return e->status;
 }
 

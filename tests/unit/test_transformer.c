@@ -4,6 +4,7 @@
  * sessions are of the first GPU. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -430,6 +431,112 @@ Test(transformer, long_sequences_cost_nothing_to_load, .timeout = 20)
     cr_assert(function_is_expanded(graph->nodes[0]));
     cr_assert_eq(function_expand(graph, 0, &err), STATUS_OK, "%s", err.message);
     graph_free(graph);
+}
+
+/* ---- what only a run knows ---- */
+
+/* Attention of q, k, v [1, heads, 2, 1] or, merged, [1, 2, 2], and a mask [2, 2] or lengths [1],
+ * all of them brought by each run, through the interpreter (`compiled` false) or a session. Returns
+ * the status of that; y: [4]. */
+struct run {
+    float q[4], k[4], v[4], mask[4], softcap;
+    int64_t valid;
+    bool has_valid, merged;
+};
+
+static enum status attend(const struct run *run, bool compiled, float *y, struct error *err)
+{
+    const struct shape x = run->merged ? SHAPE(1, 2, 2) : SHAPE(1, 2, 2, 1);
+    struct transformer_case c = {"run",
+                                 OP_ONNX_ATTENTION,
+                                 24,
+                                 {INT("q_num_heads", 2), INT("kv_num_heads", 2)},
+                                 2,
+                                 {{DTYPE_F32, x, run->q},
+                                  {DTYPE_F32, x, run->k},
+                                  {DTYPE_F32, x, run->v},
+                                  {DTYPE_F32, SHAPE(2, 2), run->mask}},
+                                 4,
+                                 {{0}},
+                                 1};
+    if (run->softcap > 0)
+        c.attrs[c.attr_count++] =
+            (struct attr){.name = "softcap", .kind = ATTR_FLOAT, .f = run->softcap};
+    if (run->has_valid) {
+        c.in[3] = (struct operand_case){0};
+        c.in[6] = (struct operand_case){DTYPE_I64, SHAPE(1), &run->valid};
+        c.in_count = 7;
+    }
+    struct made made;
+    struct tensor *outputs[MOST_OUT] = {NULL};
+    enum status status;
+    make(&c, ALL, &made);
+    if (compiled) {
+        const void *data[MOST_IN];
+        const struct tensor *got[MOST_OUT];
+        for (size_t i = 0; i < made.graph->input_count; i++)
+            data[i] = made.inputs[i]->data;
+        struct session *session = session_of(made.graph, "run");
+        status = session_run(session, 1, data, got, err);
+        if (status == STATUS_OK)
+            memcpy(y, got[0]->data, 4 * sizeof *y);
+        session_free(session);
+    } else {
+        status = interpret(made.graph, made.inputs, outputs, NULL, NULL, err);
+        if (status == STATUS_OK)
+            memcpy(y, outputs[0]->data, 4 * sizeof *y);
+        tensor_unref(outputs[0]);
+    }
+    drop(&made);
+    return status;
+}
+
+/* A row without keys is 0; a NaN of the file's own numbers is none of those. */
+Test(transformer, a_run_hides_rows_and_keeps_nan)
+{
+    static const struct {
+        struct run run;
+        float y[4];
+    } table[] = {
+        {{{1, 2, 3, 4}, {1, 1, 1, 1}, {5, 5, 7, 7}, {0, 0, -INFINITY, -INFINITY}}, {5, 0, 7, 0}},
+        {{{NAN, 2, 3, NAN}, {1, 1, 1, 1}, {5, 5, 7, 7}, {0, 0, -INFINITY, -INFINITY}},
+         {NAN, 0, 7, 0}},
+        {{{1, 2, 3, 4}, {1, NAN, 1, 1}, {5, 5, 7, 7}, {0, -1, 0, 0}}, {NAN, NAN, 7, 7}},
+        {{{1, NAN, 3, 4}, {1, 1, 1, 1}, {5, 7, 5, 7}, {0, 0, -INFINITY, -INFINITY}, .merged = true},
+         {5, NAN, 0, 0}},
+        {{{1, 2, 3, 4}, {1, 1, 1, 1}, {5, 5, 7, 7}, .has_valid = true, .valid = 0}, {0, 0, 0, 0}},
+        {{{1, NAN, 3, 4}, {1, 1, 1, 1}, {5, 0, 7, 0}, .has_valid = true, .valid = 1},
+         {5, NAN, 7, 7}},
+        {{{1, -2, 0, 4}, {1, 1, 1, 1}, {5, 5, 7, 7}, .softcap = 1e-40f}, {5, 5, 7, 7}},
+        {{{0, 0, 0, 0}, {1, 1, 1, 1}, {5, 5, 7, 7}, .softcap = 1e-45f}, {5, 5, 7, 7}},
+    };
+    for (size_t n = 0; n < COUNT_OF(table); n++)
+        for (int compiled = 0; compiled < 2; compiled++) {
+            float y[4];
+            struct error err = {0};
+            cr_assert_eq(attend(&table[n].run, compiled, y, &err), STATUS_OK, "%s", err.message);
+            for (size_t i = 0; i < 4; i++)
+                cr_expect(isnan(table[n].y[i]) ? isnan(y[i]) : fabsf(y[i] - table[n].y[i]) < 1e-5f,
+                          "case %zu, %s, element %zu: %g, not %g", n,
+                          compiled ? "compiled" : "reference", i, (double)y[i],
+                          (double)table[n].y[i]);
+        }
+}
+
+Test(transformer, valid_keys_of_a_run_are_checked)
+{
+    static const int64_t wrong[] = {-1, 3, INT64_MIN, INT64_MAX};
+    for (size_t n = 0; n < COUNT_OF(wrong); n++)
+        for (int compiled = 0; compiled < 2; compiled++) {
+            const struct run run = {.has_valid = true, .valid = wrong[n]};
+            char words[100];
+            float y[4];
+            struct error err = {0};
+            snprintf(words, sizeof words, "nonpad_kv_seqlen is %lld for image 0, expected 0 to 2",
+                     (long long)wrong[n]);
+            cr_expect_eq(attend(&run, compiled, y, &err), STATUS_INVALID);
+            cr_expect(strstr(err.message, words), "%s, not %s", err.message, words);
+        }
 }
 
 /* Opset 24: what the mask leaves out at the end is hidden, all of it, too. */

@@ -167,6 +167,17 @@ static enum status open_result(const struct kernel_args *args, enum attention_ou
     return result_open(args, *args->out[output], ARITHMETIC_F64, ret, err);
 }
 
+/* nonpad_kv_seqlen, of 0 to `keys` for each image. */
+static enum status check_valid(const int64_t *valid, size_t count, int64_t keys, struct error *err)
+{
+    for (size_t image = 0; image < count; image++)
+        if (valid[image] < 0 || valid[image] > keys)
+            return error_set(err, STATUS_INVALID,
+                             "nonpad_kv_seqlen is %lld for image %zu, expected 0 to %lld",
+                             (long long)valid[image], image, (long long)keys);
+    return STATUS_OK;
+}
+
 static enum status open_attend(const struct kernel_args *args, struct attend *a, struct error *err)
 {
     const struct attention_call *call = &a->call;
@@ -193,11 +204,14 @@ static enum status open_attend(const struct kernel_args *args, struct attend *a,
     a->v.width = call->width;
     open_mask(args, a);
     /* Whatever the file says: row + offset and key - row - offset stay within int64_t. */
-    for (int64_t image = 0; a->valid && image < call->batch; image++)
-        if (a->valid[image] < 0 || a->valid[image] > call->keys)
-            return error_set(err, STATUS_INVALID,
-                             "nonpad_kv_seqlen is %lld for image %lld, expected 0 to %lld",
-                             (long long)a->valid[image], (long long)image, (long long)call->keys);
+    return a->valid ? check_valid(a->valid, (size_t)call->batch, call->keys, err) : STATUS_OK;
+}
+
+static KERNEL(kernel_valid_keys)
+{
+    const struct tensor *valid = args->in[0];
+    TRY(check_valid(valid->data, shape_count(&valid->shape), node_int(args->node, "keys", 0), err));
+    memcpy((*args->out[0])->data, valid->data, valid->bytes);
     return STATUS_OK;
 }
 
@@ -300,6 +314,7 @@ static KERNEL(kernel_rotary_embedding)
 static const struct kernel_entry entries[] = {
     {OP_ONNX_ATTENTION, kernel_onnx_attention},
     {OP_ROTARY_EMBEDDING, kernel_rotary_embedding},
+    {OP_VALID_KEYS, kernel_valid_keys},
 };
 
 const struct kernel_family kernels_transformer = {entries, COUNT_OF(entries)};
