@@ -56,6 +56,8 @@ struct session_facts {
     struct session_time {
         int size;
         double milliseconds; /* the quickest run of that compiled size there has been */
+        int front;           /* as session_batch has it */
+        size_t front_steps;
     } times[SESSION_MAX_BATCHES];
 };
 
@@ -68,11 +70,13 @@ struct session_options {
     enum precision precision;
     struct layer_set fp32_layers; /* PRECISION_BF16: layers (session_step.layer) that are computed
                                      in fp32 all the same */
-    int threads;   /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
-                      so small that splitting it costs more than it gains */
-    int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
-    bool trial;    /* compile 1 and max_batch alone and measure nothing: a session that is made to
-                      be compared and thrown away */
+    int threads;    /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
+                       so small that splitting it costs more than it gains */
+    int max_batch;  /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
+    bool trial;     /* compile 1 and max_batch alone and measure nothing: a session that is made to
+                       be compared and thrown away */
+    bool no_fronts; /* for measurements: every size is run whole from its first step to its last, or
+                       as pieces (session_batch.front) */
     bool no_kernel_trials; /* kernels by what is known (kernel_choices.h) and by rule: quick to make
                             */
     size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */
@@ -113,8 +117,11 @@ struct session_tensor {
 
 struct session_batch {
     int size;
-    double milliseconds;     /* L(b): the quickest run when it was created; 0: not measurable */
-    int piece;               /* it is run as pieces of this size and smaller; == size: whole */
+    double milliseconds; /* L(b): the quickest run when it was created; 0: not measurable */
+    int piece;           /* it is run as pieces of this size and smaller; == size: whole */
+    int front;           /* of its largest piece: the first front_steps steps of a profile are
+                            run for so many images at a time, the rest for all; 0: all steps are */
+    size_t front_steps;
     size_t activation_bytes; /* planned arena of its largest piece */
 };
 

@@ -59,7 +59,10 @@ enum status compiled_run(struct session *session, struct compiled *c, int batch,
 {
     if (session->last)
         compiled_drop_tail_outputs(session, session->last);
-    TRY(session->ops->run(c->program, inputs, c->static_data, err));
+    if (c->front)
+        TRY(session->ops->run_images(c->program, batch, inputs, c->static_data, err));
+    else
+        TRY(session->ops->run(c->program, inputs, c->static_data, err));
     return wrap(session, c, batch, outputs, err);
 }
 
