@@ -57,6 +57,10 @@ struct model {
     uint64_t parameter_bytes;
 };
 
+/* Whether the rows of an output, as the file declares it, are not the images of the batch: the
+ * batch is fixed and they are not, as in a detector's boxes [n, 4]. */
+bool model_rows_depend_on_data(const struct model *model, const struct shape *output);
+
 /* `path`: an .onnx file or a folder. `name`: overrides the derived one; may be NULL. Errors as
  * onnx_load_file; STATUS_NOT_FOUND when there is no such file, or a folder holds no model.onnx (the
  * sentence lists what was looked for); STATUS_MODEL for a labels or preprocessor file that cannot

@@ -167,11 +167,18 @@ static bool ends_in_probabilities(const struct value *output)
     return false;
 }
 
-/* K of [N, K] or [N, K, 1, 1]; 0 when it is not known or no such shape. */
-static size_t classes_of(const struct value *output)
+bool model_rows_depend_on_data(const struct model *model, const struct shape *output)
+{
+    return model->fixed_batch && output->rank >= 2 && output->dims[0] == DIM_UNKNOWN;
+}
+
+/* K of [N, K] or [N, K, 1, 1]; 0 when it is not known or no such shape, as a detector's boxes
+ * [n, 4]. */
+static size_t classes_of(const struct model *model, const struct value *output)
 {
     const struct shape *shape = &output->shape;
-    bool is_scores = dtype_is_float(output->dtype) && (shape->rank == 2 || shape->rank == 4);
+    bool is_scores = dtype_is_float(output->dtype) && (shape->rank == 2 || shape->rank == 4) &&
+                     !model_rows_depend_on_data(model, shape);
     for (int d = 2; is_scores && d < shape->rank; d++)
         is_scores = shape->dims[d] == 1;
     return is_scores && shape->dims[1] > 0 ? (size_t)shape->dims[1] : 0;
@@ -180,7 +187,7 @@ static size_t classes_of(const struct value *output)
 static void find_output(struct model *model, const struct graph *graph)
 {
     for (size_t i = 0; i < graph->output_count; i++) {
-        size_t classes = classes_of(graph->outputs[i]);
+        size_t classes = classes_of(model, graph->outputs[i]);
         if (!classes)
             continue;
         model->output = i;

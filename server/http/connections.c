@@ -182,6 +182,11 @@ static struct predict_request *client_gone_locked(struct connections *connection
     return predict_request_pin(request) ? request : NULL;
 }
 
+void connections_count_gone(struct connections *connections)
+{
+    metric_add(connections->gone_total, 1);
+}
+
 void connection_watch(struct connections *connections, struct connection *connection,
                       struct predict_request *request)
 {

@@ -74,6 +74,9 @@ void connection_refuse(struct connections *connections, struct connection *conne
  * From the connection's own thread, when a piece of the body has come. */
 bool connection_last_words(struct connections *connections, struct connection *connection);
 
+/* A client has hung up in the middle of its request, which nobody watches yet. */
+void connections_count_gone(struct connections *connections);
+
 /* Cancels the request as soon as the client has hung up, which may be at once: sets its
  * `cancelled`, and has the pipeline drop what waits of it. NULL ends that: the request is not used
  * any more when this returns, except that one which was pinned is not done before it has been let

@@ -408,6 +408,8 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     }
     /* Without an answer of ours: its body was late and the watcher said so, or the client left. */
     if (!x->answer.status && x->state != EXCHANGE_NEW) {
+        if (!refused && x->state == EXCHANGE_BODY)
+            connections_count_gone(server->connections);
         x->answer.status = status_http(refused ? STATUS_REQUEST_TIMEOUT : STATUS_CANCELLED);
         x->state = refused ? EXCHANGE_REFUSED : x->state;
     }

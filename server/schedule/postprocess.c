@@ -64,6 +64,14 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
                          "the model's output has the shape %s for a batch of %d images, not one "
                          "row of scores per image",
                          shape_text(shape, text), batch);
+    int wide = 0;
+    for (int i = batch > 1 ? 1 : 0; i < shape->rank; i++)
+        wide += shape->dims[i] != 1;
+    if (wide > 1)
+        return error_set(err, STATUS_SHAPE,
+                         "the model's output has the shape %s for %d image%s, which is not one "
+                         "score per class",
+                         shape_text(shape, text), batch, batch > 1 ? "s" : "");
     size_t first = (size_t)row * count;
     if (output->dtype == DTYPE_F32) {
         *ret = (const float *)output->data + first;

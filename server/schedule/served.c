@@ -75,6 +75,28 @@ static enum status check_image(const struct served *served, const struct session
                      shape_text(&input->shape, input_text));
 }
 
+/* Of how many things there are in a picture (a detector's boxes, [n, 4]), not of the picture. */
+static bool is_of_parts(const struct served *served, size_t output)
+{
+    return served->outputs[output].shape.rank == SHAPE_UNKNOWN &&
+           model_rows_depend_on_data(served->model, &served->model->outputs[output].shape);
+}
+
+static enum status check_scores(struct served *served, const struct session *session,
+                                struct error *err)
+{
+    const size_t output = served->model->output;
+    char text[SHAPE_TEXT];
+    if (is_of_parts(served, output))
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "output '%s' of an image has the shape %s with a first dimension that "
+                         "depends on the picture, which is not one score per class; image "
+                         "classifiers are served",
+                         served->outputs[output].name,
+                         shape_text(&served->model->outputs[output].shape, text));
+    return scores_check(session_output(session, output), &served->class_count, err);
+}
+
 static void find_classes(struct served *served, const struct session *session)
 {
     const struct model *model = served->model;
@@ -85,8 +107,7 @@ static void find_classes(struct served *served, const struct session *session)
                   "with 1 or 3 channels",
                   served->input_count);
     else if (model->output < served->output_count &&
-             scores_check(session_output(session, model->output), &served->class_count, &why) ==
-                 STATUS_OK) {
+             check_scores(served, session, &why) == STATUS_OK) {
         served->output = model->output;
         return;
     }
@@ -121,7 +142,8 @@ static enum status describe(struct served *served, const struct session *session
     }
     for (size_t i = 0; i < served->output_count; i++) {
         TRY(describe_output(served, session, i, err));
-        served->has_rows = served->has_rows && follows_rows(&served->outputs[i]);
+        served->has_rows =
+            served->has_rows && follows_rows(&served->outputs[i]) && !is_of_parts(served, i);
     }
     find_classes(served, session);
     served->max_batch = info->batched ? info->batches[info->batch_count - 1].size : 1;

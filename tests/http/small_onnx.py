@@ -127,6 +127,14 @@ def fails_when_light(path, side=16):
           [tensor_info("image", "N", 3, side, side)], [tensor_info("scores", "N", 3)])
 
 
+def places_of_light(path, batch=1, side=8):
+    """As a detector's boxes: [n, 4] indices of the n numbers of the image that are not 0."""
+    write(path, [node("NonZero", ["image"], ["where"]),
+                 node("Transpose", ["where"], ["places"], ints("perm", [1, 0])),
+                 node("Cast", ["places"], ["boxes"], integer("to", 1))], [],
+          [tensor_info("image", batch, 3, side, side)], [tensor_info("boxes", "n", 4)])
+
+
 def unknown_operator(path):
     """A model with an operator that nobody has."""
     write(path, [node("Frobnicate", ["image"], ["scores"])], [],

@@ -408,6 +408,24 @@ class OtherModels(unittest.TestCase):
         text, binary = parse(answer)
         self.assertEqual((floats(binary["y"]), text["outputs"][0]["shape"]), ((0, 2, 3), [3]))
 
+    def test_rows_that_depend_on_the_picture(self):
+        """A detector's boxes are no class scores, whatever their number; tensors get them."""
+        for batch in (1, "N"):
+            with self.subTest(batch=batch):
+                server = self.serve(lambda path: small_onnx.places_of_light(path, batch))
+                answer = server.predict(seven())
+                self.assertEqual(answer.status, 400 if batch == 1 else 500)
+                self.assertIn("is not one score per class", answer.json()["error"])
+                data = [0.0] * 192
+                data[5] = data[64] = data[191] = 1.0
+                text, _ = parse(post(server, "/v2/models/m/infer", {"inputs": [
+                    {"name": "image", "shape": [1, 3, 8, 8], "datatype": "FP32", "data": data}]}, length=False))
+                self.assertEqual(text["outputs"][0]["shape"], [3, 4])
+                self.assertEqual(text["outputs"][0]["data"], [0, 0, 0, 5, 0, 1, 0, 0, 0, 2, 7, 7])
+                if batch == 1:
+                    self.assertEqual(server.get("/v2/models/m/config").json()["max_batch_size"], 0)
+                    self.assertEqual(server.get("/v2/models/m").json()["inputs"][0]["shape"], [1, 3, 8, 8])
+
     def test_image_in_tensor_out(self):
         server = self.serve(small_onnx.doubled_image)
         values = list(range(3 * 64))
