@@ -300,6 +300,14 @@ static void on_progress(void *context, double fraction)
     pipeline_progress(loading->pipeline, loading->name, loading->version, fraction, NULL);
 }
 
+static enum status no_place(struct error *err)
+{
+    return error_set(err, STATUS_CONFIG,
+                     "%d models and versions are served, which is the most; unload one, or serve "
+                     "further ones by another lensd",
+                     PIPELINE_MAX_MODELS);
+}
+
 static enum status begin(struct pipeline *pipeline, const char *name, const char *version,
                          struct error *err)
 {
@@ -317,8 +325,7 @@ static enum status begin(struct pipeline *pipeline, const char *name, const char
     else if (pipeline->draining)
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
     else if (!enter_locked(pipeline, name, version))
-        status = error_set(err, STATUS_CONFIG, "%d models are served, which is the most",
-                           PIPELINE_MAX_MODELS);
+        status = no_place(err);
     pthread_mutex_unlock(&pipeline->lock);
     return status;
 }
@@ -335,8 +342,7 @@ static enum status publish(const struct loading *loading, struct instance *insta
     if (pipeline->draining)
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
     else if (!(entry = enter_locked(pipeline, loading->name, loading->version)))
-        status = error_set(err, STATUS_CONFIG, "%d models are served, which is the most",
-                           PIPELINE_MAX_MODELS);
+        status = no_place(err);
     if (status == STATUS_OK) {
         *ret_old = entry->instance;
         if (entry->instance)
