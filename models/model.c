@@ -65,21 +65,46 @@ static enum status labels_from_file(const struct model_place *place, const char 
     return status;
 }
 
+static struct value *input_named(const struct graph *graph, const char *name)
+{
+    for (size_t i = 0; i < graph->input_count; i++)
+        if (!strcmp(graph->inputs[i]->name, name))
+            return graph->inputs[i];
+    return NULL;
+}
+
+static enum status no_such_input(const struct graph *graph, const char *name, struct error *err)
+{
+    char names[160] = "";
+    for (size_t i = 0, used = 0; i < graph->input_count && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s'%.60s'", i ? ", " : "",
+                                 graph->inputs[i]->name);
+    return error_set(err, STATUS_MODEL,
+                     "it describes an input '%.60s', which the model does not have; the model's "
+                     "%s %s",
+                     name, graph->input_count == 1 ? "only input is" : "inputs are", names);
+}
+
 /* Symbolic dimensions that config.pbtxt fixes. Its dims leave the batch out where it says
- * max_batch_size. */
+ * max_batch_size; where it is silent, their number says whether they do. */
 static enum status fix_input(struct value *value, const struct triton_input *input, bool batched,
                              struct error *err)
 {
     struct shape *shape = &value->shape;
     char text[SHAPE_TEXT];
-    int first = batched ? 1 : 0;
-    if (input->rank == 0 || shape->rank < 0)
+    if (input->rank == 0 || input->is_reshaped || shape->rank < 0)
         return STATUS_OK;
-    for (int d = 0; d < input->rank && shape->rank == input->rank + first; d++) {
+    const int first = shape->rank - input->rank;
+    if (first != 1 && (first != 0 || batched))
+        return error_set(err, STATUS_MODEL,
+                         "input '%.60s' has %d dims, but the model's shape is %s%s", input->name,
+                         input->rank, shape_text(shape, text),
+                         batched ? ", of which max_batch_size stands for the first" : "");
+    for (int d = 0; d < input->rank; d++) {
         int64_t *own = &shape->dims[d + first], told = input->dims[d];
         if (*own == DIM_UNKNOWN && told > 0)
             *own = told;
-        else if (told > 0 && *own != told)
+        else if (told >= 0 && *own != told)
             return error_set(err, STATUS_MODEL,
                              "input '%.80s' has dimension %lld, but the model's shape is %s",
                              input->name, (long long)told, shape_text(shape, text));
@@ -90,10 +115,15 @@ static enum status fix_input(struct value *value, const struct triton_input *inp
 static enum status fix_dimensions(struct graph *graph, const struct triton_config *config,
                                   struct error *err)
 {
-    for (size_t k = 0; k < config->input_count; k++)
-        for (size_t i = 0; config->inputs[k].name && i < graph->input_count; i++)
-            if (!strcmp(graph->inputs[i]->name, config->inputs[k].name))
-                TRY(fix_input(graph->inputs[i], &config->inputs[k], config->max_batch > 0, err));
+    for (size_t k = 0; k < config->input_count; k++) {
+        const struct triton_input *input = &config->inputs[k];
+        struct value *value = input->name ? input_named(graph, input->name) : NULL;
+        if (!input->name)
+            return error_set(err, STATUS_MODEL, "it describes an input without a name");
+        if (!value)
+            return no_such_input(graph, input->name, err);
+        TRY(fix_input(value, input, config->max_batch > 0, err));
+    }
     return STATUS_OK;
 }
 
@@ -109,7 +139,7 @@ static enum status read_triton(const struct model_place *place, struct model *mo
                           &found));
     if (!found)
         return STATUS_OK;
-    enum status status = triton_config_read(text, &config, err);
+    enum status status = triton_config_read(text, size, &config, err);
     free(text);
     if (status == STATUS_OK && config.label_file && want_labels)
         status = labels_from_file(place, config.label_file, labels_from_text, &model->labels, err);

@@ -33,17 +33,32 @@ enum status model_side_file(const struct model_place *place, const char *name, c
 enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
                               struct error *err) MUST_USE;
 
+#define PBTXT_DEPTH_MAX 16
+
+/* Whether the `size` bytes of `text`, terminated, are protobuf's text format
+ * (protobuf.dev/reference/protobuf/textformat-spec); STATUS_MODEL says in which line they are not.
+ */
+enum status pbtxt_check(const char *text, size_t size, struct error *err) MUST_USE;
+
+/* The line of `at` within `text`, from 1. */
+size_t pbtxt_line(const char *text, const char *at);
+
+/* The quotation mark that ends the text that `quote` begins; NULL: none in its line. */
+const char *pbtxt_text_end(const char *quote);
+
 /* An input of Triton's config.pbtxt. */
 struct triton_input {
     char *name; /* malloc'ed; NULL: none given */
     int64_t dims[TENSOR_MAX_RANK];
-    int rank; /* 0: none given */
+    int rank;         /* 0: none given */
+    bool is_reshaped; /* dims are what clients send, not what the model takes */
 };
 
 #define TRITON_INPUTS_MAX 64
 
 /* What Triton's config.pbtxt says that lensd uses; labels NULL and max_batch 0 where it is silent.
- * A name with a '/' or ".." is not taken. Free with triton_config_done(), which is fine on zeroes.
+ * A name with a '/' or ".." is not taken, keys that are not known to lensd are passed over. `text`
+ * has `size` bytes and is terminated; STATUS_MODEL names the line that cannot be understood. Free with triton_config_done(), which is fine on zeroes.
  */
 struct triton_config {
     char *label_file; /* malloc'ed */
@@ -51,7 +66,7 @@ struct triton_config {
     struct triton_input inputs[TRITON_INPUTS_MAX];
     size_t input_count;
 };
-enum status triton_config_read(const char *text, struct triton_config *ret,
+enum status triton_config_read(const char *text, size_t size, struct triton_config *ret,
                                struct error *err) MUST_USE;
 void triton_config_done(struct triton_config *config);
 

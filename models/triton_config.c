@@ -1,10 +1,12 @@
 /* Triton's config.pbtxt, in protobuf's text format: the few keys that lensd uses.
  *
- * A scanner, not a parser: comments and texts are passed over, brackets counted, and of each key
- * only the one that is last on each level is remembered, so that `name` and `dims` are known to
- * belong to an input. What is broken elsewhere in the file is Triton's business. */
+ * pbtxt_check() has found the text well-formed. The rest is a scanner, not a parser: comments and
+ * texts are passed over, brackets counted, and of each key only the one that is last on each level
+ * is remembered, so that `name` and `dims` are known to belong to an input. Keys that lensd does
+ * not know are Triton's business. */
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +14,12 @@
 #include "engine/base/size.h"
 #include "models/model_internal.h"
 
-#define DEPTH_MAX 16
-#define WORD_MAX  40
+#define WORD_MAX 40
 
 struct scan {
     const char *at;
-    char keys[DEPTH_MAX + 1]
-             [WORD_MAX]; /* the key that opened each level, and the last of this one */
+    /* the key that opened each level, and the last of this one */
+    char keys[PBTXT_DEPTH_MAX + 1][WORD_MAX];
     size_t depth;
     bool in_list; /* behind "dims: [" */
     struct triton_config *config;
@@ -37,6 +38,16 @@ void triton_config_done(struct triton_config *config)
     for (size_t i = 0; i < config->input_count; i++)
         free(config->inputs[i].name);
     *config = (struct triton_config){0};
+}
+
+static bool is_batch_key(const struct scan *s)
+{
+    return s->config && s->depth == 0 && !strcmp(s->keys[0], "max_batch_size");
+}
+
+static enum status no_batch(struct scan *s)
+{
+    return error_set(s->err, STATUS_MODEL, "max_batch_size is not a number of images");
 }
 
 static const char *key_of(const struct scan *s, size_t level)
@@ -61,6 +72,8 @@ static enum status take_text(struct scan *s, const char *text, size_t size)
     if (!config)
         return STATUS_OK;
     const char *key = s->keys[s->depth];
+    if (is_batch_key(s))
+        return no_batch(s);
     if (is_member_of(s, "input", "name") && config->input_count > 0) {
         struct triton_input *input = &config->inputs[config->input_count - 1];
         free(input->name);
@@ -101,15 +114,19 @@ static enum status take_number(struct scan *s, long long value)
     TRY(take_policy_number(s, value));
     if (!config)
         return STATUS_OK;
-    if (s->depth == 0 && !strcmp(s->keys[0], "max_batch_size")) {
+    if (is_batch_key(s)) {
         if (value < 0 || value > INT32_MAX)
-            return error_set(s->err, STATUS_MODEL, "max_batch_size is not a number of images");
+            return no_batch(s);
         config->max_batch = value;
     }
     if (is_member_of(s, "input", "dims") && config->input_count > 0) {
         struct triton_input *input = &config->inputs[config->input_count - 1];
-        if (input->rank < TENSOR_MAX_RANK)
-            input->dims[input->rank++] = value;
+        if (input->rank == TENSOR_MAX_RANK)
+            return error_set(s->err, STATUS_MODEL, "an input has more than %d dims",
+                             TENSOR_MAX_RANK);
+        if (value < DIM_UNKNOWN)
+            return error_set(s->err, STATUS_MODEL, "dims: %lld is neither a size nor -1", value);
+        input->dims[input->rank++] = value;
     }
     return STATUS_OK;
 }
@@ -120,7 +137,7 @@ static enum status take_word(struct scan *s)
     while (isalnum((unsigned char)s->at[length]) || s->at[length] == '_')
         length++;
     const char *behind = s->at + length + strspn(s->at + length, " \t\r\n");
-    bool is_key = *behind == ':' || *behind == '{' || *behind == '[';
+    bool is_key = *behind && strchr(":{<[", *behind);
     if (is_key) {
         snprintf(s->keys[s->depth], WORD_MAX, "%.*s",
                  (int)(length < WORD_MAX ? length : WORD_MAX - 1), s->at);
@@ -129,8 +146,10 @@ static enum status take_word(struct scan *s)
             s->policy->kind = VERSIONS_ALL;
         if (policy && !strcmp(s->keys[s->depth], "specific"))
             s->policy->kind = VERSIONS_SPECIFIC;
-    } else if (s->depth == 0 && s->config && !strcmp(s->keys[0], "max_batch_size")) {
-        return error_set(s->err, STATUS_MODEL, "max_batch_size is not a number of images");
+        if (s->config && is_member_of(s, "input", "reshape") && s->config->input_count > 0)
+            s->config->inputs[s->config->input_count - 1].is_reshaped = true;
+    } else if (is_batch_key(s)) {
+        return no_batch(s);
     }
     s->at += length;
     return STATUS_OK;
@@ -138,10 +157,10 @@ static enum status take_word(struct scan *s)
 
 static enum status open_level(struct scan *s)
 {
-    if (s->depth == DEPTH_MAX)
-        return error_set(s->err, STATUS_MODEL, "it is nested deeper than %d levels", DEPTH_MAX);
     struct triton_config *config = s->config;
-    bool input = config && *s->at == '{' && !strcmp(s->keys[0], "input") &&
+    if (is_batch_key(s))
+        return no_batch(s);
+    bool input = config && *s->at != '[' && !strcmp(s->keys[0], "input") &&
                  (s->depth == 0 || (s->depth == 1 && !s->keys[1][0]));
     if (input) {
         if (config->input_count == TRITON_INPUTS_MAX)
@@ -162,12 +181,22 @@ static void close_level(struct scan *s)
 
 static enum status take_string(struct scan *s)
 {
-    char quote = *s->at++;
-    const char *end = strchr(s->at, quote);
-    size_t size = end ? (size_t)(end - s->at) : strlen(s->at);
-    enum status status = take_text(s, s->at, size);
-    s->at += size + (end != NULL);
-    return status;
+    const char *text = s->at + 1, *end = pbtxt_text_end(s->at);
+    if (!end)
+        return error_set(s->err, STATUS_MODEL, "a text has no end");
+    s->at = end + 1;
+    return take_text(s, text, (size_t)(end - text));
+}
+
+/* Fractions are nothing that lensd reads. */
+static enum status take_fraction(struct scan *s)
+{
+    s->at += strspn(s->at, ".+-0123456789abcdefABCDEFxX");
+    if (is_batch_key(s))
+        return no_batch(s);
+    if (s->config && is_member_of(s, "input", "dims"))
+        return error_set(s->err, STATUS_MODEL, "dims: expected whole decimal numbers");
+    return STATUS_OK;
 }
 
 static enum status take_digits(struct scan *s)
@@ -175,12 +204,14 @@ static enum status take_digits(struct scan *s)
     char *end;
     errno = 0;
     long long value = strtoll(s->at, &end, 10);
-    if (end == s->at) {
+    if (end == s->at) { /* a '-' alone, or before a word */
         s->at++;
         return STATUS_OK;
     }
     s->at = end;
-    return take_number(s, errno ? -1 : value);
+    if (*end == '.' || isalpha((unsigned char)*end))
+        return take_fraction(s);
+    return take_number(s, errno ? LLONG_MIN : value);
 }
 
 static enum status run(struct scan *s)
@@ -191,7 +222,7 @@ static enum status run(struct scan *s)
             s->at += strcspn(s->at, "\n");
         else if (c == '"' || c == '\'')
             TRY(take_string(s));
-        else if (c == '{')
+        else if (c == '{' || c == '<')
             TRY(open_level(s));
         else if (c == '[' && strcmp(s->keys[s->depth], "dims") != 0 &&
                  strcmp(s->keys[s->depth], "versions") != 0)
@@ -200,7 +231,7 @@ static enum status run(struct scan *s)
             s->in_list = (s->at++, true);
         else if (c == ']' && s->in_list)
             s->in_list = (s->at++, false);
-        else if (c == '}' || c == ']')
+        else if (c == '}' || c == '>' || c == ']')
             close_level(s);
         else if (isalpha((unsigned char)c) || c == '_')
             TRY(take_word(s));
@@ -212,11 +243,22 @@ static enum status run(struct scan *s)
     return STATUS_OK;
 }
 
-enum status triton_config_read(const char *text, struct triton_config *ret, struct error *err)
+/* The line is that of what was read last. */
+static enum status scan_text(struct scan *s, const char *text, size_t size)
+{
+    TRY(pbtxt_check(text, size, s->err));
+    s->at = text;
+    enum status status = run(s);
+    return status == STATUS_MODEL ? error_prefix(s->err, "line %zu", pbtxt_line(text, s->at))
+                                  : status;
+}
+
+enum status triton_config_read(const char *text, size_t size, struct triton_config *ret,
+                               struct error *err)
 {
     struct triton_config config = {0};
-    struct scan scan = {.at = text, .config = &config, .err = err};
-    enum status status = run(&scan);
+    struct scan scan = {.config = &config, .err = err};
+    enum status status = scan_text(&scan, text, size);
     if (status != STATUS_OK) {
         triton_config_done(&config);
         return status;
@@ -234,8 +276,8 @@ enum status version_policy_read(const char *folder, struct version_policy *ret, 
     enum status status = model_side_file(&place, "config.pbtxt", &text, &size, &path, err);
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
-    struct scan scan = {.at = text, .policy = ret, .err = err};
-    if (status == STATUS_OK && (status = run(&scan)) != STATUS_OK)
+    struct scan scan = {.policy = ret, .err = err};
+    if (status == STATUS_OK && (status = scan_text(&scan, text, size)) != STATUS_OK)
         (void)error_prefix(err, "%.200s", path);
     free(text);
     free(path);

@@ -185,6 +185,98 @@ Test(model, reads_tritons_configuration)
     remove_folder(&folder);
 }
 
+Test(model, refuses_what_is_no_triton_configuration)
+{
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        {"max_batch_size: [", "line 1: the '[' of line 1 is never closed"},
+        {"name: \"x\"\n\nmax_batch_size [", "line 3: the '[' of line 3 is never closed"},
+        {"input {\n  name: \"image\"\n", "line 3: the '{' of line 1 is never closed"},
+        {"input { name: \"image\" ]", "line 1: expected the name of a setting, not ']'"},
+        {"max_batch_size 8", "line 1: expected ':' behind 'max_batch_size'"},
+        {"max_batch_size:", "line 1: expected a value, but the file ends"},
+        {"max_batch_size: }", "line 1: expected a value, not '}'"},
+        {"dims: [ 1 2 ]", "line 1: expected ',' or ']', not '2'"},
+        {"dims: [ 1, ]", "line 1: expected a value, not ']'"},
+        {"{\"max_batch_size\": 8}", "line 1: expected the name of a setting, not '{'"},
+        {"# all is well\nname: \"x\n\"", "line 2: the text that begins here has no end"},
+        {"a{a{a{a{a{a{a{a{a{a{a{a{a{a{a{a{a{", "nested deeper than 16 levels"},
+        {"max_batch_size: 8.5", "line 1: max_batch_size is not a number of images"},
+        {"max_batch_size: \"8\"", "max_batch_size is not a number of images"},
+        {"max_batch_size: [ 8 ]", "max_batch_size is not a number of images"},
+        {"max_batch_size: -1", "max_batch_size is not a number of images"},
+        {"version_policy { all { }", "line 1: the '{' of line 1 is never closed"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct folder folder = make_folder();
+        put_net(&folder, i % 2 ? "model.onnx" : "1/model.onnx", &plain_net);
+        put_text(&folder, "config.pbtxt", cases[i].text);
+        expect_failure(&folder, STATUS_MODEL, cases[i].words);
+        expect_failure(&folder, STATUS_MODEL, "config.pbtxt: line ");
+        remove_folder(&folder);
+    }
+    struct folder folder = make_folder();
+    put_net(&folder, "model.onnx", &plain_net);
+    put(&folder, "config.pbtxt", "name: \"x\"\n\0", 11);
+    expect_failure(&folder, STATUS_MODEL, "line 2: there is a NUL byte");
+    remove_folder(&folder);
+}
+
+Test(model, takes_all_forms_of_a_triton_configuration)
+{
+    static const char *const texts[] = {
+        "",
+        "# nothing",
+        "\xEF\xBB\xBFname: \"x\";",
+        "max_batch_size: 8, platform: 'onnxruntime_onnx'",
+        "input < name: \"image\", dims: 3 dims: -1 dims: 224 >",
+        "input: [ { name: \"image\" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] } ]",
+        "input { name: \"image\" dims: [ -1, 3, 224, 224 ] }",
+        "input { name: \"image\" dims: [ 150528 ] reshape { shape: [ 3, 224, 224 ] } }",
+        "instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] }, { kind: KIND_CPU } ]",
+        "parameters { key: \"a\" value: { string_value: \"say \\\"{\\\" \" 'and [' } }",
+        "dynamic_batching { } unknown_key: - 0x1F x: .5 y: 1e-3 z: 1.5f w: -inf v: []",
+        "optimization { graph { level: 1 } execution_accelerators { gpu_execution_accelerator : [ "
+        "{ name : \"tensorrt\" } ] } }",
+        "model_warmup [ { name: \"w\" inputs { key: \"image\" value: { dims: [ 9 ] } } } ]",
+    };
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        struct folder folder = make_folder();
+        put_net(&folder, "model.onnx", &plain_net);
+        put_text(&folder, "config.pbtxt", texts[i]);
+        model_free(load_at(&folder, ""));
+        remove_folder(&folder);
+    }
+}
+
+Test(model, refuses_inputs_that_are_not_the_models)
+{
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        {"input [{name:\"imagex\" dims:[3,64,64]}]",
+         "an input 'imagex', which the model does not have; the model's only input is 'image'"},
+        {"input [{name:\"image\" dims:[3,64,64]}]",
+         "input 'image' has dimension 64, but the model's shape is"},
+        {"max_batch_size: 8 input {name:\"image\" dims:[3,64,64]}", "has dimension 64"},
+        {"max_batch_size: 8 input {name:\"image\" dims:[-1,3,224,224]}",
+         "has 4 dims, but the model's shape is"},
+        {"input {name:\"image\" dims:[224,224]}", "has 2 dims, but the model's shape is"},
+        {"input {name:\"image\" dims:[3,224.5,224]}", "expected whole decimal numbers"},
+        {"input {name:\"image\" dims:[3,-2,224]}", "-2 is neither a size nor -1"},
+        {"input {dims:[3,224,224]}", "an input without a name"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct folder folder = make_folder();
+        put_net(&folder, "model.onnx", &plain_net);
+        put_text(&folder, "config.pbtxt", cases[i].text);
+        expect_failure(&folder, STATUS_MODEL, cases[i].words);
+        expect_failure(&folder, STATUS_MODEL, "config.pbtxt");
+        remove_folder(&folder);
+    }
+}
+
 Test(model, says_what_was_looked_for)
 {
     struct folder folder = make_folder();
