@@ -197,17 +197,34 @@ static enum status read_labels(const struct model_place *place, const struct onn
 typedef enum status (*preprocess_reader)(const char *json, size_t size, struct preprocess *ret,
                                          struct error *err);
 
+/* Sizes that the model gives are checked when they are known. */
+static enum status check_preprocess(const struct preprocess *p, struct error *err)
+{
+    struct preprocess fitted = *p;
+    if (fitted.width == 0)
+        (void)preprocess_fit(&fitted, 224, 224);
+    if (preprocess_check(&fitted, err) != STATUS_OK)
+        return error_set(err, STATUS_MODEL, "%s", err->message);
+    return STATUS_OK;
+}
+
 static enum status preprocess_from_file(const struct model_place *place, const char *name,
-                                        preprocess_reader read, struct preprocess *ret,
+                                        preprocess_reader read, struct model *model,
                                         struct error *err)
 {
+    char slips[300];
     char *text = NULL, *path = NULL;
     size_t size = 0;
     TRY(model_side_file(place, name, &text, &size, &path, err));
-    enum status status = read(text, size, ret, err);
+    enum status status = read(text, size, &model->preprocess, err);
+    if (status == STATUS_OK)
+        status = check_preprocess(&model->preprocess, err);
+    if (status == STATUS_OK && read == preprocess_from_huggingface) {
+        preprocess_slips(text, size, slips, sizeof slips);
+        if (slips[0])
+            model_warn(model, "%s: %s", name, slips);
+    }
     free(text);
-    if (status == STATUS_OK && preprocess_check(ret, err) != STATUS_OK)
-        status = error_set(err, STATUS_MODEL, "%s", err->message);
     if (status != STATUS_OK && status != STATUS_NOT_FOUND)
         status = error_prefix(err, "%.200s", path);
     free(path);
@@ -226,7 +243,7 @@ static enum status read_preprocess(const struct model_place *place, const struct
     };
     for (size_t i = 0; i < COUNT_OF(sources); i++) {
         TRY(not_found_is_fine(
-            preprocess_from_file(place, sources[i].file, sources[i].read, &model->preprocess, err),
+            preprocess_from_file(place, sources[i].file, sources[i].read, model, err),
             ret_configured));
         if (*ret_configured) {
             snprintf(model->preprocess_source, sizeof model->preprocess_source, "%s",

@@ -36,7 +36,7 @@ struct model {
     char *calibration; /* the model's folder calibration/, of photos like those it will see; NULL:
                           there is none */
 
-    char warning[256]; /* a sentence for the log when something looks wrong but works (labels
+    char warning[512]; /* a sentence for the log when something looks wrong but works (labels
                           and classes differ in number, sizes were fitted …), or "" */
     int64_t max_batch; /* config.pbtxt's max_batch_size; 0: not told */
 

@@ -88,6 +88,30 @@ static enum status find_image_input(struct model *model, struct image *ret, stru
 
 /* ---- fitting the preprocessing ---- */
 
+/* Mean and std of pixels 0 … 255 behind a division by 255: every number comes out near -mean/std.
+ */
+static void warn_of_scale(struct model *model)
+{
+    const struct preprocess *p = &model->preprocess;
+    bool large = false;
+    for (int c = 0; c < preprocess_channels(p); c++)
+        large = large || p->mean[c] > 3 || p->std[c] > 10;
+    if (large && p->scale <= 2.0f / 255.0f)
+        model_warn(model,
+                   "%s: mean %g and std %g look like those of pixels 0 to 255, but pixels are "
+                   "scaled to 0 … 1 first: %sdivide both by 255",
+                   model->preprocess_source, (double)p->mean[0], (double)p->std[0],
+                   strncmp(model->preprocess_source, "preprocessor", 12) != 0
+                       ? ""
+                       : "set \"do_rescale\" to false, or ");
+}
+
+static void no_normalising(struct model *model)
+{
+    snprintf(model->preprocess_source, sizeof model->preprocess_source,
+             "ImageNet defaults, without mean and std");
+}
+
 static void fit_channels(struct model *model, const struct image *image, bool configured)
 {
     struct preprocess *p = &model->preprocess;
@@ -96,6 +120,7 @@ static void fit_channels(struct model *model, const struct image *image, bool co
         if (!configured) {
             p->mean[0] = 0;
             p->std[0] = 1;
+            no_normalising(model);
         }
     } else if (image->channels == 3 && p->channels == CHANNELS_GRAY) {
         p->channels = CHANNELS_RGB;
@@ -105,6 +130,7 @@ static void fit_channels(struct model *model, const struct image *image, bool co
     /* A model that takes bytes normalises inside. */
     if (!configured && model->input_dtype == DTYPE_U8) {
         p->scale = 1;
+        no_normalising(model);
         for (int c = 0; c < 3; c++) {
             p->mean[c] = 0;
             p->std[c] = 1;
@@ -119,11 +145,18 @@ static enum status fit_size(struct model *model, const struct image *image, bool
     int64_t width = image->width == DIM_UNKNOWN ? p->width : image->width;
     int64_t height = image->height == DIM_UNKNOWN ? p->height : image->height;
     int before_width = p->width, before_height = p->height;
+    if (width == 0 || height == 0)
+        return error_set(err, STATUS_MODEL,
+                         "%s gives neither \"size\" nor \"crop_size\", and the model does not fix "
+                         "the size of its input; add {\"size\": {\"height\": …, \"width\": …}}",
+                         model->preprocess_source);
     if (width < 1 || height < 1 || width > 16384 || height > 16384)
         return error_set(err, STATUS_MODEL,
                          "the image input '%.60s' is %lld x %lld pixels; lensd handles 1 to 16384",
                          model->input_name, (long long)width, (long long)height);
     if (!preprocess_fit(p, (int)width, (int)height))
+        return STATUS_OK;
+    if (before_width == 0)
         return STATUS_OK;
     if (configured)
         model_warn(model, "%s prepares %d x %d pixels but the model takes %lld x %lld: fitted",
@@ -255,6 +288,41 @@ static enum status copy_tensors(struct value *const *values, size_t count,
     return STATUS_OK;
 }
 
+/* ---- labels ---- */
+
+/* "1, 2, 3 and 5 more"; how many of the first `count` classes have no label. */
+static size_t list_unnamed(const struct labels *labels, size_t count, char *text, size_t size)
+{
+    enum { NAMED = 3 };
+    size_t unnamed = 0, used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < count; i++)
+        if (!labels_name(labels, i) && unnamed++ < NAMED && used < size)
+            used += (size_t)snprintf(text + used, size - used, "%s%zu", used ? ", " : "", i);
+    if (unnamed > NAMED && used < size)
+        snprintf(text + used, size - used, " and %zu more", unnamed - NAMED);
+    return unnamed;
+}
+
+static void warn_of_labels(struct model *model)
+{
+    const struct labels *labels = &model->labels;
+    char missing[100];
+    if (!model->class_count || !labels->count)
+        return;
+    const size_t holes = list_unnamed(labels, labels->count, missing, sizeof missing);
+    if (holes)
+        model_warn(model,
+                   "%.63s names %zu of the classes 0 to %zu, but not %s; the model has %zu class%s",
+                   model->labels_source, labels->count - holes, labels->count - 1, missing,
+                   model->class_count, model->class_count == 1 ? "" : "es");
+    else if (model->class_count != labels->count)
+        model_warn(model,
+                   "%.63s has %zu label%s but the model has %zu class%s: give it a label for each",
+                   model->labels_source, labels->count, labels->count == 1 ? "" : "s",
+                   model->class_count, model->class_count == 1 ? "" : "es");
+}
+
 enum status model_describe(struct model *model, bool configured, struct error *err)
 {
     struct image image = {false, DIM_UNKNOWN, DIM_UNKNOWN, DIM_UNKNOWN};
@@ -262,6 +330,10 @@ enum status model_describe(struct model *model, bool configured, struct error *e
     if (model->image_input != SIZE_MAX) {
         fit_channels(model, &image, configured);
         TRY(fit_size(model, &image, configured, err));
+        if (configured)
+            warn_of_scale(model);
+    } else if (model->preprocess.width == 0) {
+        (void)preprocess_fit(&model->preprocess, 224, 224);
     }
     if (preprocess_check(&model->preprocess, err) != STATUS_OK) {
         (void)error_prefix(err, "%s", model->preprocess_source);
@@ -273,11 +345,7 @@ enum status model_describe(struct model *model, bool configured, struct error *e
     model->output_name = strdup(output->name);
     if (!model->output_name)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
-    if (model->class_count && model->labels.count && model->class_count != model->labels.count)
-        model_warn(model,
-                   "%.63s has %zu label%s but the model has %zu class%s: give it a label for each",
-                   model->labels_source, model->labels.count, model->labels.count == 1 ? "" : "s",
-                   model->class_count, model->class_count == 1 ? "" : "es");
+    warn_of_labels(model);
     const struct graph *graph = model->graph;
     TRY(copy_tensors(graph->inputs, graph->input_count, &model->inputs, &model->input_count, err));
     TRY(copy_tensors(graph->outputs, graph->output_count, &model->outputs, &model->output_count,

@@ -169,6 +169,11 @@ void preprocess_describe(const struct preprocess *p, char *text, size_t size)
     else
         append(&line, ", x * %g", (double)p->scale);
     const int channels = preprocess_channels(p);
+    bool normalises = false;
+    for (int c = 0; c < channels; c++)
+        normalises = normalises || p->mean[c] != 0 || p->std[c] != 1;
+    if (!normalises)
+        return;
     append_numbers(&line, "mean", p->mean, channels);
     append_numbers(&line, "std", p->std, channels);
 }

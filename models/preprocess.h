@@ -38,7 +38,7 @@ struct preprocess {
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
     int resize_width, resize_height; /* pixels, RESIZE_EXACT and RESIZE_LETTERBOX */
-    int width, height;               /* pixels the model gets: after the resize a centred crop to
+    int width, height;               /* pixels the model gets (0: not told yet): after the resize a centred crop to
                                         this size is taken; where the image is smaller, it is padded
                                         with zeros as torchvision.CenterCrop does */
     bool crop_floors; /* where the middle is half a pixel: the crop begins before it (Hugging Face's

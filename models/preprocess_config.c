@@ -2,6 +2,7 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +69,8 @@ static enum status get_channels(const cJSON *json, const char *key, const float 
         if (!cJSON_IsNumber(value))
             return bad_key(key, "a list of 3 numbers", err);
         ret[c] = (float)value->valuedouble;
+        if (!isfinite(ret[c]))
+            return bad_key(key, "a list of 3 finite numbers", err);
     }
     return STATUS_OK;
 }
@@ -207,6 +210,19 @@ static enum status read_special_resize(const cJSON *json, const struct family *f
     return STATUS_OK;
 }
 
+/* Neither size nor crop: whatever the model takes (preprocess_fit), unless the class makes another
+ * size of it first. */
+static enum status take_models_size(const struct family *family, bool do_resize,
+                                    struct preprocess *p, struct error *err)
+{
+    if (do_resize && (is_family(family, "ConvNext") || is_family(family, "PoolFormer") ||
+                      is_family(family, "Levit")))
+        return error_set(err, STATUS_MODEL, "neither \"size\" nor \"crop_size\" is given");
+    p->resize = !do_resize ? RESIZE_NONE : family->short_side ? RESIZE_SHORT_SIDE : RESIZE_EXACT;
+    p->width = p->height = 0;
+    return STATUS_OK;
+}
+
 static enum status read_geometry(const cJSON *json, const struct family *family,
                                  struct preprocess *p, struct error *err)
 {
@@ -217,7 +233,7 @@ static enum status read_geometry(const cJSON *json, const struct family *family,
     TRY(read_size(json, "size", &size, err));
     TRY(read_size(json, "crop_size", &crop, err));
     if (!size.given && !crop.given)
-        return error_set(err, STATUS_MODEL, "neither \"size\" nor \"crop_size\" is given");
+        return take_models_size(family, do_resize, p, err);
     if (crop.shortest)
         crop.height = crop.width = crop.shortest;
     const cJSON *plain = get(json, "size");
@@ -279,8 +295,8 @@ static enum status read_values(const cJSON *json, const struct family *family, s
         TRY(get_channels(json, "image_std", family->std, p->std, err));
     }
     for (int c = 0; c < 3; c++) {
-        if (!isfinite(p->mean[c]) || !isfinite(p->std[c]) || p->std[c] == 0)
-            return bad_key("image_std", "finite and different from 0", err);
+        if (p->std[c] == 0)
+            return bad_key("image_std", "different from 0", err);
         if (do_rescale && offset)
             p->mean[c] += 1.0f;
         if (is_family(family, "EfficientNet") && again)
@@ -310,6 +326,51 @@ static enum status read_huggingface(const cJSON *json, struct preprocess *p, str
     TRY(read_resample(json, family, p, err));
     TRY(read_values(json, family, p, err));
     return read_channels(json, p, err);
+}
+
+/* ---- keys that are written wrong ---- */
+
+/* One letter more, less, other, or two neighbours swapped. */
+static bool is_one_slip(const char *a, const char *b)
+{
+    size_t same = 0;
+    while (a[same] && a[same] == b[same])
+        same++;
+    a += same;
+    b += same;
+    if (!*a && !*b)
+        return false;
+    if ((*a && !strcmp(a + 1, b)) || (*b && !strcmp(a, b + 1)))
+        return true;
+    if (!*a || !*b)
+        return false;
+    return !strcmp(a + 1, b + 1) || (a[0] == b[1] && a[1] && a[1] == b[0] && !strcmp(a + 2, b + 2));
+}
+
+void preprocess_slips(const char *text, size_t size, char *ret, size_t capacity)
+{
+    static const char *const keys[] = {"size",           "crop_size",
+                                       "do_resize",      "do_center_crop",
+                                       "do_rescale",     "rescale_factor",
+                                       "do_normalize",   "image_mean",
+                                       "image_std",      "resample",
+                                       "rescale_offset", "include_top",
+                                       "crop_pct",       "do_flip_channel_order",
+                                       "do_invert",      "do_convert_grayscale"};
+    cJSON *json = cJSON_ParseWithLength(text, size);
+    const cJSON *item;
+    size_t used = 0;
+    if (capacity)
+        ret[0] = '\0';
+    cJSON_ArrayForEach(item, json)
+    {
+        for (size_t k = 0; item->string && k < COUNT_OF(keys) && used < capacity; k++)
+            if (is_one_slip(item->string, keys[k]) && !get(json, keys[k]))
+                used += (size_t)snprintf(ret + used, capacity - used,
+                                         "%sunknown key \"%.40s\": did you mean \"%s\"?",
+                                         used ? "; " : "", item->string, keys[k]);
+    }
+    cJSON_Delete(json);
 }
 
 /* ---- timm ---- */
@@ -474,8 +535,14 @@ bool preprocess_fit(struct preprocess *p, int width, int height)
 {
     if (p->width == width && p->height == height)
         return false;
-    int from_width = p->width > 0 ? p->width : width,
-        from_height = p->height > 0 ? p->height : height;
+    if (p->width == 0) { /* no size of its own */
+        p->width = p->resize_width = p->resize_short = width;
+        p->height = p->resize_height = height;
+        if (p->resize == RESIZE_SHORT_SIDE && width != height)
+            p->resize = RESIZE_EXACT;
+        return true;
+    }
+    const int from_width = p->width, from_height = p->height;
     switch (p->resize) {
     case RESIZE_NONE:
         break;

@@ -101,7 +101,12 @@ static void find_classes(struct served *served, const struct session *session)
 {
     const struct model *model = served->model;
     struct error why = {0};
-    if (!served->takes_images)
+    if (!served->takes_images && served->input_count == 1)
+        error_set(&why, STATUS_UNSUPPORTED,
+                  "its input '%.60s' is not an image, [N, C, H, W] or [N, H, W, C] with 1 or 3 "
+                  "channels",
+                  served->inputs[0].name);
+    else if (!served->takes_images)
         error_set(&why, STATUS_UNSUPPORTED,
                   "it has %zu inputs of which none alone is an image [N, C, H, W] or [N, H, W, C] "
                   "with 1 or 3 channels",

@@ -29,7 +29,7 @@ static void check_preprocess(enum status status, struct preprocess *p, const str
         return;
     }
     char text[256];
-    HOLDS(p->width > 0 && p->height > 0);
+    HOLDS((p->width > 0 && p->height > 0) || (p->width == 0 && p->height == 0));
     preprocess_fit(p, 299, 300);
     HOLDS(p->width == 299 && p->height == 300);
     if (preprocess_check(p, NULL) == STATUS_OK)
@@ -43,6 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct error err = {0};
     struct labels labels = {0};
     struct preprocess p = {0};
+    char slips[64];
     char *text = malloc(size); /* terminated, as files are read */
     HOLDS(text);
     memcpy(text, data + 1, size - 1);
@@ -60,6 +61,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         break;
     case 3:
         check_preprocess(preprocess_from_huggingface(text, length, &p, &err), &p, &err);
+        preprocess_slips(text, length, slips, sizeof slips);
+        HOLDS(strlen(slips) < sizeof slips);
         break;
     case 4:
         check_preprocess(preprocess_from_timm(text, length, &p, &err), &p, &err);

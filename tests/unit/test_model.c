@@ -538,6 +538,66 @@ Test(model, warns_where_files_disagree)
     remove_folder(&folder);
 }
 
+static void expect_warning(const char *file, const char *text, const char *words)
+{
+    struct folder folder = make_folder();
+    put_net(&folder, "model.onnx", &plain_net);
+    put_text(&folder, file, text);
+    struct model *model = load_at(&folder, "");
+    if (words)
+        cr_expect_str_eq(model->warning, words, "%s", text);
+    else
+        cr_expect_str_empty(model->warning, "%s: %s", text, model->warning);
+    cr_expect_eq(model->preprocess.width, 224, "%s", text);
+    model_free(model);
+    remove_folder(&folder);
+}
+
+Test(model, warns_of_slips_in_the_preprocessing)
+{
+    static const char file[] = "preprocessor_config.json";
+    expect_warning(file, "{\"image_mean\": [124, 116, 104], \"image_std\": [58, 57, 57]}",
+                   "preprocessor_config.json: mean 124 and std 58 look like those of pixels 0 to "
+                   "255, but pixels are scaled to 0 … 1 first: set \"do_rescale\" to false, or "
+                   "divide both by 255");
+    expect_warning("config.json",
+                   "{\"pretrained_cfg\": {\"input_size\": [3, 224, 224], \"mean\": [124, 116, "
+                   "104]}}",
+                   "config.json (timm): mean 124 and std 0.229 look like those of pixels 0 to 255, "
+                   "but pixels are scaled to 0 … 1 first: divide both by 255");
+    expect_warning(file,
+                   "{\"image_mean\": [124, 116, 104], \"image_std\": [58, 57, 57], "
+                   "\"do_rescale\": false}",
+                   NULL);
+    expect_warning(file, "{\"image_mean\": 0.5, \"image_std\": 0.5, \"rescale_offset\": true}",
+                   NULL);
+    expect_warning(file, "{\"do_reszie\": false}",
+                   "preprocessor_config.json: unknown key \"do_reszie\": did you mean "
+                   "\"do_resize\"?");
+    expect_warning(file, "{\"do_resize\": false}", NULL);
+}
+
+Test(model, says_which_labels_are_missing)
+{
+    expect_warning("index_to_name.json", "{\"0\": \"a\", \"9\": \"b\"}",
+                   "index_to_name.json names 2 of the classes 0 to 9, but not 1, 2, 3 and 5 more; "
+                   "the model has 3 classes");
+    expect_warning("index_to_name.json", "{\"0\": \"a\", \"2\": \"b\"}",
+                   "index_to_name.json names 2 of the classes 0 to 2, but not 1; the model has 3 "
+                   "classes");
+}
+
+Test(model, needs_a_size_from_somewhere)
+{
+    struct folder folder = make_folder();
+    const struct net net = {.input = {-1, 3, -1, 64}};
+    put_net(&folder, "model.onnx", &net);
+    put_text(&folder, "preprocessor_config.json", "{\"do_resize\": false}");
+    expect_failure(&folder, STATUS_MODEL,
+                   "gives neither \"size\" nor \"crop_size\", and the model");
+    remove_folder(&folder);
+}
+
 Test(model, loads_graphs_without_an_image)
 {
     struct folder folder = make_folder();

@@ -236,7 +236,6 @@ Test(preprocess_config, refuses_with_the_key)
         {" \n", "the file is empty"},
         {"{", "JSON"},
         {"[]", "object"},
-        {"{\"do_resize\": true}", "size"},
         {"{\"size\": \"224\"}", "\"size\""},
         {"{\"size\": -1}", "\"size\""},
         {"{\"size\": 1e300}", "\"size\""},
@@ -250,7 +249,11 @@ Test(preprocess_config, refuses_with_the_key)
         {"{\"size\": 224, \"resample\": \"bilinear\"}", "\"resample\""},
         {"{\"size\": 224, \"image_mean\": [1, 2]}", "\"image_mean\""},
         {"{\"size\": 224, \"image_mean\": [1, 2, \"3\"]}", "\"image_mean\""},
-        {"{\"size\": 224, \"image_std\": [1, 0, 1]}", "\"image_std\""},
+        {"{\"size\": 224, \"image_mean\": [1e400, 0, 0]}",
+         "\"image_mean\" is not a list of 3 finite"},
+        {"{\"size\": 224, \"image_mean\": 1e39}", "\"image_mean\" is not a list of 3 finite"},
+        {"{\"image_processor_type\": \"ConvNextImageProcessor\"}", "neither \"size\" nor"},
+        {"{\"size\": 224, \"image_std\": [1, 0, 1]}", "\"image_std\" is not different from 0"},
         {"{\"size\": 224, \"image_std\": [1, 1e999, 1]}", "\"image_std\""},
         {"{\"size\": 224, \"rescale_factor\": 0}", "\"rescale_factor\""},
         {"{\"size\": 224, \"crop_pct\": 0}", "\"crop_pct\""},
@@ -283,6 +286,56 @@ Test(preprocess_config, fits_sizes_to_the_model)
     cr_expect(preprocess_fit(&p, 448, 112));
     check_geometry("exact", &p,
                    &(struct want){RESIZE_EXACT, 512, 128, 448, 112, RESAMPLE_BILINEAR});
+}
+
+Test(preprocess_config, takes_the_models_size_where_it_has_none)
+{
+    static const struct {
+        const char *json;
+        int width, height;
+        enum resize_mode resize;
+    } cases[] = {
+        {"{\"image_mean\": [0, 0, 0], \"image_std\": [1, 1, 1]}", 64, 64, RESIZE_EXACT},
+        {"{\"do_resize\": false}", 64, 48, RESIZE_NONE},
+        {"{\"image_processor_type\": \"CLIPImageProcessor\"}", 64, 64, RESIZE_SHORT_SIDE},
+        {"{\"image_processor_type\": \"CLIPImageProcessor\"}", 64, 48, RESIZE_EXACT},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct preprocess p = read_huggingface(cases[i].json);
+        cr_expect(p.width == 0 && p.height == 0, "%s", cases[i].json);
+        cr_expect(preprocess_fit(&p, cases[i].width, cases[i].height));
+        const bool is_short = cases[i].resize == RESIZE_SHORT_SIDE;
+        check_geometry(cases[i].json, &p,
+                       &(struct want){cases[i].resize, cases[i].width,
+                                      is_short ? 0 : cases[i].height, cases[i].width,
+                                      cases[i].height, p.resample});
+    }
+}
+
+Test(preprocess_config, names_keys_that_are_one_slip_away)
+{
+    static const struct {
+        const char *json, *text;
+    } cases[] = {
+        {"{\"do_reszie\": false}", "unknown key \"do_reszie\": did you mean \"do_resize\"?"},
+        {"{\"image_meen\": 0, \"image_st\": 1}",
+         "unknown key \"image_meen\": did you mean \"image_mean\"?; unknown key \"image_st\": did "
+         "you mean \"image_std\"?"},
+        {"{\"do_normalise\": 1}", "unknown key \"do_normalise\": did you mean \"do_normalize\"?"},
+        {"{\"ssize\": 1}", "unknown key \"ssize\": did you mean \"size\"?"},
+        {"{\"size\": 1, \"sizes\": 2}", ""},
+        {"{\"size\": 1, \"do_pad\": true, \"do_thumbnail\": 1, \"processor_class\": \"X\"}", ""},
+        {"{\"crop\": 1, \"resize\": 2, \"\": 3}", ""},
+        {"[\"siz\"]", ""},
+        {"{\"do_reszie\"", ""},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[200];
+        preprocess_slips(cases[i].json, strlen(cases[i].json), text, sizeof text);
+        cr_expect_str_eq(text, cases[i].text);
+        preprocess_slips(cases[i].json, strlen(cases[i].json), text, 8);
+        cr_expect_lt(strlen(text), 8);
+    }
 }
 
 Test(preprocess_config, who_floors_the_crop)
