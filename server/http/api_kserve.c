@@ -164,6 +164,14 @@ void kserve_predict_handle(struct exchange *x)
     work_handle(x, start);
 }
 
+void kserve_explain_handle(struct exchange *x)
+{
+    respond_refusal(x, 501, "not_implemented",
+                    "there is no explainer here; POST /v1/models/%s:predict gives predictions, "
+                    "explanations are for a KServe explainer in front of it",
+                    x->match.model);
+}
+
 /* ---- what there is ---- */
 
 static struct model_status *snapshot(struct exchange *x, size_t *ret_count)

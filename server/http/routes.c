@@ -84,6 +84,8 @@ const struct route http_routes[] = {
      "KServe V1 and TensorFlow Serving: {\"instances\": […]} in, {\"predictions\": […]} out"},
     {"/v1/models/{model}/versions/{version}:predict", METHOD_POST, true, v2_admit,
      kserve_predict_handle, "the same, of one version"},
+    {"/v1/models/{model}:explain", METHOD_POST, true, NULL, kserve_explain_handle,
+     "501: there is no explainer"},
     {"/v1/models", READ, false, NULL, kserve_models_handle, "the names of the models"},
     {"/v1/models/{model}", READ, false, NULL, kserve_model_handle,
      "a model's versions, and whether it is ready", ROUTE_OPEN},

@@ -83,6 +83,7 @@ void favicon_handle(struct exchange *exchange);
 void console_json_handle(struct exchange *exchange);
 void torchserve_handle(struct exchange *exchange);
 void kserve_predict_handle(struct exchange *exchange);
+void kserve_explain_handle(struct exchange *exchange);
 void kserve_model_handle(struct exchange *exchange);
 void kserve_models_handle(struct exchange *exchange);
 enum status v2_admit(struct exchange *exchange, struct error *err);

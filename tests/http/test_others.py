@@ -111,6 +111,10 @@ class KServe(ServedCase):
         self.assertEqual(self.predict({"instances": [{"b64": b64(seven())}] * 65}).status, 413)
         self.assertEqual(self.predict({}, "/v1/models/nobody:predict").status, 404)
         self.assertEqual(self.server.get("/v1/models/digits:predict").status, 405)
+        answer = self.predict({}, "/v1/models/digits:explain")
+        self.assertEqual(answer.status, 501)
+        self.assertIn("there is no explainer here", answer.json()["error"])
+        self.assertEqual(self.server.get("/v1/models/digits:explain").status, 405)
 
     def test_outputs_of_other_models(self):
         folder = tempfile.mkdtemp(prefix="lensd-v1-")
