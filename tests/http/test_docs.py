@@ -66,6 +66,21 @@ class Pages(unittest.TestCase):
                 self.assertIn(name, self.serve)
                 self.assertIn(f"--{name}", text)
 
+    def test_every_key_of_the_preprocessing_is_explained(self):
+        source = read(os.path.join(ROOT, "models", "preprocess_config.c")).decode()
+        text = read(os.path.join(ROOT, "docs", "photos.md")).decode()
+        huggingface, timm = source.split("/* ---- timm ---- */")
+        keys = set(re.findall(r'(?:get|get_\w+|read_size)\(json, "(\w+)"', huggingface))
+        self.assertGreater(len(keys), 15)
+        for key in keys | set(re.findall(r'get(?:_\w+)?\(cfg, "(\w+)"', timm)):
+            with self.subTest(key=key):
+                self.assertRegex(text, rf"`{key}`")
+        classes = set(re.findall(r'^    \{"(\w+)", (?:true|false)', huggingface, re.M))
+        self.assertGreater(len(classes), 15)
+        for name in classes:
+            with self.subTest(family=name):
+                self.assertRegex(text, rf"(?m)^\| [^|]*\b{name}\b")
+
     def test_variables(self):
         engine = [os.path.join(folder, name) for folder, _, names in os.walk(os.path.join(ROOT, "engine"))
                   for name in names if name.endswith(".c")]
