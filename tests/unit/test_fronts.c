@@ -14,6 +14,9 @@
 
 enum { SIZES = 4, LARGEST = 8, MOST_OUTPUTS = 3 }; /* compiled: 1, 2, 4, 8 */
 
+/* `known` NULL: a session of a random graph that measures nothing, so that however slow the machine
+ * is no batch is run as pieces; it has the sizes 1 and 8 alone. Else (nothing in it will do) one of
+ * all sizes, for graphs so small that a batch is never cut. */
 static struct session *create(const struct graph *graph, enum precision precision,
                               const struct session_facts *known)
 {
@@ -22,6 +25,7 @@ static struct session *create(const struct graph *graph, enum precision precisio
                                       .precision = precision,
                                       .max_batch = LARGEST,
                                       .image_layout = known ? IMAGE_AS_DECLARED : IMAGE_NHWC_F32,
+                                      .trial = !known,
                                       .known = known};
     struct session *session = NULL;
     cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
@@ -200,7 +204,7 @@ Test(fronts, rows_have_to_lie_one_after_the_other)
 static float spread(struct session *plain, size_t by, const void *const *inputs)
 {
     const struct tensor *whole[MOST_OUTPUTS], *piece[MOST_OUTPUTS];
-    const size_t last = SIZES - 1;
+    const size_t last = plain->compiled_count - 1;
     struct tensor *kept[MOST_OUTPUTS];
     struct error err = {0};
     const void *rows[2] = {NULL, plain->input_count > 1 ? inputs[1] : NULL};
@@ -234,7 +238,7 @@ static float spread(struct session *plain, size_t by, const void *const *inputs)
 static size_t compare_fronts(struct session *plain, struct session *session, uint32_t seed,
                              const void *const *inputs, float tolerance)
 {
-    const size_t last = SIZES - 1;
+    const size_t last = session->compiled_count - 1;
     const struct tensor *expected[MOST_OUTPUTS], *got[MOST_OUTPUTS];
     size_t taken = 0;
     for (size_t by = 0; by < last; by++) {
@@ -272,7 +276,7 @@ static size_t compare_random(struct graph *graph, uint32_t seed, enum precision 
     float *images = random_images((size_t)LARGEST * 3 * H * W);
     const void *inputs[1] = {images};
     size_t taken = 0;
-    if (session->compiled_count == SIZES)
+    if (session->compiled_count == 2)
         taken = compare_fronts(plain, session, seed, inputs, tolerance);
     free(images);
     session_free(plain);
@@ -286,7 +290,7 @@ Test(fronts, answers_are_those_of_whole_batches)
     size_t taken = 0;
     for (uint32_t seed = 1000; seed < 1120; seed++)
         taken += compare_random(random_graph(seed, 16, 16), seed, PRECISION_FP32, 1e-4f);
-    cr_expect_gt(taken, 300, "%zu", taken);
+    cr_expect_gt(taken, 100, "%zu", taken);
 }
 
 Test(fronts, in_bfloat16)
@@ -296,13 +300,13 @@ Test(fronts, in_bfloat16)
         cr_skip("this CPU has no bfloat16 instructions");
     for (uint32_t seed = 300; seed < 330; seed++)
         taken += compare_random(random_graph(seed, 16, 16), seed, PRECISION_BF16, 0.08f);
-    cr_expect_gt(taken, 50, "%zu", taken);
+    cr_expect_gt(taken, 20, "%zu", taken);
 }
 
 Test(fronts, in_integers)
 {
     size_t taken = 0;
-    for (uint32_t seed = 1; seed < 25; seed++)
+    for (uint32_t seed = 1; seed < 40; seed++)
         taken += compare_random(random_quantised(seed, 16, 16, false), seed, PRECISION_INT8, 0.05f);
     cr_expect_gt(taken, 100, "%zu", taken);
 }
