@@ -154,7 +154,7 @@ static bool is_listed(const struct version_policy *policy, uint64_t number)
     return false;
 }
 
-/* Leaves those that the policy wants. */
+/* Puts those that the policy wants in front, in their order. */
 static void apply_policy(struct repository_model *model, const struct version_policy *policy)
 {
     size_t kept = 0, count = model->version_count;
@@ -164,10 +164,14 @@ static void apply_policy(struct repository_model *model, const struct version_po
                       : policy->kind == VERSIONS_LATEST
                           ? i >= count - latest
                           : is_listed(policy, model->versions[i].number);
-        if (wanted)
-            model->versions[kept++] = model->versions[i];
+        if (!wanted)
+            continue;
+        const struct repository_version unwanted = model->versions[kept];
+        model->versions[kept++] = model->versions[i];
+        model->versions[i] = unwanted;
     }
     model->version_count = kept;
+    model->spare_count = count - kept;
 }
 
 static enum status describe_versions(struct repository_model *model, struct error *err)

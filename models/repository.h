@@ -23,8 +23,9 @@ struct repository_version {
 struct repository_model {
     char *name;
     char *path;                          /* for model_load_version() */
-    struct repository_version *versions; /* those to serve, oldest first */
+    struct repository_version *versions; /* those to serve, oldest first; then the others */
     size_t version_count;
+    size_t spare_count;   /* the others: there, but not wanted by version_policy */
     struct error problem; /* status != OK: why there is nothing to serve */
 };
 

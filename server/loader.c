@@ -232,6 +232,49 @@ static void mend(struct loader *loader, const char *name)
             loader->known[i].is_tried = false;
 }
 
+static bool serves(const struct loader *loader, const char *name, const char *except)
+{
+    for (size_t i = 0; i < loader->known_count; i++) {
+        const struct known *known = &loader->known[i];
+        if (known->is_served && known->is_seen && !strcmp(known->name, name) &&
+            strcmp(known->version, except) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* Loads a version again whose files have changed, or for the first time. */
+static enum status follow(struct loader *loader, const struct repository_model *model,
+                          const struct repository_version *version, struct known *known,
+                          struct error *err)
+{
+    known->is_tried = true; /* the signature of what is no file may be any number, 0, too */
+    known->signature = version->signature;
+    enum status status = load_version(loader, model, version->version, err);
+    if (status == STATUS_OK)
+        known->is_served = true;
+    else
+        log_failure(loader, model->name, version->version, err);
+    return status;
+}
+
+/* Versions that the policy does not want but which serve on, because those that it wants have
+ * failed: they follow their files as wanted ones do. */
+static void follow_spares(struct loader *loader, const struct repository_model *model,
+                          struct error *first)
+{
+    for (size_t i = 0; i < model->spare_count && !loader->cancel; i++) {
+        const struct repository_version *version = &model->versions[model->version_count + i];
+        struct known *known = find_known(loader, model->name, version->version);
+        struct error failure = {0};
+        if (!known || !known->is_served || known->signature == version->signature)
+            continue;
+        if (follow(loader, model, version, known, &failure) != STATUS_OK &&
+            first->status == STATUS_OK)
+            *first = failure;
+    }
+}
+
 /* What is wanted of a model, as far as it is new or has changed; `again`: all of it. The first
  * failure is the answer, but every version is tried. */
 static enum status load_model(struct loader *loader, const struct repository_model *model,
@@ -260,30 +303,15 @@ static enum status load_model(struct loader *loader, const struct repository_mod
         known->is_seen = true;
         if (!again && known->is_tried && known->signature == version->signature)
             continue;
-        known->is_tried = true; /* the signature of what is no file may be any number, 0, too */
-        known->signature = version->signature;
         struct error failure = {0};
-        if (load_version(loader, model, version->version, &failure) == STATUS_OK) {
-            known->is_served = true;
-            continue;
-        }
-        log_failure(loader, model->name, version->version, &failure);
-        first = first.status == STATUS_OK ? failure : first;
+        if (follow(loader, model, version, known, &failure) != STATUS_OK)
+            first = first.status == STATUS_OK ? failure : first;
     }
+    if (!serves(loader, model->name, ""))
+        follow_spares(loader, model, &first);
     if (first.status != STATUS_OK)
         *err = first;
     return first.status;
-}
-
-static bool serves(const struct loader *loader, const char *name, const char *except)
-{
-    for (size_t i = 0; i < loader->known_count; i++) {
-        const struct known *known = &loader->known[i];
-        if (known->is_served && known->is_seen && !strcmp(known->name, name) &&
-            strcmp(known->version, except) != 0)
-            return true;
-    }
-    return false;
 }
 
 /* Versions that are not wanted any more: those of a model that has gone, and those that another one

@@ -153,6 +153,23 @@ class Repository(unittest.TestCase):
         server.wait_for(lambda: self.states(server)["m", "1"] == ("READY", ""), "the end of the failure")
         self.assertEqual(self.ask(server, "m"), 2)
 
+    def test_a_version_that_stands_in_follows_its_files(self):
+        self.put("m", "2", 2)
+        server = self.serve("--watch")
+        self.write("m/3/model.onnx", "no model")
+        server.wait_for(lambda: self.states(server).get(("m", "3"), ("", ""))[1], "the failure of 3")
+        self.assertEqual(self.ask(server, "m"), 2)
+        self.put("m", "2", 5)
+        server.wait_for(lambda: self.ask(server, "m") == 5, "the new 2")
+        self.write("m/2/model.onnx", "no model, either")
+        server.wait_for(lambda: self.states(server)["m", "2"][1], "the failure of 2")
+        self.assertEqual((self.states(server)["m", "2"][0], self.ask(server, "m")), ("READY", 5))
+        self.assertIn("m/2/model.onnx", server.get("/health").body.decode())
+        server.wait_log("m/2/model.onnx")
+        self.put("m", "3", 7)
+        server.wait_for(lambda: self.ask(server, "m") == 7, "the mended 3")
+        server.wait_for(lambda: ("m", "2") not in self.states(server), "the end of 2")
+
     def test_two_models_of_one_name_alone(self):
         self.put("dup", None, 3)
         small_onnx.doubled_image(os.path.join(self.root, "dup.onnx"), 2, 4)
