@@ -58,7 +58,8 @@ struct triton_input {
 
 /* What Triton's config.pbtxt says that lensd uses; labels NULL and max_batch 0 where it is silent.
  * A name with a '/' or ".." is not taken, keys that are not known to lensd are passed over. `text`
- * has `size` bytes and is terminated; STATUS_MODEL names the line that cannot be understood. Free with triton_config_done(), which is fine on zeroes.
+ * has `size` bytes and is terminated; STATUS_MODEL names the line that cannot be understood. Free
+ * with triton_config_done(), which is fine on zeroes.
  */
 struct triton_config {
     char *label_file; /* malloc'ed */

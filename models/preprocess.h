@@ -38,9 +38,10 @@ struct preprocess {
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
     int resize_width, resize_height; /* pixels, RESIZE_EXACT and RESIZE_LETTERBOX */
-    int width, height;               /* pixels the model gets (0: not told yet): after the resize a centred crop to
-                                        this size is taken; where the image is smaller, it is padded
-                                        with zeros as torchvision.CenterCrop does */
+    int width, height;               /* pixels the model gets (0: not told yet): after the resize a
+                                        centred crop to this size is taken; where the image is
+                                        smaller, it is padded with zeros as torchvision.CenterCrop
+                                        does */
     bool crop_floors; /* where the middle is half a pixel: the crop begins before it (Hugging Face's
                          processors: int(rest / 2)), instead of at the even pixel (torchvision) */
     enum channel_order channels;

@@ -18,8 +18,9 @@
 enum status preprocess_from_huggingface(const char *json, size_t size, struct preprocess *ret,
                                         struct error *err) MUST_USE;
 
-/* For a text that preprocess_from_huggingface() has read: names keys that are one slip away from one
- * that it reads and that is not there, as a line of at most `capacity` bytes; "" where there is none.
+/* For a text that preprocess_from_huggingface() has read: names keys that are one slip away from
+ * one that it reads and that is not there, as a line of at most `capacity` bytes; "" where there is
+ * none.
  */
 void preprocess_slips(const char *text, size_t size, char *ret, size_t capacity);
 
@@ -35,5 +36,6 @@ enum status preprocess_from_metadata(const struct onnx_metadata *metadata, size_
                                      struct preprocess *ret, struct error *err) MUST_USE;
 
 /* Fits sizes to what the model's file fixes (pixels): resize and crop change by the same ratio, so
- * that ImageNet's 256 / 224 becomes 342 / 299; a size of 0 becomes the model's. True when anything changed. */
+ * that ImageNet's 256 / 224 becomes 342 / 299; a size of 0 becomes the model's. True when anything
+ * changed. */
 bool preprocess_fit(struct preprocess *p, int width, int height);
