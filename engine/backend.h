@@ -52,6 +52,7 @@ struct run_result {
 struct program_front {
     size_t step;        /* those before this one (counted as profile() does) … */
     int images, pieces; /* … are run once for each of so many pieces of so many images */
+    size_t most_nodes;  /* all of them are of the first so many nodes of the graph */
 };
 
 struct backend_ops {

@@ -75,8 +75,8 @@ struct session_options {
     int max_batch;  /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
     bool trial;     /* compile 1 and max_batch alone and measure nothing: a session that is made to
                        be compared and thrown away */
-    bool no_fronts; /* for measurements: every size is run whole from its first step to its last, or
-                       as pieces (session_batch.front) */
+    bool no_fronts; /* none is looked for (session_batch.front), which takes measurements; what
+                       `known` says is taken over all the same */
     bool no_kernel_trials; /* kernels by what is known (kernel_choices.h) and by rule: quick to make
                             */
     size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */

@@ -17,13 +17,14 @@
 #define WORTH_TRYING 0.97
 #define WORTH_HAVING 0.99
 
-#define MOST_TRIED    64  /* places for one size that the backend refuses */
+#define MOST_TRIED    256 /* places for one size that the backend refuses */
 #define ALL_WITHIN_MS 600 /* no further size is begun with after that */
 
 /* A front is measured beside what it has to beat, in turns, until it has, or for so long. */
-#define LEAST_TURNS 3
+#define LEAST_TURNS 2
 #define MOST_TURNS  8
 #define TURNS_MS    200
+#define HOPELESS    1.05 /* times what it has to beat, after any turn */
 
 static bool same_values(struct value *const *a, struct value *const *b, size_t count)
 {
@@ -53,6 +54,141 @@ static bool is_same_graph(const struct graph *a, const struct graph *b)
     return true;
 }
 
+/* Operators that make each image of their results of the same image of their operands and of
+ * nothing else, where operands and results have one image after the other. */
+static bool keeps_images_apart(enum op op)
+{
+    switch (op) {
+    case OP_CONV:
+    case OP_CONV_TRANSPOSE:
+    case OP_QLINEAR_CONV:
+    case OP_GEMM:
+    case OP_MATMUL:
+    case OP_QLINEAR_MATMUL:
+    case OP_QGEMM:
+    case OP_MAX_POOL:
+    case OP_AVERAGE_POOL:
+    case OP_GLOBAL_AVERAGE_POOL:
+    case OP_GLOBAL_MAX_POOL:
+    case OP_QLINEAR_AVERAGE_POOL:
+    case OP_QLINEAR_GLOBAL_AVERAGE_POOL:
+    case OP_BATCH_NORMALIZATION:
+    case OP_INSTANCE_NORMALIZATION:
+    case OP_GROUP_NORMALIZATION:
+    case OP_LRN:
+    case OP_SCALE_SHIFT:
+    case OP_RELU:
+    case OP_LEAKY_RELU:
+    case OP_PRELU:
+    case OP_SIGMOID:
+    case OP_HARD_SIGMOID:
+    case OP_HARD_SWISH:
+    case OP_SILU:
+    case OP_GELU:
+    case OP_TANH:
+    case OP_ELU:
+    case OP_CLIP:
+    case OP_ADD:
+    case OP_SUB:
+    case OP_MUL:
+    case OP_DIV:
+    case OP_CONCAT:
+    case OP_SPLIT:
+    case OP_RESHAPE:
+    case OP_FLATTEN:
+    case OP_SQUEEZE:
+    case OP_UNSQUEEZE:
+    case OP_IDENTITY:
+    case OP_CAST:
+    case OP_LOOKUP:
+    case OP_QUANTIZE_LINEAR:
+    case OP_DEQUANTIZE_LINEAR:
+    case OP_QLINEAR_ADD:
+    case OP_QLINEAR_MUL:
+    case OP_QLINEAR_CONCAT:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Is it an image after the other, so many of the same shape in either graph? */
+static bool has_images(const struct value *whole, const struct value *piece, int64_t images,
+                       int64_t images_of_piece)
+{
+    struct shape shape = piece->shape;
+    if (shape.rank < 1 || shape.dims[0] != images_of_piece)
+        return false;
+    shape.dims[0] = images;
+    return shape_equal(&whole->shape, &shape);
+}
+
+/* Which values are made of a piece's images, or of none: by value->index. */
+struct images_of {
+    int64_t whole, piece;
+    bool *values;
+};
+
+/* Does it have the images of every operand that has some, and only these, where the results have
+ * theirs? Operands of less dimensions than the result have other ones there. What has none is the
+ * same for all: a constant, or made of inputs that are. */
+static bool operands_fit(const struct images_of *of, const struct node *whole,
+                         const struct node *piece, bool *ret_any)
+{
+    const int rank = whole->outputs[0]->shape.rank;
+    const bool is_move = whole->op == OP_RESHAPE || whole->op == OP_FLATTEN ||
+                         whole->op == OP_SQUEEZE || whole->op == OP_UNSQUEEZE;
+    *ret_any = false;
+    for (size_t i = 0; i < whole->input_count; i++) {
+        const struct value *a = whole->inputs[i], *b = piece->inputs[i];
+        if (!a)
+            continue;
+        const bool has = of->values[a->index];
+        if (has ? !is_move && a->shape.rank != rank : !shape_equal(&a->shape, &b->shape))
+            return false;
+        *ret_any = *ret_any || has;
+    }
+    return true;
+}
+
+static bool node_keeps_images_apart(struct images_of *of, const struct node *whole,
+                                    const struct node *piece)
+{
+    bool any;
+    if (!keeps_images_apart(whole->op) || whole->capture_count || !whole->output_count ||
+        !whole->outputs[0] || !operands_fit(of, whole, piece, &any))
+        return false;
+    for (size_t o = 0; o < whole->output_count; o++) {
+        const struct value *a = whole->outputs[o], *b = piece->outputs[o];
+        if (!a)
+            continue;
+        of->values[a->index] = any;
+        if (any ? !has_images(a, b, of->whole, of->piece) : !shape_equal(&a->shape, &b->shape))
+            return false;
+    }
+    return true;
+}
+
+/* How many nodes there are before the first that is not known to keep images apart. A piece may run
+ * no node behind that: an index of an image, say, means another one there than in the whole batch.
+ */
+static enum status count_nodes(const struct compiled *whole, const struct compiled *piece,
+                               size_t *ret, struct error *err)
+{
+    const struct graph *a = whole->graph, *b = piece->graph;
+    struct images_of of = {whole->size, piece->size, alloc_array(a->value_count, sizeof(bool))};
+    *ret = 0;
+    if (!of.values)
+        return session_no_memory(err);
+    for (size_t i = 0; i < a->input_count; i++)
+        of.values[a->inputs[i]->index] =
+            has_images(a->inputs[i], b->inputs[i], whole->size, piece->size);
+    while (*ret < a->node_count && node_keeps_images_apart(&of, a->nodes[*ret], b->nodes[*ret]))
+        ++*ret;
+    free(of.values);
+    return STATUS_OK;
+}
+
 static bool could_be_front(const struct session *session, size_t i, size_t by)
 {
     const struct compiled *whole = &session->compiled[i], *piece = &session->compiled[by];
@@ -68,7 +204,8 @@ enum status session_set_front(struct session *session, size_t i, size_t by, size
     *ret = false;
     if (!session->ops->set_front || !could_be_front(session, i, by))
         return STATUS_OK;
-    const struct program_front how = {steps, piece->size, c->size / piece->size};
+    struct program_front how = {steps, piece->size, c->size / piece->size, 0};
+    TRY(count_nodes(c, piece, &how.most_nodes, err));
     TRY(session->ops->set_front(c->program, piece->program, &how, ret, err));
     if (*ret && !session_fits(session, c)) {
         bool taken;
@@ -188,6 +325,8 @@ static enum status measure_beside(struct session *session, size_t i, size_t othe
         own = fmin(own, ms);
         TRY(session_measure_now(session, other, &ms, err));
         others = fmin(others, ms);
+        if (own > HOPELESS * others)
+            break;
     }
     *ret = others > 0 && isfinite(others) ? own / others : INFINITY;
     return STATUS_OK;

@@ -153,7 +153,8 @@ enum status cpu_set_front(struct program *program, struct program *piece,
         how->step >= program->step_count || how->images < 1 || how->pieces < 2)
         return STATUS_OK;
     const size_t node = program->steps[how->step]->node;
-    if (!plan_takes_pieces(&program->plan, &piece->plan, node, how->images, how->pieces))
+    if (node > how->most_nodes ||
+        !plan_takes_pieces(&program->plan, &piece->plan, node, how->images, how->pieces))
         return STATUS_OK;
     struct front *front = NULL;
     TRY(make_front(program, piece, node, how, &front, err));

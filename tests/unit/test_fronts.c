@@ -364,6 +364,59 @@ Test(fronts, carry_inputs_outputs_and_what_all_images_share)
     graph_free(graph);
 }
 
+static struct value *whole_number(struct graph *graph, int64_t number)
+{
+    struct tensor *tensor;
+    const struct shape one = SHAPE(1);
+    cr_assert_eq(tensor_create(NULL, DTYPE_I64, &one, &tensor, NULL), STATUS_OK);
+    ((int64_t *)tensor->data)[0] = number;
+    struct value *value = graph_add_constant(graph, "", tensor);
+    tensor_unref(tensor);
+    return value;
+}
+
+/* The images in reverse order. */
+static struct value *reversed(struct graph *graph, struct value *images)
+{
+    struct node *node = graph_add_node(graph, OP_SLICE, "", 5, 1);
+    node->opset = 13;
+    node->inputs[0] = images;
+    node->inputs[1] = whole_number(graph, -1);
+    node->inputs[2] = whole_number(graph, INT64_MIN + 1);
+    node->inputs[3] = whole_number(graph, 0);
+    node->inputs[4] = whole_number(graph, -1);
+    node_set_output(node, 0, graph_add_value(graph, "", DTYPE_F32, NULL));
+    return node->outputs[0];
+}
+
+/* image ── relu ── reversed ── tanh ── reversed ── sigmoid ── out: each image's own answer,
+ * although the values between have the sizes of any others. */
+Test(fronts, end_where_images_may_meet)
+{
+    struct graph *graph = graph_create(NULL);
+    graph->opset = 13;
+    graph->inputs = arena_alloc(graph->arena, 1, sizeof(struct value *));
+    graph->outputs = arena_alloc(graph->arena, 1, sizeof(struct value *));
+    struct value *image = graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 16, 8, 8));
+    struct value *turned = reversed(graph, append(graph, OP_RELU, image, NULL));
+    struct value *back = reversed(graph, append(graph, OP_TANH, turned, NULL));
+    graph->inputs[0] = image;
+    graph->outputs[0] = append(graph, OP_SIGMOID, back, NULL);
+    graph->input_count = graph->output_count = 1;
+    struct session *plain = create(graph, PRECISION_FP32, &nothing);
+    struct session *session = create(graph, PRECISION_FP32, &nothing);
+    float *images = random_images((size_t)LARGEST * 16 * 8 * 8);
+    const void *inputs[1] = {images};
+    cr_assert_eq(session->compiled_count, SIZES);
+    const size_t taken = compare_fronts(plain, session, 0, inputs, 1e-6f);
+    cr_expect_eq(taken, SIZES - 2, "%zu",
+                 taken); /* behind relu; of one image it is another graph */
+    free(images);
+    session_free(plain);
+    session_free(session);
+    graph_free(graph);
+}
+
 /* As an earlier start left it: the front is there for good, its steps are gone. */
 Test(fronts, are_taken_over_and_profiled)
 {
