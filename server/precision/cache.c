@@ -402,7 +402,7 @@ static bool print(FILE *file, const void *context)
     for (size_t i = 0; i < choice->trial_count; i++) {
         const struct precision_trial *t = &choice->trials[i];
         good = good &&
-               fprintf(file, "trial %s %s %.4f %.4f %.4f %.4f %.4f %d %d %d %d %.9g\n",
+               fprintf(file, "trial %s %s %.9g %.9g %.9g %.9g %.9g %d %d %d %d %.9g\n",
                        precision_name(t->precision), trial_outcome_name(t->outcome), t->one_ms,
                        t->image_ms, t->fp32_one_ms, t->fp32_image_ms, t->speed, t->is_classifier,
                        t->images, t->agreeing, t->undecided, t->greatest) > 0 &&
