@@ -237,8 +237,7 @@ Test(model, takes_all_forms_of_a_triton_configuration)
         "instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] }, { kind: KIND_CPU } ]",
         "parameters { key: \"a\" value: { string_value: \"say \\\"{\\\" \" 'and [' } }",
         "dynamic_batching { } unknown_key: - 0x1F x: .5 y: 1e-3 z: 1.5f w: -inf v: []",
-        "optimization { graph { level: 1 } execution_accelerators { gpu_execution_accelerator : [ "
-        "{ name : \"tensorrt\" } ] } }",
+        "optimization { graph { level: 1 } accelerators { gpu : [ { name : \"tensorrt\" } ] } }",
         "model_warmup [ { name: \"w\" inputs { key: \"image\" value: { dims: [ 9 ] } } } ]",
     };
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
