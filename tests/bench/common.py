@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import io
+import json
 import os
 import platform
 import shutil
@@ -179,6 +180,27 @@ def photo(width=500, height=375, quality=90, seed=7):
     data = io.BytesIO()
     Image.fromarray(pixels).save(data, "JPEG", quality=quality)
     return data.getvalue()
+
+
+def write_manifest(folder, image):
+    """The load generator's list of what to send: one photo, `image` or (None) the made-up one. Returns its path."""
+    if not image:
+        image = os.path.join(folder, "photo.jpg")
+        with open(image, "wb") as file:
+            file.write(photo())
+    manifest = os.path.join(folder, "manifest")
+    with open(manifest, "w", encoding="utf-8") as file:
+        file.write(f"{image}\tContent-Type: image/jpeg\n")
+    return manifest
+
+
+def load(build, daemon, manifest, *options):
+    """loadgen's account of a run against a Daemon's /predict."""
+    done = subprocess.run([os.path.join(build, "tests", "load", "loadgen"), "--manifest", manifest, "--url",
+                           f"http://127.0.0.1:{daemon.port}/predict", *options],
+                          stdout=subprocess.PIPE, text=True, check=True)
+    found = [json.loads(line).get("result") for line in done.stdout.splitlines()]
+    return [result for result in found if result][-1]
 
 
 def model_name(path):

@@ -13,11 +13,9 @@ Needs the load generator (./dev load builds it).
 import argparse
 import collections
 import contextlib
-import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 
@@ -41,13 +39,9 @@ def times(daemon):
 def turn(build, daemon, manifest, concurrency, seconds):
     """(requests/s, text of CPU times)"""
     before = times(daemon)
-    done = subprocess.run([os.path.join(build, "tests", "load", "loadgen"), "--manifest", manifest, "--url",
-                           f"http://127.0.0.1:{daemon.port}/predict", "--concurrency", str(concurrency),
-                           "--seconds", f"{seconds:g}", "--warmup", f"{WARMUP:g}"],
-                          stdout=subprocess.PIPE, text=True, check=True)
+    result = common.load(build, daemon, manifest, "--concurrency", str(concurrency), "--seconds", f"{seconds:g}",
+                         "--warmup", f"{WARMUP:g}")
     after = times(daemon)
-    found = [json.loads(line).get("result") for line in done.stdout.splitlines()]
-    result = [line for line in found if line][-1]
     rate = result["good"] / result["seconds"]
     images = rate * (seconds + WARMUP)
     spent = {name: [(after[name][i] - before[name][i]) / images for i in (0, 1)] for name in after}
@@ -71,13 +65,7 @@ def main():
     print("\n".join(common.machine()))
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lensd-settings-"))
-        image = options.image or os.path.join(folder, "photo.jpg")
-        if not options.image:
-            with open(image, "wb") as file:
-                file.write(common.photo())
-        manifest = os.path.join(folder, "manifest")
-        with open(manifest, "w", encoding="utf-8") as file:
-            file.write(f"{image}\tContent-Type: image/jpeg\n")
+        manifest = common.write_manifest(folder, options.image)
         daemons = []
         for words in settings:
             daemons.append(stack.enter_context(common.Daemon(

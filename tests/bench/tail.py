@@ -16,10 +16,8 @@ over when a request finds the device free again. Needs the load generator (./dev
 """
 
 import argparse
-import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import threading
@@ -55,17 +53,6 @@ class Speed(threading.Thread):
     def stop(self):
         self.ended.set()
         self.join()
-
-
-def load(build, daemon, manifest, *options):
-    """loadgen's account of a run."""
-    done = subprocess.run([os.path.join(build, "tests", "load", "loadgen"), "--manifest", manifest, "--url",
-                           f"http://127.0.0.1:{daemon.port}/predict", *options],
-                          stdout=subprocess.PIPE, text=True, check=True)
-    found = None
-    for line in done.stdout.splitlines():
-        found = json.loads(line).get("result", found)
-    return found
 
 
 def answered(daemon, begin):
@@ -123,15 +110,9 @@ def main():
     options = parser.parse_args()
     print("\n".join(common.machine()))
     with tempfile.TemporaryDirectory(prefix="lensd-tail-") as folder:
-        image = options.image or os.path.join(folder, "photo.jpg")
-        if not options.image:
-            with open(image, "wb") as file:
-                file.write(common.photo())
-        manifest = os.path.join(folder, "manifest")
-        with open(manifest, "w", encoding="utf-8") as file:
-            file.write(f"{image}\tContent-Type: image/jpeg\n")
+        manifest = common.write_manifest(folder, options.image)
         with common.Daemon(options.build, options.model, options.lensd) as daemon:
-            found = load(options.build, daemon, manifest, "--concurrency", "8", "--seconds", "8")
+            found = common.load(options.build, daemon, manifest, "--concurrency", "8", "--seconds", "8")
             rate = options.share * found["good"] / found["seconds"]
             print(f"{common.model_name(options.model)}: 8 connections {found['good'] / found['seconds']:.1f} "
                   f"requests/s; asked for {rate:.1f}\n{'':26} {'images':>6} {'p50 ms':>8} {'p99 ms':>8} {'ratio':>8}")
@@ -139,7 +120,7 @@ def main():
                 for name, more in (("Poisson", ()), ("even", ("--even",))):
                     speed, begin = Speed(daemon), time.time()
                     speed.start()
-                    load(options.build, daemon, manifest, "--rate", f"{rate:.6g}", "--seconds",
+                    common.load(options.build, daemon, manifest, "--rate", f"{rate:.6g}", "--seconds",
                          f"{options.seconds:g}", "--warmup", "1", *more)
                     speed.stop()
                     rows = [row for row in answered(daemon, begin) if row[0] >= begin + 1]
