@@ -1,8 +1,8 @@
+/* The table of operators: the families of engine/ops/ together, looked up by operator and opset. */
 #include "engine/ops.h"
 
 #include <assert.h>
 #include <pthread.h>
-#include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/ops/families.h"
@@ -16,14 +16,6 @@ static const struct op_family *const families[] = {
 
 static const struct op_info *by_op[OP_COUNT][MAX_ENTRIES];
 static pthread_once_t index_once = PTHREAD_ONCE_INIT;
-
-static const struct {
-    const char *name, *domain;
-} names[OP_COUNT] = {[OP_NONE] = {"", ""},
-#define OP_NAME(id, op_name_text, op_domain_text) [OP_##id] = {op_name_text, op_domain_text},
-                     OP_LIST(OP_NAME)
-#undef OP_NAME
-};
 
 static void build_index(void)
 {
@@ -50,26 +42,4 @@ const struct op_info *op_find(enum op op, int opset)
             return info;
     }
     return NULL;
-}
-
-enum op op_by_name(const char *domain, const char *name)
-{
-    if (!strcmp(domain, "ai.onnx"))
-        domain = "";
-    if (!strcmp(domain, "lensd"))
-        return OP_NONE;
-    for (int op = OP_NONE + 1; op < OP_COUNT; op++)
-        if (!strcmp(names[op].name, name) && !strcmp(names[op].domain, domain))
-            return (enum op)op;
-    return OP_NONE;
-}
-
-const char *op_name(enum op op)
-{
-    return op > OP_NONE && op < OP_COUNT ? names[op].name : "?";
-}
-
-const char *op_domain(enum op op)
-{
-    return op > OP_NONE && op < OP_COUNT ? names[op].domain : "";
 }

@@ -1,7 +1,8 @@
 /* Operators: one table of names, versions, arity, attributes and shape inference.
  *
- * The table is assembled in ops.c from the families in engine/ops/ (families.h). The importer
- * refuses what is not in it, by name; the optimizer and the backends look behaviour up in it.
+ * The table is assembled in ops.c from the families in engine/ops/ (families.h); the names alone
+ * are in op_names.c. The importer refuses what is not in it, by name; the optimizer and the
+ * backends look behaviour up in it.
  *
  * Source: ONNX operators, https://onnx.ai/onnx/operators/ ; com.microsoft: ONNX Runtime's
  * ContribOperators.md. */
