@@ -120,6 +120,10 @@ static enum status offer_to_runner(struct interpreter *interpreter, const struct
     return runner->run(runner->context, &call, ret_taken, err);
 }
 
+static enum status run_body(struct interpreter *interpreter, struct graph *body,
+                            struct tensor *const *inputs, struct tensor **outputs,
+                            struct error *err);
+
 static enum status call_kernel(struct interpreter *interpreter, const struct node *node,
                                const struct operands *operands, struct error *err)
 {
@@ -136,6 +140,7 @@ static enum status call_kernel(struct interpreter *interpreter, const struct nod
                                .in = operands->in,
                                .out = operands->slots,
                                .budget = interpreter->budget,
+                               .run_body = run_body,
                                .interpreter = interpreter};
     TRY(kernel(&args, err));
     for (size_t i = 0; i < node->output_count; i++)
@@ -363,9 +368,9 @@ enum status interpret(struct graph *graph, struct tensor *const *inputs, struct 
 
 /* Exporters often declare the shapes of body inputs carelessly, and state may change its shape from
  * one iteration to the next: only dtypes are checked. */
-enum status interpreter_run_body(struct interpreter *interpreter, struct graph *body,
-                                 struct tensor *const *inputs, struct tensor **outputs,
-                                 struct error *err)
+static enum status run_body(struct interpreter *interpreter, struct graph *body,
+                            struct tensor *const *inputs, struct tensor **outputs,
+                            struct error *err)
 {
     if (interpreter->depth >= interpreter->max_depth)
         return error_set(err, STATUS_MODEL, "bodies of If, Loop and Scan are nested deeper than %d",

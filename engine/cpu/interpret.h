@@ -46,12 +46,6 @@ enum status interpret(struct graph *graph, struct tensor *const *inputs, struct 
                       struct budget *budget, const struct interpreter_limits *limits,
                       struct error *err) MUST_USE;
 
-/* For kernels of control flow: runs a body. Captured outer values are read through value->outer,
- * whose `known` is set while the enclosing graph is being run. */
-enum status interpreter_run_body(struct interpreter *interpreter, struct graph *body,
-                                 struct tensor *const *inputs, struct tensor **outputs,
-                                 struct error *err) MUST_USE;
-
 /* Runs one node whose inputs are all known; outputs are returned as interpret() does, NULL where
  * not wanted. For constant folding; bodies run for at most a million steps. */
 enum status interpret_node(struct node *node, struct budget *budget, struct tensor **outputs,

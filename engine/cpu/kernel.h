@@ -17,8 +17,14 @@ struct kernel_args {
      * (OP_DATA_SHAPE, bodies of If …), out[i] points at a NULL tensor pointer that the kernel sets
      * through kernel_output(). */
     struct tensor **const *out;
-    struct budget *budget;           /* for kernel_output and scratch; may be NULL */
-    struct interpreter *interpreter; /* runs the bodies of If, Loop, Scan */
+    struct budget *budget; /* for kernel_output and scratch; may be NULL */
+    /* Runs a body of If, Loop or Scan on inputs[body->input_count]; outputs[body->output_count]
+     * receives one reference each on success. Values of enclosing graphs are read through
+     * value->outer. Only the interpreter sets these two. */
+    enum status (*run_body)(struct interpreter *interpreter, struct graph *body,
+                            struct tensor *const *inputs, struct tensor **outputs,
+                            struct error *err);
+    struct interpreter *interpreter;
 };
 
 /* Errors: STATUS_SHAPE / STATUS_MODEL / STATUS_INVALID for contents that no inference could check

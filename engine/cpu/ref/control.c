@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/cpu/interpret.h"
 #include "engine/cpu/ref/copy.h"
 #include "engine/cpu/ref/nn.h"
 
@@ -66,7 +65,7 @@ static enum status kernel_if(const struct kernel_args *args, struct error *err)
     struct tensor **outputs = alloc_array(branch->output_count, sizeof *outputs);
     if (!outputs)
         return no_memory(err);
-    enum status status = interpreter_run_body(args->interpreter, branch, NULL, outputs, err);
+    enum status status = args->run_body(args->interpreter, branch, NULL, outputs, err);
     for (size_t i = 0; i < branch->output_count && status == STATUS_OK; i++) {
         struct tensor *tensor = outputs[i];
         outputs[i] = NULL;
@@ -196,7 +195,7 @@ static void iteration_end(struct iteration *it)
 /* Runs the body once on it->in; the states move on, the rest is collected. */
 static enum status iteration_run(struct iteration *it, struct error *err)
 {
-    TRY(interpreter_run_body(it->args->interpreter, it->body, it->in, it->out, err));
+    TRY(it->args->run_body(it->args->interpreter, it->body, it->in, it->out, err));
     for (size_t i = 0; i < it->states; i++) {
         tensor_unref(it->in[it->first_input + i]);
         it->in[it->first_input + i] = it->out[it->first_output + i];

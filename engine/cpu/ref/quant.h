@@ -37,7 +37,7 @@ static inline int64_t quant_round(const struct quant *q, double divided)
 
 /* dst[i] = src[i] - zero[i / run] (zero 0 where `zeros` is NULL, zeros[0] for all where run is 0);
  * src is an 8-bit tensor. */
-void widen(const struct tensor *src, const struct tensor *zeros, size_t run, int32_t *dst);
+void quant_widen(const struct tensor *src, const struct tensor *zeros, size_t run, int32_t *dst);
 
 /* Walks the output matrices of a batched product; a and b: which matrix of each operand. */
 struct batch_walk {

@@ -8,7 +8,7 @@
 #include "engine/cpu/ref/copy.h"
 #include "engine/cpu/ref/quant.h"
 
-/* Scratch of int32, one for each element of a tensor, filled by widen(). */
+/* Scratch of int32, one for each element of a tensor, filled by quant_widen(). */
 static enum status widen_operand(const struct kernel_args *args, size_t i, size_t zero, size_t run,
                                  int32_t **ret, struct error *err)
 {
@@ -17,7 +17,7 @@ static enum status widen_operand(const struct kernel_args *args, size_t i, size_
     *ret = kernel_scratch(args, shape_count(&src->shape), sizeof **ret, err);
     if (!*ret)
         return STATUS_NO_MEMORY;
-    widen(src, zeros, run, *ret);
+    quant_widen(src, zeros, run, *ret);
     return STATUS_OK;
 }
 
@@ -126,7 +126,7 @@ static enum status widen_matrices(const struct kernel_args *args, const struct t
     *ret = kernel_scratch(args, count, sizeof **ret, err);
     if (!*ret)
         return STATUS_NO_MEMORY;
-    widen(operand, NULL, 0, *ret);
+    quant_widen(operand, NULL, 0, *ret);
     if (!zeros)
         return STATUS_OK;
     for (size_t i = 0; i < count; i++) {
