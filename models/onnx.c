@@ -2,64 +2,13 @@
 #include "models/onnx.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "engine/validate.h"
 #include "models/onnx_import.h"
 
 /* Newest IR version whose changes have been read (ONNX 1.23). */
 #define IR_VERSION_MAX 14
-
-/* ---- opsets ---- */
-
-static const char *opset_domain(const Onnx__OperatorSetIdProto *entry)
-{
-    const char *domain = text_or_empty(entry->domain);
-    return strcmp(domain, "ai.onnx") ? domain : "";
-}
-
-int opset_of(const struct opsets *opsets, const char *domain)
-{
-    for (size_t i = 0; i < opsets->count; i++)
-        if (!strcmp(opset_domain(opsets->entries[i]), domain))
-            return (int)opsets->entries[i]->version;
-    return 0;
-}
-
-static enum status refuse_opset(const Onnx__OperatorSetIdProto *entry, const char *domain,
-                                struct error *err)
-{
-    (void)error_set(err, entry->version < 1 ? STATUS_MODEL : STATUS_UNSUPPORTED,
-                    "opset %lld of '%.60s' is not one lensd knows", (long long)entry->version,
-                    *domain ? domain : "ai.onnx");
-    return error_advise(err,
-                        "convert the model with onnx.version_converter, or export it again, with "
-                        "an opset from 7 to %d",
-                        OPSET_MAX);
-}
-
-enum status opsets_check(const struct opsets *opsets, struct error *err)
-{
-    if (opsets->count > IMPORT_MAX_OPSETS)
-        return error_set(err, STATUS_MODEL, "%zu operator sets are imported", opsets->count);
-    for (size_t i = 0; i < opsets->count; i++) {
-        const Onnx__OperatorSetIdProto *entry = opsets->entries[i];
-        const char *domain = opset_domain(entry);
-        /* Other domains number as they like; ai.onnx is known up to OPSET_MAX. */
-        int64_t newest = *domain ? INT32_MAX : OPSET_MAX;
-        if (entry->version < 1 || entry->version > newest)
-            return refuse_opset(entry, domain, err);
-        for (size_t k = 0; k < i; k++)
-            if (!strcmp(opset_domain(opsets->entries[k]), domain) &&
-                opsets->entries[k]->version != entry->version)
-                return error_set(err, STATUS_MODEL, "opsets %lld and %lld of '%.60s' are imported",
-                                 (long long)opsets->entries[k]->version, (long long)entry->version,
-                                 *domain ? domain : "ai.onnx");
-    }
-    return STATUS_OK;
-}
 
 /* ---- messages to a graph ---- */
 
@@ -124,7 +73,11 @@ static enum status build(struct onnx_file *file, const Onnx__ModelProto *model,
 {
     if (check_header(model, err) != STATUS_OK)
         return error_advise(err, "export the model again");
-    struct import import = {.file = file, .model = model, .err = err, .keys = arena_create(0)};
+    struct import import = {.file = file,
+                            .model = model,
+                            .make_node = import_node,
+                            .err = err,
+                            .keys = arena_create(0)};
     struct graph *graph = graph_create(NULL);
     struct scope scope = {.import = &import,
                           .graph = graph,

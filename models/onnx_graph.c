@@ -1,121 +1,11 @@
-/* Graphs and bodies: values, initialisers, inputs, outputs, and what a name means where. */
-#include <stdio.h>
-#include <stdlib.h>
+/* Graphs and bodies: initialisers, inputs, nodes in order, outputs. */
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "models/onnx_import.h"
 
 static enum status no_memory(struct import *import)
 {
     return error_set(import->err, STATUS_NO_MEMORY, "out of memory while building the graph");
-}
-
-enum status import_work(struct import *import, size_t units)
-{
-    if (units > IMPORT_MAX_WORK || import->work > IMPORT_MAX_WORK - units)
-        return error_set(import->err, STATUS_MODEL,
-                         "the graph is too large: more than %u nodes, operands and attribute "
-                         "values once its functions are expanded",
-                         IMPORT_MAX_WORK);
-    import->work += units;
-    return STATUS_OK;
-}
-
-void scope_done(struct scope *scope)
-{
-    name_map_done(&scope->names);
-    name_map_done(&scope->results);
-    free(scope->captured);
-}
-
-/* Names of values made in a function get the call in front; very long ones are numbered instead. */
-static enum status add_value(struct scope *scope, const char *name, enum dtype dtype,
-                             const struct shape *shape, struct value **ret)
-{
-    struct import *import = scope->import;
-    char made_up[512];
-    size_t length = strlen(name);
-    TRY(onnx_charge(import->file, sizeof(struct value) + length + 2 * sizeof(void *), import->err));
-    if (*scope->prefix) {
-        int n = snprintf(made_up, sizeof made_up, "%s%s", scope->prefix, name);
-        if (n < 0 || (size_t)n >= sizeof made_up)
-            snprintf(made_up, sizeof made_up, "%.200s#%zu", scope->prefix,
-                     scope->graph->value_count);
-        name = made_up;
-    }
-    struct value *value = graph_add_value(scope->graph, name, dtype, shape);
-    if (!value)
-        return no_memory(import);
-    *ret = value;
-    return STATUS_OK;
-}
-
-enum status scope_declare(struct scope *scope, const char *name, enum dtype dtype,
-                          const struct shape *shape, struct value **ret)
-{
-    if (name_map_find(&scope->names, name))
-        return error_set(scope->import->err, STATUS_MODEL,
-                         "the name '%.100s' is given to more than one value", name);
-    const struct name_slot *result = name_map_find(&scope->results, name);
-    struct value *value = result ? result->value : NULL;
-    if (!value)
-        TRY(add_value(scope, name, dtype, shape, &value));
-    if (!name_map_put(&scope->names, name, value))
-        return no_memory(scope->import);
-    *ret = value;
-    return STATUS_OK;
-}
-
-static bool remember_capture(struct scope *scope, struct value *value)
-{
-    if (scope->captured_count == scope->captured_capacity) {
-        size_t capacity = scope->captured_capacity ? scope->captured_capacity * 2 : 8;
-        struct value **bigger = realloc(scope->captured, capacity * sizeof *bigger);
-        if (!bigger)
-            return false;
-        scope->captured = bigger;
-        scope->captured_capacity = capacity;
-    }
-    scope->captured[scope->captured_count++] = value;
-    return true;
-}
-
-/* Recursion follows the nesting of bodies, at most IMPORT_MAX_BODIES. */
-static enum status find(struct scope *scope, const char *name, bool *ret_found, struct value **ret)
-{
-    const struct name_slot *slot = name_map_find(&scope->names, name);
-    if (slot || !scope->outer) {
-        *ret_found = slot != NULL;
-        *ret = slot ? slot->value : NULL;
-        return STATUS_OK;
-    }
-    struct value *outer;
-    TRY(find(scope->outer, name, ret_found, &outer));
-    if (!*ret_found || !outer) {
-        *ret = NULL;
-        return STATUS_OK;
-    }
-    struct value *value;
-    TRY(add_value(scope, name, outer->dtype, &outer->shape, &value));
-    value->outer = outer;
-    if (!name_map_put(&scope->names, name, value) || !remember_capture(scope, outer))
-        return no_memory(scope->import);
-    *ret = value;
-    return STATUS_OK;
-}
-
-enum status scope_resolve(struct scope *scope, const char *name, struct value **ret)
-{
-    bool found;
-    *ret = NULL;
-    if (!*name)
-        return STATUS_OK;
-    TRY(find(scope, name, &found, ret));
-    if (!found)
-        return error_set(scope->import->err, STATUS_MODEL,
-                         "'%.100s' is read but nothing produces it", name);
-    return STATUS_OK;
 }
 
 /* ---- nodes ---- */
@@ -138,7 +28,7 @@ enum status import_nodes(struct scope *scope, Onnx__NodeProto *const *nodes, siz
         TRY(declare_outputs(scope, nodes[i]));
     }
     for (size_t i = 0; i < count; i++)
-        TRY(import_node(scope, nodes[i], i));
+        TRY(scope->import->make_node(scope, nodes[i], i));
     return STATUS_OK;
 }
 

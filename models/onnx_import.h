@@ -1,9 +1,13 @@
 /* Private to models/onnx*.c: building the graph.
  *
- *   onnx.c           file to messages, opsets, metadata
- *   onnx_graph.c     graphs and bodies: values, initialisers, inputs, outputs, names
+ *   onnx.c           file to messages, metadata
  *   onnx_ops.c       nodes: operator, operands, attributes
  *   onnx_function.c  model-local functions, inlined where they are called
+ *   onnx_graph.c     graphs and bodies: initialisers, inputs, nodes in order, outputs
+ *   onnx_scope.c     what names, attributes of functions and opsets stand for
+ *
+ * A file calls only those below it. The one call upwards, from a graph to its nodes, goes through
+ * import->make_node.
  *
  * Names are resolved through scopes. A scope is one graph, one body of If / Loop / Scan, or one
  * call of a function; all outputs of its nodes are declared before its nodes are made, so that the
@@ -29,9 +33,13 @@ struct opsets {
     size_t count;
 };
 
+struct scope;
+
 struct import {
     struct onnx_file *file;
     const Onnx__ModelProto *model;
+    /* import_node(). onnx_graph.c calls it through this pointer: onnx_ops.c calls onnx_graph.c. */
+    enum status (*make_node)(struct scope *scope, const Onnx__NodeProto *proto, size_t position);
     struct name_map functions; /* "domain\nname\noverload" to Onnx__FunctionProto */
     struct arena *keys;        /* those keys */
     size_t work;
@@ -56,6 +64,8 @@ struct scope {
     size_t captured_count, captured_capacity;
 };
 
+/* ---- onnx_scope.c ---- */
+
 void scope_done(struct scope *scope);
 
 /* STATUS_MODEL when `units` more would pass IMPORT_MAX_WORK. */
@@ -69,21 +79,6 @@ enum status scope_resolve(struct scope *scope, const char *name, struct value **
 enum status scope_declare(struct scope *scope, const char *name, enum dtype dtype,
                           const struct shape *shape, struct value **ret) MUST_USE;
 
-/* Declares what the nodes produce, then makes the nodes. */
-enum status import_nodes(struct scope *scope, Onnx__NodeProto *const *nodes, size_t count) MUST_USE;
-enum status import_node(struct scope *scope, const Onnx__NodeProto *proto,
-                        size_t position) MUST_USE;
-
-/* Fills scope->graph from a message: the main graph (is_body false) or a body. */
-enum status import_graph(struct scope *scope, const Onnx__GraphProto *proto, bool is_body) MUST_USE;
-
-/* Functions: index them (duplicates are refused), find one (NULL: none), expand a call. */
-enum status functions_index(struct import *import) MUST_USE;
-const Onnx__FunctionProto *function_find(const struct import *import, const char *domain,
-                                         const char *name, const char *overload);
-enum status function_call(struct scope *scope, const Onnx__NodeProto *call,
-                          const Onnx__FunctionProto *function, const char *name) MUST_USE;
-
 /* The attribute itself, or for one that refers to an attribute of the function, what the call (or
  * the function's default) gives it; NULL when that is left out. */
 enum status attribute_resolve(const struct scope *scope, const Onnx__AttributeProto *proto,
@@ -92,6 +87,29 @@ enum status attribute_resolve(const struct scope *scope, const Onnx__AttributePr
 /* Opset of a domain; 0 when it is not imported. "ai.onnx" is "". */
 int opset_of(const struct opsets *opsets, const char *domain);
 enum status opsets_check(const struct opsets *opsets, struct error *err) MUST_USE;
+
+/* ---- onnx_graph.c ---- */
+
+/* Fills scope->graph from a message: the main graph (is_body false) or a body. */
+enum status import_graph(struct scope *scope, const Onnx__GraphProto *proto, bool is_body) MUST_USE;
+
+/* Declares what the nodes produce, then makes the nodes. */
+enum status import_nodes(struct scope *scope, Onnx__NodeProto *const *nodes, size_t count) MUST_USE;
+
+/* ---- onnx_function.c ---- */
+
+/* Functions: index them (duplicates are refused), find one (NULL: none), expand a call. */
+enum status functions_index(struct import *import) MUST_USE;
+const Onnx__FunctionProto *function_find(const struct import *import, const char *domain,
+                                         const char *name, const char *overload);
+enum status function_call(struct scope *scope, const Onnx__NodeProto *call,
+                          const Onnx__FunctionProto *function, const char *name) MUST_USE;
+
+/* ---- onnx_ops.c ---- */
+
+/* Makes the node at `position` of its list; its outputs are declared already. */
+enum status import_node(struct scope *scope, const Onnx__NodeProto *proto,
+                        size_t position) MUST_USE;
 
 static inline const char *text_or_empty(const char *text)
 {

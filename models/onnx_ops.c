@@ -275,24 +275,6 @@ static enum status import_attribute(struct scope *scope, const struct op_info *i
     return status;
 }
 
-enum status attribute_resolve(const struct scope *scope, const Onnx__AttributeProto *proto,
-                              const Onnx__AttributeProto **ret)
-{
-    const char *reference = text_or_empty(proto->ref_attr_name);
-    *ret = proto;
-    if (!*reference)
-        return STATUS_OK;
-    if (!scope->calls)
-        return error_set(scope->import->err, STATUS_MODEL,
-                         "refers to '%.60s', an attribute of a function, outside of one",
-                         reference);
-    *ret = NULL;
-    for (size_t i = 0; i < scope->binding_count; i++)
-        if (!strcmp(text_or_empty(scope->bindings[i]->name), reference))
-            *ret = scope->bindings[i];
-    return STATUS_OK;
-}
-
 static size_t attribute_work(const Onnx__AttributeProto *proto)
 {
     return 1 + proto->n_ints + proto->n_floats + proto->n_strings;
