@@ -205,7 +205,7 @@ static enum status create_scheduler(struct building *building, struct error *err
         max_batch = lane_batch < max_batch ? lane_batch : max_batch;
     }
     for (size_t i = 0; i < instance->lane_count; i++) {
-        int padded = lane_padded_batch(instance->lanes[i], max_batch);
+        int padded = session_batch_for(lane_session(instance->lanes[i]), max_batch);
         padded_batch = padded > padded_batch ? padded : padded_batch;
     }
     bool takes_pixels = true;

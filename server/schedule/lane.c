@@ -83,11 +83,6 @@ int lane_max_batch(const struct lane *lane)
     return lane->info.batched ? lane->info.batches[lane->info.batch_count - 1].size : 1;
 }
 
-int lane_padded_batch(const struct lane *lane, int batch)
-{
-    return session_batch_for(lane->session, batch);
-}
-
 /* Each thread that enters a parallel loop has a team of its own (engine/base/forkjoin.h): it is
  * made here, and the first pass of this thread pays for its start, not a client's request. Should
  * that pass fail, the request will say why. */

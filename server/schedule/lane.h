@@ -22,7 +22,6 @@ const struct session *lane_session(const struct lane *lane);
 /* As measured when it was created; alive and unchanged as long as the lane. */
 const struct session_info *lane_info(const struct lane *lane);
 int lane_max_batch(const struct lane *lane);
-int lane_padded_batch(const struct lane *lane, int batch); /* images a buffer for it must hold */
 
 /* Whether it has been set aside because its device fails. Any thread. */
 void lane_describe_health(struct lane *lane, struct lane_health *ret);

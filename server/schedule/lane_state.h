@@ -82,6 +82,12 @@ struct outcome {
     struct error failure;
 };
 
+/* How many images a buffer for a batch must hold. */
+static inline int lane_padded_batch(const struct lane *lane, int batch)
+{
+    return session_batch_for(lane->session, batch);
+}
+
 /* All of these: the lane's thread alone, but lane_is_set_aside. */
 
 /* ---- lane_flights.c ---- */
