@@ -1,3 +1,4 @@
+/* Writes the numbers of an image as a session reads them, and compares two such forms. */
 #include "engine/image_numbers.h"
 
 #include <assert.h>

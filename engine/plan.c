@@ -1,3 +1,5 @@
+/* Gives every value of a graph its place in one arena: how long each lives, which values share
+ * bytes, and where each block of bytes goes. */
 #include "engine/plan.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Tensors: dtypes, shapes, memory, reference counts, elements as numbers, 16-bit floats. */
 #include "engine/tensor.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Makes tensors whose bytes lie in a mapped file. */
 #include "engine/tensor_file.h"
 
 static void release(void *context, void *data)

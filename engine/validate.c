@@ -1,3 +1,5 @@
+/* Checks a graph at load: infers its nodes, computes small constants, and refuses sizes beyond the
+ * limits. */
 #include "engine/validate.h"
 
 #include <string.h>

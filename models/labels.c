@@ -1,3 +1,5 @@
+/* Reads class labels from labels.txt, from JSON in its several forms, and from the Python
+ * dictionary in Ultralytics metadata. */
 #include "models/labels.h"
 
 #include <cjson/cJSON.h>

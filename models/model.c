@@ -1,3 +1,5 @@
+/* Loads a model: its graph, then labels and preprocessing from the folder's files, Triton's
+ * config.pbtxt or the graph's metadata; or the embedded default. */
 #include "models/model.h"
 
 #include <stdio.h>

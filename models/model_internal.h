@@ -1,4 +1,4 @@
-/* Private to models/model*.c. */
+/* Private to models/: where the files of a model lie, and readers that several sources share. */
 #pragma once
 
 #include "models/model.h"

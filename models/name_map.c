@@ -1,3 +1,4 @@
+/* A hash table with open addressing from names to pointers, seeded at random. */
 #include "models/name_map.h"
 
 #include <stdlib.h>

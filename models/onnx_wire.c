@@ -1,4 +1,6 @@
-/* protobuf-c's unpacker recurses without a limit, knows no groups, copies unknown fields, and cuts
+/* Checks the bytes of a model file, and makes the copy of them that protobuf-c unpacks.
+ *
+ * protobuf-c's unpacker recurses without a limit, knows no groups, copies unknown fields, and cuts
  * strings at a NUL. This walker goes over the bytes first, with its own stack, and hands on a copy
  * that holds nothing it would stumble over.
  *

@@ -1,3 +1,4 @@
+/* Preprocessing as data: its defaults, the checks of its values, a description in one line. */
 #include "models/preprocess.h"
 
 #include <math.h>

@@ -1,3 +1,5 @@
+/* Reads preprocessing from Hugging Face's preprocessor_config.json, timm's configuration and
+ * Ultralytics metadata, and fits it to the size of a model's input. */
 #include "models/preprocess_config.h"
 
 #include <cjson/cJSON.h>

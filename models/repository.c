@@ -1,3 +1,5 @@
+/* Scans a model repository: its models, their versions, which of those are served, and a signature
+ * of the files that tells when something has changed. */
 #include "models/repository.h"
 
 #include <dirent.h>

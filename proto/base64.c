@@ -1,3 +1,4 @@
+/* Decodes base64 in both alphabets of RFC 4648, and says where a text is not base64. */
 #include "proto/base64.h"
 
 enum { BAD = 64, SKIP = 65, PAD = 66 };

@@ -1,3 +1,4 @@
+/* The JSON of `lensd bench --json`. */
 #include "proto/answers.h"
 #include "proto/writer.h"
 

@@ -1,3 +1,5 @@
+/* Copies a JSON text with its large arrays replaced by 0, and remembers where they lie. The scan
+ * looks at strings and brackets only. */
 #include "proto/carve.h"
 
 #include <stdbool.h>

@@ -1,3 +1,4 @@
+/* The JSON about the models that the console's page reads. */
 #include "proto/answers.h"
 #include "proto/writer.h"
 

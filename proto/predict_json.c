@@ -1,3 +1,4 @@
+/* The JSON of /predict: parses a request's images and options, writes results and errors. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>

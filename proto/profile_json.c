@@ -1,3 +1,4 @@
+/* The JSON of `lensd inspect --profile`: the time of every layer. */
 #include "proto/profile.h"
 
 #include "proto/writer.h"

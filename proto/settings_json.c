@@ -1,3 +1,4 @@
+/* Reads a flat JSON object of settings, and hands each on as text, as a flag would give it. */
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stdio.h>

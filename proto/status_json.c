@@ -1,3 +1,4 @@
+/* The JSON of /health, /devices and `lensd inspect`, and one-word answers. */
 #include <string.h>
 
 #include "proto/answers.h"

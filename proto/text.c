@@ -1,3 +1,4 @@
+/* A growing text buffer that writes integers, shortest-exact floats and escaped strings. */
 #include "proto/text.h"
 
 #include <inttypes.h>

@@ -1,3 +1,5 @@
+/* The JSON of TorchServe and of KServe's V1 protocol: parses requests, writes classes, rows and
+ * descriptions of models. */
 #include "proto/v1.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Builds a cJSON tree member by member, remembers a failed allocation, and prints the tree. */
 #include "proto/writer.h"
 
 #include <inttypes.h>

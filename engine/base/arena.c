@@ -1,3 +1,4 @@
+/* Arenas: a list of zeroed chunks that allocations are cut from and that are freed together. */
 #include "engine/base/arena.h"
 
 #include <stdlib.h>

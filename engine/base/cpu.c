@@ -1,3 +1,5 @@
+/* Reads what the process may use of the host: cores from the affinity mask and the cgroup quota,
+ * instruction sets from CPUID, memory from /proc/meminfo and the cgroup. */
 #include "engine/base/cpu.h"
 
 #include <cpuid.h>

@@ -1,4 +1,6 @@
-/* Locks: none. Every word that is waited for is a futex: a member's `go` hands it the region, the
+/* Runs parallel regions on teams of threads, which spin for a while before they sleep.
+ *
+ * Locks: none. Every word that is waited for is a futex: a member's `go` hands it the region, the
  * team's `left` hands the end of it back, `phase` counts barriers. A waiting thread says that it
  * sleeps in the word itself, so that nobody calls the kernel for one that spins.
  *

@@ -1,3 +1,5 @@
+/* Maps files for reading. A SIGBUS handler puts a page of zeros where a file has shrunk and marks
+ * the mapping as torn. */
 #include "engine/base/mapping.h"
 
 #include <errno.h>

@@ -1,3 +1,5 @@
+/* The words and HTTP numbers of statuses, and the sentences of errors: formatted, cleaned of
+ * control characters, extended by advice and by what they are about. */
 #include "engine/base/status.h"
 
 #include <stdio.h>

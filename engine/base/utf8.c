@@ -1,3 +1,4 @@
+/* Checks text for valid UTF-8 and repairs text that is not. */
 #include "engine/base/utf8.h"
 
 #include <stdint.h>

@@ -1,3 +1,5 @@
+/* Helpers of all inference functions: axes, broadcasting, setting an output, reading a list of
+ * integers. */
 #include "engine/ops/families.h"
 
 #include <string.h>

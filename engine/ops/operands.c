@@ -1,3 +1,5 @@
+/* Checks of one operand: dtype, rank, length, presence; errors name the operand as the ONNX page
+ * does. */
 #include "engine/ops/operands.h"
 
 #include <stdio.h>

@@ -1,4 +1,6 @@
-/* Numbers here come from a file or from a request: every sum and product is overflow-checked, or
+/* Works out what attributes and integer operands of shape operators mean for given extents.
+ *
+ * Numbers here come from a file or from a request: every sum and product is overflow-checked, or
  * its factors are bounded first. */
 #include "engine/ops/resolve.h"
 

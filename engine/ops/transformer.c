@@ -1,3 +1,5 @@
+/* ONNX's Attention and RotaryEmbedding, and ValidKeys: reads and checks a node's attributes and
+ * operands, and infers its outputs. */
 #include "engine/ops/transformer.h"
 
 #include <math.h>

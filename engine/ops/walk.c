@@ -1,3 +1,4 @@
+/* Strided access maps: their arithmetic, and how an attribute stores them. */
 #include "engine/ops/walk.h"
 
 #include "engine/base/size.h"

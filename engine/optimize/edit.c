@@ -1,3 +1,5 @@
+/* Small steps of graph rewriting: counts readers, replaces values, inserts nodes and casts, and
+ * removes what nobody reads. */
 #include "engine/optimize/edit.h"
 
 #include <stdlib.h>

@@ -1,3 +1,5 @@
+/* Runs the passes that prepare a graph with known shapes for a backend, in order; numbers its
+ * layers. */
 #include "engine/optimize/passes.h"
 
 int optimize_number_layers(struct graph *graph)

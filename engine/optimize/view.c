@@ -1,3 +1,4 @@
+/* Traces a value back through the nodes that only move elements, to the value they start from. */
 #include "engine/optimize/view.h"
 
 #include <string.h>

@@ -1,4 +1,6 @@
-/* Sources of the rules, which agree to the pixel with:
+/* Computes the size of the resized picture and the place of the crop.
+ *
+ * Sources of the rules, which agree to the pixel with:
  * - torchvision 0.14 transforms.Resize(n): the long side is int(n * long / short);
  * - torchvision transforms.CenterCrop: the offset is int(round(difference / 2)), where Python
  *   rounds halves to even; where the picture is smaller, (missing // 2) zeros stand in front;

@@ -1,3 +1,5 @@
+/* Decodes a picture: picks the reader by the first bytes, has it decode, turns the pixels upright.
+ * Picks the scale of a reduced JPEG. */
 #include "server/image/image.h"
 
 #include <stdlib.h>

@@ -1,3 +1,5 @@
+/* The tables of Pillow's resampling: for every output position the first input position and the
+ * weights. Picks the loops over pixels that fit the CPU. */
 #include "server/image/resample.h"
 
 #include <limits.h>

@@ -1,4 +1,6 @@
-/* The walk over the model's input, row by row:
+/* Resizes, crops and normalises decoded pixels into a batch's slot.
+ *
+ * The walk over the model's input, row by row:
  *
  *     source rows ──horizontal──▶ ring of rows ──vertical──▶ one row ──normalise──▶ slot
  *                   four at once  (kept columns)                                    of the batch

@@ -1,4 +1,6 @@
-/* Locks: none here; functions of numbers alone. scheduler.c asks under its lock. */
+/* Predicts when a request would be answered, and decides whether to let it in.
+ *
+ * Locks: none here; functions of numbers alone. scheduler.c asks under its lock. */
 #include "server/schedule/admission.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* The accounts of devices behind one lock, and the queue of models that wait to be loaded. */
 #include "server/schedule/budget.h"
 
 #include <assert.h>

@@ -1,3 +1,5 @@
+/* Builds what serves a version of a model: precision, a session and lane on every device, the
+ * scheduler with its buffers; and takes it down. */
 #include "server/schedule/instance.h"
 
 #include <assert.h>

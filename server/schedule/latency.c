@@ -1,4 +1,6 @@
-/* Locks: none here; a table belongs to a batcher, and is guarded as that is (scheduler.c). */
+/* Learns how long a pass of each size takes, and plans the passes of n images from that.
+ *
+ * Locks: none here; a table belongs to a batcher, and is guarded as that is (scheduler.c). */
 #include "server/schedule/latency.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Computes where each input's rows lie in the buffer of a batch. */
 #include "server/schedule/layout.h"
 
 #include <stdlib.h>

@@ -1,3 +1,5 @@
+/* Registers the series of a model and of its lanes, and adds to them what a request, an image or a
+ * refusal counts for. */
 #include "server/schedule/meters.h"
 
 #include <math.h>

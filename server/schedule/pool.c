@@ -1,4 +1,6 @@
-/* Locks: `lock` guards everything below it; it is never held while run, start or stop is called,
+/* Runs threads that work for several sources in turn.
+ *
+ * Locks: `lock` guards everything below it; it is never held while run, start or stop is called,
  * nor together with any other lock. */
 #include "server/schedule/pool.h"
 

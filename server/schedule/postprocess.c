@@ -1,3 +1,5 @@
+/* Finds the scores of an image in an output, makes them probabilities where the model does not, and
+ * picks the k best classes. */
 #include "server/schedule/postprocess.h"
 
 #include <assert.h>

@@ -1,4 +1,6 @@
-/* Locks: none here; every function runs under the lock of the batcher's caller (scheduler.c). */
+/* Keeps the images that wait to be prepared, and says which one is next.
+ *
+ * Locks: none here; every function runs under the lock of the batcher's caller (scheduler.c). */
 #include "server/schedule/queue.h"
 
 #include <assert.h>

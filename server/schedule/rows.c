@@ -1,3 +1,5 @@
+/* Copies rows of raw tensors into a batch, images in the layout and numbers that the session reads,
+ * and rows of results out of a run. */
 #include "server/schedule/rows.h"
 
 #include <assert.h>

@@ -1,4 +1,6 @@
-/* Locks: `lock` guards the batcher and the flags below it in the struct; it is never held together
+/* Puts a lock and memory around a model's batcher, and connects it to clients, workers and lanes.
+ *
+ * Locks: `lock` guards the batcher and the flags below it in the struct; it is never held together
  * with another lock (tickets are offered to the pool, and threads woken, after it is released), nor
  * across a decode, a forward pass, a copy or a callback. Buffers' memory has no lock: a slot
  * belongs to the worker between reserve and commit, the slots of a batch (and those its padding

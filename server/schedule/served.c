@@ -1,3 +1,4 @@
+/* Describes a loaded model once (inputs, outputs, classes) and counts what it serves. */
 #include "server/schedule/served.h"
 
 #include <stdio.h>

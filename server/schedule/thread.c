@@ -1,3 +1,4 @@
+/* Starts named threads with all signals blocked; waits for conditions by the monotonic clock. */
 #include "server/schedule/thread.h"
 
 #include <signal.h>

@@ -1,4 +1,6 @@
-/* Start-time fair queueing with one server. `clock` is the device's virtual time: what the lane had
+/* Gives the lanes of several models their turns on one device, by measured time.
+ *
+ * Start-time fair queueing with one server. `clock` is the device's virtual time: what the lane had
  * used that got the device last. A lane that was away continues from there, not from its own past.
  *
  * The device passes directly from one lane to the next, in turn_end: a third one cannot snatch it

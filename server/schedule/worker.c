@@ -1,4 +1,6 @@
-/* Locks: none is held here; the scheduler's calls take its lock for themselves. A worker owns its
+/* Prepares one image: claims it, decodes it, writes it into its slot and commits it.
+ *
+ * Locks: none is held here; the scheduler's calls take its lock for themselves. A worker owns its
  * decoder and its transform, and an image from claim to commit or finish. */
 #include "server/schedule/worker.h"
 

@@ -1,3 +1,5 @@
+/* Visits the rows of an elementwise output, with the place of every broadcast operand. Neighbouring
+ * dimensions that broadcast alike are merged first. */
 #include "engine/cpu/ref/elementwise.h"
 
 #include <string.h>

@@ -1,3 +1,5 @@
+/* Matrix products in float32, float64, uint32 and uint64 (gemm_template.h for each), and the
+ * conversion of operands and results from and to the types of the tensors. */
 #include "engine/cpu/ref/gemm.h"
 
 #include <stdlib.h>

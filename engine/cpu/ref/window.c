@@ -1,3 +1,5 @@
+/* Sliding windows of convolutions and pools: which taps lie inside the input, and any window as a
+ * three-dimensional one. */
 #include "engine/cpu/ref/nn.h"
 
 struct window window_in_3d(const struct window *window)
