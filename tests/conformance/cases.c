@@ -1,3 +1,4 @@
+/* Finds conformance cases in a folder, and reads their tolerances and tensors. */
 #include "tests/conformance/cases.h"
 
 #include <cjson/cJSON.h>

@@ -1,3 +1,4 @@
+/* Compares two tensors by the rules of ONNX's own test runner. */
 #include "tests/conformance/compare.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Reads and writes NumPy's .npy files. */
 #include "tests/conformance/npy.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Fills the weights of a graph by a formula of their names and positions. */
 #include "tests/conformance/randfill.h"
 
 #include <math.h>

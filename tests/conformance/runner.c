@@ -1,3 +1,4 @@
+/* Computes a case with the reference interpreter, or with a compiled session. */
 #include "tests/conformance/runner.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Helpers of the tests of single kernels: guarded memory, a stream, random convolutions. */
 #include "tests/fake_cuda/kernel_cases.h"
 
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+/* Helpers of the tests of the whole CUDA module: the stand-in's functions, and a small network. */
 #include "tests/fake_cuda/module_cases.h"
 
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+/* Measures how much a graph makes of differences that are within a device's precision. */
 #include "tests/gpu/sensitivity.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Counts latencies in buckets of bounded relative width, and reads quantiles from them. */
 #include "tests/load/histogram.h"
 
 #include <inttypes.h>

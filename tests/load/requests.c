@@ -1,3 +1,4 @@
+/* Reads the manifest of request bodies and headers that the load generator sends. */
 #include "tests/load/requests.h"
 
 #include <errno.h>

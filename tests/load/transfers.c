@@ -1,3 +1,4 @@
+/* Runs HTTP transfers with libcurl's multi interface on an epoll loop. */
 #include "tests/load/transfers.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* The simulated machine: how long its passes take, and the most that it can do. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+/* Test doubles of sessions, image decoding and models; the text of an "image" says what happens. */
 #include "tests/unit/fakes.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Builds a graph of one node with constant inputs, runs it and checks its outputs. */
 #include "tests/unit/one_node.h"
 
 #include <criterion/criterion.h>

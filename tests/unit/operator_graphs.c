@@ -1,3 +1,4 @@
+/* Builds a graph for each operator that a GPU has a kernel for and random graphs lack. */
 #include "tests/unit/operator_graphs.h"
 
 #include <string.h>

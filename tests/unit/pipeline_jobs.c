@@ -1,3 +1,4 @@
+/* Makes requests for pipelines over the fakes, waits for their answers and checks them. */
 #include "tests/unit/pipeline_jobs.h"
 
 #include <string.h>

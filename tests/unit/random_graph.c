@@ -1,3 +1,4 @@
+/* Builds random small image graphs from common operators and patterns. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* Builds random small quantised image graphs. */
 #include "tests/unit/random_quantised.h"
 
 #include <math.h>

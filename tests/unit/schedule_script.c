@@ -1,3 +1,4 @@
+/* Runs scripts of events against the batcher, the queue and admission, with a scripted clock. */
 #include "tests/unit/schedule_script.h"
 
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+/* Devices: cgroup quotas, the names that users write, errors about devices that are not there. */
 #include <criterion/criterion.h>
 #include <sched.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Tensors: checked shapes, memory budgets, conversion of 16-bit floats. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
