@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "lensd_version.h"
 #include "proto/answers.h"
 #include "proto/v1.h"
 

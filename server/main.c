@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "engine/base/size.h"
+#include "lensd_version.h"
 #include "server/commands/commands.h"
 
 static const struct {

@@ -26,6 +26,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "lensd_version.h"
 #include "server/commands/commands.h"
 #include "server/loader.h"
 #include "server/observe/log.h"

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lensd_version.h"
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const struct cuda_module *loaded;
 static char why_not[256];

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "engine/cuda/tuned.h"
+#include "lensd_version.h"
 
 extern const struct backend_ops backend_cuda;
 

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 
 #include "engine/cuda/module.h"
+#include "lensd_version.h"
 
 enum {
     PLACES = 1 << 14, /* of the table; a power of two */

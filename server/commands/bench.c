@@ -12,6 +12,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "engine/session.h"
+#include "lensd_version.h"
 #include "proto/answers.h"
 #include "server/commands/commands.h"
 #include "server/precision/precision.h"

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "lensd_version.h"
 #include "proto/v2.h"
 #include "server/http/exchange.h"
 #include "server/http/respond.h"

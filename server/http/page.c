@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "lensd_version.h"
 #include "server/describe.h"
 #include "server/http/exchange.h"
 #include "server/http/respond.h"

@@ -24,6 +24,7 @@
 
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
+#include "lensd_version.h"
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
