@@ -5,7 +5,7 @@
  * follow each other every few microseconds, and to wake a thread takes as long as a small layer; so
  * who waits spins before it sleeps. On cores that others use, too, a spin keeps the very thread
  * that is waited for from running; so whose spins have lately been for nothing sleeps at once
- * (forkjoin.c). Measured: docs/measurements/2026-11-21-threads.md.
+ * (forkjoin.c). Measured: docs/measurements/threads.md.
  *
  * oneDNN's loops run here as well: it is built for GNU OpenMP, of which it uses six functions
  * (execution model: OpenMP API 5.2, 1.2), and engine/cpu/openmp.c stands in for these. So a thread
