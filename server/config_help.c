@@ -1,4 +1,5 @@
-/* --help, written from the table of options. */
+/* --help, written from the table of options. docs/reference.md and docs/lensd.1 are made from it
+ * (tests/test_reference.py). */
 #include <ctype.h>
 #include <string.h>
 
@@ -11,42 +12,41 @@
 static const struct command_help commands[] = {
     {COMMAND_SERVE, "lensd serve [MODEL] [options]",
      "Serves a model over HTTP: POST a JPEG or PNG to /predict, get labels back. Without MODEL it "
-     "serves the digit classifier that is part of lensd.",
+     "serves the built-in digit classifier.",
      "  lensd serve\n"
      "  lensd serve resnet50/ --port 9000\n"
      "  lensd serve model.onnx --host 0.0.0.0 --threads 4 --log-format json\n"
      "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"},
     {COMMAND_PREDICT, "lensd predict MODEL IMAGE… [options]",
-     "Runs a model on image files, without a server. The exit status is 1 when an image failed. "
-     "Measures nothing: --precision auto is fp32 unless an earlier lensd serve has kept a choice "
-     "for this model.",
+     "Runs a model on image files, without a server. Exits with 1 if an image failed. Measures "
+     "nothing: --precision auto is fp32 unless an earlier lensd serve has kept a choice for this "
+     "model.",
      "  lensd predict resnet50/ cat.jpg dog.png\n"
      "  lensd predict digits seven.png --json\n"},
     {COMMAND_DEVICES, "lensd devices [options]",
-     "Shows the devices of this machine: what can run a model, and if not, why not.",
+     "Shows the devices of this machine: which can run a model, and why the others cannot.",
      "  lensd devices\n"
      "  lensd devices --json\n"},
     {COMMAND_HEALTH, "lensd health [options]",
-     "Asks the lensd that listens on --host and --port whether it is ready: exit status 0 when it "
-     "is, 1 when not. For container health checks and scripts.",
+     "Asks the lensd that listens on --host and --port whether it is ready. Exits with 0 if it is, "
+     "1 if not. For container health checks and scripts.",
      "  lensd health\n"
      "  lensd health --port 9000\n"},
     {COMMAND_INSPECT, "lensd inspect MODEL [options]",
      "Shows what a model is: inputs, outputs, operators, parameters, how photos are prepared, "
-     "labels. The exit status is 1 when lensd cannot run it.",
+     "labels. Exits with 1 if lensd cannot run it.",
      "  lensd inspect resnet50/\n"
      "  lensd inspect model.onnx --json\n"},
     {COMMAND_BENCH, "lensd bench [MODEL] [options]",
-     "Times a model's forward pass on each device and for each batch size, side by side: "
-     "milliseconds, images a second, and how much quicker each device is than the first. With "
-     "--device auto that is every device of this machine; one that is missing is said in its row.",
+     "Times a model's forward pass on each device at each batch size, side by side: milliseconds, "
+     "images a second, and the speed relative to the first device. --device auto means every "
+     "device of this machine. The row of a device that is missing says so.",
      "  lensd bench resnet50/\n"
      "  lensd bench resnet50/ --device cpu,cuda:0 --batch 1,8,32\n"
      "  lensd bench model.onnx --json\n"},
     {COMMAND_KEY, "lensd key NAME [options]",
-     "Makes an API key. Its line for the file of --api-keys goes to standard output; the key "
-     "itself "
-     "is shown once, on standard error: give it to the client, the server only knows its hash.",
+     "Makes an API key. Its line for the --api-keys file goes to standard output. The key itself "
+     "is printed once, on standard error: give it to the client; the server only knows its hash.",
      "  lensd key alice >> keys\n"
      "  lensd key alice --rate 10 --burst 50 >> keys\n"},
 };

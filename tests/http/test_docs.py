@@ -4,43 +4,29 @@ import os
 import re
 import unittest
 
-from harness import ROOT, read, run_lensd
+import helptext
+from harness import ROOT, read
 
-COMMANDS = re.findall(r"^  (\w+)  +\S", run_lensd("--help").stdout.split("Commands:")[1].split("\n\n")[0], re.M)
 PAGES = [os.path.join(ROOT, "docs", "operations.md")]
 # Of programs that the pages call.
 FOREIGN = {"data", "data-binary", "compressed", "cacert", "unix-socket", "system", "group", "enable", "now", "help", "cpus", "cpuset-cpus", "name", "rm"}
 
 
 def options_of(command):
-    """{name: (value or None, default or None)} from --help, lines joined."""
-    found, name = {}, None
-    for line in run_lensd(command, "--help").stdout.splitlines():
-        start = re.match(r"  --([a-z0-9-]+)(?: (\S+))?(?:  +(.*))?$", line)
-        if start:
-            name = start.group(1)
-            found[name] = [start.group(2), start.group(3) or ""]
-        elif name and line.startswith(" " * 28):
-            found[name][1] += " " + line.strip()
-        else:
-            name = None
-    result = {}
-    for name, (value, text) in found.items():
-        default = re.search(r"\(default (\S+)\)$", text)
-        result[name] = (value, default and default.group(1))
-    return result
+    """{name: (value or None, default or None)}"""
+    return {option.name: (option.value, option.default) for option in helptext.command(command).options}
 
 
 class Pages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.options = {}
-        for command in COMMANDS:
+        for command, _ in helptext.commands():
             cls.options.update(options_of(command))
         cls.serve = options_of("serve")
 
     def test_help_was_understood(self):
-        self.assertIn("serve", COMMANDS)
+        self.assertIn("serve", [name for name, _ in helptext.commands()])
         self.assertEqual(self.serve["port"], ("N", "8080"))
         self.assertEqual(self.serve["log-format"], ("text|json|auto", "text"))
         self.assertEqual(self.serve["check"], (None, None))
