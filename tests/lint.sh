@@ -1,17 +1,27 @@
 #!/usr/bin/env bash
-# Formatting, clang-tidy and the floors; `./dev lint` calls it with a folder that clang configured.
+# Formatting, clang-tidy and the order of the layers, for ./dev.
 #
-#   lint.sh BUILD JOBS    BUILD has compile_commands.json and the generated headers
+#   lint.sh list                   the C sources
+#   lint.sh format JOBS            formatting and layers
+#   lint.sh tidy|all JOBS BUILD    clang-tidy, or everything; BUILD is configured for clang, its headers generated
 #
 # Each file is one check of a tool; ends with "N passed, N failed, N skipped".
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
-build=$(cd -- "$1" && pwd)
-jobs=$2
+mode=$1 jobs=${2:-1} build=${3:+$(cd -- "$3" && pwd)}
+cd -- "$root"
+
+sources() {
+    find engine proto models server tests \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -type f | sort
+}
+
+if [ "$mode" = list ]; then
+    sources
+    exit
+fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-cd -- "$root"
 
 # check_file TOOL FILE: one line "ok" or "not ok" on the log; what the tool says goes to the screen.
 check_file() {
@@ -31,11 +41,14 @@ check_file() {
 export -f check_file
 export LINT_BUILD=$build LINT_LOG=$log
 
-find engine proto models server tests \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -type f |
-    sort | xargs -r -P "$jobs" -I{} bash -c 'check_file clang-format {}'
+if [ "$mode" != tidy ]; then
+    sources | xargs -r -P "$jobs" -I{} bash -c 'check_file clang-format {}'
+    if tests/check_floors.sh; then echo ok >>"$log"; else echo "not ok" >>"$log"; fi
+fi
 
-# Once a file, however many times it is compiled; generated code is not ours.
-/usr/bin/env python3 - "$build" "$root" <<'PYTHON' | xargs -r -P "$jobs" -I{} bash -c 'check_file clang-tidy {}'
+if [ "$mode" != format ]; then
+    # Once a file, however many times it is compiled; generated code is not ours.
+    /usr/bin/env python3 - "$build" "$root" <<'PYTHON' | xargs -r -P "$jobs" -I{} bash -c 'check_file clang-tidy {}'
 import json, os, sys
 build, root = sys.argv[1:]
 with open(os.path.join(build, "compile_commands.json")) as file:
@@ -45,8 +58,7 @@ for path in sorted(paths):
     if not path.startswith("build") and path.split("/")[0] in ("engine", "proto", "models", "server"):
         print(path)
 PYTHON
-
-if tests/check_floors.sh; then echo ok >>"$log"; else echo "not ok" >>"$log"; fi
+fi
 
 passed=$(grep -cx 'ok' "$log" || true)
 failed=$(grep -cx 'not ok' "$log" || true)

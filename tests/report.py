@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What `./dev test` asks of Meson's tests: which ones to run, and how they ended.
 
-    report.py select BUILD [SUITE|TEST ...]   the names of the tests, one a line
+    report.py select BUILD [SUITE|TEST ...]   the names of the tests, one a line; -SUITE leaves one out
+    report.py targets BUILD [SUITE|TEST ...]  what has to be built for tests that are named
     report.py summary BUILD STATUS [REPORTS]  the failures' output, then
                                               "N passed, N failed, N skipped"
 
@@ -24,27 +25,46 @@ UNITTEST_COUNT = re.compile(r"(failures|errors|skipped|unexpected successes)=(\d
 TAIL_LINES = 60
 
 
+def introspection(what, build):
+    text = subprocess.run(["meson", "introspect", what, build], check=True, stdout=subprocess.PIPE).stdout
+    return json.loads(text)
+
+
 def introspect(build):
     """Meson's tests: (name, suites without the project's prefix)."""
-    text = subprocess.run(["meson", "introspect", "--tests", build], check=True,
-                          stdout=subprocess.PIPE).stdout
     return [(test["name"], [suite.split(":")[-1] for suite in test["suite"]])
-            for test in json.loads(text)]
+            for test in introspection("--tests", build)]
 
 
 def select(build, wanted):
+    """Names of the tests of these suites and names; without any, all but the suite slow. -NAME leaves one out."""
     tests = introspect(build)
-    if not wanted:
-        return [name for name, suites in tests if "slow" not in suites]
     chosen = []
-    for word in wanted:
-        found = [name for name, suites in tests if word in suites or word == name]
-        if not found:
+    for word in [word for word in wanted if word[:1] != "-"] or ["all"]:
+        found = [name for name, suites in tests if word in suites or word == name
+                 or (word == "all" and "slow" not in suites)]
+        if not found and word != "all":
             every = sorted({suite for _, suites in tests for suite in suites})
             sys.exit(f"dev: there is no test or suite '{word}'. Suites: {', '.join(every)}. "
                      f"Tests: {', '.join(sorted(name for name, _ in tests))}.")
         chosen += [name for name in found if name not in chosen]
-    return chosen
+    without = {word[1:] for word in wanted if word[:1] == "-"}
+    return [name for name, suites in tests if name in chosen and not without & {name, *suites}]
+
+
+def targets(build, wanted):
+    """What ninja has to build for tests that are named; everything (none) where none is."""
+    if all(word[:1] == "-" for word in wanted):
+        return []
+    names, build = set(select(build, wanted)), os.path.realpath(build)
+    files = {target["id"]: target["filename"] for target in introspection("--targets", build)}
+    needed = []
+    for test in introspection("--tests", build):
+        if test["name"] in names:
+            needed += [path for path in test["cmd"] if path.startswith(build + os.sep)]
+            needed += [path for each in test["depends"] for path in files.get(each, [])]
+    every = {path for paths in files.values() for path in paths}
+    return sorted({os.path.relpath(path, build) for path in needed if path in every}) or ["build.ninja"]
 
 
 def count_tap(text):
@@ -156,8 +176,8 @@ def summary(build, status, reports=None):
 
 
 def main(arguments):
-    if len(arguments) >= 2 and arguments[0] == "select":
-        print("\n".join(select(arguments[1], arguments[2:])))
+    if len(arguments) >= 2 and arguments[0] in ("select", "targets"):
+        print("\n".join((select if arguments[0] == "select" else targets)(arguments[1], arguments[2:])))
         return 0
     if len(arguments) in (3, 4) and arguments[0] == "summary":
         return summary(arguments[1], int(arguments[2]), *arguments[3:])

@@ -51,9 +51,12 @@ says() { grep -qF -- "$1" "$scratch/output"; }
 mkdir "$scratch/tree"
 cp "$dev" "$scratch/tree/dev"
 mkdir "$scratch/tree/tests"
-cp "$(dirname -- "$dev")/tests/report.py" "$scratch/tree/tests/"
+source=$(dirname -- "$dev")
+cp -r "$source"/tests/{report.py,packages.sh,bench,gpu} "$scratch/tree/tests/"
+mkdir "$scratch/tree/models"
+cp "$source/models/needs.py" "$scratch/tree/models/"
 
-echo '1..10'
+echo '1..11'
 fresh
 run_dev
 result "$([ $status -eq 0 ] && says 'run [options] [MODEL]' && says 'test [SUITE'; echo $?)" \
@@ -126,4 +129,25 @@ fake nvidia-smi 0 $'9.0\n8.0\n9.0\n'
 run_dev gpu --quick
 result "$([ $status -eq 1 ] && grep -q '^meson .*-Dgpu_arch=sm_80,sm_90' "$scratch/calls"; echo $?)" \
     'gpu: the bundle is for the GPUs that are here'
+
+# CI: the quick steps come first, a step that fails does not stop the others, and what they counted is added up.
+mkdir -p "$scratch/ci/tests"
+cp "$source/tests/ci.sh" "$scratch/ci/tests/"
+cat >"$scratch/ci/dev" <<FAKE
+#!/bin/sh
+echo "\$*" >>"$scratch/steps"
+case \$1 in
+families) exit 0 ;;
+clang) exit 1 ;;
+asan) echo '2 passed, 1 failed, 0 skipped' && exit 1 ;;
+*) echo '3 passed, 0 failed, 1 skipped' ;;
+esac
+FAKE
+chmod +x "$scratch/ci/dev"
+status=0
+"$scratch/ci/tests/ci.sh" >"$scratch/output" 2>/dev/null || status=$?
+result "$([ $status -eq 1 ] && [ "$(head -2 "$scratch/steps" | paste -sd,)" = 'lint format,test lint unit' ] &&
+    [ "$(wc -l <"$scratch/steps")" -eq 10 ] &&
+    [ "$(tail -1 "$scratch/output")" = '23 passed, 2 failed, 7 skipped' ]; echo $?)" \
+    'CI: the quick steps first, all of them, and their totals'
 [ "$failures" -eq 0 ]

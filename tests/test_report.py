@@ -43,6 +43,34 @@ class Count(unittest.TestCase):
         self.assertEqual(report.count(result("OK", stderr="Ran 3 tests in 0.1s\n\nOK\n")), (3, 0, 0))
 
 
+class Select(unittest.TestCase):
+    def setUp(self):
+        tests = [("a", ["unit"]), ("b", ["unit", "thread"]), ("c", ["http"]), ("d", ["slow"])]
+        build = os.path.realpath("/build")
+        known = {"--tests": [{"name": name, "suite": ["lensd:" + suite for suite in suites],
+                              "cmd": ["/usr/bin/python3", "c.py"] if name == "c" else [f"{build}/tests/{name}"],
+                              "depends": ["the program"] if name == "c" else []} for name, suites in tests],
+                 "--targets": [{"id": "the program", "filename": [f"{build}/server/lensd"]},
+                               *({"id": name, "filename": [f"{build}/tests/{name}"]} for name in "abd")]}
+        real, report.introspection = report.introspection, lambda what, build: known[what]
+        self.addCleanup(setattr, report, "introspection", real)
+
+    def test_names_and_suites(self):
+        self.assertEqual(report.select("/build", []), ["a", "b", "c"])
+        self.assertEqual(report.select("/build", ["thread", "c"]), ["b", "c"])
+        self.assertEqual(report.select("/build", ["slow"]), ["d"])
+        self.assertRaises(SystemExit, report.select, "/build", ["unit", "e"])
+
+    def test_one_can_be_left_out(self):
+        self.assertEqual(report.select("/build", ["-unit"]), ["c"])
+        self.assertEqual(report.select("/build", ["unit", "-b"]), ["a"])
+
+    def test_targets_are_those_of_the_tests_that_are_named(self):
+        self.assertEqual(report.targets("/build", ["thread", "c"]), ["server/lensd", "tests/b"])
+        self.assertEqual(report.targets("/build", []), [])
+        self.assertEqual(report.targets("/build", ["-unit"]), [])
+
+
 class Summary(unittest.TestCase):
     def run_summary(self, results, status=0, reports=()):
         with tempfile.TemporaryDirectory() as build:

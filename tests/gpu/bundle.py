@@ -2,7 +2,7 @@
 """`./dev bundle`: lensd, its CUDA module, the libraries they need and what tests them on a GPU, in a
 folder that runs wherever it is put, and an archive of it.
 
-    bundle.py --build build-bundle [--cases FOLDER] [--stand-in] [--no-archive] FOLDER
+    bundle.py [--arch sm_80,sm_90] [--cases FOLDER] [--stand-in] [--no-archive] [FOLDER]
 
     FOLDER/lensd, bench_forward …   links to `start`, which finds what the programs need
     FOLDER/bin                      lensd, in one file with the programs that test it (links to it; tools.c)
@@ -276,16 +276,35 @@ def make(options):
     return folder, about
 
 
+def archs(text):
+    if not re.fullmatch(r"(sm|compute)_\d+[a-z]?(,(sm|compute)_\d+[a-z]?)*", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list such as sm_90 or sm_80,sm_90, PTX being compute_90")
+    return text
+
+
+def build(arch):
+    """A build of its own: optimised as a release is, and with the CUDA module where nvcc is."""
+    folder = os.path.join(ROOT, "build-bundle")
+    status = subprocess.run([os.path.join(ROOT, "dev"), "build", folder, "--buildtype=release", "-Dtests=disabled",
+                             f"-Dgpu_arch={arch}"], check=False).returncode
+    if status:
+        sys.exit(status)
+    return folder
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
+    parser = argparse.ArgumentParser(prog="./dev bundle", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default=os.path.join(ROOT, "build-bundle"))
+    parser.add_argument("--arch", type=archs, default="sm_80,sm_90",  # these two, and no more, fit into the limit
+                        help="what the CUDA module has code for (default: %(default)s)")
+    parser.add_argument("--build", help="take the programs of this build folder instead of building them")
     parser.add_argument("--cases", help="a folder of ONNX conformance cases to take along")
     parser.add_argument("--photos", type=int, default=8)
     parser.add_argument("--stand-in", action="store_true", help="take the stand-in for CUDA along, for tests")
     parser.add_argument("--no-archive", action="store_true")
-    parser.add_argument("folder", metavar="FOLDER")
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", default=os.path.join(ROOT, "build-bundle", "lensd-bundle"))
     options = parser.parse_args()
+    options.build = options.build or build(options.arch)
     for tool in ("patchelf", "strip", "readelf", "ldd"):
         if not shutil.which(tool):
             stop(f"{tool} is not installed (Debian: patchelf, binutils, libc-bin)")

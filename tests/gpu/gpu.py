@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`./dev gpu`: is lensd right on this machine's GPU, is it fast, does it serve well?
 
-    gpu.py --bundle FOLDER [--quick] [--only correctness|bench|serve] [--out FOLDER] [--minutes N]
+    gpu.py [--bundle FOLDER] [--quick] [--only correctness|bench|serve] [--out FOLDER] [--minutes N]
            [--resume REPORT.json] [--work FOLDER] [--device cuda:0]
 
 Works in parts, each a process with a time limit of its own; one that fails or is late does not stop the
@@ -14,7 +14,8 @@ docs/measurements).
 
 Compares with PyTorch where python3 has torch and torchvision. Ends with 0 when no bar is missed and every
 part ended, 1 when not, 2 when this machine has no usable GPU. --device fake runs everything on the stand-in
-for CUDA, --device cpu on the CPU backend, to rehearse this command: never a result.
+for CUDA, --device cpu on the CPU backend, to rehearse this command: never a result. Without --bundle a bundle is
+built for the GPUs that are here.
 """
 
 import argparse
@@ -430,10 +431,33 @@ def supervise(options):
     return 1 if page.unfinished(report) or any(bar["met"] is False for bar in page.bars(report)) else 0
 
 
+def make_bundle(parser, device):
+    """For the GPUs that are here: code for all of them takes nvcc a quarter of an hour, and is too much for a bundle."""
+    root = os.path.realpath(os.path.join(HERE, "..", ".."))
+    if not os.path.exists(os.path.join(root, "dev")):
+        parser.error("--bundle must name the folder that ./dev bundle made")
+    arch, more = "sm_90", ["--stand-in"] if device == STAND_IN else []
+    if device not in (STAND_IN, "cpu"):
+        try:
+            said = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], check=False,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+        except OSError:
+            said = ""
+        found = sorted(set(said.split()))
+        if not found or not all(re.fullmatch(r"\d+\.\d+", each) for each in found):
+            parser.error("nvidia-smi shows no GPU here; --device fake rehearses on a stand-in, --bundle FOLDER uses what "
+                         "./dev bundle made")
+        arch = ",".join("sm_" + each.replace(".", "") for each in found)
+    status = subprocess.run([os.path.join(root, "dev"), "bundle", "--no-archive", *more, "--arch", arch], check=False).returncode
+    if status:
+        sys.exit(status)
+    return os.path.join(root, "build-bundle", "lensd-bundle")
+
+
 def parse(words):
     parser = argparse.ArgumentParser(prog="./dev gpu", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bundle", required=True, help="a folder that ./dev bundle made (./dev gpu makes one)")
+    parser.add_argument("--bundle", help="a folder that ./dev bundle made (default: one is made)")
     parser.add_argument("--networks", type=lambda text: text.split(","), help="only these, of: "
                         + ", ".join(networks.FAMILIES))
     parser.add_argument("--cases", action="append", metavar="FOLDER", help="conformance cases in ONNX's layout to run on "
@@ -455,10 +479,11 @@ def parse(words):
         if not os.path.isdir(folder):
             parser.error(f"--cases {folder}: there is no such folder")
     options.cases = [os.path.abspath(folder) for folder in options.cases or []]
-    if not os.path.exists(os.path.join(options.bundle, "bundle.json")):
-        parser.error(f"{options.bundle} is no bundle: it has no bundle.json (./dev bundle makes one)")
     if options.device not in (STAND_IN, "cpu") and not re.fullmatch(r"cuda:\d+", options.device):
         parser.error(f"--device {options.device}: a GPU has a name such as cuda:0")
+    options.bundle = options.bundle or make_bundle(parser, options.device)
+    if not os.path.exists(os.path.join(options.bundle, "bundle.json")):
+        parser.error(f"{options.bundle} is no bundle: it has no bundle.json (./dev bundle makes one)")
     options.seed = options.seed if options.seed is not None else int(time.time()) % 1000003
     return options
 

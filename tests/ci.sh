@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# What .ci/run checks. The quick steps come first, so that most mistakes show within minutes. Every step is a process of its
+# own, so that one that fails does not hide the next ones; the last line adds up what they counted.
+set -euo pipefail
+
+dev=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/../dev
+totals='^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$'
+# Small enough to export for every change; vgg11 and resnet50 are for benches and releases.
+families="resnet18 mobilenet_v2 mobilenet_v3_large efficientnet_b0 densenet121 squeezenet1_1 googlenet shufflenet_v2_x1_0"
+steps=('lint format' 'test lint unit' "families $families" 'test -lint -unit' asan tsan clang 'lint tidy' docker hosts)
+
+log=$(mktemp) all=$(mktemp) status=0
+trap 'rm -f "$log" "$all"' EXIT
+for step in "${steps[@]}"; do
+    echo "dev: ==== $step ====" >&2
+    from=$SECONDS ended=0
+    # shellcheck disable=SC2086  # a step is a verb and its arguments
+    DEV_CI_STEP=1 "$dev" $step | tee "$log" || ended=$?
+    echo "dev: ==== $step: exit $ended after $((SECONDS - from)) s ====" >&2
+    cat "$log" >>"$all"
+    if [ "$ended" -ne 0 ]; then
+        status=1
+        # A step that ended before it could count (a failed build) is one failure.
+        grep -qE "$totals" "$log" || printf '0 passed, 1 failed, 0 skipped\n' >>"$all"
+    fi
+done
+awk -v totals="$totals" '$0 ~ totals { passed += $1; failed += $3; skipped += $5 }
+    END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped }' "$all"
+exit "$status"

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Runs test_clients.py with clients from the Python registry, in a virtual environment of their own; what cannot be
+# installed is skipped. `./dev test clients` calls it; LENSD names the program.
+#
+#   run.sh FOLDER PYTHON    FOLDER keeps the environment
+set -euo pipefail
+
+folder=$1
+if [ ! -x "$folder/bin/python" ] && ! "$2" -m venv "$folder" >&2; then
+    rm -rf "$folder"
+    echo "dev: clients: no virtual environment can be made here (Debian: python3-venv); skipped" >&2
+    exit 0
+fi
+"$folder/bin/python" -m pip install -q --disable-pip-version-check 'tritonclient[http]' aiohttp schemathesis numpy >&2 ||
+    echo "dev: clients: the Python registry is out of reach; what is missing is skipped" >&2
+exec "$folder/bin/python" "$(dirname -- "$0")/test_clients.py"
