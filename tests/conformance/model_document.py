@@ -14,39 +14,34 @@ PACKAGES = ["torch", "torchvision", "timm", "transformers", "ultralytics", "onnx
 
 HEAD = """# Models that were checked
 
-Each row is a model as an exporter writes it, run by lensd as a compiled session and by ONNX
-Runtime, on the same structured images. The table is written by
+Each row is a model as its exporter writes it, run by lensd as a compiled session and by ONNX Runtime on the same structured
+images. The table is written by
 
     python tests/conformance/model_table.py CACHE --run BUILD/tests/conformance/lensd_run \\
         --write docs/models.md
 
 in a virtual environment with {packages}.
 
-- Weights are random with a fixed seed; BatchNormalization's statistics are measured and the head
-  is scaled, so that logits have a trained model's size. Where the export has a symbolic batch,
-  {images} images go through as one batch.
-- **agrees**: float32 within 1e-4 (greatest difference of an output over its greatest magnitude,
-  the worst output is shown), and the best class of every image equal. float16 within 1e-2,
-  bfloat16 within 6e-2. int8 within 5e-2 or, where that is more, twice what ONNX Runtime's own
-  answer moves when ten input values move by 1/255 of their range: a value on the edge between two
-  steps flips with the order of a sum, and a deep network of random weights makes much of a flip.
-  int8 is compared with ONNX Runtime without its fusions, bfloat16 files with PyTorch, modules in
-  float16 (what Optimum's `--dtype fp16` exports) with PyTorch computing in float32 on the rounded
-  weights. Detections that the graph itself ranks (RT-DETR) are compared each with the nearest one,
-  within twice what ONNX Runtime's own move with the last bit of the image, where that is more than
-  1e-4. Where ONNX Runtime contradicts itself with and without its fusions, PyTorch decides, and the
-  row says so (¹).
-- Opsets 7 to 25 are what lensd promises. Files of opset 1 to 6 are read with the meaning their operators
-  had then (`axis` and `broadcast`, `is_test`, `spatial`, slopes along the channels), and refused by name where
-  lensd does not have that version (Upsample, Cast before 6, Tile before 6, BatchNormalization without `is_test = 1` …):
-  `onnx.version_converter` makes a newer file of them. Later ones run where their operators have not changed.
-  Attention (with masks, grouped heads, caches, windows), RMSNormalization and RotaryEmbedding, which
-  exporters write for transformers from opset 23 on, run as fast as the parts they are made of. A
-  `softmax_precision` below float32 is not obeyed: scores are float32 or wider.
-- **bf16**: lensd's `--precision bf16` against the float32 answer: images whose best class is the
-  same, or the greatest difference for models that do not classify. Random weights have no margin
-  between classes, trained ones do; for models that do not classify a difference of 1 or more
-  mostly is another order of near-equal boxes ("—": another number of them).
+- Weights are random with a fixed seed. BatchNormalization's statistics are measured and the head is scaled, so that logits have the
+  size of a trained model's. Models exported with a symbolic batch run {images} images as one batch.
+- **agrees**: float32 within 1e-4 (greatest difference of an output over its greatest magnitude; the worst output is shown) and
+  the best class of every image equal; float16 within 1e-2, bfloat16 within 6e-2. int8 within 5e-2 or, if that is more, twice
+  the change of ONNX Runtime's own answer when ten input values change by 1/255 of their range: a value on the edge between two
+  steps flips with the order of a sum, and a deep network of random weights amplifies that.
+- What the answer is compared with: int8 with ONNX Runtime without its fusions, bfloat16 files with PyTorch, float16 modules (what
+  Optimum's `--dtype fp16` exports) with PyTorch in float32 on the rounded weights. Detections that the graph itself ranks (RT-DETR)
+  are each compared with the nearest one, within twice what ONNX Runtime's own move with the last bit of the image if that is more
+  than 1e-4. Where ONNX Runtime with and without its fusions disagrees, PyTorch decides, and the row is marked (¹).
+- **Opsets**: 7 to 25 are supported; later ones run if their operators have not changed. Files of opset 1 to 6 are read with the
+  meaning their operators had then (`axis` and `broadcast`, `is_test`, `spatial`, slopes along the channels). Operator versions that
+  lensd lacks (Upsample, Cast before 6, Tile before 6, BatchNormalization without `is_test = 1` …) are refused by name;
+  `onnx.version_converter` makes a newer file.
+- **Attention** (with masks, grouped heads, caches, windows), RMSNormalization and RotaryEmbedding, which exporters write for
+  transformers from opset 23 on, run as fast as the operators they consist of. A `softmax_precision` below float32 is ignored:
+  scores are float32 or wider.
+- **bf16**: lensd's `--precision bf16` against the float32 answer: images whose best class is equal or, for models that do not
+  classify, the greatest difference. Random weights have no margin between classes; trained ones do. For models that do not classify a
+  difference of 1 or more is mostly another order of nearly equal boxes ("—": another number of boxes).
 - **ms**: one image, {threads}, median of the warm-up runs. {busy}
 
 Measured on:
