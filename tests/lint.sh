@@ -38,11 +38,21 @@ check_file() {
         echo "lint: $tool is not content with $file"
     fi
 }
-export -f check_file
+
+# Many files at once, which is ten times as fast; one by one where something is wrong.
+check_formats() {
+    local file
+    if clang-format-14 --dry-run --Werror "$@" 2>/dev/null; then
+        printf 'ok\n%.0s' "$@" >>"$LINT_LOG"
+    else
+        for file in "$@"; do check_file clang-format "$file"; done
+    fi
+}
+export -f check_file check_formats
 export LINT_BUILD=$build LINT_LOG=$log
 
 if [ "$mode" != tidy ]; then
-    sources | xargs -r -P "$jobs" -I{} bash -c 'check_file clang-format {}'
+    sources | xargs -r -P "$jobs" -n 16 bash -c 'check_formats "$@"' _
     if tests/check_floors.sh; then echo ok >>"$log"; else echo "not ok" >>"$log"; fi
 fi
 
