@@ -95,21 +95,25 @@ static bool delimiter_ends(const uint8_t *body, size_t size, size_t at, struct d
     return true;
 }
 
+/* Takes linear time whatever the body holds: no byte of `mark`, CRLF "--BOUNDARY", is a CR but the
+ * first, so that two candidates never overlap, and neither do the blanks behind them. At the very
+ * beginning of the body a delimiter has no CRLF before it. */
 static bool find_delimiter(const uint8_t *body, size_t size, size_t at, const char *mark,
                            size_t mark_size, struct delimiter *ret)
 {
+    ret->start = 0;
+    if (at == 0 && size >= mark_size - 2 && !memcmp(body, mark + 2, mark_size - 2) &&
+        delimiter_ends(body, size, mark_size - 2, ret))
+        return true;
     while (at < size) {
-        const uint8_t *hit = memmem(body + at, size - at, mark, mark_size);
-        if (!hit)
+        const uint8_t *hit = memchr(body + at, '\r', size - at);
+        if (!hit || (size_t)(body + size - hit) < mark_size)
             return false;
-        size_t start = (size_t)(hit - body);
-        /* At the very beginning of the body it has no CRLF before it. */
-        bool has_line_end = start >= 2 && body[start - 2] == '\r' && body[start - 1] == '\n';
-        if ((start == 0 || has_line_end) && delimiter_ends(body, size, start + mark_size, ret)) {
-            ret->start = start == 0 ? 0 : start - 2;
+        ret->start = (size_t)(hit - body);
+        at = ret->start + 1;
+        if (!memcmp(hit, mark, mark_size) &&
+            delimiter_ends(body, size, ret->start + mark_size, ret))
             return true;
-        }
-        at = start + 1;
     }
     return false;
 }
@@ -199,14 +203,14 @@ static enum status split(const uint8_t *body, size_t size, const char *mark, siz
 enum status multipart_parse(const char *content_type, const uint8_t *body, size_t size,
                             size_t max_parts, struct multipart *ret, struct error *err)
 {
-    char boundary[256], mark[BOUNDARY_MAX + 3] = "--";
+    char boundary[256], mark[BOUNDARY_MAX + 5] = "\r\n--";
     if (!parameter(content_type, strlen(content_type), "boundary", boundary, sizeof boundary) ||
         !boundary[0] || strlen(boundary) > BOUNDARY_MAX)
         return error_set(err, STATUS_INVALID,
                          "multipart: the Content-Type has no boundary of 1 to %d characters; let "
                          "the HTTP client write this header",
                          BOUNDARY_MAX);
-    memcpy(mark + 2, boundary, strlen(boundary) + 1);
+    memcpy(mark + 4, boundary, strlen(boundary) + 1);
     struct multipart multipart = {NULL, 0};
     enum status status = split(body, size, mark, max_parts, &multipart, err);
     if (status != STATUS_OK) {
