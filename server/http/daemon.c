@@ -32,6 +32,9 @@
 #define POOL_BYTES   (64 * 1024) /* of a connection; half of it is the read buffer */
 #define COMPRESS_MIN 2048        /* bytes; a packet or two more cost less than the work */
 
+/* Bytes from which on a job takes an offload thread some ten milliseconds. */
+#define LONG_JOB ((size_t)8 << 20)
+
 /* ---- the log ---- */
 
 static const char *outcome(const struct exchange *x, enum MHD_RequestTerminationCode how)
@@ -460,17 +463,18 @@ void exchange_wait(struct exchange *x, struct predict_request *request,
         MHD_suspend_connection(x->handle);
 }
 
-static void run_aside(void *context)
+static void run_offloaded(void *context)
 {
     struct exchange *x = context;
-    x->aside_run(x);
+    x->offloaded(x);
 }
 
-void exchange_aside(struct exchange *x, void (*run)(struct exchange *exchange))
+void exchange_offload(struct exchange *x, size_t bytes, void (*run)(struct exchange *exchange))
 {
-    x->aside_run = run;
-    x->aside = (struct aside_job){.run = run_aside, .context = x};
-    aside_run(x->server->aside, &x->aside);
+    x->offloaded = run;
+    x->offload =
+        (struct offload_job){.run = run_offloaded, .context = x, .is_long = bytes >= LONG_JOB};
+    offload_run(x->server->offload, &x->offload);
 }
 
 void exchange_answer(struct exchange *x)

@@ -1,17 +1,17 @@
 /* One request and its answer, as the handlers see it: nothing of libmicrohttpd, so that they can be
  * run on made-up requests.
  *
- * Owned by its connection's thread. While it waits (exchange_wait … exchange_resume) it is the
- * aside thread's where it was handed there; else only the pipeline and the watcher touch it,
+ * Owned by its connection's thread. While it waits (exchange_wait … exchange_resume) it is an
+ * offload thread's where it was handed there; else only the pipeline and the watcher touch it,
  * through the request and exchange_resume(). */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/http/aside.h"
 #include "server/http/coding.h"
 #include "server/http/keys.h"
+#include "server/http/offload.h"
 #include "server/http/query.h"
 #include "server/http/routes.h"
 #include "server/http/server.h"
@@ -26,8 +26,8 @@ struct http_server {
     struct http_options options;
     struct connections *connections;
     struct upload_budget uploads;
-    struct keyring *keys; /* NULL in tests */
-    struct aside *aside;  /* NULL in tests */
+    struct keyring *keys;    /* NULL in tests */
+    struct offload *offload; /* NULL in tests */
     _Atomic int draining;
     _Atomic uint64_t next_id; /* of requests without one of their own */
     uint64_t id_seed;
@@ -108,8 +108,8 @@ struct exchange {
     void *work;
     void (*finish)(struct exchange *exchange);    /* called when there is no answer yet: answers */
     void (*free_work)(struct exchange *exchange); /* called before the exchange goes */
-    struct aside_job aside;                       /* exchange_aside()'s own */
-    void (*aside_run)(struct exchange *exchange);
+    struct offload_job offload;                   /* exchange_offload()'s own, as the next */
+    void (*offloaded)(struct exchange *exchange);
 
     char key_name[KEY_NAME_MAX + 1]; /* of the API key; "" without one */
 
@@ -131,16 +131,18 @@ void exchange_note(struct exchange *exchange, const struct predict_request *requ
 /* A header of the request, NULL without it; lives as long as the exchange. From its owner. */
 const char *exchange_header(const struct exchange *exchange, const char *name);
 
-/* The connection sleeps until exchange_resume(): from the handler's thread, or again from the aside
- * thread, with the request that there is now. When the client hangs up meanwhile (it may have
- * already), the request is cancelled. `finish` is called after exchange_resume() if there is no
- * answer then. */
+/* The connection sleeps until exchange_resume(): from the handler's thread, or again from an
+ * offload thread, with the request that there is now. When the client hangs up meanwhile (it may
+ * have already), the request is cancelled. `finish` is called after exchange_resume() if there is
+ * no answer then. */
 void exchange_wait(struct exchange *exchange, struct predict_request *request,
                    void (*finish)(struct exchange *exchange));
 
-/* From any thread, once it waits: calls `run` where long work keeps nobody waiting (aside.h); the
- * exchange is `run`'s from now on, which ends in exchange_resume(), or hands it on. */
-void exchange_aside(struct exchange *exchange, void (*run)(struct exchange *exchange));
+/* From any thread, once it waits: calls `run` on an offload thread (offload.h); the exchange is
+ * `run`'s from now on, which ends in exchange_resume(), or hands it on. `bytes`: about how many it
+ * reads or writes, which tells long jobs from short ones. */
+void exchange_offload(struct exchange *exchange, size_t bytes,
+                      void (*run)(struct exchange *exchange));
 
 /* A `run`: answers with `finish`, compresses what is long enough for it, and resumes. */
 void exchange_answer(struct exchange *exchange);

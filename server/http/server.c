@@ -86,7 +86,7 @@ static enum status start(struct http_server *server, struct error *err)
     TRY(keyring_create(&options->keys, &server->keys, err));
     TRY(connections_create(&limits, options->pipeline, options->metrics, &server->connections,
                            err));
-    TRY(aside_create(&server->aside, err));
+    TRY(offload_create(&server->offload, err));
     TRY(open_tls(server, err));
     struct listen_options where = {.host = options->host,
                                    .port = options->port,
@@ -225,7 +225,7 @@ void http_server_free(struct http_server *server)
         return;
     struct http_daemon *daemon = server->daemon;
     bool theirs = daemon && daemon->mhd && !daemon->is_quiesced; /* closed by libmicrohttpd */
-    aside_stop(server->aside); /* nobody may wait for it when the connections close */
+    offload_stop(server->offload); /* nobody may wait for it when the connections close */
     if (daemon)
         daemon_stop(server);
     if (daemon && daemon->listener.fd >= 0 && !theirs)
@@ -235,7 +235,7 @@ void http_server_free(struct http_server *server)
         tls_free(daemon->tls);
         request_log_free(daemon->log);
     }
-    aside_free(server->aside);
+    offload_free(server->offload);
     connections_free(server->connections);
     keyring_free(server->keys);
     free(daemon);

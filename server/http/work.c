@@ -31,8 +31,9 @@ static size_t answer_bytes(const struct predict_request *request)
 static void on_done(struct predict_request *request)
 {
     struct exchange *x = request->context;
-    if (answer_bytes(request) >= WORK_LARGE_ANSWER)
-        exchange_aside(x, exchange_answer);
+    size_t bytes = answer_bytes(request);
+    if (bytes >= WORK_LARGE_ANSWER)
+        exchange_offload(x, bytes * (WORK_LARGE_BODY / WORK_LARGE_ANSWER), exchange_answer);
     else
         exchange_resume(x);
 }
@@ -86,12 +87,13 @@ static size_t json_bytes(const struct exchange *x)
 
 void work_handle(struct exchange *x, void (*start)(struct exchange *exchange))
 {
-    if (json_bytes(x) < WORK_LARGE_BODY) {
+    size_t bytes = json_bytes(x);
+    if (bytes < WORK_LARGE_BODY) {
         start(x);
         return;
     }
     exchange_wait(x, NULL, x->finish);
-    exchange_aside(x, start);
+    exchange_offload(x, bytes, start);
 }
 
 void work_submit(struct exchange *x)

@@ -1,9 +1,9 @@
 /* What the endpoints that infer have in common: from a whole body to a request of the pipeline, and
  * back to an answer.
  *
- *     handle        work_handle(): a large JSON body is read aside, any other at once
+ *     handle        work_handle(): a large JSON body goes to an offload thread
  *       start       the endpoint's own: reads the body into its work, then work_submit()
- *     pipeline      … and done, on a thread of the pipeline: a large answer is written aside
+ *     pipeline      … and done, on a thread of the pipeline: so does a large answer
  *       finish      the endpoint's own: writes the answer
  *
  * An endpoint's work is a struct of its own that begins with a struct predict_request. */
