@@ -261,21 +261,14 @@ static void allow_origin(struct exchange *x, const struct request_head *head)
     }
 }
 
-/* A compressed body is inflated as it comes. */
 static void check_coding(struct exchange *x, const struct request_head *head)
 {
-    enum coding coding;
-    struct error err;
-    if (!coding_parse(head->content_encoding, &coding)) {
-        respond_refusal(x, 415, "unsupported_media_type",
-                        "Content-Encoding '%.40s' is not understood; use gzip, deflate or none",
-                        head->content_encoding);
-        respond_header(x, "Accept-Encoding", "gzip, deflate");
-    } else if (coding != CODING_NONE &&
-               inflater_create(coding, x->server->options.max_inflate_ratio, &x->inflater, &err) !=
-                   STATUS_OK) {
-        respond_error(x, &err);
-    }
+    if (coding_parse(head->content_encoding, &x->coding))
+        return;
+    respond_refusal(x, 415, "unsupported_media_type",
+                    "Content-Encoding '%.40s' is not understood; use gzip, deflate or none",
+                    head->content_encoding);
+    respond_header(x, "Accept-Encoding", "gzip, deflate");
 }
 
 static void check_body(struct exchange *x, const struct request_head *head)
@@ -291,10 +284,8 @@ static void check_body(struct exchange *x, const struct request_head *head)
         respond_error(x, &err);
     else if (!x->answer.status && x->route->takes_body)
         check_coding(x, head);
-    /* How long it is when it has been inflated, nobody knows. */
-    bool known = !x->chunked && !x->inflater;
     if (!x->answer.status)
-        upload_init(&x->body, &x->server->uploads, limit, known ? (size_t)x->expected : 0);
+        upload_init(&x->body, &x->server->uploads, limit, x->chunked ? 0 : (size_t)x->expected);
 }
 
 enum head_verdict exchange_admit(struct exchange *x, const struct request_head *head)

@@ -43,6 +43,8 @@ void logging_handle(struct exchange *x)
     struct error err;
     struct logging_settings settings = current();
     if (x->method[0] == 'P') {
+        if (respond_if_long(x))
+            return;
         if (logging_json_read((const char *)x->body.data, x->body.size, &settings, &err) !=
             STATUS_OK) {
             respond_error(x, &err);

@@ -54,6 +54,8 @@ static void submit(struct exchange *x, enum loader_job job)
 {
     struct error err;
     struct loader *loader = x->server->options.loader;
+    if (respond_if_long(x))
+        return;
     if (job == LOADER_LOAD && has_override(x)) {
         respond_refusal(x, 400, "invalid_request",
                         "models are loaded from the repository as they lie there; \"config\" and "

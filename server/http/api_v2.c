@@ -257,6 +257,8 @@ void v2_index_handle(struct exchange *x)
     const struct json_limits limits = {x->server->options.max_json_depth, 100};
     struct error err;
     bool ready_only;
+    if (respond_if_long(x))
+        return;
     if (v2_index_parse((const char *)x->body.data, x->body.size, &limits, &ready_only, &err) !=
         STATUS_OK) {
         respond_error(x, &err);

@@ -11,18 +11,14 @@
 #define WINDOW_ZLIB 15
 #define WINDOW_GZIP (15 + 16)
 #define WINDOW_RAW  (-15)
-#define LEVEL       4 /* twice as fast as 6, and hardly larger */
-#define PIECE       ((size_t)32 * 1024)
+#define LEVEL       4                   /* twice as fast as 6, and hardly larger */
+#define CHUNK       ((size_t)32 * 1024) /* of what goes in and comes out */
 
-struct inflater {
+struct inflation {
     enum coding coding;
     size_t max_ratio, bytes_in, bytes_out;
     z_stream stream;
-    bool is_open;        /* the stream's window is known */
-    bool has_ended;      /* a member has ended, and nothing has come since */
-    unsigned char first; /* of a deflate stream, until the second byte tells which kind it is */
-    bool has_first;
-    unsigned char piece[PIECE];
+    bool has_ended; /* a member has ended, and nothing has come since */
 };
 
 static const char *const names[] = {[CODING_GZIP] = "gzip", [CODING_DEFLATE] = "deflate"};
@@ -65,116 +61,83 @@ enum coding coding_choose(const char *accept_encoding)
 
 /* ---- in ---- */
 
-enum status inflater_create(enum coding coding, size_t max_ratio, struct inflater **ret,
-                            struct error *err)
-{
-    struct inflater *inflater = calloc(1, sizeof *inflater);
-    if (!inflater)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for a compressed body");
-    inflater->coding = coding;
-    inflater->max_ratio = max_ratio;
-    *ret = inflater;
-    return STATUS_OK;
-}
-
-void inflater_free(struct inflater *inflater)
-{
-    if (!inflater)
-        return;
-    if (inflater->is_open)
-        inflateEnd(&inflater->stream);
-    free(inflater);
-}
-
-static enum status open_stream(struct inflater *inflater, int window, struct error *err)
-{
-    if (inflateInit2(&inflater->stream, window) != Z_OK)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for a compressed body");
-    inflater->is_open = true;
-    return STATUS_OK;
-}
-
 /* zlib's header is a multiple of 31 and names method 8 (RFC 1950, section 2.2). */
 static bool is_zlib_header(unsigned first, unsigned second)
 {
     return (first & 15) == Z_DEFLATED && (first << 8 | second) % 31 == 0;
 }
 
-static enum status broken(const struct inflater *inflater, const char *why, struct error *err)
+static enum status broken(enum coding coding, const char *why, struct error *err)
 {
     return error_set(err, STATUS_INVALID,
                      "the body is not what its Content-Encoding: %s says (%s); compress it again, "
                      "or send it as it is",
-                     names[inflater->coding], why);
+                     names[coding], why);
 }
 
-static enum status run(struct inflater *inflater, const unsigned char *bytes, size_t size,
-                       struct upload *upload, struct error *err)
+static enum status no_memory(struct error *err)
 {
-    z_stream *stream = &inflater->stream;
+    return error_set(err, STATUS_NO_MEMORY, "out of memory for a compressed body");
+}
+
+static enum status inflate_chunk(struct inflation *inflation, const unsigned char *bytes,
+                                 size_t size, struct upload *upload, struct error *err)
+{
+    z_stream *stream = &inflation->stream;
+    unsigned char chunk[CHUNK];
     stream->next_in = (unsigned char *)(uintptr_t)bytes; /* zlib only reads it */
     stream->avail_in = (unsigned)size;
+    inflation->bytes_in += size;
     int outcome;
     do {
-        if (inflater->has_ended && stream->avail_in > 0) {
+        if (inflation->has_ended && stream->avail_in > 0) {
             /* gzip's members may follow each other; behind a deflate stream there is nothing. */
-            if (inflater->coding != CODING_GZIP || inflateReset(stream) != Z_OK)
-                return broken(inflater, "bytes behind its end", err);
-            inflater->has_ended = false;
+            if (inflation->coding != CODING_GZIP || inflateReset(stream) != Z_OK)
+                return broken(inflation->coding, "bytes behind its end", err);
+            inflation->has_ended = false;
         }
-        stream->next_out = inflater->piece;
-        stream->avail_out = PIECE;
+        stream->next_out = chunk;
+        stream->avail_out = CHUNK;
         outcome = inflate(stream, Z_NO_FLUSH);
         if (outcome == Z_MEM_ERROR)
-            return error_set(err, STATUS_NO_MEMORY, "out of memory for a compressed body");
+            return no_memory(err);
         if (outcome != Z_OK && outcome != Z_STREAM_END && outcome != Z_BUF_ERROR)
-            return broken(inflater, stream->msg ? stream->msg : "unknown form", err);
-        size_t made = PIECE - stream->avail_out;
-        inflater->bytes_out += made;
-        if (inflater->bytes_out > INFLATE_FREE &&
-            inflater->bytes_out / inflater->max_ratio > inflater->bytes_in)
+            return broken(inflation->coding, stream->msg ? stream->msg : "unknown form", err);
+        size_t made = CHUNK - stream->avail_out;
+        inflation->bytes_out += made;
+        if (inflation->bytes_out > INFLATE_FREE &&
+            inflation->bytes_out / inflation->max_ratio > inflation->bytes_in)
             return error_set(err, STATUS_TOO_LARGE,
                              "the body becomes more than %zu times as large when it is inflated; "
                              "send it as it is, or raise the limit (--max-inflate-ratio)",
-                             inflater->max_ratio);
+                             inflation->max_ratio);
         if (made > 0)
-            TRY(upload_append(upload, inflater->piece, made, err));
-        inflater->has_ended = outcome == Z_STREAM_END;
+            TRY(upload_append(upload, chunk, made, err));
+        inflation->has_ended = outcome == Z_STREAM_END;
     } while (stream->avail_out == 0 || (stream->avail_in > 0 && outcome != Z_BUF_ERROR));
     return STATUS_OK;
 }
 
-enum status inflater_feed(struct inflater *inflater, const void *bytes, size_t size,
-                          struct upload *upload, struct error *err)
+enum status coding_inflate(enum coding coding, const void *bytes, size_t size, size_t max_ratio,
+                           struct upload *upload, struct error *err)
 {
     const unsigned char *from = bytes;
-    if (size > UINT_MAX)
-        return error_set(err, STATUS_TOO_LARGE, "more than 4 GiB at once");
+    struct inflation inflation = {.coding = coding, .max_ratio = max_ratio};
     if (size == 0)
         return STATUS_OK;
-    inflater->bytes_in += size;
-    if (!inflater->is_open && inflater->coding == CODING_GZIP)
-        TRY(open_stream(inflater, WINDOW_GZIP, err));
-    if (inflater->is_open)
-        return run(inflater, from, size, upload, err);
-    if (!inflater->has_first) {
-        inflater->first = *from++;
-        inflater->has_first = true;
-        size--;
-    }
-    if (size == 0)
-        return STATUS_OK;
-    bool wrapped = is_zlib_header(inflater->first, *from);
-    TRY(open_stream(inflater, wrapped ? WINDOW_ZLIB : WINDOW_RAW, err));
-    TRY(run(inflater, &inflater->first, 1, upload, err));
-    return run(inflater, from, size, upload, err);
-}
-
-enum status inflater_end(const struct inflater *inflater, struct error *err)
-{
-    if (inflater->has_ended || inflater->bytes_in == 0)
-        return STATUS_OK;
-    return broken(inflater, "it ends in the middle", err);
+    int window = coding == CODING_GZIP                          ? WINDOW_GZIP
+                 : size < 2 || is_zlib_header(from[0], from[1]) ? WINDOW_ZLIB
+                                                                : WINDOW_RAW;
+    if (inflateInit2(&inflation.stream, window) != Z_OK)
+        return no_memory(err);
+    enum status status = STATUS_OK;
+    for (size_t at = 0; status == STATUS_OK && at < size; at += CHUNK)
+        status = inflate_chunk(&inflation, from + at, size - at < CHUNK ? size - at : CHUNK, upload,
+                               err);
+    inflateEnd(&inflation.stream);
+    if (status == STATUS_OK && !inflation.has_ended)
+        return broken(coding, "it ends in the middle", err);
+    return status;
 }
 
 /* ---- out ---- */

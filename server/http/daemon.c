@@ -3,7 +3,8 @@
  *     on_uri         the request line            EXCHANGE_NEW
  *     on_request     headers are there           admit.c; → EXCHANGE_BODY, or refused
  *       … again      pieces of the body          collected, or dropped when the answer is known
- *       … again      the end                     the route's handler: answers, or waits
+ *       … again      the end                     inflated, where it is compressed; then the route's
+ *                                                handler: answers, or waits
  *       … again      after exchange_resume()     the handler's finish(): answers
  *     on_completed   the answer is out, or the client gone: log, free
  *
@@ -73,7 +74,6 @@ static void exchange_free(struct exchange *x)
     if (x->free_work)
         x->free_work(x);
     upload_done(&x->body);
-    inflater_free(x->inflater);
     free(x->answer.text);
     free(x->target);
     free(x);
@@ -337,9 +337,7 @@ static void take_body(struct exchange *x, const char *bytes, size_t size)
         refuse_now(x);
         return;
     }
-    enum status status = x->inflater ? inflater_feed(x->inflater, bytes, size, &x->body, &err)
-                                     : upload_append(&x->body, bytes, size, &err);
-    if (status == STATUS_OK)
+    if (upload_append(&x->body, bytes, size, &err) == STATUS_OK)
         return;
     respond_error(x, &err);
     upload_done(&x->body);
@@ -348,22 +346,50 @@ static void take_body(struct exchange *x, const char *bytes, size_t size)
         refuse_now(x);
 }
 
-static enum MHD_Result end_of_request(struct exchange *x)
+/* On an offload thread: what takes a millisecond to receive may take a second to inflate. */
+static void inflate_body(struct exchange *x)
 {
-    if (x->state == EXCHANGE_REFUSED ||
-        !connection_enter(x->server->connections, x->connection, CONNECTION_WORKING))
-        return MHD_NO;
     struct error err;
-    if (!x->answer.status && x->inflater && inflater_end(x->inflater, &err) != STATUS_OK)
+    struct upload inflated;
+    upload_init(&inflated, x->body.budget, x->body.limit, 0);
+    if (coding_inflate(x->coding, x->body.data, x->body.size, x->server->options.max_inflate_ratio,
+                       &inflated, &err) != STATUS_OK) {
+        upload_done(&inflated);
         respond_error(x, &err);
+    }
+    upload_done(&x->body);
+    x->body = inflated;
+    x->coding = CODING_NONE;
+    exchange_resume(x);
+}
+
+static enum MHD_Result handle(struct exchange *x)
+{
+    if (!x->answer.status && x->coding != CODING_NONE) {
+        exchange_wait(x, NULL, NULL);
+        exchange_offload(x, x->body.size * INFLATE_MOST, inflate_body);
+        return MHD_YES;
+    }
     if (!x->answer.status)
         x->route->handle(x);
     return x->state == EXCHANGE_WAITING ? MHD_YES : queue_answer(x);
 }
 
+static enum MHD_Result end_of_request(struct exchange *x)
+{
+    if (x->state == EXCHANGE_REFUSED ||
+        !connection_enter(x->server->connections, x->connection, CONNECTION_WORKING))
+        return MHD_NO;
+    return handle(x);
+}
+
 static enum MHD_Result end_of_wait(struct exchange *x)
 {
     connection_watch(x->server->connections, x->connection, NULL);
+    if (!x->answer.status && !x->finish) { /* its body has been inflated, and not handled yet */
+        x->state = EXCHANGE_BODY;
+        return handle(x);
+    }
     if (!x->answer.status)
         x->finish(x);
     upload_done(&x->body);

@@ -96,9 +96,9 @@ struct exchange {
     char request_id[REQUEST_ID_MAX + 1];
     uint64_t expected; /* Content-Length; 0 when there is none */
     bool chunked;
-    bool has_length;           /* a Content-Length is there, and may be 0 */
-    struct inflater *inflater; /* of a compressed body; NULL otherwise */
-    bool swallow;              /* the answer is known: the body is only dropped */
+    bool has_length;    /* a Content-Length is there, and may be 0 */
+    enum coding coding; /* of the body, until it has been inflated */
+    bool swallow;       /* the answer is known: the body is only dropped */
     struct upload body;
 
     int answer_form; /* the route's own: which of its media types the client wants */

@@ -9,6 +9,8 @@
 #include "proto/answers.h"
 #include "server/http/negotiate.h"
 
+#define SETTINGS_MAX ((size_t)128 << 10) /* bytes; as JSON a millisecond's work */
+
 #define OUT_OF_MEMORY "{\"error\":\"out of memory\",\"code\":\"out_of_memory\"}\n"
 
 void respond_text(struct exchange *exchange, int http, const char *type, char *text, size_t size)
@@ -93,6 +95,15 @@ void respond_refusal(struct exchange *exchange, int http, const char *code, cons
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
     respond_with(exchange, http, code, sentence);
+}
+
+bool respond_if_long(struct exchange *exchange)
+{
+    if (exchange->body.size <= SETTINGS_MAX)
+        return false;
+    respond_refusal(exchange, 413, "too_large", "the body has %zu bytes; %s takes at most %zu",
+                    exchange->body.size, exchange->path, SETTINGS_MAX);
+    return true;
 }
 
 void respond_header(struct exchange *exchange, const char *name, const char *format, ...)

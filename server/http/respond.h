@@ -34,6 +34,10 @@ void respond_error(struct exchange *exchange, const struct error *err);
 void respond_refusal(struct exchange *exchange, int http, const char *code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* Whether the body is longer than settings are, which the thread of the connection reads itself:
+ * then it is refused (413). */
+bool respond_if_long(struct exchange *exchange);
+
 /* One more header for the answer; call it after the answer is there, or before. `name` is a
  * constant. A text that does not fit, or one header too many, is a bug (asserted). */
 void respond_header(struct exchange *exchange, const char *name, const char *format, ...)

@@ -9,6 +9,7 @@
  *     tls.c           the certificate
  *     coding.c        gzip and deflate          negotiate.c: what a client would like
  *     upload.c        the body, bounded as it grows
+ *     offload.c       threads for large bodies and answers
  *     routes.c        the table of paths and methods
  *     api_predict.c   POST /predict                multipart.c, query.c: its parsers
  *     api_status.c    /health /livez /readyz /ping /devices /metrics

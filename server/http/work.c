@@ -2,10 +2,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/size.h"
-#include "server/http/multipart.h"
 #include "server/http/respond.h"
 
 /* What a prediction costs to write: its label, index and probability. */
@@ -71,29 +69,15 @@ enum status work_images(struct predict_request *request, size_t count, struct er
     return STATUS_OK;
 }
 
-/* Bytes of the body that are JSON: all of them, or as many as the header of the Open Inference
- * Protocol says. What is wrong with it, its endpoint will say. */
-static size_t json_bytes(const struct exchange *x)
-{
-    const char *text = (const char *)x->body.data;
-    size_t size = x->body.size, at = 0;
-    while (at < size && at < 64 && strchr(" \t\r\n", text[at]))
-        at++;
-    if (at == size || text[at] != '{' || multipart_is(x->content_type))
-        return 0;
-    unsigned long long said = x->json_length ? strtoull(x->json_length, NULL, 10) : size;
-    return said < size ? (size_t)said : size;
-}
-
 void work_handle(struct exchange *x, void (*start)(struct exchange *exchange))
 {
-    size_t bytes = json_bytes(x);
-    if (bytes < WORK_LARGE_BODY) {
+    /* By the size alone: no client shall have a say in which thread reads its megabytes. */
+    if (x->body.size < WORK_LARGE_BODY) {
         start(x);
         return;
     }
     exchange_wait(x, NULL, x->finish);
-    exchange_offload(x, bytes, start);
+    exchange_offload(x, x->body.size, start);
 }
 
 void work_submit(struct exchange *x)

@@ -1,7 +1,7 @@
 /* What the endpoints that infer have in common: from a whole body to a request of the pipeline, and
  * back to an answer.
  *
- *     handle        work_handle(): a large JSON body goes to an offload thread
+ *     handle        work_handle(): a large body goes to an offload thread
  *       start       the endpoint's own: reads the body into its work, then work_submit()
  *     pipeline      … and done, on a thread of the pipeline: so does a large answer
  *       finish      the endpoint's own: writes the answer
@@ -11,8 +11,8 @@
 
 #include "server/http/exchange.h"
 
-/* Bytes of JSON in a body, and of numbers in an answer, from which on the thread of the connection
- * would be kept from others for about a millisecond. */
+/* Bytes of a body, and of numbers in an answer, from which on the thread of the connection may be
+ * kept from others for about a millisecond, whatever is in them. */
 #define WORK_LARGE_BODY   ((size_t)128 << 10)
 #define WORK_LARGE_ANSWER ((size_t)64 << 10)
 
@@ -27,7 +27,7 @@ void work_free(struct exchange *exchange);
 /* request->images of `count`, zeroed. */
 enum status work_images(struct predict_request *request, size_t count, struct error *err) MUST_USE;
 
-/* The handler: calls `start` here or, for a large JSON body, on the thread for such. `start` is to
+/* The handler: calls `start` here or, for a large body, on an offload thread. `start` is to
  * end in work_submit() or in respond_error(). */
 void work_handle(struct exchange *exchange, void (*start)(struct exchange *exchange));
 

@@ -1,0 +1,139 @@
+"""Bodies made to cost the server more than the client: they may take long themselves, but nobody else waits
+for them. Which thread spent the time is asked, not how long it took: on a busy machine everything takes long."""
+
+import gzip
+import json
+import os
+import random
+import struct
+import threading
+import time
+import unittest
+
+import small_onnx
+from harness import PATIENCE, ServedCase, ServedModelCase, read, seven
+
+MIB = 2**20
+
+
+def large_gzip(start, filling, size):
+    """`start`, then `size` bytes of `filling`, compressed quickly."""
+    return gzip.compress(start + filling * size, 6)
+
+
+class HostileCase(ServedCase):
+    """--core-dumps: others may look into its /proc only so."""
+
+    def cpu_seconds(self):
+        """(seconds of the threads that serve connections, of those for large requests) so far"""
+        folder, serving, offloaded = f"/proc/{self.server.process.pid}/task", 0, 0
+        for thread in os.listdir(folder):
+            name = read(f"{folder}/{thread}/comm").decode().strip()
+            spent = int(read(f"{folder}/{thread}/schedstat").split()[0]) * 1e-9
+            serving += spent if name.startswith("MHD") else 0
+            offloaded += spent if name == "offload" else 0
+        return serving, offloaded
+
+    def attack(self, *requests):
+        """Sends (path, body, headers) one after another; returns the answers. Most of the work is done by other
+        threads than those that serve connections."""
+        before = self.cpu_seconds()
+        answers = [self.server.request("POST", *request) for request in requests]
+        serving, offloaded = (after - earlier for after, earlier in zip(self.cpu_seconds(), before))
+        self.assertLess(serving, offloaded / 2, (serving, offloaded))
+        return answers
+
+
+class Forms(HostileCase):
+    arguments = ("--core-dumps",)
+
+    def worst_livez(self, work):
+        """(seconds that the slowest answer of /livez took while work() ran, what work() returned)"""
+        results, ended = [], threading.Event()
+
+        def run():
+            try:
+                results.append(work())
+            finally:
+                ended.set()
+        thread = threading.Thread(target=run, daemon=True)
+        connection, worst = self.server.client(PATIENCE), 0
+        thread.start()
+        while not ended.wait(0.01):
+            began = time.monotonic()
+            connection.request("GET", "/livez")
+            self.assertEqual(connection.getresponse().read(), b'{"status":"live"}\n')
+            worst = max(worst, time.monotonic() - began)
+        connection.close()
+        thread.join(PATIENCE)
+        return worst, results[0]
+
+    def test_a_form_of_nothing_but_hyphens(self):
+        """The random bytes keep it below --max-inflate-ratio. A search that began again behind every hyphen kept
+        /livez waiting for 4 to 8 s."""
+        body = large_gzip(random.Random(14).randbytes(620000), b"-", 64000000)
+        self.assertLess(len(body), MIB)
+        headers = {"Content-Type": "multipart/form-data; boundary=" + 70 * "-", "Content-Encoding": "gzip"}
+        quiet, _ = self.worst_livez(lambda: time.sleep(0.5))
+        worst, answer = self.worst_livez(lambda: self.server.predict(body, headers=headers))
+        self.assert_error(answer, 400, "invalid_request", "boundary")
+        # A quarter of what it was, and far more than the few milliseconds of now: the machine may be busy.
+        self.assertLess(worst, 1 + 2 * quiet)
+
+    def test_settings_are_short(self):
+        answer = self.server.request("POST", "/v2/repository/index", b"{" + 200000 * b" " + b"}")
+        self.assert_error(answer, 413, "too_large", "200002", "131072")
+
+
+class Bombs(HostileCase):
+    arguments = ("--core-dumps", "--max-inflate-ratio", "2000")
+
+    def test_they_are_inflated_elsewhere(self):
+        body = large_gzip(seven(), b"\0", 60 * MIB)
+        self.assertLess(len(body), 70000)  # one read of a socket
+        for answer in self.attack(*[("/predict", body, {"Content-Encoding": "gzip"})] * 4):
+            self.assertEqual(answer.json()["predictions"][0]["label"], "7")
+        self.server.wait_metric("lensd_http_upload_bytes", 0)
+
+    def test_almost_delimiters(self):
+        """Words that begin as the boundary does, blanks behind it with no line end behind them, line ends alone."""
+        image = (b"--B\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a.png\"\r\n\r\n" + seven())
+        headers = {"Content-Type": "multipart/form-data; boundary=B", "Content-Encoding": "gzip"}
+        for filling in (b"\r\n--Bx", b"\r\n--B" + 4096 * b" " + b"x", b"\r", b"\r\n", b"\r\n-"):
+            body = gzip.compress(image + filling * (16 * MIB // len(filling)) + b"\r\n--B--")
+            answer, = self.attack(("/predict", body, headers))
+            self.assertEqual(answer.status, 200, answer.body)
+            self.assertEqual(answer.json()["predictions"][0]["label"], "7")
+
+
+class LargeRows(HostileCase, ServedModelCase):
+    arguments = ("--core-dumps", "--max-queue", "4096", "--max-inflate-ratio", "2000")
+    VALUES = 3 * 24 * 24
+
+    @staticmethod
+    def write_model(path):
+        small_onnx.doubled_image(path, 24)
+
+    def classify(self, wanted, rows):
+        numbers = b"".join(struct.pack("<f", number) for row in rows for number in row)
+        head = json.dumps({
+            "inputs": [{"name": "image", "shape": [len(rows), 3, 24, 24], "datatype": "FP32",
+                        "parameters": {"binary_data_size": len(numbers)}}],
+            "outputs": [{"name": "doubled", "parameters": {"classification": wanted, "binary_data": False}}]}).encode()
+        return self.server.request("POST", "/v2/models/served/infer", head + numbers,
+                                   {"Inference-Header-Content-Length": str(len(head))})
+
+    def test_blanks_before_json(self):
+        """The first bytes do not say which thread reads a body. (Compressed, receiving it costs next to nothing.)"""
+        count = 256
+        body = json.dumps({
+            "inputs": [{"name": "image", "shape": [count, 3, 24, 24], "datatype": "FP32",
+                        "data": [0.123456] * (count * self.VALUES)}],
+            "outputs": [{"name": "doubled", "parameters": {"classification": 1, "binary_data": False}}]}).encode()
+        answer, = self.attack(("/v2/models/served/infer", gzip.compress(100 * b" " + body, 6),
+                               {"Content-Encoding": "gzip"}))
+        self.assertEqual(answer.status, 200, answer.body[:500])
+
+
+if __name__ == "__main__":
+    unittest.main()
