@@ -17,6 +17,7 @@
 #include "server/http/respond.h"
 #include "server/http/urgency.h"
 #include "server/http/work.h"
+#include "server/schedule/postprocess.h"
 
 #define TYPE_BINARY "application/octet-stream"
 
@@ -291,6 +292,18 @@ static enum status output_index(const struct served *served, const char *name, s
                      tensor_names(served->outputs, served->output_count, names, sizeof names));
 }
 
+/* All classes of a short row, but no more than PREDICT_MAX_TOP_K of a long one. */
+static enum status check_classes(const char *name, size_t wanted, size_t classes, struct error *err)
+{
+    if (wanted <= PREDICT_MAX_TOP_K || classes <= PREDICT_MAX_TOP_K)
+        return STATUS_OK;
+    return error_set(
+        err, STATUS_INVALID,
+        "\"classification\" is %zu for output '%s', whose rows have %zu values; ask for "
+        "1 to %d of them, or for the tensor itself",
+        wanted, name, classes, PREDICT_MAX_TOP_K);
+}
+
 static enum status check_outputs(struct work *work, const struct served *served, struct error *err)
 {
     work->wanted = alloc_array(served->output_count, sizeof *work->wanted);
@@ -302,6 +315,8 @@ static enum status check_outputs(struct work *work, const struct served *served,
         if (work->wanted[i])
             return error_set(err, STATUS_INVALID, "output '%.80s' is there twice",
                              served->outputs[i].name);
+        TRY(check_classes(served->outputs[i].name, work->v2->outputs[k].classification,
+                          served->outputs[i].count, err));
         work->wanted[i] = true;
     }
     for (size_t i = 0; (!work->v2 || work->v2->output_count == 0) && i < served->output_count; i++)
@@ -319,23 +334,6 @@ struct shaping {
     size_t text_count, text_capacity;
     struct error *err;
 };
-
-struct ranked {
-    double value;
-    size_t index;
-};
-
-/* Greatest first; what is no number comes last; equal ones by class. */
-static int compare_ranked(const void *a, const void *b)
-{
-    const struct ranked *x = a, *y = b;
-    bool x_nan = x->value != x->value, y_nan = y->value != y->value;
-    if (x_nan != y_nan)
-        return x_nan ? 1 : -1;
-    if (!x_nan && x->value != y->value)
-        return x->value < y->value ? 1 : -1;
-    return x->index < y->index ? -1 : x->index > y->index;
-}
 
 static bool add_text(struct shaping *s, char *text)
 {
@@ -359,23 +357,25 @@ static bool add_text(struct shaping *s, char *text)
 static enum status classify_row(struct shaping *s, const struct tensor *row, size_t most,
                                 const struct labels *labels)
 {
-    size_t count = shape_count(&row->shape);
-    struct ranked *ranked = alloc_array(count, sizeof *ranked);
-    if (!ranked)
+    size_t count = shape_count(&row->shape), k = most < count ? most : count;
+    if (k == 0)
+        return STATUS_OK;
+    struct ranking ranking = {alloc_array(k, sizeof *ranking.best), k, 0};
+    if (!ranking.best)
         return no_memory(s->err);
     for (size_t i = 0; i < count; i++)
-        ranked[i] = (struct ranked){tensor_number(row, i), i};
-    qsort(ranked, count, sizeof *ranked, compare_ranked);
+        ranking_add(&ranking, tensor_number(row, i), i);
+    ranking_sort(&ranking);
     enum status status = STATUS_OK;
-    for (size_t i = 0; i < most && i < count && status == STATUS_OK; i++) {
-        size_t index = ranked[i].index;
+    for (size_t i = 0; i < k && status == STATUS_OK; i++) {
+        size_t index = ranking.best[i].index;
         const char *label = labels && index < labels->count && labels->names[index][0]
                                 ? labels->names[index]
                                 : NULL;
-        if (!add_text(s, v2_classification(ranked[i].value, index, label)))
+        if (!add_text(s, v2_classification(ranking.best[i].value, index, label)))
             status = no_memory(s->err);
     }
-    free(ranked);
+    free(ranking.best);
     return status;
 }
 
@@ -407,8 +407,9 @@ static enum status classify(const struct work *work, size_t o, size_t classes,
     const struct labels *labels = &served->model->labels;
     size_t before = s->text_count, each = 0;
     for (size_t r = 0; r < work->rows; r++) {
-        TRY(classify_row(s, work->request.images[r].outputs[o], classes,
-                         o == served->model->output ? labels : NULL));
+        const struct tensor *row = work->request.images[r].outputs[o];
+        TRY(check_classes(output->name, classes, shape_count(&row->shape), s->err));
+        TRY(classify_row(s, row, classes, o == served->model->output ? labels : NULL));
         each = r == 0 ? s->text_count - before : each;
     }
     output->shape =

@@ -103,48 +103,60 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
     return STATUS_OK;
 }
 
-/* Whether class a comes before class b. */
-static bool is_better(const float *scores, size_t a, size_t b)
+static bool comes_before(const struct ranked *a, const struct ranked *b)
 {
-    return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
+    if (a->value > b->value || a->value < b->value)
+        return a->value > b->value;
+    bool a_nan = isnan(a->value), b_nan = isnan(b->value);
+    return a_nan != b_nan ? b_nan : a->index < b->index;
 }
 
-/* Moves the class at `root` down until no child is worse: the root of the heap is the worst. */
-static void sift_down(struct prediction *heap, size_t size, size_t root, const float *scores)
+/* Moves the entry at `root` down until no child is worse: the root of the heap is the worst. */
+static void sift_down(struct ranked *heap, size_t size, size_t root)
 {
     for (;;) {
         size_t worst = root, left = 2 * root + 1;
         for (size_t child = left; child < size && child <= left + 1; child++)
-            if (is_better(scores, heap[worst].index, heap[child].index))
+            if (comes_before(&heap[worst], &heap[child]))
                 worst = child;
         if (worst == root)
             return;
-        struct prediction moved = heap[root];
+        struct ranked moved = heap[root];
         heap[root] = heap[worst];
         heap[worst] = moved;
         root = worst;
     }
 }
 
-/* The k best classes, best first: a heap of the k best so far, whose root is the one to beat; then
- * a heap sort of those. */
-static void select_best(const float *scores, size_t count, struct prediction *best, size_t k)
+static void make_heap(struct ranking *ranking)
 {
-    for (size_t i = 0; i < k; i++)
-        best[i].index = i;
-    for (size_t i = k / 2; i-- > 0;)
-        sift_down(best, k, i, scores);
-    for (size_t i = k; i < count; i++) {
-        if (!is_better(scores, i, best[0].index))
-            continue;
-        best[0].index = i;
-        sift_down(best, k, 0, scores);
+    for (size_t i = ranking->count / 2; i-- > 0;)
+        sift_down(ranking->best, ranking->count, i);
+}
+
+/* Once full, `best` is a heap whose root is the one to beat. */
+void ranking_add(struct ranking *ranking, double value, size_t index)
+{
+    const struct ranked added = {value, index};
+    if (ranking->count < ranking->k) {
+        ranking->best[ranking->count++] = added;
+        if (ranking->count == ranking->k)
+            make_heap(ranking);
+    } else if (comes_before(&added, &ranking->best[0])) {
+        ranking->best[0] = added;
+        sift_down(ranking->best, ranking->k, 0);
     }
-    for (size_t size = k; size > 1; size--) {
-        struct prediction worst = best[0];
-        best[0] = best[size - 1];
-        best[size - 1] = worst;
-        sift_down(best, size - 1, 0, scores);
+}
+
+void ranking_sort(struct ranking *ranking)
+{
+    if (ranking->count < ranking->k)
+        make_heap(ranking);
+    for (size_t size = ranking->count; size > 1; size--) {
+        struct ranked worst = ranking->best[0];
+        ranking->best[0] = ranking->best[size - 1];
+        ranking->best[size - 1] = worst;
+        sift_down(ranking->best, size - 1, 0);
     }
 }
 
@@ -197,10 +209,19 @@ enum status scores_top_k(const float *scores, size_t count, bool is_probabilitie
     TRY(find_greatest(scores, count, &greatest, err));
     if (k > count)
         k = count;
+    struct ranking ranking = {alloc_array(k, sizeof *ranking.best), k, 0};
     struct prediction *best = alloc_array(k, sizeof *best);
-    if (!best)
+    if (!best || !ranking.best) {
+        free(ranking.best);
+        free(best);
         return error_set(err, STATUS_NO_MEMORY, "no memory for %zu predictions", k);
-    select_best(scores, count, best, k);
+    }
+    for (size_t i = 0; i < count; i++)
+        ranking_add(&ranking, (double)scores[i], i);
+    ranking_sort(&ranking);
+    for (size_t i = 0; i < k; i++)
+        best[i].index = ranking.best[i].index;
+    free(ranking.best);
     set_probabilities(scores, count, greatest, is_probabilities, best, k);
     for (size_t i = 0; labels && i < k; i++)
         best[i].label = labels_name(labels, best[i].index);

@@ -30,6 +30,22 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
                             struct scores_buffer *buffer, const float **ret, size_t *ret_count,
                             struct error *err) MUST_USE;
 
+/* The k greatest of any number of values, in one pass: `best` is the caller's, with room for k (at
+ * least 1), `count` 0 in the beginning. ranking_sort() puts the `count` entries in order, best
+ * first; equal values: the lower index first; NaN: last. */
+struct ranked {
+    double value;
+    size_t index;
+};
+
+struct ranking {
+    struct ranked *best;
+    size_t k, count;
+};
+
+void ranking_add(struct ranking *ranking, double value, size_t index);
+void ranking_sort(struct ranking *ranking);
+
 /* The k best of `count` scores (both at least 1; k is cut to count), best first; equal scores: the
  * lower class first. Probabilities are softmax(scores), summed in float64 after the greatest score
  * was subtracted; the scores themselves with `is_probabilities`; for a single score, where softmax

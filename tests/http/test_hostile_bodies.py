@@ -134,6 +134,45 @@ class LargeRows(HostileCase, ServedModelCase):
                                {"Content-Encoding": "gzip"}))
         self.assertEqual(answer.status, 200, answer.body[:500])
 
+    def test_as_many_classes_as_the_bound(self):
+        source = random.Random(3)
+        rows = [[source.choice((-2.0, 0.25, 1.0, 3.5, float(source.randrange(1000)))) for _ in range(self.VALUES)]
+                for _ in range(5)]
+        rows[1][7] = float("nan")
+        rows[2] = [float("nan")] * self.VALUES
+        rows[2][-1] = 1.0
+        for wanted in (1, 2, 999, 1000):
+            answer = self.classify(wanted, rows)
+            self.assertEqual(answer.status, 200, answer.body[:500])
+            output = answer.json()["outputs"][0]
+            self.assertEqual((output["datatype"], output["shape"]), ("BYTES", [5, wanted]))
+            for r, row in enumerate(rows):
+                numbers = [i for i in range(self.VALUES) if row[i] == row[i]]
+                best = sorted(numbers, key=lambda i: (-row[i], i)) + [i for i in range(self.VALUES) if row[i] != row[i]]
+                found = [int(text.split(":")[1]) for text in output["data"][r * wanted:(r + 1) * wanted]]
+                self.assertEqual(found, best[:wanted])
+
+    def test_more_classes_than_the_bound(self):
+        for wanted in (1001, 2000000000):
+            answer = self.classify(wanted, [[0.0] * self.VALUES] * 64)
+            self.assert_error(answer, 400, "invalid_request", f"is {wanted} for output 'doubled'", "1728 values",
+                              "1 to 1000")
+
+
+class ShortRows(ServedCase):
+    def test_more_than_there_are_is_all_of_them(self):
+        head = json.dumps({"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES",
+                                       "parameters": {"binary_data_size": 4 + len(seven())}}],
+                           "outputs": [{"name": "logits", "parameters": {"classification": 2000000000,
+                                                                         "binary_data": False}}]}).encode()
+        image = struct.pack("<I", len(seven())) + seven()
+        answer = self.server.request("POST", "/v2/models/digits/infer", head + image,
+                                     {"Inference-Header-Content-Length": str(len(head))})
+        self.assertEqual(answer.status, 200, answer.body)
+        output = answer.json()["outputs"][0]
+        self.assertEqual(output["shape"], [1, 10])
+        self.assertEqual(output["data"][0].split(":")[1], "7")
+
 
 if __name__ == "__main__":
     unittest.main()
