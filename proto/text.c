@@ -229,7 +229,9 @@ char *text_finish(struct text *text, size_t *ret_size)
     *end = '\0';
     if (ret_size)
         *ret_size = text->size;
-    char *data = text->data;
+    /* A long one may wait for its reader: what it does not need goes back. */
+    char *data = realloc(text->data, text->size + 1);
+    data = data ? data : text->data;
     *text = (struct text){0};
     return data;
 }

@@ -21,6 +21,7 @@ void text_put(struct text *text, const char *terminated);
 void text_number(struct text *text, int64_t value);
 void text_unsigned(struct text *text, uint64_t value);
 #define FLOAT_TEXT 24 /* room for a float, and more than it needs */
+#define FLOAT_MOST 15 /* bytes that it takes at most: -1.17549435e-38 */
 /* Shortest text (of six digits or more) that reads back as the same value, which is finite, in the
  * forms of %g; returns its length. Not terminated. */
 size_t write_shortest(float value, char text[static FLOAT_TEXT]);

@@ -105,6 +105,9 @@ struct v2_answer {
 char *v2_answer_body(const struct v2_answer *answer, size_t *ret_size, size_t *ret_json_size,
                      bool *ret_binary);
 
+/* Most bytes that an element of `dtype` takes as JSON, with the comma behind it. */
+size_t v2_number_most(enum dtype dtype);
+
 /* "0.812345:3:cat": value (six decimals), class, label (may be NULL); malloc'ed. */
 char *v2_classification(double value, size_t index, const char *label);
 

@@ -144,6 +144,15 @@ char *v2_answer_body(const struct v2_answer *answer, size_t *ret_size, size_t *r
     return text_finish(&text, ret_size);
 }
 
+size_t v2_number_most(enum dtype dtype)
+{
+    if (dtype == DTYPE_F64)
+        return sizeof "-2.2250738585072014e-308";
+    if (dtype_is_float(dtype))
+        return FLOAT_MOST + 1;
+    return dtype_size(dtype) == 8 ? sizeof "-9223372036854775808" : sizeof "-2147483648";
+}
+
 char *v2_classification(double value, size_t index, const char *label)
 {
     char *text;

@@ -325,6 +325,26 @@ static enum status check_outputs(struct work *work, const struct served *served,
     return STATUS_OK;
 }
 
+/* What the answer may take until it has been sent. */
+static enum status expect_outputs(struct exchange *x, const struct work *work,
+                                  const struct served *served, struct error *err)
+{
+    const struct v2_request *v2 = work->v2;
+    const struct v2_output all = v2 ? v2->default_output : (struct v2_output){.binary = true};
+    size_t bytes = 0;
+    for (size_t i = 0; i < served->output_count; i++) {
+        const struct v2_output *asked = &all;
+        for (size_t k = 0; v2 && k < v2->output_count; k++)
+            if (!strcmp(v2->outputs[k].name, served->outputs[i].name))
+                asked = &v2->outputs[k];
+        bool as_json = !asked->binary || asked->classification > 0;
+        size_t most = work_output_bytes(&served->outputs[i], work->rows, as_json);
+        if (work->wanted[i] && !size_add(bytes, most, &bytes))
+            bytes = SIZE_MAX;
+    }
+    return work_expect_answer(x, bytes, err);
+}
+
 /* ---- the answer ---- */
 
 struct shaping {
@@ -586,6 +606,7 @@ static enum status prepare(struct exchange *x, struct served *served, struct err
             upload_release_bytes(&x->body);
     }
     TRY(check_outputs(work, served, err));
+    TRY(expect_outputs(x, work, served, err));
     work->request.tensors = work->tensors;
     work->request.target = served;
     x->image_count = work->rows;

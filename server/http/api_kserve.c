@@ -87,6 +87,17 @@ static enum status take_numbers(struct exchange *x, struct work *work, const str
     return work_images(&work->request, rows, err);
 }
 
+/* What the rows of a model's outputs may take until they have been sent. */
+static enum status expect_rows(struct exchange *x, const struct served *served, size_t rows,
+                               struct error *err)
+{
+    size_t bytes = 0;
+    for (size_t o = 0; o < served->output_count; o++)
+        if (!size_add(bytes, work_output_bytes(&served->outputs[o], rows, true), &bytes))
+            bytes = SIZE_MAX;
+    return work_expect_answer(x, bytes, err);
+}
+
 static enum status prepare(struct exchange *x, struct served *served, struct error *err)
 {
     struct work *work = x->work;
@@ -108,6 +119,8 @@ static enum status prepare(struct exchange *x, struct served *served, struct err
     /* A model without classes answers photos with its outputs. */
     if (served->not_classifier[0])
         work->request.raw_outputs = true;
+    if (work->request.raw_outputs)
+        TRY(expect_rows(x, served, work->request.image_count, err));
     work->request.target = served;
     x->image_count = work->request.image_count;
     return STATUS_OK;

@@ -74,8 +74,8 @@ void metrics_handle(struct exchange *x)
     struct metrics *metrics = x->server->options.metrics;
     /* Looked at only here: no need to keep it up to date with every byte. */
     metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_http_upload_bytes",
-                           "Memory that bodies of requests take now.", "", NULL, 0),
-               (double)atomic_load(&x->server->uploads.used));
+                           "Memory that bodies of requests and answers take now.", "", NULL, 0),
+               (double)atomic_load(&x->server->budget.used));
     process_metrics_update(metrics);
     gpu_metrics_update(metrics);
     char *text = metrics_text(metrics, &size);

@@ -160,5 +160,6 @@ char *coding_compress(enum coding coding, const char *text, size_t size, size_t 
         return NULL;
     }
     *ret_size = size - stream.avail_out;
-    return (char *)out;
+    unsigned char *fitting = realloc(out, *ret_size);
+    return (char *)(fitting ? fitting : out);
 }

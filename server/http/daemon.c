@@ -74,6 +74,7 @@ static void exchange_free(struct exchange *x)
     if (x->free_work)
         x->free_work(x);
     upload_done(&x->body);
+    http_budget_release(&x->server->budget, x->answer.charged);
     free(x->answer.text);
     free(x->target);
     free(x);
@@ -163,10 +164,30 @@ static void compress_answer(struct exchange *x)
     respond_header(x, "Content-Encoding", "%s", coding_name(coding));
 }
 
+/* The answer as it goes out; from now on it is charged for what it is. */
+static void pack_answer(struct exchange *x)
+{
+    compress_answer(x);
+    http_budget_settle(&x->server->budget, &x->answer.charged, x->answer.size);
+}
+
+/* Lets go what it is made of as soon as the answer is there: only one of them takes memory. */
+static void write_answer(struct exchange *x)
+{
+    connection_watch(x->server->connections, x->connection, NULL);
+    if (!x->answer.status)
+        x->finish(x);
+    if (x->free_work)
+        x->free_work(x);
+    x->free_work = NULL;
+    upload_done(&x->body);
+    pack_answer(x);
+}
+
 static enum MHD_Result queue_answer(struct exchange *x)
 {
     struct answer *answer = &x->answer;
-    compress_answer(x);
+    pack_answer(x);
     struct MHD_Response *response =
         MHD_create_response_from_buffer(answer->size, answer->text, MHD_RESPMEM_MUST_FREE);
     if (!response)
@@ -296,7 +317,7 @@ static void *on_uri(void *context, const char *uri, struct MHD_Connection *handl
         exchange_free(x);
         return NULL;
     }
-    upload_init(&x->body, &server->uploads, 0, 0);
+    upload_init(&x->body, &server->budget, 0, 0);
     forming_add(x);
     return x;
 }
@@ -363,6 +384,12 @@ static void inflate_body(struct exchange *x)
     exchange_resume(x);
 }
 
+static enum MHD_Result send_answer(struct exchange *x)
+{
+    write_answer(x);
+    return queue_answer(x);
+}
+
 static enum MHD_Result handle(struct exchange *x)
 {
     if (!x->answer.status && x->coding != CODING_NONE) {
@@ -372,7 +399,7 @@ static enum MHD_Result handle(struct exchange *x)
     }
     if (!x->answer.status)
         x->route->handle(x);
-    return x->state == EXCHANGE_WAITING ? MHD_YES : queue_answer(x);
+    return x->state == EXCHANGE_WAITING ? MHD_YES : send_answer(x);
 }
 
 static enum MHD_Result end_of_request(struct exchange *x)
@@ -385,15 +412,12 @@ static enum MHD_Result end_of_request(struct exchange *x)
 
 static enum MHD_Result end_of_wait(struct exchange *x)
 {
-    connection_watch(x->server->connections, x->connection, NULL);
     if (!x->answer.status && !x->finish) { /* its body has been inflated, and not handled yet */
+        connection_watch(x->server->connections, x->connection, NULL);
         x->state = EXCHANGE_BODY;
         return handle(x);
     }
-    if (!x->answer.status)
-        x->finish(x);
-    upload_done(&x->body);
-    return queue_answer(x);
+    return send_answer(x);
 }
 
 static enum MHD_Result on_request(void *context, struct MHD_Connection *handle, const char *url,
@@ -505,8 +529,7 @@ void exchange_offload(struct exchange *x, size_t bytes, void (*run)(struct excha
 
 void exchange_answer(struct exchange *x)
 {
-    x->finish(x);
-    compress_answer(x);
+    write_answer(x);
     exchange_resume(x);
 }
 

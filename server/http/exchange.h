@@ -25,7 +25,7 @@ struct connections;
 struct http_server {
     struct http_options options;
     struct connections *connections;
-    struct upload_budget uploads;
+    struct http_budget budget;
     struct keyring *keys;    /* NULL in tests */
     struct offload *offload; /* NULL in tests */
     _Atomic int draining;
@@ -56,6 +56,7 @@ struct answer {
     int retry_after_s; /* 0: no such header */
     bool may_keep;     /* clients may keep it, and ask whether it is still true (ETag) */
     bool is_packed;    /* compressed, or known to be better left alone */
+    size_t charged;    /* to the server's budget: what it may take, then what it takes */
     struct answer_header headers[ANSWER_HEADERS_MAX]; /* respond_header() */
     size_t header_count;
 };

@@ -111,7 +111,7 @@ enum status http_server_start(const struct http_options *options, struct http_se
     if (!server)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
     server->options = *options;
-    server->uploads.limit = options->max_upload_memory;
+    server->budget.limit = options->max_upload_memory;
     server->started = clock_now();
     if (getrandom(&server->id_seed, sizeof server->id_seed, 0) != sizeof server->id_seed)
         server->id_seed = (uint64_t)clock_now();

@@ -8,7 +8,7 @@
  *     keys.c          API keys: who may ask for what, and how often
  *     tls.c           the certificate
  *     coding.c        gzip and deflate          negotiate.c: what a client would like
- *     upload.c        the body, bounded as it grows
+ *     upload.c        the body, bounded as it grows   http_budget.c: all bodies and answers
  *     offload.c       threads for large bodies and answers
  *     routes.c        the table of paths and methods
  *     api_predict.c   POST /predict                multipart.c, query.c: its parsers

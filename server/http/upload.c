@@ -8,20 +8,9 @@
 /* The first allocation: most photos fit, and a liar's Content-Length costs no more. */
 #define FIRST_BYTES ((size_t)1 << 20)
 
-void upload_init(struct upload *upload, struct upload_budget *budget, size_t limit, size_t expected)
+void upload_init(struct upload *upload, struct http_budget *budget, size_t limit, size_t expected)
 {
     *upload = (struct upload){.budget = budget, .limit = limit, .expected = expected};
-}
-
-static bool charge(struct upload_budget *budget, size_t bytes)
-{
-    size_t used = atomic_load_explicit(&budget->used, memory_order_relaxed);
-    do {
-        if (bytes > budget->limit || used > budget->limit - bytes)
-            return false;
-    } while (!atomic_compare_exchange_weak_explicit(&budget->used, &used, used + bytes,
-                                                    memory_order_relaxed, memory_order_relaxed));
-    return true;
 }
 
 /* The capacity for `need` bytes: doubling, but never more than the body can have. */
@@ -41,8 +30,8 @@ static size_t next_capacity(const struct upload *upload, size_t need)
 static enum status overloaded(const struct upload *upload, struct error *err)
 {
     return error_set(err, STATUS_OVERLOADED,
-                     "the bodies of all requests together would pass %zu bytes; try again soon, or "
-                     "raise the limit (--max-upload-memory)",
+                     "the bodies and answers of all requests together would pass %zu bytes; try "
+                     "again soon, or raise the limit (--max-upload-memory)",
                      upload->budget->limit);
 }
 
@@ -56,11 +45,11 @@ enum status upload_append(struct upload *upload, const void *bytes, size_t size,
                          upload->limit);
     if (need > upload->capacity) {
         size_t capacity = next_capacity(upload, need);
-        if (!charge(upload->budget, capacity - upload->capacity))
+        if (!http_budget_charge(upload->budget, capacity - upload->capacity))
             return overloaded(upload, err);
         uint8_t *grown = realloc(upload->data, capacity);
         if (!grown) {
-            atomic_fetch_sub(&upload->budget->used, capacity - upload->capacity);
+            http_budget_release(upload->budget, capacity - upload->capacity);
             return error_set(err, STATUS_NO_MEMORY, "out of memory for a body of %zu bytes", need);
         }
         upload->data = grown;
@@ -73,7 +62,7 @@ enum status upload_append(struct upload *upload, const void *bytes, size_t size,
 
 enum status upload_charge(struct upload *upload, size_t bytes, struct error *err)
 {
-    if (!charge(upload->budget, bytes))
+    if (!http_budget_charge(upload->budget, bytes))
         return overloaded(upload, err);
     upload->beside += bytes;
     return STATUS_OK;
@@ -89,7 +78,7 @@ void upload_drop_bytes(struct upload *upload)
 void upload_release_bytes(struct upload *upload)
 {
     if (upload->capacity)
-        atomic_fetch_sub(&upload->budget->used, upload->capacity);
+        http_budget_release(upload->budget, upload->capacity);
     upload_drop_bytes(upload);
     upload->capacity = 0;
 }
@@ -98,6 +87,6 @@ void upload_done(struct upload *upload)
 {
     upload_release_bytes(upload);
     if (upload->beside)
-        atomic_fetch_sub(&upload->budget->used, upload->beside);
+        http_budget_release(upload->budget, upload->beside);
     upload->beside = 0;
 }

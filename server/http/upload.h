@@ -1,19 +1,13 @@
-/* A request's body as it arrives: one buffer, bounded, charged to what all bodies together may
- * take. Owned by the thread of its connection. */
+/* A request's body as it arrives: one buffer, bounded, charged to what all bodies and answers
+ * together may take. Owned by the thread of its connection. */
 #pragma once
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "engine/base/status.h"
-
-/* Bytes all bodies may take together. Shared by all connections. */
-struct upload_budget {
-    size_t limit;
-    _Atomic size_t used;
-};
+#include "server/http/http_budget.h"
 
 struct upload {
     uint8_t *data; /* NULL before the first byte */
@@ -22,13 +16,12 @@ struct upload {
     size_t beside;   /* charged on top of it: upload_charge() */
     size_t limit;    /* of this body */
     size_t expected; /* Content-Length; 0 when not known */
-    struct upload_budget *budget;
+    struct http_budget *budget;
 };
 
 /* Nothing is allocated: a client that announces 64 MiB and sends nothing costs nothing. `expected`
  * is at most `limit`: checked by the caller, who refuses before the body. */
-void upload_init(struct upload *upload, struct upload_budget *budget, size_t limit,
-                 size_t expected);
+void upload_init(struct upload *upload, struct http_budget *budget, size_t limit, size_t expected);
 
 /* Appends a copy. STATUS_TOO_LARGE beyond the limit, STATUS_OVERLOADED beyond the budget,
  * STATUS_NO_MEMORY; the body is then to be dropped. */

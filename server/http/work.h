@@ -31,6 +31,16 @@ enum status work_images(struct predict_request *request, size_t count, struct er
  * end in work_submit() or in respond_error(). */
 void work_handle(struct exchange *exchange, void (*start)(struct exchange *exchange));
 
+/* Most bytes that `rows` rows of an output take until they have been sent: the tensors, and their
+ * text, as JSON or as bytes. Of an output whose shape depends on data only what is sure is counted;
+ * the rest is when it is there. SIZE_MAX: more than can be counted. */
+size_t work_output_bytes(const struct served_tensor *output, size_t rows, bool as_json);
+
+/* Charges what the answer may take beside what it has been charged so far. From `prepare`, for raw
+ * outputs; predictions are charged by work_submit(). STATUS_OVERLOADED when that does not fit now,
+ * STATUS_TOO_LARGE when it never will. */
+enum status work_expect_answer(struct exchange *exchange, size_t bytes, struct error *err) MUST_USE;
+
 /* Hands exchange->work to the pipeline: `finish` answers once it is done; a refusal is answered
  * here. The exchange must not be touched afterwards. */
 void work_submit(struct exchange *exchange);

@@ -18,7 +18,7 @@ struct outcome {
 
 static struct outcome inflate_all(enum coding coding, const uint8_t *data, size_t size)
 {
-    struct upload_budget budget = {.limit = 2 * LIMIT};
+    struct http_budget budget = {.limit = 2 * LIMIT};
     struct upload upload;
     struct error err = {0};
     upload_init(&upload, &budget, LIMIT, 0);

@@ -7,6 +7,7 @@
 
 #include "engine/base/size.h"
 #include "server/http/admit.h"
+#include "server/http/http_budget.h"
 #include "server/http/multipart.h"
 #include "server/http/query.h"
 #include "server/http/upload.h"
@@ -276,7 +277,7 @@ Test(query, table)
 
 Test(upload, is_charged_as_it_grows_and_gives_back)
 {
-    struct upload_budget budget = {.limit = 100000};
+    struct http_budget budget = {.limit = 100000};
     struct upload a, b;
     struct error err;
     char bytes[1000] = "abc";
@@ -304,7 +305,7 @@ Test(upload, is_charged_as_it_grows_and_gives_back)
 
 Test(upload, limit)
 {
-    struct upload_budget budget = {.limit = SIZE_MAX};
+    struct http_budget budget = {.limit = SIZE_MAX};
     struct upload upload;
     struct error err;
     upload_init(&upload, &budget, 10, 0);
@@ -318,7 +319,7 @@ Test(upload, limit)
 
 Test(upload, what_stands_beside_or_instead)
 {
-    struct upload_budget budget = {.limit = 1000};
+    struct http_budget budget = {.limit = 1000};
     struct upload upload;
     struct error err;
     upload_init(&upload, &budget, 1000, 300);
@@ -335,6 +336,25 @@ Test(upload, what_stands_beside_or_instead)
     cr_assert_eq(budget.used, 700);
     upload_done(&upload);
     upload_done(&upload);
+    cr_assert_eq(budget.used, 0);
+}
+
+Test(http_budget, what_is_held_already_counts_past_the_limit)
+{
+    struct http_budget budget = {.limit = 1000};
+    size_t charged = 0;
+    cr_assert_not(http_budget_charge(&budget, 1001));
+    cr_assert(http_budget_charge(&budget, 600));
+    http_budget_settle(&budget, &charged, 700);
+    cr_assert_eq(budget.used, 1300);
+    cr_assert_not(http_budget_charge(&budget, 1));
+    cr_assert_not(http_budget_charge(&budget, SIZE_MAX));
+    http_budget_settle(&budget, &charged, 300);
+    cr_assert_eq(charged, 300);
+    cr_assert_eq(budget.used, 900);
+    cr_assert(http_budget_charge(&budget, 100));
+    http_budget_settle(&budget, &charged, 0);
+    http_budget_release(&budget, 700);
     cr_assert_eq(budget.used, 0);
 }
 
