@@ -92,7 +92,7 @@ struct config {
     int64_t max_connections, max_connections_per_address;
 
     /* Times in milliseconds. */
-    int64_t header_timeout, body_timeout, idle_timeout;
+    int64_t header_timeout, body_timeout, answer_timeout, idle_timeout;
     int64_t default_timeout; /* of a request that does not say; 0: none */
     int64_t drain_delay, grace;
 

@@ -169,6 +169,10 @@ const struct option config_options[] = {
      TIMES, "for a request line and headers to arrive; 0: no limit"},
     {"body-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(body_timeout), 0, 3600, "60", "TIME",
      TIMES, "for a request body to arrive; 0: no limit"},
+    {"answer-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(answer_timeout), 0, 3600, "60", "TIME",
+     TIMES,
+     "in which a client must read at least 4 KiB a second of its answer, or be cut off; 0: no "
+     "limit"},
     {"idle-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(idle_timeout), 1, 3600, "75", "TIME",
      TIMES, "that a connection may stay open without sending a request or reading its answer"},
     {"default-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(default_timeout), 0, 3600, "0", "TIME",

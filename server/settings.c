@@ -48,6 +48,7 @@ struct http_options settings_http(const struct config *config, struct pipeline *
         .header_timeout_ms = config->header_timeout,
         .default_timeout_ms = config->default_timeout,
         .body_timeout_ms = config->body_timeout,
+        .answer_timeout_ms = config->answer_timeout,
         .idle_timeout_ms = config->idle_timeout,
         .max_inflate_ratio = (size_t)config->max_inflate_ratio,
         .cors_origin = config->cors_origin,

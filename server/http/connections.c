@@ -39,8 +39,10 @@ struct connection {
     enum connection_phase phase;
     int64_t since;         /* clock_now() when the phase began */
     int64_t header_since;  /* when its header's first bytes were noticed; 0: none yet */
-    uint64_t bytes_before; /* received by the socket before this header */
+    uint64_t bytes_before; /* received by the socket before this header; of an answer: taken by the
+                              client before `since` */
     bool bytes_known;      /* bytes_before has been read */
+    size_t answer_size;    /* of the answer that is being sent */
     bool gone;
     char *last_words; /* owned; see connection_last_words */
     size_t last_words_size;
@@ -68,7 +70,7 @@ struct connections {
 
 static bool is_busy(enum connection_phase phase)
 {
-    return phase == CONNECTION_BODY || phase == CONNECTION_WORKING;
+    return phase == CONNECTION_BODY || phase == CONNECTION_WORKING || phase == CONNECTION_ANSWERING;
 }
 
 static void enter_locked(struct connections *connections, struct connection *connection,
@@ -91,6 +93,16 @@ bool connection_enter(struct connections *connections, struct connection *connec
         enter_locked(connections, connection, phase);
     pthread_mutex_unlock(&connections->lock);
     return ours;
+}
+
+void connection_answering(struct connections *connections, struct connection *connection,
+                          size_t size)
+{
+    pthread_mutex_lock(&connections->lock);
+    connection->answer_size = size;
+    if (connection->phase != CONNECTION_REFUSED)
+        enter_locked(connections, connection, CONNECTION_ANSWERING);
+    pthread_mutex_unlock(&connections->lock);
 }
 
 /* The answer is small and the socket's buffer empty: one send takes it whole, or the client is not
@@ -213,7 +225,8 @@ bool connection_is_gone(struct connections *connections, struct connection *conn
  * The edge is one for the watcher, too: repeated at every tick, not at every event. */
 static void show_end_locked(struct connection *connection)
 {
-    if (connection->gone && connection->phase != CONNECTION_WORKING)
+    if (connection->gone && connection->phase != CONNECTION_WORKING &&
+        connection->phase != CONNECTION_ANSWERING)
         (void)shutdown(connection->fd, SHUT_RD);
 }
 
@@ -232,8 +245,9 @@ static void handle_event(struct connections *connections, uint64_t data)
 
 /* ---- time limits ---- */
 
-/* Bytes the socket has received since it was opened; false where the kernel does not say. */
-static bool bytes_received(int fd, uint64_t *ret)
+/* Bytes that the socket has received since it was opened, and that its client has acknowledged;
+ * false where the kernel does not say. */
+static bool bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked)
 {
     struct tcp_info info;
     socklen_t size = sizeof info;
@@ -241,7 +255,8 @@ static bool bytes_received(int fd, uint64_t *ret)
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
         size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received)
         return false;
-    *ret = info.tcpi_bytes_received;
+    *ret_received = info.tcpi_bytes_received;
+    *ret_acked = info.tcpi_bytes_acked;
     return true;
 }
 
@@ -265,14 +280,14 @@ static void check_header_locked(struct connections *connections, struct connecti
                                 int64_t now)
 {
     int64_t limit = connections->limits.header_timeout_ms;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, acked;
     if (limit == 0)
         return;
     if (connection->has_name) {
         /* Nobody counts its bytes: headers may take as long as silence before them may last. */
         connection->header_since = connection->since;
         limit += connections->limits.idle_timeout_ms;
-    } else if (!bytes_received(connection->fd, &bytes)) {
+    } else if (!bytes_passed(connection->fd, &bytes, &acked)) {
         return;
     }
     if (connection->header_since) {
@@ -297,6 +312,42 @@ static void check_body_locked(struct connections *connections, struct connection
     refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
 }
 
+/* Whether a client that has been reading since `since` is too slow; begins anew when it is not. */
+static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int64_t now)
+{
+    const uint64_t least = (uint64_t)limit_ms * CONNECTION_MIN_RATE / 1000;
+    const int64_t spent_ms = (now - connection->since) / MILLION;
+    uint64_t received, acked;
+    if (connection->bytes_known && spent_ms < limit_ms)
+        return false;
+    if (connection->has_name || !bytes_passed(connection->fd, &received, &acked)) {
+        /* Nobody counts what it takes: the whole answer has the time that it takes at that rate. */
+        return spent_ms > limit_ms && (uint64_t)(spent_ms - limit_ms) >
+                                          connection->answer_size / CONNECTION_MIN_RATE * 1000;
+    }
+    if (connection->bytes_known && acked - connection->bytes_before < least)
+        return true;
+    if (connection->bytes_known)
+        connection->since = now;
+    connection->bytes_known = true;
+    connection->bytes_before = acked;
+    return false;
+}
+
+static void check_answer_locked(struct connections *connections, struct connection *connection,
+                                int64_t now)
+{
+    int64_t limit = connections->limits.answer_timeout_ms;
+    if (limit == 0 || !is_slow_locked(connection, limit, now))
+        return;
+    /* Nothing can be said in the middle of an answer. What the kernel holds of it goes as well. */
+    const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+    metric_add(connections->timeout_total, 1);
+    (void)setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    (void)shutdown(connection->fd, SHUT_RDWR);
+    enter_locked(connections, connection, CONNECTION_REFUSED);
+}
+
 static void check_times(struct connections *connections, int64_t now)
 {
     pthread_mutex_lock(&connections->lock);
@@ -315,6 +366,9 @@ static void check_times(struct connections *connections, int64_t now)
                 (void)shutdown(c->fd, SHUT_RD);
             if (now - c->since > LINGER_MS * MILLION)
                 (void)shutdown(c->fd, SHUT_RDWR);
+            break;
+        case CONNECTION_ANSWERING:
+            check_answer_locked(connections, c, now);
             break;
         case CONNECTION_WORKING:
             break;
@@ -371,7 +425,9 @@ enum status connections_create(const struct connection_limits *limits, struct pi
                     "Requests whose client hung up before the answer.", "", NULL, 0);
     connections->timeout_total =
         metrics_get(metrics, METRIC_COUNTER, "lensd_http_timeouts_total",
-                    "Requests whose headers or body did not arrive in time.", "", NULL, 0);
+                    "Requests whose headers or body did not arrive in time, or whose answer was "
+                    "not taken in time.",
+                    "", NULL, 0);
     connections->open_gauge = metrics_get(metrics, METRIC_GAUGE, "lensd_http_connections",
                                           "Open connections.", "", NULL, 0);
     pthread_mutex_init(&connections->lock, NULL);

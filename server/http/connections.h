@@ -5,6 +5,7 @@
  *   - hang-ups: a client that closes (or half-closes: it gets no answer then either) while its
  * images wait has its request cancelled (EPOLLRDHUP, edge-triggered: no wake-up per packet);
  *   - time limits for headers and for bodies, however slowly bytes drip in: 408;
+ *   - clients that take their answers more slowly than CONNECTION_MIN_RATE: cut off;
  *   - the number of connections from one address: 429.
  *
  * A connection is refused by writing the answer straight to its socket and shutting down our side.
@@ -32,17 +33,22 @@ struct connections; /* the table and its thread */
 struct connection;  /* one of them */
 
 enum connection_phase {
-    CONNECTION_WAITING, /* for a request, or in the middle of its headers */
-    CONNECTION_BODY,    /* the body is arriving */
-    CONNECTION_WORKING, /* the whole request is here */
-    CONNECTION_REFUSED, /* answered by connection_refuse; what still comes is dropped */
+    CONNECTION_WAITING,   /* for a request, or in the middle of its headers */
+    CONNECTION_BODY,      /* the body is arriving */
+    CONNECTION_WORKING,   /* the whole request is here */
+    CONNECTION_ANSWERING, /* the answer is being sent */
+    CONNECTION_REFUSED,   /* answered by connection_refuse; what still comes is dropped */
 };
 
 struct connection_limits {
     size_t per_address;
-    int64_t header_timeout_ms, body_timeout_ms; /* 0: none */
+    int64_t header_timeout_ms, body_timeout_ms, answer_timeout_ms; /* 0: none */
     int64_t idle_timeout_ms;
 };
+
+/* Bytes of its answer that a client must take a second, over each answer_timeout_ms: what a modem
+ * or the slowest mobile network (32 kbit/s) still brings, and no honest reader stays below. */
+#define CONNECTION_MIN_RATE 4096
 
 /* `pipeline`: where requests of clients that hang up are cancelled; borrowed, as `metrics`. */
 enum status connections_create(const struct connection_limits *limits, struct pipeline *pipeline,
@@ -64,6 +70,11 @@ const char *connection_address(const struct connection *connection);
 /* Enters a phase. False: the connection has been refused meanwhile, do not answer. */
 bool connection_enter(struct connections *connections, struct connection *connection,
                       enum connection_phase phase);
+
+/* Enters CONNECTION_ANSWERING, unless it has been refused: an answer with a body of `size` bytes is
+ * about to be sent. */
+void connection_answering(struct connections *connections, struct connection *connection,
+                          size_t size);
 
 /* Writes `answer` (a whole HTTP response) to the socket and ends our side, unless that has been
  * done. From the connection's own thread. */

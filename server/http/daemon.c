@@ -38,10 +38,13 @@
 
 /* ---- the log ---- */
 
-static const char *outcome(const struct exchange *x, enum MHD_RequestTerminationCode how)
+static const char *outcome(const struct exchange *x, bool was_cut,
+                           enum MHD_RequestTerminationCode how)
 {
     if (x->state == EXCHANGE_REFUSED)
         return "refused";
+    if (was_cut && x->state == EXCHANGE_ANSWERED && how != MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        return "timeout"; /* --answer-timeout */
     switch (how) {
     case MHD_REQUEST_TERMINATED_COMPLETED_OK:
         return x->state == EXCHANGE_ANSWERED ? "answered" : "closed";
@@ -223,6 +226,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
         added &= MHD_add_response_header(response, "Connection", "close") == MHD_YES;
     x->state = EXCHANGE_ANSWERED;
     x->answered = clock_now();
+    connection_answering(x->server->connections, x->connection, answer->size);
     enum MHD_Result result =
         added ? MHD_queue_response(x->handle, (unsigned)answer->status, response) : MHD_NO;
     MHD_destroy_response(response);
@@ -467,7 +471,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
         x->state = refused ? EXCHANGE_REFUSED : x->state;
     }
     if (x->answer.status)
-        request_log_write(server->daemon->log, x, outcome(x, how));
+        request_log_write(server->daemon->log, x, outcome(x, refused, how));
     exchange_free(x);
 }
 

@@ -79,6 +79,7 @@ static enum status start(struct http_server *server, struct error *err)
     struct connection_limits limits = {.per_address = options->max_connections_per_address,
                                        .header_timeout_ms = options->header_timeout_ms,
                                        .body_timeout_ms = options->body_timeout_ms,
+                                       .answer_timeout_ms = options->answer_timeout_ms,
                                        .idle_timeout_ms = options->idle_timeout_ms};
     server->daemon = daemon_create(options);
     if (!server->daemon)

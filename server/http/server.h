@@ -48,7 +48,7 @@ struct http_options {
     size_t max_body, max_upload_memory, max_header; /* bytes */
     size_t max_images, max_json_depth;
     size_t max_connections, max_connections_per_address;
-    int64_t header_timeout_ms, body_timeout_ms, idle_timeout_ms;
+    int64_t header_timeout_ms, body_timeout_ms, answer_timeout_ms, idle_timeout_ms;
     int64_t default_timeout_ms; /* of requests that do not say; 0: none */
 
     size_t max_inflate_ratio; /* of a compressed body: bytes out for each byte in */

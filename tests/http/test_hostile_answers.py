@@ -1,9 +1,12 @@
-"""Small requests for large answers, from clients that do not read them: memory stays within --max-upload-memory."""
+"""Small requests for large answers, from clients that read them slowly or not at all: memory stays within
+--max-upload-memory, and who takes too long is cut off."""
 
 import json
 import re
 import socket
 import struct
+import threading
+import time
 import unittest
 
 import harness
@@ -170,6 +173,51 @@ class Unforeseen(ServedModelCase):
             answer = self.answer_of(5000)
             self.assertEqual(answer.status, 200)
             self.assertEqual(answer.json()["outputs"][0]["shape"], [5000, 4])
+        self.server.wait_metric("lensd_http_upload_bytes", 0)
+
+
+class SlowReaders(ServedModelCase):
+    """Three who ask for 16 MiB: one reads nothing more, one 2.5 KiB a second, one some hundred KiB a second,
+    for longer than two limits."""
+
+    arguments = ("--max-upload-memory", "256M", "--max-body", "1M", "--precision", "fp32", "--max-batch", "2",
+                 "--answer-timeout", "4")
+    write_model = staticmethod(wide_rows)
+
+    def drip(self, client, bytes_each, pause, seconds, counts):
+        """Takes a little at a time for so many seconds, then the rest as it comes."""
+        start = time.monotonic()
+        while client.taken < client.size and client.take(bytes_each):
+            if time.monotonic() - start < seconds:
+                time.sleep(pause)
+        counts[client] = client.taken
+
+    def test_are_cut_off(self):
+        before = self.server.metric("lensd_http_timeouts_total")
+        clients = [LazyClient(self.server, rows_request(4), buffer) for buffer in (4096, 4096, None)]
+        silent, slow, steady = clients
+        counts = {}
+        threads = [threading.Thread(target=self.drip, args=arguments, daemon=True) for arguments in (
+            (slow, 256, 0.1, harness.PATIENCE, counts), (steady, 65536, 0.05, 10, counts))]
+        for thread in threads:
+            thread.start()
+        try:
+            self.server.wait_for(lambda: self.server.metric("lensd_http_timeouts_total") >= before + 2,
+                                 "two slow readers to be cut off")
+            self.server.wait_for(lambda: self.server.log().count("outcome=timeout") >= 2, "their lines")
+            # Meanwhile everybody else is served.
+            self.assertEqual(self.server.predict(rows_request(1), INFER).status, 200)
+            for thread in threads:
+                thread.join(harness.PATIENCE)
+            self.assertEqual(counts[steady], steady.size)
+            self.assertLess(counts[slow], slow.size)
+            while silent.take(65536):
+                pass
+            self.assertLess(silent.taken, silent.size)
+        finally:
+            for client in clients:
+                client.close()
+        self.assertEqual(self.server.metric("lensd_http_timeouts_total"), before + 2)
         self.server.wait_metric("lensd_http_upload_bytes", 0)
 
 
