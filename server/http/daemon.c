@@ -304,11 +304,13 @@ __attribute__((format(printf, 2, 0))) static void on_log(void *context, const ch
 /* The request line is there; libmicrohttpd is about to take it to pieces, so it is copied. */
 static void *on_uri(void *context, const char *uri, struct MHD_Connection *handle)
 {
-    struct http_server *server = context;
+    struct daemon_loop *loop = context;
+    struct http_server *server = loop->server;
     struct exchange *x = calloc(1, sizeof *x);
     if (!x)
         return NULL;
     x->server = server;
+    x->loop = &loop->events;
     x->handle = handle;
     x->connection = connection_of(handle);
     x->started = clock_now();
@@ -478,7 +480,10 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
 static void on_connection(void *context, struct MHD_Connection *handle, void **connection,
                           enum MHD_ConnectionNotificationCode what)
 {
-    struct http_server *server = context;
+    struct daemon_loop *loop = context;
+    struct http_server *server = loop->server;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED)
+        event_loop_note_closed(&loop->events);
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         const union MHD_ConnectionInfo *fd =
             MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -539,40 +544,57 @@ void exchange_answer(struct exchange *x)
 
 void exchange_resume(struct exchange *x)
 {
-    MHD_resume_connection(x->handle);
+    event_loop_resume(x->loop, x->handle);
 }
 
 /* ---- the library ---- */
 
-bool daemon_start(struct http_server *server, size_t max_connections)
+static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_loop *loop,
+                                    size_t max_connections)
 {
     const struct http_options *o = &server->options;
     static char tls_priorities[] = TLS_PRIORITIES;
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     struct MHD_OptionItem items[] = {
         {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)max_connections, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)((o->idle_timeout_ms + 999) / 1000), NULL},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)(POOL_BYTES + 2 * o->max_header), NULL},
-        {MHD_OPTION_END, 0, NULL},
+        {MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, NULL}, /* main() ignores it */
         {MHD_OPTION_END, 0, NULL},
         {MHD_OPTION_END, 0, NULL},
         {MHD_OPTION_END, 0, NULL},
     };
-    size_t count = 3;
-    if (o->threads > 1)
-        items[count++] = (struct MHD_OptionItem){MHD_OPTION_THREAD_POOL_SIZE, o->threads, NULL};
+    size_t count = 4;
     if (server->daemon->tls) {
         flags |= MHD_USE_TLS;
         items[count++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_PRIORITIES, 0, tls_priorities};
         items[count++] =
             (struct MHD_OptionItem){MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)tls_on_handshake};
     }
-    server->daemon->mhd = MHD_start_daemon(
-        flags, 0, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
-        MHD_OPTION_LISTEN_SOCKET, server->daemon->listener.fd, MHD_OPTION_URI_LOG_CALLBACK, on_uri,
-        server, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_NOTIFY_CONNECTION,
-        on_connection, server, MHD_OPTION_ARRAY, items, MHD_OPTION_END);
-    return server->daemon->mhd != NULL;
+    return MHD_start_daemon(flags, 0, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER,
+                            on_log, NULL, MHD_OPTION_LISTEN_SOCKET, server->daemon->listener.fd,
+                            MHD_OPTION_URI_LOG_CALLBACK, on_uri, loop, MHD_OPTION_NOTIFY_COMPLETED,
+                            on_completed, server, MHD_OPTION_NOTIFY_CONNECTION, on_connection, loop,
+                            MHD_OPTION_ARRAY, items, MHD_OPTION_END);
+}
+
+bool daemon_start(struct http_server *server, size_t max_connections)
+{
+    struct http_daemon *daemon = server->daemon;
+    const size_t count = (size_t)server->options.threads;
+    daemon->loops = calloc(count, sizeof *daemon->loops);
+    for (size_t i = 0; daemon->loops && i < count; i++) {
+        struct daemon_loop *loop = &daemon->loops[i];
+        loop->server = server;
+        size_t share = max_connections / count + (i < max_connections % count);
+        struct MHD_Daemon *mhd = start_one(server, loop, share);
+        if (!mhd)
+            return false;
+        daemon->loop_count++;
+        if (!event_loop_start(&loop->events, mhd))
+            return false;
+    }
+    return daemon->loop_count == count;
 }
 
 const char *daemon_version(void)
@@ -582,12 +604,16 @@ const char *daemon_version(void)
 
 void daemon_quiesce(struct http_server *server)
 {
-    (void)MHD_quiesce_daemon(server->daemon->mhd);
+    for (size_t i = 0; i < server->daemon->loop_count; i++)
+        (void)MHD_quiesce_daemon(server->daemon->loops[i].events.mhd);
 }
 
 void daemon_stop(struct http_server *server)
 {
-    if (server->daemon->mhd)
-        MHD_stop_daemon(server->daemon->mhd);
-    server->daemon->mhd = NULL;
+    struct http_daemon *daemon = server->daemon;
+    for (size_t i = 0; i < daemon->loop_count; i++)
+        event_loop_stop(&daemon->loops[i].events);
+    free(daemon->loops);
+    daemon->loops = NULL;
+    daemon->loop_count = 0;
 }

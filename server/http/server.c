@@ -186,8 +186,8 @@ void http_server_stop_accepting(struct http_server *server)
     struct http_daemon *daemon = server->daemon;
     if (listen_stop(&daemon->listener))
         return;
-    /* Second best: whoever is connected and not accepted yet is lost. The descriptor stays, a
-     * thread of libmicrohttpd may still look at it. */
+    /* Second best: whoever is connected and not accepted yet is lost. The descriptor stays, an
+     * event loop may still look at it. */
     daemon_quiesce(server);
     (void)shutdown(daemon->listener.fd, SHUT_RDWR);
     daemon->is_quiesced = true;
@@ -225,11 +225,10 @@ void http_server_free(struct http_server *server)
     if (!server)
         return;
     struct http_daemon *daemon = server->daemon;
-    bool theirs = daemon && daemon->mhd && !daemon->is_quiesced; /* closed by libmicrohttpd */
     offload_stop(server->offload); /* nobody may wait for it when the connections close */
     if (daemon)
         daemon_stop(server);
-    if (daemon && daemon->listener.fd >= 0 && !theirs)
+    if (daemon && daemon->listener.fd >= 0)
         close(daemon->listener.fd);
     if (daemon) {
         listen_remove(&daemon->listener);

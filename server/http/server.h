@@ -2,6 +2,7 @@
  *
  *     server.c        start, reload, drain, end
  *     daemon.c        libmicrohttpd's callbacks: the life of a request (struct exchange)
+ *     event_loop.c    the threads that drive it
  *     admit.c         what line and headers say, before the body is read
  *     listen.c        the listening socket: bind, and the end of accepting without losing anyone
  *     connections.c   every open connection: hang-ups, time limits, limits per address
@@ -19,7 +20,7 @@
  *     request_log.c   the line in the log, counters;  trace.c: traceparent
  *     respond.c       answers and errors
  *
- * libmicrohttpd is named in daemon.c only, GnuTLS in keys.c, tls.c
+ * libmicrohttpd is named in daemon.c and event_loop.c only, GnuTLS in keys.c, tls.c
  * and connections.c, zlib in coding.c. Handlers run on its threads and never
  * block: /predict suspends its connection until the pipeline is done. No request reaches the file
  * system. */
