@@ -23,6 +23,7 @@
 #define LINGER_MS 2000 /* how long a refused client may go on sending */
 #define SILENT_MS 200  /* how long one that is to be refused may send nothing */
 #define MILLION   INT64_C(1000000)
+#define LATE_MAX  64 /* late clients noticed at a time */
 
 struct connection {
     int fd;
@@ -49,8 +50,18 @@ struct connection {
     struct predict_request *request; /* that is being worked on; NULL without */
 };
 
+/* Clients that were refused while the lock was held, to be reported without it. */
+struct late_clients {
+    size_t count;
+    struct {
+        char address[INET6_ADDRSTRLEN];
+        int64_t waited;
+    } clients[LATE_MAX];
+};
+
 struct connections {
     struct connection_limits limits;
+    struct connection_observer observer;
     struct pipeline *pipeline;
     struct metric *gone_total, *timeout_total, *open_gauge;
     int epoll_fd, wake_fd;
@@ -277,7 +288,7 @@ static void refuse_late_locked(struct connections *connections, struct connectio
 /* A connection that waits in silence is libmicrohttpd's to close (--idle-timeout). The clock of a
  * header starts with its first byte, which shows only in the socket's count of bytes. */
 static void check_header_locked(struct connections *connections, struct connection *connection,
-                                int64_t now)
+                                int64_t now, struct late_clients *late)
 {
     int64_t limit = connections->limits.header_timeout_ms;
     uint64_t bytes = 0, acked;
@@ -298,8 +309,11 @@ static void check_header_locked(struct connections *connections, struct connecti
     } else if (bytes > connection->bytes_before) {
         connection->header_since = now;
     }
-    if (!connection->header_since || now - connection->header_since < limit * MILLION)
-        return;
+    int64_t waited = now - connection->header_since;
+    if (!connection->header_since || waited < limit * MILLION || late->count == LATE_MAX)
+        return; /* who does not fit into `late` is looked at again at once */
+    memcpy(late->clients[late->count].address, connection->address, sizeof connection->address);
+    late->clients[late->count++].waited = waited;
     refuse_late_locked(connections, connection, limit, "headers", "them", "--header-timeout");
 }
 
@@ -348,14 +362,16 @@ static void check_answer_locked(struct connections *connections, struct connecti
     enter_locked(connections, connection, CONNECTION_REFUSED);
 }
 
-static void check_times(struct connections *connections, int64_t now)
+static void check_times_once(struct connections *connections, int64_t now,
+                             struct late_clients *late)
 {
+    late->count = 0;
     pthread_mutex_lock(&connections->lock);
     for (struct connection *c = connections->head; c; c = c->next) {
         show_end_locked(c);
         switch (c->phase) {
         case CONNECTION_WAITING:
-            check_header_locked(connections, c, now);
+            check_header_locked(connections, c, now, late);
             break;
         case CONNECTION_BODY:
             check_body_locked(connections, c, now);
@@ -375,6 +391,17 @@ static void check_times(struct connections *connections, int64_t now)
         }
     }
     pthread_mutex_unlock(&connections->lock);
+}
+
+static void check_times(struct connections *connections, int64_t now)
+{
+    struct late_clients late;
+    const struct connection_observer *observer = &connections->observer;
+    do {
+        check_times_once(connections, now, &late);
+        for (size_t i = 0; i < late.count; i++)
+            observer->late(observer->context, late.clients[i].address, late.clients[i].waited);
+    } while (late.count == LATE_MAX);
 }
 
 static void *watch_thread(void *context)
@@ -412,13 +439,16 @@ static void wake(struct connections *connections)
 
 /* ---- the table ---- */
 
-enum status connections_create(const struct connection_limits *limits, struct pipeline *pipeline,
-                               struct metrics *metrics, struct connections **ret, struct error *err)
+enum status connections_create(const struct connection_limits *limits,
+                               const struct connection_observer *observer,
+                               struct pipeline *pipeline, struct metrics *metrics,
+                               struct connections **ret, struct error *err)
 {
     struct connections *connections = calloc(1, sizeof *connections);
     if (!connections)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     connections->limits = *limits;
+    connections->observer = *observer;
     connections->pipeline = pipeline;
     connections->gone_total =
         metrics_get(metrics, METRIC_COUNTER, "lensd_http_clients_gone_total",

@@ -50,10 +50,18 @@ struct connection_limits {
  * or the slowest mobile network (32 kbit/s) still brings, and no honest reader stays below. */
 #define CONNECTION_MIN_RATE 4096
 
+/* Told of each client whose headers were late (408): no exchange will log it. `waited`: nanoseconds
+ * since the headers began. From the watcher's thread, without a lock. */
+struct connection_observer {
+    void (*late)(void *context, const char *address, int64_t waited);
+    void *context;
+};
+
 /* `pipeline`: where requests of clients that hang up are cancelled; borrowed, as `metrics`. */
-enum status connections_create(const struct connection_limits *limits, struct pipeline *pipeline,
-                               struct metrics *metrics, struct connections **ret,
-                               struct error *err) MUST_USE;
+enum status connections_create(const struct connection_limits *limits,
+                               const struct connection_observer *observer,
+                               struct pipeline *pipeline, struct metrics *metrics,
+                               struct connections **ret, struct error *err) MUST_USE;
 /* Every connection must be closed. NULL is fine. */
 void connections_free(struct connections *connections);
 

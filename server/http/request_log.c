@@ -35,13 +35,8 @@ void request_log_free(struct request_log *log)
     free(log);
 }
 
-static void count(struct request_log *log, const struct exchange *x, int64_t now)
+static void count_status(struct request_log *log, int status)
 {
-    int status = x->answer.status;
-    if (x->write_seconds && x->state == EXCHANGE_ANSWERED)
-        metric_observe(x->write_seconds, (double)(now - x->answered) * 1e-9);
-    if (status < 100 || status >= (int)COUNT_OF(log->by_status))
-        return;
     /* Two threads may look up the same series at once: they get the same pointer. */
     struct metric *metric = __atomic_load_n(&log->by_status[status], __ATOMIC_ACQUIRE);
     if (!metric) {
@@ -52,6 +47,16 @@ static void count(struct request_log *log, const struct exchange *x, int64_t now
         __atomic_store_n(&log->by_status[status], metric, __ATOMIC_RELEASE);
     }
     metric_add(metric, 1);
+}
+
+static void count(struct request_log *log, const struct exchange *x, int64_t now)
+{
+    int status = x->answer.status;
+    if (x->write_seconds && x->state == EXCHANGE_ANSWERED)
+        metric_observe(x->write_seconds, (double)(now - x->answered) * 1e-9);
+    if (status < 100 || status >= (int)COUNT_OF(log->by_status))
+        return;
+    count_status(log, status);
     metric_add(log->bytes_in, (double)x->bytes_in);
     if (x->route && x->route->takes_body)
         metric_observe(log->seconds, (double)(now - x->started) * 1e-9);
@@ -105,6 +110,15 @@ void request_log_write(struct request_log *log, const struct exchange *x, const 
     int64_t now = clock_now();
     count(log, x, now);
     write_line(x, outcome, clock_ms(now - x->started));
+}
+
+void request_log_late(struct request_log *log, const char *address, int64_t waited)
+{
+    const int status = status_http(STATUS_REQUEST_TIMEOUT);
+    count_status(log, status);
+    log_event(LOG_INFO, "request", LOG_STR("client", address), LOG_INT("status", status),
+              LOG_STR("outcome", "refused"), LOG_STR("code", status_word(STATUS_REQUEST_TIMEOUT)),
+              LOG_REAL("ms", rounded(clock_ms(waited))));
 }
 
 void exchange_note(struct exchange *x, const struct predict_request *request)

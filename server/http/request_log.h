@@ -13,3 +13,7 @@ void request_log_free(struct request_log *log); /* NULL is fine */
  * "refused", "timeout", "client_gone" … Thread-safe. */
 void request_log_write(struct request_log *log, const struct exchange *exchange,
                        const char *outcome);
+
+/* The same for a request whose headers were late, of which nothing but the client is known.
+ * `waited`: nanoseconds. Thread-safe. */
+void request_log_late(struct request_log *log, const char *address, int64_t waited);

@@ -73,6 +73,12 @@ static enum status open_tls(struct http_server *server, struct error *err)
     return STATUS_OK;
 }
 
+static void on_late(void *context, const char *address, int64_t waited)
+{
+    struct http_server *server = context;
+    request_log_late(server->daemon->log, address, waited);
+}
+
 static enum status start(struct http_server *server, struct error *err)
 {
     const struct http_options *options = &server->options;
@@ -85,8 +91,9 @@ static enum status start(struct http_server *server, struct error *err)
     if (!server->daemon)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
     TRY(keyring_create(&options->keys, &server->keys, err));
-    TRY(connections_create(&limits, options->pipeline, options->metrics, &server->connections,
-                           err));
+    const struct connection_observer observer = {on_late, server};
+    TRY(connections_create(&limits, &observer, options->pipeline, options->metrics,
+                           &server->connections, err));
     TRY(offload_create(&server->offload, err));
     TRY(open_tls(server, err));
     struct listen_options where = {.host = options->host,
@@ -230,13 +237,13 @@ void http_server_free(struct http_server *server)
         daemon_stop(server);
     if (daemon && daemon->listener.fd >= 0)
         close(daemon->listener.fd);
+    connections_free(server->connections);
     if (daemon) {
         listen_remove(&daemon->listener);
         tls_free(daemon->tls);
         request_log_free(daemon->log);
     }
     offload_free(server->offload);
-    connections_free(server->connections);
     keyring_free(server->keys);
     free(daemon);
     free(server);

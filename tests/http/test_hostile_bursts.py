@@ -1,6 +1,7 @@
 """Many clients at once."""
 
 import collections
+import json
 import signal
 import unittest
 
@@ -45,6 +46,26 @@ class Bursts(unittest.TestCase):
     def test_as_many_on_each_of_two_threads(self):
         """Each thread takes half of --max-connections."""
         self.assertEqual(self.burst(2 * EVENTS, "--http-threads", "2"), {200: 2 * EVENTS})
+
+
+class Late(unittest.TestCase):
+    """What is refused because it was slow, wherever it stopped, is in the log and counted."""
+
+    def test_each_408_is_logged_and_counted(self):
+        server = Server("--header-timeout", "200ms", "--body-timeout", "200ms", "--log-format", "json")
+        self.addCleanup(server.stop)
+        begun = [b"P", b"POST /predict HTTP/1.1\r\n", b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-",
+                 post("/predict", seven())[:-1]]
+        for data in begun:
+            self.assertIn(b" 408 ", server.raw(data))
+        server.wait_metric('lensd_http_requests_total{status="408"}', len(begun))
+        lines = [json.loads(line) for line in server.log().splitlines()]
+        late = [line for line in lines if line.get("status") == 408]
+        self.assertEqual(len(late), len(begun))
+        for line in late:
+            self.assertEqual((line["event"], line["client"], line["outcome"]),
+                             ("request", "127.0.0.1", "refused"))
+            self.assertGreaterEqual(line["ms"], 200)
 
 
 if __name__ == "__main__":
