@@ -15,11 +15,13 @@
 
 #include "engine/base/clock.h"
 #include "proto/answers.h"
+#include "server/http/penalty.h"
 #include "server/http/respond.h"
 #include "server/http/tls.h"
 #include "server/schedule/thread.h"
 
 #define TICK_MS   100  /* how exact the time limits are */
+#define DELAY_MS  10   /* how exact penalties are */
 #define LINGER_MS 2000 /* how long a refused client may go on sending */
 #define SILENT_MS 200  /* how long one that is to be refused may send nothing */
 #define MILLION   INT64_C(1000000)
@@ -35,6 +37,7 @@ struct connection {
     struct connections *owner;
     bool has_name; /* a socket with a name: the kernel does not count its bytes */
     struct connection *previous, *next;
+    int64_t opened; /* clock_now() */
 
     /* Guarded by connections->lock. */
     enum connection_phase phase;
@@ -48,6 +51,13 @@ struct connection {
     char *last_words; /* owned; see connection_last_words */
     size_t last_words_size;
     struct predict_request *request; /* that is being worked on; NULL without */
+    struct penalty penalty;
+    bool has_waited_a_run; /* its first request, for older connections to be closed */
+    bool has_asked;        /* its first request has looked for a penalty to take over */
+    int64_t delayed_until;
+    struct connection *next_delayed;
+    void (*resume)(void *context);
+    void *resume_context;
 };
 
 /* Clients that were refused while the lock was held, to be reported without it. */
@@ -63,25 +73,35 @@ struct connections {
     struct connection_limits limits;
     struct connection_observer observer;
     struct pipeline *pipeline;
-    struct metric *gone_total, *timeout_total, *open_gauge;
+    struct metric *gone_total, *timeout_total, *delayed_total, *open_gauge;
     int epoll_fd, wake_fd;
     pthread_t thread;
     bool has_thread;
 
     pthread_mutex_t lock;
     bool stop;
+    bool delays_ended;
     struct connection *head;
+    struct connection *delayed; /* a list by next_delayed */
+    struct penalty_table penalties;
+    int64_t refused;           /* when anybody was last, with Retry-After; 0: never */
     struct connection **by_fd; /* the connection of a socket's number, or NULL */
     size_t by_fd_count;
     size_t open, busy;
     uint32_t generation;
 };
 
+static void wake(struct connections *connections)
+{
+    uint64_t one = 1;
+    (void)!write(connections->wake_fd, &one, sizeof one);
+}
+
 /* ---- phases ---- */
 
 static bool is_busy(enum connection_phase phase)
 {
-    return phase == CONNECTION_BODY || phase == CONNECTION_WORKING || phase == CONNECTION_ANSWERING;
+    return phase != CONNECTION_WAITING && phase != CONNECTION_REFUSED;
 }
 
 static void enter_locked(struct connections *connections, struct connection *connection,
@@ -386,6 +406,7 @@ static void check_times_once(struct connections *connections, int64_t now,
         case CONNECTION_ANSWERING:
             check_answer_locked(connections, c, now);
             break;
+        case CONNECTION_DELAYED:
         case CONNECTION_WORKING:
             break;
         }
@@ -404,37 +425,151 @@ static void check_times(struct connections *connections, int64_t now)
     } while (late.count == LATE_MAX);
 }
 
+/* ---- penalties ---- */
+
+int64_t connection_penalty(struct connections *connections, struct connection *connection,
+                           const char *forwarded_for)
+{
+    const uint64_t client = penalty_client(connection->address, forwarded_for);
+    int64_t now = clock_now(), until;
+    pthread_mutex_lock(&connections->lock);
+    bool is_first = !connection->has_asked;
+    if (is_first && !connection->has_waited_a_run && connections->refused &&
+        now - connections->refused < 1000 * MILLION) {
+        /* libmicrohttpd closes connections at the end of a run: the one that this client has left
+         * may be among them. */
+        connection->has_waited_a_run = true;
+        pthread_mutex_unlock(&connections->lock);
+        return PENALTY_UNKNOWN;
+    }
+    if (forwarded_for) {
+        until = penalty_until(penalty_find(&connections->penalties, client));
+    } else {
+        if (is_first)
+            penalty_take_over(&connections->penalties, client, connection->opened, now,
+                              &connection->penalty);
+        until = penalty_until(&connection->penalty);
+    }
+    connection->has_asked = true;
+    pthread_mutex_unlock(&connections->lock);
+    return until;
+}
+
+void connection_answered(struct connections *connections, struct connection *connection,
+                         const char *forwarded_for, bool refused, bool waited, bool last)
+{
+    const uint64_t client = penalty_client(connection->address, forwarded_for);
+    const int64_t now = clock_now();
+    pthread_mutex_lock(&connections->lock);
+    struct penalty *penalty =
+        forwarded_for ? penalty_find(&connections->penalties, client) : &connection->penalty;
+    if (refused) {
+        connections->refused = now;
+        penalty_refused(penalty, waited, now);
+    } else {
+        penalty_served(penalty);
+    }
+    if (last && !forwarded_for) {
+        penalty_leave(&connections->penalties, client, penalty, now);
+        penalty_served(penalty); /* it is not left a second time */
+    }
+    pthread_mutex_unlock(&connections->lock);
+}
+
+bool connection_delay(struct connections *connections, struct connection *connection, int64_t until,
+                      void (*resume)(void *context), void *context)
+{
+    pthread_mutex_lock(&connections->lock);
+    bool delays = !connections->delays_ended && connection->phase != CONNECTION_REFUSED;
+    bool first = !connections->delayed;
+    if (delays) {
+        enter_locked(connections, connection, CONNECTION_DELAYED);
+        connection->delayed_until = until;
+        connection->resume = resume;
+        connection->resume_context = context;
+        connection->next_delayed = connections->delayed;
+        connections->delayed = connection;
+    }
+    pthread_mutex_unlock(&connections->lock);
+    if (!delays)
+        return false;
+    metric_add(connections->delayed_total, 1);
+    if (first)
+        wake(connections);
+    return true;
+}
+
+/* A connection that is delayed cannot be closed: it is safe to look at until it is resumed. */
+static void resume_delayed(struct connections *connections, int64_t now)
+{
+    struct connection *due = NULL, *next;
+    pthread_mutex_lock(&connections->lock);
+    for (struct connection **at = &connections->delayed; *at;) {
+        struct connection *c = *at;
+        if (now < c->delayed_until && !c->gone && !connections->delays_ended) {
+            at = &c->next_delayed;
+            continue;
+        }
+        *at = c->next_delayed;
+        c->next_delayed = due;
+        due = c;
+    }
+    pthread_mutex_unlock(&connections->lock);
+    for (; due; due = next) {
+        next = due->next_delayed;
+        due->resume(due->resume_context);
+    }
+}
+
+void connections_end_delays(struct connections *connections)
+{
+    pthread_mutex_lock(&connections->lock);
+    connections->delays_ended = true;
+    pthread_mutex_unlock(&connections->lock);
+    resume_delayed(connections, clock_now());
+}
+
+/* ---- the thread ---- */
+
+/* For epoll_wait(). */
+static int sleep_ms_locked(const struct connections *connections, bool ticks)
+{
+    if (connections->delayed)
+        return DELAY_MS;
+    return connections->open || ticks ? TICK_MS : -1;
+}
+
 static void *watch_thread(void *context)
 {
     struct connections *connections = context;
+    bool ticks = false;
     int64_t next = 0; /* all of them are looked at once a tick, however many hang up */
     for (;;) {
         struct epoll_event events[64];
         pthread_mutex_lock(&connections->lock);
-        bool stop = connections->stop, idle = connections->open == 0;
+        bool stop = connections->stop;
+        int ms = sleep_ms_locked(connections, ticks);
         pthread_mutex_unlock(&connections->lock);
         if (stop)
             return NULL;
-        int count = epoll_wait(connections->epoll_fd, events, 64, idle ? -1 : TICK_MS);
+        int count = epoll_wait(connections->epoll_fd, events, 64, ms);
         for (int i = 0; i < count; i++) {
-            uint64_t ticks;
+            uint64_t wakes;
             if (events[i].data.u64 == UINT64_MAX)
-                (void)!read(connections->wake_fd, &ticks, sizeof ticks);
+                (void)!read(connections->wake_fd, &wakes, sizeof wakes);
             else
                 handle_event(connections, events[i].data.u64);
         }
         const int64_t now = clock_now();
-        if (now < next)
+        resume_delayed(connections, now);
+        if (now < next) {
+            ticks = true; /* not the last one */
             continue;
+        }
         check_times(connections, now);
+        ticks = connections->observer.tick(connections->observer.context);
         next = now + TICK_MS * MILLION;
     }
-}
-
-static void wake(struct connections *connections)
-{
-    uint64_t one = 1;
-    (void)!write(connections->wake_fd, &one, sizeof one);
 }
 
 /* ---- the table ---- */
@@ -457,6 +592,10 @@ enum status connections_create(const struct connection_limits *limits,
         metrics_get(metrics, METRIC_COUNTER, "lensd_http_timeouts_total",
                     "Requests whose headers or body did not arrive in time, or whose answer was "
                     "not taken in time.",
+                    "", NULL, 0);
+    connections->delayed_total =
+        metrics_get(metrics, METRIC_COUNTER, "lensd_http_delayed_total",
+                    "Requests that waited because their client came back too soon after a refusal.",
                     "", NULL, 0);
     connections->open_gauge = metrics_get(metrics, METRIC_GAUGE, "lensd_http_connections",
                                           "Open connections.", "", NULL, 0);
@@ -564,7 +703,7 @@ struct connection *connection_open(struct connections *connections, int fd,
     if (!connection)
         return NULL;
     connection->fd = fd;
-    connection->since = clock_now();
+    connection->since = connection->opened = clock_now();
     connection->bytes_known = true; /* none: the socket is new */
     connection->tls = tls;
     connection->owner = connections;
@@ -604,7 +743,10 @@ struct connection *connection_open(struct connections *connections, int fd,
 void connection_close(struct connections *connections, struct connection *connection)
 {
     (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
+    const uint64_t client = penalty_client(connection->address, NULL);
+    const int64_t now = clock_now();
     pthread_mutex_lock(&connections->lock);
+    penalty_leave(&connections->penalties, client, &connection->penalty, now);
     connections->by_fd[connection->fd] = NULL;
     if (connection->previous)
         connection->previous->next = connection->next;

@@ -6,7 +6,9 @@
  * images wait has its request cancelled (EPOLLRDHUP, edge-triggered: no wake-up per packet);
  *   - time limits for headers and for bodies, however slowly bytes drip in: 408;
  *   - clients that take their answers more slowly than CONNECTION_MIN_RATE: cut off;
- *   - the number of connections from one address: 429.
+ *   - the number of connections from one address: 429;
+ *   - penalties: the next request of a client that was refused, and comes back at once, sleeps for
+ * a while (penalty.h).
  *
  * A connection is refused by writing the answer straight to its socket and shutting down our side.
  * The client's bytes are still read and dropped for a moment, so that the answer is not lost to a
@@ -34,6 +36,7 @@ struct connection;  /* one of them */
 
 enum connection_phase {
     CONNECTION_WAITING,   /* for a request, or in the middle of its headers */
+    CONNECTION_DELAYED,   /* the headers are here; suspended until a penalty is over */
     CONNECTION_BODY,      /* the body is arriving */
     CONNECTION_WORKING,   /* the whole request is here */
     CONNECTION_ANSWERING, /* the answer is being sent */
@@ -50,10 +53,12 @@ struct connection_limits {
  * or the slowest mobile network (32 kbit/s) still brings, and no honest reader stays below. */
 #define CONNECTION_MIN_RATE 4096
 
-/* Told of each client whose headers were late (408): no exchange will log it. `waited`: nanoseconds
- * since the headers began. From the watcher's thread, without a lock. */
+/* Called from the watcher's thread, without a lock. `late`: a client's headers were late (408), and
+ * no exchange will log it; `waited`: nanoseconds since they began. `tick`: a few times a second,
+ * while a connection is open or it returns true. */
 struct connection_observer {
     void (*late)(void *context, const char *address, int64_t waited);
+    bool (*tick)(void *context);
     void *context;
 };
 
@@ -105,6 +110,27 @@ void connection_watch(struct connections *connections, struct connection *connec
 
 /* The client has hung up (or half-closed). */
 bool connection_is_gone(struct connections *connections, struct connection *connection);
+
+/* When a request that has just come may go on (clock_now(); not later than now: at once), or
+ * PENALTY_UNKNOWN. `forwarded_for`: of its X-Forwarded-For, which tells a proxy's clients apart;
+ * NULL: none. */
+#define PENALTY_UNKNOWN (-1) /* ask again after this run of the event loop */
+int64_t connection_penalty(struct connections *connections, struct connection *connection,
+                           const char *forwarded_for);
+
+/* The connection is suspended: calls `resume` once, from the watcher's thread, at `until` or when
+ * its client hangs up or delays end. False: it does not, for the connection has been refused or
+ * delays have ended. */
+bool connection_delay(struct connections *connections, struct connection *connection, int64_t until,
+                      void (*resume)(void *context), void *context);
+
+/* What became of such a request: `refused` (with Retry-After), after it had `waited`. `last`: the
+ * connection is about to end, though the client may not know it yet. */
+void connection_answered(struct connections *connections, struct connection *connection,
+                         const char *forwarded_for, bool refused, bool waited, bool last);
+
+/* Resumes whoever is delayed; nobody is from now on. */
+void connections_end_delays(struct connections *connections);
 
 /* How many are open, and how many of them have a request in them. */
 void connections_count(struct connections *connections, size_t *ret_open, size_t *ret_busy);

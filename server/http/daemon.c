@@ -1,7 +1,8 @@
 /* libmicrohttpd's callbacks, and what they mean for an exchange:
  *
  *     on_uri         the request line            EXCHANGE_NEW
- *     on_request     headers are there           admit.c; → EXCHANGE_BODY, or refused
+ *     on_request     headers are there           a client that was just refused: waits first;
+ *                                                admit.c; → EXCHANGE_BODY, or refused
  *       … again      pieces of the body          collected, or dropped when the answer is known
  *       … again      the end                     inflated, where it is compressed; then the route's
  *                                                handler: answers, or waits
@@ -187,9 +188,25 @@ static void write_answer(struct exchange *x)
     pack_answer(x);
 }
 
+/* Requests that a penalty may delay: not those of probes and dashboards. */
+static bool may_wait(const char *method)
+{
+    return !(route_method(method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS));
+}
+
+/* `last`: the connection ends with this answer, whatever the client wants. */
+static void note_penalty(struct exchange *x, bool last)
+{
+    if (may_wait(x->method))
+        connection_answered(x->server->connections, x->connection,
+                            exchange_header(x, "X-Forwarded-For"), x->answer.retry_after_s > 0,
+                            x->waited, last);
+}
+
 static enum MHD_Result queue_answer(struct exchange *x)
 {
     struct answer *answer = &x->answer;
+    note_penalty(x, false);
     pack_answer(x);
     struct MHD_Response *response =
         MHD_create_response_from_buffer(answer->size, answer->text, MHD_RESPMEM_MUST_FREE);
@@ -237,6 +254,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
 static void refuse_now(struct exchange *x)
 {
     size_t size = 0;
+    note_penalty(x, true);
     char *raw = respond_raw(&x->answer, x->request_id, &size);
     connection_refuse(x->server->connections, x->connection, raw, size);
     free(raw);
@@ -328,10 +346,35 @@ static void *on_uri(void *context, const char *uri, struct MHD_Connection *handl
     return x;
 }
 
+static void end_delay(void *context)
+{
+    exchange_resume(context);
+}
+
+/* Suspends a request whose client was refused a moment ago; on_request() is then called again as
+ * for a new one. Nothing of the body is kept meanwhile but what libmicrohttpd has read. */
+static bool delay(struct exchange *x, const char *method)
+{
+    struct connections *connections = x->server->connections;
+    if (x->waited || !may_wait(method))
+        return false;
+    int64_t until =
+        connection_penalty(connections, x->connection, exchange_header(x, "X-Forwarded-For"));
+    if (until != PENALTY_UNKNOWN && until <= clock_now())
+        return false;
+    x->waited = until != PENALTY_UNKNOWN;
+    MHD_suspend_connection(x->handle);
+    if (!x->waited || !connection_delay(connections, x->connection, until, end_delay, x))
+        exchange_resume(x);
+    return true;
+}
+
 static enum MHD_Result begin(struct exchange *x, const char *method, const char *version)
 {
-    struct request_head head = read_head(x->handle, method, version);
     forming_remove(x);
+    if (delay(x, method))
+        return MHD_YES;
+    struct request_head head = read_head(x->handle, method, version);
     if (!connection_enter(x->server->connections, x->connection, CONNECTION_BODY))
         return MHD_NO;
     x->state = EXCHANGE_BODY;

@@ -100,6 +100,7 @@ struct exchange {
     bool chunked;
     bool has_length;    /* a Content-Length is there, and may be 0 */
     enum coding coding; /* of the body, until it has been inflated */
+    bool waited;        /* for a penalty to be over (penalty.h) */
     bool swallow;       /* the answer is known: the body is only dropped */
     struct upload body;
 

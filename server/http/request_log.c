@@ -1,6 +1,7 @@
 #include "server/http/request_log.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,11 +9,14 @@
 #include "engine/base/size.h"
 #include "server/http/connections.h"
 #include "server/observe/log.h"
+#include "server/observe/log_sample.h"
 
 struct request_log {
     struct metrics *metrics;
     struct metric *bytes_in, *seconds;
     struct metric *by_status[600]; /* lensd_http_requests_total, made when first needed */
+    pthread_mutex_t lock;
+    struct log_sample refusals; /* guarded by lock */
 };
 
 struct request_log *request_log_create(struct metrics *metrics)
@@ -20,6 +24,7 @@ struct request_log *request_log_create(struct metrics *metrics)
     struct request_log *log = calloc(1, sizeof *log);
     if (!log)
         return NULL;
+    pthread_mutex_init(&log->lock, NULL);
     log->metrics = metrics;
     log->bytes_in = metrics_get(metrics, METRIC_COUNTER, "lensd_http_body_bytes_total",
                                 "Bytes of request bodies received.", "", NULL, 0);
@@ -32,6 +37,10 @@ struct request_log *request_log_create(struct metrics *metrics)
 
 void request_log_free(struct request_log *log)
 {
+    if (!log)
+        return;
+    (void)request_log_tell_left_out(log, true);
+    pthread_mutex_destroy(&log->lock);
     free(log);
 }
 
@@ -105,11 +114,37 @@ static void write_line(const struct exchange *x, const char *outcome, double mil
     log_fields(LOG_INFO, fields);
 }
 
+bool request_log_tell_left_out(struct request_log *log, bool end)
+{
+    pthread_mutex_lock(&log->lock);
+    int64_t left_out = log_sample_left_out(&log->refusals, end ? INT64_MAX : clock_now());
+    bool more = log->refusals.left_out > 0;
+    pthread_mutex_unlock(&log->lock);
+    if (left_out)
+        log_event(LOG_INFO, "refusals not logged", LOG_INT("requests", left_out),
+                  LOG_STR("text", "only the first of a second are; all count in "
+                                  "lensd_http_requests_total"));
+    return more;
+}
+
+/* Whether the line of this request is to be written: refusals of work come by the thousand. */
+static bool is_sampled(struct request_log *log, const struct exchange *x, int64_t now)
+{
+    if (x->answer.retry_after_s == 0 || !x->route || !x->route->takes_body)
+        return true;
+    (void)request_log_tell_left_out(log, false);
+    pthread_mutex_lock(&log->lock);
+    bool take = log_sample_take(&log->refusals, now);
+    pthread_mutex_unlock(&log->lock);
+    return take;
+}
+
 void request_log_write(struct request_log *log, const struct exchange *x, const char *outcome)
 {
     int64_t now = clock_now();
     count(log, x, now);
-    write_line(x, outcome, clock_ms(now - x->started));
+    if (is_sampled(log, x, now))
+        write_line(x, outcome, clock_ms(now - x->started));
 }
 
 void request_log_late(struct request_log *log, const char *address, int64_t waited)

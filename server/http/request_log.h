@@ -17,3 +17,8 @@ void request_log_write(struct request_log *log, const struct exchange *exchange,
 /* The same for a request whose headers were late, of which nothing but the client is known.
  * `waited`: nanoseconds. Thread-safe. */
 void request_log_late(struct request_log *log, const char *address, int64_t waited);
+
+/* Refusals of work with Retry-After are sampled (log_sample.h): writes how many were left out, once
+ * their second is over, or at once if it is the `end`. Returns whether there are more to be told.
+ * Thread-safe. */
+bool request_log_tell_left_out(struct request_log *log, bool end);

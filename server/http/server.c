@@ -79,6 +79,12 @@ static void on_late(void *context, const char *address, int64_t waited)
     request_log_late(server->daemon->log, address, waited);
 }
 
+static bool on_tick(void *context)
+{
+    struct http_server *server = context;
+    return request_log_tell_left_out(server->daemon->log, false);
+}
+
 static enum status start(struct http_server *server, struct error *err)
 {
     const struct http_options *options = &server->options;
@@ -91,7 +97,7 @@ static enum status start(struct http_server *server, struct error *err)
     if (!server->daemon)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
     TRY(keyring_create(&options->keys, &server->keys, err));
-    const struct connection_observer observer = {on_late, server};
+    const struct connection_observer observer = {on_late, on_tick, server};
     TRY(connections_create(&limits, &observer, options->pipeline, options->metrics,
                            &server->connections, err));
     TRY(offload_create(&server->offload, err));
@@ -186,6 +192,7 @@ const char *http_server_where(const struct http_server *server)
 void http_server_begin_drain(struct http_server *server)
 {
     atomic_store(&server->draining, 1);
+    connections_end_delays(server->connections);
 }
 
 void http_server_stop_accepting(struct http_server *server)
@@ -233,6 +240,8 @@ void http_server_free(struct http_server *server)
         return;
     struct http_daemon *daemon = server->daemon;
     offload_stop(server->offload); /* nobody may wait for it when the connections close */
+    if (server->connections)
+        connections_end_delays(server->connections);
     if (daemon)
         daemon_stop(server);
     if (daemon && daemon->listener.fd >= 0)

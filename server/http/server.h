@@ -6,6 +6,7 @@
  *     admit.c         what line and headers say, before the body is read
  *     listen.c        the listening socket: bind, and the end of accepting without losing anyone
  *     connections.c   every open connection: hang-ups, time limits, limits per address
+ *     penalty.c       how long a client waits that comes back at once though it was refused
  *     keys.c          API keys: who may ask for what, and how often
  *     tls.c           the certificate
  *     coding.c        gzip and deflate          negotiate.c: what a client would like

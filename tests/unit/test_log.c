@@ -8,6 +8,7 @@
 
 #include "engine/base/size.h"
 #include "server/observe/log.h"
+#include "server/observe/log_sample.h"
 
 /* 2026-11-21T12:03:04.512Z */
 static const struct timespec moment = {.tv_sec = 1795262584, .tv_nsec = 512345678};
@@ -137,4 +138,19 @@ Test(log, lowest_level_and_one_write_to_standard_error)
     packet[size] = '\0';
     cr_assert_str_eq(strstr(packet, "\"level\""), "\"level\":\"error\",\"event\":\"louder\"}\n");
     cr_assert_lt(read(ends[0], packet, sizeof packet), 0, "a third line appeared");
+}
+
+Test(log_sample, the_first_of_each_second_are_written_the_others_counted)
+{
+    const int64_t ms = 1000000, start = 5000 * ms;
+    struct log_sample sample = {0};
+    for (int i = 0; i < 3 * LOG_SAMPLE_LINES; i++) {
+        cr_assert_eq(log_sample_left_out(&sample, start + i * ms), 0);
+        cr_assert_eq(log_sample_take(&sample, start + i * ms), i < LOG_SAMPLE_LINES);
+    }
+    cr_assert_eq(log_sample_left_out(&sample, start + 999 * ms), 0);
+    cr_assert_eq(log_sample_left_out(&sample, start + 1000 * ms), 2 * LOG_SAMPLE_LINES);
+    cr_assert_eq(log_sample_left_out(&sample, start + 1000 * ms), 0);
+    cr_assert(log_sample_take(&sample, start + 1000 * ms));
+    cr_assert_eq(log_sample_left_out(&sample, start + 9000 * ms), 0, "none was left out");
 }
