@@ -151,12 +151,12 @@ struct device_batch {
 struct device_trial {
     const char *precision, *outcome; /* "bf16", "passed" */
     double speed;                    /* times fp32 */
-    int fp32_layers, layers;         /* kept in fp32, of so many; 0: none */
-    const char *fp32_layer_names;    /* "Conv_0, Conv_7", as many as there was room for */
     double one_ms, image_ms, fp32_one_ms, fp32_image_ms;
-    int images, agreeing, undecided;
-    const char *measure; /* what `greatest` is: "probability", "relative" */
-    double greatest;
+    int images;             /* compared */
+    size_t clear, agreeing; /* best classes that are clear in fp32; that are the same */
+    const char *measure;    /* what `mean` and `greatest` are: "probability", "relative" */
+    double mean, greatest;  /* change over the images */
+    double correlation;     /* 0: left out */
 };
 
 /* A model's session on the device. */

@@ -10,7 +10,6 @@ struct profile_layer {
     double gflop, gflops;        /* work, and work a second */
     double of_peak;              /* of the machine's arithmetic; 0: not known */
     bool tried;                  /* the kernel was chosen by a trial */
-    bool stays_fp32;             /* while the precision is another */
     double gigabytes_per_second; /* operands read plus results written, at least */
 };
 
@@ -29,6 +28,6 @@ struct profile_answer {
 };
 
 /* {"model","device","precision","precision_why","threads","batch","piece","front"?,"batch_ms","peak":{
- * "gflops","instructions"},"total":{…},"layers":[{"name","kernel","tried","stays_fp32"?,"ms","share","gflop","gflops",
+ * "gflops","instructions"},"total":{…},"layers":[{"name","kernel","tried","ms","share","gflop","gflops",
  * "of_peak"?,"gb_per_s"}…],"note"?}; malloc'ed, NULL when out of memory. */
 char *profile_answer_json(const struct profile_answer *answer, size_t *ret_size);

@@ -11,8 +11,6 @@ static void write_layer(struct writer *w, cJSON *entry, const struct profile_lay
         write_text(w, entry, "kernel", layer->kernel);
     if (layer->kernel)
         write_bool(w, entry, "tried", layer->tried);
-    if (layer->stays_fp32)
-        write_bool(w, entry, "stays_fp32", true);
     write_float(w, entry, "ms", (float)layer->milliseconds);
     write_decimal(w, entry, "share", layer->share);
     write_float(w, entry, "gflop", (float)layer->gflop);

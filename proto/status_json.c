@@ -72,22 +72,19 @@ static void write_choice(struct writer *w, cJSON *entry, const struct device_mod
         cJSON *row = write_object(w, trials, NULL);
         write_text(w, row, "precision", trial->precision);
         write_text(w, row, "outcome", trial->outcome);
-        if (trial->fp32_layers > 0) {
-            write_count(w, row, "fp32_layers", (unsigned long long)trial->fp32_layers);
-            write_count(w, row, "layers", (unsigned long long)trial->layers);
-            write_text(w, row, "fp32_layer_names", trial->fp32_layer_names);
-        }
         write_decimal(w, row, "times_fp32", trial->speed);
         write_decimal(w, row, "one_ms", trial->one_ms);
         write_decimal(w, row, "fp32_one_ms", trial->fp32_one_ms);
         write_decimal(w, row, "image_ms", trial->image_ms);
         write_decimal(w, row, "fp32_image_ms", trial->fp32_image_ms);
         write_count(w, row, "images", (unsigned long long)trial->images);
-        write_count(w, row, "agreeing", (unsigned long long)trial->agreeing);
-        if (trial->undecided > 0)
-            write_count(w, row, "undecided", (unsigned long long)trial->undecided);
+        write_count(w, row, "clear", trial->clear);
+        write_count(w, row, "agreeing", trial->agreeing);
         write_text(w, row, "difference_of", trial->measure);
+        write_float(w, row, "mean_difference", (float)trial->mean);
         write_float(w, row, "greatest_difference", (float)trial->greatest);
+        if (trial->correlation != 0)
+            write_float(w, row, "correlation", (float)trial->correlation);
     }
 }
 

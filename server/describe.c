@@ -203,22 +203,21 @@ static void add_choice(struct device_model *ret, struct device_trial *trials,
 {
     for (size_t i = 0; i < choice->trial_count; i++) {
         const struct precision_trial *trial = &choice->trials[i];
-        trials[i] =
-            (struct device_trial){.precision = precision_name(trial->precision),
-                                  .outcome = trial_outcome_name(trial->outcome),
-                                  .speed = trial->speed,
-                                  .fp32_layers = layer_set_count(&trial->fp32_layers),
-                                  .layers = trial->layer_count,
-                                  .fp32_layer_names = trial->layer_names,
-                                  .one_ms = trial->one_ms,
-                                  .image_ms = trial->image_ms,
-                                  .fp32_one_ms = trial->fp32_one_ms,
-                                  .fp32_image_ms = trial->fp32_image_ms,
-                                  .images = trial->images,
-                                  .agreeing = trial->agreeing,
-                                  .undecided = trial->undecided,
-                                  .measure = trial->is_classifier ? "probability" : "relative",
-                                  .greatest = trial->greatest};
+        const struct agreement *a = &trial->agreement;
+        trials[i] = (struct device_trial){.precision = precision_name(trial->precision),
+                                          .outcome = trial_outcome_name(trial->outcome),
+                                          .speed = trial->speed,
+                                          .one_ms = trial->one_ms,
+                                          .image_ms = trial->image_ms,
+                                          .fp32_one_ms = trial->fp32_one_ms,
+                                          .fp32_image_ms = trial->fp32_image_ms,
+                                          .images = a->images,
+                                          .clear = a->clear,
+                                          .agreeing = a->agreeing,
+                                          .measure = a->is_vector ? "probability" : "relative",
+                                          .mean = a->mean,
+                                          .greatest = a->greatest,
+                                          .correlation = a->is_vector ? a->correlation : 0};
     }
     ret->origin = choice_origin_name(choice->origin);
     ret->why = choice->why;

@@ -19,7 +19,6 @@ struct profile {
     struct model *model;
     struct session *session;
     struct precision_choice choice;
-    struct layer_set fp32_layers; /* while the precision is another */
     struct session_step *steps;
     struct profile_layer *layers;
     size_t count;
@@ -55,7 +54,6 @@ static enum status open_session(const struct config *config, struct profile *pro
         options.known = &known;
     TRY(session_create(model->graph, &options, &profile->session, err));
     precision_keep_facts(&key, config->cache, session_facts(profile->session));
-    profile->fp32_layers = options.fp32_layers;
     precision_keep_kernels(config->cache);
     model_drop_graph(profile->model);
     return STATUS_OK;
@@ -136,8 +134,6 @@ static enum status measure(struct profile *profile, struct error *err)
         const struct profile_layer layer = {.name = step->name,
                                             .kernel = step->kernel,
                                             .tried = step->tried,
-                                            .stays_fp32 =
-                                                layer_set_has(&profile->fp32_layers, step->layer),
                                             .milliseconds = step->milliseconds,
                                             .gflop = step->gflop};
         profile->layers[i] = rate(profile, layer, profile->total.milliseconds, (double)step->bytes);
@@ -161,9 +157,8 @@ static void print_layer(const struct profile_layer *layer)
         printf(" %7.1f", layer->of_peak * 100);
     else
         printf(" %7s", "-");
-    printf(" %7.1f %c%-28.28s %s%s\n", layer->gigabytes_per_second, layer->tried ? '*' : ' ',
-           layer->kernel ? layer->kernel : "", layer->name ? layer->name : "total",
-           layer->stays_fp32 ? "  [fp32]" : "");
+    printf(" %7.1f %c%-28.28s %s\n", layer->gigabytes_per_second, layer->tried ? '*' : ' ',
+           layer->kernel ? layer->kernel : "", layer->name ? layer->name : "total");
 }
 
 /* Work is counted as the layer's definition has it, so that kernels can be compared: what does less
@@ -225,9 +220,6 @@ static void print_table(const struct profile *profile)
         print_layer(&profile->layers[i]);
     print_layer(&profile->total);
     printf("\n* chosen by a trial of the kernels that fit, all others by rule\n");
-    if (layer_set_count(&profile->fp32_layers) > 0)
-        printf(
-            "[fp32] stays in fp32, so that the answers do not change or because it is quicker\n");
     if (note_of(profile))
         printf("%s\n", note_of(profile));
 }

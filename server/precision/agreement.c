@@ -2,104 +2,238 @@
 
 #include <math.h>
 
+/* A channel whose numbers are below this share of the tensor's is measured by that share: in a
+ * detector's output that holds boxes in pixels and scores in one tensor, scores of classes that are
+ * not there are next to nothing, and so is what they change by. */
+#define QUIET 0.001
+
+static void add_difference(struct agreement *a, double difference)
+{
+    a->images++;
+    if (isfinite(a->mean))
+        a->mean += (difference - a->mean) / a->images;
+    a->greatest = fmax(a->greatest, difference);
+}
+
+static void add_incomparable(struct agreement *a)
+{
+    a->images++;
+    a->mean = a->greatest = INFINITY;
+}
+
+static bool all_finite(const float *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(values[i]))
+            return false;
+    return true;
+}
+
+/* ---- vectors ---- */
+
 /* Softmax in float64 as scores_top_k does it, without storing it: exp(x - greatest) / sum. */
 struct scores {
     const float *values;
     double greatest, sum;
-    size_t best;
-    bool is_probabilities, is_finite, is_single;
+    size_t best, count;
+    bool is_probabilities;
 };
 
 static struct scores scores_of(const float *values, size_t count, bool is_probabilities)
 {
-    struct scores scores = {.values = values,
-                            .is_probabilities = is_probabilities,
-                            .is_finite = true,
-                            .is_single = count == 1};
-    for (size_t i = 0; i < count; i++) {
-        scores.is_finite = scores.is_finite && isfinite(values[i]);
-        if (values[i] > values[scores.best])
-            scores.best = i;
-    }
-    scores.greatest = (double)values[scores.best];
+    struct scores s = {.values = values, .count = count, .is_probabilities = is_probabilities};
     for (size_t i = 0; i < count; i++)
-        scores.sum += exp((double)values[i] - scores.greatest);
-    return scores;
+        if (values[i] > values[s.best])
+            s.best = i;
+    s.greatest = (double)values[s.best];
+    for (size_t i = 0; i < count; i++)
+        s.sum += exp((double)values[i] - s.greatest);
+    return s;
 }
 
-static double probability(const struct scores *scores, size_t i)
+static double probability(const struct scores *s, size_t i)
 {
-    const double x = (double)scores->values[i];
-    if (scores->is_probabilities)
+    const double x = (double)s->values[i];
+    if (s->is_probabilities)
         return x;
-    if (scores->is_single)
+    if (s->count == 1)
         return 1 / (1 + exp(-x));
-    return exp(x - scores->greatest) / scores->sum;
+    return exp(x - s->greatest) / s->sum;
 }
 
-static void add_scores(struct precision_trial *trial, const float *reference,
-                       const float *candidate, size_t count, bool is_probabilities)
+/* Of the best class over the second; a single score says yes or no. */
+static double lead_of(const struct scores *s)
 {
-    const struct scores a = scores_of(reference, count, is_probabilities);
-    const struct scores b = scores_of(candidate, count, is_probabilities);
-    if (!a.is_finite || !b.is_finite) {
-        trial->greatest = INFINITY;
+    if (s->count == 1)
+        return fabs(2 * probability(s, 0) - 1);
+    size_t second = s->best == 0;
+    for (size_t i = 0; i < s->count; i++)
+        if (i != s->best && s->values[i] > s->values[second])
+            second = i;
+    return probability(s, s->best) - probability(s, second);
+}
+
+static bool same_best(const struct scores *a, const struct scores *b)
+{
+    return a->count == 1 ? (probability(a, 0) > 0.5) == (probability(b, 0) > 0.5)
+                         : a->best == b->best;
+}
+
+/* Pearson's; 1 for equal vectors, also where all their numbers are the same. */
+static double correlation_of(const float *a, const float *b, size_t count)
+{
+    double mean_a = 0, mean_b = 0, aa = 0, bb = 0, ab = 0, difference = 0;
+    for (size_t i = 0; i < count; i++) {
+        mean_a += (double)a[i] / (double)count;
+        mean_b += (double)b[i] / (double)count;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const double x = (double)a[i] - mean_a, y = (double)b[i] - mean_b;
+        aa += x * x;
+        bb += y * y;
+        ab += x * y;
+        difference = fmax(difference, fabs((double)a[i] - (double)b[i]));
+    }
+    if (difference == 0)
+        return 1;
+    return aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 0;
+}
+
+void agreement_add_vector(struct agreement *a, const float *reference, const float *candidate,
+                          size_t count, bool is_probabilities)
+{
+    if (!all_finite(reference, count) || !all_finite(candidate, count)) {
+        add_incomparable(a);
         return;
     }
-    bool same = a.best == b.best;
-    if (count == 1)
-        same = (probability(&a, 0) > 0.5) == (probability(&b, 0) > 0.5);
-    double furthest = 0;
-    float low = reference[0], high = reference[0];
-    for (size_t i = 0; i < count; i++) {
-        trial->greatest = fmax(trial->greatest, fabs(probability(&a, i) - probability(&b, i)));
-        furthest = fmax(furthest, fabs((double)reference[i] - (double)candidate[i]));
-        low = fminf(low, reference[i]);
-        high = fmaxf(high, reference[i]);
-    }
-    const bool tie = count > 1 &&
-                     probability(&a, a.best) - probability(&a, b.best) <= PRECISION_TIE &&
-                     furthest <= PRECISION_SCORES * ((double)high - (double)low);
-    trial->agreeing += same;
-    trial->undecided += !same && tie;
+    const struct scores x = scores_of(reference, count, is_probabilities);
+    const struct scores y = scores_of(candidate, count, is_probabilities);
+    const bool is_clear = lead_of(&x) >= AGREEMENT_LEAD;
+    a->clear += is_clear;
+    a->agreeing += is_clear && same_best(&x, &y);
+    add_difference(a, fabs(probability(&x, x.best) - probability(&y, x.best)));
+    const double correlation = count > 1 ? correlation_of(reference, candidate, count) : 1;
+    a->correlation += (correlation - a->correlation) / a->images;
 }
 
-static void add_numbers(struct precision_trial *trial, const float *reference,
-                        const float *candidate, size_t count)
+/* ---- tensors ---- */
+
+static double mean_square(const struct agreement_tensor *t, const float *values, size_t channel,
+                          const float *subtract)
 {
-    double largest = 0, difference = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (!isfinite(reference[i]) || !isfinite(candidate[i])) {
-            trial->greatest = INFINITY;
-            return;
+    double sum = 0;
+    for (size_t first = channel * t->stride; first < t->count; first += t->channels * t->stride)
+        for (size_t i = first; i < first + t->stride; i++) {
+            const double x = (double)values[i] - (subtract ? (double)subtract[i] : 0);
+            sum += x * x;
         }
-        largest = fmax(largest, fabs((double)reference[i]));
-        difference = fmax(difference, fabs((double)reference[i] - (double)candidate[i]));
+    return sum / (double)(t->count / t->channels);
+}
+
+static double relative_difference(const struct agreement_tensor *t, const float *reference,
+                                  const float *candidate)
+{
+    double all = 0, sum = 0;
+    for (size_t c = 0; c < t->channels; c++)
+        all += mean_square(t, reference, c, NULL) / (double)t->channels;
+    for (size_t c = 0; c < t->channels; c++) {
+        const double error = mean_square(t, candidate, c, reference);
+        const double scale = fmax(mean_square(t, reference, c, NULL), QUIET * QUIET * all);
+        sum += error > 0 ? sqrt(error / scale) : 0;
     }
-    const double relative = difference > 0 ? difference / largest : 0; /* 0 / 0 is equal */
-    trial->agreeing += relative <= PRECISION_RELATIVE;
-    trial->greatest = fmax(trial->greatest, relative);
+    return sum / (double)t->channels;
 }
 
-void agreement_add(struct precision_trial *trial, const float *reference, const float *candidate,
-                   size_t count, bool is_probabilities)
+/* Best classes, and a lead there, at every position of a map. */
+static void compare_map(struct agreement *a, const struct agreement_tensor *t,
+                        const float *reference, const float *candidate)
 {
-    trial->images++;
-    if (trial->is_classifier && count > 0)
-        add_scores(trial, reference, candidate, count, is_probabilities);
-    else
-        add_numbers(trial, reference, candidate, count);
+    for (size_t p = 0; p < t->count / t->channels; p++) {
+        const size_t first = p / t->stride * t->channels * t->stride + p % t->stride;
+        size_t best = 0, other = 0;
+        float high = -INFINITY, second = -INFINITY, low = INFINITY, high_of_other = -INFINITY;
+        for (size_t c = 0; c < t->channels; c++) {
+            const float x = reference[first + c * t->stride], y = candidate[first + c * t->stride];
+            if (x > high) {
+                second = high;
+                high = x;
+                best = c;
+            } else if (x > second) {
+                second = x;
+            }
+            if (y > high_of_other) {
+                high_of_other = y;
+                other = c;
+            }
+            low = fminf(low, x);
+        }
+        const double span = (double)high - (double)low;
+        const bool is_clear = span > 0 && (double)high - (double)second >= AGREEMENT_LEAD * span;
+        a->clear += is_clear;
+        a->agreeing += is_clear && best == other;
+    }
 }
 
-double agreement_excess(const struct precision_trial *trial)
+static void compare_labels(struct agreement *a, const struct agreement_tensor *t,
+                           const float *reference, const float *candidate)
 {
-    const double bound = trial->is_classifier ? PRECISION_PROBABILITY : PRECISION_RELATIVE;
-    const double excess = trial->greatest / bound;
-    return trial->agreeing + trial->undecided == trial->images ? excess : fmax(excess, 2);
+    a->clear += t->count;
+    for (size_t i = 0; i < t->count; i++)
+        a->agreeing += reference[i] == candidate[i];
 }
 
-bool agreement_holds(const struct precision_trial *trial)
+void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *tensors,
+                           size_t tensor_count, const float *reference, const float *candidate)
 {
-    const double bound = trial->is_classifier ? PRECISION_PROBABILITY : PRECISION_RELATIVE;
-    return trial->agreeing + trial->undecided == trial->images && trial->greatest <= bound;
+    double worst = 0;
+    size_t total = 0;
+    for (size_t k = 0; k < tensor_count; k++)
+        total += tensors[k].count;
+    if (total == 0 || !all_finite(reference, total) || !all_finite(candidate, total)) {
+        add_incomparable(a);
+        return;
+    }
+    for (size_t k = 0; k < tensor_count; k++) {
+        const struct agreement_tensor *t = &tensors[k];
+        if (t->is_labels)
+            compare_labels(a, t, reference, candidate);
+        else if (t->count > 0)
+            worst = fmax(worst, relative_difference(t, reference, candidate));
+        if (t->is_map)
+            compare_map(a, t, reference, candidate);
+        reference += t->count;
+        candidate += t->count;
+    }
+    add_difference(a, worst);
+}
+
+/* ---- the verdict ---- */
+
+static bool share_holds(size_t clear, size_t agreeing)
+{
+    return (double)agreeing >= AGREEMENT_SHARE * (double)clear;
+}
+
+static double bound_of(const struct agreement *a)
+{
+    return a->is_vector ? AGREEMENT_PROBABILITY : AGREEMENT_RELATIVE;
+}
+
+bool agreement_needs_correlation(const struct agreement *a)
+{
+    return a->is_vector && (!a->is_classifier || a->clear < AGREEMENT_FEW);
+}
+
+bool agreement_holds(const struct agreement *a)
+{
+    return share_holds(a->clear, a->agreeing) && a->mean <= bound_of(a) &&
+           (!agreement_needs_correlation(a) || 1 - a->correlation <= AGREEMENT_VECTOR);
+}
+
+bool agreement_is_lost(const struct agreement *a, int images_left)
+{
+    const size_t left = (size_t)images_left;
+    if (!(a->mean * a->images <= bound_of(a) * (a->images + images_left)))
+        return true;
+    return a->is_vector && !share_holds(a->clear + left, a->agreeing + left);
 }

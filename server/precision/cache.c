@@ -1,13 +1,10 @@
 /* Choices of earlier starts: one small text file a choice, named by its key.
  *
- *     lensd precision 2
+ *     lensd precision 3
  *     precision bf16
  *     from_folder 0
- *     trial bf16 passed 21.4 19.1 44.8 41.9 2.15 1 64 64 0 0.0031
- *     layers 26 0000000000000082 0 0 …: Conv_0, Conv_6
+ *     trial bf16 passed 21.4 19.1 44.8 41.9 2.15 1 1 64 30 30 0.0009 0.0031 0.99992
  *     end
- *
- * `layers` belongs to the trial before it: how many there are, and which stayed in fp32.
  *
  * Whoever can write the folder decides which of two correct precisions is used, nothing more; a
  * file that does not read exactly like this is as good as none. */
@@ -28,7 +25,7 @@
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
-#define CACHE_FORMAT   2
+#define CACHE_FORMAT   3
 #define CACHE_FILE_MAX 8192
 
 /* ---- the key ---- */
@@ -266,51 +263,32 @@ static bool read_outcome(const char *word, enum trial_outcome *ret)
 
 static bool is_sane(const struct precision_trial *trial)
 {
+    const struct agreement *a = &trial->agreement;
     return trial->one_ms >= 0 && trial->image_ms >= 0 && trial->fp32_one_ms >= 0 &&
            trial->fp32_image_ms >= 0 && trial->speed >= 0 && isfinite(trial->speed) &&
-           trial->images >= 0 && trial->agreeing >= 0 && trial->undecided >= 0 &&
-           trial->agreeing <= trial->images && trial->greatest >= 0;
+           a->images >= 0 && a->agreeing <= a->clear && a->mean >= 0 && a->greatest >= 0 &&
+           fabs(a->correlation) < 1.001;
 }
 
 static bool read_trial(const char *line, struct precision_choice *choice)
 {
     char precision[16], outcome[16];
-    int classifier, end = 0;
+    int vector, classifier, end = 0;
     struct precision_trial trial = {.precision = PRECISION_FP32};
+    struct agreement *a = &trial.agreement;
     if (choice->trial_count == PRECISION_TRIALS ||
         /* NOLINTNEXTLINE(cert-err34-c): a number out of range fails is_sane() */
-        sscanf(line, "trial %15s %15s %lf %lf %lf %lf %lf %d %d %d %d %lf%n", precision, outcome,
-               &trial.one_ms, &trial.image_ms, &trial.fp32_one_ms, &trial.fp32_image_ms,
-               &trial.speed, &classifier, &trial.images, &trial.agreeing, &trial.undecided,
-               &trial.greatest, &end) != 12 ||
+        sscanf(line, "trial %15s %15s %lf %lf %lf %lf %lf %d %d %d %zu %zu %lf %lf %lf%n",
+               precision, outcome, &trial.one_ms, &trial.image_ms, &trial.fp32_one_ms,
+               &trial.fp32_image_ms, &trial.speed, &vector, &classifier, &a->images, &a->clear,
+               &a->agreeing, &a->mean, &a->greatest, &a->correlation, &end) != 15 ||
         line[end] != '\0' || !read_precision(precision, &trial.precision) ||
         !read_outcome(outcome, &trial.outcome) || !is_sane(&trial))
         return false;
-    trial.is_classifier = classifier != 0;
+    a->is_vector = vector != 0;
+    a->is_classifier = classifier != 0;
     choice->trials[choice->trial_count++] = trial;
     return true;
-}
-
-static bool read_layers(const char *line, struct precision_choice *choice)
-{
-    int end = 0;
-    if (choice->trial_count == 0)
-        return false;
-    struct precision_trial *trial = &choice->trials[choice->trial_count - 1];
-    /* NOLINTNEXTLINE(cert-err34-c): the range is checked below */
-    if (sscanf(line, "layers %d%n", &trial->layer_count, &end) != 1 || trial->layer_count < 0)
-        return false;
-    line += end;
-    for (size_t w = 0; w < COUNT_OF(trial->fp32_layers.words); w++) {
-        /* NOLINTNEXTLINE(cert-err34-c): sixteen digits at most */
-        if (sscanf(line, " %16" SCNx64 "%n", &trial->fp32_layers.words[w], &end) != 1)
-            return false;
-        line += end;
-    }
-    if (strncmp(line, ": ", 2) != 0 || strlen(line + 2) >= sizeof trial->layer_names)
-        return false;
-    snprintf(trial->layer_names, sizeof trial->layer_names, "%s", line + 2);
-    return layer_set_count(&trial->fp32_layers) <= trial->layer_count;
 }
 
 /* The precision that was chosen is fp32 or one whose trial passed. */
@@ -319,7 +297,7 @@ static bool is_believable(const struct precision_choice *choice)
     if (choice->precision == PRECISION_FP32)
         return true;
     const struct precision_trial *trial = precision_chosen_trial(choice);
-    return trial && trial->images >= PRECISION_OWN_PROBES;
+    return trial && trial->agreement.images >= PRECISION_OWN_PROBES;
 }
 
 static bool parse(char *text, struct precision_choice *ret)
@@ -338,7 +316,7 @@ static bool parse(char *text, struct precision_choice *ret)
         /* NOLINTNEXTLINE(cert-err34-c): the range is checked below */
         else if (sscanf(line, "from_folder %d%n", &choice.from_folder, &end) == 1 && !line[end])
             continue;
-        else if (!read_trial(line, &choice) && !read_layers(line, &choice))
+        else if (!read_trial(line, &choice))
             return false;
     }
     if (!line || !named || choice.from_folder < 0 || choice.from_folder > PROBES_FROM_FOLDER ||
@@ -385,16 +363,6 @@ bool choice_load(const char *folder, const struct choice_key *key, struct precis
 
 /* ---- writing ---- */
 
-static bool print_layers(FILE *file, const struct precision_trial *trial)
-{
-    if (layer_set_count(&trial->fp32_layers) == 0)
-        return true;
-    bool good = fprintf(file, "layers %d", trial->layer_count) > 0;
-    for (size_t w = 0; w < COUNT_OF(trial->fp32_layers.words); w++)
-        good = good && fprintf(file, " %" PRIx64, trial->fp32_layers.words[w]) > 0;
-    return good && fprintf(file, ": %s\n", trial->layer_names) > 0;
-}
-
 static bool print(FILE *file, const void *context)
 {
     const struct precision_choice *choice = context;
@@ -402,12 +370,14 @@ static bool print(FILE *file, const void *context)
                         precision_name(choice->precision), choice->from_folder) > 0;
     for (size_t i = 0; i < choice->trial_count; i++) {
         const struct precision_trial *t = &choice->trials[i];
-        good = good &&
-               fprintf(file, "trial %s %s %.9g %.9g %.9g %.9g %.9g %d %d %d %d %.9g\n",
-                       precision_name(t->precision), trial_outcome_name(t->outcome), t->one_ms,
-                       t->image_ms, t->fp32_one_ms, t->fp32_image_ms, t->speed, t->is_classifier,
-                       t->images, t->agreeing, t->undecided, t->greatest) > 0 &&
-               print_layers(file, t);
+        const struct agreement *a = &t->agreement;
+        good =
+            good &&
+            fprintf(file, "trial %s %s %.9g %.9g %.9g %.9g %.9g %d %d %d %zu %zu %.9g %.9g %.9g\n",
+                    precision_name(t->precision), trial_outcome_name(t->outcome), t->one_ms,
+                    t->image_ms, t->fp32_one_ms, t->fp32_image_ms, t->speed, a->is_vector,
+                    a->is_classifier, a->images, a->clear, a->agreeing, a->mean, a->greatest,
+                    a->correlation) > 0;
     }
     return good && fputs("end\n", file) >= 0;
 }

@@ -33,7 +33,6 @@ static void make_key(const struct model *model, const struct session_options *se
     const int32_t numbers[] = {(int32_t)session->precision, (int32_t)session->image_layout};
     graph_hash_bytes(&hash, key.text, strlen(key.text));
     graph_hash_bytes(&hash, numbers, sizeof numbers);
-    graph_hash_bytes(&hash, &session->fp32_layers, sizeof session->fp32_layers);
     key = choice_key_of_hash(&hash);
     snprintf(ret->text, sizeof ret->text, "%s", key.text);
 }

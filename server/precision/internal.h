@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "engine/graph.h"
+#include "server/precision/agreement.h"
 #include "server/precision/precision.h"
 #include "server/precision/probes.h"
 
@@ -21,8 +22,9 @@ struct trial_input {
     struct session_options options; /* .precision is the trial's own business */
     struct probes *probes;
     struct session *reference; /* fp32, made with .trial */
-    int64_t begin, end;        /* clock_now(): what of the trials may be left out is, past end; 0:
-                                  no bound */
+    double speed_ms;           /* so long at most a candidate is timed; its answers are compared
+                                  however long that takes, which is at most two passes over the
+                                  probes */
     struct trial_work *work;   /* NULL: nobody wants to know how far it is */
 };
 
@@ -37,74 +39,69 @@ struct trial_work {
  * closer to 0.99 with what was done, faster the less is expected. */
 void trial_note(const struct trial_input *input, double images);
 
-/* Milliseconds until input->end; INFINITY without one. */
-double trial_ms_left(const struct trial_input *input);
-
-/* session_options.on_progress of sessions that a trial makes: notes their making as so many images.
- * `context`: struct trial_input. */
-void trial_progress(void *context, double fraction);
-
-/* Options of a session to be run beside input->reference. */
-struct session_options trial_options(const struct trial_input *input, enum precision precision,
-                                     const struct layer_set *fp32_layers);
-
-/* What a trial of bfloat16 learns for a choice of layers. */
-struct survey {
-    double excess[PROBES_FROM_FOLDER]; /* by probe, agreement_excess(); 0: it was not compared */
-    int layer_count;
-    double saved_ms[LAYERS_MAX + 1]; /* by layer: by how much bfloat16 is quicker, an image */
-    double fp32_ms;                  /* all layers in fp32, an image */
+/* How long a run took: by the clock, and the CPU time of a thread (0: not known). */
+struct run_time {
+    double ms, cpu_ms;
 };
 
-/* Runs the candidate beside input->reference; layers of `fp32_layers` (NULL: none) stay in fp32. A
- * candidate that does not compile or run is an outcome, not an error. *ret_survey (NULL: not
- * wanted) is zeroed by the caller; for it probes are compared beyond the first that differs.
- * STATUS_CANCELLED, STATUS_NO_MEMORY. */
+/* Runs the candidate beside input->reference. One that does not compile or run is an outcome, not
+ * an error. STATUS_CANCELLED, STATUS_NO_MEMORY. */
 enum status trial_run(const struct trial_input *input, enum precision precision,
-                      const struct layer_set *fp32_layers, struct survey *ret_survey,
                       struct precision_trial *ret, struct error *err) MUST_USE;
 
-/* "Conv_0, Conv_7": the names of `layers` among the steps, to `size` bytes (at least 64); where
- * they are too many, "Conv_0, Conv_7 … and 31 more". */
-void trial_name_layers(const struct session_step *steps, size_t count,
-                       const struct layer_set *layers, char *ret, size_t size);
-
-/* Median milliseconds of fp32 for one image: what small models are told by. */
-enum status trial_time_one(const struct trial_input *input, double *ret_ms,
+/* fp32 on one image: ret->ms is the median of some runs, disturbed or not; ret->cpu_ms what the
+ * quickest would take undisturbed, which tells small models. */
+enum status trial_time_one(const struct trial_input *input, struct run_time *ret,
                            struct error *err) MUST_USE;
 
-/* ---- search.c ---- */
+/* ---- speed.c ---- */
 
-/* After bfloat16 as a whole differed: looks for layers that, kept in fp32, let it pass. *ret_tried:
- * *ret is the trial of the last selection, whatever came of it. STATUS_CANCELLED. */
-enum status search_layers(const struct trial_input *input, const struct survey *survey,
-                          struct precision_trial *ret, bool *ret_tried, struct error *err) MUST_USE;
+enum { SPEED_MOST_TURNS = 25 };
+
+/* A baseline (0) and a candidate (1), and a way to time one of them once. */
+struct speed_contest {
+    enum status (*time)(void *context, size_t which, struct run_time *ret, struct error *err);
+    void *context;
+    double bound;     /* the verdict that is looked for: is the gain this or more? */
+    double budget_ms; /* no turn begins later, but the first */
+};
+
+/* *ret: how many times as fast as the baseline the candidate is. Errors: those of `time`. */
+enum status speed_compare(const struct speed_contest *contest, double *ret,
+                          struct error *err) MUST_USE;
+
+/* Of one turn. */
+double speed_ratio(const struct run_time *baseline, const struct run_time *candidate);
+
+/* Sorts them; 0 of none. */
+double speed_median(double *values, size_t count);
 
 /* ---- outputs.c ---- */
 
 /* The outputs of a session that are compared: [first, end). */
 struct outputs {
-    bool is_classifier; /* one output: class scores */
+    bool is_vector;     /* one output: class scores, an embedding */
+    bool is_classifier; /* the model says that its answers are classes: labels, or a Softmax */
     size_t first, end, count;
-    const struct tensor **tensors; /* of the last run */
+    const struct tensor **tensors;    /* of the last run */
+    struct agreement_tensor *layouts; /* by outputs_each() */
 };
 
 enum status outputs_init(struct outputs *outputs, const struct model *model,
                          const struct session *session, struct error *err) MUST_USE;
 void outputs_done(struct outputs *outputs);
 
-/* How long a run took: by the clock, and, where it is known (0), the CPU time of a thread. */
-struct run_time {
-    double ms, cpu_ms;
-};
-
 /* A run of `images` images that lie in `values`. */
 enum status outputs_run(struct outputs *outputs, struct session *session, const float *values,
                         int images, struct run_time *ret, struct error *err) MUST_USE;
-/* Of the last run, which was of `images` images: how many floats of each are compared, and these,
+/* Of the last run, which was of `images` images: how many numbers of each are compared, and these,
  * image after image. */
-size_t outputs_each(const struct outputs *outputs, int images);
-void outputs_read(const struct outputs *outputs, int images, float *dst);
+size_t outputs_each(struct outputs *outputs, int images);
+void outputs_read(struct outputs *outputs, int images, float *dst);
+
+/* Adds an image's numbers to a comparison; their layout is that of the last run. */
+void outputs_compare(const struct outputs *outputs, const float *reference, const float *candidate,
+                     bool is_probabilities, struct agreement *ret);
 
 /* ---- cache.c ---- */
 

@@ -1,12 +1,12 @@
-/* What is compared of a session's outputs: the class scores of a model are one output; of any other
- * network all floats are. */
+/* What is compared of a session's outputs: one vector, where the output that a model's answers are
+ * made of is one (class scores, an embedding); else the numbers of all outputs. */
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "server/precision/internal.h"
 
-static bool scores_shape(const struct session_tensor *output)
+static bool is_vector(const struct session_tensor *output)
 {
     int wide = 0;
     for (int d = 0; d < output->shape.rank; d++)
@@ -17,19 +17,26 @@ static bool scores_shape(const struct session_tensor *output)
 enum status outputs_init(struct outputs *outputs, const struct model *model,
                          const struct session *session, struct error *err)
 {
+    const struct session_tensor *answer = session_output(session, model->output);
     *outputs = (struct outputs){.count = session_output_count(session)};
-    outputs->is_classifier = scores_shape(session_output(session, model->output));
-    outputs->first = outputs->is_classifier ? model->output : 0;
-    outputs->end = outputs->is_classifier ? model->output + 1 : outputs->count;
+    outputs->is_classifier = model->labels.count > 0 || model->has_probabilities;
+    /* One number of which nothing says that it is a score may be any quantity. */
+    outputs->is_vector =
+        is_vector(answer) && (outputs->is_classifier || shape_count(&answer->shape) > 1);
+    outputs->first = outputs->is_vector ? model->output : 0;
+    outputs->end = outputs->is_vector ? model->output + 1 : outputs->count;
     outputs->tensors = alloc_array(outputs->count, sizeof(struct tensor *));
-    return outputs->tensors ? STATUS_OK
-                            : error_set(err, STATUS_NO_MEMORY, "out of memory for probe images");
+    outputs->layouts = alloc_array(outputs->count, sizeof *outputs->layouts);
+    return outputs->tensors && outputs->layouts
+               ? STATUS_OK
+               : error_set(err, STATUS_NO_MEMORY, "out of memory for probe images");
 }
 
 void outputs_done(struct outputs *outputs)
 {
     free(outputs->tensors);
-    outputs->tensors = NULL;
+    free(outputs->layouts);
+    *outputs = (struct outputs){0};
 }
 
 enum status outputs_run(struct outputs *outputs, struct session *session, const float *values,
@@ -44,27 +51,60 @@ enum status outputs_run(struct outputs *outputs, struct session *session, const 
     return STATUS_OK;
 }
 
-size_t outputs_each(const struct outputs *outputs, int images)
+/* Channels are the second axis of [N, C, H, W] and the last of [N, H, W, C]; of [N, boxes, numbers]
+ * and [N, numbers, boxes] the shorter one, since boxes are many. */
+static struct agreement_tensor layout_of(const struct tensor *tensor, int images)
 {
-    size_t total = 0;
-    for (size_t o = outputs->first; o < outputs->end; o++)
-        if (dtype_is_float(outputs->tensors[o]->dtype))
-            total += shape_count(&outputs->tensors[o]->shape);
-    return total / (size_t)images;
+    const struct shape *shape = &tensor->shape;
+    struct agreement_tensor layout = {.count = shape_count(shape) / (size_t)images,
+                                      .channels = 1,
+                                      .stride = 1,
+                                      .is_labels = !dtype_is_float(tensor->dtype)};
+    int axis = 1;
+    if (layout.count == 0 || layout.is_labels || shape->rank < 3 || shape->rank > 4)
+        return layout;
+    const int last = shape->rank - 1;
+    if (shape->dims[last] < shape->dims[1] && (last == 2 || shape->dims[last] < shape->dims[2]))
+        axis = last;
+    layout.channels = (size_t)shape->dims[axis];
+    for (int d = axis + 1; d < shape->rank; d++)
+        layout.stride *= (size_t)shape->dims[d];
+    layout.is_map = shape->rank == 4 && layout.channels > 1 && layout.count > layout.channels;
+    return layout;
 }
 
-void outputs_read(const struct outputs *outputs, int images, float *dst)
+size_t outputs_each(struct outputs *outputs, int images)
+{
+    size_t total = 0;
+    for (size_t o = outputs->first; o < outputs->end; o++) {
+        outputs->layouts[o] = layout_of(outputs->tensors[o], images);
+        total += outputs->layouts[o].count;
+    }
+    return total;
+}
+
+void outputs_read(struct outputs *outputs, int images, float *dst)
 {
     const size_t each = outputs_each(outputs, images);
     size_t used = 0;
     for (size_t o = outputs->first; o < outputs->end; o++) {
         const struct tensor *tensor = outputs->tensors[o];
-        if (!dtype_is_float(tensor->dtype))
-            continue;
-        const size_t part = shape_count(&tensor->shape) / (size_t)images;
+        const size_t part = outputs->layouts[o].count;
         for (size_t i = 0; i < (size_t)images; i++)
             for (size_t e = 0; e < part; e++)
                 dst[i * each + used + e] = (float)tensor_number(tensor, i * part + e);
         used += part;
     }
+}
+
+void outputs_compare(const struct outputs *outputs, const float *reference, const float *candidate,
+                     bool is_probabilities, struct agreement *ret)
+{
+    const size_t first = outputs->first;
+    if (outputs->is_vector && outputs->layouts[first].count > 0)
+        agreement_add_vector(ret, reference, candidate, outputs->layouts[first].count,
+                             is_probabilities);
+    else
+        agreement_add_tensors(ret, outputs->layouts + first, outputs->end - first, reference,
+                              candidate);
 }

@@ -17,18 +17,15 @@
 /* On a GPU one image of any model is quick; what counts there are large batches. */
 #define GPU_QUICK_MS 0.1
 
-/* How long trials may take: so long for each precision, and as long as it takes to run the probes
- * so many times in fp32. A session that is being made and the check of a candidate are not broken
- * off. */
-#define TRIALS_MS     2500
-#define TRIALS_PASSES 4
+/* A candidate may be timed for so long, and for as long as it takes to run the probes so many times
+ * in fp32; comparing its answers takes two more such passes at most. */
+#define SPEED_MS       2500
+#define SPEED_PASSES   2
+#define COMPARE_PASSES 2
 
 /* Images of the batch that a CPU is tried with, whatever batch is served or profiled: all commands
  * share one outcome. */
 #define TRIAL_BATCH 8
-
-/* The share of a pass that has to be gained by fp32 layers before they are tried for speed. */
-#define WORTH_A_TRIAL 0.03
 
 const char *choice_origin_name(enum choice_origin origin)
 {
@@ -50,21 +47,11 @@ const char *trial_outcome_name(enum trial_outcome outcome)
 
 const struct precision_trial *precision_chosen_trial(const struct precision_choice *choice)
 {
-    const struct precision_trial *best = NULL;
-    for (size_t i = 0; i < choice->trial_count; i++) {
-        const struct precision_trial *trial = &choice->trials[i];
-        if (trial->precision == choice->precision && trial->outcome == TRIAL_PASSED &&
-            (!best || trial->speed > best->speed))
-            best = trial;
-    }
-    return best;
-}
-
-void precision_apply(const struct precision_choice *choice, struct session_options *session)
-{
-    const struct precision_trial *trial = precision_chosen_trial(choice);
-    session->precision = choice->precision;
-    session->fp32_layers = trial ? trial->fp32_layers : (struct layer_set){{0}};
+    for (size_t i = 0; i < choice->trial_count; i++)
+        if (choice->trials[i].precision == choice->precision &&
+            choice->trials[i].outcome == TRIAL_PASSED)
+            return &choice->trials[i];
+    return NULL;
 }
 
 /* ---- the reason, for people ---- */
@@ -83,21 +70,34 @@ static void say(struct precision_choice *choice, const char *format, ...)
 
 static void say_agreement(struct precision_choice *choice, const struct precision_trial *trial)
 {
-    say(choice, "%d of %d probe images agree", trial->agreeing, trial->images);
-    if (trial->undecided > 0)
-        say(choice, " (%d undecided)", trial->undecided);
-    say(choice, ", greatest difference%s %.4f",
-        trial->is_classifier ? " of a probability" : " (relative)", trial->greatest);
+    const struct agreement *a = &trial->agreement;
+    if (!isfinite(a->mean)) {
+        say(choice, "some of its numbers are not finite");
+        return;
+    }
+    if (a->clear > 0)
+        say(choice, "%zu of %zu clear best classes agree, ", a->agreeing, a->clear);
+    if (a->is_vector)
+        say(choice, "the best class's probability changes by %.4f in the mean, correlation %.5f",
+            a->mean, a->correlation);
+    else
+        say(choice, "relative error %.4f", a->mean);
+    say(choice, ", %d images", a->images);
+}
+
+static void say_bounds(struct precision_choice *choice, const struct agreement *a)
+{
+    say(choice, " (needed: %g %% of the classes, %s of at most %g", 100 * AGREEMENT_SHARE,
+        a->is_vector ? "a change" : "an error",
+        a->is_vector ? AGREEMENT_PROBABILITY : AGREEMENT_RELATIVE);
+    if (agreement_needs_correlation(a))
+        say(choice, ", a correlation of %g", 1 - AGREEMENT_VECTOR);
+    say(choice, ")");
 }
 
 static void say_trial(struct precision_choice *choice, const struct precision_trial *trial)
 {
-    char name[64];
-    const int kept = layer_set_count(&trial->fp32_layers);
-    snprintf(name, sizeof name, "%s", precision_name(trial->precision));
-    if (kept > 0)
-        snprintf(name, sizeof name, "%s with %d of %d layers in fp32",
-                 precision_name(trial->precision), kept, trial->layer_count);
+    const char *name = precision_name(trial->precision);
     if (choice->why[0])
         say(choice, "; ");
     switch (trial->outcome) {
@@ -106,17 +106,15 @@ static void say_trial(struct precision_choice *choice, const struct precision_tr
         say_agreement(choice, trial);
         break;
     case TRIAL_SLOWER:
-        say(choice, "%s does not pay, it is %.2f times as fast as fp32", name, trial->speed);
+        say(choice, "%s does not pay: it is %.2f times as fast as fp32, and %g is asked for", name,
+            trial->speed, PRECISION_GAIN);
         break;
     case TRIAL_DIFFERS:
-        say(choice, "%s is %.2f times as fast as fp32 but %s: ", name, trial->speed,
-            trial->agreeing + trial->undecided == trial->images ? "its numbers are too far away"
-                                                                : "answers differently");
+        say(choice, "%s is %.2f times as fast as fp32 but answers differently: ", name,
+            trial->speed);
         say_agreement(choice, trial);
-        say(choice, " (at most %.2f is taken)",
-            trial->is_classifier ? PRECISION_PROBABILITY : PRECISION_RELATIVE);
-        if (kept == 0)
-            say(choice, ", --precision %s takes it all the same", name);
+        say_bounds(choice, &trial->agreement);
+        say(choice, ", --precision %s takes it all the same", name);
         break;
     case TRIAL_FAILED:
         say(choice, "%s cannot run this model", name);
@@ -144,6 +142,8 @@ static void take_only(struct precision_choice *choice, const char *why)
 
 /* ---- trials ---- */
 
+/* Of two that pass, the later one has to be clearly faster, too: so the same one is chosen at the
+ * next start. */
 static void judge(struct precision_choice *choice)
 {
     double fastest = 1;
@@ -152,50 +152,11 @@ static void judge(struct precision_choice *choice)
         const struct precision_trial *trial = &choice->trials[i];
         if (trial->outcome != TRIAL_PASSED || trial->speed <= fastest)
             continue;
-        fastest = trial->speed;
+        fastest = trial->speed * PRECISION_GAIN;
         choice->precision = trial->precision;
     }
     choice->origin = CHOICE_MEASURED;
     explain(choice);
-}
-
-/* Layers that fp32 computes quicker, by more than what a measurement is off by. */
-static struct layer_set quicker_in_fp32(const struct survey *survey)
-{
-    struct layer_set layers = {{0}};
-    double gain = 0;
-    for (int layer = 1; layer <= survey->layer_count; layer++)
-        if (survey->saved_ms[layer] < 0) {
-            layer_set_add(&layers, layer);
-            gain -= survey->saved_ms[layer];
-        }
-    return gain > WORTH_A_TRIAL * survey->fp32_ms ? layers : (struct layer_set){{0}};
-}
-
-/* bfloat16 as a whole; then with those layers in fp32 that it takes to be right, or is quicker
- * with. */
-static enum status try_bf16(const struct trial_input *input, struct precision_trial *trial,
-                            struct precision_choice *ret, struct error *err)
-{
-    struct survey *survey = calloc(1, sizeof *survey);
-    if (!survey)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for a trial of precisions");
-    struct precision_trial mixed;
-    bool tried = false;
-    enum status status = trial_run(input, PRECISION_BF16, NULL, survey, trial, err);
-    if (status == STATUS_OK && trial->outcome == TRIAL_DIFFERS) {
-        status = search_layers(input, survey, &mixed, &tried, err);
-    } else if (status == STATUS_OK && trial->outcome != TRIAL_FAILED) {
-        const struct layer_set layers = quicker_in_fp32(survey);
-        tried = layer_set_count(&layers) > 0;
-        tried = tried && trial_ms_left(input) > survey->fp32_ms * probes_count(input->probes);
-        if (tried)
-            status = trial_run(input, PRECISION_BF16, &layers, NULL, &mixed, err);
-    }
-    if (status == STATUS_OK && tried)
-        ret->trials[ret->trial_count++] = mixed;
-    free(survey);
-    return status;
 }
 
 /* A first start that takes its time says why. */
@@ -203,15 +164,14 @@ static void begin_trials(struct trial_input *input, const enum precision *candid
                          double one_ms)
 {
     char names[48] = "", device[DEVICE_TEXT];
-    const double ms =
-        (double)count * (TRIALS_MS + TRIALS_PASSES * one_ms * probes_count(input->probes));
+    const double pass_ms = one_ms * probes_count(input->probes);
+    input->speed_ms = SPEED_MS + SPEED_PASSES * pass_ms;
+    const double ms = (double)count * (input->speed_ms + COMPARE_PASSES * pass_ms);
     for (size_t i = 0; i < count; i++) {
         const size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s", i ? "," : "",
                  precision_name(candidates[i]));
     }
-    input->begin = clock_now();
-    input->end = input->begin + (int64_t)(ms * 1e6);
     log_event(LOG_INFO, "precision trials", LOG_STR("model", input->model->name),
               LOG_STR("device", device_text(input->options.device, device)),
               LOG_STR("candidates", names), LOG_INT("images_at_most", probes_count(input->probes)),
@@ -223,21 +183,18 @@ static void begin_trials(struct trial_input *input, const enum precision *candid
 static enum status try_all(struct trial_input *input, const enum precision *candidates,
                            size_t count, struct precision_choice *ret, struct error *err)
 {
-    double one_ms;
+    struct run_time one;
     const bool is_gpu = input->options.device.kind != DEVICE_CPU;
-    TRY(trial_time_one(input, &one_ms, err));
-    if (one_ms < (is_gpu ? GPU_QUICK_MS : QUICK_MS)) {
+    TRY(trial_time_one(input, &one, err));
+    if (one.cpu_ms < (is_gpu ? GPU_QUICK_MS : QUICK_MS)) {
         take_only(ret, "");
-        say(ret, "the model is small: %.2f ms in fp32", one_ms);
+        say(ret, "the model is small: %.2f ms in fp32", one.cpu_ms);
         return STATUS_OK;
     }
-    begin_trials(input, candidates, count, one_ms);
+    begin_trials(input, candidates, count, one.ms);
     for (size_t i = 0; i < count; i++) {
         struct precision_trial *trial = &ret->trials[ret->trial_count++];
-        if (candidates[i] == PRECISION_BF16)
-            TRY(try_bf16(input, trial, ret, err));
-        else
-            TRY(trial_run(input, candidates[i], NULL, NULL, trial, err));
+        TRY(trial_run(input, candidates[i], trial, err));
         if (is_gpu && trial->outcome == TRIAL_PASSED)
             break;
     }
@@ -360,6 +317,6 @@ enum status precision_choose(const struct model *model, const struct precision_o
         TRY(choose(model, options, session, ret, err));
     else
         say(ret, "--precision %s", precision_name(session->precision));
-    precision_apply(ret, session);
+    session->precision = ret->precision;
     return STATUS_OK;
 }

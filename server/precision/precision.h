@@ -4,10 +4,8 @@
  *                           │ miss
  *                           ▼
  *         candidates ─▶ trial: fp32 and the candidate run the probe images in turns (A B A B …)
- *         (hardware,      │  quicker?  same classes?  probabilities within 0.01?
+ *         (hardware,      │  clearly quicker?  same answers?  (speed.c, agreement.h)
  *          model)         ▼
- *                         │  bf16 is quicker and differs: which layers in fp32 mend it?
- *                         ▼
  *                       the quickest that passes, else fp32 ─▶ cache ─▶ choice
  *
  * The probes (probes.h) are the images of the model folder's calibration/, or else pictures that
@@ -17,32 +15,24 @@
 #include "engine/session.h"
 #include "models/model.h"
 #include "server/image/image.h"
+#include "server/precision/agreement.h"
 
 /* How many pictures are drawn; a calibration/ of fewer than PRECISION_OWN_PROBES images proves too
  * little alone, and is filled up with drawn ones to as many. */
 #define PRECISION_PROBES     64
 #define PRECISION_OWN_PROBES 16
 
-/* What passes: the same best class for every image and no probability further away than this; for
- * outputs that are no class scores, the greatest difference relative to the greatest magnitude.
- *
- * Where fp32 itself puts two classes within PRECISION_TIE of each other (a model that has not been
- * trained does so for all), either is the best: the image is counted as undecided, provided that
- * the scores are no further away than PRECISION_SCORES of the range that they span. */
-#define PRECISION_PROBABILITY 0.01
-#define PRECISION_TIE         0.001
-#define PRECISION_SCORES      0.05
-#define PRECISION_RELATIVE    0.02
+/* A candidate has to be this many times as fast as fp32. A lower gain is not worth other numbers,
+ * and the distance to 1.1 is more than a trial is off by: what gains 1.1 or more is always taken,
+ * what gains nothing never. */
+#define PRECISION_GAIN 1.05
 
-/* bf16, bf16 with layers in fp32, int8. */
-#define PRECISION_TRIALS 4
+/* int8, fp16, bf16. */
+#define PRECISION_TRIALS 3
 
 /* How a candidate fared against fp32. */
 struct precision_trial {
     enum precision precision;
-    struct layer_set fp32_layers; /* PRECISION_BF16: these were computed in fp32 */
-    int layer_count;              /* of the model */
-    char layer_names[160];        /* of fp32_layers: "Conv_0, Conv_7 … and 31 more" */
     enum trial_outcome {
         TRIAL_PASSED,  /* quicker and equal within the bounds */
         TRIAL_SLOWER,  /* not quicker: its answers were not looked at further */
@@ -52,10 +42,7 @@ struct precision_trial {
     double one_ms, image_ms;           /* a batch of one; an image of the largest batch */
     double fp32_one_ms, fp32_image_ms; /* the same in fp32, in turns with it */
     double speed;                      /* how many times quicker than fp32; below 1: slower */
-    bool is_classifier;                /* `greatest` is of probabilities, else relative */
-    int images;                        /* compared: */
-    int agreeing, undecided;           /* with the same best class; with a tie for it */
-    double greatest;                   /* difference */
+    struct agreement agreement;
 };
 
 struct precision_choice {
@@ -66,17 +53,14 @@ struct precision_choice {
         CHOICE_MEASURED, /* trials, just now */
         CHOICE_CACHED,   /* trials of an earlier start */
     } origin;
-    char why[480]; /* a sentence without its full stop */
+    char why[800]; /* a sentence without its full stop */
     struct precision_trial trials[PRECISION_TRIALS];
     size_t trial_count;
     int from_folder; /* probe images that came from the model's folder */
 };
 
-/* The trial of what was chosen; NULL where none was made of it. */
+/* The trial that what was chosen passed; NULL where there was none. */
 const struct precision_trial *precision_chosen_trial(const struct precision_choice *choice);
-
-/* Makes sessions of these options compute as was chosen. */
-void precision_apply(const struct precision_choice *choice, struct session_options *session);
 
 const char *choice_origin_name(enum choice_origin origin);  /* "measured" */
 const char *trial_outcome_name(enum trial_outcome outcome); /* "slower" */

@@ -76,13 +76,6 @@ static void count_inputs(const struct pipeline_options *options, struct session_
     session->input_images = ((size_t)options->workers + lanes - 1) / lanes;
 }
 
-/* NULL where there are none. */
-static const char *names_of_fp32_layers(const struct precision_choice *choice)
-{
-    const struct precision_trial *trial = precision_chosen_trial(choice);
-    return trial && trial->layer_names[0] ? trial->layer_names : NULL;
-}
-
 /* Settles what the device computes the model in; devices of a kind compute alike. */
 static enum status choose_precision(struct building *building, struct session_options *session,
                                     struct error *err)
@@ -90,7 +83,7 @@ static enum status choose_precision(struct building *building, struct session_op
     const struct pipeline_options *options = building->options;
     struct precision_choice *choice = &building->instance->choices[session->device.kind];
     if (choice->why[0]) {
-        precision_apply(choice, session);
+        session->precision = choice->precision;
         return STATUS_OK;
     }
     struct precision_options how = {.limits = &options->limits,
@@ -107,8 +100,7 @@ static enum status choose_precision(struct building *building, struct session_op
               "precision", LOG_STR("model", building->model->name),
               LOG_STR("device", device_text(session->device, device)),
               LOG_STR("precision", precision_name(choice->precision)),
-              LOG_STR("origin", choice_origin_name(choice->origin)), LOG_STR("why", choice->why),
-              LOG_STR("fp32_layers", names_of_fp32_layers(choice)));
+              LOG_STR("origin", choice_origin_name(choice->origin)), LOG_STR("why", choice->why));
     return STATUS_OK;
 }
 

@@ -334,17 +334,6 @@ const char *choice_origin_name(enum choice_origin origin)
     return "only";
 }
 
-const struct precision_trial *precision_chosen_trial(const struct precision_choice *choice)
-{
-    (void)choice;
-    return NULL;
-}
-
-void precision_apply(const struct precision_choice *choice, struct session_options *session)
-{
-    session->precision = choice->precision;
-}
-
 enum status precision_choose(const struct model *model, const struct precision_options *options,
                              struct session_options *session, struct precision_choice *ret,
                              struct error *err)

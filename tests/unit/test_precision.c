@@ -11,12 +11,12 @@
 #include "server/precision/internal.h"
 #include "server/precision/pictures.h"
 
-static struct precision_trial compare(bool is_classifier, bool probabilities, size_t count,
-                                      const float *a, const float *b)
+static struct agreement of_vectors(bool is_classifier, bool probabilities, size_t count,
+                                   const float *a, const float *b)
 {
-    struct precision_trial trial = {.is_classifier = is_classifier};
-    agreement_add(&trial, a, b, count, probabilities);
-    return trial;
+    struct agreement agreement = {.is_vector = true, .is_classifier = is_classifier};
+    agreement_add_vector(&agreement, a, b, count, probabilities);
+    return agreement;
 }
 
 Test(agreement, of_scores)
@@ -24,51 +24,302 @@ Test(agreement, of_scores)
     static const struct {
         const char *name;
         float a[3], b[3];
-        bool probabilities, holds;
-        int undecided;
+        bool probabilities, is_clear, agrees, holds;
     } cases[] = {
-        {"equal", {1, 2, 3}, {1, 2, 3}, false, true, 0},
-        {"near", {1, 2, 3}, {1.01f, 2, 3}, false, true, 0},
-        {"a probability 0.02 away", {0, 0, 3}, {0.25f, 0, 3}, false, false, 0},
-        {"another class", {0, 2, 2.2f}, {0, 2.2f, 2}, false, false, 0},
-        {"a tie", {0, 9, 9.0001f}, {0, 9.0001f, 9}, false, true, 1},
-        {"a tie, but the rest is elsewhere", {0, 9, 9.0001f}, {4, 9.0001f, 9}, false, false, 0},
-        {"probabilities as they are", {0.1f, 0.5f, 0.4f}, {0.1f, 0.505f, 0.395f}, true, true, 0},
-        {"probabilities too far", {0.1f, 0.5f, 0.4f}, {0.1f, 0.52f, 0.38f}, true, false, 0},
-        {"NaN", {1, 2, 3}, {1, 2, NAN}, false, false, 0},
-        {"NaN in both", {1, 2, NAN}, {1, 2, NAN}, false, false, 0},
-        {"infinite", {1, 2, 3}, {1, 2, INFINITY}, false, false, 0},
+        {"equal", {1, 2, 3}, {1, 2, 3}, false, true, true, true},
+        {"near", {1, 2, 3}, {1.01f, 2, 3}, false, true, true, true},
+        {"a probability 0.02 away", {0, 0, 3}, {0.25f, 0, 3}, false, true, true, false},
+        {"another class", {0, 2, 2.2f}, {0, 2.2f, 2}, false, true, false, false},
+        {"no clear class", {0, 9, 9.0001f}, {0, 9.0001f, 9}, false, false, false, true},
+        {"no clear class and other scores",
+         {0.001f, 0.002f, 0.003f},
+         {0.003f, 0.002f, 0.001f},
+         false,
+         false,
+         false,
+         false},
+        {"probabilities", {0.1f, 0.5f, 0.4f}, {0.1f, 0.505f, 0.395f}, true, true, true, true},
+        {"probabilities too far",
+         {0.1f, 0.5f, 0.4f},
+         {0.1f, 0.52f, 0.38f},
+         true,
+         true,
+         true,
+         false},
+        {"NaN", {1, 2, 3}, {1, 2, NAN}, false, false, false, false},
+        {"NaN in both", {1, 2, NAN}, {1, 2, NAN}, false, false, false, false},
+        {"infinite", {1, 2, 3}, {1, 2, INFINITY}, false, false, false, false},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct precision_trial trial =
-            compare(true, cases[i].probabilities, 3, cases[i].a, cases[i].b);
-        cr_expect_eq(agreement_holds(&trial), cases[i].holds, "%s: greatest %g", cases[i].name,
-                     trial.greatest);
-        cr_expect_eq(trial.undecided, cases[i].undecided, "%s", cases[i].name);
+        const struct agreement a =
+            of_vectors(true, cases[i].probabilities, 3, cases[i].a, cases[i].b);
+        cr_expect_eq(agreement_holds(&a), cases[i].holds, "%s: %g, correlation %g", cases[i].name,
+                     a.mean, a.correlation);
+        cr_expect_eq(a.clear, cases[i].is_clear, "%s", cases[i].name);
+        cr_expect_eq(a.agreeing, cases[i].agrees, "%s", cases[i].name);
     }
+}
+
+/* `other` of `clear` clear images have another class, each with a change of its probability of
+ * `change`, beside `vague` images without a clear class. */
+static struct agreement of_images(int clear, int other, int vague, float change)
+{
+    struct agreement a = {.is_vector = true, .is_classifier = true};
+    const float sure[] = {0.6f, 0.2f, 0.2f}, unsure[] = {0.34f, 0.33f, 0.33f};
+    const float another[] = {0.2f, 0.6f, 0.2f};
+    const float moved[] = {0.6f - change, 0.2f + change, 0.2f};
+    for (int i = 0; i < clear; i++)
+        agreement_add_vector(&a, sure, i < other ? another : moved, 3, true);
+    for (int i = 0; i < vague; i++)
+        agreement_add_vector(&a, unsure, (const float[]){0.33f, 0.34f, 0.33f}, 3, true);
+    return a;
+}
+
+Test(agreement, asks_for_99_of_100_clear_classes_and_a_small_mean_change)
+{
+    struct agreement a = of_images(64, 0, 0, 0);
+    cr_expect(agreement_holds(&a));
+    a = of_images(64, 1, 0, 0);
+    cr_expect_not(agreement_holds(&a), "one of 64 is more than one in a hundred");
+    a = of_images(200, 2, 0, 0);
+    cr_expect(agreement_holds(&a), "two of 200");
+    a = of_images(200, 3, 0, 0);
+    cr_expect_not(agreement_holds(&a), "three of 200");
+    a = of_images(64, 0, 0, 0.009f);
+    cr_expect(agreement_holds(&a));
+    a = of_images(64, 0, 0, 0.011f);
+    cr_expect_not(agreement_holds(&a));
+    a = of_images(40, 0, 24, 0);
+    cr_expect(agreement_holds(&a), "images without a clear class have no part in it");
+    cr_expect_eq(a.clear, 40);
+}
+
+/* Classes of a few images prove little: then the scores as a whole have to be alike. */
+Test(agreement, asks_for_the_correlation_where_few_are_clear)
+{
+    struct agreement a = of_images(AGREEMENT_FEW, 0, 40, 0);
+    cr_expect_lt(a.correlation, 0.9);
+    cr_expect(agreement_holds(&a));
+    a = of_images(AGREEMENT_FEW - 1, 0, 40, 0);
+    cr_expect_not(agreement_holds(&a));
+}
+
+/* An embedding, of which nothing says that it is class scores. */
+Test(agreement, of_embeddings_is_their_correlation)
+{
+    enum { WIDTH = 256 };
+    float a[WIDTH], near[WIDTH], far[WIDTH];
+    for (int i = 0; i < WIDTH; i++) {
+        a[i] = sinf((float)i * 1.7f) / 16;
+        near[i] = a[i] * (1 + 0.02f * cosf((float)i * 2.9f));
+        far[i] = a[i] * (1 + 0.2f * cosf((float)i * 2.9f));
+    }
+    const struct agreement same = of_vectors(false, false, WIDTH, a, near);
+    const struct agreement other = of_vectors(false, false, WIDTH, a, far);
+    cr_expect_eq(same.clear, 0);
+    cr_expect(agreement_holds(&same), "correlation %g", same.correlation);
+    cr_expect_not(agreement_holds(&other), "correlation %g", other.correlation);
+    const float zeros[4] = {0}, ones[4] = {1, 1, 1, 1};
+    const struct agreement none = of_vectors(false, false, 4, zeros, zeros);
+    const struct agreement some = of_vectors(false, false, 4, ones, zeros);
+    cr_expect(agreement_holds(&none));
+    cr_expect_not(agreement_holds(&some));
 }
 
 Test(agreement, of_a_single_score)
 {
     float yes = 0.2f, no = -0.2f, near = 0.21f;
-    struct precision_trial same = compare(true, false, 1, &yes, &near);
-    struct precision_trial other = compare(true, false, 1, &yes, &no);
-    cr_expect(agreement_holds(&same), "greatest %g", same.greatest);
+    const struct agreement same = of_vectors(true, false, 1, &yes, &near);
+    const struct agreement other = of_vectors(true, false, 1, &yes, &no);
+    cr_expect_eq(same.clear, 1);
+    cr_expect(agreement_holds(&same), "%g", same.mean);
     cr_expect_not(agreement_holds(&other));
+}
+
+static struct agreement of_tensor(struct agreement_tensor tensor, const float *a, const float *b)
+{
+    struct agreement agreement = {0};
+    agreement_add_tensors(&agreement, &tensor, 1, a, b);
+    return agreement;
 }
 
 Test(agreement, of_other_numbers_is_relative)
 {
+    const struct agreement_tensor three = {.count = 3, .channels = 1, .stride = 1};
     const float a[] = {100, -200, 0}, near[] = {101, -201, 1}, far[] = {100, -200, 9};
-    const float zeros[3] = {0};
-    struct precision_trial good = compare(false, false, 3, a, near);
-    struct precision_trial bad = compare(false, false, 3, a, far);
-    struct precision_trial none = compare(false, false, 3, zeros, zeros);
-    struct precision_trial some = compare(false, false, 3, zeros, near);
-    cr_expect(agreement_holds(&good), "greatest %g", good.greatest);
-    cr_expect_not(agreement_holds(&bad));
-    cr_expect(agreement_holds(&none));
-    cr_expect_not(agreement_holds(&some));
+    const float zeros[3] = {0}, endless[] = {100, -200, INFINITY};
+    struct agreement agreement = of_tensor(three, a, near);
+    cr_expect(agreement_holds(&agreement), "%g", agreement.mean);
+    agreement = of_tensor(three, a, far);
+    cr_expect_not(agreement_holds(&agreement));
+    agreement = of_tensor(three, zeros, zeros);
+    cr_expect(agreement_holds(&agreement));
+    agreement = of_tensor(three, zeros, near);
+    cr_expect_not(agreement_holds(&agreement));
+    agreement = of_tensor(three, a, endless);
+    agreement_add_tensors(&agreement, &three, 1, a, a);
+    cr_expect_not(agreement_holds(&agreement), "an image that is equal does not make up for it");
+    agreement = of_tensor((struct agreement_tensor){.channels = 1, .stride = 1}, a, a);
+    cr_expect_not(agreement_holds(&agreement), "nothing was compared");
+}
+
+/* Boxes in pixels do not hide scores below 1 in the same tensor, whichever way it lies. */
+Test(agreement, measures_each_channel_by_its_own_scale)
+{
+    const float rows[] = {300, 310, 320, 330, 0.9f, 0.1f, 0.2f, 0.3f};
+    const float rows_far[] = {300, 310, 320, 330, 0.1f, 0.9f, 0.2f, 0.3f};
+    const float pairs[] = {300, 0.9f, 310, 0.1f, 320, 0.2f, 330, 0.3f};
+    const float pairs_far[] = {300, 0.1f, 310, 0.9f, 320, 0.2f, 330, 0.3f};
+    const struct agreement_tensor outer = {.count = 8, .channels = 2, .stride = 4};
+    const struct agreement_tensor inner = {.count = 8, .channels = 2, .stride = 1};
+    struct agreement a = of_tensor(outer, rows, rows_far);
+    cr_expect_gt(a.mean, 0.5);
+    struct agreement b = of_tensor(inner, pairs, pairs_far);
+    cr_expect_float_eq(a.mean, b.mean, 1e-6);
+    /* … and next to nothing, beside boxes, is nothing */
+    const float quiet[] = {300, 310, 320, 330, 1e-5f, 2e-5f, 1e-5f, 2e-5f};
+    const float quiet_too[] = {300, 310, 320, 330, 2e-5f, 1e-5f, 2e-5f, 1e-5f};
+    a = of_tensor(outer, quiet, quiet_too);
+    cr_expect(agreement_holds(&a), "%g", a.mean);
+}
+
+Test(agreement, of_maps_is_their_best_classes)
+{
+    /* Three classes at two positions; the second has no clear one. */
+    const float map[] = {5, 2.001f, 1, 2, 0, 0}, tie_broken[] = {5, 2, 1, 2.001f, 0, 0};
+    const float other[] = {2, 2.001f, 5, 2, 0, 0};
+    const struct agreement_tensor t = {.count = 6, .channels = 3, .stride = 2, .is_map = true};
+    struct agreement a = of_tensor(t, map, tie_broken);
+    cr_expect_eq(a.clear, 1);
+    cr_expect_eq(a.agreeing, 1);
+    cr_expect(agreement_holds(&a));
+    a = of_tensor(t, map, other);
+    cr_expect_eq(a.agreeing, 0);
+    cr_expect_not(agreement_holds(&a));
+    /* A map whose best classes the model has picked itself. */
+    const struct agreement_tensor labels = {
+        .count = 6, .channels = 1, .stride = 1, .is_labels = true};
+    const float picked[] = {0, 1, 1, 20, 3, 3}, one_off[] = {0, 1, 1, 20, 3, 4};
+    a = of_tensor(labels, picked, picked);
+    cr_expect(agreement_holds(&a));
+    a = of_tensor(labels, picked, one_off);
+    cr_expect_eq(a.agreeing, 5);
+    cr_expect_not(agreement_holds(&a));
+}
+
+Test(agreement, is_lost_when_the_rest_cannot_mend_it)
+{
+    struct agreement a = of_images(8, 0, 0, 0);
+    cr_expect_not(agreement_is_lost(&a, 56));
+    a = of_images(8, 1, 0, 0);
+    cr_expect(agreement_is_lost(&a, 56), "one of 64 classes");
+    cr_expect_not(agreement_is_lost(&a, 192), "one of 200 classes");
+    a = of_images(8, 0, 0, 0.05f);
+    cr_expect_not(agreement_is_lost(&a, 56), "0.05 in eight of 64 is 0.00625 in the mean");
+    cr_expect(agreement_is_lost(&a, 24), "and 0.0125 in eight of 32");
+}
+
+/* ---- speed.c, with times that are made up ---- */
+
+struct pace {
+    double ratio;      /* the candidate's true speed */
+    double noise;      /* each time is up to so much longer, as a share */
+    int slowed, of;    /* so many of so many turns: one side is kept from the cores */
+    bool has_cpu_time; /* else the clock is all there is */
+    uint32_t state;
+    int times[2];
+};
+
+static double unit(struct pace *pace)
+{
+    pace->state = pace->state * 1664525u + 1013904223u;
+    return (pace->state >> 8) * 0x1p-24;
+}
+
+static enum status tell(void *context, size_t which, struct run_time *ret, struct error *err)
+{
+    struct pace *pace = context;
+    (void)err;
+    const double work = 10 / (which ? pace->ratio : 1);
+    ret->cpu_ms = pace->has_cpu_time ? work * (1 + pace->noise / 4 * unit(pace)) : 0;
+    ret->ms = work * (1 + pace->noise * unit(pace));
+    if ((int)(unit(pace) * pace->of) < pace->slowed)
+        ret->ms += 3 * work * unit(pace);
+    pace->times[which]++;
+    return STATUS_OK;
+}
+
+static double compare_speed(struct pace *pace, uint32_t seed)
+{
+    const struct speed_contest contest = {
+        .time = tell, .context = pace, .bound = PRECISION_GAIN, .budget_ms = 60000};
+    struct error err;
+    double speed = 0;
+    pace->state = seed;
+    pace->times[0] = pace->times[1] = 0;
+    cr_assert_eq(speed_compare(&contest, &speed, &err), STATUS_OK);
+    cr_expect_eq(pace->times[0], pace->times[1]);
+    return speed;
+}
+
+Test(speed, is_told_after_a_few_turns_where_it_is_clear)
+{
+    struct pace fast = {.ratio = 2}, slow = {.ratio = 0.9},
+                near = {.ratio = PRECISION_GAIN, .noise = 0.1};
+    cr_expect_float_eq(compare_speed(&fast, 1), 2, 1e-9);
+    cr_expect_eq(fast.times[0], 5);
+    cr_expect_float_eq(compare_speed(&slow, 1), 0.9, 1e-9);
+    cr_expect_eq(slow.times[0], 5);
+    (void)compare_speed(&near, 1);
+    cr_expect_gt(near.times[0], 5);
+    cr_expect_leq(near.times[0], SPEED_MOST_TURNS);
+}
+
+/* Where the gain is 1.1 or more, or none at all, a thousand starts come to one verdict, also where
+ * one run in five is up to four times as long, and each up to 10 % longer than it should be. */
+Test(speed, has_one_verdict_in_a_thousand_starts)
+{
+    static const struct {
+        double ratio;
+        bool pays;
+    } cases[] = {{1.15, true}, {1.1, true}, {1.3, true}, {2.5, true}, {1, false}, {0.95, false}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        int paid = 0;
+        for (uint32_t seed = 0; seed < 1000; seed++) {
+            struct pace pace = {
+                .ratio = cases[i].ratio, .noise = 0.1, .slowed = 1, .of = 5, .has_cpu_time = true};
+            paid += compare_speed(&pace, seed * 7919 + 1) >= PRECISION_GAIN;
+        }
+        cr_expect_eq(paid, cases[i].pays ? 1000 : 0, "%g times as fast: chosen in %d of 1000",
+                     cases[i].ratio, paid);
+    }
+}
+
+Test(speed, counts_cpu_time_in_a_turn_that_was_disturbed)
+{
+    const struct run_time calm = {10, 9.9}, quick = {5, 4.9}, disturbed = {25, 5};
+    const struct run_time gpu = {10, 0}, quick_gpu = {5, 0};
+    cr_expect_float_eq(speed_ratio(&calm, &quick), 2, 1e-9);
+    cr_expect_float_eq(speed_ratio(&calm, &disturbed), 9.9 / 5, 1e-9);
+    cr_expect_float_eq(speed_ratio(&gpu, &quick_gpu), 2, 1e-9);
+}
+
+static enum status refuse(void *context, size_t which, struct run_time *ret, struct error *err)
+{
+    (void)context, (void)which, (void)ret;
+    return error_set(err, STATUS_CANCELLED, "loading was cancelled");
+}
+
+Test(speed, ends_with_its_budget_and_with_an_error)
+{
+    struct pace pace = {.ratio = 1};
+    struct error err;
+    double speed = 0;
+    const struct speed_contest brief = {.time = tell, .context = &pace, .bound = 1.05};
+    cr_assert_eq(speed_compare(&brief, &speed, &err), STATUS_OK);
+    cr_expect_eq(pace.times[0], 1, "a turn is always taken");
+    const struct speed_contest refused = {.time = refuse, .bound = 1.05, .budget_ms = 1000};
+    cr_expect_eq(speed_compare(&refused, &speed, &err), STATUS_CANCELLED);
 }
 
 Test(pictures, are_many_and_always_the_same)
@@ -107,36 +358,14 @@ static const struct precision_choice chosen = {.precision = PRECISION_BF16,
                                                            .fp32_one_ms = 4,
                                                            .fp32_image_ms = 3.25,
                                                            .speed = 2.1,
-                                                           .is_classifier = true,
-                                                           .images = 64,
-                                                           .agreeing = 63,
-                                                           .undecided = 1,
-                                                           .greatest = 0.0042}}};
-
-Test(trial, names_of_layers_end_with_how_many_are_left_out)
-{
-    char text[64], long_name[100];
-    struct session_step steps[9] = {{.name = "a product that is no layer"}};
-    struct layer_set layers = {{0}};
-    for (int i = 1; i < 9; i++) {
-        steps[i] = (struct session_step){.name = "/stem/Conv", .layer = i};
-        if (i != 2)
-            layer_set_add(&layers, i);
-    }
-    trial_name_layers(steps, 2, &layers, text, sizeof text);
-    cr_expect_str_eq(text, "/stem/Conv");
-    trial_name_layers(steps, 6, &layers, text, sizeof text); /* 46 bytes and the end */
-    cr_expect_str_eq(text, "/stem/Conv, /stem/Conv, /stem/Conv, /stem/Conv");
-    trial_name_layers(steps, 9, &layers, text, sizeof text);
-    cr_expect_str_eq(text, "/stem/Conv, /stem/Conv, /stem/Conv … and 4 more");
-    memset(long_name, 'x', sizeof long_name);
-    long_name[sizeof long_name - 1] = '\0';
-    steps[1].name = long_name;
-    trial_name_layers(steps, 4, &layers, text, sizeof text);
-    cr_expect_str_eq(text, "2 with long names");
-    trial_name_layers(steps, 1, &layers, text, sizeof text);
-    cr_expect_str_eq(text, "");
-}
+                                                           .agreement = {.is_vector = true,
+                                                                         .is_classifier = true,
+                                                                         .images = 64,
+                                                                         .clear = 40,
+                                                                         .agreeing = 39,
+                                                                         .mean = 0.0012,
+                                                                         .greatest = 0.0042,
+                                                                         .correlation = 0.9998}}}};
 
 Test(choice_cache, keeps_a_choice)
 {
@@ -151,67 +380,35 @@ Test(choice_cache, keeps_a_choice)
     cr_assert(choice_load(deep, &key, &got));
     cr_expect_eq(got.origin, CHOICE_CACHED);
     cr_expect_eq(got.precision, PRECISION_BF16);
-    cr_expect_eq(got.trials[0].undecided, 1);
-    cr_expect_float_eq((float)got.trials[0].greatest, 0.0042f, 1e-7f);
+    cr_expect_eq(
+        memcmp(&got.trials[0].agreement, &chosen.trials[0].agreement, sizeof(struct agreement)), 0);
     cr_expect_float_eq((float)got.trials[0].fp32_image_ms, 3.25f, 1e-6f);
     cr_expect_not(choice_load(deep, &other, &got));
 }
 
-Test(choice_cache, keeps_layers)
-{
-    char folder[] = "/tmp/lensd-choice-XXXXXX";
-    struct choice_key key = {"00112233445566778899aabbccddeeff"};
-    struct precision_choice mixed = chosen, got;
-    struct error err = {0};
-    mixed.trial_count = 2; /* the one as a whole differed */
-    mixed.trials[1] = mixed.trials[0];
-    mixed.trials[0].outcome = TRIAL_DIFFERS;
-    mixed.trials[1].layer_count = 300;
-    layer_set_add(&mixed.trials[1].fp32_layers, 1);
-    layer_set_add(&mixed.trials[1].fp32_layers, 299);
-    snprintf(mixed.trials[1].layer_names, sizeof mixed.trials[1].layer_names, "Conv_0, a: b");
-    cr_assert_not_null(mkdtemp(folder));
-    cr_assert_eq(choice_save(folder, &key, &mixed, &err), STATUS_OK, "%s", err.message);
-    cr_assert(choice_load(folder, &key, &got));
-    cr_assert_eq(got.trial_count, 2);
-    cr_expect_eq(layer_set_count(&got.trials[0].fp32_layers), 0);
-    cr_expect_eq(got.trials[1].layer_count, 300);
-    cr_expect_str_eq(got.trials[1].layer_names, "Conv_0, a: b");
-    cr_expect_eq(
-        memcmp(&got.trials[1].fp32_layers, &mixed.trials[1].fp32_layers, sizeof(struct layer_set)),
-        0);
-    struct session_options session = {.precision = PRECISION_AUTO};
-    precision_apply(&got, &session);
-    cr_expect_eq(session.precision, PRECISION_BF16);
-    cr_expect(layer_set_has(&session.fp32_layers, 299));
-    cr_expect_eq(layer_set_count(&session.fp32_layers), 2);
-}
-
 Test(choice_cache, takes_nothing_else)
 {
+#define TWO_TRIALS                                                                                 \
+    "trial bf16 slower 1 1 1 1 1 1 1 1 1 1 0 0 1\ntrial bf16 slower 1 1 1 1 1 1 1 1 1 1 0 0 1\n"
+#define FOUR_TRIALS TWO_TRIALS TWO_TRIALS
     static const char *const texts[] = {
         "",
-        "lensd precision 2\n",
-        "lensd precision 2\nprecision bf16\nend\n", /* no trial that passed */
-        "lensd precision 2\nprecision fp32\n",      /* no end */
-        "lensd precision 1\nprecision fp32\nend\n",
-        "lensd precision 2\nprecision auto\nend\n",
-        "lensd precision 2\nprecision bf16\nfrom_folder 0\n"
-        "trial bf16 slower 1 1 1 1 0.5 1 64 64 0 0\nend\n",
-        "lensd precision 2\nprecision bf16\nfrom_folder 0\n"
-        "trial bf16 passed 1 1 1 1 nan 1 64 64 0 0\nend\n",
-        "lensd precision 2\nprecision bf16\nfrom_folder 0\n"
-        "trial bf16 passed 1 1 1 1 2 1 64 64 0 0 more\nend\n",
-        "lensd precision 2\nprecision fp32\nlayers 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0: a\nend\n",
-        "lensd precision 2\nprecision bf16\nfrom_folder 0\n"
-        "trial bf16 passed 1 1 1 1 2 1 64 64 0 0\nlayers 1 2 0 0: a\nend\n",
-        "lensd precision 2\nprecision bf16\nfrom_folder 0\n"
-        "trial bf16 passed 1 1 1 1 2 1 64 64 0 0\n"
-        "layers 1 6 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0: two of one\nend\n",
-        "lensd precision 2\nprecision fp32\nfrom_folder 0\n"
-        "trial bf16 slower 1 1 1 1 1 1 1 1 0 0\ntrial bf16 slower 1 1 1 1 1 1 1 1 0 0\n"
-        "trial bf16 slower 1 1 1 1 1 1 1 1 0 0\ntrial bf16 slower 1 1 1 1 1 1 1 1 0 0\n"
-        "trial bf16 slower 1 1 1 1 1 1 1 1 0 0\nend\n",
+        "lensd precision 3\n",
+        "lensd precision 3\nprecision bf16\nend\n", /* no trial that passed */
+        "lensd precision 3\nprecision fp32\n",      /* no end */
+        "lensd precision 2\nprecision fp32\nend\n",
+        "lensd precision 3\nprecision auto\nend\n",
+        "lensd precision 3\nprecision bf16\nfrom_folder 0\n"
+        "trial bf16 slower 1 1 1 1 0.5 1 1 64 64 64 0 0 1\nend\n",
+        "lensd precision 3\nprecision bf16\nfrom_folder 0\n"
+        "trial bf16 passed 1 1 1 1 nan 1 1 64 64 64 0 0 1\nend\n",
+        "lensd precision 3\nprecision bf16\nfrom_folder 0\n"
+        "trial bf16 passed 1 1 1 1 2 1 1 64 64 64 0 0 1 more\nend\n",
+        "lensd precision 3\nprecision bf16\nfrom_folder 0\n"
+        "trial bf16 passed 1 1 1 1 2 1 1 64 64 65 0 0 1\nend\n",
+        "lensd precision 3\nprecision bf16\nfrom_folder 0\n"
+        "trial bf16 passed 1 1 1 1 2 1 1 64 64 64 0 0 nan\nend\n",
+        "lensd precision 3\nprecision fp32\nfrom_folder 0\n" FOUR_TRIALS "end\n",
     };
     char folder[] = "/tmp/lensd-choice-XXXXXX", path[128];
     struct choice_key key = {"00112233445566778899aabbccddeeff"};
