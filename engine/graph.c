@@ -173,8 +173,6 @@ static enum status clone_node(const struct node *from, struct graph *to, struct 
     node->opset = from->opset;
     node->epilogue = from->epilogue;
     node->channels_last = from->channels_last;
-    node->fp32 = from->fp32;
-    node->layer = from->layer;
     for (size_t i = 0; i < from->input_count; i++)
         node->inputs[i] = from->inputs[i] ? to->values[from->inputs[i]->index] : NULL;
     for (size_t i = 0; i < from->output_count; i++)

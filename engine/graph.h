@@ -97,35 +97,7 @@ struct node {
     struct value *gate; /* of a Conv: its image is multiplied by this first, [N, 1 …, C]; also
                            inputs[3]; NULL without. Made by pass_gates. */
     bool channels_last; /* set by the layout pass: image operands are [N, spatial …, C] */
-    bool fp32;          /* set by the bf16 pass: its weights and sums are float32, also on bfloat16
-                           activations */
-    int layer; /* the number of a Conv, Gemm … (optimize_number_layers): 1, 2, 3 …; 0: none */
 };
-
-/* Layers by their number; those beyond LAYERS_MAX are in no set. All zeroes: none. */
-#define LAYERS_MAX 1023
-struct layer_set {
-    uint64_t words[(LAYERS_MAX + 1) / 64];
-};
-
-static inline bool layer_set_has(const struct layer_set *set, int layer)
-{
-    return layer > 0 && layer <= LAYERS_MAX && set->words[layer / 64] >> layer % 64 & 1;
-}
-
-static inline void layer_set_add(struct layer_set *set, int layer)
-{
-    if (layer > 0 && layer <= LAYERS_MAX)
-        set->words[layer / 64] |= UINT64_C(1) << layer % 64;
-}
-
-static inline int layer_set_count(const struct layer_set *set)
-{
-    int count = 0;
-    for (int layer = 1; layer <= LAYERS_MAX; layer++)
-        count += layer_set_has(set, layer);
-    return count;
-}
 
 struct graph {
     struct arena *arena;

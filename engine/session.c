@@ -238,7 +238,6 @@ static enum status build(struct session *session, const struct graph *graph, str
     if (session->ops->rounds_dynamically)
         TRY(optimize_dynamic(session->base, err));
     TRY(optimize_weights(session->base, err));
-    session->info.layer_count = optimize_number_layers(session->base);
     TRY(session_check_weights(session, err));
     TRY(session_choose_threads(session, err));
     struct backend_options options = {session->options.device,

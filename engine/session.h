@@ -68,8 +68,6 @@ struct session_facts {
 struct session_options {
     struct device_id device;
     enum precision precision;
-    struct layer_set fp32_layers; /* PRECISION_BF16: layers (session_step.layer) that are computed
-                                     in fp32 all the same */
     int threads;    /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
                        so small that splitting it costs more than it gains */
     int max_batch;  /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
@@ -128,7 +126,6 @@ struct session_batch {
 struct session_info {
     struct device_id device;
     enum precision precision;
-    int layer_count; /* products in the file: Conv, Gemm … */
     int threads;
     size_t parameter_bytes;     /* packed weights held on the device */
     size_t activation_bytes;    /* the arena: largest of the batches */
@@ -238,7 +235,6 @@ int session_under_way(const struct session *session);
 /* One line of a profile: a compiled step of the largest batch size. */
 struct session_step {
     const char *name, *kernel;
-    int layer; /* of a product: its number, the same in every precision and batch; 0: none */
     double milliseconds, gflop;
     size_t bytes;
     bool tried; /* the kernel was chosen by a trial (kernel_choices.h), not by rule */

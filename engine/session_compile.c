@@ -168,7 +168,6 @@ enum status compiled_create(struct session *session, int size, struct compiled *
         .makes_mean = session->ops->makes_mean,
         .takes_parts = session->ops->takes_parts,
         .narrow = session->options.precision == PRECISION_FP16 ? DTYPE_F16 : DTYPE_BF16,
-        .fp32_layers = session->options.fp32_layers,
     };
     if (is_narrow(session->options.precision)) {
         optimize.bf16 = session->ops->bf16;

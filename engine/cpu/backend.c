@@ -21,7 +21,6 @@ void *step_create(const struct compile *compile, size_t size,
         free(step);
         return NULL;
     }
-    step->layer = compile->node->layer;
     step->kernel = "cpu";
     step->run = run;
     return step;
@@ -105,8 +104,6 @@ static bool takes_channels_last(const struct node *node)
 
 static enum bf16_support bf16_support(const struct node *node)
 {
-    if (node->fp32)
-        return winograd_takes_bf16(node) ? BF16_PRODUCT : BF16_NO;
     switch (node->op) {
     case OP_CONV:
         return node->channels_last ? BF16_PRODUCT : BF16_NO;
@@ -487,7 +484,6 @@ static size_t describe_steps(const struct program *program, size_t first, size_t
         ret[count++] = (struct session_step){.name = step->name,
                                              .kernel = step->kernel,
                                              .tried = step->tried,
-                                             .layer = step->layer,
                                              .gflop = step->flops * 1e-9 * times,
                                              .bytes = step->bytes * (size_t)times};
     }

@@ -52,7 +52,6 @@ struct program {
 /* A compiled node. Implementations embed it first. */
 struct step {
     const char *name;   /* the node's; owned by the step's program (strdup) */
-    int layer;          /* the node's */
     size_t node;        /* its position */
     const char *kernel; /* static text for profiles: "dnnl conv brgconv:avx512_core" … may be owned
                            by oneDNN, alive as long as the step */
@@ -105,7 +104,6 @@ enum status make_copy(const struct compile *compile, struct step **ret, struct e
 enum status make_generic(const struct compile *compile, struct step **ret, struct error *err);
 
 /* Would the maker take this node (its activations being float32 or bfloat16)? */
-bool winograd_takes_bf16(const struct node *node); /* after it was laid out */
 bool matmul_takes(const struct node *node);
 bool dense_takes_gate(const struct node *node);
 bool depthwise_makes_mean(const struct node *node);

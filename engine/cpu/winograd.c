@@ -274,17 +274,17 @@ static bool is_small(const struct winograd_step *s)
     return (double)POINTS * (double)s->channels * (double)s->out_channels * 4 <= MOST_WEIGHT_BYTES;
 }
 
-/* Is it quicker than the other way, which in bfloat16 has twice the rate unless `fp32`?
+/* Is it quicker than the other way, which in bfloat16 has twice the rate?
  * Counted in multiply-adds, with what a transform of a tile's channel and a weight from the
  * third-level cache cost in them; measured on Zen 4. */
-static bool pays(const struct winograd_step *s, bool fp32)
+static bool pays(const struct winograd_step *s)
 {
     enum { TRANSFORM = 250, FETCH = 8, BF16_RATE = 2 };
     const double in = (double)s->channels, out = (double)s->out_channels;
     const double tiles = (double)s->tiles;
     const double direct = 9 * in * out * (double)(s->images * s->out_height) * (double)s->out_width;
     const double here = POINTS * in * out * (tiles + FETCH) + TRANSFORM * tiles * (in + out);
-    return in >= 16 && out >= 16 && here < 0.8 * direct / (s->bf16 && !fp32 ? BF16_RATE : 1);
+    return in >= 16 && out >= 16 && here < 0.8 * direct / (s->bf16 ? BF16_RATE : 1);
 }
 
 /* How a run is cut into pieces. */
@@ -314,7 +314,7 @@ static bool fits(const struct node *node, const struct window *w, bool bf16)
     if (bf16 && activation != ACTIVATION_NONE && activation != ACTIVATION_RELU &&
         activation != ACTIVATION_CLIP)
         return false;
-    if (bf16 && !node->fp32 && cpu_features()->amx_bf16)
+    if (bf16 && cpu_features()->amx_bf16)
         return false; /* AMX is quicker than anything in float32 */
     for (int a = 0; fits && a < 2; a++)
         fits = w->kernel[a] == 3 && w->stride[a] == 1 && w->dilation[a] == 1 &&
@@ -358,15 +358,6 @@ static enum status measure_up(const struct node *node, bool bf16, struct winogra
     return STATUS_OK;
 }
 
-bool winograd_takes_bf16(const struct node *node)
-{
-    struct winograd_step proto;
-    struct error ignored;
-    bool fits;
-    return measure_up(node, true, &proto, &fits, &ignored) == STATUS_OK && fits &&
-           pays(&proto, node->fp32);
-}
-
 enum status make_winograd(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
@@ -380,7 +371,7 @@ enum status make_winograd(const struct compile *compile, struct step **ret, stru
     if (!fits)
         return STATUS_OK;
     struct tensor *weights = node->inputs[1]->known;
-    if (!pays(&proto, node->fp32) && !compile->any)
+    if (!pays(&proto) && !compile->any)
         return STATUS_OK;
     struct winograd_step *step = step_create(compile, sizeof *step, run);
     if (!step)

@@ -171,8 +171,6 @@ static bool takes_channels_last(const struct node *node)
 
 static enum bf16_support bf16_support(const struct node *node)
 {
-    if (node->fp32)
-        return BF16_NO;
     switch (node->op) {
     case OP_CONV:
         return node->channels_last ? BF16_PRODUCT : BF16_NO;

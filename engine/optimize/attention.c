@@ -515,7 +515,6 @@ static enum status fuse(struct match *m, const struct node *softmax, const struc
     if (!node || !attention_store(graph, node, &m->attention, &m->result->shape))
         return edit_no_memory(err);
     node->opset = 1;
-    node->layer = at->layer; /* by which it can be kept in fp32 */
     node->inputs[0] = m->q;
     node->inputs[1] = m->k;
     node->inputs[2] = m->v;

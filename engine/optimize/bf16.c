@@ -3,8 +3,7 @@
  * The graph's own inputs and outputs keep their dtype; sums inside products are float32 in the
  * backend. A value's dtype is decided by the node that makes it; where a reader wants the other
  * one, a Cast stands between, once per value. What follows the last product, scores and boxes, is
- * float32: rounding it would gain nothing and cost the most. What only moves or bends numbers of
- * layers that are kept in float32 stays there, too, up to the next product. */
+ * float32: rounding it would gain nothing and cost the most. */
 #include <math.h>
 
 #include "engine/optimize/passes.h"
@@ -16,7 +15,6 @@ struct narrow {
     struct value **narrowed, **widened; /* by value->index: the value's Cast, when there is one */
     size_t value_count;
     bool *keeps_f32; /* by value->index: an output of the graph, or no product follows it */
-    bool *kept_wide; /* by value->index: made in float32 by a layer of fp32_layers, or from such */
     bool *is_narrow; /* made so by this pass: a file's own 16-bit values are left alone */
 };
 
@@ -126,18 +124,6 @@ static enum bf16_support ask_backend(const struct narrow *narrow, const struct n
     return support;
 }
 
-static bool all_kept_wide(const struct narrow *narrow, const struct node *node)
-{
-    size_t activations = 0, wide = 0;
-    for (size_t i = 0; i < node->input_count; i++) {
-        const struct value *value = node->inputs[i];
-        activations += is_activation(narrow, value);
-        wide += is_activation(narrow, value) && value->index < narrow->value_count &&
-                narrow->kept_wide[value->index];
-    }
-    return activations > 0 && wide == activations;
-}
-
 /* A node all of whose activations must be alike cannot make a float32 output of the graph from
  * 16-bit operands; it stays float32. */
 static enum bf16_support support_of(const struct narrow *narrow, const struct node *node)
@@ -149,10 +135,7 @@ static enum bf16_support support_of(const struct narrow *narrow, const struct no
         if (node->outputs[o] && node->outputs[o]->dtype != DTYPE_F32)
             return BF16_NO;
     enum bf16_support support = any ? ask_backend(narrow, node) : BF16_NO;
-    if (support == BF16_SAME && all_kept_wide(narrow, node))
-        return BF16_NO;
-    const bool alike = support == BF16_SAME || node->fp32;
-    for (size_t o = 0; o < node->output_count && alike; o++)
+    for (size_t o = 0; o < node->output_count && support == BF16_SAME; o++)
         if (node->outputs[o] && narrow->keeps_f32[node->outputs[o]->index])
             return BF16_NO;
     return support;
@@ -170,12 +153,7 @@ static enum status walk(struct narrow *narrow, struct error *err)
     struct graph *graph = narrow->graph;
     for (size_t n = 0; n < graph->node_count; n++) {
         struct node *node = graph->nodes[n];
-        node->fp32 = layer_set_has(&narrow->options->fp32_layers, node->layer);
         enum bf16_support support = support_of(narrow, node);
-        const bool wide = support == BF16_NO && (node->fp32 || all_kept_wide(narrow, node));
-        for (size_t o = 0; o < node->output_count && wide; o++)
-            if (node->outputs[o])
-                narrow->kept_wide[node->outputs[o]->index] = true;
         for (size_t o = 0; o < node->output_count && support != BF16_NO; o++)
             if (node->outputs[o] && !narrow->keeps_f32[node->outputs[o]->index]) {
                 node->outputs[o]->dtype = narrow->dtype;
@@ -190,6 +168,23 @@ static enum status walk(struct narrow *narrow, struct error *err)
     return STATUS_OK;
 }
 
+static bool is_product(const struct node *node)
+{
+    switch (node->op) {
+    case OP_CONV:
+    case OP_CONV_TRANSPOSE:
+    case OP_GEMM:
+    case OP_MATMUL:
+    case OP_ATTENTION:
+    case OP_ONNX_ATTENTION:
+        return true;
+    case OP_EINSUM:
+        return node->input_count > 1;
+    default:
+        return false;
+    }
+}
+
 static void find_ends(struct narrow *narrow)
 {
     const struct graph *graph = narrow->graph;
@@ -197,7 +192,7 @@ static void find_ends(struct narrow *narrow)
         narrow->keeps_f32[v] = true;
     for (size_t n = graph->node_count; n-- > 0;) {
         const struct node *node = graph->nodes[n];
-        bool feeds = node->layer > 0;
+        bool feeds = is_product(node);
         for (size_t o = 0; o < node->output_count; o++)
             feeds = feeds || (node->outputs[o] && !narrow->keeps_f32[node->outputs[o]->index]);
         for (size_t i = 0; i < node->input_count && feeds; i++)
@@ -218,10 +213,8 @@ enum status pass_bf16(struct graph *graph, const struct optimize_options *option
     narrow.narrowed = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
     narrow.widened = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
     narrow.keeps_f32 = arena_alloc(graph->arena, graph->value_count, sizeof *narrow.keeps_f32);
-    narrow.kept_wide = arena_alloc(graph->arena, graph->value_count, sizeof *narrow.kept_wide);
     narrow.is_narrow = arena_alloc(graph->arena, graph->value_count, sizeof *narrow.is_narrow);
-    if (!narrow.narrowed || !narrow.widened || !narrow.keeps_f32 || !narrow.kept_wide ||
-        !narrow.is_narrow)
+    if (!narrow.narrowed || !narrow.widened || !narrow.keeps_f32 || !narrow.is_narrow)
         return edit_no_memory(err);
     find_ends(&narrow);
     TRY(walk(&narrow, err));

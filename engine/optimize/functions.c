@@ -98,7 +98,6 @@ static struct value *emit(struct expansion *e, const struct step *step)
         return fail(e);
     e->at++;
     node->opset = 13;
-    node->layer = step->op == OP_MATMUL ? e->from->layer : 0; /* both products are one layer */
     memcpy(node->inputs, step->in, count * sizeof *step->in);
     node_set_output(node, 0, value);
     if ((step->name && !node_set_int(e->graph, node, step->name, step->number)) ||

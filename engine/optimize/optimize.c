@@ -2,20 +2,6 @@
  * layers. */
 #include "engine/optimize/passes.h"
 
-int optimize_number_layers(struct graph *graph)
-{
-    int count = 0;
-    for (size_t n = 0; n < graph->node_count; n++) {
-        struct node *node = graph->nodes[n];
-        const bool product = node->op == OP_CONV || node->op == OP_CONV_TRANSPOSE ||
-                             node->op == OP_GEMM || node->op == OP_MATMUL ||
-                             node->op == OP_ONNX_ATTENTION ||
-                             (node->op == OP_EINSUM && node->input_count > 1);
-        node->layer = product ? ++count : 0;
-    }
-    return count;
-}
-
 /* An output that is an input is copied: outputs must not change when the caller's buffer does. */
 static enum status copy_inputs_to_outputs(struct graph *graph, struct error *err)
 {

@@ -12,8 +12,8 @@
 
 #include "engine/graph.h"
 
-/* How a backend runs a node on 16-bit activations (bfloat16, or float16 where it has that); where
- * node->fp32 is set, with weights that are not rounded. */
+/* How a backend runs a node on 16-bit activations (bfloat16, or float16 where it has
+ * that). */
 enum bf16_support {
     BF16_NO,      /* float32 only */
     BF16_SAME,    /* all activations 16 bits wide, results too */
@@ -40,8 +40,7 @@ struct optimize_options {
     bool (*takes_parts)(const struct node *node);
     /* Keep activations in `narrow` where the backend supports it; NULL: nowhere. */
     enum bf16_support (*bf16)(const struct node *node);
-    enum dtype narrow;            /* DTYPE_BF16 or DTYPE_F16 */
-    struct layer_set fp32_layers; /* their weights and sums stay float32 all the same */
+    enum dtype narrow; /* DTYPE_BF16 or DTYPE_F16 */
 };
 
 /* Does the graph store activations in integers (QuantizeLinear or QLinear… operators)? */
@@ -64,11 +63,6 @@ enum status optimize_dynamic(struct graph *graph, struct error *err) MUST_USE;
  * their declared dtype through a Cast), BatchNormalization and per-channel scales folded into Conv
  * weights. Errors: STATUS_NO_MEMORY, STATUS_MODEL / STATUS_SHAPE from folding. */
 enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
-
-/* Numbers the products (Conv, ConvTranspose, Gemm, MatMul, Einsum of several operands, ONNX's
- * Attention) in the graph's order, from 1: the names by which layers are known whatever later
- * passes do; OP_ATTENTION has that of its second product. Returns how many there are. */
-int optimize_number_layers(struct graph *graph);
 
 /* Gives graph->inputs[i] the shape shapes[i] (wholly known), infers every shape that follows, folds
  * what becomes constant (Shape → Gather → Concat → Reshape …), writes out function operators

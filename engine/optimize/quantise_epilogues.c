@@ -50,7 +50,6 @@ static enum status become(struct graph *graph, struct node *node, const struct n
     node->attrs = product->attrs;
     node->attr_count = product->attr_count;
     node->channels_last = product->channels_last;
-    node->layer = product->layer;
     node->inputs = inputs;
     node->input_count = QUANTISED_OPERANDS;
     return STATUS_OK;
