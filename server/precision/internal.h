@@ -62,8 +62,10 @@ enum { SPEED_MOST_TURNS = 25 };
 struct speed_contest {
     enum status (*time)(void *context, size_t which, struct run_time *ret, struct error *err);
     void *context;
-    double bound;     /* the verdict that is looked for: is the gain this or more? */
-    double budget_ms; /* no turn begins later, but the first */
+    double bound;           /* the verdict that is looked for: is the gain this or more? */
+    double budget_ms;       /* no turn begins later, but the first … */
+    const bool *is_settled; /* … nor after time() has set this: the gain does not matter any more;
+                               NULL: it does */
 };
 
 /* *ret: how many times as fast as the baseline the candidate is. Errors: those of `time`. */
@@ -98,6 +100,11 @@ enum status outputs_run(struct outputs *outputs, struct session *session, const 
  * image after image. */
 size_t outputs_each(struct outputs *outputs, int images);
 void outputs_read(struct outputs *outputs, int images, float *dst);
+
+/* How the numbers of one of `images` images lie. Channels are the second axis of [N, C, H, W] and
+ * the last of [N, H, W, C], told by being shorter than the others; of [N, boxes, numbers] and [N,
+ * numbers, boxes] they are the shorter one, since boxes are many. */
+struct agreement_tensor outputs_layout(const struct tensor *tensor, int images);
 
 /* Adds an image's numbers to a comparison; their layout is that of the last run. */
 void outputs_compare(const struct outputs *outputs, const float *reference, const float *candidate,

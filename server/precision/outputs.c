@@ -51,9 +51,7 @@ enum status outputs_run(struct outputs *outputs, struct session *session, const 
     return STATUS_OK;
 }
 
-/* Channels are the second axis of [N, C, H, W] and the last of [N, H, W, C]; of [N, boxes, numbers]
- * and [N, numbers, boxes] the shorter one, since boxes are many. */
-static struct agreement_tensor layout_of(const struct tensor *tensor, int images)
+struct agreement_tensor outputs_layout(const struct tensor *tensor, int images)
 {
     const struct shape *shape = &tensor->shape;
     struct agreement_tensor layout = {.count = shape_count(shape) / (size_t)images,
@@ -77,7 +75,7 @@ size_t outputs_each(struct outputs *outputs, int images)
 {
     size_t total = 0;
     for (size_t o = outputs->first; o < outputs->end; o++) {
-        outputs->layouts[o] = layout_of(outputs->tensors[o], images);
+        outputs->layouts[o] = outputs_layout(outputs->tensors[o], images);
         total += outputs->layouts[o].count;
     }
     return total;

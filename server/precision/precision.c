@@ -90,7 +90,7 @@ static void say_bounds(struct precision_choice *choice, const struct agreement *
     say(choice, " (needed: %g %% of the classes, %s of at most %g", 100 * AGREEMENT_SHARE,
         a->is_vector ? "a change" : "an error",
         a->is_vector ? AGREEMENT_PROBABILITY : AGREEMENT_RELATIVE);
-    if (agreement_needs_correlation(a))
+    if (agreement_needs_correlation(a) && a->mean <= AGREEMENT_PROBABILITY)
         say(choice, ", a correlation of %g", 1 - AGREEMENT_VECTOR);
     say(choice, ")");
 }

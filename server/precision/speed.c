@@ -54,7 +54,8 @@ enum status speed_compare(const struct speed_contest *contest, double *ret, stru
     int above = 0;
     size_t turn = 0;
     while (turn < SPEED_MOST_TURNS && abs(above) < LEAD &&
-           (turn == 0 || clock_ms(clock_now() - begin) < contest->budget_ms)) {
+           (turn == 0 || (clock_ms(clock_now() - begin) < contest->budget_ms &&
+                          !(contest->is_settled && *contest->is_settled)))) {
         struct run_time times[2];
         for (size_t k = 0; k < 2; k++) {
             const size_t side = (k + turn) % 2;

@@ -1,6 +1,6 @@
 /* fp32 and a candidate run the same probes: first for their speed, then, where the candidate is
  * quicker, for their answers. Probes that were run for the speed are compared as they come. A trial
- * ends with the first batch after which the answers cannot agree any more. */
+ * ends with the first turn after which the answers cannot agree any more. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +22,7 @@ struct trial {
     int images;          /* of that batch */
     int compared;        /* probes so far: the first ones */
     bool ran[SIDES];     /* that batch */
+    bool is_lost;        /* the answers cannot agree any more */
     size_t image_floats; /* of a probe */
     float *values;       /* a batch of probes */
     float *answers[SIDES];
@@ -144,6 +145,8 @@ static enum status compare_answers(struct trial *trial, struct error *err)
                         trial->answers[CANDIDATE] + (size_t)i * each,
                         trial->input->model->has_probabilities, &trial->ret->agreement);
     trial->compared += trial->images;
+    trial->is_lost = agreement_is_lost(&trial->ret->agreement,
+                                       probes_count(trial->input->probes) - trial->compared);
     return STATUS_OK;
 }
 
@@ -196,7 +199,8 @@ static enum status time_both(struct trial *trial, struct error *err)
     const struct speed_contest contest = {.time = time_side,
                                           .context = trial,
                                           .bound = PRECISION_GAIN,
-                                          .budget_ms = trial->input->speed_ms};
+                                          .budget_ms = trial->input->speed_ms,
+                                          .is_settled = &trial->is_lost};
     TRY(load_probes(trial, 0, err));
     for (size_t side = 0; side < SIDES; side++) /* first runs fetch what later ones find */
         TRY(time_side(trial, side, &ignored, err));
@@ -214,8 +218,7 @@ static enum status time_both(struct trial *trial, struct error *err)
 static enum status compare_rest(struct trial *trial, struct error *err)
 {
     const int count = probes_count(trial->input->probes);
-    const struct agreement *agreement = &trial->ret->agreement;
-    while (trial->compared < count && !agreement_is_lost(agreement, count - trial->compared)) {
+    while (trial->compared < count && !trial->is_lost) {
         struct run_time ignored;
         TRY(load_probes(trial, trial->compared, err));
         for (int side = 0; side < SIDES; side++)

@@ -219,6 +219,35 @@ Test(agreement, is_lost_when_the_rest_cannot_mend_it)
     cr_expect(agreement_is_lost(&a, 24), "and 0.0125 in eight of 32");
 }
 
+Test(outputs, know_where_channels_lie)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+        struct shape shape;
+        size_t channels, stride;
+        bool is_map, is_labels;
+    } cases[] = {
+        {"[N, C, H, W]", DTYPE_F32, SHAPE(2, 21, 65, 60), 21, 65 * 60, true, false},
+        {"[N, H, W, C]", DTYPE_F32, SHAPE(2, 65, 60, 21), 21, 1, true, false},
+        {"many channels of a small map", DTYPE_F32, SHAPE(2, 255, 13, 13), 255, 169, true, false},
+        {"a depth map", DTYPE_F32, SHAPE(2, 1, 64, 64), 1, 64 * 64, false, false},
+        {"[N, boxes, numbers]", DTYPE_F32, SHAPE(2, 8400, 84), 84, 1, false, false},
+        {"[N, numbers, boxes]", DTYPE_F32, SHAPE(2, 84, 8400), 84, 8400, false, false},
+        {"numbers", DTYPE_F32, SHAPE(2, 40), 1, 1, false, false},
+        {"picked classes", DTYPE_I64, SHAPE(2, 65, 60), 1, 1, false, true},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const struct tensor tensor = {.dtype = cases[i].dtype, .shape = cases[i].shape};
+        const struct agreement_tensor t = outputs_layout(&tensor, 2);
+        cr_expect_eq(t.count, shape_count(&tensor.shape) / 2, "%s", cases[i].name);
+        cr_expect_eq(t.channels, cases[i].channels, "%s: %zu", cases[i].name, t.channels);
+        cr_expect_eq(t.stride, cases[i].stride, "%s: %zu", cases[i].name, t.stride);
+        cr_expect_eq(t.is_map, cases[i].is_map, "%s", cases[i].name);
+        cr_expect_eq(t.is_labels, cases[i].is_labels, "%s", cases[i].name);
+    }
+}
+
 /* ---- speed.c, with times that are made up ---- */
 
 struct pace {
@@ -318,6 +347,11 @@ Test(speed, ends_with_its_budget_and_with_an_error)
     const struct speed_contest brief = {.time = tell, .context = &pace, .bound = 1.05};
     cr_assert_eq(speed_compare(&brief, &speed, &err), STATUS_OK);
     cr_expect_eq(pace.times[0], 1, "a turn is always taken");
+    const bool settled = true;
+    const struct speed_contest needless = {
+        .time = tell, .context = &pace, .bound = 1.05, .budget_ms = 60000, .is_settled = &settled};
+    cr_assert_eq(speed_compare(&needless, &speed, &err), STATUS_OK);
+    cr_expect_eq(pace.times[0], 2, "one turn more");
     const struct speed_contest refused = {.time = refuse, .bound = 1.05, .budget_ms = 1000};
     cr_expect_eq(speed_compare(&refused, &speed, &err), STATUS_CANCELLED);
 }
