@@ -1,3 +1,4 @@
+/* How far apart two answers are, a number for each image, and the verdict on all of them. */
 #include "server/precision/agreement.h"
 
 #include <math.h>

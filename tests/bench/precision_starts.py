@@ -64,7 +64,7 @@ def report(model, answers):
               f"classes {' '.join(agreeing)}, {rows[0]['difference_of']} "
               f"{span([row['mean_difference'] for row in rows], 4)}", flush=True)
     gains = [row["times_fp32"] for rows in trials.values() for row in rows]
-    return len(chosen) == 1 or min(gains) < SAFE_GAIN
+    return len(chosen) == 1 or min(gains, default=0) < SAFE_GAIN
 
 
 def main():
