@@ -48,13 +48,6 @@ struct run_result {
     size_t best_step;
 };
 
-/* Which steps of a program others run for it. */
-struct program_front {
-    size_t step;        /* those before this one (counted as profile() does) … */
-    int images, pieces; /* … are run once for each of so many pieces of so many images */
-    size_t most_nodes;  /* all of them are of the first so many nodes of the graph */
-};
-
 struct backend_ops {
     const char *name; /* "cpu", "cuda" */
 
@@ -151,21 +144,6 @@ struct backend_ops {
      * are no copies. */
     enum status (*time)(struct program *program, const void *const *inputs, int runs,
                         double *ret_ms, struct error *err);
-
-    /* Makes `piece`, the program of the same graph for fewer images, run the first steps of
-     * `program`; NULL: `program` runs all of its steps again. *ret_taken: false, and nothing is
-     * changed, where what has to be carried from piece to whole does not lie image after image,
-     * or one of them has a part in another front. reserve() has to follow; `piece` has to live
-     * as long as `program` is run. What a front computes is what `piece` does, to the bit. NULL: no
-     * fronts. */
-    enum status (*set_front)(struct program *program, struct program *piece,
-                             const struct program_front *how, bool *ret_taken, struct error *err);
-    /* Lets go of the steps that the front runs instead: it is there for good now. */
-    void (*drop_front)(struct program *program);
-    /* As run(), where of the program's images the first `images` are wanted: what a front does not
-     * have to compute is left out. NULL where there are no fronts. */
-    enum status (*run_images)(struct program *program, int images, const void *const *inputs,
-                              const void **outputs, struct error *err);
 };
 
 extern const struct backend_ops backend_cpu;

@@ -204,9 +204,6 @@ static enum status measure_all(struct session *session, struct error *err)
     if (session->options.trial)
         return session_cut_batches(session, true, err);
     const bool known = session_recall_times(session);
-    if (session_has_front(session)) /* whose arena is another one */
-        TRY(session->ops->reserve(session->backend, err));
-    session->wants_steps = !known && session->ops->set_front && !session->options.no_fronts;
     TRY(session_measure_round(session, PROGRESS_ROWS, PROGRESS_ROUND, err));
     return session_cut_batches(session, known, err);
 }
@@ -392,7 +389,6 @@ void session_free(struct session *session)
     free(session->gathered);
     free(session->piece_inputs);
     free(session->input_rows);
-    session_forget_steps(session);
     free(session->wanted);
     free(session->all_pixels);
     free(session->padded);

@@ -56,8 +56,6 @@ struct session_facts {
     struct session_time {
         int size;
         double milliseconds; /* the quickest run of that compiled size there has been */
-        int front;           /* as session_batch has it */
-        size_t front_steps;
     } times[SESSION_MAX_BATCHES];
 };
 
@@ -68,13 +66,11 @@ struct session_facts {
 struct session_options {
     struct device_id device;
     enum precision precision;
-    int threads;    /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
-                       so small that splitting it costs more than it gains */
-    int max_batch;  /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
-    bool trial;     /* compile 1 and max_batch alone and measure nothing: a session that is made to
-                       be compared and thrown away */
-    bool no_fronts; /* none is looked for (session_batch.front), which takes measurements; what
-                       `known` says is taken over all the same */
+    int threads;   /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
+                      so small that splitting it costs more than it gains */
+    int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
+    bool trial;    /* compile 1 and max_batch alone and measure nothing: a session that is made to
+                      be compared and thrown away */
     bool no_kernel_trials; /* kernels by what is known (kernel_choices.h) and by rule: quick to make
                             */
     size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */
@@ -115,11 +111,8 @@ struct session_tensor {
 
 struct session_batch {
     int size;
-    double milliseconds; /* L(b): the quickest run when it was created; 0: not measurable */
-    int piece;           /* it is run as pieces of this size and smaller; == size: whole */
-    int front;           /* of its largest piece: the first front_steps steps of a profile are
-                            run for so many images at a time, the rest for all; 0: all steps are */
-    size_t front_steps;
+    double milliseconds;     /* L(b): the quickest run when it was created; 0: not measurable */
+    int piece;               /* it is run as pieces of this size and smaller; == size: whole */
     size_t activation_bytes; /* planned arena of its largest piece */
 };
 

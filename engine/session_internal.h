@@ -10,8 +10,6 @@
 /* One batch size. */
 struct compiled {
     int size;
-    int front; /* images of the pieces in which its first front_steps steps run; 0: whole */
-    size_t front_steps;
     struct graph *graph; /* static part; constants dropped once compiled */
     struct graph *tail;  /* NULL without data-dependent nodes */
     int *output_of;      /* see optimize_split */
@@ -47,11 +45,6 @@ struct session {
     struct {
         double wall, cpu;         /* the least of a run of this session; 0: none */
     } times[SESSION_MAX_BATCHES]; /* by compiled size, until the plan is made */
-    struct session_steps {
-        double *ms; /* the least of each step; NULL: not measured, or the size has a front */
-        size_t count;
-    } steps[SESSION_MAX_BATCHES]; /* likewise */
-    bool wants_steps;             /* passes that are measured are to fill them */
     struct graph *base;           /* only while creating */
     struct {
         int at, count; /* which of how many sizes is compiled now */
@@ -149,9 +142,6 @@ enum status session_check_weights(const struct session *session, struct error *e
  * missing, and which size would fit. */
 enum status session_check_memory(struct session *session, struct error *err) MUST_USE;
 
-/* Does c, as it is now, fit into memory_limit? */
-bool session_fits(const struct session *session, const struct compiled *c);
-
 /* ---- session_measure.c ---- */
 
 /* One round of measurements: each compiled size is run, and the quicker of what is known and what
@@ -169,19 +159,14 @@ double session_believed_time(double known, double ms, double cpu);
 /* One more measurement of compiled size number i. */
 enum status session_measure_again(struct session *session, size_t i, struct error *err) MUST_USE;
 
-/* Milliseconds of compiled size number i now, to be compared with another one's: of CPU time where
- * that is known, which other work changes less. L(b) stays as it is. */
-enum status session_measure_now(struct session *session, size_t i, double *ret_ms,
-                                struct error *err) MUST_USE;
-
 /* Takes out of L(b) what other work on the machine has added: a long pass is disturbed more often
  * than a short one, so that the quickest of a few runs is no fair measure of both. Where a size
  * took clearly more than its CPU time times the least ratio of the two there is, it counts as that.
  */
 void session_leave_out_disturbances(struct session *session);
 
-/* Takes over what options.known says of this session's sizes, their fronts, too; true when it says
- * something of all. */
+/* Takes over what options.known says of this session's sizes; true when it says something of all.
+ */
 bool session_recall_times(struct session *session);
 
 /* Does a batch of two give each image what it gets alone? */
@@ -194,38 +179,7 @@ enum status session_rows_are_independent(struct session *session, bool *ret,
 enum status session_rows_ignore_neighbours(struct session *session, bool *ret,
                                            struct error *err) MUST_USE;
 
-/* Runs size c on made-up numbers. *kept NULL: copies of the outputs go there, for
- * session_answers_done(); else *ret says whether the outputs are those, but for rounding. */
-enum status session_compare_answers(struct session *session, struct compiled *c,
-                                    struct tensor ***kept, bool *ret, struct error *err) MUST_USE;
-void session_answers_done(const struct session *session, struct tensor **kept);
-
-/* ---- session_fronts.c ---- */
-
-/* Lets the first `steps` steps of size number i run as pieces of size number `by`; false where that
- * cannot be. The backend's reserve() has to follow. */
-enum status session_set_front(struct session *session, size_t i, size_t by, size_t steps, bool *ret,
-                              struct error *err) MUST_USE;
-
-/* After measuring: the times of steps are of no more use. */
-void session_forget_steps(struct session *session);
-
-/* Has one of the sizes a front? */
-bool session_has_front(const struct session *session);
-
-/* Gives a front to every size that is clearly quicker with one. Once L(b) and the times of steps
- * have settled. cost, first: room for session_find_exact. */
-enum status session_find_fronts(struct session *session, double *cost, int *first,
-                                struct error *err) MUST_USE;
-
 /* ---- session_pieces.c ---- */
-
-/* From L(b), the quickest way for exactly t images, for each t up to `most`: cost[t], and the size
- * of its first run. */
-void session_find_exact(const struct session *session, int most, double *cost, int *first);
-
-/* Below this a batch is left whole: what there is to gain is lost in the measurement. */
-#define WORTH_CUTTING_MS 2.0
 
 /* Settles from L(b) which batches are run as pieces, and lets go of the sizes that none uses.
  * Measures until that stands still, unless all times were known (`known`). */

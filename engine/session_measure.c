@@ -84,36 +84,6 @@ static enum status run_as_requests(struct session *session, struct compiled *c,
     return compiled_run_request(session, c, c->size, &request, outputs, err);
 }
 
-/* As run_as_requests, with a clock around each step, for session->steps. */
-static enum status run_in_steps(struct session *session, const struct compiled *c,
-                                const struct feed *feed, struct session_step *steps,
-                                struct error *err)
-{
-    struct session_steps *least = &session->steps[c - session->compiled];
-    const size_t most = c->graph->node_count;
-    size_t count;
-    TRY(session->ops->profile(c->program, (const void *const *)feed->buffers, steps, most, &count,
-                              err));
-    const bool is_first = !least->ms;
-    if (is_first)
-        least->ms = alloc_array(most, sizeof *least->ms);
-    if (!least->ms)
-        return session_no_memory(err);
-    for (size_t s = 0; s < count; s++)
-        if (is_first || steps[s].milliseconds < least->ms[s])
-            least->ms[s] = steps[s].milliseconds;
-    least->count = count;
-    return STATUS_OK;
-}
-
-/* Are the times of its steps wanted, and can they be had without disturbing that of the pass? */
-static bool wants_steps(const struct session *session, const struct compiled *c)
-{
-    const double much_ms = 0.5; /* a step's clock takes 50 ns */
-    const struct session_batch *batch = &session->info.batches[c - session->compiled];
-    return session->wants_steps && !c->tail && !c->front && batch->milliseconds > much_ms;
-}
-
 double session_cpu_ms(const struct session *session)
 {
     return session->ops->cpu_ms ? session->ops->cpu_ms(session->backend) : 0;
@@ -128,16 +98,12 @@ static enum status measure(struct session *session, struct compiled *c, bool is_
     double times[RUNS], cpu[RUNS], total = 0;
     struct feed feed;
     const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
-    struct session_step *steps = is_warm && wants_steps(session, c)
-                                     ? alloc_array(c->graph->node_count, sizeof *steps)
-                                     : NULL;
     enum status status = outputs ? feed_init(session, c, &feed, err) : session_no_memory(err);
     int runs = 0;
     while (status == STATUS_OK && runs < RUNS && (runs == 0 || total < ENOUGH_MS)) {
         const double before = session_cpu_ms(session);
         int64_t start = clock_now();
-        status = steps ? run_in_steps(session, c, &feed, steps, err)
-                       : run_as_requests(session, c, &feed, outputs, err);
+        status = run_as_requests(session, c, &feed, outputs, err);
         times[runs] = clock_ms(clock_now() - start);
         cpu[runs] = session_cpu_ms(session) - before;
         total += times[runs++];
@@ -161,21 +127,8 @@ static enum status measure(struct session *session, struct compiled *c, bool is_
     }
     if (outputs)
         feed_done(&feed);
-    free(steps);
     free(outputs);
     return status;
-}
-
-/* The front of size number i at an earlier start; false when it cannot be had now. */
-static bool recall_front(struct session *session, size_t i, const struct session_time *known)
-{
-    struct error ignored;
-    bool taken = false;
-    for (size_t by = 0; by < i; by++)
-        if (session->compiled[by].size == known->front &&
-            session_set_front(session, i, by, known->front_steps, &taken, &ignored) != STATUS_OK)
-            return false;
-    return taken;
 }
 
 bool session_recall_times(struct session *session)
@@ -185,8 +138,7 @@ bool session_recall_times(struct session *session)
     for (size_t i = 0; known && i < session->compiled_count; i++)
         for (size_t k = 0; k < known->count; k++)
             if (known->times[k].size == session->compiled[i].size &&
-                known->times[k].milliseconds > 0 &&
-                (!known->times[k].front || recall_front(session, i, &known->times[k]))) {
+                known->times[k].milliseconds > 0) {
                 session->info.batches[i].milliseconds = known->times[k].milliseconds;
                 found++;
                 break;
@@ -202,16 +154,6 @@ double session_believed_time(double known, double ms, double cpu)
     return ms;
 }
 
-enum status session_measure_now(struct session *session, size_t i, double *ret_ms,
-                                struct error *err)
-{
-    double cpu = 0;
-    TRY(measure(session, &session->compiled[i], true, ret_ms, &cpu, err));
-    if (cpu > 0)
-        *ret_ms = cpu;
-    return STATUS_OK;
-}
-
 enum status session_measure_again(struct session *session, size_t i, struct error *err)
 {
     struct session_time *time = &session->facts.times[i];
@@ -224,8 +166,7 @@ enum status session_measure_again(struct session *session, size_t i, struct erro
         *best = ms;
     session->times[i].wall = is_warm ? fmin(session->times[i].wall, ms) : ms;
     session->times[i].cpu = is_warm ? fmin(session->times[i].cpu, cpu) : cpu;
-    const struct compiled *c = &session->compiled[i];
-    *time = (struct session_time){c->size, *best, c->front, c->front_steps};
+    *time = (struct session_time){session->compiled[i].size, *best};
     return STATUS_OK;
 }
 
@@ -286,24 +227,6 @@ static bool same_row(const struct session *session, const struct tensor *alone,
     return difference <= (dtype_is_float(alone->dtype) ? tolerance * largest : 0);
 }
 
-void session_answers_done(const struct session *session, struct tensor **kept)
-{
-    for (size_t i = 0; kept && i < session->output_count; i++)
-        tensor_unref(kept[i]);
-    free(kept);
-}
-
-static enum status keep_answers(const struct session *session, const struct tensor *const *outputs,
-                                struct tensor **kept, struct error *err)
-{
-    for (size_t i = 0; i < session->output_count; i++) {
-        TRY(tensor_create(NULL, outputs[i]->dtype, &outputs[i]->shape, &kept[i], err));
-        if (outputs[i]->bytes)
-            memcpy(kept[i]->data, outputs[i]->data, outputs[i]->bytes);
-    }
-    return STATUS_OK;
-}
-
 /* A file that fixes its batch to 1 may still mean what it says for each image of a larger one, or
  * it may mix images (a Reshape to a constant). Runs two different images together and alone. */
 enum status session_rows_are_independent(struct session *session, bool *ret, struct error *err)
@@ -322,8 +245,11 @@ enum status session_rows_are_independent(struct session *session, bool *ret, str
         status = feed_init(session, two, &feed, err);
     if (status == STATUS_OK)
         status = compiled_run(session, two, 2, (const void *const *)feed.buffers, outputs, err);
-    if (status == STATUS_OK)
-        status = keep_answers(session, outputs, together, err);
+    for (size_t i = 0; status == STATUS_OK && i < session->output_count; i++) {
+        status = tensor_create(NULL, outputs[i]->dtype, &outputs[i]->shape, &together[i], err);
+        if (status == STATUS_OK && outputs[i]->bytes)
+            memcpy(together[i]->data, outputs[i]->data, outputs[i]->bytes);
+    }
     for (size_t image = 0; status == STATUS_OK && image < 2; image++) {
         for (size_t i = 0; i < session->input_count; i++) {
             const struct shape *shape = &one->graph->inputs[i]->shape;
@@ -337,31 +263,11 @@ enum status session_rows_are_independent(struct session *session, bool *ret, str
     }
     if (fed)
         feed_done(&feed);
-    session_answers_done(session, together);
+    for (size_t i = 0; together && i < session->output_count; i++)
+        tensor_unref(together[i]);
     free(outputs);
+    free(together);
     free(inputs);
-    return status;
-}
-
-enum status session_compare_answers(struct session *session, struct compiled *c,
-                                    struct tensor ***kept, bool *ret, struct error *err)
-{
-    struct feed feed = {0};
-    const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
-    const bool keeps = !*kept;
-    *ret = true;
-    if (keeps)
-        *kept = alloc_array(session->output_count, sizeof(struct tensor *));
-    enum status status =
-        outputs && *kept ? feed_init(session, c, &feed, err) : session_no_memory(err);
-    if (status == STATUS_OK)
-        status = compiled_run(session, c, c->size, (const void *const *)feed.buffers, outputs, err);
-    if (status == STATUS_OK && keeps)
-        status = keep_answers(session, outputs, *kept, err);
-    for (size_t i = 0; status == STATUS_OK && !keeps && *ret && i < session->output_count; i++)
-        *ret = same_row(session, outputs[i], (*kept)[i], 0);
-    feed_done(&feed);
-    free(outputs);
     return status;
 }
 

@@ -52,12 +52,6 @@ static size_t wanted_bytes(const struct session *session, const struct compiled 
                input_bytes(session, c));
 }
 
-bool session_fits(const struct session *session, const struct compiled *c)
-{
-    const size_t limit = session->options.memory_limit;
-    return !limit || wanted_bytes(session, c) <= limit;
-}
-
 /* Bytes of the constants that nodes read, each once. */
 static enum status constant_bytes(const struct graph *graph, size_t *ret, struct error *err)
 {

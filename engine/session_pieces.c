@@ -12,6 +12,9 @@
 #include "engine/base/size.h"
 #include "engine/session_internal.h"
 
+/* Below this a batch is left whole: what there is to gain is lost in the measurement. */
+#define WORTH_CUTTING_MS 2.0
+
 /* Other runs than the program of the next compiled size have to be that much quicker; pieces that
  * make up exactly a compiled size only as quick, as they need less memory. */
 #define WORTHWHILE 0.96
@@ -27,7 +30,8 @@ static int largest(const struct session *session)
     return session->compiled[session->compiled_count - 1].size;
 }
 
-void session_find_exact(const struct session *session, int most, double *cost, int *first)
+/* The quickest way for exactly t images: cost[t], and the size of its first run. */
+static void find_exact(const struct session *session, int most, double *cost, int *first)
 {
     cost[0] = 0;
     for (int t = 1; t <= most; t++) {
@@ -76,9 +80,6 @@ static void mark_used(const struct session *session, bool *used)
     for (int n = 1; n <= largest(session); n++)
         for (int left = session->padded[n]; left > 0; left -= session->piece[left])
             used[index_of(session, session->piece[left])] = true;
-    for (size_t i = 0; i < session->compiled_count; i++)
-        if (used[i] && session->compiled[i].front)
-            used[index_of(session, session->compiled[i].front)] = true;
 }
 
 /* What /devices shows of a size that is run as pieces. */
@@ -86,16 +87,13 @@ static void note_pieces(struct session *session, const double *cost)
 {
     size_t bytes[SESSION_MAX_BATCHES];
     for (size_t i = 0; i < session->info.batch_count; i++)
-        bytes[i] = session->ops->activation_bytes(session->compiled[i].program);
+        bytes[i] = session->info.batches[i].activation_bytes;
     for (size_t i = 0; i < session->info.batch_count; i++) {
         struct session_batch *batch = &session->info.batches[i];
         const int padded = session->padded[batch->size];
         batch->piece = session->piece[padded];
         batch->milliseconds = cost[padded];
-        const size_t piece = index_of(session, batch->piece);
-        batch->front = session->compiled[piece].front;
-        batch->front_steps = session->compiled[piece].front_steps;
-        batch->activation_bytes = bytes[piece];
+        batch->activation_bytes = bytes[index_of(session, batch->piece)];
     }
 }
 
@@ -178,7 +176,7 @@ static enum status doubt_times(struct session *session, struct error *err)
 
 static void plan(struct session *session, double *cost)
 {
-    session_find_exact(session, largest(session), cost, session->piece);
+    find_exact(session, largest(session), cost, session->piece);
     choose_padding(session, cost);
 }
 
@@ -215,19 +213,15 @@ static enum status cut(struct session *session, int most, double *cost, struct e
     bool used[SESSION_MAX_BATCHES] = {false};
     TRY(doubt_times(session, err));
     plan(session, cost);
-    if (all_whole(session) && !session_has_front(session))
+    if (all_whole(session))
         return STATUS_OK;
     mark_used(session, used);
-    for (size_t i = 0; i < session->compiled_count; i++)
-        if (session->compiled[i].front)
-            session->ops->drop_front(session->compiled[i].program);
     note_pieces(session, cost);
-    if (!all_whole(session))
-        TRY(make_gathered(session, most, err));
+    TRY(make_gathered(session, most, err));
     drop_unused(session, used);
     TRY(session->ops->reserve(session->backend, err));
     size_t gathered = 0;
-    for (size_t i = 0; session->gathered && i < session->output_count; i++)
+    for (size_t i = 0; i < session->output_count; i++)
         gathered += session->gathered[i]->bytes;
     session->info.activation_bytes = 0;
     for (size_t i = 0; i < session->info.batch_count; i++)
@@ -254,9 +248,6 @@ enum status session_cut_batches(struct session *session, bool known, struct erro
         session->piece && session->padded && cost && previous ? STATUS_OK : session_no_memory(err);
     if (status == STATUS_OK && !known)
         status = settle(session, cost, previous, err);
-    if (status == STATUS_OK && !known)
-        status = session_find_fronts(session, cost, previous, err);
-    session_forget_steps(session);
     if (status == STATUS_OK)
         status = cut(session, most, cost, err);
     free(previous);

@@ -59,10 +59,7 @@ enum status compiled_run(struct session *session, struct compiled *c, int batch,
 {
     if (session->last)
         compiled_drop_tail_outputs(session, session->last);
-    if (c->front)
-        TRY(session->ops->run_images(c->program, batch, inputs, c->static_data, err));
-    else
-        TRY(session->ops->run(c->program, inputs, c->static_data, err));
+    TRY(session->ops->run(c->program, inputs, c->static_data, err));
     return wrap(session, c, batch, outputs, err);
 }
 

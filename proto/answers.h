@@ -141,9 +141,6 @@ struct device_batch {
     int size;
     double milliseconds;
     int piece; /* it is run as pieces of this size and smaller; == size: whole */
-    int front; /* of a piece: the first front_layers steps are run for so many images at a time, the
-                  rest for all; 0: all of them are */
-    size_t front_layers;
     uint64_t activation_bytes;
 };
 

@@ -16,10 +16,8 @@ struct profile_layer {
 struct profile_answer {
     const char *model, *device, *precision, *why; /* why: of the precision */
     int threads, batch, piece;                    /* piece: images of the run that was profiled */
-    int front;           /* of that run: images of the pieces in which its first layers run, … */
-    size_t front_layers; /* … so many, whose times are those of all pieces; 0: none */
-    double batch_milliseconds; /* L(b), without a clock around each layer */
-    const char *instructions;  /* of the peak */
+    double batch_milliseconds;                    /* L(b), without a clock around each layer */
+    const char *instructions;                     /* of the peak */
     double peak_gflops;
     const struct profile_layer *layers;
     size_t layer_count;
@@ -27,7 +25,7 @@ struct profile_answer {
     const char *note; /* how the numbers are to be read; NULL: as they are */
 };
 
-/* {"model","device","precision","precision_why","threads","batch","piece","front"?,"batch_ms","peak":{
+/* {"model","device","precision","precision_why","threads","batch","piece","batch_ms","peak":{
  * "gflops","instructions"},"total":{…},"layers":[{"name","kernel","tried","ms","share","gflop","gflops",
  * "of_peak"?,"gb_per_s"}…],"note"?}; malloc'ed, NULL when out of memory. */
 char *profile_answer_json(const struct profile_answer *answer, size_t *ret_size);

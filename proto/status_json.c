@@ -112,11 +112,6 @@ static void write_device_model(struct writer *w, cJSON *list, const struct devic
         write_decimal(w, row, "milliseconds", batch->milliseconds);
         if (batch->piece != batch->size)
             write_count(w, row, "pieces_of", (unsigned long long)batch->piece);
-        if (batch->front > 0) {
-            cJSON *front = write_object(w, row, "front");
-            write_count(w, front, "pieces_of", (unsigned long long)batch->front);
-            write_count(w, front, "layers", batch->front_layers);
-        }
         write_count(w, row, "activation_bytes", batch->activation_bytes);
     }
 }

@@ -238,8 +238,6 @@ static void add_lane(struct lanes *lanes, const struct model_status *model, size
             (struct device_batch){.size = session->batches[i].size,
                                   .milliseconds = session->batches[i].milliseconds,
                                   .piece = session->batches[i].piece,
-                                  .front = session->batches[i].front,
-                                  .front_layers = session->batches[i].front_steps,
                                   .activation_bytes = session->batches[i].activation_bytes};
     struct device_model *row = &lanes->models[lanes->count];
     *row = (struct device_model){.name = model->name,

@@ -276,7 +276,6 @@ static void free_program(struct program *program)
     for (size_t i = 0; i < program->constant_count; i++)
         tensor_unref(program->constants[i]);
     plan_done(&program->plan);
-    front_free(program->front);
     free(program->steps);
     free(program->constants);
     free(program->data);
@@ -315,7 +314,6 @@ static enum status add_steps(struct program *program, const struct graph *graph,
         if (step)
             program->steps[program->step_count++] = step;
         TRY(status);
-        step->node = n;
         if (step->scratch > program->scratch_bytes)
             program->scratch_bytes = step->scratch;
         for (size_t i = 0; !step->packs_constants && i < node->input_count; i++)
@@ -377,14 +375,9 @@ static enum status cpu_compile(struct backend *backend, const struct graph *grap
     return STATUS_OK;
 }
 
-size_t program_own_bytes(const struct program *program)
-{
-    return size_align(program->plan.arena_bytes, 4096) + size_align(program->scratch_bytes, 4096);
-}
-
 static size_t activation_bytes(const struct program *program)
 {
-    return front_base(program) + program_own_bytes(program);
+    return size_align(program->plan.arena_bytes, 4096) + size_align(program->scratch_bytes, 4096);
 }
 
 static size_t largest_arena(const struct backend *backend)
@@ -416,11 +409,10 @@ enum status cpu_place(struct backend *backend, struct error *err)
     /* Without an arena nothing has a place in it: a graph of constants, or one without nodes. */
     for (struct program *program = backend->arena ? backend->programs : NULL; program;
          program = program->next) {
-        unsigned char *own = backend->arena + front_base(program);
         for (size_t v = 0; v < program->value_count; v++)
             if (program->plan.places[v].kind == PLACE_ARENA)
-                program->data[v] = own + program->plan.places[v].offset;
-        program->scratch = own + size_align(program->plan.arena_bytes, 4096);
+                program->data[v] = backend->arena + program->plan.places[v].offset;
+        program->scratch = backend->arena + size_align(program->plan.arena_bytes, 4096);
     }
     return STATUS_OK;
 }
@@ -436,83 +428,44 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
 
 /* ---- run ---- */
 
-void program_bind_inputs(struct program *program, const void *const *inputs)
+static void bind_inputs(struct program *program, const void *const *inputs)
 {
     forkjoin_set_threads(program->backend->options.threads);
     for (size_t i = 0; i < program->input_value_count; i++)
         program->data[program->input_values[i]] = (void *)(uintptr_t)inputs[program->input_of[i]];
 }
 
-enum status program_run_steps(struct program *program, size_t first, size_t last, double *times,
-                              struct error *err)
-{
-    for (size_t i = first; i < last; i++) {
-        const int64_t start = times ? clock_now() : 0;
-        TRY(program->steps[i]->run(program->steps[i], program, err));
-        if (times)
-            times[i - first] += clock_ms(clock_now() - start);
-    }
-    return STATUS_OK;
-}
-
-static enum status run_images(struct program *program, int images, const void *const *inputs,
-                              const void **outputs, struct error *err)
-{
-    program_bind_inputs(program, inputs);
-    if (program->front)
-        TRY(front_run(program, images, inputs, NULL, err));
-    TRY(program_run_steps(program, program->front ? front_skipped(program->front) : 0,
-                          program->step_count, NULL, err));
-    for (size_t i = 0; i < program->output_count; i++)
-        outputs[i] = program->data[program->output_values[i]];
-    return STATUS_OK;
-}
-
 static enum status cpu_run(struct program *program, const void *const *inputs, const void **outputs,
                            struct error *err)
 {
-    return run_images(program, 0, inputs, outputs, err);
-}
-
-/* Lines of steps first … last - 1, each run `times` times. */
-static size_t describe_steps(const struct program *program, size_t first, size_t last, int times,
-                             struct session_step *ret, size_t max)
-{
-    size_t count = 0;
-    for (size_t i = first; i < last && count < max; i++) {
-        const struct step *step = program->steps[i];
-        ret[count++] = (struct session_step){.name = step->name,
-                                             .kernel = step->kernel,
-                                             .tried = step->tried,
-                                             .gflop = step->flops * 1e-9 * times,
-                                             .bytes = step->bytes * (size_t)times};
-    }
-    return count;
+    bind_inputs(program, inputs);
+    for (size_t i = 0; i < program->step_count; i++)
+        TRY(program->steps[i]->run(program->steps[i], program, err));
+    for (size_t i = 0; i < program->output_count; i++)
+        outputs[i] = program->data[program->output_values[i]];
+    return STATUS_OK;
 }
 
 static enum status cpu_profile(struct program *program, const void *const *inputs,
                                struct session_step *ret, size_t max, size_t *ret_count,
                                struct error *err)
 {
-    const struct front *front = program->front;
-    const size_t before = front ? front_steps(front) : 0,
-                 skipped = front ? front_skipped(front) : 0;
-    double *times = alloc_array(before + program->step_count, sizeof *times);
-    if (!times)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for a profile");
-    program_bind_inputs(program, inputs);
-    enum status status = front ? front_run(program, 0, inputs, times, err) : STATUS_OK;
-    if (status == STATUS_OK)
-        status = program_run_steps(program, skipped, program->step_count, times + before, err);
+    bind_inputs(program, inputs);
     size_t count = 0;
-    if (front)
-        count = describe_steps(front_program(front), 0, before, front_pieces(front), ret, max);
-    count += describe_steps(program, skipped, program->step_count, 1, ret + count, max - count);
-    for (size_t i = 0; i < count; i++)
-        ret[i].milliseconds = times[i];
-    free(times);
+    for (size_t i = 0; i < program->step_count; i++) {
+        struct step *step = program->steps[i];
+        int64_t start = clock_now();
+        TRY(step->run(step, program, err));
+        if (count < max)
+            ret[count++] = (struct session_step){.name = step->name,
+                                                 .kernel = step->kernel,
+                                                 .tried = step->tried,
+                                                 .milliseconds = clock_ms(clock_now() - start),
+                                                 .gflop = step->flops * 1e-9,
+                                                 .bytes = step->bytes};
+    }
     *ret_count = count;
-    return status;
+    return STATUS_OK;
 }
 
 /* Does a program behind `program` in the list hold this constant too? */
@@ -557,7 +510,4 @@ const struct backend_ops backend_cpu = {
     .activation_bytes = activation_bytes,
     .weight_bytes = weight_bytes,
     .profile = cpu_profile,
-    .set_front = cpu_set_front,
-    .drop_front = cpu_drop_front,
-    .run_images = run_images,
 };

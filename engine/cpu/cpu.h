@@ -13,7 +13,6 @@
 #include "engine/plan.h"
 
 struct step;
-struct front;
 
 struct backend {
     struct backend_options options;
@@ -33,7 +32,6 @@ struct program {
     struct backend *backend;
     struct program *next;
     struct plan plan;
-    struct front *front; /* who runs the first steps, in pieces: front.c; or NULL */
     size_t value_count;
     void **data; /* by value index */
     struct step **steps;
@@ -52,7 +50,6 @@ struct program {
 /* A compiled node. Implementations embed it first. */
 struct step {
     const char *name;   /* the node's; owned by the step's program (strdup) */
-    size_t node;        /* its position */
     const char *kernel; /* static text for profiles: "dnnl conv brgconv:avx512_core" … may be owned
                            by oneDNN, alive as long as the step */
     double flops;       /* multiply-adds count two */
@@ -132,38 +129,6 @@ int cpu_in_place(const struct node *node);
 
 /* Takes the arena for the largest program so far and gives every program its place in it. */
 enum status cpu_place(struct backend *backend, struct error *err) MUST_USE;
-
-/* Makes the caller's memory what the program's inputs are read from. */
-void program_bind_inputs(struct program *program, const void *const *inputs);
-
-/* Bytes of the arena that its own steps take: values, then scratch. */
-size_t program_own_bytes(const struct program *program);
-
-/* Runs steps first … last - 1. With `times` (one for each) their milliseconds are added there. */
-enum status program_run_steps(struct program *program, size_t first, size_t last, double *times,
-                              struct error *err) MUST_USE;
-
-/* ---- front.c: backend_ops.set_front, drop_front, and how such a program runs ---- */
-
-enum status cpu_set_front(struct program *program, struct program *piece,
-                          const struct program_front *how, bool *ret_taken, struct error *err);
-void cpu_drop_front(struct program *program);
-void front_free(struct front *front); /* NULL is fine */
-
-/* How far the program's values lie behind the beginning of the arena: its pieces' are before. 0
- * without a front. */
-size_t front_base(const struct program *program);
-
-/* Who runs the first steps, how many these are, and how many of the program's own are left out. */
-struct program *front_program(const struct front *front);
-size_t front_steps(const struct front *front);
-size_t front_skipped(const struct front *front);
-int front_pieces(const struct front *front);
-
-/* Runs the first steps of the first `images` images (0: of all) of a program whose inputs are
- * bound. times: as program_run_steps has them, of all pieces together; or NULL. */
-enum status front_run(struct program *program, int images, const void *const *inputs, double *times,
-                      struct error *err) MUST_USE;
 
 /* ---- single nodes (node_runner.c) ---- */
 

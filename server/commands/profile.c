@@ -24,8 +24,7 @@ struct profile {
     size_t count;
     struct profile_layer total;
     struct peak peak;
-    int batch, piece, front;
-    size_t front_steps;
+    int batch, piece;
     double batch_ms; /* L(b); 0: not measured */
 };
 
@@ -69,8 +68,6 @@ static void settle_batch(const struct config *config, struct profile *profile)
     for (size_t i = 0; i < info->batch_count; i++)
         if (info->batches[i].size == profile->batch) {
             profile->piece = info->batches[i].piece;
-            profile->front = info->batches[i].front;
-            profile->front_steps = info->batches[i].front_steps;
             profile->batch_ms = info->batches[i].milliseconds;
         }
 }
@@ -203,12 +200,6 @@ static void print_table(const struct profile *profile)
            profile->batch);
     if (profile->piece < profile->batch)
         printf(", run as pieces of %d; what follows is one of them", profile->piece);
-    if (profile->front > 0)
-        printf("\nfront       the first %zu layers run as pieces of %d image%s, the others for all "
-               "%d; "
-               "times are those of all pieces",
-               profile->front_steps, profile->front, profile->front == 1 ? "" : "s",
-               profile->piece);
     printf("\nprecision   %s (%s)\n", precision_name(info->precision), profile->choice.why);
     print_times(profile);
     if (profile->peak.gflops > 0)
@@ -235,8 +226,6 @@ static int print_profile_json(const struct profile *profile)
                                           .threads = info->threads,
                                           .batch = profile->batch,
                                           .piece = profile->piece,
-                                          .front = profile->front,
-                                          .front_layers = profile->front_steps,
                                           .batch_milliseconds = profile->batch_ms,
                                           .instructions = profile->peak.instructions,
                                           .peak_gflops = profile->peak.gflops,

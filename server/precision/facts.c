@@ -1,13 +1,11 @@
 /* What sessions measured at earlier starts, one small text file for each model, set of options, CPU
  * and build:
  *
- *     lensd times 2
+ *     lensd times 3
  *     rows_checked 1
- *     1 3.0214 0 0
- *     8 19.4012 1 48
+ *     8 293.4012
  *     end
  *
- * A line for each batch size: milliseconds, and the pieces and steps of its front (session_batch).
  * A file that does not read exactly like this is as good as none. Times that a start finds to be
  * far from its own (SESSION_BELIEVED) are measured and written anew; so whoever can write the
  * folder decides in which pieces a batch is run, and up to that factor by how much latencies are
@@ -20,7 +18,7 @@
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
-#define HEAD     "lensd times 2"
+#define HEAD     "lensd times 3"
 #define FILE_MAX 2048
 #define MOST_MS  1e7
 #define NEWS     0.98 /* a time is written again when it got that much shorter, or was not believed */
@@ -59,11 +57,8 @@ static bool parse(char *text, struct session_facts *ret)
         struct session_time *time = &facts.times[facts.count];
         if (facts.count == SESSION_MAX_BATCHES ||
             /* NOLINTNEXTLINE(cert-err34-c): the range is checked */
-            sscanf(line, "%d %lf %d %zu%n", &time->size, &time->milliseconds, &time->front,
-                   &time->front_steps, &end) != 4 ||
-            line[end] || time->size < 1 ||
-            !(time->milliseconds > 0 && time->milliseconds < MOST_MS) || time->front < 0 ||
-            time->front >= time->size || !time->front != !time->front_steps)
+            sscanf(line, "%d %lf%n", &time->size, &time->milliseconds, &end) != 2 || line[end] ||
+            time->size < 1 || !(time->milliseconds > 0 && time->milliseconds < MOST_MS))
             return false;
         facts.count++;
     }
@@ -99,11 +94,9 @@ static bool print(FILE *file, const void *context)
 {
     const struct session_facts *facts = context;
     bool good = fprintf(file, HEAD "\nrows_checked %d\n", facts->rows_checked) > 0;
-    for (size_t i = 0; i < facts->count; i++) {
-        const struct session_time *time = &facts->times[i];
-        good = good && fprintf(file, "%d %.4f %d %zu\n", time->size, time->milliseconds,
-                               time->front, time->front_steps) > 0;
-    }
+    for (size_t i = 0; i < facts->count; i++)
+        good = good &&
+               fprintf(file, "%d %.4f\n", facts->times[i].size, facts->times[i].milliseconds) > 0;
     return good && fputs("end\n", file) >= 0;
 }
 
@@ -113,8 +106,6 @@ static bool is_news(const struct session_facts *facts, const struct session_fact
     bool news = facts->count != kept->count || facts->rows_checked != kept->rows_checked;
     for (size_t i = 0; !news && i < facts->count; i++)
         news = facts->times[i].size != kept->times[i].size ||
-               facts->times[i].front != kept->times[i].front ||
-               facts->times[i].front_steps != kept->times[i].front_steps ||
                facts->times[i].milliseconds < NEWS * kept->times[i].milliseconds ||
                kept->times[i].milliseconds < SESSION_BELIEVED * facts->times[i].milliseconds;
     return news;

@@ -136,7 +136,6 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
             .threads = options->threads,
             .max_batch = choose_max_batch(options, model),
             .no_kernel_trials = options->only_cached_precision,
-            .no_fronts = options->only_cached_precision,
             .image_input = image_input,
             .image_layout = choose_layout(options, image_input),
             .image_channels_last = model->input_channels_last,

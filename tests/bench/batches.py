@@ -31,9 +31,9 @@ def cpu_seconds(pid):
 
 
 class Forward:
-    def __init__(self, build, model, precision, largest, *more):
+    def __init__(self, build, model, precision, largest):
         command = [os.path.join(build, "tests", "bench", "bench_forward"), "--precision", precision,
-                   "--batch", f"1,{largest}", *more, "--serve", model]
+                   "--batch", f"1,{largest}", "--serve", model]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         text=True)
         line = self.process.stdout.readline()

@@ -9,8 +9,6 @@
  *     bench_forward --device cuda:0 --poison …
  *                                            fills the device's memory with NaN before each run
  *
- *     bench_forward --no-fronts …            no batch begins in pieces and ends as a whole
- *
  * --tuned FILE keeps what trials of a GPU's layers find from run to run.
  *
  * MODEL is an .onnx file, a model folder, or `digits`. A turn is one run that is not counted, which
@@ -37,7 +35,7 @@ struct options {
     int batches[MAX_BATCHES];
     size_t batch_count;
     double seconds; /* for each model and batch size */
-    bool serve, profile, poison, no_fronts;
+    bool serve, profile, poison;
     const char *tuned; /* file of what trials of a GPU's layers find; NULL: none */
 };
 
@@ -132,7 +130,6 @@ static enum status candidate_load(struct candidate *candidate, const struct opti
         .precision = options->precision,
         .threads = options->threads,
         .poison = options->poison,
-        .no_fronts = options->no_fronts,
         .image_input = candidate->model->image_input,
         .image_layout = IMAGE_NHWC_F32,
         .image_channels_last = candidate->model->input_channels_last,
@@ -539,9 +536,6 @@ static int parse_arguments(int argc, char **argv, struct options *options)
         } else if (strcmp(argv[i], "--poison") == 0) {
             options->poison = true;
             i++;
-        } else if (strcmp(argv[i], "--no-fronts") == 0) {
-            options->no_fronts = true;
-            i++;
         } else if (i + 1 < argc && parse_option(argv[i], argv[i + 1], options)) {
             i += 2;
         } else {
@@ -552,7 +546,7 @@ static int parse_arguments(int argc, char **argv, struct options *options)
         fprintf(stderr,
                 "usage: bench_forward [--device cpu] [--precision fp32|bf16|int8] [--threads N]\n"
                 "                     [--batch 1,8,32] [--seconds 3] [--poison] [--tuned FILE]\n"
-                "                     [--no-fronts] [--serve | --profile] MODEL...\n"
+                "                     [--serve | --profile] MODEL...\n"
                 "MODEL: an .onnx file, a model folder, or digits; at most %d\n",
                 MAX_MODELS);
         return -1;

@@ -491,25 +491,20 @@ Test(choice_cache, keeps_times)
 
 Test(choice_cache, takes_no_other_times)
 {
-#define FOUR_SIZES "1 1 0 0\n1 1 0 0\n1 1 0 0\n1 1 0 0\n"
+#define FOUR_SIZES "1 1\n1 1\n1 1\n1 1\n"
 #define SEVENTEEN_SIZES                                                                            \
-    "lensd times 2\nrows_checked 1\n" FOUR_SIZES FOUR_SIZES FOUR_SIZES FOUR_SIZES "1 1 0 0\nend\n"
+    "lensd times 3\nrows_checked 1\n" FOUR_SIZES FOUR_SIZES FOUR_SIZES FOUR_SIZES "1 1\nend\n"
     static const char *const texts[] = {
         "",
-        "lensd times 2",
-        "lensd times 2\nrows_checked 1\nend\n",
-        "lensd times 2\nrows_checked 2\n1 3 0 0\nend\n",
-        "lensd times 1\nrows_checked 1\n1 3 0 0\nend\n",
-        "lensd times 2\nrows_checked 1\n1 3 0 0\n",
-        "lensd times 2\nrows_checked 1\n0 3 0 0\nend\n",
-        "lensd times 2\nrows_checked 1\n1 nan 0 0\nend\n",
-        "lensd times 2\nrows_checked 1\n1 -3 0 0\nend\n",
+        "lensd times 3",
+        "lensd times 3\nrows_checked 1\nend\n",
+        "lensd times 3\nrows_checked 2\n1 3\nend\n",
         "lensd times 2\nrows_checked 1\n1 3\nend\n",
-        "lensd times 2\nrows_checked 1\n1 3 0 0 4\nend\n",
-        "lensd times 2\nrows_checked 1\n4 3 4 9\nend\n", /* a front of all images */
-        "lensd times 2\nrows_checked 1\n4 3 -1 9\nend\n",
-        "lensd times 2\nrows_checked 1\n4 3 2 0\nend\n", /* … of no steps */
-        "lensd times 2\nrows_checked 1\n4 3 0 9\nend\n",
+        "lensd times 3\nrows_checked 1\n1 3\n",
+        "lensd times 3\nrows_checked 1\n0 3\nend\n",
+        "lensd times 3\nrows_checked 1\n1 nan\nend\n",
+        "lensd times 3\nrows_checked 1\n1 -3\nend\n",
+        "lensd times 3\nrows_checked 1\n1 3 4\nend\n",
         SEVENTEEN_SIZES,
     };
     char folder[] = "/tmp/lensd-choice-XXXXXX", path[128];
