@@ -33,12 +33,11 @@ int latency_padded(const struct latency *latency, int images)
 /* The plan for every number of images, from the bottom up. */
 static void make_plan(struct latency *latency)
 {
-    int max = latency->sizes[latency->count - 1];
     double best_rate = 0;
     memcpy(latency->planned, latency->ns, sizeof latency->planned);
     latency->totals[0] = 0;
     latency->firsts[0] = 0;
-    for (int n = 1; n <= max; n++) {
+    for (int n = 1; n <= latency->most; n++) {
         double total = latency->ns[index_of(latency, n)];
         double bound = total * SPLIT_GAIN;
         int first = n;
@@ -54,12 +53,13 @@ static void make_plan(struct latency *latency)
         latency->totals[n] = total;
         latency->firsts[n] = (int16_t)first;
     }
-    latency->best = max;
+    latency->best = latency->most;
     for (int i = latency->count - 1; i >= 0; i--) {
-        double rate = latency->ns[i] > 0 ? latency->sizes[i] / latency->ns[i] : 0;
+        int images = latency->sizes[i] < latency->most ? latency->sizes[i] : latency->most;
+        double rate = latency->ns[i] > 0 ? images / latency->ns[i] : 0;
         if (rate > best_rate * 1.0001) {
             best_rate = rate;
-            latency->best = latency->sizes[i];
+            latency->best = images;
         }
     }
 }
@@ -82,8 +82,10 @@ static void fill_gaps(struct latency *latency)
 
 void latency_init(struct latency *latency, const int *sizes, const double *milliseconds, int count)
 {
-    assert(count >= 1 && count <= LATENCY_MAX_SIZES && sizes[count - 1] <= LATENCY_MAX_BATCH);
-    *latency = (struct latency){.count = count};
+    assert(count >= 1 && count <= LATENCY_MAX_SIZES);
+    const int largest = sizes[count - 1];
+    *latency = (struct latency){.count = count,
+                                .most = largest < LATENCY_MAX_BATCH ? largest : LATENCY_MAX_BATCH};
     for (int i = 0; i < count; i++) {
         latency->age[i] = OLD;
         latency->sizes[i] = sizes[i];
@@ -150,7 +152,7 @@ int64_t latency_total(const struct latency *latency, size_t images)
 {
     if (!latency->is_known)
         return 0;
-    size_t max = (size_t)latency->sizes[latency->count - 1];
+    size_t max = (size_t)latency->most;
     size_t rounds = images / max;
     double total = (double)rounds * latency->totals[max] + latency->totals[images % max];
     return total < (double)(INT64_MAX / 4) ? (int64_t)total : INT64_MAX / 4;
@@ -160,10 +162,7 @@ int latency_first(const struct latency *latency, int images)
 {
     if (latency->count == 0 || images <= 0)
         return images;
-    int max = latency->sizes[latency->count - 1];
-    if (images > max)
-        return latency->firsts[max];
-    return latency->firsts[images];
+    return latency->firsts[images < latency->most ? images : latency->most];
 }
 
 int latency_passes(const struct latency *latency, int images)

@@ -23,6 +23,7 @@ struct latency {
     double ns[LATENCY_MAX_SIZES]; /* of a pass */
     int age[LATENCY_MAX_SIZES];   /* passes of other sizes since its last one */
     bool is_known;                /* some size has been measured */
+    int most;                     /* images of the largest pass: LATENCY_MAX_BATCH, or fewer */
     double floor;                 /* the least that ns[0] has ever been */
 
     /* Derived from ns: of n images on this lane, run one pass after the other, the shortest total
@@ -30,11 +31,12 @@ struct latency {
     double planned[LATENCY_MAX_SIZES]; /* ns when the plan was made */
     double totals[LATENCY_MAX_BATCH + 1];
     int16_t firsts[LATENCY_MAX_BATCH + 1];
-    int best; /* the size with the most images a second */
+    int best; /* images of the pass with the most of them a second */
 };
 
-/* `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending, the largest at most LATENCY_MAX_BATCH;
- * milliseconds[i] of sizes[i], 0 where it is not known: then it is guessed from its neighbours. */
+/* `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending; milliseconds[i] of sizes[i], 0 where
+ * it is not known: then it is guessed from its neighbours. A file may fix its batch to more than
+ * LATENCY_MAX_BATCH images: its passes are planned for no more, and padded. */
 void latency_init(struct latency *latency, const int *sizes, const double *milliseconds, int count);
 
 /* A pass of `images` (padded to the next compiled size) took `ns`. */
