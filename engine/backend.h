@@ -111,10 +111,6 @@ struct backend_ops {
     enum status (*host_alloc)(struct device_id device, size_t bytes, void **ret, struct error *err);
     void (*host_free)(void *data);
 
-    /* Does running a batch as several smaller ones help? Not where those wait for each other's way
-     * to the device and back. */
-    bool pieces_help;
-
     /* Bytes that could be had of the device now, beside what this backend has; NULL, SIZE_MAX: not
      * known. */
     size_t (*available_bytes)(struct backend *backend);

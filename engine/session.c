@@ -189,7 +189,7 @@ static enum status check_rows(struct session *session, struct error *err)
     return STATUS_OK;
 }
 
-/* Settles L(b), and what follows from it. */
+/* Settles L(b) and the memory of each size. */
 static enum status measure_all(struct session *session, struct error *err)
 {
     for (size_t i = 0; i < session->compiled_count; i++) {
@@ -201,11 +201,7 @@ static enum status measure_all(struct session *session, struct error *err)
             session->info.activation_bytes = batch->activation_bytes;
     }
     session->info.batch_count = session->compiled_count;
-    if (session->options.trial)
-        return session_cut_batches(session, true, err);
-    const bool known = session_recall_times(session);
-    TRY(session_measure_round(session, PROGRESS_ROWS, PROGRESS_ROUND, err));
-    return session_cut_batches(session, known, err);
+    return session->options.trial ? STATUS_OK : session_measure(session, err);
 }
 
 /* What was there when it was planned may be gone when it is taken: then without the largest batch,
@@ -259,6 +255,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(session_settle_weights(graph, err));
     progress(session, PROGRESS_ROWS);
     TRY(measure_all(session, err));
+    progress(session, 1);
     session->options.on_progress = NULL; /* its context is the caller's, too */
     session->options.pixels = NULL;      /* the caller's */
     session->options.known = NULL;
@@ -384,15 +381,8 @@ void session_free(struct session *session)
     if (session->tail_backend)
         session->ops->close(session->tail_backend);
     graph_free(session->base);
-    for (size_t i = 0; session->gathered && i < session->output_count; i++)
-        tensor_unref(session->gathered[i]);
-    free(session->gathered);
-    free(session->piece_inputs);
-    free(session->input_rows);
     free(session->wanted);
     free(session->all_pixels);
-    free(session->padded);
-    free(session->piece);
     free(session->inputs);
     free(session->outputs);
     free(session);

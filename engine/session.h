@@ -112,8 +112,7 @@ struct session_tensor {
 struct session_batch {
     int size;
     double milliseconds;     /* L(b): the quickest run when it was created; 0: not measurable */
-    int piece;               /* it is run as pieces of this size and smaller; == size: whole */
-    size_t activation_bytes; /* planned arena of its largest piece */
+    size_t activation_bytes; /* planned arena */
 };
 
 struct session_info {
@@ -225,7 +224,7 @@ const struct session_best *session_best_of(const struct session *session, int ro
 
 int session_under_way(const struct session *session);
 
-/* One line of a profile: a compiled step of the largest batch size. */
+/* One line of a profile: a compiled step. */
 struct session_step {
     const char *name, *kernel;
     double milliseconds, gflop;
@@ -233,7 +232,8 @@ struct session_step {
     bool tried; /* the kernel was chosen by a trial (kernel_choices.h), not by rule */
 };
 
-/* Runs batch size `batch` `runs` times with a clock around each step; *ret is malloc'ed. */
+/* Runs the size for `batch` images `runs` times with a clock around each step; *ret is malloc'ed.
+ */
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,
                             size_t *ret_count, struct error *err) MUST_USE;
 
@@ -243,8 +243,7 @@ double session_cpu_ms(const struct session *session);
 
 /* For measurements: milliseconds of `runs` passes of batch size `batch` in a row, from the start of
  * the first to the end of the last, after as many that are not counted, on made-up inputs that are
- * on the device already; outputs stay there. A batch that runs as pieces is all of them.
- * STATUS_UNSUPPORTED on a device that computes in the host's memory (a run is just that) and for
- * graphs with a data-dependent part. */
+ * on the device already; outputs stay there. STATUS_UNSUPPORTED on a device that computes in the
+ * host's memory (a run is just that) and for graphs with a data-dependent part. */
 enum status session_time(struct session *session, int batch, int runs, double *ret_ms,
                          struct error *err) MUST_USE;

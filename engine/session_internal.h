@@ -34,8 +34,7 @@ struct flight {
 #define PROGRESS_WEIGHTS 0.05 /* folded, checked */
 #define PROGRESS_FIRST   0.45 /* the first size is compiled */
 #define PROGRESS_ALL     0.55 /* all are */
-#define PROGRESS_ROWS    0.65 /* images were seen not to mix */
-#define PROGRESS_ROUND   0.8  /* all sizes have been run once; then until their times stand */
+#define PROGRESS_ROWS    0.65 /* images were seen not to mix; then sizes are measured */
 
 struct session {
     const struct backend_ops *ops;
@@ -44,7 +43,7 @@ struct session {
     struct session_facts facts;
     struct {
         double wall, cpu;         /* the least of a run of this session; 0: none */
-    } times[SESSION_MAX_BATCHES]; /* by compiled size, until the plan is made */
+    } times[SESSION_MAX_BATCHES]; /* by compiled size, while these are measured */
     struct graph *base;           /* only while creating */
     struct {
         int at, count; /* which of how many sizes is compiled now */
@@ -66,14 +65,6 @@ struct session {
     const unsigned char *best;
     size_t best_step;
     uint8_t *all_pixels; /* as many ones as the largest batch; NULL: it takes none */
-
-    /* session_pieces.c; NULL where every batch is run whole */
-    int largest;              /* images of a run */
-    int *padded;              /* by images: how many the runs for them take together */
-    int *piece;               /* by images still to run, as padded: the size of the next run */
-    struct tensor **gathered; /* outputs of the pieces, one after the other */
-    const void **piece_inputs;
-    size_t *input_rows; /* bytes of an image in each input; 0: the same for all */
 };
 
 /* STATUS_NO_MEMORY, with the sentence for it. */
@@ -126,7 +117,7 @@ enum status compiled_run_request(struct session *session, struct compiled *c, in
                                  const struct run_request *request, const struct tensor **outputs,
                                  struct error *err) MUST_USE;
 
-/* The smallest that takes n images; NULL when n is too many. */
+/* The smallest that takes n images; NULL when n is too many, or less than 1. */
 struct compiled *compiled_for(struct session *session, int n);
 
 /* Lets go of what the last run of the data-dependent tail left. */
@@ -144,30 +135,21 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
 
 /* ---- session_measure.c ---- */
 
-/* One round of measurements: each compiled size is run, and the quicker of what is known and what
- * is found becomes L(b) in info.batches; 0 when made-up inputs do not run. The first round measures
- * all sizes, later ones leave out those whose time is too short to matter, or so long that other
- * work hardly changes it. `from` and `to`: how far it takes on_progress. STATUS_CANCELLED. */
-enum status session_measure_round(struct session *session, double from, double to,
-                                  struct error *err) MUST_USE;
+/* Measures each compiled size a few times, in turns: the quickest run becomes L(b) in info.batches,
+ * 0 when made-up inputs do not run. Where options.known has a time for every size, each is run once
+ * and the quicker time counts. STATUS_CANCELLED. */
+enum status session_measure(struct session *session, struct error *err) MUST_USE;
 
 /* Which time counts where an earlier session had `known` ms (0: nothing) and the first measurement
  * of this one is `ms` (0: could not be measured), of which the CPU was at work for `cpu` (0: not
  * known): other work on the machine adds to ms, but hardly to cpu. */
 double session_believed_time(double known, double ms, double cpu);
 
-/* One more measurement of compiled size number i. */
-enum status session_measure_again(struct session *session, size_t i, struct error *err) MUST_USE;
-
 /* Takes out of L(b) what other work on the machine has added: a long pass is disturbed more often
  * than a short one, so that the quickest of a few runs is no fair measure of both. Where a size
  * took clearly more than its CPU time times the least ratio of the two there is, it counts as that.
  */
 void session_leave_out_disturbances(struct session *session);
-
-/* Takes over what options.known says of this session's sizes; true when it says something of all.
- */
-bool session_recall_times(struct session *session);
 
 /* Does a batch of two give each image what it gets alone? */
 enum status session_rows_are_independent(struct session *session, bool *ret,
@@ -178,13 +160,3 @@ enum status session_rows_are_independent(struct session *session, bool *ret,
  * where that has been done before (options.known), the next to the smallest. */
 enum status session_rows_ignore_neighbours(struct session *session, bool *ret,
                                            struct error *err) MUST_USE;
-
-/* ---- session_pieces.c ---- */
-
-/* Settles from L(b) which batches are run as pieces, and lets go of the sizes that none uses.
- * Measures until that stands still, unless all times were known (`known`). */
-enum status session_cut_batches(struct session *session, bool known, struct error *err) MUST_USE;
-
-/* session_run for a batch whose runs are several. */
-enum status session_run_pieces(struct session *session, int batch, const void *const *inputs,
-                               const struct tensor **outputs, struct error *err) MUST_USE;

@@ -11,6 +11,10 @@
 /* A run that takes so much longer than its CPU time lets expect was not alone on its cores. */
 #define DISTURBED 1.2
 
+/* Rounds of measurements of all sizes; none is begun behind the first round after so long. */
+#define ROUNDS  3
+#define MOST_MS 900
+
 struct feed {
     void **buffers;
     size_t count;
@@ -131,7 +135,9 @@ static enum status measure(struct session *session, struct compiled *c, bool is_
     return status;
 }
 
-bool session_recall_times(struct session *session)
+/* Takes over what options.known says of this session's sizes; true when it says something of all.
+ */
+static bool recall_times(struct session *session)
 {
     const struct session_facts *known = session->options.known;
     size_t found = 0;
@@ -154,7 +160,8 @@ double session_believed_time(double known, double ms, double cpu)
     return ms;
 }
 
-enum status session_measure_again(struct session *session, size_t i, struct error *err)
+/* One more measurement of compiled size number i. */
+static enum status measure_size(struct session *session, size_t i, struct error *err)
 {
     struct session_time *time = &session->facts.times[i];
     double ms, cpu = 0, *best = &session->info.batches[i].milliseconds;
@@ -186,23 +193,23 @@ void session_leave_out_disturbances(struct session *session)
     }
 }
 
-enum status session_measure_round(struct session *session, double from, double to,
-                                  struct error *err)
+enum status session_measure(struct session *session, struct error *err)
 {
-    const double quick_ms = 0.5, long_ms = 400;
-    const bool first = session->facts.count == 0;
-    for (size_t i = 0; i < session->compiled_count; i++) {
+    const int rounds = recall_times(session) ? 1 : ROUNDS;
+    const size_t sizes = session->compiled_count;
+    const int64_t start = clock_now();
+    for (size_t k = 0; k < sizes * (size_t)rounds; k++) {
         if (session->options.cancel && *session->options.cancel)
             return error_set(err, STATUS_CANCELLED, "loading was cancelled");
-        const double ms = session->info.batches[i].milliseconds;
-        if (first || (ms > quick_ms && ms < long_ms))
-            TRY(session_measure_again(session, i, err));
-        const double share = (double)(i + 1) / (double)session->compiled_count;
+        if (k >= sizes && clock_ms(clock_now() - start) > MOST_MS)
+            break;
+        TRY(measure_size(session, k % sizes, err));
+        const double share = (double)(k + 1) / (double)(sizes * (size_t)rounds);
         if (session->options.on_progress)
             session->options.on_progress(session->options.progress_context,
-                                         from + (to - from) * share);
+                                         PROGRESS_ROWS + (1 - PROGRESS_ROWS) * share);
     }
-    session->facts.count = session->compiled_count;
+    session->facts.count = sizes;
     session_leave_out_disturbances(session);
     return STATUS_OK;
 }
@@ -359,10 +366,9 @@ enum status session_profile(struct session *session, int batch, int runs, struct
                             size_t *ret_count, struct error *err)
 {
     enum { MOST_STEPS = 16384 };
-    if (batch < 1 || batch > session->largest)
+    const struct compiled *c = compiled_for(session, batch);
+    if (!c)
         return error_set(err, STATUS_INVALID, "no batch size %d", batch);
-    struct compiled *c =
-        compiled_for(session, session->piece ? session->piece[session->padded[batch]] : batch);
     struct session_step *best = alloc_array(MOST_STEPS, sizeof *best);
     struct session_step *once = alloc_array(MOST_STEPS, sizeof *once);
     struct feed feed = {0};
@@ -386,10 +392,18 @@ enum status session_profile(struct session *session, int batch, int runs, struct
     return STATUS_OK;
 }
 
-/* `runs` passes of one compiled size. */
-static enum status time_compiled(const struct session *session, const struct compiled *c, int runs,
-                                 double *ret_ms, struct error *err)
+enum status session_time(struct session *session, int batch, int runs, double *ret_ms,
+                         struct error *err)
 {
+    const struct compiled *c = compiled_for(session, batch);
+    char device[DEVICE_TEXT];
+    if (!c || runs < 1)
+        return error_set(err, STATUS_INVALID, "no %d passes of batch size %d", runs, batch);
+    if (!session->ops->time)
+        return error_set(err, STATUS_UNSUPPORTED, "%s computes in the host's memory",
+                         device_text(session->info.device, device));
+    if (c->tail)
+        return error_set(err, STATUS_UNSUPPORTED, "a part of the graph depends on data");
     struct feed feed;
     enum status status = feed_init(session, c, &feed, err);
     if (status == STATUS_OK)
@@ -397,27 +411,4 @@ static enum status time_compiled(const struct session *session, const struct com
             session->ops->time(c->program, (const void *const *)feed.buffers, runs, ret_ms, err);
     feed_done(&feed);
     return status;
-}
-
-enum status session_time(struct session *session, int batch, int runs, double *ret_ms,
-                         struct error *err)
-{
-    char device[DEVICE_TEXT];
-    if (batch < 1 || batch > session->largest || runs < 1)
-        return error_set(err, STATUS_INVALID, "no %d passes of batch size %d", runs, batch);
-    if (!session->ops->time)
-        return error_set(err, STATUS_UNSUPPORTED, "%s computes in the host's memory",
-                         device_text(session->info.device, device));
-    *ret_ms = 0;
-    for (int left = session->piece ? session->padded[batch] : batch; left > 0;) {
-        const struct compiled *c =
-            compiled_for(session, session->piece ? session->piece[left] : left);
-        double ms;
-        if (c->tail)
-            return error_set(err, STATUS_UNSUPPORTED, "a part of the graph depends on data");
-        TRY(time_compiled(session, c, runs, &ms, err));
-        *ret_ms += ms;
-        left -= c->size;
-    }
-    return STATUS_OK;
 }

@@ -77,25 +77,25 @@ enum status compiled_run_request(struct session *session, struct compiled *c, in
 
 struct compiled *compiled_for(struct session *session, int n)
 {
-    for (size_t i = 0; i < session->compiled_count; i++)
+    for (size_t i = 0; n >= 1 && i < session->compiled_count; i++)
         if (session->compiled[i].size >= n)
             return &session->compiled[i];
     return NULL;
 }
 
+static enum status no_size_for(const struct session *session, int batch, struct error *err)
+{
+    return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest is %d", batch,
+                     session->compiled[session->compiled_count - 1].size);
+}
+
 enum status session_run(struct session *session, int batch, const void *const *inputs,
                         const struct tensor **outputs, struct error *err)
 {
-    if (batch < 1 || batch > session->largest)
-        return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest is %d", batch,
-                         session->largest);
-    int size = batch;
-    if (session->piece) {
-        size = session->padded[batch];
-        if (session->piece[size] != size)
-            return session_run_pieces(session, batch, inputs, outputs, err);
-    }
-    return compiled_run(session, compiled_for(session, size), batch, inputs, outputs, err);
+    struct compiled *c = compiled_for(session, batch);
+    if (!c)
+        return no_size_for(session, batch, err);
+    return compiled_run(session, c, batch, inputs, outputs, err);
 }
 
 /* ---- runs that overlap ---- */
@@ -106,7 +106,7 @@ static bool can_take_pixels(const struct session *session)
     const struct session_options *options = &session->options;
     const struct graph *graph = session->compiled[0].graph;
     if (!options->pixels || !session->ops->takes_pixels || !session->ops->submit ||
-        session->piece || options->image_input >= graph->input_count)
+        options->image_input >= graph->input_count)
         return false;
     const struct value *image = graph->inputs[options->image_input];
     return image->dtype == DTYPE_F32 && image->shape.rank == 4 &&
@@ -117,7 +117,7 @@ enum status session_prepare_runs(struct session *session, struct error *err)
 {
     const int most = session->compiled[session->compiled_count - 1].size;
     size_t outputs = 0;
-    bool overlaps = session->ops->depth > 1 && !session->piece;
+    bool overlaps = session->ops->depth > 1;
     for (size_t i = 0; i < session->compiled_count; i++) {
         const struct compiled *c = &session->compiled[i];
         outputs = c->graph->output_count > outputs ? c->graph->output_count : outputs;
@@ -165,9 +165,8 @@ enum status session_submit(struct session *session, const struct session_run *ru
                            struct error *err)
 {
     assert(session_under_way(session) < session->info.depth);
-    if (run->batch < 1 || run->batch > session->largest)
-        return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest is %d", run->batch,
-                         session->largest);
+    if (!compiled_for(session, run->batch))
+        return no_size_for(session, run->batch, err);
     struct flight *flight = &session->flights[session->submitted % SESSION_MOST_DEPTH];
     *flight = (struct flight){*run, NULL};
     flight->run.want.outputs = NULL;
@@ -213,10 +212,6 @@ const struct session_best *session_best_of(const struct session *session, int ro
 
 int session_batch_for(const struct session *session, int n)
 {
-    if (n > session->largest)
-        return 0;
-    if (session->padded && n > 0)
-        return session->padded[n];
     for (size_t i = 0; i < session->compiled_count; i++)
         if (session->compiled[i].size >= n)
             return session->compiled[i].size;

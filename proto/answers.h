@@ -140,7 +140,6 @@ char *status_word_json(const char *word, size_t *ret_size);
 struct device_batch {
     int size;
     double milliseconds;
-    int piece; /* it is run as pieces of this size and smaller; == size: whole */
     uint64_t activation_bytes;
 };
 

@@ -15,9 +15,9 @@ struct profile_layer {
 
 struct profile_answer {
     const char *model, *device, *precision, *why; /* why: of the precision */
-    int threads, batch, piece;                    /* piece: images of the run that was profiled */
-    double batch_milliseconds;                    /* L(b), without a clock around each layer */
-    const char *instructions;                     /* of the peak */
+    int threads, batch;
+    double batch_milliseconds; /* L(b), without a clock around each layer */
+    const char *instructions;  /* of the peak */
     double peak_gflops;
     const struct profile_layer *layers;
     size_t layer_count;
@@ -25,7 +25,7 @@ struct profile_answer {
     const char *note; /* how the numbers are to be read; NULL: as they are */
 };
 
-/* {"model","device","precision","precision_why","threads","batch","piece","batch_ms","peak":{
+/* {"model","device","precision","precision_why","threads","batch","batch_ms","peak":{
  * "gflops","instructions"},"total":{…},"layers":[{"name","kernel","tried","ms","share","gflop","gflops",
  * "of_peak"?,"gb_per_s"}…],"note"?}; malloc'ed, NULL when out of memory. */
 char *profile_answer_json(const struct profile_answer *answer, size_t *ret_size);

@@ -30,7 +30,6 @@ char *profile_answer_json(const struct profile_answer *answer, size_t *ret_size)
     write_text(&w, root, "precision_why", answer->why);
     write_count(&w, root, "threads", (unsigned long long)answer->threads);
     write_count(&w, root, "batch", (unsigned long long)answer->batch);
-    write_count(&w, root, "piece", (unsigned long long)answer->piece);
     write_decimal(&w, root, "batch_ms", answer->batch_milliseconds);
     cJSON *peak = write_object(&w, root, "peak");
     write_decimal(&w, peak, "gflops", answer->peak_gflops);

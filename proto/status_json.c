@@ -110,8 +110,6 @@ static void write_device_model(struct writer *w, cJSON *list, const struct devic
         cJSON *row = write_object(w, batches, NULL);
         write_count(w, row, "size", (unsigned long long)batch->size);
         write_decimal(w, row, "milliseconds", batch->milliseconds);
-        if (batch->piece != batch->size)
-            write_count(w, row, "pieces_of", (unsigned long long)batch->piece);
         write_count(w, row, "activation_bytes", batch->activation_bytes);
     }
 }

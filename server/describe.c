@@ -237,7 +237,6 @@ static void add_lane(struct lanes *lanes, const struct model_status *model, size
         batches[i] =
             (struct device_batch){.size = session->batches[i].size,
                                   .milliseconds = session->batches[i].milliseconds,
-                                  .piece = session->batches[i].piece,
                                   .activation_bytes = session->batches[i].activation_bytes};
     struct device_model *row = &lanes->models[lanes->count];
     *row = (struct device_model){.name = model->name,

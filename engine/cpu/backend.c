@@ -505,7 +505,6 @@ const struct backend_ops backend_cpu = {
     .free_program = free_program,
     .reserve = cpu_reserve,
     .run = cpu_run,
-    .pieces_help = true,
     .run_node = cpu_run_node,
     .activation_bytes = activation_bytes,
     .weight_bytes = weight_bytes,

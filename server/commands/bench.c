@@ -2,7 +2,8 @@
  *
  * Each device gets a session of its own. They take turns, one batch size after the other, so that a
  * machine that changes its pace while this runs changes it for all of them alike. What is timed is
- * session_run() alone, copies to the device and back included; decoding is not part of it. */
+ * session_run() alone, copies to the device and back included; decoding is not part of it. A batch
+ * runs in the passes that the server would run it in. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include "proto/answers.h"
 #include "server/commands/commands.h"
 #include "server/precision/precision.h"
+#include "server/schedule/latency.h"
 
 enum {
     BATCHES_MAX = 16,
@@ -32,7 +34,8 @@ struct contender {
     char name[96];
     struct error problem; /* status != OK: why it is not measured */
     struct session *session;
-    void **inputs; /* room for the largest batch */
+    struct latency latency;
+    void **inputs; /* room for the largest pass */
     const struct tensor **outputs;
     double *times[BATCHES_MAX]; /* milliseconds of each run */
     size_t counts[BATCHES_MAX];
@@ -160,9 +163,10 @@ static void fill_noise(void *data, enum dtype dtype, size_t bytes)
     }
 }
 
-static enum status make_inputs(struct contender *contender, int largest, struct error *err)
+static enum status make_inputs(struct contender *contender, struct error *err)
 {
-    const size_t images = (size_t)session_batch_for(contender->session, largest);
+    const struct session_info *info = session_info(contender->session);
+    const size_t images = (size_t)info->batches[info->batch_count - 1].size;
     const size_t count = session_input_count(contender->session);
     contender->inputs = alloc_array(count, sizeof *contender->inputs);
     contender->outputs =
@@ -204,7 +208,7 @@ static enum status prepare(struct bench *bench, struct contender *contender, str
         .device = ids[0],
         .precision = (enum precision)bench->config->precision,
         .threads = (int)bench->config->threads,
-        .max_batch = bench->largest,
+        .max_batch = bench->largest < LATENCY_MAX_BATCH ? bench->largest : LATENCY_MAX_BATCH,
         .image_input = model->image_input,
         .image_layout = IMAGE_NHWC_F32,
         .image_channels_last = model->input_channels_last,
@@ -218,7 +222,8 @@ static enum status prepare(struct bench *bench, struct contender *contender, str
     struct precision_choice choice;
     TRY(precision_choose(model, &how, &options, &choice, err));
     TRY(session_create(model->graph, &options, &contender->session, err));
-    TRY(make_inputs(contender, bench->largest, err));
+    latency_init_session(&contender->latency, session_info(contender->session));
+    TRY(make_inputs(contender, err));
     for (size_t i = 0; i < bench->batch_count; i++) {
         contender->times[i] = alloc_array(RUNS_MAX, sizeof(double));
         if (!contender->times[i])
@@ -241,15 +246,13 @@ static void contender_done(struct contender *contender)
 
 /* ---- measuring ---- */
 
-/* A batch that the session does not take whole (a file that fixes its batch, a device with little
- * memory) is run in pieces, as the server would. */
 static enum status run_batch(struct contender *contender, int batch, struct error *err)
 {
-    const struct session_info *info = session_info(contender->session);
-    const int most = info->batch_count ? info->batches[info->batch_count - 1].size : 1;
-    for (int done = 0; done < batch; done += most)
-        TRY(session_run(contender->session, batch - done < most ? batch - done : most,
-                        (const void *const *)contender->inputs, contender->outputs, err));
+    for (int left = batch, count; left > 0; left -= count) {
+        count = latency_first(&contender->latency, left);
+        TRY(session_run(contender->session, count, (const void *const *)contender->inputs,
+                        contender->outputs, err));
+    }
     return STATUS_OK;
 }
 

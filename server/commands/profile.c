@@ -24,7 +24,7 @@ struct profile {
     size_t count;
     struct profile_layer total;
     struct peak peak;
-    int batch, piece;
+    int batch;
     double batch_ms; /* L(b); 0: not measured */
 };
 
@@ -64,12 +64,9 @@ static void settle_batch(const struct config *config, struct profile *profile)
     const struct session_info *info = session_info(profile->session);
     const int most = info->batch_count ? info->batches[info->batch_count - 1].size : 1;
     profile->batch = config->profile_batch < most ? (int)config->profile_batch : most;
-    profile->piece = profile->batch;
     for (size_t i = 0; i < info->batch_count; i++)
-        if (info->batches[i].size == profile->batch) {
-            profile->piece = info->batches[i].piece;
+        if (info->batches[i].size == profile->batch)
             profile->batch_ms = info->batches[i].milliseconds;
-        }
 }
 
 static double per(double amount, double by)
@@ -180,11 +177,7 @@ static void print_times(const struct profile *profile)
         with, PROFILE_RUNS);
     if (without <= 0)
         return;
-    const bool is_piece = profile->piece < profile->batch;
-    printf("batch       %.3f ms: the quickest pass %swithout these clocks, before them\n", without,
-           is_piece ? "of all pieces " : "");
-    if (is_piece)
-        return;
+    printf("batch       %.3f ms: the quickest pass without these clocks, before them\n", without);
     if (with > DISTURBED * without || without > DISTURBED * with)
         printf(
             "            they are far apart: other work kept the machine busy, or the model is so "
@@ -195,12 +188,10 @@ static void print_table(const struct profile *profile)
 {
     const struct session_info *info = session_info(profile->session);
     char device[DEVICE_TEXT];
-    printf("%s on %s, %d thread%s, batch %d", profile->model->name,
+    printf("%s on %s, %d thread%s, batch %d\n", profile->model->name,
            device_text(info->device, device), info->threads, info->threads == 1 ? "" : "s",
            profile->batch);
-    if (profile->piece < profile->batch)
-        printf(", run as pieces of %d; what follows is one of them", profile->piece);
-    printf("\nprecision   %s (%s)\n", precision_name(info->precision), profile->choice.why);
+    printf("precision   %s (%s)\n", precision_name(info->precision), profile->choice.why);
     print_times(profile);
     if (profile->peak.gflops > 0)
         printf("peak        %.0f GFLOP/s, measured (%s)\n", profile->peak.gflops,
@@ -225,7 +216,6 @@ static int print_profile_json(const struct profile *profile)
                                           .why = profile->choice.why,
                                           .threads = info->threads,
                                           .batch = profile->batch,
-                                          .piece = profile->piece,
                                           .batch_milliseconds = profile->batch_ms,
                                           .instructions = profile->peak.instructions,
                                           .peak_gflops = profile->peak.gflops,

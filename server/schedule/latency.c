@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/session.h"
+
 #define WEIGHT  0.1  /* of one pass in the mean of its size */
 #define OUTLIER 4.0  /* a pass this much slower than expected counts as no more than that */
 #define OLD     16   /* passes of others after which a size follows them altogether */
@@ -95,6 +97,18 @@ void latency_init(struct latency *latency, const int *sizes, const double *milli
     fill_gaps(latency);
     make_plan(latency);
     latency->floor = latency->ns[0];
+}
+
+void latency_init_session(struct latency *latency, const struct session_info *info)
+{
+    int sizes[LATENCY_MAX_SIZES];
+    double milliseconds[LATENCY_MAX_SIZES];
+    _Static_assert(SESSION_MAX_BATCHES <= LATENCY_MAX_SIZES, "L(b) has room for every size");
+    for (size_t i = 0; i < info->batch_count; i++) {
+        sizes[i] = info->batches[i].size;
+        milliseconds[i] = info->batches[i].milliseconds;
+    }
+    latency_init(latency, sizes, milliseconds, (int)info->batch_count);
 }
 
 /* More images do not take less time: where following has led to that, the number that is known

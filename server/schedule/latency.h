@@ -17,6 +17,8 @@
 #define LATENCY_MAX_SIZES 16
 #define LATENCY_MAX_BATCH 256
 
+struct session_info;
+
 struct latency {
     int count;                    /* compiled sizes; 0: nothing is known of this lane */
     int sizes[LATENCY_MAX_SIZES]; /* ascending */
@@ -38,6 +40,9 @@ struct latency {
  * it is not known: then it is guessed from its neighbours. A file may fix its batch to more than
  * LATENCY_MAX_BATCH images: its passes are planned for no more, and padded. */
 void latency_init(struct latency *latency, const int *sizes, const double *milliseconds, int count);
+
+/* As the session has measured its sizes. */
+void latency_init_session(struct latency *latency, const struct session_info *info);
 
 /* A pass of `images` (padded to the next compiled size) took `ns`. */
 void latency_observe(struct latency *latency, int images, int64_t ns);

@@ -176,17 +176,8 @@ static void note_shortest_run_locked(struct scheduler *scheduler)
 
 void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info)
 {
-    int sizes[LATENCY_MAX_SIZES], count = 0;
-    double milliseconds[LATENCY_MAX_SIZES];
-    _Static_assert(SESSION_MAX_BATCHES <= LATENCY_MAX_SIZES, "L(b) has room for every size");
-    for (size_t i = 0; i < info->batch_count; i++) {
-        sizes[count] = info->batches[i].size;
-        milliseconds[count++] = info->batches[i].milliseconds;
-    }
-    if (count == 0)
-        return;
     pthread_mutex_lock(&scheduler->lock);
-    latency_init(batcher_latency(scheduler->batcher, lane), sizes, milliseconds, count);
+    latency_init_session(batcher_latency(scheduler->batcher, lane), info);
     note_shortest_run_locked(scheduler);
     pthread_mutex_unlock(&scheduler->lock);
 }

@@ -11,6 +11,8 @@
  *
  * --tuned FILE keeps what trials of a GPU's layers find from run to run.
  *
+ * A batch runs in the passes that the server would run it in.
+ *
  * MODEL is an .onnx file, a model folder, or `digits`. A turn is one run that is not counted, which
  * brings the model's weights back into the caches, and a few that are. Inputs are seeded noise. */
 #include <errno.h>
@@ -25,6 +27,7 @@
 #include "engine/cuda/module.h"
 #include "engine/session.h"
 #include "models/model.h"
+#include "server/schedule/latency.h"
 
 enum { MAX_MODELS = 32, MAX_BATCHES = 8, TURN = 3, MIN_TURNS = 3, MAX_RUNS = 10000 };
 
@@ -43,7 +46,8 @@ struct candidate {
     const char *path;
     struct model *model;
     struct session *session;
-    void **inputs; /* room for the largest batch */
+    struct latency latency;
+    void **inputs; /* room for the largest batch, and for the padding of its last pass */
     const struct tensor **outputs;
 };
 
@@ -67,7 +71,8 @@ static void fill_noise(void *data, enum dtype dtype, size_t bytes, uint32_t seed
 
 static enum status allocate_inputs(struct candidate *candidate, int largest, struct error *err)
 {
-    const size_t images = (size_t)session_batch_for(candidate->session, largest);
+    const struct session_info *info = session_info(candidate->session);
+    const size_t images = (size_t)largest + (size_t)info->batches[info->batch_count - 1].size;
     const size_t count = session_input_count(candidate->session);
     candidate->inputs = alloc_array(count, sizeof *candidate->inputs);
     candidate->outputs =
@@ -144,8 +149,9 @@ static enum status candidate_load(struct candidate *candidate, const struct opti
     int largest = 1;
     for (size_t i = 0; i < options->batch_count; i++)
         largest = options->batches[i] > largest ? options->batches[i] : largest;
-    session.max_batch = largest;
+    session.max_batch = largest < LATENCY_MAX_BATCH ? largest : LATENCY_MAX_BATCH;
     TRY(session_create(candidate->model->graph, &session, &candidate->session, err));
+    latency_init_session(&candidate->latency, session_info(candidate->session));
     model_drop_graph(candidate->model);
     return allocate_inputs(candidate, largest, err);
 }
@@ -161,13 +167,31 @@ static void candidate_free(struct candidate *candidate)
     model_free(candidate->model);
 }
 
+/* Runs `batch` images; the rows of the first output are written to `file`, unless that is NULL. */
+static enum status run_batch(struct candidate *candidate, int batch, FILE *file, struct error *err)
+{
+    const struct session_tensor *input = session_input(candidate->session, 0);
+    const size_t row = shape_count(&input->shape) * dtype_size(input->dtype);
+    void *const first = candidate->inputs[0];
+    enum status status = STATUS_OK;
+    for (int done = 0, count; done < batch && status == STATUS_OK; done += count) {
+        count = latency_first(&candidate->latency, batch - done);
+        candidate->inputs[0] = (char *)first + (size_t)done * row;
+        status = session_run(candidate->session, count, (const void *const *)candidate->inputs,
+                             candidate->outputs, err);
+        if (status == STATUS_OK && file)
+            fwrite(candidate->outputs[0]->data, 1, candidate->outputs[0]->bytes, file);
+    }
+    candidate->inputs[0] = first;
+    return status;
+}
+
 /* One run; *ret_ms is its time. */
 static enum status run_once(struct candidate *candidate, int batch, double *ret_ms,
                             struct error *err)
 {
     const int64_t begin = clock_now();
-    TRY(session_run(candidate->session, batch, (const void *const *)candidate->inputs,
-                    candidate->outputs, err));
+    TRY(run_batch(candidate, batch, NULL, err));
     *ret_ms = clock_ms(clock_now() - begin);
     return STATUS_OK;
 }
@@ -343,28 +367,22 @@ static enum status serve_answer(struct candidate *candidate, const struct comman
     if (!whole)
         return error_set(err, STATUS_IO, "%s does not hold the %zu bytes of %ld images",
                          command->input, bytes, command->batch);
-    TRY(session_run(candidate->session, (int)command->batch, (const void *const *)candidate->inputs,
-                    candidate->outputs, err));
-    const struct tensor *output = candidate->outputs[0];
-    if (output->dtype != DTYPE_F32)
+    const enum dtype dtype = session_output(candidate->session, 0)->dtype;
+    if (dtype != DTYPE_F32)
         return error_set(err, STATUS_UNSUPPORTED, "the first output is %s, not float32",
-                         dtype_name(output->dtype));
+                         dtype_name(dtype));
     file = fopen(command->output, "wb");
-    whole = file && fwrite(output->data, 1, output->bytes, file) == output->bytes;
-    if ((file && fclose(file) != 0) || !whole)
+    if (!file)
         return error_set(err, STATUS_IO, "cannot write %s", command->output);
-    printf("%zu\n", shape_count(&output->shape));
+    const enum status status = run_batch(candidate, (int)command->batch, file, err);
+    const long written = ftell(file);
+    whole = !ferror(file);
+    whole = fclose(file) == 0 && whole;
+    TRY(status);
+    if (!whole)
+        return error_set(err, STATUS_IO, "cannot write %s", command->output);
+    printf("%zu\n", (size_t)written / sizeof(float));
     return STATUS_OK;
-}
-
-/* Of a batch that runs as pieces a profile has the first one. */
-static int profiled_images(const struct session *session, int batch)
-{
-    const struct session_info *info = session_info(session);
-    for (size_t i = 0; i < info->batch_count; i++)
-        if (info->batches[i].size >= batch)
-            return info->batches[i].piece;
-    return batch;
 }
 
 static enum status serve_profile(struct candidate *candidate, const struct command *command,
@@ -373,7 +391,7 @@ static enum status serve_profile(struct candidate *candidate, const struct comma
     struct session_step *steps;
     size_t count;
     TRY(session_profile(candidate->session, (int)command->batch, 5, &steps, &count, err));
-    printf("%zu %d\n", count, profiled_images(candidate->session, (int)command->batch));
+    printf("%zu %d\n", count, session_batch_for(candidate->session, (int)command->batch));
     for (size_t i = 0; i < count; i++)
         printf("%.6f\t%.6f\t%zu\t%s\t%s\n", steps[i].milliseconds, steps[i].gflop, steps[i].bytes,
                steps[i].kernel, steps[i].name);
@@ -430,9 +448,9 @@ static bool parse_command(char *line, long models, long largest, struct command 
  *                                      many that are not counted
  *     answer INDEX BATCH INPUT OUTPUT  reads raw numbers, [BATCH, H, W, C] float32, runs, writes
  *                                      the first output's: how many numbers
- *     profile INDEX BATCH              how many steps and of how many images (of a batch that runs
- *                                      as pieces the first one's), and then a line for each, with
- *                                      tabs between: milliseconds, GFLOP, bytes, kernel, name
+ *     profile INDEX BATCH              how many steps and of how many images (padding included),
+ *                                      and then a line for each, with tabs between: milliseconds,
+ *                                      GFLOP, bytes, kernel, name
  *     shape INDEX BATCH                the dimensions of one image, and the numbers of an answer
  *
  * What does not work is answered by "error: " and a sentence. */

@@ -185,7 +185,7 @@ Test(cuda, computes_in_float16)
         compare(seed, PRECISION_FP16, 0.03f);
 }
 
-/* Measures nothing, so that no batch is cut into pieces because of how fast this machine was. */
+/* Measures nothing: the only runs are the test's. */
 static enum status open_unmeasured(const struct graph *graph, bool poison, struct session **ret,
                                    struct error *err)
 {

@@ -212,7 +212,7 @@ class Forward:
         return numpy.fromfile(got, numpy.float32).reshape(len(images), -1)
 
     def profile(self, batch):
-        """(steps, images that they are of: fewer than `batch` where it runs as pieces)."""
+        """(steps, images that they are of: more than `batch` where it is padded)."""
         steps = []
         count, images = map(int, self.ask("profile", 0, batch).split())
         for _ in range(count):
