@@ -91,14 +91,10 @@ struct backend_ops {
      * STATUS_DEVICE_MEMORY naming bytes and device. */
     enum status (*reserve)(struct backend *backend, struct error *err);
 
-    /* inputs: host memory, one per graph input; outputs: host pointers, valid until the next run.
-     */
-    enum status (*run)(struct program *program, const void *const *inputs, const void **outputs,
-                       struct error *err);
-
-    /* Overlapping runs; `depth` of them at most, collected in the order of their submission; NULL
-     * and 0: only run(). What collect() gives is valid until its next call. submit() that fails
-     * has begun nothing. */
+    /* Runs a program: submit() begins, collect() waits for the oldest run and gives its outputs,
+     * valid until the next collect(). At most `depth` runs are under way; a device that cannot work
+     * by itself has a depth of 1 and computes in collect(). The inputs stay as they are until then.
+     * A submit() that fails has begun nothing. */
     int depth;
     bool takes_pixels;
     int best; /* the most of run_request.best */

@@ -162,16 +162,7 @@ const struct session_tensor *session_output(const struct session *session, size_
 /* Smallest compiled batch size >= n (n <= the largest). */
 int session_batch_for(const struct session *session, int n);
 
-/* Runs the first `batch` images (1 … the largest compiled size; padded up to a compiled size: the
- * input buffers must hold session_batch_for(batch) images, whose tail may be anything finite).
- * inputs[i]: host memory in the layout session_input(i) describes. On success outputs[i] are host
- * tensors that the session owns, valid until its next run: first dimension `batch` where the output
- * has a batch dimension. Errors: STATUS_DEVICE, STATUS_NO_MEMORY, STATUS_SHAPE (data-dependent
- * parts). Floating-point exceptions are no error: NaN and Inf come out as they are. */
-enum status session_run(struct session *session, int batch, const void *const *inputs,
-                        const struct tensor **outputs, struct error *err) MUST_USE;
-
-/* ---- runs that overlap ---- */
+/* ---- runs ---- */
 
 /* What a run shall bring back. Zeroed: every output. */
 struct session_want {
@@ -196,9 +187,13 @@ struct session_best {
     struct session_score scores[];
 };
 
+/* The first `batch` images (1 … the largest compiled size) run in the smallest compiled size that
+ * takes them. */
 struct session_run {
     int batch;
-    const void *const *inputs;
+    const void *const *inputs; /* host memory as session_input(i) describes it, with room for
+                                  session_batch_for(batch) images, whose tail may be anything finite
+                                */
     const uint8_t *are_pixels; /* by image, 0 or 1: the row is bytes; NULL: none is. Only where
                                   info.takes_pixels. */
     int fed; /* images that the inputs hold: those behind `batch` are read, too, as padding; at
@@ -207,17 +202,23 @@ struct session_run {
 };
 
 /* Begins a run; at most info.depth are under way. Inputs and are_pixels stay as they are until it
- * is collected; `run` itself and want.outputs may go. Where nothing can be done meanwhile
- * (info.depth 1) the run takes place in session_collect. On failure no run was begun; others that
- * are under way stay so. Errors as session_run's. */
+ * is collected; `run` itself and want.outputs may go. A CPU computes in session_collect. On failure
+ * no run was begun; others that are under way stay so. Errors: STATUS_DEVICE, STATUS_NO_MEMORY,
+ * STATUS_DEVICE_MEMORY. */
 enum status session_submit(struct session *session, const struct session_run *run,
                            struct error *err) MUST_USE;
 
-/* Waits for the oldest run under way. Outputs as session_run's; those that were not wanted
- * hold anything, and after want.best all of them: session_best_of() tells. Valid until the next
- * session_collect. */
+/* Waits for the oldest run under way. On success outputs[i] are host tensors that the session owns,
+ * valid until the next session_collect: first dimension `batch` where the output has a batch
+ * dimension. Those that were not wanted hold anything, and after want.best all of them:
+ * session_best_of() tells. Errors as session_submit's, and STATUS_SHAPE (data-dependent parts).
+ * Floating-point exceptions are no error: NaN and Inf come out as they are. */
 enum status session_collect(struct session *session, const struct tensor **outputs,
                             struct error *err) MUST_USE;
+
+/* Submits and collects, with nothing else under way. */
+enum status session_run(struct session *session, int batch, const void *const *inputs,
+                        const struct tensor **outputs, struct error *err) MUST_USE;
 
 /* Of the run collected last, with want.best. */
 const struct session_best *session_best_of(const struct session *session, int row);

@@ -24,9 +24,9 @@ struct compiled {
 #define SESSION_MOST_DEPTH 2
 
 /* A run under way. */
-struct flight {
-    struct session_run run; /* without want.outputs */
+struct submitted_run {
     struct compiled *c;
+    int batch;
 };
 
 /* What of a session's making is done, by what it mostly takes: the first size packs the weights and
@@ -59,7 +59,7 @@ struct session {
     bool image_is_integer; /* the file wants integers where the caller feeds float32 */
 
     /* session_run.c */
-    struct flight flights[SESSION_MOST_DEPTH];
+    struct submitted_run runs[SESSION_MOST_DEPTH];
     unsigned long submitted, collected;
     bool *wanted; /* by output of the static part, of the run being submitted */
     const unsigned char *best;
@@ -108,14 +108,10 @@ enum status session_settle_weights(const struct graph *graph, struct error *err)
  * everything is compiled. */
 enum status session_prepare_runs(struct session *session, struct error *err) MUST_USE;
 
-/* As session_run, with this very batch size: inputs hold c->size images, or those of the
- * request. */
-enum status compiled_run(struct session *session, struct compiled *c, int batch,
-                         const void *const *inputs, const struct tensor **outputs,
+/* Runs this very size, with nothing under way. are_pixels: as in struct session_run. */
+enum status compiled_run(struct session *session, struct compiled *c, const void *const *inputs,
+                         const uint8_t *are_pixels, const struct tensor **outputs,
                          struct error *err) MUST_USE;
-enum status compiled_run_request(struct session *session, struct compiled *c, int batch,
-                                 const struct run_request *request, const struct tensor **outputs,
-                                 struct error *err) MUST_USE;
 
 /* The smallest that takes n images; NULL when n is too many, or less than 1. */
 struct compiled *compiled_for(struct session *session, int n);

@@ -76,18 +76,6 @@ static enum status feed_init(const struct session *session, const struct compile
     return STATUS_OK;
 }
 
-/* Images as the server will send them: bytes, where the session takes those. */
-static enum status run_as_requests(struct session *session, struct compiled *c,
-                                   const struct feed *feed, const struct tensor **outputs,
-                                   struct error *err)
-{
-    const void *const *inputs = (const void *const *)feed->buffers;
-    if (!session->info.takes_pixels)
-        return compiled_run(session, c, c->size, inputs, outputs, err);
-    const struct run_request request = {.inputs = inputs, .are_pixels = session->all_pixels};
-    return compiled_run_request(session, c, c->size, &request, outputs, err);
-}
-
 double session_cpu_ms(const struct session *session)
 {
     return session->ops->cpu_ms ? session->ops->cpu_ms(session->backend) : 0;
@@ -107,7 +95,9 @@ static enum status measure(struct session *session, struct compiled *c, bool is_
     while (status == STATUS_OK && runs < RUNS && (runs == 0 || total < ENOUGH_MS)) {
         const double before = session_cpu_ms(session);
         int64_t start = clock_now();
-        status = run_as_requests(session, c, &feed, outputs, err);
+        /* Images as the server sends them: bytes, where the session takes those. */
+        status = compiled_run(session, c, (const void *const *)feed.buffers, session->all_pixels,
+                              outputs, err);
         times[runs] = clock_ms(clock_now() - start);
         cpu[runs] = session_cpu_ms(session) - before;
         total += times[runs++];
@@ -251,7 +241,7 @@ enum status session_rows_are_independent(struct session *session, bool *ret, str
     if (fed)
         status = feed_init(session, two, &feed, err);
     if (status == STATUS_OK)
-        status = compiled_run(session, two, 2, (const void *const *)feed.buffers, outputs, err);
+        status = compiled_run(session, two, (const void *const *)feed.buffers, NULL, outputs, err);
     for (size_t i = 0; status == STATUS_OK && i < session->output_count; i++) {
         status = tensor_create(NULL, outputs[i]->dtype, &outputs[i]->shape, &together[i], err);
         if (status == STATUS_OK && outputs[i]->bytes)
@@ -264,7 +254,7 @@ enum status session_rows_are_independent(struct session *session, bool *ret, str
             bool follows = !shape_equal(shape, &two->graph->inputs[i]->shape);
             inputs[i] = (const char *)feed.buffers[i] + (follows ? bytes * image : 0);
         }
-        status = compiled_run(session, one, 1, inputs, outputs, err);
+        status = compiled_run(session, one, inputs, NULL, outputs, err);
         for (size_t i = 0; status == STATUS_OK && *ret && i < session->output_count; i++)
             *ret = same_row(session, outputs[i], together[i], image);
     }
@@ -334,7 +324,7 @@ enum status session_rows_ignore_neighbours(struct session *session, bool *ret, s
     if (status == STATUS_OK)
         status = feed_init(session, c, &feed, err);
     if (status == STATUS_OK)
-        status = compiled_run(session, c, c->size, (const void *const *)feed.buffers, outputs, err);
+        status = compiled_run(session, c, (const void *const *)feed.buffers, NULL, outputs, err);
     for (size_t i = 0; status == STATUS_OK && i < session->output_count; i++) {
         if (outputs[i]->shape.rank < 1 || outputs[i]->shape.dims[0] != c->size)
             continue;
@@ -347,7 +337,7 @@ enum status session_rows_ignore_neighbours(struct session *session, bool *ret, s
     }
     if (status == STATUS_OK) {
         change_neighbours(session, c, &feed);
-        status = compiled_run(session, c, c->size, (const void *const *)feed.buffers, outputs, err);
+        status = compiled_run(session, c, (const void *const *)feed.buffers, NULL, outputs, err);
     }
     if (status == STATUS_OK)
         *ret = first_rows_equal(session, c, outputs, kept);

@@ -53,28 +53,6 @@ static enum status wrap(struct session *session, struct compiled *c, int batch,
     return STATUS_OK;
 }
 
-enum status compiled_run(struct session *session, struct compiled *c, int batch,
-                         const void *const *inputs, const struct tensor **outputs,
-                         struct error *err)
-{
-    if (session->last)
-        compiled_drop_tail_outputs(session, session->last);
-    TRY(session->ops->run(c->program, inputs, c->static_data, err));
-    return wrap(session, c, batch, outputs, err);
-}
-
-enum status compiled_run_request(struct session *session, struct compiled *c, int batch,
-                                 const struct run_request *request, const struct tensor **outputs,
-                                 struct error *err)
-{
-    struct run_result result = {.outputs = c->static_data};
-    if (session->last)
-        compiled_drop_tail_outputs(session, session->last);
-    TRY(session->ops->submit(c->program, request, err));
-    TRY(session->ops->collect(session->backend, &result, err));
-    return wrap(session, c, batch, outputs, err);
-}
-
 struct compiled *compiled_for(struct session *session, int n)
 {
     for (size_t i = 0; n >= 1 && i < session->compiled_count; i++)
@@ -83,29 +61,12 @@ struct compiled *compiled_for(struct session *session, int n)
     return NULL;
 }
 
-static enum status no_size_for(const struct session *session, int batch, struct error *err)
-{
-    return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest is %d", batch,
-                     session->compiled[session->compiled_count - 1].size);
-}
-
-enum status session_run(struct session *session, int batch, const void *const *inputs,
-                        const struct tensor **outputs, struct error *err)
-{
-    struct compiled *c = compiled_for(session, batch);
-    if (!c)
-        return no_size_for(session, batch, err);
-    return compiled_run(session, c, batch, inputs, outputs, err);
-}
-
-/* ---- runs that overlap ---- */
-
 /* Does the image input have as many channels as the pixels? */
 static bool can_take_pixels(const struct session *session)
 {
     const struct session_options *options = &session->options;
     const struct graph *graph = session->compiled[0].graph;
-    if (!options->pixels || !session->ops->takes_pixels || !session->ops->submit ||
+    if (!options->pixels || !session->ops->takes_pixels ||
         options->image_input >= graph->input_count)
         return false;
     const struct value *image = graph->inputs[options->image_input];
@@ -142,10 +103,11 @@ int session_under_way(const struct session *session)
     return (int)(session->submitted - session->collected);
 }
 
+/* A tail reads whole batches: all rows of all outputs come back to it. */
 static struct run_request request_of(struct session *session, const struct compiled *c,
                                      const struct session_run *run)
 {
-    const bool has_rows = session->info.batched && c->size > 1;
+    const bool has_rows = session->info.batched && c->size > 1 && !c->tail;
     const struct session_want *want = &run->want;
     struct run_request request = {.inputs = run->inputs,
                                   .rows = has_rows ? run->batch : 0,
@@ -154,55 +116,65 @@ static struct run_request request_of(struct session *session, const struct compi
                                   .best = want->best};
     if (want->best)
         request.scores = (size_t)c->output_of[want->scores];
-    for (size_t i = 0; want->outputs && i < session->output_count; i++)
+    if (!want->outputs || c->tail)
+        return request;
+    for (size_t i = 0; i < session->output_count; i++)
         session->wanted[c->output_of[i]] = want->outputs[i];
-    if (want->outputs)
-        request.wanted = session->wanted;
+    request.wanted = session->wanted;
     return request;
 }
 
 enum status session_submit(struct session *session, const struct session_run *run,
                            struct error *err)
 {
+    struct compiled *c = compiled_for(session, run->batch);
     assert(session_under_way(session) < session->info.depth);
-    if (!compiled_for(session, run->batch))
-        return no_size_for(session, run->batch, err);
-    struct flight *flight = &session->flights[session->submitted % SESSION_MOST_DEPTH];
-    *flight = (struct flight){*run, NULL};
-    flight->run.want.outputs = NULL;
-    if (session->info.depth > 1) {
-        flight->c = compiled_for(session, run->batch);
-        const struct run_request request = request_of(session, flight->c, run);
-        TRY(session->ops->submit(flight->c->program, &request, err));
-    }
-    session->submitted++;
+    if (!c)
+        return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest is %d", run->batch,
+                         session->compiled[session->compiled_count - 1].size);
+    const struct run_request request = request_of(session, c, run);
+    TRY(session->ops->submit(c->program, &request, err));
+    session->runs[session->submitted++ % SESSION_MOST_DEPTH] =
+        (struct submitted_run){c, run->batch};
     return STATUS_OK;
 }
 
-static enum status run_now(struct session *session, const struct session_run *run,
+static enum status collect(struct session *session, struct compiled *c, int batch,
                            const struct tensor **outputs, struct error *err)
 {
-    if (!run->are_pixels)
-        return session_run(session, run->batch, run->inputs, outputs, err);
-    struct compiled *c = compiled_for(session, run->batch);
-    const struct run_request request = {
-        .inputs = run->inputs, .fed = c->size > 1 ? run->fed : 0, .are_pixels = run->are_pixels};
-    return compiled_run_request(session, c, run->batch, &request, outputs, err);
+    struct run_result result = {.outputs = c->static_data};
+    if (session->last)
+        compiled_drop_tail_outputs(session, session->last);
+    TRY(session->ops->collect(session->backend, &result, err));
+    session->best = result.best;
+    session->best_step = result.best_step;
+    return wrap(session, c, batch, outputs, err);
 }
 
 enum status session_collect(struct session *session, const struct tensor **outputs,
                             struct error *err)
 {
     assert(session_under_way(session) > 0);
-    const struct flight *flight = &session->flights[session->collected++ % SESSION_MOST_DEPTH];
-    if (!flight->c)
-        return run_now(session, &flight->run, outputs, err);
-    struct compiled *c = flight->c;
-    struct run_result result = {.outputs = c->static_data};
-    TRY(session->ops->collect(session->backend, &result, err));
-    session->best = result.best;
-    session->best_step = result.best_step;
-    return wrap(session, c, flight->run.batch, outputs, err);
+    const struct submitted_run *run = &session->runs[session->collected++ % SESSION_MOST_DEPTH];
+    return collect(session, run->c, run->batch, outputs, err);
+}
+
+enum status compiled_run(struct session *session, struct compiled *c, const void *const *inputs,
+                         const uint8_t *are_pixels, const struct tensor **outputs,
+                         struct error *err)
+{
+    const struct run_request request = {.inputs = inputs, .are_pixels = are_pixels};
+    TRY(session->ops->submit(c->program, &request, err));
+    return collect(session, c, c->size, outputs, err);
+}
+
+enum status session_run(struct session *session, int batch, const void *const *inputs,
+                        const struct tensor **outputs, struct error *err)
+{
+    const struct session_run run = {
+        .batch = batch, .inputs = inputs, .fed = session_batch_for(session, batch)};
+    TRY(session_submit(session, &run, err));
+    return session_collect(session, outputs, err);
 }
 
 const struct session_best *session_best_of(const struct session *session, int row)

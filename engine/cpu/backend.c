@@ -1,6 +1,7 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/parallel.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -435,8 +436,8 @@ static void bind_inputs(struct program *program, const void *const *inputs)
         program->data[program->input_values[i]] = (void *)(uintptr_t)inputs[program->input_of[i]];
 }
 
-static enum status cpu_run(struct program *program, const void *const *inputs, const void **outputs,
-                           struct error *err)
+enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
+                        struct error *err)
 {
     bind_inputs(program, inputs);
     for (size_t i = 0; i < program->step_count; i++)
@@ -444,6 +445,23 @@ static enum status cpu_run(struct program *program, const void *const *inputs, c
     for (size_t i = 0; i < program->output_count; i++)
         outputs[i] = program->data[program->output_values[i]];
     return STATUS_OK;
+}
+
+static enum status cpu_submit(struct program *program, const struct run_request *request,
+                              struct error *err)
+{
+    (void)err;
+    assert(!program->backend->submitted);
+    program->backend->submitted = program;
+    program->backend->submitted_inputs = request->inputs;
+    return STATUS_OK;
+}
+
+static enum status cpu_collect(struct backend *backend, struct run_result *ret, struct error *err)
+{
+    struct program *program = backend->submitted;
+    backend->submitted = NULL;
+    return program_run(program, backend->submitted_inputs, ret->outputs, err);
 }
 
 static enum status cpu_profile(struct program *program, const void *const *inputs,
@@ -504,7 +522,9 @@ const struct backend_ops backend_cpu = {
     .compile = cpu_compile,
     .free_program = free_program,
     .reserve = cpu_reserve,
-    .run = cpu_run,
+    .depth = 1,
+    .submit = cpu_submit,
+    .collect = cpu_collect,
     .run_node = cpu_run_node,
     .activation_bytes = activation_bytes,
     .weight_bytes = weight_bytes,

@@ -24,7 +24,9 @@ struct backend {
     int64_t trials_ns; /* spent on trying kernels: candidates.c */
     unsigned char *arena;
     size_t arena_bytes;
-    struct program *programs;           /* linked, so that reserve() can place them */
+    struct program *programs;  /* linked, so that reserve() can place them */
+    struct program *submitted; /* to be run by collect(); or NULL */
+    const void *const *submitted_inputs;
     struct node_program *node_programs; /* last used first: node_runner.c */
 };
 
@@ -126,6 +128,10 @@ enum status program_keep_constant(struct program *program, const struct value *v
 
 /* Which operand a step may overwrite: the in_place_fn of the CPU backend. */
 int cpu_in_place(const struct node *node);
+
+/* Runs all steps. inputs and outputs: as in struct run_request and run_result. */
+enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
+                        struct error *err) MUST_USE;
 
 /* Takes the arena for the largest program so far and gives every program its place in it. */
 enum status cpu_place(struct backend *backend, struct error *err) MUST_USE;

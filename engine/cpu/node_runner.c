@@ -261,7 +261,7 @@ enum status cpu_run_node(void *context, const struct node_call *call, bool *ret_
         inputs[i] = call->in[kept->inputs[i]] ? call->in[kept->inputs[i]]->data : NULL;
     if (kept->in_place)
         program->data[program->output_values[0]] = call->out[0]->data;
-    TRY(backend_cpu.run(program, inputs, &output, err));
+    TRY(program_run(program, inputs, &output, err));
     if (!kept->in_place)
         memcpy(call->out[0]->data, output, call->out[0]->bytes);
     *ret_taken = true;

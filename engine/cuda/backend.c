@@ -525,7 +525,6 @@ const struct backend_ops backend_cuda = {
     .compile = cuda_compile,
     .free_program = free_program,
     .reserve = cuda_reserve,
-    .run = runs_run,
     .depth = RUNS,
     .takes_pixels = true,
     .best = MOST_BEST,

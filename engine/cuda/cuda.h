@@ -258,8 +258,6 @@ enum status runs_submit(struct program *program, const struct run_request *reque
                         struct error *err) MUST_USE;
 enum status runs_collect(struct backend *backend, struct run_result *ret,
                          struct error *err) MUST_USE;
-enum status runs_run(struct program *program, const void *const *inputs, const void **outputs,
-                     struct error *err) MUST_USE;
 enum status runs_time(struct program *program, const void *const *inputs, int runs, double *ret_ms,
                       struct error *err) MUST_USE;
 enum status runs_profile(struct program *program, const void *const *inputs,

@@ -555,15 +555,6 @@ enum status runs_collect(struct backend *backend, struct run_result *ret, struct
     return STATUS_OK;
 }
 
-enum status runs_run(struct program *program, const void *const *inputs, const void **outputs,
-                     struct error *err)
-{
-    const struct run_request request = {.inputs = inputs};
-    struct run_result result = {.outputs = outputs};
-    TRY(runs_submit(program, &request, err));
-    return runs_collect(program->backend, &result, err);
-}
-
 enum status runs_time(struct program *program, const void *const *inputs, int runs, double *ret_ms,
                       struct error *err)
 {

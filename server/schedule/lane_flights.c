@@ -180,7 +180,7 @@ static struct outcome collect(struct lane *lane, struct flight *flight)
         outcome.status = session_collect(lane->session, lane->outputs, &outcome.failure);
     const int64_t begun = flight->begun > lane->ended ? flight->begun : lane->ended;
     lane->ended = outcome.ended = clock_now();
-    lane->has_best = flight->want.best > 0 && lane->info.depth > 1;
+    lane->has_best = flight->want.best > 0;
     outcome.forward_ms = clock_ms(outcome.ended - begun);
     lane_note_pass(lane, outcome.batch, outcome.ended - begun, outcome.status, &outcome.failure);
     return outcome;

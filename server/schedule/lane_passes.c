@@ -44,10 +44,9 @@ static enum status run(struct lane *lane, int count, double *ret_ms, struct erro
     const struct session_run run = {
         .batch = count, .inputs = lane->inputs, .are_pixels = lane->marks, .fed = lane->fed};
     int64_t start = clock_now();
-    enum status status = lane->marks ? session_submit(lane->session, &run, err) : STATUS_OK;
+    enum status status = session_submit(lane->session, &run, err);
     if (status == STATUS_OK)
-        status = lane->marks ? session_collect(lane->session, lane->outputs, err)
-                             : session_run(lane->session, count, lane->inputs, lane->outputs, err);
+        status = session_collect(lane->session, lane->outputs, err);
     lane->has_best = false;
     lane->ended = clock_now();
     *ret_ms = clock_ms(lane->ended - start);
@@ -138,17 +137,19 @@ static void place(struct lane *lane, const struct batch *batch, struct piece pie
     size_t padded = (size_t)lane_padded_batch(lane, piece.count), count = (size_t)piece.count;
     lane->marks = lane_marks_of(lane, batch, piece.first);
     lane->fed = piece.count;
-    if (is_retry && padded != count && lane->marks) {
+    const bool is_padded = is_retry && padded != count;
+    if (is_padded)
+        lane->fed = (int)padded;
+    if (is_padded && lane->marks) {
         memset(lane->aside_marks, 0, padded);
         memcpy(lane->aside_marks, lane->marks, count);
         lane->marks = lane->aside_marks;
-        lane->fed = (int)padded;
     }
     for (size_t k = 0; k < lane->input_count; k++) {
         const void *rows =
             scheduler_row(lane->scheduler, batch->buffer, k, batch->first + piece.first);
         lane->inputs[k] = rows;
-        if (!is_retry || padded == count)
+        if (!is_padded)
             continue;
         size_t each = lane->aside_layout.row_bytes[k];
         char *aside = batch_layout_row(&lane->aside_layout, lane->aside, k, 0);
