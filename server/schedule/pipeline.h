@@ -1,7 +1,7 @@
 /* The pipeline: from the bytes of photos to predictions, from raw tensors to raw tensors.
  *
  *     submit ─▶ queue ─▶ decode workers ─▶ forming batch ─▶ lane (device) ─▶ scores ─▶ on_done
- *       │               decode, transform      slots          session_run    softmax, top-k
+ *       │               decode, transform      slots         submit, collect softmax, top-k
  *       └─ admission: 503 here
  *
  * pipeline_submit() never blocks: it admits or refuses. Decode workers (one pool for all models, in
