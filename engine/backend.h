@@ -91,6 +91,10 @@ struct backend_ops {
      * STATUS_DEVICE_MEMORY naming bytes and device. */
     enum status (*reserve)(struct backend *backend, struct error *err);
 
+    /* Gives the arena's pages back to the system; runs take them again as they use them. NULL: the
+     * device has no such pages. */
+    void (*release_pages)(struct backend *backend);
+
     /* Runs a program: submit() begins, collect() waits for the oldest run and gives its outputs,
      * valid until the next collect(). At most `depth` runs are under way; a device that cannot work
      * by itself has a depth of 1 and computes in collect(). The inputs stay as they are until then.

@@ -255,6 +255,9 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(session_settle_weights(graph, err));
     progress(session, PROGRESS_ROWS);
     TRY(measure_all(session, err));
+    /* All sizes have run: those that the scheduler does not run shall take no memory. */
+    if (session->ops->release_pages)
+        session->ops->release_pages(session->backend);
     progress(session, 1);
     session->options.on_progress = NULL; /* its context is the caller's, too */
     session->options.pixels = NULL;      /* the caller's */

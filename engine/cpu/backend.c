@@ -427,6 +427,13 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
     return STATUS_OK;
 }
 
+/* Nothing in the arena outlives a run. */
+static void release_pages(struct backend *backend)
+{
+    if (backend->arena)
+        madvise(backend->arena, backend->arena_bytes, MADV_DONTNEED);
+}
+
 /* ---- run ---- */
 
 static void bind_inputs(struct program *program, const void *const *inputs)
@@ -522,6 +529,7 @@ const struct backend_ops backend_cpu = {
     .compile = cpu_compile,
     .free_program = free_program,
     .reserve = cpu_reserve,
+    .release_pages = release_pages,
     .depth = 1,
     .submit = cpu_submit,
     .collect = cpu_collect,

@@ -9,7 +9,7 @@
 #include "engine/backend.h"
 
 /* Changes with struct cuda_module and with anything in the engine's headers that both sides use. */
-#define CUDA_MODULE_ABI 6
+#define CUDA_MODULE_ABI 7
 
 struct cuda_module {
     uint32_t abi;

@@ -6,8 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/base/size.h"
+#include "engine/cpu/cpu.h"
 #include "engine/cpu/interpret.h"
 #include "engine/session.h"
 #include "engine/session_internal.h"
@@ -322,6 +324,37 @@ Test(session, runs_exactly_one_size)
     graph_free(graph);
     free(nchw);
     free(nhwc);
+}
+
+static size_t resident_pages(const struct session *session)
+{
+    enum { PAGE = 4096, MOST = 65536 };
+    static unsigned char pages[MOST];
+    const size_t count = (session->backend->arena_bytes + PAGE - 1) / PAGE;
+    size_t resident = 0;
+    cr_assert_leq(count, (size_t)MOST);
+    cr_assert_eq(mincore(session->backend->arena, session->backend->arena_bytes, pages), 0);
+    for (size_t p = 0; p < count; p++)
+        resident += pages[p] & 1;
+    return resident;
+}
+
+/* Measuring has used the memory of all sizes. */
+Test(session, takes_no_memory_for_sizes_that_do_not_run)
+{
+    enum { H = 12, W = 11 };
+    struct error err = {0};
+    struct graph *graph = random_graph(1003, H, W);
+    struct session *session = create(graph, 4);
+    float *images = calloc(4 * 3 * H * W, sizeof *images);
+    const void *inputs[1] = {images};
+    const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS];
+    cr_expect_eq(resident_pages(session), 0);
+    cr_assert_eq(session_run(session, 4, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    cr_expect_gt(resident_pages(session), 0);
+    session_free(session);
+    graph_free(graph);
+    free(images);
 }
 
 Test(session, believes_times_within_reason)
