@@ -71,7 +71,7 @@ struct session_options {
     int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
     bool trial;    /* compile 1 and max_batch alone and measure nothing: a session that is made to
                       be compared and thrown away */
-    bool no_kernel_trials; /* kernels by what is known (kernel_choices.h) and by rule: quick to make
+    bool no_kernel_trials; /* kernels by what is known (tuning_store.h) and by rule: quick to make
                             */
     size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
@@ -230,7 +230,7 @@ struct session_step {
     const char *name, *kernel;
     double milliseconds, gflop;
     size_t bytes;
-    bool tried; /* the kernel was chosen by a trial (kernel_choices.h), not by rule */
+    bool tried; /* the kernel was chosen by measuring, not by rule */
 };
 
 /* Runs the size for `batch` images `runs` times with a clock around each step; *ret is malloc'ed.

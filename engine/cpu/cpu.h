@@ -21,7 +21,7 @@ struct backend {
     struct weight *weights; /* packed constants, shared by all programs: weights.c */
     size_t weight_bytes;
     bool own_kernels;  /* for tests: lensd's kernels wherever they fit, whether they pay or not */
-    int64_t trials_ns; /* spent on trying kernels: candidates.c */
+    int64_t tuning_ns; /* spent on measuring kernels: candidates.c */
     unsigned char *arena;
     size_t arena_bytes;
     struct program *programs;  /* linked, so that reserve() can place them */
@@ -58,7 +58,7 @@ struct step {
     size_t bytes;       /* least bytes moved: operands read plus results written */
     bool packs_constants; /* the step has its own packed copy of every constant it reads */
     bool is_reference;    /* runs the node's reference kernel */
-    bool tried;           /* chosen by a trial, not by rule: candidates.c */
+    bool tried;           /* chosen by measuring, not by rule: candidates.c */
     size_t scratch;       /* bytes wanted from program->scratch while running */
     enum status (*run)(struct step *step, struct program *program, struct error *err);
     void (*free)(struct step *step);

@@ -135,22 +135,6 @@ struct choice_key choice_key_of(const struct model *model, const struct session_
 
 /* ---- the folder ---- */
 
-char *choice_folder(const char *option)
-{
-    char *folder = NULL;
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int n = -1;
-    if (option && !strcmp(option, "none"))
-        return NULL;
-    if (option)
-        n = asprintf(&folder, "%s", option);
-    else if (base && base[0] == '/') /* the XDG base directory specification: others are invalid */
-        n = asprintf(&folder, "%s/lensd", base);
-    else if (home && home[0] == '/')
-        n = asprintf(&folder, "%s/.cache/lensd", home);
-    return n < 0 ? NULL : folder;
-}
-
 static char *path_of(const char *folder, const struct choice_key *key)
 {
     char *path;
@@ -208,7 +192,7 @@ static int try_folder(const char *folder)
 void precision_check_cache(const char *cache, char *warning, size_t size)
 {
     struct stat info;
-    char *folder = choice_folder(cache);
+    char *folder = tuning_folder(cache);
     char *path = folder ? strdup(folder) : NULL;
     int cause = 0;
     warning[0] = '\0';

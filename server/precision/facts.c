@@ -80,7 +80,7 @@ bool facts_load(const char *folder, const struct facts_key *key, struct session_
 bool precision_recall_facts(const struct model *model, const struct session_options *session,
                             const char *cache, struct facts_key *ret_key, struct session_facts *ret)
 {
-    char *folder = choice_folder(cache);
+    char *folder = tuning_folder(cache);
     *ret_key = (struct facts_key){""};
     if (!folder)
         return false;
@@ -119,7 +119,7 @@ void precision_keep_facts(const struct facts_key *key, const char *cache,
     bool measured = facts->count > 0 && key->text[0];
     for (size_t i = 0; i < facts->count; i++)
         measured = measured && facts->times[i].milliseconds > 0;
-    char *folder = measured ? choice_folder(cache) : NULL;
+    char *folder = measured ? tuning_folder(cache) : NULL;
     char *path = folder ? path_in(folder, key) : NULL;
     if (path && (!facts_load(folder, key, &kept) || is_news(facts, &kept)) &&
         choice_write(folder, path, print, facts, &err) != STATUS_OK)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "engine/graph.h"
+#include "engine/tuning/tuning_store.h"
 #include "server/precision/agreement.h"
 #include "server/precision/precision.h"
 #include "server/precision/probes.h"
@@ -125,10 +126,6 @@ struct choice_key choice_key_of_hash(const struct graph_hash *hash);
 /* Only the CPU and this build of lensd. */
 struct choice_key choice_key_of_machine(void);
 
-/* The folder that `option` (precision_options.cache) means, malloc'ed; NULL when choices are not
- * kept. */
-char *choice_folder(const char *option);
-
 /* Whether the folder holds a whole, believable choice under that key; *ret is set only then. */
 bool choice_load(const char *folder, const struct choice_key *key, struct precision_choice *ret);
 
@@ -156,5 +153,6 @@ bool facts_load(const char *folder, const struct facts_key *key, struct session_
 
 /* ---- kernels.c ---- */
 
-/* Makes the engine know what earlier processes found. `option` as in choice_folder(). */
+/* Makes the engine know what earlier processes found. `option` as in
+ * tuning_folder(). */
 void kernels_recall(const char *option);

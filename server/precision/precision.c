@@ -285,7 +285,7 @@ static enum status choose(const struct model *model, const struct precision_opti
         take_only(ret, "the model takes no photo, so that there is nothing to compare on");
         return STATUS_OK;
     }
-    char *folder = choice_folder(options->cache);
+    char *folder = tuning_folder(options->cache);
     struct choice_key key = {""};
     enum status status = STATUS_OK;
     struct session_options tried = *session;

@@ -11,8 +11,8 @@
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/interpret.h"
-#include "engine/kernel_choices.h"
 #include "engine/session.h"
+#include "engine/tuning/tuning_store.h"
 #include "tests/unit/random_graph.h"
 #include "tests/unit/simd_variants.h"
 
@@ -271,71 +271,76 @@ static const char *kernel_of(const struct graph *graph, bool *ret_tried)
     return name;
 }
 
-Test(layers, a_trial_chooses_and_is_remembered)
+struct known {
+    struct graph_hash keys[8];
+    char names[8][32];
+    size_t count;
+};
+
+static void note_known(void *context, const struct graph_hash *key, const char *text)
+{
+    struct known *known = context;
+    cr_assert_lt(known->count, COUNT_OF(known->keys));
+    snprintf(known->names[known->count], sizeof known->names[0], "%s", text);
+    known->keys[known->count++] = *key;
+}
+
+/* Makes the store say nothing but `name` of the layers that it knows now; how many these are. */
+static size_t keep_instead(const char *name)
+{
+    struct known known = {.count = 0};
+    tuning_each(TUNING_KERNEL, note_known, &known);
+    tuning_forget();
+    for (size_t i = 0; i < known.count; i++)
+        tuning_keep(TUNING_KERNEL, &known.keys[i], name);
+    return known.count;
+}
+
+Test(layers, the_quickest_kernel_is_kept)
 {
     static const struct layer layer = {
         "three kernels fit", 20, 20, 64, 64, 3, 1, 1, 1, OP_RELU, false, false, ""};
     struct graph *graph = make_graph(&layer);
     bool tried;
-    kernel_choices_forget();
-    const size_t made = kernel_choices_made();
+    tuning_forget();
     (void)kernel_of(graph, &tried);
     cr_assert(tried);
-    cr_assert_gt(kernel_choices_made(), made);
-    char *text = kernel_choices_text();
-    cr_assert_not_null(text);
 
     /* another choice is followed, wherever it comes from */
     static const char *const names[] = {"winograd", "gemm"};
     for (size_t n = 0; n < COUNT_OF(names); n++) {
-        char line[64];
-        kernel_choices_forget();
-        const size_t before = kernel_choices_made();
-        for (const char *at = text; *at; at = strchr(at, '\n') + 1) {
-            snprintf(line, sizeof line, "%.16s %s\n", at, names[n]);
-            cr_assert(kernel_choices_add(line));
-        }
+        struct known known = {.count = 0};
+        cr_assert_gt(keep_instead(names[n]), 0);
         cr_assert_str_eq(kernel_of(graph, &tried), names[n]);
         cr_assert(tried);
-        cr_assert_eq(kernel_choices_made(), before);
+        tuning_each(TUNING_KERNEL, note_known, &known);
+        for (size_t i = 0; i < known.count; i++)
+            cr_expect_str_eq(known.names[i], names[n], "measured again");
     }
-    free(text);
-    kernel_choices_forget();
+    tuning_forget();
     graph_free(graph);
 }
 
+/* Of a kernel that does not fit, and of none: as good as nothing, and measured again. */
 Test(layers, choices_that_fit_no_layer_or_are_none)
 {
     static const struct layer layer = {
-        "Winograd does not fit", 20, 20, 64, 64, 3, 1, 1, 64, OP_RELU, false, false, ""};
-    static const char *const wrong[] = {"x",
-                                        "0123456789abcdef",
-                                        "0123456789abcdef winograd",
-                                        "0123456789abcdef nothing\n",
-                                        "0123456789abcdef winograd\n\n",
-                                        "0123456789abcdef winograd extra\n",
-                                        "0123456789abcdef winogradwinogradwinograd\n"};
-    kernel_choices_forget();
-    for (size_t i = 0; i < COUNT_OF(wrong); i++)
-        cr_expect(!kernel_choices_add(wrong[i]), "'%s' was taken", wrong[i]);
-    char *text = kernel_choices_text();
-    cr_expect_str_eq(text, "");
-    free(text);
-
-    /* a choice whose kernel does not fit is as good as none */
+        "Winograd does not fit", 40, 40, 64, 64, 1, 1, 0, 1, OP_RELU, false, false, ""};
+    static const char *const wrong[] = {"winograd", "nothing", "", "winograd "};
     struct graph *graph = make_graph(&layer);
     bool tried;
+    tuning_forget();
     (void)kernel_of(graph, &tried);
-    text = kernel_choices_text();
-    kernel_choices_forget();
-    for (const char *at = text; *at; at = strchr(at, '\n') + 1) {
-        char line[64];
-        snprintf(line, sizeof line, "%.16s winograd\n", at);
-        cr_assert(kernel_choices_add(line));
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        struct known known = {.count = 0};
+        cr_assert_gt(keep_instead(wrong[i]), 0);
+        (void)kernel_of(graph, &tried);
+        cr_expect(tried);
+        tuning_each(TUNING_KERNEL, note_known, &known);
+        for (size_t k = 0; k < known.count; k++)
+            cr_expect_str_neq(known.names[k], wrong[i]);
     }
-    (void)kernel_of(graph, &tried);
-    free(text);
-    kernel_choices_forget();
+    tuning_forget();
     graph_free(graph);
 }
 

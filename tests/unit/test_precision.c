@@ -541,9 +541,6 @@ Test(choice_cache, reads_nothing_but_files, .timeout = 20)
     snprintf(path, sizeof path, "%s/precision-%s", folder, key);
     cr_assert_eq(mkfifo(path, 0600), 0);
     cr_expect_not(choice_load(folder, &choice_key, &choice));
-    snprintf(path, sizeof path, "%s/kernels-%s", folder, choice_key_of_machine().text);
-    cr_assert_eq(mkfifo(path, 0600), 0);
-    kernels_recall(folder);
     cr_expect_null(choice_read(path, 100));
     cr_expect_null(choice_read(folder, 100));
     cr_expect_null(choice_read("/dev/zero", 100));
@@ -556,23 +553,4 @@ Test(choice_cache, reads_nothing_but_files, .timeout = 20)
     char *text = choice_read(path, 5);
     cr_expect_str_eq(text ? text : "", "words");
     free(text);
-}
-
-Test(choice_cache, folder_of_the_user)
-{
-    setenv("XDG_CACHE_HOME", "/somewhere", 1);
-    setenv("HOME", "/home/me", 1);
-    char *folder = choice_folder(NULL);
-    cr_expect_str_eq(folder, "/somewhere/lensd");
-    free(folder);
-    setenv("XDG_CACHE_HOME", "relative", 1);
-    folder = choice_folder(NULL);
-    cr_expect_str_eq(folder, "/home/me/.cache/lensd");
-    free(folder);
-    unsetenv("HOME");
-    cr_expect_null(choice_folder(NULL));
-    cr_expect_null(choice_folder("none"));
-    folder = choice_folder("here");
-    cr_expect_str_eq(folder, "here");
-    free(folder);
 }
