@@ -6,7 +6,6 @@
 
 #include "engine/base/size.h"
 #include "engine/cuda/module.h"
-#include "engine/cuda/tuned.h"
 
 /* "1.5 GiB" */
 static const char *bytes_text(size_t bytes, char text[static 24])
@@ -287,7 +286,7 @@ static enum status cuda_open(const struct backend_options *options, struct backe
         backend->processors = properties.multiProcessorCount;
         backend->shared_limit = properties.sharedMemPerBlockOptin;
         backend->pitch_limit = properties.memPitch;
-        backend->tuned_for = tuned_device(backend->device);
+        backend->kind = tune_kind(backend->device);
     }
     if (status == STATUS_OK)
         status = runs_open(backend, err);

@@ -44,12 +44,12 @@ struct slot {
 struct backend {
     struct backend_options options;
     int device;
-    int capability;              /* 90: compute capability 9.0 */
-    int processors;              /* multiprocessors */
-    size_t shared_limit;         /* bytes of shared memory that a block may have */
-    size_t pitch_limit;          /* bytes between rows, of cudaMemcpy2DAsync */
-    struct graph_hash tuned_for; /* tuned.h */
-    cudaStream_t stream;         /* computes: what steps enqueue on */
+    int capability;         /* 90: compute capability 9.0 */
+    int processors;         /* multiprocessors */
+    size_t shared_limit;    /* bytes of shared memory that a block may have */
+    size_t pitch_limit;     /* bytes between rows, of cudaMemcpy2DAsync */
+    struct graph_hash kind; /* of the device, and the software that runs there: tune_kind() */
+    cudaStream_t stream;    /* computes: what steps enqueue on */
     cudaStream_t in, out;
     cublasLtHandle_t blas;
     struct weight *weights; /* uploaded constants: weights.c */
@@ -176,11 +176,15 @@ static inline void cuda_ignore(cudaError_t result)
 enum status cuda_launched(const struct step *step, struct program *program,
                           struct error *err) MUST_USE;
 
-/* Sets *way to the fastest of 0 … count - 1, which step->run heeds, by timing
- * (LENSD_CUDA_TUNING in the environment: tune.c). `key` describes the step wholly, but for the
- * device; what it describes is timed once (tuned.h). */
-enum status tune_step(struct step *step, struct program *program, int *way, int count,
+/* Sets *chosen, which step->run heeds, to the quickest candidate of 0 … count - 1 by the autotuner
+ * (LENSD_CUDA_TUNING in the environment: tune.c). Candidate 0 is the best guess; count is at most
+ * AUTOTUNE_CANDIDATES. `key` describes the step wholly, but for the device; what it describes is
+ * measured once (engine/tuning/tuning_store.h). */
+enum status tune_step(struct step *step, struct program *program, int *chosen, int count,
                       const void *key, size_t size, struct error *err) MUST_USE;
+
+/* A hash of the kind of device and of the build, driver and libraries that run there. */
+struct graph_hash tune_kind(int device);
 
 /* Does the device have tensor cores for this dtype? */
 static inline bool has_tensor_cores(const struct backend *backend, enum dtype dtype)

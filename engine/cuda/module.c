@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "engine/cuda/tuned.h"
+#include "engine/cuda/cuda.h"
 #include "lensd_version.h"
 
 extern const struct backend_ops backend_cuda;
@@ -215,8 +215,4 @@ __attribute__((visibility("default"))) const struct cuda_module lensd_cuda_modul
     .backend = &backend_cuda,
     .devices = devices,
     .try_device = try_device,
-    .tuned_text = tuned_text,
-    .tuned_add = tuned_add,
-    .tuned_made = tuned_made,
-    .tuned_forget = tuned_forget,
 };

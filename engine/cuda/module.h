@@ -9,7 +9,7 @@
 #include "engine/backend.h"
 
 /* Changes with struct cuda_module and with anything in the engine's headers that both sides use. */
-#define CUDA_MODULE_ABI 7
+#define CUDA_MODULE_ABI 8
 
 struct cuda_module {
     uint32_t abi;
@@ -21,16 +21,6 @@ struct cuda_module {
     size_t (*devices)(struct device_info *ret, size_t max, char *reason, size_t size);
     /* Can a context be made on this GPU? Makes one; false with a sentence. */
     bool (*try_device)(int index, char *reason, size_t size);
-
-    /* Which ways of layers (tiles, cuBLASLt's algorithms) were the fastest, as lines of text (""
-     * for none), malloc'ed; NULL when out of memory. Each line says for which GPUs, driver and
-     * build it holds. Thread-safe, as those below. */
-    char *(*tuned_text)(void);
-    /* Adds what such a text says; what was measured here stays. false, and nothing is added, when
-     * it is not such a text. */
-    bool (*tuned_add)(const char *text);
-    size_t (*tuned_made)(void); /* grows with each that was measured; not with those added */
-    void (*tuned_forget)(void); /* for tests */
 };
 
 #define CUDA_MODULE_FILE   "lensd_cuda.so"

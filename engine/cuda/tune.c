@@ -1,128 +1,209 @@
-/* Which of several ways to run a step is the fastest is found by running them, once for each shape
- * on a kind of device: networks repeat their layers, sessions their models, and what was found is
- * kept (tuned.c). */
+/* Steps that can run in several ways (tiles, cuBLASLt's algorithms): the autotuner runs the
+ * candidates, once for each shape on a kind of device. Networks repeat their layers and sessions
+ * their models, so the tuning store keeps which was the quickest: as "3 9", candidate 3 of 9. Where
+ * there are as many as then, they are the same. */
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/clock.h"
-#include "engine/cuda/tuned.h"
+#include "engine/cuda/cuda.h"
+#include "engine/tuning/autotune.h"
+#include "engine/tuning/tuning_store.h"
+#include "lensd_version.h"
 
 enum {
-    ROUNDS = 3,         /* the quickest counts */
-    MOST_LAUNCHES = 24, /* of a round, of short kernels */
+    ROUNDS = 3,
+    MOST_LAUNCHES = 24, /* of a candidate in a round, of short kernels */
 };
-#define ROUND  (INT64_C(2) * 1000 * 1000)   /* ns: as many launches as fit, at least one */
-#define BUDGET (INT64_C(150) * 1000 * 1000) /* ns of rounds, for all ways of a step */
+#define ROUND_MS  2.0   /* as many launches as fit, at least one */
+#define BUDGET_MS 150.0 /* of a step, not counting what a first launch loads */
 
-struct trial {
+/* Another candidate takes less than this share of the time of the best guess. A device repeats its
+ * times within a per cent or two. */
+#define CLEARLY 0.98
+
+struct measurement {
     struct step *step;
     struct program *program;
-    int launches; /* of a round */
-    cudaGraphExec_t recorded;
-    int64_t spent; /* ns, on rounds of all ways; not on what is loaded the first time */
+    int *chosen;         /* the candidate that the step runs */
+    enum status refusal; /* the last one; STATUS_OK: none */
+    struct timing {
+        int launches; /* of a round; 0: not known yet */
+        cudaGraphExec_t recorded;
+    } timings[AUTOTUNE_CANDIDATES];
 };
 
 static enum status launch_all(void *context, struct error *err)
 {
-    const struct trial *t = context;
-    for (int i = 0; i < t->launches; i++)
-        TRY(t->step->run(t->step, t->program, err));
+    const struct measurement *m = context;
+    for (int i = 0; i < m->timings[*m->chosen].launches; i++)
+        TRY(m->step->run(m->step, m->program, err));
     return STATUS_OK;
 }
 
-static enum status time_round(struct trial *t, int64_t *ret, struct error *err)
+static enum status time_round(struct measurement *m, double *ret_ms, struct error *err)
 {
-    const struct backend *backend = t->program->backend;
+    const struct backend *backend = m->program->backend;
+    const cudaGraphExec_t recorded = m->timings[*m->chosen].recorded;
     const int64_t start = clock_now();
-    if (t->recorded)
-        TRY(cuda_check(cudaGraphLaunch(t->recorded, backend->stream), backend->device,
-                       t->step->name, err));
+    if (recorded)
+        TRY(cuda_check(cudaGraphLaunch(recorded, backend->stream), backend->device, m->step->name,
+                       err));
     else
-        TRY(launch_all(t, err));
-    TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, t->step->name, err));
-    *ret = clock_now() - start;
-    return STATUS_OK;
-}
-
-/* Of one run, in the quickest round. */
-static enum status time_rounds(struct trial *t, int64_t *ret, struct error *err)
-{
-    int64_t best = INT64_MAX, took;
-    for (int round = 0; round < ROUNDS; round++) {
-        TRY(time_round(t, &took, err));
-        t->spent += took;
-        best = took < best ? took : best;
-    }
-    *ret = best / t->launches;
+        TRY(launch_all(m, err));
+    TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, m->step->name, err));
+    *ret_ms = clock_ms(clock_now() - start);
     return STATUS_OK;
 }
 
 /* Short kernels are recorded, as they will be: where the host takes longer to launch one than the
  * device to run it, it is the host that would be timed. */
-static enum status time_way(struct trial *t, int64_t *ret, struct error *err)
+static enum status time_first(struct measurement *m, double *ret_ms, struct error *err)
 {
-    int64_t took;
-    t->launches = 1;
-    TRY(time_round(t, &took, err)); /* loads what it needs, which a recording does not allow */
-    TRY(time_round(t, &took, err));
-    if (took < ROUND / MOST_LAUNCHES)
-        t->launches = MOST_LAUNCHES;
-    else if (took < ROUND)
-        t->launches = (int)(ROUND / took);
-    if (t->launches > 1 && runs_records())
-        TRY(runs_record(t->program->backend, launch_all, t, &t->recorded, err));
-    enum status status = time_rounds(t, ret, err);
-    if (t->recorded)
-        cuda_ignore(cudaGraphExecDestroy(t->recorded));
-    t->recorded = NULL;
-    return status;
+    struct timing *timing = &m->timings[*m->chosen];
+    timing->launches = 1;
+    TRY(time_round(m, ret_ms, err)); /* loads what it needs, which a recording does not allow */
+    TRY(time_round(m, ret_ms, err));
+    if (*ret_ms * MOST_LAUNCHES < ROUND_MS)
+        timing->launches = MOST_LAUNCHES;
+    else if (*ret_ms < ROUND_MS)
+        timing->launches = (int)(ROUND_MS / *ret_ms);
+    if (timing->launches > 1 && runs_records())
+        TRY(runs_record(m->program->backend, launch_all, m, &timing->recorded, err));
+    return STATUS_OK;
 }
 
-/* LENSD_CUDA_TUNING: "off" is way 0, the best guess; N is way N, counted round: so that tests run
- * each of them. */
-static bool is_ordered(int count, int *ret_way)
-{
-    const char *wish = getenv("LENSD_CUDA_TUNING");
-    char *end;
-    if (!wish || !*wish || !strcmp(wish, "on"))
-        return false;
-    const long way = strcmp(wish, "off") ? strtol(wish, &end, 10) : 0;
-    *ret_way = way > 0 ? (int)(way % count) : 0;
-    return true;
-}
-
-/* A way that the device does not take, though it was proposed, is slower than all others. */
+/* A candidate that the device refuses, though it was proposed, cannot run. */
 static bool is_refusal(enum status status, const struct program *program)
 {
     return status == STATUS_DEVICE && !device_is_broken(program->backend->device);
 }
 
-enum status tune_step(struct step *step, struct program *program, int *way, int count,
+/* The cost is the time of one launch. */
+static enum status run_candidate(void *context, size_t candidate, struct autotune_run *ret,
+                                 struct error *err)
+{
+    struct measurement *m = context;
+    const bool is_first = m->timings[candidate].launches == 0;
+    double ms;
+    *m->chosen = (int)candidate;
+    const enum status status = is_first ? time_first(m, &ms, err) : time_round(m, &ms, err);
+    if (is_refusal(status, m->program)) {
+        m->refusal = status;
+        return STATUS_OK;
+    }
+    TRY(status);
+    ret->cost = is_first ? ms : ms / m->timings[candidate].launches;
+    ret->spent = ms;
+    return STATUS_OK;
+}
+
+/* LENSD_CUDA_TUNING: "off" is candidate 0, the best guess; N is candidate N, counted round: so that
+ * tests run each of them. */
+static bool is_ordered(int count, int *ret_candidate)
+{
+    const char *wish = getenv("LENSD_CUDA_TUNING");
+    char *end;
+    if (!wish || !*wish || !strcmp(wish, "on"))
+        return false;
+    const long candidate = strcmp(wish, "off") ? strtol(wish, &end, 10) : 0;
+    *ret_candidate = candidate > 0 ? (int)(candidate % count) : 0;
+    return true;
+}
+
+static bool recall(const struct graph_hash *key, int count, int *ret_candidate)
+{
+    char text[TUNING_TEXT];
+    int candidate, of, end = 0;
+    if (!tuning_find(TUNING_CUDA, key, text) ||
+        /* NOLINTNEXTLINE(cert-err34-c): so few digits always fit */
+        sscanf(text, "%3d %3d%n", &candidate, &of, &end) != 2 || text[end] || of != count ||
+        candidate < 0 || candidate >= count)
+        return false;
+    *ret_candidate = candidate;
+    return true;
+}
+
+static enum status measure_all(struct measurement *m, int count, int *ret_chosen, struct error *err)
+{
+    double costs[AUTOTUNE_CANDIDATES];
+    size_t chosen = 0;
+    const struct autotune tune = {.count = (size_t)count,
+                                  .rounds = ROUNDS,
+                                  .clear = CLEARLY,
+                                  .budget = BUDGET_MS,
+                                  .run = run_candidate,
+                                  .context = m};
+    enum status status = autotune_choose(&tune, costs, &chosen, err);
+    for (int i = 0; i < count; i++)
+        if (m->timings[i].recorded)
+            cuda_ignore(cudaGraphExecDestroy(m->timings[i].recorded));
+    if (status == STATUS_OK && !isfinite(costs[chosen]))
+        status = m->refusal;
+    *ret_chosen = (int)chosen;
+    return status;
+}
+
+enum status tune_step(struct step *step, struct program *program, int *chosen, int count,
                       const void *key, size_t size, struct error *err)
 {
-    struct trial trial = {.step = step, .program = program};
-    int64_t best = INT64_MAX;
-    struct graph_hash hash = program->backend->tuned_for;
-    int fastest = 0;
-    *way = 0;
-    if (count < 2 || is_ordered(count, way))
+    struct measurement m = {.step = step, .program = program, .chosen = chosen};
+    struct graph_hash hash = program->backend->kind;
+    char text[32];
+    int quickest;
+    *chosen = 0;
+    if (count < 2 || is_ordered(count, chosen))
         return STATUS_OK;
     graph_hash_bytes(&hash, key, size);
-    if (tuned_find(&hash, count, way))
+    if (recall(&hash, count, chosen))
         return STATUS_OK;
-    for (int i = 0; i < count && (best == INT64_MAX || trial.spent < BUDGET); i++) {
-        int64_t took;
-        *way = i;
-        enum status status = time_way(&trial, &took, err);
-        if (is_refusal(status, program) && (best < INT64_MAX || i + 1 < count))
-            continue;
-        TRY(status);
-        if (took < best) {
-            best = took;
-            fastest = i;
-        }
-    }
-    *way = fastest;
-    tuned_keep(&hash, fastest, count);
+    TRY(measure_all(&m, count, &quickest, err));
+    *chosen = quickest;
+    snprintf(text, sizeof text, "%d %d", quickest, count);
+    tuning_keep(TUNING_CUDA, &hash, text);
     return STATUS_OK;
+}
+
+/* ---- what decides beside the layer ---- */
+
+static void hash_text(struct graph_hash *hash, const char *text)
+{
+    graph_hash_bytes(hash, text, strlen(text));
+}
+
+/* Another build of the module has other kernels, whatever its version says. */
+static void hash_module(struct graph_hash *hash)
+{
+    static const char here;
+    Dl_info self;
+    struct stat info;
+    hash_text(hash, LENSD_VERSION);
+    if (!dladdr(&here, &self) || !self.dli_fname || stat(self.dli_fname, &info) != 0)
+        return;
+    const int64_t facts[] = {(int64_t)info.st_size, (int64_t)info.st_mtim.tv_sec};
+    graph_hash_bytes(hash, facts, sizeof facts);
+}
+
+struct graph_hash tune_kind(int device)
+{
+    struct graph_hash hash = {{0, 0}};
+    struct cudaDeviceProp properties;
+    int driver = 0;
+    hash_module(&hash);
+    const cudaError_t result = cudaGetDeviceProperties(&properties, device);
+    cuda_ignore(result);
+    if (result == cudaSuccess) {
+        const int64_t facts[] = {properties.major, properties.minor, properties.multiProcessorCount,
+                                 (int64_t)properties.totalGlobalMem};
+        hash_text(&hash, properties.name);
+        graph_hash_bytes(&hash, facts, sizeof facts);
+    }
+    cuda_ignore(cudaDriverGetVersion(&driver));
+    const int64_t versions[] = {driver, CUDART_VERSION, (int64_t)cublasLtGetVersion()};
+    graph_hash_bytes(&hash, versions, sizeof versions);
+    return hash;
 }

@@ -81,10 +81,10 @@ enum status precision_choose(const struct model *model, const struct precision_o
                              struct session_options *session, struct precision_choice *ret,
                              struct error *err) MUST_USE;
 
-/* Which kernels run which layers (engine/tuning/tuning_store.h, tuned_text() of
- * engine/cuda/module.h) is kept in the same folder: recalled by precision_choose(), written here
- * once sessions were made, when there is something new. `cache` as in
- * precision_options. Failing costs new trials at the next start and nothing else. */
+/* Which kernels run which layers (engine/tuning/tuning_store.h) is kept in the same folder:
+ * recalled by precision_choose(), written here once sessions were made, when there is something
+ * new. `cache` as in precision_options. Failing costs new trials at the next start and nothing
+ * else. */
 void precision_keep_kernels(const char *cache);
 
 /* What earlier sessions of this model with these very options (their precision settled) found out

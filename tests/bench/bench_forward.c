@@ -9,7 +9,7 @@
  *     bench_forward --device cuda:0 --poison …
  *                                            fills the device's memory with NaN before each run
  *
- * --tuned FILE keeps what trials of a GPU's layers find from run to run.
+ * --cache FOLDER keeps from run to run which kernels of layers are the quickest.
  *
  * A batch runs in the passes that the server would run it in.
  *
@@ -24,8 +24,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "engine/cuda/module.h"
 #include "engine/session.h"
+#include "engine/tuning/tuning_store.h"
 #include "models/model.h"
 #include "server/schedule/latency.h"
 
@@ -39,7 +39,7 @@ struct options {
     size_t batch_count;
     double seconds; /* for each model and batch size */
     bool serve, profile, poison;
-    const char *tuned; /* file of what trials of a GPU's layers find; NULL: none */
+    const char *cache; /* folder of the tuning store; NULL: none */
 };
 
 struct candidate {
@@ -93,33 +93,19 @@ static enum status allocate_inputs(struct candidate *candidate, int largest, str
     return STATUS_OK;
 }
 
-/* What an earlier run has found out about the device's layers. */
-static void recall_tuned(const char *path)
+/* What earlier runs found out about layers, and what this one did. */
+static void recall_tunings(const char *folder)
 {
-    char *text = NULL;
-    size_t size = 0;
-    const struct cuda_module *module = path ? cuda_module(NULL) : NULL;
-    FILE *file = module ? fopen(path, "rbe") : NULL;
-    if (!file)
-        return;
-    if (getdelim(&text, &size, '\0', file) > 0 && !module->tuned_add(text))
-        fprintf(stderr, "bench_forward: %s is no file of --tuned\n", path);
-    free(text);
-    fclose(file);
+    struct error err;
+    if (folder && tuning_read(folder, &err) != STATUS_OK)
+        fprintf(stderr, "bench_forward: %s\n", err.message);
 }
 
-/* Adds what this run has found out. */
-static void keep_tuned(const char *path)
+static void keep_tunings(const char *folder)
 {
-    const struct cuda_module *module = path ? cuda_module(NULL) : NULL;
-    if (!module || module->tuned_made() == 0)
-        return;
-    char *text = module->tuned_text();
-    FILE *file = text ? fopen(path, "wbe") : NULL;
-    const bool is_whole = file && fputs(text, file) >= 0;
-    if (file && (fclose(file) != 0 || !is_whole))
-        (void)unlink(path);
-    free(text);
+    struct error err;
+    if (folder && tuning_write(folder, &err) != STATUS_OK)
+        fprintf(stderr, "bench_forward: %s\n", err.message);
 }
 
 static enum status candidate_load(struct candidate *candidate, const struct options *options,
@@ -516,8 +502,8 @@ static bool parse_option(const char *option, const char *value, struct options *
         options->device = value;
         return true;
     }
-    if (strcmp(option, "--tuned") == 0) {
-        options->tuned = value;
+    if (strcmp(option, "--cache") == 0) {
+        options->cache = value;
         return true;
     }
     if (strcmp(option, "--precision") == 0)
@@ -563,7 +549,7 @@ static int parse_arguments(int argc, char **argv, struct options *options)
     if (i >= argc || strncmp(argv[i], "--", 2) == 0 || argc - i > MAX_MODELS) {
         fprintf(stderr,
                 "usage: bench_forward [--device cpu] [--precision fp32|bf16|int8] [--threads N]\n"
-                "                     [--batch 1,8,32] [--seconds 3] [--poison] [--tuned FILE]\n"
+                "                     [--batch 1,8,32] [--seconds 3] [--poison] [--cache FOLDER]\n"
                 "                     [--serve | --profile] MODEL...\n"
                 "MODEL: an .onnx file, a model folder, or digits; at most %d\n",
                 MAX_MODELS);
@@ -587,12 +573,12 @@ int main(int argc, char **argv)
     const size_t count = (size_t)(argc - first);
     struct error err = {0};
     enum status status = STATUS_OK;
-    recall_tuned(options.tuned);
+    recall_tunings(options.cache);
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         candidates[i].path = argv[first + (int)i];
         status = candidate_load(&candidates[i], &options, &err);
     }
-    keep_tuned(options.tuned);
+    keep_tunings(options.cache);
     if (status == STATUS_OK && options.serve)
         serve(candidates, count, &options);
     else if (status == STATUS_OK && !options.profile)

@@ -4,12 +4,14 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/cuda/module.h"
 #include "engine/session.h"
+#include "engine/tuning/tuning_store.h"
 #include "tests/fake_cuda/module_cases.h"
 
 enum { SIDE = 8, CHANNELS = 3, CLASSES = 12, MOST = 4, ROW = SIDE * SIDE * CHANNELS };
@@ -268,7 +270,7 @@ Test(faults, without_graphs_the_answers_are_the_same)
     cr_assert_eq(memcmp(with, without, sizeof with), 0);
 }
 
-/* ---- trials ---- */
+/* ---- tuning ---- */
 
 /* Operations that a session of 16-bit numbers takes to make. */
 static size_t operations_to_open(void)
@@ -282,49 +284,52 @@ static size_t operations_to_open(void)
     return taken;
 }
 
-Test(faults, what_trials_found_is_kept_as_text)
+struct known {
+    struct graph_hash keys[64];
+    char texts[64][16];
+    size_t count;
+};
+
+static void note_known(void *context, const struct graph_hash *key, const char *text)
 {
-    const struct cuda_module *module = cuda_module(NULL);
-    unsetenv("LENSD_CUDA_TUNING");
-    const size_t first = operations_to_open(), made = module->tuned_made();
-    cr_assert_gt(made, 0);
-    char *text = module->tuned_text();
-    cr_assert(text && *text);
-    const size_t again = operations_to_open();
-    cr_assert_lt(2 * again, first, "%zu operations, then %zu", first, again);
-    module->tuned_forget();
-    cr_assert(module->tuned_add(text));
-    cr_assert_eq(operations_to_open(), again);
-    cr_assert_eq(module->tuned_made(), made);
-    /* Half a line, words, ways that cannot be: as good as no text. */
-    static const char *const damaged[] = {"0123",
-                                          "0123456789abcdef 0123456789abcdef 3 9",
-                                          "0123456789abcdef 0123456789abcdef 9 9\n",
-                                          "0123456789abcdef 0123456789abcdef -1 9\n",
-                                          "0123456789abcdef 0123456789abcdef 1 999\n",
-                                          "0123456789abcdef 0123456789abcdef 1 9 x\n",
-                                          "words\n"};
-    for (size_t i = 0; i < COUNT_OF(damaged); i++)
-        cr_assert_not(module->tuned_add(damaged[i]), "%s", damaged[i]);
-    cr_assert(module->tuned_add(""));
-    /* Of another number of ways: measured again. */
-    module->tuned_forget();
-    for (char *line = text; *line; line = strchr(line, '\n') + 1)
-        memcpy(strchr(line, '\n') - 1, "1", 1);
-    (void)module->tuned_add(text);
-    cr_assert_gt(operations_to_open(), again);
-    free(text);
+    struct known *known = context;
+    cr_assert_lt(known->count, COUNT_OF(known->keys));
+    snprintf(known->texts[known->count], sizeof known->texts[0], "%s", text);
+    known->keys[known->count++] = *key;
 }
 
-/* A way that the device refuses when it is tried is not taken; the session is made all the same. */
-Test(faults, a_way_that_is_refused_is_passed_over)
+Test(faults, what_was_measured_is_known_to_later_sessions)
+{
+    struct known known = {.count = 0};
+    unsetenv("LENSD_CUDA_TUNING");
+    const size_t first = operations_to_open();
+    tuning_each(TUNING_CUDA, note_known, &known);
+    cr_assert_gt(known.count, 0);
+    const size_t again = operations_to_open();
+    cr_assert_lt(2 * again, first, "%zu operations, then %zu", first, again);
+    tuning_forget();
+    for (size_t i = 0; i < known.count; i++)
+        tuning_keep(TUNING_CUDA, &known.keys[i], known.texts[i]);
+    cr_assert_eq(operations_to_open(), again);
+    /* Of another number of candidates, of none of them, and no numbers: measured again. */
+    static const char *const wrong[] = {"0 1", "-1 9", "999 9", "1", "", "words", "1 9 x"};
+    for (size_t w = 0; w < COUNT_OF(wrong); w++) {
+        tuning_forget();
+        for (size_t i = 0; i < known.count; i++)
+            tuning_keep(TUNING_CUDA, &known.keys[i], wrong[w]);
+        cr_assert_gt(operations_to_open(), again, "'%s'", wrong[w]);
+    }
+}
+
+/* A candidate that the device refuses is not taken; the session is made all the same. */
+Test(faults, a_candidate_that_is_refused_is_passed_over)
 {
     struct error err = {0};
     int made = 0;
     unsetenv("LENSD_CUDA_TUNING");
     for (int after = 40; after < 240; after += 20) {
         struct session *session = NULL;
-        cuda_module(NULL)->tuned_forget();
+        tuning_forget();
         fake.reset(1, (size_t)1 << 30);
         fake.fail(after, cudaErrorLaunchOutOfResources, 0);
         if (open_on(gpu, PRECISION_FP16, &session, &err) == STATUS_OK) {

@@ -130,7 +130,7 @@ class Part:
     def __init__(self, name, options, limit):
         self.name, self.options, self.quick, self.seed = name, options, options.quick, options.seed
         self.bundle = Bundle(options.bundle, options.device)
-        self.bundle.tuned = os.path.join(options.work, "tuned")
+        self.bundle.cache = os.path.join(options.work, "tunings")
         self.bundle.environment["LENSD_CACHE"] = os.path.join(options.work, "cache")
         # What torch.compile finds out takes minutes: it is kept, too.
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(options.work, "inductor"))

@@ -59,7 +59,7 @@ class Bundle:
         self.on_gpu = device.startswith("cuda:")
         self.device = "cuda:0" if self.stand_in else device
         self.environment = dict(os.environ, LENSD_CACHE="none")
-        self.tuned = None  # file of what trials of layers found: the next part need not repeat them
+        self.cache = None  # folder of what was found out about layers: the next part need not repeat it
         # What a shell has set for its own server must not decide here.
         for name in list(self.environment):
             if name.startswith("LENSD_") and name not in ("LENSD_CACHE", "LENSD_GLIBC", "LENSD_SHARED"):
@@ -143,7 +143,7 @@ class Forward:
         """way: every layer takes its way of that number, counted round, not its quickest."""
         words = [bundle.path("bench_forward"), "--device", device or bundle.device, "--precision", precision,
                  "--batch", ",".join(map(str, batches)), *(["--poison"] if poison else []),
-                 *(["--tuned", bundle.tuned] if bundle.tuned else []), "--serve", model]
+                 *(["--cache", bundle.cache] if bundle.cache else []), "--serve", model]
         environment = dict(bundle.environment, **({} if way is None else {"LENSD_CUDA_TUNING": str(way)}))
         self.errors = tempfile.TemporaryFile()
         self.pending = b""

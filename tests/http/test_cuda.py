@@ -9,7 +9,7 @@ import time
 import unittest
 
 import small_onnx
-from harness import Server, flat_png, run_lensd, together
+from harness import Server, flat_png, read, run_lensd, together
 
 PLAIN = ("--precision", "fp32", "--workers", "2")
 
@@ -230,39 +230,48 @@ class Memory(CudaCase):
             self.assertIn(words, ended.stderr)
 
 
-class Trials(CudaCase):
+class Tunings(CudaCase):
     """What is found out about a GPU's layers is kept for the next start."""
 
     def start(self, cache):
+        """The lines of GPU layers in the cache of a server that was started and ended; its log."""
         server = Server(self.model(channels=64), "--device", "cuda", "--precision", "fp16",
                         "--max-batch", "1", environment={**self.environment, "LENSD_CACHE": cache})
         self.assertEqual(server.predict(flat_png(99)).status, 200)
         code, log = server.stop()
         self.assertEqual(code, 0, log[-3000:])
-        files = glob.glob(os.path.join(self.folder.name, "cache", "gpu-kernels-*"))
-        return files and open(files[0], encoding="ascii").read()
+        lines = [line for path in self.files() for line in read(path).decode().splitlines()]
+        return [line for line in lines if line.startswith("cuda ")], log
+
+    def files(self):
+        return glob.glob(os.path.join(self.folder.name, "cache", "tunings-*"))
 
     def test_a_second_start_knows(self):
         cache = os.path.join(self.folder.name, "cache")
-        first = self.start(cache)
-        self.assertRegex(first, r"^lensd gpu kernels 1\n([0-9a-f]{16} [0-9a-f]{16} \d+ \d+\n)+$")
-        (path,) = glob.glob(os.path.join(cache, "gpu-kernels-*"))
-        written = os.stat(path)
-        self.assertEqual(self.start(cache), first)
-        self.assertEqual(os.stat(path).st_ino, written.st_ino, "it was written again")
+        first, _ = self.start(cache)
+        self.assertTrue(first)
+        for line in first:
+            self.assertRegex(line, r"^cuda [0-9a-f]{32} \d \d+ \d+$")
+        second, log = self.start(cache)
+        self.assertEqual(sorted(second), sorted(first))
+        self.assertNotIn("warn", log)
 
     def test_a_damaged_file_is_as_good_as_none(self):
         cache = os.path.join(self.folder.name, "cache")
-        first = self.start(cache)
-        (path,) = glob.glob(os.path.join(cache, "gpu-kernels-*"))
-        for damaged in (first[:-3], first.replace("kernels 1", "kernels 2")):
-            with open(path, "w", encoding="ascii") as file:
+        first, _ = self.start(cache)
+        (path,) = self.files()
+        with open(path, "rb") as file:
+            whole = file.read()
+        for damaged in (whole[:-3], whole.replace(b"tunings 1", b"tunings 2")):
+            with open(path, "wb") as file:
                 file.write(damaged)
-            self.assertEqual(sorted(line[:33] for line in self.start(cache).splitlines()),
-                             sorted(line[:33] for line in first.splitlines()))
+            again, log = self.start(cache)
+            self.assertEqual(sorted(line[:37] for line in again), sorted(line[:37] for line in first))
+            self.assertRegex(log, "warn +cache .*is damaged")
 
     def test_nothing_is_kept_when_that_is_asked(self):
-        self.assertFalse(self.start("none"))
+        self.start("none")
+        self.assertEqual(self.files(), [])
 
 
 class Metrics(CudaCase):
