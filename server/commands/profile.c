@@ -48,12 +48,12 @@ static enum status open_session(const struct config *config, struct profile *pro
     const struct precision_options how = {.limits = &limits, .cache = config->cache};
     TRY(precision_choose(model, &how, &options, &profile->choice, err));
     struct session_facts known;
-    struct facts_key key;
-    if (precision_recall_facts(model, &options, config->cache, &key, &known))
+    struct graph_hash key;
+    if (precision_recall_facts(model, &options, &key, &known))
         options.known = &known;
     TRY(session_create(model->graph, &options, &profile->session, err));
-    precision_keep_facts(&key, config->cache, session_facts(profile->session));
-    precision_keep_kernels(config->cache);
+    precision_keep_facts(&key, session_facts(profile->session));
+    precision_write_cache(config->cache);
     model_drop_graph(profile->model);
     return STATUS_OK;
 }

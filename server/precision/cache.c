@@ -1,15 +1,11 @@
-/* Choices of earlier starts: one small text file a choice, named by its key.
+/* Choices of earlier starts, in the tuning store (engine/tuning/tuning_store.h), and the store in
+ * the server's words: what fails is a line of the log. The text of a choice:
  *
- *     lensd precision 3
  *     precision bf16
  *     from_folder 0
  *     trial bf16 passed 21.4 19.1 44.8 41.9 2.15 1 1 64 30 30 0.0009 0.0031 0.99992
- *     end
  *
- * Whoever can write the folder decides which of two correct precisions is used, nothing more; a
- * file that does not read exactly like this is as good as none. */
-#include <errno.h>
-#include <fcntl.h>
+ * Whoever can write the folder decides which of two correct precisions is used, nothing more. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -17,16 +13,54 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "engine/base/cpu.h"
 #include "engine/base/size.h"
-#include "lensd_version.h"
+#include "engine/tuning/tuning_store.h"
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
-#define CACHE_FORMAT   3
-#define CACHE_FILE_MAX 8192
+/* ---- the file ---- */
+
+static atomic_flag is_said = ATOMIC_FLAG_INIT;
+
+void cache_read(const char *option)
+{
+    struct error err;
+    char *folder = tuning_folder(option);
+    if (folder && tuning_read(folder, &err) != STATUS_OK)
+        log_event(LOG_WARN, "cache", LOG_STR("text", err.message));
+    free(folder);
+}
+
+void precision_write_cache(const char *option)
+{
+    struct error err;
+    char text[600], *folder = tuning_folder(option);
+    const bool failed = folder && tuning_write(folder, &err) != STATUS_OK;
+    free(folder);
+    if (!failed || atomic_flag_test_and_set(&is_said))
+        return;
+    snprintf(text, sizeof text,
+             "what was measured is not kept, so every start repeats its trials: %s; --cache names "
+             "another folder, or none",
+             err.message);
+    log_event(LOG_WARN, "cache", LOG_STR("text", text));
+}
+
+void precision_check_cache(const char *cache, char *warning, size_t size)
+{
+    struct error err;
+    char *folder = tuning_folder(cache);
+    warning[0] = '\0';
+    if (folder && tuning_try_folder(folder, &err) != STATUS_OK) {
+        (void)atomic_flag_test_and_set(&is_said); /* by whoever asked */
+        snprintf(warning, size,
+                 "nothing can be kept in --cache '%.200s' (%s), so every start repeats its trials; "
+                 "name a folder that may be written to, or none",
+                 folder, err.message);
+    }
+    free(folder);
+}
 
 /* ---- the key ---- */
 
@@ -73,36 +107,6 @@ static void hash_preparation(struct graph_hash *hash, const struct preprocess *p
     graph_hash_bytes(hash, p->std, sizeof p->std);
 }
 
-/* Which CPU, and which lensd: a build that differs has other kernels, whatever its version says. */
-static void hash_machine(struct graph_hash *hash)
-{
-    char name[96];
-    struct stat self;
-    cpu_model_name(name, sizeof name);
-    hash_text(hash, name);
-    graph_hash_bytes(hash, cpu_features(), sizeof *cpu_features());
-    hash_text(hash, LENSD_VERSION);
-    if (stat("/proc/self/exe", &self) == 0) {
-        const int64_t facts[] = {(int64_t)self.st_size, (int64_t)self.st_mtim.tv_sec};
-        graph_hash_bytes(hash, facts, sizeof facts);
-    }
-}
-
-struct choice_key choice_key_of_hash(const struct graph_hash *hash)
-{
-    struct choice_key key;
-    snprintf(key.text, sizeof key.text, "%016" PRIx64 "%016" PRIx64, hash->words[0],
-             hash->words[1]);
-    return key;
-}
-
-struct choice_key choice_key_of_machine(void)
-{
-    struct graph_hash hash = {{0, 0}};
-    hash_machine(&hash);
-    return choice_key_of_hash(&hash);
-}
-
 /* Another GPU under the same number. */
 static void hash_device(struct graph_hash *hash, struct device_id device)
 {
@@ -118,7 +122,7 @@ static void hash_device(struct graph_hash *hash, struct device_id device)
     }
 }
 
-struct choice_key choice_key_of(const struct model *model, const struct session_options *options)
+struct graph_hash choice_key_of(const struct model *model, const struct session_options *options)
 {
     struct graph_hash hash = {{0, 0}};
     const int32_t numbers[] = {
@@ -127,100 +131,9 @@ struct choice_key choice_key_of(const struct model *model, const struct session_
     graph_hash(&hash, model->graph);
     hash_preparation(&hash, &model->preprocess);
     hash_calibration(&hash, model->calibration);
-    hash_machine(&hash);
     graph_hash_bytes(&hash, numbers, sizeof numbers);
     hash_device(&hash, options->device);
-    return choice_key_of_hash(&hash);
-}
-
-/* ---- the folder ---- */
-
-static char *path_of(const char *folder, const struct choice_key *key)
-{
-    char *path;
-    return asprintf(&path, "%s/precision-%s", folder, key->text) < 0 ? NULL : path;
-}
-
-/* Makes the folder and those above it, as far as they are missing. */
-static bool make_folder(const char *folder)
-{
-    char *path = strdup(folder);
-    bool made = path != NULL;
-    for (char *p = path; made && *p; p++) {
-        if (p[1] != '/' && p[1] != '\0')
-            continue;
-        const char kept = p[1];
-        p[1] = '\0';
-        made = mkdir(path, 0700) == 0 || errno == EEXIST || errno == EISDIR;
-        p[1] = kept;
-    }
-    free(path);
-    return made;
-}
-
-static atomic_flag is_said = ATOMIC_FLAG_INIT;
-
-void choice_say_lost(const char *why)
-{
-    char text[600];
-    if (atomic_flag_test_and_set(&is_said))
-        return;
-    snprintf(
-        text, sizeof text,
-        "the choice of a precision is not kept, so every start repeats its trials: %s; --cache "
-        "names another folder, or none",
-        why);
-    log_event(LOG_WARN, "cache", LOG_STR("text", text));
-}
-
-/* May something be made in the folder? Asked by doing so: of /proc and the like access() says yes
- * to root. 0, or why not. */
-static int try_folder(const char *folder)
-{
-    char *probe = NULL;
-    int cause = 0;
-    if (asprintf(&probe, "%s/.lensd-XXXXXX", folder) < 0)
-        return ENOMEM;
-    if (!mkdtemp(probe))
-        cause = errno;
-    else
-        (void)rmdir(probe);
-    free(probe);
-    return cause;
-}
-
-void precision_check_cache(const char *cache, char *warning, size_t size)
-{
-    struct stat info;
-    char *folder = tuning_folder(cache);
-    char *path = folder ? strdup(folder) : NULL;
-    int cause = 0;
-    warning[0] = '\0';
-    const char *at = path; /* the folder, or the nearest above it that is there */
-    while (at && stat(at, &info) != 0 && !cause) {
-        char *slash = at == path ? strrchr(path, '/') : NULL;
-        if (errno != ENOENT || at != path || !path[0])
-            cause = errno;
-        else if (!slash)
-            at = ".";
-        else if (slash == path)
-            at = "/";
-        else
-            *slash = '\0';
-    }
-    if (at && !cause && !S_ISDIR(info.st_mode))
-        cause = ENOTDIR;
-    if (at && !cause)
-        cause = try_folder(at);
-    if (cause) {
-        (void)atomic_flag_test_and_set(&is_said); /* by whoever asked */
-        snprintf(warning, size,
-                 "nothing can be kept in --cache '%.200s' (%s), so every start repeats its trials; "
-                 "name a folder that may be written to, or none",
-                 folder, strerror(cause));
-    }
-    free(path);
-    free(folder);
+    return hash;
 }
 
 /* ---- reading ---- */
@@ -287,13 +200,10 @@ static bool is_believable(const struct precision_choice *choice)
 static bool parse(char *text, struct precision_choice *ret)
 {
     struct precision_choice choice = {.origin = CHOICE_CACHED};
-    char first[64], word[16], *rest = text;
+    char word[16], *rest = text;
     const char *line;
     bool named = false;
-    snprintf(first, sizeof first, "lensd precision %d", CACHE_FORMAT);
-    if (!(line = strsep(&rest, "\n")) || strcmp(line, first) != 0)
-        return false;
-    while ((line = strsep(&rest, "\n")) && strcmp(line, "end") != 0) {
+    while ((line = strsep(&rest, "\n")) && rest) {
         int end = 0;
         if (sscanf(line, "precision %15s%n", word, &end) == 1 && !line[end])
             named = read_precision(word, &choice.precision);
@@ -303,55 +213,25 @@ static bool parse(char *text, struct precision_choice *ret)
         else if (!read_trial(line, &choice))
             return false;
     }
-    if (!line || !named || choice.from_folder < 0 || choice.from_folder > PROBES_FROM_FOLDER ||
+    if (line[0] || !named || choice.from_folder < 0 || choice.from_folder > PROBES_FROM_FOLDER ||
         !is_believable(&choice))
         return false;
     *ret = choice;
     return true;
 }
 
-char *choice_read(const char *path, size_t most)
+bool choice_find(const struct graph_hash *key, struct precision_choice *ret)
 {
-    struct stat info;
-    /* without waiting for whom a FIFO would wait for */
-    const int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
-    FILE *file =
-        fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && (uintmax_t)info.st_size <= most
-            ? fdopen(fd, "rb")
-            : NULL;
-    if (!file) {
-        if (fd >= 0)
-            close(fd);
-        return NULL;
-    }
-    char *text = malloc(most + 1);
-    const size_t size = text ? fread(text, 1, most, file) : 0;
-    const bool whole = text && !ferror(file) && fgetc(file) == EOF;
-    fclose(file);
-    if (whole)
-        text[size] = '\0';
-    if (whole && strlen(text) == size)
-        return text;
-    free(text);
-    return NULL;
-}
-
-bool choice_load(const char *folder, const struct choice_key *key, struct precision_choice *ret)
-{
-    char *path = path_of(folder, key), *text = choice_read(path, CACHE_FILE_MAX);
-    const bool good = text && parse(text, ret);
-    free(text);
-    free(path);
-    return good;
+    char text[TUNING_TEXT];
+    return tuning_find(TUNING_PRECISION, key, text) && parse(text, ret);
 }
 
 /* ---- writing ---- */
 
-static bool print(FILE *file, const void *context)
+static bool print(FILE *file, const struct precision_choice *choice)
 {
-    const struct precision_choice *choice = context;
-    bool good = fprintf(file, "lensd precision %d\nprecision %s\nfrom_folder %d\n", CACHE_FORMAT,
-                        precision_name(choice->precision), choice->from_folder) > 0;
+    bool good = fprintf(file, "precision %s\nfrom_folder %d\n", precision_name(choice->precision),
+                        choice->from_folder) > 0;
     for (size_t i = 0; i < choice->trial_count; i++) {
         const struct precision_trial *t = &choice->trials[i];
         const struct agreement *a = &t->agreement;
@@ -363,43 +243,14 @@ static bool print(FILE *file, const void *context)
                     a->is_classifier, a->images, a->clear, a->agreeing, a->mean, a->greatest,
                     a->correlation) > 0;
     }
-    return good && fputs("end\n", file) >= 0;
+    return good;
 }
 
-enum status choice_write(const char *folder, const char *path,
-                         bool (*write)(FILE *file, const void *context), const void *context,
-                         struct error *err)
+void choice_keep(const struct graph_hash *key, const struct precision_choice *choice)
 {
-    char *aside = NULL;
-    bool saved = path && asprintf(&aside, "%s.XXXXXX", path) >= 0 && make_folder(folder);
-    const int fd = saved ? mkostemp(aside, O_CLOEXEC) : -1;
-    FILE *file = fd >= 0 ? fdopen(fd, "wb") : NULL;
-    int cause = errno;
-    if (!file && fd >= 0)
-        close(fd);
-    saved = file && write(file, context);
-    if (file) {
-        saved = fclose(file) == 0 && saved;
-        cause = errno;
-    }
-    if (saved && rename(aside, path) != 0) {
-        cause = errno;
-        saved = false;
-    }
-    if (!saved && fd >= 0)
-        unlink(aside);
-    free(aside);
-    if (saved)
-        return STATUS_OK;
-    return error_set(err, STATUS_IO, "the folder '%.200s' cannot be written: %s", folder,
-                     strerror(cause));
-}
-
-enum status choice_save(const char *folder, const struct choice_key *key,
-                        const struct precision_choice *choice, struct error *err)
-{
-    char *path = path_of(folder, key);
-    const enum status status = choice_write(folder, path, print, choice, err);
-    free(path);
-    return status;
+    char text[TUNING_TEXT] = "";
+    FILE *file = fmemopen(text, sizeof text - 1, "w");
+    const bool good = file && print(file, choice);
+    if (file && fclose(file) == 0 && good)
+        tuning_keep(TUNING_PRECISION, key, text);
 }

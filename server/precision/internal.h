@@ -1,8 +1,6 @@
 /* Private to server/precision/. */
 #pragma once
 
-#include <stdio.h>
-
 #include "engine/graph.h"
 #include "engine/tuning/tuning_store.h"
 #include "server/precision/agreement.h"
@@ -113,46 +111,14 @@ void outputs_compare(const struct outputs *outputs, const float *reference, cons
 
 /* ---- cache.c ---- */
 
-struct choice_key {
-    char text[33]; /* 32 hexadecimal digits */
-};
+/* Makes the process know what earlier ones found. `option` as in tuning_folder(). */
+void cache_read(const char *option);
 
-/* Everything a choice rests on: graph, preparation, calibration images, CPU, lensd, threads, and
- * options->max_batch, which is the batch that trials are made with. */
-struct choice_key choice_key_of(const struct model *model, const struct session_options *options);
+/* Everything a choice rests on beside the CPU and this build of lensd: graph, preparation,
+ * calibration images, device, threads, and options->max_batch, which is the batch that trials are
+ * made with. */
+struct graph_hash choice_key_of(const struct model *model, const struct session_options *options);
 
-struct choice_key choice_key_of_hash(const struct graph_hash *hash);
-
-/* Only the CPU and this build of lensd. */
-struct choice_key choice_key_of_machine(void);
-
-/* Whether the folder holds a whole, believable choice under that key; *ret is set only then. */
-bool choice_load(const char *folder, const struct choice_key *key, struct precision_choice *ret);
-
-/* Written aside and renamed: readers see the old choice or the new one. STATUS_IO. */
-enum status choice_save(const char *folder, const struct choice_key *key,
-                        const struct precision_choice *choice, struct error *err) MUST_USE;
-
-/* Warns, once in a process, that the outcome of trials is not kept; `why` is a sentence. */
-void choice_say_lost(const char *why);
-
-/* A whole file of up to `most` bytes without zeros among them, malloc'ed with a terminator; NULL:
- * there is none, or something else is there (a FIFO is not waited for). path NULL: out of memory.
- */
-char *choice_read(const char *path, size_t most);
-
-/* Writes a file of that folder aside and renames it; path NULL: out of memory. STATUS_IO. */
-enum status choice_write(const char *folder, const char *path,
-                         bool (*write)(FILE *file, const void *context), const void *context,
-                         struct error *err) MUST_USE;
-
-/* ---- facts.c ---- */
-
-/* Whether the folder holds whole, believable times under that key; *ret is set only then. */
-bool facts_load(const char *folder, const struct facts_key *key, struct session_facts *ret);
-
-/* ---- kernels.c ---- */
-
-/* Makes the engine know what earlier processes found. `option` as in
- * tuning_folder(). */
-void kernels_recall(const char *option);
+/* Whether a believable choice is known under that key; *ret is set only then. */
+bool choice_find(const struct graph_hash *key, struct precision_choice *ret);
+void choice_keep(const struct graph_hash *key, const struct precision_choice *choice);

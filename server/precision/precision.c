@@ -255,14 +255,6 @@ static enum status measure(const struct model *model, const struct image_limits 
 
 /* ---- the choice ---- */
 
-static void keep(const char *folder, const struct choice_key *key,
-                 const struct precision_choice *choice)
-{
-    struct error err;
-    if (folder && choice_save(folder, key, choice, &err) != STATUS_OK)
-        choice_say_lost(err.message);
-}
-
 static bool is_offered(enum precision precision, const enum precision *candidates, size_t count)
 {
     bool offered = precision == PRECISION_FP32;
@@ -285,33 +277,31 @@ static enum status choose(const struct model *model, const struct precision_opti
         take_only(ret, "the model takes no photo, so that there is nothing to compare on");
         return STATUS_OK;
     }
-    char *folder = tuning_folder(options->cache);
-    struct choice_key key = {""};
-    enum status status = STATUS_OK;
     struct session_options tried = *session;
     tried.max_batch = trial_batch(model, session);
-    if (folder)
-        key = choice_key_of(model, &tried);
-    if (folder && choice_load(folder, &key, ret) && is_offered(ret->precision, candidates, count)) {
+    const struct graph_hash key = choice_key_of(model, &tried);
+    if (choice_find(&key, ret) && is_offered(ret->precision, candidates, count)) {
         explain(ret);
-    } else if (options->only_cached) {
-        *ret = (struct precision_choice){0};
-        take_only(ret, "no trial has been made; lensd serve makes one");
-    } else {
-        *ret = (struct precision_choice){0};
-        status = measure(model, options->limits, session, candidates, count, ret, err);
-        if (status == STATUS_OK && ret->origin == CHOICE_MEASURED)
-            keep(folder, &key, ret);
+        return STATUS_OK;
     }
-    free(folder);
-    return status;
+    *ret = (struct precision_choice){0};
+    if (options->only_cached) {
+        take_only(ret, "no trial has been made; lensd serve makes one");
+        return STATUS_OK;
+    }
+    TRY(measure(model, options->limits, session, candidates, count, ret, err));
+    if (ret->origin == CHOICE_MEASURED) {
+        choice_keep(&key, ret);
+        precision_write_cache(options->cache);
+    }
+    return STATUS_OK;
 }
 
 enum status precision_choose(const struct model *model, const struct precision_options *options,
                              struct session_options *session, struct precision_choice *ret,
                              struct error *err)
 {
-    kernels_recall(options->cache);
+    cache_read(options->cache);
     *ret = (struct precision_choice){.precision = session->precision, .origin = CHOICE_PINNED};
     if (session->precision == PRECISION_AUTO)
         TRY(choose(model, options, session, ret, err));

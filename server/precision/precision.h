@@ -51,7 +51,7 @@ struct precision_choice {
         CHOICE_PINNED,   /* the user named it */
         CHOICE_ONLY,     /* nothing else was worth a trial; `why` says the reason */
         CHOICE_MEASURED, /* trials, just now */
-        CHOICE_CACHED,   /* trials of an earlier start */
+        CHOICE_CACHED,   /* trials of an earlier start, or of this process */
     } origin;
     char why[800]; /* a sentence without its full stop */
     struct precision_trial trials[PRECISION_TRIALS];
@@ -68,7 +68,8 @@ const char *trial_outcome_name(enum trial_outcome outcome); /* "slower" */
 struct precision_options {
     const struct image_limits *limits; /* for calibration images */
     const char *cache;                 /* folder of earlier choices; NULL: $XDG_CACHE_HOME/lensd or
-                                          ~/.cache/lensd; "none": not kept */
+                                          ~/.cache/lensd; "none": not kept
+                                          beyond the process */
     bool only_cached; /* where no earlier choice is known, take fp32 without a trial */
 };
 
@@ -81,23 +82,17 @@ enum status precision_choose(const struct model *model, const struct precision_o
                              struct session_options *session, struct precision_choice *ret,
                              struct error *err) MUST_USE;
 
-/* Which kernels run which layers (engine/tuning/tuning_store.h) is kept in the same folder:
- * recalled by precision_choose(), written here once sessions were made, when there is something
- * new. `cache` as in precision_options. Failing costs new trials at the next start and nothing
- * else. */
-void precision_keep_kernels(const char *cache);
-
 /* What earlier sessions of this model with these very options (their precision settled) found out
- * on this machine: for session_options.known. false: nothing. precision_keep_facts() writes what
- * one knows that was made since; failing costs measurements at the next start and nothing else. */
-struct facts_key {
-    char text[33]; /* 32 hexadecimal digits; "": nothing is kept */
-};
+ * on this machine, for session_options.known; false: nothing. Behind precision_choose(). What a
+ * session knows that was made since is kept under that key. */
 bool precision_recall_facts(const struct model *model, const struct session_options *session,
-                            const char *cache, struct facts_key *ret_key,
-                            struct session_facts *ret);
-void precision_keep_facts(const struct facts_key *key, const char *cache,
-                          const struct session_facts *facts);
+                            struct graph_hash *ret_key, struct session_facts *ret);
+void precision_keep_facts(const struct graph_hash *key, const struct session_facts *facts);
+
+/* Writes all that was measured and is new (choices, kernels of layers, times) to the folder, once
+ * sessions were made; precision_choose() reads it. `cache` as in precision_options. Failing costs
+ * new measurements at the next start and a line of the log. */
+void precision_write_cache(const char *cache);
 
 /* Whether choices could be kept in that folder, made if need be: tried in what is there of
  * it, leaving nothing behind. `warning` gets a sentence, or "". */

@@ -151,19 +151,18 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
         };
         count_inputs(options, &session);
         struct session_facts known;
-        struct facts_key key;
+        struct graph_hash key;
         TRY(choose_precision(building, &session, err));
-        if (precision_recall_facts(model, &session, options->cache, &key, &known))
+        if (precision_recall_facts(model, &session, &key, &known))
             session.known = &known;
         TRY(lane_create(model, &session, building->budget, building->turns[i], &instance->lanes[i],
                         err));
         instance->lane_count++;
         if (!options->only_cached_precision)
-            precision_keep_facts(&key, options->cache,
-                                 session_facts(lane_session(instance->lanes[i])));
+            precision_keep_facts(&key, session_facts(lane_session(instance->lanes[i])));
     }
     if (!options->only_cached_precision)
-        precision_keep_kernels(options->cache);
+        precision_write_cache(options->cache);
     return STATUS_OK;
 }
 

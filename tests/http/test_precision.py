@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -19,9 +20,15 @@ def has_bf16():
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
-def choices_in(cache):
-    """The files of kept choices; beside them lie those of kernels and of times."""
-    return [name for name in os.listdir(cache) if name.startswith("precision-")]
+def store_in(cache):
+    """The path of the file in the cache."""
+    (name,) = os.listdir(cache)
+    return os.path.join(cache, name)
+
+
+def entries_in(cache, kind):
+    return [line for line in harness.read(store_in(cache)).decode().splitlines()
+            if re.match(kind + " [0-9a-f]{32} ", line)]
 
 
 class Precision(unittest.TestCase):
@@ -77,10 +84,8 @@ class Precision(unittest.TestCase):
         self.assertNotEqual(trial["outcome"], "differs")
         self.assertEqual(model["precision_choice"]["origin"], "measured")
         self.assertIn(" precision model=calm", log)
-        kept = choices_in(cache)
-        self.assertEqual(len(kept), 1, kept)
-        times = [name for name in os.listdir(cache) if name.startswith("times-")]
-        self.assertEqual(len(times), 1, times)
+        self.assertEqual(len(entries_in(cache, "precision")), 1)
+        self.assertEqual(len(entries_in(cache, "batches")), 1)
         again, said_again = self.start(self.calm, "--cache", cache)
         self.assertEqual(again["precision_choice"]["origin"], "cached")
         self.assertEqual(again["precision"], model["precision"])
@@ -96,7 +101,7 @@ class Precision(unittest.TestCase):
             return  # that is what it was made under
         other, _ = self.start(self.calm, "--cache", cache, "--threads", "1")
         self.assertEqual(other["precision_choice"]["origin"], "measured")
-        self.assertEqual(len(choices_in(cache)), 2)
+        self.assertEqual(len(entries_in(cache, "precision")), 2)
 
     def profile(self, *arguments):
         done = harness.run_lensd("inspect", *arguments, "--profile", "--json")
@@ -114,7 +119,7 @@ class Precision(unittest.TestCase):
                     self.assertNotIn("precision trials", said)
                     self.assertEqual(profile["precision"], served["precision"])
                     self.assertEqual(profile["precision_why"], served["precision_choice"]["why"])
-                self.assertEqual(len(choices_in(cache)), 1)
+                self.assertEqual(len(entries_in(cache, "precision")), 1)
         cache = os.path.join(self.folder, "shared-from-profile")
         profile, said = self.profile(self.calm, "--cache", cache)
         self.assertIn("precision trials", said)
@@ -133,7 +138,7 @@ class Precision(unittest.TestCase):
     def test_a_spoilt_cache_costs_a_trial_only(self):
         cache = os.path.join(self.folder, "spoilt")
         self.start(self.calm, "--cache", cache)
-        path = os.path.join(cache, choices_in(cache)[0])
+        path = store_in(cache)
         whole = harness.read(path)
         for spoilt in (b"", whole[:len(whole) // 2], b"\xff" * 9000, whole.replace(b"lensd precision 3", b"lensd precision 2"),
                        whole.replace(b"precision bf16", b"precision fp8")):
@@ -141,8 +146,9 @@ class Precision(unittest.TestCase):
                 continue
             with open(path, "wb") as file:
                 file.write(spoilt)
-            model, _ = self.start(self.calm, "--cache", cache)
+            model, log = self.start(self.calm, "--cache", cache)
             self.assertEqual(model["precision_choice"]["origin"], "measured", spoilt[:40])
+            self.assertRegex(log, "warn +cache .*is damaged")
             self.check(model)
 
     @unittest.skipUnless(has_bf16(), "this CPU is not good at bfloat16")

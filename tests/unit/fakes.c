@@ -344,23 +344,22 @@ enum status precision_choose(const struct model *model, const struct precision_o
     return STATUS_OK;
 }
 
-void precision_keep_kernels(const char *cache)
+void precision_write_cache(const char *cache)
 {
     (void)cache;
 }
 
 bool precision_recall_facts(const struct model *model, const struct session_options *session,
-                            const char *cache, struct facts_key *ret_key, struct session_facts *ret)
+                            struct graph_hash *ret_key, struct session_facts *ret)
 {
-    (void)model, (void)session, (void)cache, (void)ret;
-    *ret_key = (struct facts_key){""};
+    (void)model, (void)session, (void)ret;
+    *ret_key = (struct graph_hash){{0, 0}};
     return false;
 }
 
-void precision_keep_facts(const struct facts_key *key, const char *cache,
-                          const struct session_facts *facts)
+void precision_keep_facts(const struct graph_hash *key, const struct session_facts *facts)
 {
-    (void)key, (void)cache, (void)facts;
+    (void)key, (void)facts;
 }
 
 enum status session_create(const struct graph *graph, const struct session_options *options,

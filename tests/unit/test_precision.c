@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "engine/base/size.h"
+#include "engine/tuning/tuning_store.h"
 #include "server/precision/agreement.h"
 #include "server/precision/internal.h"
 #include "server/precision/pictures.h"
@@ -401,23 +402,20 @@ static const struct precision_choice chosen = {.precision = PRECISION_BF16,
                                                                          .greatest = 0.0042,
                                                                          .correlation = 0.9998}}}};
 
+static const struct graph_hash key = {{1, 2}}, other_key = {{2, 1}};
+
 Test(choice_cache, keeps_a_choice)
 {
-    char folder[] = "/tmp/lensd-choice-XXXXXX", deep[64];
-    struct choice_key key = {"00112233445566778899aabbccddeeff"}, other = {"0"};
     struct precision_choice got = {.origin = CHOICE_ONLY};
-    struct error err = {0};
-    cr_assert_not_null(mkdtemp(folder));
-    snprintf(deep, sizeof deep, "%s/a/b", folder);
-    cr_assert_not(choice_load(deep, &key, &got));
-    cr_assert_eq(choice_save(deep, &key, &chosen, &err), STATUS_OK, "%s", err.message);
-    cr_assert(choice_load(deep, &key, &got));
+    cr_assert_not(choice_find(&key, &got));
+    choice_keep(&key, &chosen);
+    cr_assert(choice_find(&key, &got));
     cr_expect_eq(got.origin, CHOICE_CACHED);
     cr_expect_eq(got.precision, PRECISION_BF16);
     cr_expect_eq(
         memcmp(&got.trials[0].agreement, &chosen.trials[0].agreement, sizeof(struct agreement)), 0);
     cr_expect_float_eq((float)got.trials[0].fp32_image_ms, 3.25f, 1e-6f);
-    cr_expect_not(choice_load(deep, &other, &got));
+    cr_expect_not(choice_find(&other_key, &got));
 }
 
 Test(choice_cache, takes_nothing_else)
@@ -427,130 +425,100 @@ Test(choice_cache, takes_nothing_else)
 #define FOUR_TRIALS TWO_TRIALS TWO_TRIALS
     static const char *const texts[] = {
         "",
-        "lensd precision 3\n",
-        "lensd precision 3\nprecision bf16\nend\n", /* no trial that passed */
-        "lensd precision 3\nprecision fp32\n",      /* no end */
-        "lensd precision 2\nprecision fp32\nend\n",
-        "lensd precision 3\nprecision auto\nend\n",
-        "lensd precision 3\nprecision bf16\nfrom_folder 0\n"
-        "trial bf16 slower 1 1 1 1 0.5 1 1 64 64 64 0 0 1\nend\n",
-        "lensd precision 3\nprecision bf16\nfrom_folder 0\n"
-        "trial bf16 passed 1 1 1 1 nan 1 1 64 64 64 0 0 1\nend\n",
-        "lensd precision 3\nprecision bf16\nfrom_folder 0\n"
-        "trial bf16 passed 1 1 1 1 2 1 1 64 64 64 0 0 1 more\nend\n",
-        "lensd precision 3\nprecision bf16\nfrom_folder 0\n"
-        "trial bf16 passed 1 1 1 1 2 1 1 64 64 65 0 0 1\nend\n",
-        "lensd precision 3\nprecision bf16\nfrom_folder 0\n"
-        "trial bf16 passed 1 1 1 1 2 1 1 64 64 64 0 0 nan\nend\n",
-        "lensd precision 3\nprecision fp32\nfrom_folder 0\n" FOUR_TRIALS "end\n",
+        "\n",
+        "precision bf16\n", /* no trial that passed */
+        "precision fp32",   /* half a line */
+        "precision fp32\n\n",
+        "precision fp32\nend\n",
+        "precision auto\n",
+        "from_folder 0\n",
+        "precision bf16\nfrom_folder 0\ntrial bf16 slower 1 1 1 1 0.5 1 1 64 64 64 0 0 1\n",
+        "precision bf16\nfrom_folder 0\ntrial bf16 passed 1 1 1 1 nan 1 1 64 64 64 0 0 1\n",
+        "precision bf16\nfrom_folder 0\ntrial bf16 passed 1 1 1 1 2 1 1 64 64 64 0 0 1 more\n",
+        "precision bf16\nfrom_folder 0\ntrial bf16 passed 1 1 1 1 2 1 1 64 64 65 0 0 1\n",
+        "precision bf16\nfrom_folder 0\ntrial bf16 passed 1 1 1 1 2 1 1 64 64 64 0 0 nan\n",
+        "precision fp32\nfrom_folder 0\n" FOUR_TRIALS,
     };
-    char folder[] = "/tmp/lensd-choice-XXXXXX", path[128];
-    struct choice_key key = {"00112233445566778899aabbccddeeff"};
     struct precision_choice got;
-    cr_assert_not_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/precision-%s", folder, key.text);
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
-        FILE *file = fopen(path, "wb");
-        cr_assert_not_null(file);
-        fputs(texts[i], file);
-        cr_assert_eq(fclose(file), 0);
-        cr_expect_not(choice_load(folder, &key, &got), "text %zu", i);
+        tuning_keep(TUNING_PRECISION, &key, texts[i]);
+        cr_expect_not(choice_find(&key, &got), "text %zu", i);
     }
+    tuning_keep(TUNING_PRECISION, &key, "precision fp32\n");
+    cr_expect(choice_find(&key, &got));
+}
+
+static struct session_facts recall(const struct model *model, const struct session_options *options)
+{
+    struct session_facts facts = {.count = 0};
+    struct graph_hash ignored;
+    (void)precision_recall_facts(model, options, &ignored, &facts);
+    return facts;
+}
+
+/* Keeps the facts under the model's key, and returns what is known then. */
+static struct session_facts keep(const struct model *model, const struct session_facts *facts)
+{
+    const struct session_options options = {.precision = PRECISION_FP32};
+    struct session_facts ignored;
+    struct graph_hash facts_key;
+    (void)precision_recall_facts(model, &options, &facts_key, &ignored);
+    precision_keep_facts(&facts_key, facts);
+    return recall(model, &options);
 }
 
 Test(choice_cache, keeps_times)
 {
-    char folder[] = "/tmp/lensd-choice-XXXXXX";
-    const struct facts_key key = {"00112233445566778899aabbccddeeff"}, none = {""};
-    struct session_facts facts = {true, 2, {{1, 3.5}, {8, 21.25}}}, got = {0};
-    cr_assert_not_null(mkdtemp(folder));
-    cr_expect_not(facts_load(folder, &key, &got));
-    precision_keep_facts(&key, folder, &facts);
-    cr_assert(facts_load(folder, &key, &got));
+    struct error err = {0};
+    struct model *model;
+    struct session_facts facts = {true, 2, {{1, 3.5}, {8, 21.25}}}, nothing = {true, 0}, got;
+    cr_assert_eq(model_load_embedded(&model, &err), STATUS_OK, "%s", err.message);
+    cr_expect_eq(keep(model, &nothing).count, 0);
+    got = keep(model, &facts);
     cr_expect(got.rows_checked);
     cr_assert_eq(got.count, 2);
     cr_expect_eq(got.times[1].size, 8);
     cr_expect_float_eq((float)got.times[1].milliseconds, 21.25f, 1e-4f);
+    const struct session_options others = {.precision = PRECISION_BF16};
+    cr_expect_eq(recall(model, &others).count, 0);
     facts.times[0].milliseconds = 6; /* no news: slower */
-    precision_keep_facts(&key, folder, &facts);
-    cr_assert(facts_load(folder, &key, &got));
-    cr_expect_float_eq((float)got.times[0].milliseconds, 3.5f, 1e-4f);
+    cr_expect_float_eq((float)keep(model, &facts).times[0].milliseconds, 3.5f, 1e-4f);
     facts.times[0].milliseconds = 9; /* 3.5 was not believed */
-    precision_keep_facts(&key, folder, &facts);
-    cr_assert(facts_load(folder, &key, &got));
-    cr_expect_float_eq((float)got.times[0].milliseconds, 9, 1e-4f);
+    cr_expect_float_eq((float)keep(model, &facts).times[0].milliseconds, 9, 1e-4f);
     facts.times[0].milliseconds = 3.5;
-    precision_keep_facts(&key, folder, &facts);
+    (void)keep(model, &facts);
     facts.times[1].milliseconds = 0; /* nothing was measured */
     facts.times[0].milliseconds = 1;
-    precision_keep_facts(&key, folder, &facts);
-    precision_keep_facts(&none, folder, &facts);
-    cr_assert(facts_load(folder, &key, &got));
-    cr_expect_float_eq((float)got.times[0].milliseconds, 3.5f, 1e-4f);
+    cr_expect_float_eq((float)keep(model, &facts).times[0].milliseconds, 3.5f, 1e-4f);
+    model_free(model);
 }
 
 Test(choice_cache, takes_no_other_times)
 {
 #define FOUR_SIZES "1 1\n1 1\n1 1\n1 1\n"
-#define SEVENTEEN_SIZES                                                                            \
-    "lensd times 3\nrows_checked 1\n" FOUR_SIZES FOUR_SIZES FOUR_SIZES FOUR_SIZES "1 1\nend\n"
     static const char *const texts[] = {
         "",
-        "lensd times 3",
-        "lensd times 3\nrows_checked 1\nend\n",
-        "lensd times 3\nrows_checked 2\n1 3\nend\n",
-        "lensd times 2\nrows_checked 1\n1 3\nend\n",
-        "lensd times 3\nrows_checked 1\n1 3\n",
-        "lensd times 3\nrows_checked 1\n0 3\nend\n",
-        "lensd times 3\nrows_checked 1\n1 nan\nend\n",
-        "lensd times 3\nrows_checked 1\n1 -3\nend\n",
-        "lensd times 3\nrows_checked 1\n1 3 4\nend\n",
-        SEVENTEEN_SIZES,
+        "rows_checked 1",
+        "rows_checked 1\n",
+        "rows_checked 2\n1 3\n",
+        "rows_checked 1\n1 3",
+        "rows_checked 1\n1 3\nend\n",
+        "rows_checked 1\n0 3\n",
+        "rows_checked 1\n1 nan\n",
+        "rows_checked 1\n1 -3\n",
+        "rows_checked 1\n1 3 4\n",
+        "rows_checked 1\n" FOUR_SIZES FOUR_SIZES FOUR_SIZES FOUR_SIZES "1 1\n",
     };
-    char folder[] = "/tmp/lensd-choice-XXXXXX", path[128];
-    const struct facts_key key = {"00112233445566778899aabbccddeeff"};
+    const struct session_options options = {.precision = PRECISION_FP32};
+    struct error err = {0};
+    struct model *model;
     struct session_facts got;
-    cr_assert_not_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/times-%s", folder, key.text);
+    struct graph_hash facts_key;
+    cr_assert_eq(model_load_embedded(&model, &err), STATUS_OK, "%s", err.message);
+    (void)precision_recall_facts(model, &options, &facts_key, &got);
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
-        FILE *file = fopen(path, "wb");
-        cr_assert_not_null(file);
-        fputs(texts[i], file);
-        cr_assert_eq(fclose(file), 0);
-        cr_expect_not(facts_load(folder, &key, &got), "text %zu", i);
+        tuning_keep(TUNING_BATCHES, &facts_key, texts[i]);
+        cr_expect_not(precision_recall_facts(model, &options, &facts_key, &got), "text %zu", i);
     }
-}
-
-/* Each start may meet anything under the names of its files, and waits for nobody. */
-Test(choice_cache, reads_nothing_but_files, .timeout = 20)
-{
-    char folder[] = "/tmp/lensd-choice-XXXXXX", path[128];
-    const char key[] = "00112233445566778899aabbccddeeff";
-    struct facts_key facts_key;
-    struct choice_key choice_key;
-    struct session_facts facts = {true, 1, {{1, 3.5}}}, got;
-    struct precision_choice choice;
-    memcpy(facts_key.text, key, sizeof key);
-    memcpy(choice_key.text, key, sizeof key);
-    cr_assert_not_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/times-%s", folder, key);
-    cr_assert_eq(mkfifo(path, 0600), 0);
-    cr_expect_not(facts_load(folder, &facts_key, &got));
-    precision_keep_facts(&facts_key, folder, &facts); /* takes its place */
-    cr_expect(facts_load(folder, &facts_key, &got));
-    snprintf(path, sizeof path, "%s/precision-%s", folder, key);
-    cr_assert_eq(mkfifo(path, 0600), 0);
-    cr_expect_not(choice_load(folder, &choice_key, &choice));
-    cr_expect_null(choice_read(path, 100));
-    cr_expect_null(choice_read(folder, 100));
-    cr_expect_null(choice_read("/dev/zero", 100));
-    snprintf(path, sizeof path, "%s/text", folder);
-    FILE *file = fopen(path, "wb");
-    cr_assert_not_null(file);
-    fputs("words", file);
-    cr_assert_eq(fclose(file), 0);
-    cr_expect_null(choice_read(path, 4));
-    char *text = choice_read(path, 5);
-    cr_expect_str_eq(text ? text : "", "words");
-    free(text);
+    model_free(model);
 }
