@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 
@@ -319,7 +319,7 @@ static bool computes(enum dtype dtype)
     return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
 }
 
-enum status make_attention(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_attention(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     struct attention a;

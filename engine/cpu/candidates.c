@@ -1,6 +1,6 @@
 /* Convolutions and products of matrices: the kernels there are, and which of them a layer gets.
  *
- * The table is the place where a further kernel is entered. Each maker takes a layer that its
+ * The table is the place where a further kernel is entered. Each lowering takes a layer that its
  * kernel fits and pays for, by a rule of its own; with compile->any, every layer that it fits. The
  * first that takes it is the rule's choice. While a session is made the autotuner runs all kernels
  * that fit a layer, as long as BUDGET_MS lasts. The tuning store keeps its choice by the layer's
@@ -10,7 +10,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/tuning/autotune.h"
@@ -18,12 +18,12 @@
 
 static const struct product_kernel {
     const char *name;
-    step_maker make;
-} kernels[] = {{"winograd", make_winograd},
-               {"depthwise", make_depthwise},
-               {"gemm", make_dense},
-               {"dnnl_conv", make_conv},
-               {"dnnl_matmul", make_matmul}};
+    lowering_fn lower;
+} kernels[] = {{"winograd", lower_winograd},
+               {"depthwise", lower_depthwise},
+               {"gemm", lower_dense},
+               {"dnnl_conv", lower_conv},
+               {"dnnl_matmul", lower_matmul}};
 
 enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 
@@ -223,7 +223,7 @@ static enum status gather(struct measurement *m, size_t ruled, struct step *step
         struct step *other = NULL;
         if (k == ruled)
             continue;
-        const enum status status = kernels[k].make(&any, &other, err);
+        const enum status status = kernels[k].lower(&any, &other, err);
         if (other)
             m->candidates[m->count++] =
                 (struct candidate){.kernel = k, .step = other, .newest = any.backend->weights};
@@ -280,7 +280,7 @@ static bool is_worth_measuring(const struct compile *compile, const struct step 
            node->inputs[1]->known;
 }
 
-enum status make_candidate(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_candidate(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     if (node->op != OP_CONV && node->op != OP_MATMUL && node->op != OP_GEMM)
@@ -291,14 +291,14 @@ enum status make_candidate(const struct compile *compile, struct step **ret, str
     if (!compile->any && recall(&key, &k)) {
         struct compile any = *compile;
         any.any = true;
-        TRY(kernels[k].make(&any, ret, err));
+        TRY(kernels[k].lower(&any, ret, err));
         if (*ret) {
             (*ret)->tried = true;
             return STATUS_OK;
         }
     }
     for (k = 0; k < KERNELS && !*ret; k++)
-        TRY(kernels[k].make(compile, ret, err));
+        TRY(kernels[k].lower(compile, ret, err));
     if (*ret && is_worth_measuring(compile, *ret))
         return choose_by_measuring(compile, &key, k - 1, oldest, ret, err);
     return STATUS_OK;

@@ -110,7 +110,7 @@ enum status conv_product(const struct compile *compile, struct product_desc *des
     return STATUS_OK;
 }
 
-enum status make_conv(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_conv(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     if (node->op != OP_CONV || !node->channels_last || node->gate || node_output(node, 1))
@@ -177,7 +177,7 @@ bool deconv_takes(const struct node *node)
 }
 
 /* ConvTranspose, float32. */
-enum status make_deconv(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_deconv(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     if (node->op != OP_CONV_TRANSPOSE || !node->channels_last)

@@ -1,6 +1,6 @@
 /* Steps that only move bytes: Transpose and Move, Concat, Split, Identity, and Casts between
  * float32 and bfloat16. Views (Reshape …) need no step at all. */
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/ops/resolve.h"
@@ -108,8 +108,8 @@ static enum status read_walk(const struct node *node, struct walk *ret, struct e
     return STATUS_OK;
 }
 
-static enum status make_transpose(const struct compile *compile, struct step **ret,
-                                  struct error *err)
+static enum status lower_transpose(const struct compile *compile, struct step **ret,
+                                   struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
@@ -186,7 +186,7 @@ static void parts_free(struct step *base)
     free(s->offsets);
 }
 
-static enum status make_parts(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_parts(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     bool gather = node->op == OP_CONCAT;
@@ -273,7 +273,7 @@ static enum status move_run(struct step *base, struct program *program, struct e
     return STATUS_OK;
 }
 
-static enum status make_move(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_move(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
@@ -296,24 +296,24 @@ static enum status make_move(const struct compile *compile, struct step **ret, s
     return STATUS_OK;
 }
 
-enum status make_copy(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_copy(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (x && !y && node->op == OP_SPLIT && shape_count(&x->shape) > 0)
-        return make_parts(compile, ret, err);
+        return lower_parts(compile, ret, err);
     if (!x || !y || shape_count(&x->shape) == 0 || shape_count(&y->shape) == 0)
         return STATUS_OK;
     switch (node->op) {
     case OP_TRANSPOSE:
     case OP_MOVE:
-        return make_transpose(compile, ret, err);
+        return lower_transpose(compile, ret, err);
     case OP_CONCAT:
     case OP_SPLIT:
-        return make_parts(compile, ret, err);
+        return lower_parts(compile, ret, err);
     case OP_IDENTITY:
     case OP_CAST:
-        return make_move(compile, ret, err);
+        return lower_move(compile, ret, err);
     default:
         return STATUS_OK;
     }

@@ -1,142 +1,23 @@
-/* Private to engine/cpu/: how a graph becomes a list of steps, and how steps find their operands.
+/* Private to engine/cpu/: the backend's parts above the lowerings.
  *
- * compile: plan_create() gives values their places, then for each node the first maker that takes
- * it builds a step: oneDNN for products (Conv, Gemm, MatMul), lensd's own kernels for the rest of
- * the hot path, the reference kernel otherwise. Steps address operands through program->data[value
- * index], which holds constants from the start, arena addresses after reserve(), and the caller's
- * inputs during a run. */
+ *     program.h ◀ lowering.h ◀ compile.c ◀ node_runner.c ◀ backend.c */
 #pragma once
 
-#include <oneapi/dnnl/dnnl.h>
+#include "engine/cpu/program.h"
 
-#include "engine/backend.h"
-#include "engine/plan.h"
+/* ---- compile.c ---- */
 
-struct step;
-
-struct backend {
-    struct backend_options options;
-    dnnl_engine_t engine;
-    dnnl_stream_t stream;
-    struct weight *weights; /* packed constants, shared by all programs: weights.c */
-    size_t weight_bytes;
-    bool own_kernels;  /* for tests: lensd's kernels wherever they fit, whether they pay or not */
-    int64_t tuning_ns; /* spent on measuring kernels: candidates.c */
-    unsigned char *arena;
-    size_t arena_bytes;
-    struct program *programs;  /* linked, so that reserve() can place them */
-    struct program *submitted; /* to be run by collect(); or NULL */
-    const void *const *submitted_inputs;
-    struct node_program *node_programs; /* last used first: node_runner.c */
-};
-
-struct program {
-    struct backend *backend;
-    struct program *next;
-    struct plan plan;
-    size_t value_count;
-    void **data; /* by value index */
-    struct step **steps;
-    size_t step_count;
-    size_t scratch_bytes; /* largest of the steps; lies behind the arena's values */
-    unsigned char *scratch;
-    uint32_t *input_values; /* value indices fed by the caller: inputs and views of them … */
-    size_t *input_of;       /* … and which input each reads */
-    size_t input_value_count;
-    uint32_t *output_values;
-    size_t output_count;
-    struct tensor **constants; /* references held for steps that read them in place */
-    size_t constant_count, constant_capacity;
-};
-
-/* A compiled node. Implementations embed it first. */
-struct step {
-    const char *name;   /* the node's; owned by the step's program (strdup) */
-    const char *kernel; /* static text for profiles: "dnnl conv brgconv:avx512_core" … may be owned
-                           by oneDNN, alive as long as the step */
-    double flops;       /* multiply-adds count two */
-    size_t bytes;       /* least bytes moved: operands read plus results written */
-    bool packs_constants; /* the step has its own packed copy of every constant it reads */
-    bool is_reference;    /* runs the node's reference kernel */
-    bool tried;           /* chosen by measuring, not by rule: candidates.c */
-    size_t scratch;       /* bytes wanted from program->scratch while running */
-    enum status (*run)(struct step *step, struct program *program, struct error *err);
-    void (*free)(struct step *step);
-};
-
-/* What a maker is given. */
-struct compile {
-    struct backend *backend;
-    struct program *program;
-    const struct graph *graph;
-    const struct node *node;
-    bool any; /* a maker takes what its kernel fits, whether it pays or not */
-};
-
-/* A maker builds a step for compile->node. *ret stays NULL when it does not take the node (another
- * maker may); an error ends the compilation. */
-typedef enum status (*step_maker)(const struct compile *compile, struct step **ret,
-                                  struct error *err);
-
-/* Conv, Gemm, MatMul: by one of the makers in candidates.c' table. */
-enum status make_candidate(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_winograd(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_dense(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_depthwise(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_qdepthwise(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_qconv(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_qmatmul(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_dynamic_round(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_qconcat(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_qrows(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_conv(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_deconv(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_attention(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_join(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_pool(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_groups(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_resize(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_norm(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_copy(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_generic(const struct compile *compile, struct step **ret, struct error *err);
-
-/* Would the maker take this node (its activations being float32 or bfloat16)? */
-bool matmul_takes(const struct node *node);
-bool dense_takes_gate(const struct node *node);
-bool depthwise_makes_mean(const struct node *node);
-bool join_takes_parts(const struct node *node);
-bool elementwise_takes(const struct node *node);
-bool norm_takes(const struct node *node);
-bool groups_take(const struct node *node);  /* GroupNormalization, InstanceNormalization, LRN */
-bool deconv_takes(const struct node *node); /* a ConvTranspose, channels-last */
-bool resize_takes(const struct node *node); /* keeping images and channels, channels-last */
-bool resize_takes_8bit(const struct node *node); /* the same of 8-bit integers, to nearest */
-bool qconv_takes(const struct node *node);       /* an 8-bit QLinearConv, channels-last */
-bool qrows_take_channels_last(const struct node *node);
-
-/* A zeroed step of `size` bytes with name, run and free set; NULL when out of memory. */
-void *step_create(const struct compile *compile, size_t size,
-                  enum status (*run)(struct step *, struct program *, struct error *));
-
-void step_free(struct step *step); /* NULL is fine */
-
-/* Keeps a reference to a constant and makes it readable through program->data. */
-enum status program_keep_constant(struct program *program, const struct value *value,
-                                  struct error *err);
-
-/* Which operand a step may overwrite: the in_place_fn of the CPU backend. */
-int cpu_in_place(const struct node *node);
-
-/* Runs all steps. inputs and outputs: as in struct run_request and run_result. */
-enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
+/* As in backend_ops; compile() gives values their places (plan_create()), then takes for each node
+ * the step of the first lowering that has one. */
+bool cpu_takes_channels_last(const struct node *node);
+enum bf16_support cpu_bf16_support(const struct node *node);
+enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
                         struct error *err) MUST_USE;
 
-/* Takes the arena for the largest program so far and gives every program its place in it. */
-enum status cpu_place(struct backend *backend, struct error *err) MUST_USE;
+/* Which operand a step may overwrite: plan_create()'s in_place_fn. */
+int cpu_in_place(const struct node *node);
 
-/* ---- single nodes (node_runner.c) ---- */
+/* ---- node_runner.c: single nodes ---- */
 
 struct node_call;
 
@@ -145,58 +26,7 @@ enum status cpu_run_node(void *context, const struct node_call *call, bool *ret_
                          struct error *err) MUST_USE;
 void node_programs_free(struct backend *backend);
 
+/* ---- backend.c ---- */
+
 /* For tests: backends opened from now on prefer lensd's own kernels wherever they fit. */
 void cpu_prefer_own_kernels(bool prefer);
-
-/* ---- oneDNN helpers (dnnl.c) ---- */
-
-/* STATUS_INTERNAL "oneDNN: what failed" from a dnnl_status_t; STATUS_OK from dnnl_success. */
-enum status dnnl_check(dnnl_status_t status, const char *what, struct error *err) MUST_USE;
-
-/* bf16, u8, s8, s32, or f32. */
-dnnl_data_type_t dnnl_type(enum dtype dtype);
-
-/* Appends the epilogue's activation to post-ops; false when oneDNN has no such activation (the
- * maker then runs it as a pass of its own). */
-bool dnnl_append_activation(dnnl_post_ops_t ops, const struct epilogue *epilogue);
-
-/* ---- epilogues of lensd's own products (epilogue.c) ---- */
-
-/* What follows the sum: bias, residual, activation. */
-struct finish {
-    const float *bias; /* packed or in place, alive as long as the program; NULL: none */
-    bool residual;     /* add what the result holds */
-    bool copy_residual;
-    uint32_t residual_value;
-    size_t residual_bytes;
-    bool clamp; /* the activation is [low, high] */
-    float low, high;
-    struct epilogue row; /* any other activation, applied to finished rows; NONE: nothing to do */
-};
-
-/* Reads the node's epilogue and its bias (NULL: none), which must be a float32 constant. */
-enum status finish_init(const struct compile *compile, const struct value *bias, struct finish *ret,
-                        struct error *err) MUST_USE;
-/* At the start of a run: brings the residual to where the result goes to be. */
-void finish_begin(const struct finish *finish, const struct program *program, void *dst);
-
-/* ---- packed weights (weights.c) ---- */
-
-/* Memory holding `constant` (described by `given`: its own layout) reordered to `wanted`; packed
- * once per (constant, wanted) and backend, owned by the backend. When both are the same layout the
- * constant's own bytes are used. */
-enum status weights_get(struct backend *backend, struct tensor *constant,
-                        const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted,
-                        void **ret_data, struct error *err) MUST_USE;
-/* The same for lensd's own layouts. `layout` (static text) and `bytes` tell layouts of one constant
- * apart; pack() fills the memory from the constant, which is float32; false: out of memory. */
-typedef bool (*weights_pack)(const void *context, const struct tensor *constant, float *packed);
-enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
-                             size_t bytes, weights_pack pack, const void *context, float **ret,
-                             struct error *err) MUST_USE;
-/* Drops the packed weights from `newest` back to, but without, `oldest`: places that
- * backend->weights had. No step may read them. */
-void weights_drop(struct backend *backend, struct weight *newest, const struct weight *oldest);
-/* Compiling is over: constants that were packed into another layout are let go. */
-void weights_seal(struct backend *backend);
-void weights_free(struct backend *backend);

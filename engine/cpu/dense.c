@@ -7,7 +7,7 @@
  * number for each image and channel that the source is multiplied by, goes into the weights where
  * they are fewer than the pixels, into a copy of the piece's rows otherwise. */
 #include "engine/base/size.h"
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/ops/families.h"
@@ -411,8 +411,8 @@ bool dense_takes_gate(const struct node *node)
            is_pointwise(&w);
 }
 
-static enum status make_dense_conv(const struct compile *compile, struct step **ret,
-                                   struct error *err)
+static enum status lower_dense_conv(const struct compile *compile, struct step **ret,
+                                    struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
@@ -433,8 +433,8 @@ static enum status make_dense_conv(const struct compile *compile, struct step **
     return build(compile, &proto, pack_conv, "conv panels", node_bias(node), ret, err);
 }
 
-static enum status make_dense_matmul(const struct compile *compile, struct step **ret,
-                                     struct error *err)
+static enum status lower_dense_matmul(const struct compile *compile, struct step **ret,
+                                      struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
@@ -455,13 +455,13 @@ static enum status make_dense_matmul(const struct compile *compile, struct step 
     return build(compile, &proto, pack_matrix, "matrix panels", bias, ret, err);
 }
 
-enum status make_dense(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_dense(const struct compile *compile, struct step **ret, struct error *err)
 {
     switch (compile->node->op) {
     case OP_CONV:
-        return make_dense_conv(compile, ret, err);
+        return lower_dense_conv(compile, ret, err);
     case OP_MATMUL:
-        return make_dense_matmul(compile, ret, err);
+        return lower_dense_matmul(compile, ret, err);
     default:
         return STATUS_OK;
     }

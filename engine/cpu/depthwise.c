@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/ops/families.h"
@@ -176,7 +176,7 @@ bool depthwise_makes_mean(const struct node *node)
            fits(node, &w);
 }
 
-enum status make_depthwise(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_depthwise(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     if (node->op != OP_CONV || !node->channels_last || node->inputs[0]->shape.rank != 4)

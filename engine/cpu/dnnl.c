@@ -1,4 +1,4 @@
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/program.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "engine/base/size.h"
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 
@@ -79,7 +79,7 @@ static enum status run(struct step *base, struct program *program, struct error 
     return STATUS_OK;
 }
 
-enum status make_dynamic_round(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_dynamic_round(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     if (node->op != OP_DYNAMIC_ROUND || node->inputs[0]->dtype != DTYPE_F32 ||

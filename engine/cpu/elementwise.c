@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/optimize/optimize.h"
@@ -302,7 +302,7 @@ bool elementwise_takes(const struct node *node)
     return classify(node, &ignored);
 }
 
-enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_elementwise(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     struct elementwise_step proto;

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/program.h"
 
 enum status finish_init(const struct compile *compile, const struct value *bias, struct finish *ret,
                         struct error *err)

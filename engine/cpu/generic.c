@@ -2,8 +2,8 @@
  *
  * Kernels see ordinary tensors. While the step runs, node->inputs[i]->known names them too, as it
  * does in the interpreter; the graph belongs to the session and is only used by its thread. */
-#include "engine/cpu/cpu.h"
 #include "engine/cpu/kernel.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/simd/simd.h"
 
 #include <stdlib.h>
@@ -89,7 +89,7 @@ static enum status run(struct step *base, struct program *program, struct error 
     return STATUS_OK;
 }
 
-enum status make_generic(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_generic(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     char text[NODE_TEXT];

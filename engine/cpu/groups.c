@@ -5,7 +5,7 @@
  * results, (x - mean) * factor + shift for each channel. The mean is a rounded sum of many numbers:
  * where it is much greater than the deviation, what it is wrong by, the mean of the differences,
  * would be seen, and is taken out. */
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 
@@ -157,7 +157,7 @@ bool groups_take(const struct node *node)
            is_vector(bias, (int64_t)shape_count(&scale->known->shape));
 }
 
-static enum status make_lrn(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_lrn(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0];
@@ -181,13 +181,13 @@ static enum status make_lrn(const struct compile *compile, struct step **ret, st
     return STATUS_OK;
 }
 
-enum status make_groups(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_groups(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     if (!node->channels_last)
         return STATUS_OK;
     if (node->op == OP_LRN)
-        return make_lrn(compile, ret, err);
+        return lower_lrn(compile, ret, err);
     const bool instance = node->op == OP_INSTANCE_NORMALIZATION;
     if (!instance && node->op != OP_GROUP_NORMALIZATION)
         return STATUS_OK;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/base/size.h"
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 
@@ -105,7 +105,7 @@ static void add_parts(struct join_step *step, const struct node *node)
     }
 }
 
-enum status make_join(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_join(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     if (node->op != OP_SCALE_SHIFT || !join_takes_parts(node))

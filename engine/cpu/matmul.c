@@ -92,7 +92,7 @@ bool matmul_takes(const struct node *node)
            (b->rank == 2 || b->rank == a->rank);
 }
 
-enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_matmul(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     if (!matmul_takes(node))
@@ -145,7 +145,7 @@ enum status make_matmul(const struct compile *compile, struct step **ret, struct
 
 /* A QLinearMatMul or QGemm with constant symmetric weights: activations times weights [k, n] (QGemm
  * may have them transposed), one scale an output column, int32 bias. */
-enum status make_qmatmul(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_qmatmul(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     struct product_desc desc;

@@ -91,7 +91,7 @@ static bool is_for(const struct node_program *kept, const struct node_call *call
 static void node_program_free(struct node_program *kept)
 {
     if (kept->program)
-        backend_cpu.free_program(kept->program);
+        program_free(kept->program);
     for (size_t i = 0; i < MOST_OPERANDS; i++)
         tensor_unref(kept->constants[i]);
     free(kept);
@@ -153,7 +153,7 @@ static enum status compile_node(struct backend *backend, const struct node_call 
                                 struct node_program *kept, struct error *err)
 {
     struct optimize_options optimize = {.channels_last = true,
-                                        .takes_channels_last = backend_cpu.takes_channels_last};
+                                        .takes_channels_last = cpu_takes_channels_last};
     struct graph *graph = graph_create(NULL);
     if (!graph)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling a node");
@@ -161,7 +161,7 @@ static enum status compile_node(struct backend *backend, const struct node_call 
     if (status == STATUS_OK)
         status = optimize_kernels(graph, &optimize, err);
     if (status == STATUS_OK)
-        status = backend_cpu.compile(backend, graph, &kept->program, err);
+        status = cpu_compile(backend, graph, &kept->program, err);
     if (status == STATUS_OK) {
         const struct node *last = graph->outputs[0]->producer;
         kept->in_place =
@@ -173,7 +173,7 @@ static enum status compile_node(struct backend *backend, const struct node_call 
             graph->nodes[n]->attr_count = 0;
     graph_free(graph);
     if (status == STATUS_OK && !is_all_fast(kept->program)) {
-        backend_cpu.free_program(kept->program);
+        program_free(kept->program);
         kept->program = NULL;
     }
     return status;
@@ -184,7 +184,7 @@ static enum status compile_node(struct backend *backend, const struct node_call 
 static bool has_room(const struct backend *backend, const struct program *program,
                      const struct budget *budget)
 {
-    size_t activations = backend_cpu.activation_bytes(program), used, wanted;
+    size_t activations = program_activation_bytes(program), used, wanted;
     if (!budget || !budget->limit)
         return true;
     if (activations < backend->arena_bytes)
@@ -212,8 +212,8 @@ static enum status add(struct backend *backend, const struct node_call *call,
     }
     if (compile_node(backend, call, kept, &reason) == STATUS_OK && kept->program &&
         (!has_room(backend, kept->program, call->budget) ||
-         cpu_place(backend, &reason) != STATUS_OK)) {
-        backend_cpu.free_program(kept->program);
+         programs_place(backend, &reason) != STATUS_OK)) {
+        program_free(kept->program);
         kept->program = NULL;
     }
     kept->next = backend->node_programs;

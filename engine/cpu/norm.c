@@ -1,6 +1,6 @@
 /* Softmax over the last dimension, LayerNormalization and RMSNormalization over the last ones,
  * float32 and bfloat16. */
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/ops/resolve.h"
@@ -102,7 +102,7 @@ bool norm_takes(const struct node *node)
                                   (!bias || is_row_constant(node, bias))));
 }
 
-enum status make_norm(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_norm(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     const size_t row = norm_takes(node) ? row_length(node) : 0;

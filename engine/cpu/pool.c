@@ -1,6 +1,6 @@
 /* MaxPool, AveragePool and their global forms, channels-last: an output pixel is the maximum or sum
  * of a few contiguous channel rows. */
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/ops/families.h"
@@ -233,7 +233,7 @@ static enum status run(struct step *base, struct program *program, struct error 
     return STATUS_OK;
 }
 
-enum status make_pool(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_pool(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     bool global = node->op == OP_GLOBAL_AVERAGE_POOL || node->op == OP_GLOBAL_MAX_POOL;

@@ -1,7 +1,7 @@
 /* Private to engine/cpu/: what the oneDNN steps for Conv, Gemm and MatMul share. */
 #pragma once
 
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 
 /* dst = activation(src * weights + bias [+ what dst holds]) as one oneDNN primitive. */
 struct product_step {

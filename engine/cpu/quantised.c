@@ -9,6 +9,26 @@
 
 #include <stdlib.h>
 
+bool quantised_is_8bit(enum dtype dtype)
+{
+    return dtype == DTYPE_U8 || dtype == DTYPE_I8;
+}
+
+bool quantised_params_of(const struct node *node, size_t at, enum dtype dtype,
+                         struct quantised_params *ret)
+{
+    const struct value *scale = node_input(node, at), *zero = node_input(node, at + 1);
+    if (!scale || !scale->known || scale->known->dtype != DTYPE_F32 ||
+        shape_count(&scale->known->shape) != 1 || !quantised_is_8bit(dtype))
+        return false;
+    if (zero &&
+        (!zero->known || zero->known->dtype != dtype || shape_count(&zero->known->shape) != 1))
+        return false;
+    ret->scale = (float)tensor_number(scale->known, 0);
+    ret->zero = zero ? (int)tensor_int(zero->known, 0) : 0;
+    return zero || dtype == DTYPE_U8;
+}
+
 /* What the sum of each of `count` output channels is multiplied by: x_scale * w_scale / y_scale,
  * rounded as the reference kernel does, so that numbers between two steps fall alike. Freed by the
  * caller; NULL when out of memory. */
@@ -61,7 +81,7 @@ bool qconv_takes(const struct node *node)
     return scales == 1 || scales == (size_t)w->known->shape.dims[0];
 }
 
-enum status make_qconv(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_qconv(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     if (node->op != OP_QLINEAR_CONV || !node->channels_last || !qconv_takes(node))

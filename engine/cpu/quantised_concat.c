@@ -1,5 +1,5 @@
 /* QLinearConcat: parts of other scales go through a table each on their way into the whole. */
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/quantised.h"
 #include "engine/cpu/simd/simd.h"
@@ -71,7 +71,7 @@ static void fill(struct concat_part *part, const struct quantised_params *from,
     }
 }
 
-enum status make_qconcat(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_qconcat(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *y = node_output(node, 0);

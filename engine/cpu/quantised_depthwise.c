@@ -5,7 +5,7 @@
 
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/quantised.h"
 #include "engine/cpu/simd/simd.h"
@@ -133,7 +133,7 @@ static bool fits(const struct node *node, const struct window *w)
            w->pad_begin[1] >= 0 && w->pad_begin[0] < w->kernel[0] && w->pad_begin[1] < w->kernel[1];
 }
 
-enum status make_qdepthwise(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_qdepthwise(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     struct window w;

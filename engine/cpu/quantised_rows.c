@@ -3,7 +3,7 @@
  * QLinearGlobalAveragePool. One scale and zero point a tensor; anything else is left to the
  * reference kernels. */
 #include "engine/base/size.h"
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/quantised.h"
 #include "engine/cpu/simd/simd.h"
@@ -12,26 +12,6 @@
 
 #include <math.h>
 #include <string.h>
-
-bool quantised_is_8bit(enum dtype dtype)
-{
-    return dtype == DTYPE_U8 || dtype == DTYPE_I8;
-}
-
-bool quantised_params_of(const struct node *node, size_t at, enum dtype dtype,
-                         struct quantised_params *ret)
-{
-    const struct value *scale = node_input(node, at), *zero = node_input(node, at + 1);
-    if (!scale || !scale->known || scale->known->dtype != DTYPE_F32 ||
-        shape_count(&scale->known->shape) != 1 || !quantised_is_8bit(dtype))
-        return false;
-    if (zero &&
-        (!zero->known || zero->known->dtype != dtype || shape_count(&zero->known->shape) != 1))
-        return false;
-    ret->scale = (float)tensor_number(scale->known, 0);
-    ret->zero = zero ? (int)tensor_int(zero->known, 0) : 0;
-    return zero || dtype == DTYPE_U8;
-}
 
 enum row_kind {
     ROW_QUANTIZE,
@@ -389,7 +369,7 @@ static const char *name_of(const struct row_step *s)
     }
 }
 
-enum status make_qrows(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_qrows(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     struct row_step proto = {.simd = simd()};

@@ -1,7 +1,7 @@
 /* Resize and Upsample of channels-last images, float32 and bfloat16, every mode but cropping, and
  * of 8-bit integers, to the nearest: a row of the result is first blended from rows of the image,
  * then pixel by pixel from that row. */
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/ops/geometry.h"
@@ -207,7 +207,7 @@ bool resize_takes_8bit(const struct node *node)
            strcmp(node_string(node, "mode", "nearest"), "nearest") == 0 && resize_takes(node);
 }
 
-enum status make_resize(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_resize(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     if ((node->op != OP_RESIZE && node->op != OP_UPSAMPLE) || !node->channels_last)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/program.h"
 #include "engine/tensor_file.h"
 
 struct weight {

@@ -13,7 +13,7 @@
  * Images may be bfloat16; the arithmetic is float32 all the same, with the weights as they are. */
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
-#include "engine/cpu/cpu.h"
+#include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/ops/families.h"
@@ -358,7 +358,7 @@ static enum status measure_up(const struct node *node, bool bf16, struct winogra
     return STATUS_OK;
 }
 
-enum status make_winograd(const struct compile *compile, struct step **ret, struct error *err)
+enum status lower_winograd(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
