@@ -43,7 +43,7 @@ struct attention_step {
 };
 
 /* A thread's scratch memory. */
-struct room {
+struct attention_scratch {
     float *keys, *values;     /* packed, portion after portion */
     float *fetched;           /* rows that had to be brought together */
     const float **row_of;     /* one entry a key */
@@ -52,8 +52,9 @@ struct room {
     float *greatest, *total; /* one entry a row of the block */
 };
 
-/* Lays out the room from `base` on, or (base NULL) only returns its size. */
-static size_t lay_out(const struct attention_step *s, unsigned char *base, struct room *ret)
+/* Lays out the scratch from `base` on, or (base NULL) only returns its size. */
+static size_t attention_lay_out(const struct attention_step *s, unsigned char *base,
+                                struct attention_scratch *ret)
 {
     const size_t keys = (size_t)s->a.keys, depth = (size_t)s->a.depth, width = (size_t)s->a.width;
     const size_t panel = s->simd->gemm_columns, wide = (width + panel - 1) / panel * panel;
@@ -109,7 +110,8 @@ static const float *row(const struct attention_step *s, const struct layout *l, 
     return to;
 }
 
-static void pack(const struct attention_step *s, size_t matrix, const struct room *room)
+static void attention_pack(const struct attention_step *s, size_t matrix,
+                           const struct attention_scratch *t)
 {
     const size_t keys = (size_t)s->a.keys, depth = (size_t)s->a.depth, width = (size_t)s->a.width;
     const size_t panel = s->simd->gemm_columns, wide = (width + panel - 1) / panel * panel;
@@ -117,21 +119,21 @@ static void pack(const struct attention_step *s, size_t matrix, const struct roo
     for (size_t first = 0; first < keys; first += panel) {
         const size_t count = keys - first < panel ? keys - first : panel;
         for (size_t i = 0; i < count; i++)
-            room->row_of[i] = row(s, &s->k, base, first + i, depth, room->fetched + i * depth);
-        s->simd->pack_rows(room->row_of, count, depth, room->keys + first * depth);
+            t->row_of[i] = row(s, &s->k, base, first + i, depth, t->fetched + i * depth);
+        s->simd->pack_rows(t->row_of, count, depth, t->keys + first * depth);
     }
     base = matrix_base(&s->v, matrix);
     for (size_t i = 0; i < keys; i++)
-        room->row_of[i] = row(s, &s->v, base, i, width, room->fetched + i * width);
+        t->row_of[i] = row(s, &s->v, base, i, width, t->fetched + i * width);
     for (size_t first = 0; first < keys; first += s->portion) {
         const size_t count = keys - first < s->portion ? keys - first : s->portion;
-        s->simd->pack_columns(room->row_of + first, count, width, room->values + first * wide);
+        s->simd->pack_columns(t->row_of + first, count, width, t->values + first * wide);
     }
 }
 
 /* exp of a block's scores for keys first … first + count - 1; sums of earlier portions shrink. */
 static void weigh(const struct attention_step *s, size_t matrix, size_t first_row, size_t rows,
-                  size_t first, size_t count, const struct room *room)
+                  size_t first, size_t count, const struct attention_scratch *t)
 {
     const size_t width = (size_t)s->a.width;
     size_t bases[ATTENTION_BIASES];
@@ -141,19 +143,19 @@ static void weigh(const struct attention_step *s, size_t matrix, size_t first_ro
         const float *biases[ATTENTION_BIASES];
         for (size_t b = 0; b < s->a.bias_count; b++) {
             const struct layout *l = &s->bias[b];
-            biases[b] = row(s, l, bases[b], first_row + r, count, room->bias[b]);
+            biases[b] = row(s, l, bases[b], first_row + r, count, t->bias[b]);
         }
-        const float before = room->greatest[r];
-        const float sum = s->simd->score_row(room->scores + r * s->stride, count, biases,
-                                             s->a.bias_count, &room->greatest[r]);
+        const float before = t->greatest[r];
+        const float sum = s->simd->score_row(t->scores + r * s->stride, count, biases,
+                                             s->a.bias_count, &t->greatest[r]);
         if (!first) {
-            room->total[r] = sum;
+            t->total[r] = sum;
             continue;
         }
-        const float factor = before == room->greatest[r] ? 1 : expf(before - room->greatest[r]);
-        room->total[r] = room->total[r] * factor + sum;
+        const float factor = before == t->greatest[r] ? 1 : expf(before - t->greatest[r]);
+        t->total[r] = t->total[r] * factor + sum;
         if (factor != 1) {
-            float *y = room->sums + r * width;
+            float *y = t->sums + r * width;
             s->simd->binary(BINARY_MUL, y, 1, &factor, 0, y, width);
         }
     }
@@ -186,63 +188,63 @@ static void write_row(const struct attention_step *s, size_t base, size_t r, flo
         to[s->y.columns[c]] = sums[c];
 }
 
-static void run_block(const struct attention_step *s, size_t matrix, size_t first_row, size_t rows,
-                      const struct room *room)
+static void attention_block(const struct attention_step *s, size_t matrix, size_t first_row,
+                            size_t rows, const struct attention_scratch *t)
 {
     const size_t keys = (size_t)s->a.keys, depth = (size_t)s->a.depth, width = (size_t)s->a.width;
     const size_t panel = s->simd->gemm_columns, wide = (width + panel - 1) / panel * panel;
     const size_t base = matrix_base(&s->q, matrix);
     for (size_t r = 0; r < rows; r++) {
-        float *to = room->q + r * depth;
+        float *to = t->q + r * depth;
         s->simd->binary(BINARY_MUL, row(s, &s->q, base, first_row + r, depth, to), 1, &s->a.scale,
                         0, to, depth);
-        room->greatest[r] = -INFINITY;
-        room->total[r] = 0;
+        t->greatest[r] = -INFINITY;
+        t->total[r] = 0;
     }
     for (size_t first = 0; first < keys; first += s->portion) {
         const size_t count = keys - first < s->portion ? keys - first : s->portion;
-        const struct gemm scores = {.a = room->q,
+        const struct gemm scores = {.a = t->q,
                                     .lda = depth,
-                                    .b = room->keys + first * depth,
+                                    .b = t->keys + first * depth,
                                     .k = depth,
                                     .n = count,
-                                    .c = room->scores,
+                                    .c = t->scores,
                                     .ldc = s->stride};
-        const struct gemm sums = {.a = room->scores,
+        const struct gemm sums = {.a = t->scores,
                                   .lda = s->stride,
-                                  .b = room->values + first * wide,
+                                  .b = t->values + first * wide,
                                   .k = count,
                                   .n = width,
-                                  .c = room->sums,
+                                  .c = t->sums,
                                   .ldc = width,
                                   .accumulate = first > 0};
         s->simd->gemm(&scores, rows);
-        weigh(s, matrix, first_row, rows, first, count, room);
+        weigh(s, matrix, first_row, rows, first, count, t);
         s->simd->gemm(&sums, rows);
     }
     const size_t to = matrix_base(&s->y, matrix);
     for (size_t r = 0; r < rows; r++)
-        write_row(s, to, first_row + r, room->total[r], room->sums + r * width);
+        write_row(s, to, first_row + r, t->total[r], t->sums + r * width);
 }
 
-static void run_items(void *context, size_t begin, size_t end)
+static void attention_items(void *context, size_t begin, size_t end)
 {
     const struct attention_step *s = context;
     const size_t all = (size_t)s->a.rows;
-    struct room room;
+    struct attention_scratch t;
     size_t packed = SIZE_MAX;
-    lay_out(s, s->scratch + (size_t)forkjoin_member() * s->thread_bytes, &room);
+    attention_lay_out(s, s->scratch + (size_t)forkjoin_member() * s->thread_bytes, &t);
     for (size_t i = begin; i < end; i++) {
         const size_t matrix = i / s->blocks, block = i % s->blocks;
         const size_t first = all * block / s->blocks;
         if (matrix != packed)
-            pack(s, matrix, &room);
+            attention_pack(s, matrix, &t);
         packed = matrix;
-        run_block(s, matrix, first, all * (block + 1) / s->blocks - first, &room);
+        attention_block(s, matrix, first, all * (block + 1) / s->blocks - first, &t);
     }
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status attention_run(struct step *base, struct program *program, struct error *err)
 {
     struct attention_step *s = (struct attention_step *)base;
     (void)err;
@@ -258,7 +260,7 @@ static enum status run(struct step *base, struct program *program, struct error 
     const size_t threads = (size_t)program->backend->options.threads;
     const size_t grain = (size_t)s->a.batch >= 2 * threads ? s->blocks : 1;
     parallel_grains((int)threads, items, grain, (size_t)(s->step.flops / (double)items / 64) + 1,
-                    run_items, s);
+                    attention_items, s);
     return STATUS_OK;
 }
 
@@ -304,7 +306,7 @@ static bool layout_init(struct layout *l, const struct walk *walk, const struct 
 
 /* Blocks of about two of the product's, so that their scores stay near; all of the keys at once
  * unless their scores would not. */
-static void divide(struct attention_step *s)
+static void attention_divide(struct attention_step *s)
 {
     enum { ALL_AT_ONCE = 1024, PORTION = 512 };
     const size_t rows = (size_t)s->a.rows, unit = 2 * s->simd->gemm_rows;
@@ -324,17 +326,16 @@ enum status lower_attention(const struct compile *compile, struct step **ret, st
     const struct node *node = compile->node;
     struct attention a;
     struct shape shape;
-    struct room room;
+    struct attention_scratch t;
     if (node->op != OP_ATTENTION)
         return STATUS_OK;
     for (size_t i = 0; i < node->input_count; i++)
         if (!computes(node->inputs[i]->dtype))
             return STATUS_OK;
     TRY(attention_load(node, &a, &shape, err));
-    struct attention_step *s = step_create(compile, sizeof *s, run);
+    struct attention_step *s = step_create(compile, sizeof *s, attention_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &s->step;
+        return STATUS_NO_MEMORY;
     s->step.kernel = "attention";
     s->step.free = attention_free;
     s->simd = simd();
@@ -346,8 +347,8 @@ enum status lower_attention(const struct compile *compile, struct step **ret, st
         ok = layout_init(&s->bias[b], &a.bias[b], node->inputs[3 + b]);
     if (!ok)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    divide(s);
-    s->thread_bytes = lay_out(s, NULL, &room);
+    attention_divide(s);
+    s->thread_bytes = attention_lay_out(s, NULL, &t);
     s->step.scratch = s->thread_bytes * (size_t)compile->backend->options.threads;
     s->step.flops =
         2 * (double)a.batch * (double)a.rows * (double)a.keys * (double)(a.depth + a.width);

@@ -213,7 +213,8 @@ static void drop_others(struct measurement *m, size_t chosen)
 }
 
 /* Every other kernel that fits enters beside the rule's. */
-static enum status gather(struct measurement *m, size_t ruled, struct step *step, struct error *err)
+static enum status gather_candidates(struct measurement *m, size_t ruled, struct step *step,
+                                     struct error *err)
 {
     struct compile any = *m->compile;
     any.any = true;
@@ -255,7 +256,7 @@ static enum status choose_by_measuring(const struct compile *compile, const stru
     struct measurement m = {.compile = compile, .oldest = oldest, .begin = clock_now()};
     unsigned char *scratch = compile->program->scratch;
     size_t chosen = 0;
-    enum status status = gather(&m, ruled, *ret, err);
+    enum status status = gather_candidates(&m, ruled, *ret, err);
     if (status == STATUS_OK && m.count > 1)
         status = measure_all(&m, &chosen, err);
     drop_others(&m, chosen);

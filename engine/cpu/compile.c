@@ -8,11 +8,6 @@
 
 /* ---- what may be done to a graph ---- */
 
-static bool is_f32_constant(const struct value *value)
-{
-    return value && value->known && value->known->dtype == DTYPE_F32;
-}
-
 bool cpu_takes_channels_last(const struct node *node)
 {
     enum { MOST_TAPS = 256 };

@@ -124,9 +124,9 @@ enum status lower_conv(const struct compile *compile, struct step **ret, struct 
 
 /* ONNX's [C, M / group, K…] as oneDNN's weights of a deconvolution, [group,] M / group, C / group,
  * K…. */
-static enum status turned_weights(const struct tensor *weights, int64_t group,
-                                  dnnl_memory_desc_t *ret_given, dnnl_memory_desc_t *ret_any,
-                                  struct error *err)
+static enum status transposed_weights(const struct tensor *weights, int64_t group,
+                                      dnnl_memory_desc_t *ret_given, dnnl_memory_desc_t *ret_any,
+                                      struct error *err)
 {
     dnnl_dims_t dims, strides;
     int rank = 0;
@@ -154,11 +154,6 @@ static enum status turned_weights(const struct tensor *weights, int64_t group,
         "weight layout", err);
 }
 
-static bool is_f32(const struct value *value)
-{
-    return value && value->known && value->known->dtype == DTYPE_F32;
-}
-
 /* oneDNN wants less than a stride of output_padding, and pads that are told. */
 bool deconv_takes(const struct node *node)
 {
@@ -166,8 +161,9 @@ bool deconv_takes(const struct node *node)
     size_t count, strides;
     const int64_t *extra = node_ints(node, "output_padding", &count);
     const int64_t *stride = node_ints(node, "strides", &strides);
-    if (node->inputs[0]->shape.rank != 4 || !is_f32(node->inputs[1]) || (bias && !is_f32(bias)) ||
-        node->epilogue.residual || node_attr(node, "output_shape") ||
+    if (node->inputs[0]->shape.rank != 4 || !is_f32_constant(node->inputs[1]) ||
+        (bias && !is_f32_constant(bias)) || node->epilogue.residual ||
+        node_attr(node, "output_shape") ||
         strcmp(node_string(node, "auto_pad", "NOTSET"), "NOTSET") != 0)
         return false;
     for (size_t a = 0; a < count; a++)
@@ -195,7 +191,7 @@ enum status lower_deconv(const struct compile *compile, struct step **ret, struc
     TRY(conv_transpose_shape_init(node, &plain, &weights->shape, &conv, err));
     TRY(image_desc(x, &desc.src, err));
     TRY(image_desc(y, &desc.dst, err));
-    TRY(turned_weights(weights, (int64_t)conv.group, &desc.weights, &any, err));
+    TRY(transposed_weights(weights, (int64_t)conv.group, &desc.weights, &any, err));
     if (bias) {
         dnnl_dims_t channels = {(int64_t)conv.out_channels};
         TRY(dnnl_check(dnnl_memory_desc_init_by_tag(&desc.bias, 1, channels, dnnl_f32, dnnl_a),

@@ -115,9 +115,9 @@ static enum status lower_transpose(const struct compile *compile, struct step **
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     struct walk walk;
     TRY(read_walk(node, &walk, err));
-    struct transpose_step *step = step_create(compile, sizeof *step, transpose_run);
+    struct transpose_step *step = step_create(compile, sizeof *step, transpose_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return STATUS_NO_MEMORY;
     step->step.kernel = node->op == OP_MOVE ? "move" : "transpose";
     step->x = x->index;
     step->y = y->index;
@@ -138,7 +138,6 @@ static enum status lower_transpose(const struct compile *compile, struct step **
     for (int d = 0; d < step->rank - 2; d++)
         step->outer *= step->dims[d];
     step->step.bytes = 2 * shape_count(&y->shape) * step->size;
-    *ret = &step->step;
     return STATUS_OK;
 }
 
@@ -199,10 +198,9 @@ static enum status lower_parts(const struct compile *compile, struct step **ret,
     const struct value *split = gather ? NULL : node_input(node, 1);
     if (split && !split->known)
         return STATUS_OK;
-    struct parts_step *step = step_create(compile, sizeof *step, parts_run);
+    struct parts_step *step = step_create(compile, sizeof *step, parts_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &step->step;
+        return STATUS_NO_MEMORY;
     step->step.free = parts_free;
     step->step.kernel = "copy";
     step->gather = gather;
@@ -281,9 +279,9 @@ static enum status lower_move(const struct compile *compile, struct step **ret, 
     bool narrows = x->dtype == DTYPE_F32 && y->dtype == DTYPE_BF16;
     if ((x->dtype != y->dtype && !widens && !narrows) || !shape_equal(&x->shape, &y->shape))
         return STATUS_OK;
-    struct move_step *step = step_create(compile, sizeof *step, move_run);
+    struct move_step *step = step_create(compile, sizeof *step, move_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return STATUS_NO_MEMORY;
     step->step.kernel = x->dtype == y->dtype ? "copy" : "cast";
     step->x = x->index;
     step->y = y->index;
@@ -292,7 +290,6 @@ static enum status lower_move(const struct compile *compile, struct step **ret, 
     step->count = shape_count(&x->shape);
     step->simd = simd();
     step->step.bytes = step->count * (dtype_size(x->dtype) + dtype_size(y->dtype));
-    *ret = &step->step;
     return STATUS_OK;
 }
 

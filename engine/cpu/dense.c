@@ -83,8 +83,8 @@ static void gather_pixel(const struct dense_step *s, size_t pixel, float *to)
 }
 
 /* Results first … first + rows - 1, whose taps are gathered. */
-static void run_gathered(const struct dense_step *s, struct gemm *g, size_t first, size_t rows,
-                         float *gathered)
+static void dense_gathered(const struct dense_step *s, struct gemm *g, size_t first, size_t rows,
+                           float *gathered)
 {
     for (size_t row = 0; row < rows; row++)
         gather_pixel(s, first + row, gathered + row * s->k);
@@ -101,10 +101,10 @@ static void divide_run(const struct window *w, int axis, int64_t at, int64_t cou
                        int64_t *ret_before, int64_t *ret_inside)
 {
     const int64_t stride = w->stride[axis];
-    const int64_t room = w->in[axis] - (w->kernel[axis] - 1) * w->dilation[axis] - 1;
+    const int64_t last = w->in[axis] - (w->kernel[axis] - 1) * w->dilation[axis] - 1;
     const int64_t first = (w->pad_begin[axis] + stride - 1) / stride;
     const int64_t end =
-        room + w->pad_begin[axis] < 0 ? 0 : (room + w->pad_begin[axis]) / stride + 1;
+        last + w->pad_begin[axis] < 0 ? 0 : (last + w->pad_begin[axis]) / stride + 1;
     const int64_t before = first > at ? first - at : 0;
     *ret_before = before < count ? before : count;
     const int64_t inside = end - at - *ret_before, left = count - *ret_before;
@@ -112,8 +112,8 @@ static void divide_run(const struct window *w, int axis, int64_t at, int64_t cou
 }
 
 /* `count` results of one row of the image: those at its edges are gathered. */
-static void run_row(const struct dense_step *s, struct gemm *g, size_t first, size_t count,
-                    float *gathered)
+static void dense_row(const struct dense_step *s, struct gemm *g, size_t first, size_t count,
+                      float *gathered)
 {
     const struct window *w = &s->window;
     const int64_t width = w->out[1], row = (int64_t)first / width, x = (int64_t)first % width;
@@ -122,11 +122,11 @@ static void run_row(const struct dense_step *s, struct gemm *g, size_t first, si
     divide_run(w, 0, y, 1, &above, &rows_inside);
     divide_run(w, 1, x, (int64_t)count, &before, &inside);
     if (!rows_inside || !inside) {
-        run_gathered(s, g, first, count, gathered);
+        dense_gathered(s, g, first, count, gathered);
         return;
     }
     if (before)
-        run_gathered(s, g, first, (size_t)before, gathered);
+        dense_gathered(s, g, first, (size_t)before, gathered);
     const int64_t from_y = image * w->in[0] + y * w->stride[0] - w->pad_begin[0];
     const int64_t from_x = (x + before) * w->stride[1] - w->pad_begin[1];
     g->a = s->x_data + (size_t)(from_y * w->in[1] + from_x) * s->channels;
@@ -137,22 +137,22 @@ static void run_row(const struct dense_step *s, struct gemm *g, size_t first, si
     g->c += (size_t)inside * g->ldc;
     const size_t done = (size_t)(before + inside);
     if (done < count)
-        run_gathered(s, g, first + done, count - done, gathered);
+        dense_gathered(s, g, first + done, count - done, gathered);
 }
 
 /* Results first … first + rows - 1 of a convolution that is not pointwise. */
-static void run_windows(const struct dense_step *s, struct gemm *g, size_t first, size_t rows,
-                        float *gathered)
+static void dense_windows(const struct dense_step *s, struct gemm *g, size_t first, size_t rows,
+                          float *gathered)
 {
     if (!s->in_place) {
-        run_gathered(s, g, first, rows, gathered);
+        dense_gathered(s, g, first, rows, gathered);
         return;
     }
     const size_t width = (size_t)s->window.out[1], end = first + rows;
     for (size_t row = first, count; row < end; row += count) {
         count = width - row % width;
         count = count < end - row ? count : end - row;
-        run_row(s, g, row, count, gathered);
+        dense_row(s, g, row, count, gathered);
     }
 }
 
@@ -193,7 +193,7 @@ static void piece_rows(const struct dense_step *s, size_t r, size_t *ret_first, 
     *ret_rows = before + rows * (r + 1) / pieces - *ret_first;
 }
 
-static void run_pieces(void *context, size_t begin, size_t end)
+static void dense_pieces(void *context, size_t begin, size_t end)
 {
     const struct dense_step *s = context;
     const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
@@ -218,13 +218,13 @@ static void run_pieces(void *context, size_t begin, size_t end)
                          .n = to - from,
                          .c = s->y_data + first * s->n + from,
                          .ldc = s->n,
-                         .accumulate = s->finish.residual,
+                         .accumulate = s->finish.residual.present,
                          .clamp = s->finish.clamp,
                          .low = s->finish.low,
                          .high = s->finish.high,
                          .row = s->finish.row};
         if (s->gathers) {
-            run_windows(s, &g, first, rows, gathered);
+            dense_windows(s, &g, first, rows, gathered);
             continue;
         }
         if (s->gating == GATING_ROWS) {
@@ -235,14 +235,14 @@ static void run_pieces(void *context, size_t begin, size_t end)
     }
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status dense_run(struct step *base, struct program *program, struct error *err)
 {
     struct dense_step *s = (struct dense_step *)base;
     (void)err;
     s->x_data = program->data[s->x];
     s->y_data = program->data[s->y];
     s->scratch = program->scratch;
-    finish_begin(&s->finish, program, s->y_data);
+    residual_begin(&s->finish.residual, program, s->y_data);
     if (s->gating)
         s->gate_data = program->data[s->gate];
     if (s->gating == GATING_WEIGHTS)
@@ -251,7 +251,7 @@ static enum status run(struct step *base, struct program *program, struct error 
                      s->k * s->simd->gemm_columns / 8, gate_weights, s);
     const size_t pieces = s->row_pieces * s->column_pieces;
     parallel_for(program->backend->options.threads, pieces, s->rows * s->k * s->n / pieces / 32 + 1,
-                 run_pieces, s);
+                 dense_pieces, s);
     return STATUS_OK;
 }
 
@@ -259,7 +259,7 @@ static enum status run(struct step *base, struct program *program, struct error 
 
 /* Pieces of rows whose source and result stay in the second-level cache; columns are divided
  * instead where there are too few rows to keep every thread's block full. */
-static void divide(struct dense_step *s, size_t threads)
+static void dense_divide(struct dense_step *s, size_t threads)
 {
     enum { NEAR = 256 * 1024 };
     const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
@@ -319,7 +319,7 @@ static bool pack_matrix(const void *context, const struct tensor *constant, floa
 /* oneDNN's products are as quick, but not its activations that need an exponential: those pay for
  * lensd's own, unless rows lie a multiple of 4096 bytes apart, where a block's rows would meet in
  * the same few sets of the first-level cache. Measured on Zen 4, layer by layer. */
-static bool pays(const struct dense_step *s, const struct epilogue *e)
+static bool dense_pays(const struct dense_step *s, const struct epilogue *e)
 {
     const bool exponential = e->activation >= ACTIVATION_SIGMOID &&
                              e->activation != ACTIVATION_HARD_SIGMOID &&
@@ -339,18 +339,15 @@ static enum gating choose_gating(const struct dense_step *s)
 }
 
 /* A node that was found to fit becomes a step. */
-static enum status build(const struct compile *compile, const struct dense_step *proto,
-                         weights_pack pack, const char *layout, const struct value *bias,
-                         struct step **ret, struct error *err)
+static enum status dense_build(const struct compile *compile, const struct dense_step *proto,
+                               weights_pack pack, const char *layout, const struct value *bias,
+                               struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
-    struct dense_step *step = step_create(compile, sizeof *step, run);
+    struct dense_step *step =
+        step_create_as(compile, &proto->step, sizeof *step, dense_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &step->step;
-    const struct step base = step->step;
-    *step = *proto;
-    step->step = base;
+        return STATUS_NO_MEMORY;
     step->step.kernel = "gemm";
     step->step.packs_constants = true;
     step->x = node->inputs[0]->index;
@@ -361,13 +358,11 @@ static enum status build(const struct compile *compile, const struct dense_step 
         step->gating = choose_gating(step);
         step->step.kernel = "gemm:gated";
     }
-    divide(step, (size_t)compile->backend->options.threads);
+    dense_divide(step, (size_t)compile->backend->options.threads);
     TRY(finish_init(compile, bias, &step->finish, err));
-    float *packed;
     const size_t bytes = step->packed * sizeof(float);
     TRY(weights_pack_own(compile->backend, node->inputs[1]->known, layout, bytes, pack, step,
-                         &packed, err));
-    step->weights = packed;
+                         &step->weights, err));
     step->step.flops = 2 * (double)step->rows * (double)step->k * (double)step->n;
     step->step.bytes = bytes + sizeof(float) * (shape_count(&node->inputs[0]->shape) +
                                                 shape_count(&node->outputs[0]->shape));
@@ -428,9 +423,9 @@ static enum status lower_dense_conv(const struct compile *compile, struct step *
     proto.images = (size_t)x->shape.dims[0];
     proto.gathers = !is_pointwise(w);
     proto.in_place = proto.gathers && reads_in_place(&proto);
-    if (!pays(&proto, &node->epilogue) && !node->gate && !compile->any)
+    if (!dense_pays(&proto, &node->epilogue) && !node->gate && !compile->any)
         return STATUS_OK;
-    return build(compile, &proto, pack_conv, "conv panels", node_bias(node), ret, err);
+    return dense_build(compile, &proto, pack_conv, "conv panels", node_bias(node), ret, err);
 }
 
 static enum status lower_dense_matmul(const struct compile *compile, struct step **ret,
@@ -439,9 +434,9 @@ static enum status lower_dense_matmul(const struct compile *compile, struct step
     const struct node *node = compile->node;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
     const struct value *bias = node_bias(node);
-    if (!b->known || b->known->dtype != DTYPE_F32 || b->shape.rank != 2 || a->known ||
-        a->dtype != DTYPE_F32 || y->dtype != DTYPE_F32 || a->shape.rank < 2 ||
-        !shape_count(&y->shape) || (bias && (!bias->known || bias->known->dtype != DTYPE_F32)))
+    if (!is_f32_constant(b) || b->shape.rank != 2 || a->known || a->dtype != DTYPE_F32 ||
+        y->dtype != DTYPE_F32 || a->shape.rank < 2 || !shape_count(&y->shape) ||
+        (bias && !is_f32_constant(bias)))
         return STATUS_OK;
     struct dense_step proto = {.simd = simd(),
                                .k = (size_t)b->shape.dims[0],
@@ -450,9 +445,9 @@ static enum status lower_dense_matmul(const struct compile *compile, struct step
     if (!proto.k)
         return STATUS_OK;
     proto.rows = shape_count(&y->shape) / proto.n;
-    if (!pays(&proto, &node->epilogue) && !compile->any)
+    if (!dense_pays(&proto, &node->epilogue) && !compile->any)
         return STATUS_OK;
-    return build(compile, &proto, pack_matrix, "matrix panels", bias, ret, err);
+    return dense_build(compile, &proto, pack_matrix, "matrix panels", bias, ret, err);
 }
 
 enum status lower_dense(const struct compile *compile, struct step **ret, struct error *err)

@@ -1,7 +1,6 @@
 /* Depthwise convolutions (a filter of its own for each channel) of 3, 5 or 7 columns and stride 1
  * or 2, by lensd's own kernel. On Zen 4 it takes half to two thirds of oneDNN's time, whatever the
  * size. */
-#include <math.h>
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -37,8 +36,8 @@ static size_t sums_of(const struct depthwise_step *s)
 }
 
 /* One call of the kernel: some bands of one image and group. */
-static void run_band(const struct depthwise_step *s, size_t image, size_t group, size_t first,
-                     size_t rows)
+static void depthwise_band(const struct depthwise_step *s, size_t image, size_t group, size_t first,
+                           size_t rows)
 {
     const struct depthwise *d = &s->kernel;
     const size_t thread = (size_t)forkjoin_member(), lanes = s->simd->depthwise_channels;
@@ -55,7 +54,7 @@ static void run_band(const struct depthwise_step *s, size_t image, size_t group,
         sums[i] += (double)partial[i];
 }
 
-static void run_bands(void *context, size_t begin, size_t end)
+static void depthwise_bands(void *context, size_t begin, size_t end)
 {
     const struct depthwise_step *s = context;
     const size_t high = s->simd->depthwise_rows;
@@ -67,7 +66,7 @@ static void run_bands(void *context, size_t begin, size_t end)
             bands = most;
         const size_t first = band * high, beyond = (band + bands) * high;
         const size_t last = beyond < s->out_height ? beyond : s->out_height;
-        run_band(s, begin / s->bands / s->groups, group, first, last - first);
+        depthwise_band(s, begin / s->bands / s->groups, group, first, last - first);
         begin += bands;
     }
 }
@@ -93,7 +92,7 @@ static void finish_mean(const struct depthwise_step *s, size_t pixels, void *mea
     }
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status depthwise_run(struct step *base, struct program *program, struct error *err)
 {
     struct depthwise_step *s = (struct depthwise_step *)base;
     const struct depthwise *d = &s->kernel;
@@ -112,16 +111,16 @@ static enum status run(struct step *base, struct program *program, struct error 
     const size_t cost = s->simd->depthwise_rows * d->out_width * d->kernel_height *
                         d->kernel_width * (s->blocks / s->groups);
     if (s->sums) /* added up by thread, and the same in every pass */
-        parallel_even(threads, bands, cost, run_bands, s);
+        parallel_even(threads, bands, cost, depthwise_bands, s);
     else
-        parallel_for(threads, bands, cost, run_bands, s);
+        parallel_for(threads, bands, cost, depthwise_bands, s);
     if (s->makes_mean)
         finish_mean(s, s->out_height * d->out_width, program->data[s->mean]);
     return STATUS_OK;
 }
 
 /* [block][tap][channel] */
-static bool pack(const void *context, const struct tensor *constant, float *packed)
+static bool depthwise_pack(const void *context, const struct tensor *constant, float *packed)
 {
     const struct depthwise_step *s = context;
     const size_t taps = s->kernel.kernel_height * s->kernel.kernel_width;
@@ -138,7 +137,7 @@ static bool pack(const void *context, const struct tensor *constant, float *pack
 
 /* Groups whose weights take no more than half of the first-level cache; at least one for each
  * thread where there are few rows. */
-static void divide(struct depthwise_step *s, size_t threads)
+static void depthwise_divide(struct depthwise_step *s, size_t threads)
 {
     enum { NEAR = 16 * 1024 / sizeof(float) };
     const size_t taps = s->kernel.kernel_height * s->kernel.kernel_width;
@@ -151,7 +150,7 @@ static void divide(struct depthwise_step *s, size_t threads)
         s->groups = s->blocks;
 }
 
-static bool fits(const struct node *node, const struct window *w)
+static bool depthwise_fits(const struct node *node, const struct window *w)
 {
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     return (x->dtype == DTYPE_F32 || x->dtype == DTYPE_BF16) &&
@@ -173,7 +172,7 @@ bool depthwise_makes_mean(const struct node *node)
            weights->known &&
            window_init(node, 2, x->shape.dims + 1, weights->known->shape.dims + 2, &w, &ignored) ==
                STATUS_OK &&
-           fits(node, &w);
+           depthwise_fits(node, &w);
 }
 
 enum status lower_depthwise(const struct compile *compile, struct step **ret, struct error *err)
@@ -185,12 +184,11 @@ enum status lower_depthwise(const struct compile *compile, struct step **ret, st
     struct tensor *weights = node->inputs[1]->known;
     struct window w;
     TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &w, err));
-    if (!fits(node, &w))
+    if (!depthwise_fits(node, &w))
         return STATUS_OK;
-    struct depthwise_step *step = step_create(compile, sizeof *step, run);
+    struct depthwise_step *step = step_create(compile, sizeof *step, depthwise_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &step->step;
+        return STATUS_NO_MEMORY;
     step->step.kernel = "depthwise";
     step->step.packs_constants = true;
     step->simd = simd();
@@ -218,7 +216,7 @@ enum status lower_depthwise(const struct compile *compile, struct step **ret, st
     const size_t taps = step->kernel.kernel_height * step->kernel.kernel_width;
     step->blocks = (step->kernel.channels + lanes - 1) / lanes;
     step->threads = (size_t)compile->backend->options.threads;
-    divide(step, step->threads);
+    depthwise_divide(step, step->threads);
     if (node_output(node, 1)) {
         step->step.kernel = "depthwise:mean";
         step->makes_mean = true;
@@ -230,13 +228,12 @@ enum status lower_depthwise(const struct compile *compile, struct step **ret, st
     struct finish finish;
     TRY(finish_init(compile, bias, &finish, err));
     step->kernel.bias = finish.bias;
-    step->kernel.low = finish.clamp ? finish.low : -INFINITY;
-    step->kernel.high = finish.clamp ? finish.high : INFINITY;
+    step->kernel.low = finish.low;
+    step->kernel.high = finish.high;
     step->kernel.row = finish.row;
-    float *packed;
     const size_t bytes = step->blocks * lanes * taps * sizeof(float);
-    TRY(weights_pack_own(compile->backend, weights, "depthwise", bytes, pack, step, &packed, err));
-    step->kernel.weights = packed;
+    TRY(weights_pack_own(compile->backend, weights, "depthwise", bytes, depthwise_pack, step,
+                         &step->kernel.weights, err));
     const double count = (double)shape_count(&y->shape);
     step->step.flops = 2 * count * (double)taps;
     step->step.bytes = dtype_size(x->dtype) * shape_count(&x->shape) +

@@ -62,7 +62,7 @@ static void set_terms(struct round_step *s, int threads)
     s->zero = zero > 0 ? (int)(zero < 255 ? zero : 255) : 0;
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status round_run(struct step *base, struct program *program, struct error *err)
 {
     struct round_step *s = (struct round_step *)base;
     const int threads = program->backend->options.threads;
@@ -85,10 +85,9 @@ enum status lower_dynamic_round(const struct compile *compile, struct step **ret
     if (node->op != OP_DYNAMIC_ROUND || node->inputs[0]->dtype != DTYPE_F32 ||
         !shape_count(&node->inputs[0]->shape))
         return STATUS_OK;
-    struct round_step *step = step_create(compile, sizeof *step, run);
+    struct round_step *step = step_create(compile, sizeof *step, round_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &step->step;
+        return STATUS_NO_MEMORY;
     step->step.kernel = "round";
     step->simd = simd();
     step->x = node->inputs[0]->index;

@@ -1,7 +1,6 @@
 /* Elementwise operators on float32 and bfloat16: activations, two operands with numpy broadcasting,
  * per-channel scale and shift. bfloat16 rows are widened to float32 in pieces that stay in the L1
  * cache. */
-#include <math.h>
 #include <string.h>
 
 #include "engine/cpu/lowering.h"
@@ -43,8 +42,8 @@ static const float *load(const struct elementwise_step *s, const void *data, siz
 }
 
 /* n elements of y from at on; operands at their own offsets. */
-static void run_piece(const struct elementwise_step *s, size_t y_at, size_t a_at, size_t b_at,
-                      int a_step, int b_step, size_t column, size_t n)
+static void elementwise_piece(const struct elementwise_step *s, size_t y_at, size_t a_at,
+                              size_t b_at, int a_step, int b_step, size_t column, size_t n)
 {
     float a_piece[PIECE], b_piece[PIECE], y_piece[PIECE];
     const struct simd_kernels *k = s->simd;
@@ -71,7 +70,7 @@ static void run_piece(const struct elementwise_step *s, size_t y_at, size_t a_at
         k->narrow_bf16(y, (uint16_t *)s->y_data + y_at, n);
 }
 
-static void run_row(const struct elementwise_step *s, size_t row, size_t begin, size_t end)
+static void elementwise_row(const struct elementwise_step *s, size_t row, size_t begin, size_t end)
 {
     size_t a = 0, b = 0, rest = row;
     int last = s->rank - 1;
@@ -84,26 +83,27 @@ static void run_row(const struct elementwise_step *s, size_t row, size_t begin, 
     int a_step = (int)s->a_steps[last], b_step = (int)s->b_steps[last];
     for (size_t at = begin; at < end; at += PIECE) {
         size_t n = end - at < PIECE ? end - at : PIECE;
-        run_piece(s, row * s->row + at, a + (a_step ? at : 0), b + (b_step ? at : 0), a_step,
-                  b_step, at, n);
+        elementwise_piece(s, row * s->row + at, a + (a_step ? at : 0), b + (b_step ? at : 0),
+                          a_step, b_step, at, n);
     }
 }
 
-static void run_rows(void *context, size_t begin, size_t end)
+static void elementwise_rows(void *context, size_t begin, size_t end)
 {
     const struct elementwise_step *s = context;
     for (size_t row = begin; row < end; row++)
-        run_row(s, row, 0, s->row);
+        elementwise_row(s, row, 0, s->row);
 }
 
 /* Rows times or plus one vector: squeeze-and-excite's gates, biases. */
-static void run_vector(void *context, size_t begin, size_t end)
+static void elementwise_vector(void *context, size_t begin, size_t end)
 {
     static const float ones[PIECE] = {[0 ... PIECE - 1] = 1}, zeros[PIECE];
     const struct elementwise_step *s = context;
     const size_t each = s->dims[s->rank - 2], size = dtype_size(s->dtype);
-    const bool clamp = s->activation.activation != ACTIVATION_NONE;
-    const bool relu = s->activation.activation == ACTIVATION_RELU, mul = s->binary == BINARY_MUL;
+    const bool mul = s->binary == BINARY_MUL;
+    float low, high;
+    (void)epilogue_range(&s->activation, &low, &high);
     float piece[PIECE];
     for (size_t row = begin, rows; row < end; row += rows) {
         const size_t left = each - row % each;
@@ -116,10 +116,8 @@ static void run_vector(void *context, size_t begin, size_t end)
         const float *vector = load(s, s->b_data, at, s->row, piece);
         const struct scale_rows r = {.scale = mul ? vector : ones,
                                      .shift = mul ? zeros : vector,
-                                     .low = !clamp ? -INFINITY
-                                            : relu ? 0
-                                                   : s->activation.alpha,
-                                     .high = !clamp || relu ? INFINITY : s->activation.beta,
+                                     .low = low,
+                                     .high = high,
                                      .x_step = s->row,
                                      .y_step = s->row};
         for (size_t first = 0; first < rows; first += ROWS) {
@@ -136,14 +134,14 @@ static void run_vector(void *context, size_t begin, size_t end)
 }
 
 /* One long row is split by columns, in whole pieces. */
-static void run_columns(void *context, size_t begin, size_t end)
+static void elementwise_columns(void *context, size_t begin, size_t end)
 {
     const struct elementwise_step *s = context;
     size_t first = begin * PIECE, last = end * PIECE;
-    run_row(s, 0, first, last < s->row ? last : s->row);
+    elementwise_row(s, 0, first, last < s->row ? last : s->row);
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status elementwise_run(struct step *base, struct program *program, struct error *err)
 {
     struct elementwise_step *s = (struct elementwise_step *)base;
     (void)err;
@@ -157,11 +155,11 @@ static enum status run(struct step *base, struct program *program, struct error 
     }
     int threads = program->backend->options.threads;
     if (s->kind == KIND_ROWS)
-        parallel_for(threads, s->rows, s->row, run_vector, s);
+        parallel_for(threads, s->rows, s->row, elementwise_vector, s);
     else if (s->rows == 1)
-        parallel_for(threads, (s->row + PIECE - 1) / PIECE, PIECE, run_columns, s);
+        parallel_for(threads, (s->row + PIECE - 1) / PIECE, PIECE, elementwise_columns, s);
     else
-        parallel_for(threads, s->rows, s->row, run_rows, s);
+        parallel_for(threads, s->rows, s->row, elementwise_rows, s);
     return STATUS_OK;
 }
 
@@ -222,12 +220,11 @@ static bool is_by_rows(const struct elementwise_step *s, const size_t *whole, co
     return true;
 }
 
-static void choose_rows(struct elementwise_step *s)
+static void elementwise_choose_rows(struct elementwise_step *s)
 {
-    const enum activation activation = s->activation.activation;
+    float low, high;
     if (s->kind != KIND_BINARY || (s->binary != BINARY_MUL && s->binary != BINARY_ADD) ||
-        (activation != ACTIVATION_NONE && activation != ACTIVATION_RELU &&
-         activation != ACTIVATION_CLIP))
+        !epilogue_range(&s->activation, &low, &high))
         return;
     if (is_by_rows(s, s->b_steps, s->a_steps)) {
         memcpy(s->b_steps, s->a_steps, sizeof s->b_steps);
@@ -240,7 +237,7 @@ static void choose_rows(struct elementwise_step *s)
     }
 }
 
-static bool binary_of(enum op op, enum binary_kind *ret)
+static bool elementwise_binary_of(enum op op, enum binary_kind *ret)
 {
     switch (op) {
     case OP_ADD:
@@ -275,7 +272,7 @@ static bool dtype_fits(const struct value *value, enum dtype dtype)
     return value && value->dtype == dtype;
 }
 
-static bool classify(const struct node *node, struct elementwise_step *ret)
+static bool elementwise_classify(const struct node *node, struct elementwise_step *ret)
 {
     const struct value *a = node_input(node, 0), *y = node_output(node, 0);
     if (!a || !y || (y->dtype != DTYPE_F32 && y->dtype != DTYPE_BF16) || !dtype_fits(a, y->dtype) ||
@@ -291,7 +288,7 @@ static bool classify(const struct node *node, struct elementwise_step *ret)
         return true;
     }
     ret->kind = KIND_BINARY;
-    return binary_of(node->op, &ret->binary) && node->input_count == 2 &&
+    return elementwise_binary_of(node->op, &ret->binary) && node->input_count == 2 &&
            (node->op != OP_PRELU || node->opset >= 7) && dtype_fits(node->inputs[1], y->dtype) &&
            !node_attr(node, "broadcast");
 }
@@ -299,23 +296,21 @@ static bool classify(const struct node *node, struct elementwise_step *ret)
 bool elementwise_takes(const struct node *node)
 {
     struct elementwise_step ignored;
-    return classify(node, &ignored);
+    return elementwise_classify(node, &ignored);
 }
 
 enum status lower_elementwise(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     struct elementwise_step proto;
-    if (!classify(node, &proto))
+    if (!elementwise_classify(node, &proto))
         return STATUS_OK;
     const struct value *a = node->inputs[0], *y = node->outputs[0];
     const struct value *b = proto.kind == KIND_BINARY ? node->inputs[1] : a;
-    struct elementwise_step *step = step_create(compile, sizeof *step, run);
+    struct elementwise_step *step =
+        step_create_as(compile, &proto.step, sizeof *step, elementwise_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    struct step base = step->step;
-    *step = proto;
-    step->step = base;
+        return STATUS_NO_MEMORY;
     step->simd = simd();
     step->step.kernel = step->simd->name;
     step->a = a->index;
@@ -333,12 +328,11 @@ enum status lower_elementwise(const struct compile *compile, struct step **ret, 
         step->a_steps[1] = 1;
     } else {
         collapse(step, &y->shape, &a->shape, &b->shape);
-        choose_rows(step);
+        elementwise_choose_rows(step);
     }
     size_t count = shape_count(&y->shape);
     step->step.flops = (double)count;
     step->step.bytes = dtype_size(y->dtype) *
                        (count + shape_count(&a->shape) + (b != a ? shape_count(&b->shape) : 0));
-    *ret = &step->step;
     return STATUS_OK;
 }

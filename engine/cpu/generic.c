@@ -18,7 +18,8 @@ struct generic_step {
     bool *lent;               /* known was set by this run, and must be taken back */
     const struct value *bias; /* of a MatMul: over the last dimension; NULL without */
     struct epilogue epilogue;
-    bool residual_in_y; /* the plan put the result over the residual: copy it aside first */
+    bool
+        residual_in_y; /* the plan put the result over the residual: copy it to the scratch first */
     size_t y_count;
 };
 
@@ -54,7 +55,7 @@ static void apply_epilogue(const struct generic_step *s, struct program *program
         simd()->activate(y, y, s->y_count, e->activation, e->alpha, e->beta);
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status generic_run(struct step *base, struct program *program, struct error *err)
 {
     struct generic_step *s = (struct generic_step *)base;
     for (size_t i = 0; i < s->node.input_count; i++) {
@@ -98,10 +99,9 @@ enum status lower_generic(const struct compile *compile, struct step **ret, stru
         return error_set(err, STATUS_UNSUPPORTED,
                          "%s: the CPU backend has no kernel for this operator",
                          node_text(node, text));
-    struct generic_step *step = step_create(compile, sizeof *step, run);
+    struct generic_step *step = step_create(compile, sizeof *step, generic_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &step->step;
+        return STATUS_NO_MEMORY;
     step->step.free = generic_free;
     step->step.kernel = "reference";
     step->step.is_reference = true;
@@ -152,9 +152,7 @@ enum status lower_generic(const struct compile *compile, struct step **ret, stru
     }
     step->y_count = step->out[0] ? shape_count(&step->out[0]->shape) : 0;
     if (node->epilogue.residual) {
-        const struct place *from = &compile->program->plan.places[node->epilogue.residual->index];
-        const struct place *to = &compile->program->plan.places[node->outputs[0]->index];
-        step->residual_in_y = from->kind == PLACE_ARENA && from->offset == to->offset;
+        step->residual_in_y = !residual_of(compile).copy;
         if (step->residual_in_y)
             step->step.scratch = step->y_count * sizeof(float);
     }

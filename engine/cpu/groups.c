@@ -73,7 +73,7 @@ static void join(const struct groups_step *s, const float *partial, float *to)
     }
 }
 
-static enum status run_groups(struct step *base, struct program *program, struct error *err)
+static enum status groups_run(struct step *base, struct program *program, struct error *err)
 {
     struct groups_step *s = (struct groups_step *)base;
     const int threads = program->backend->options.threads;
@@ -126,7 +126,7 @@ static void lrn_pixels(void *context, size_t begin, size_t end)
                      squares, s->y_data + i * s->channels);
 }
 
-static enum status run_lrn(struct step *base, struct program *program, struct error *err)
+static enum status lrn_run(struct step *base, struct program *program, struct error *err)
 {
     struct lrn_step *s = (struct lrn_step *)base;
     (void)err;
@@ -141,8 +141,7 @@ static enum status run_lrn(struct step *base, struct program *program, struct er
 
 static bool is_vector(const struct value *value, int64_t count)
 {
-    return value && value->known && value->known->dtype == DTYPE_F32 &&
-           shape_count(&value->known->shape) == (size_t)count;
+    return is_f32_constant(value) && shape_count(&value->known->shape) == (size_t)count;
 }
 
 /* Asked before and behind the layout pass: a shape of x does not say which extent the channels are,
@@ -161,10 +160,9 @@ static enum status lower_lrn(const struct compile *compile, struct step **ret, s
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0];
-    struct lrn_step *s = step_create(compile, sizeof *s, run_lrn);
+    struct lrn_step *s = step_create(compile, sizeof *s, lrn_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &s->step;
+        return STATUS_NO_MEMORY;
     s->simd = simd();
     s->step.kernel = "lrn";
     s->x = x->index;
@@ -192,10 +190,9 @@ enum status lower_groups(const struct compile *compile, struct step **ret, struc
     if (!instance && node->op != OP_GROUP_NORMALIZATION)
         return STATUS_OK;
     const struct value *x = node->inputs[0];
-    struct groups_step *s = step_create(compile, sizeof *s, run_groups);
+    struct groups_step *s = step_create(compile, sizeof *s, groups_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &s->step;
+        return STATUS_NO_MEMORY;
     s->simd = simd();
     s->step.kernel = "groups";
     s->x = x->index;

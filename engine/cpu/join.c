@@ -1,6 +1,5 @@
 /* ScaleShift of a concatenation that is never written: DenseNet's normalisations read the layers
  * before them where those left their results. A few rows are made at a time, part by part. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "engine/base/size.h"
@@ -29,7 +28,7 @@ struct join_step {
     void *y_data;
 };
 
-static void run_part(const struct join_step *s, const struct part *part, size_t first, size_t rows)
+static void join_part(const struct join_step *s, const struct part *part, size_t first, size_t rows)
 {
     const size_t from = first * part->channels, to = first * s->channels + part->first;
     const struct scale_rows r = {.scale = s->scale + part->first,
@@ -46,15 +45,15 @@ static void run_part(const struct join_step *s, const struct part *part, size_t 
                                  (uint16_t *)s->y_data + to, rows, part->channels);
 }
 
-static void run_rows(void *context, size_t begin, size_t end)
+static void join_rows(void *context, size_t begin, size_t end)
 {
     const struct join_step *s = context;
     for (size_t first = begin; first < end; first += ROWS)
         for (size_t p = 0; p < s->part_count; p++)
-            run_part(s, &s->parts[p], first, end - first < ROWS ? end - first : ROWS);
+            join_part(s, &s->parts[p], first, end - first < ROWS ? end - first : ROWS);
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status join_run(struct step *base, struct program *program, struct error *err)
 {
     struct join_step *s = (struct join_step *)base;
     (void)err;
@@ -63,7 +62,7 @@ static enum status run(struct step *base, struct program *program, struct error 
     s->shift = program->data[s->shift_value];
     for (size_t p = 0; p < s->part_count; p++)
         s->parts[p].data = program->data[s->parts[p].value];
-    parallel_for(program->backend->options.threads, s->rows, s->channels, run_rows, s);
+    parallel_for(program->backend->options.threads, s->rows, s->channels, join_rows, s);
     return STATUS_OK;
 }
 
@@ -72,24 +71,14 @@ static void join_free(struct step *base)
     free(((struct join_step *)base)->parts);
 }
 
-static bool is_f32_vector(const struct value *value)
-{
-    return value && value->known && value->known->dtype == DTYPE_F32;
-}
-
-/* An activation that is a clamp, or none. */
-static bool is_clamp(const struct epilogue *e)
-{
-    return !e->residual && (e->activation == ACTIVATION_NONE || e->activation == ACTIVATION_RELU ||
-                            e->activation == ACTIVATION_CLIP);
-}
-
 bool join_takes_parts(const struct node *node)
 {
     const struct value *y = node->outputs[0];
-    return node->op == OP_SCALE_SHIFT && node->channels_last && is_clamp(&node->epilogue) &&
-           (y->dtype == DTYPE_F32 || y->dtype == DTYPE_BF16) && is_f32_vector(node->inputs[1]) &&
-           is_f32_vector(node->inputs[2]) && shape_count(&y->shape) > 0;
+    float low, high;
+    return node->op == OP_SCALE_SHIFT && node->channels_last && !node->epilogue.residual &&
+           epilogue_range(&node->epilogue, &low, &high) &&
+           (y->dtype == DTYPE_F32 || y->dtype == DTYPE_BF16) && is_f32_constant(node->inputs[1]) &&
+           is_f32_constant(node->inputs[2]) && shape_count(&y->shape) > 0;
 }
 
 static void add_parts(struct join_step *step, const struct node *node)
@@ -111,14 +100,12 @@ enum status lower_join(const struct compile *compile, struct step **ret, struct 
     if (node->op != OP_SCALE_SHIFT || !join_takes_parts(node))
         return STATUS_OK;
     const struct value *y = node->outputs[0];
-    const struct epilogue *e = &node->epilogue;
     for (size_t i = 0; i < node->input_count; i++)
         if (i != 1 && i != 2 && node->inputs[i]->dtype != y->dtype)
             return STATUS_OK;
-    struct join_step *step = step_create(compile, sizeof *step, run);
+    struct join_step *step = step_create(compile, sizeof *step, join_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &step->step;
+        return STATUS_NO_MEMORY;
     step->step.free = join_free;
     step->step.kernel = node->input_count > 3 ? "scale_shift:parts" : "scale_shift";
     step->simd = simd();
@@ -126,10 +113,7 @@ enum status lower_join(const struct compile *compile, struct step **ret, struct 
     step->y = y->index;
     step->scale_value = node->inputs[1]->index;
     step->shift_value = node->inputs[2]->index;
-    step->low = e->activation == ACTIVATION_CLIP   ? e->alpha
-                : e->activation == ACTIVATION_RELU ? 0
-                                                   : -INFINITY;
-    step->high = e->activation == ACTIVATION_CLIP ? e->beta : INFINITY;
+    (void)epilogue_range(&node->epilogue, &step->low, &step->high);
     step->parts = alloc_array(node->input_count, sizeof *step->parts);
     if (!step->parts)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");

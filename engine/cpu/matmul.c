@@ -67,10 +67,9 @@ static bool gemm_fits(const struct node *node)
     int64_t columns = node->outputs[0]->shape.dims[1];
     if (node_float(node, "alpha", 1) != 1 || (bias && node_float(node, "beta", 1) != 1))
         return false;
-    return !bias ||
-           (bias->known && bias->known->dtype == DTYPE_F32 &&
-            shape_count(&bias->known->shape) == (size_t)columns && bias->known->shape.rank >= 1 &&
-            bias->known->shape.dims[bias->known->shape.rank - 1] == columns);
+    return !bias || (is_f32_constant(bias) && shape_count(&bias->known->shape) == (size_t)columns &&
+                     bias->known->shape.rank >= 1 &&
+                     bias->known->shape.dims[bias->known->shape.rank - 1] == columns);
 }
 
 static bool float_product(const struct node *node)

@@ -181,8 +181,8 @@ static enum status compile_node(struct backend *backend, const struct node_call 
 
 /* Do the program's operands and the weights packed so far fit the budget? What does not is left to
  * the reference kernel, which needs neither. */
-static bool has_room(const struct backend *backend, const struct program *program,
-                     const struct budget *budget)
+static bool fits_budget(const struct backend *backend, const struct program *program,
+                        const struct budget *budget)
 {
     size_t activations = program_activation_bytes(program), used, wanted;
     if (!budget || !budget->limit)
@@ -211,7 +211,7 @@ static enum status add(struct backend *backend, const struct node_call *call,
             kept->in[i] = call->in[i]->shape;
     }
     if (compile_node(backend, call, kept, &reason) == STATUS_OK && kept->program &&
-        (!has_room(backend, kept->program, call->budget) ||
+        (!fits_budget(backend, kept->program, call->budget) ||
          programs_place(backend, &reason) != STATUS_OK)) {
         program_free(kept->program);
         kept->program = NULL;

@@ -23,7 +23,7 @@ struct norm_step {
     unsigned char *scratch;
 };
 
-static void run_row(const struct norm_step *s, const float *x, float *y)
+static void norm_row(const struct norm_step *s, const float *x, float *y)
 {
     if (s->op == OP_SOFTMAX)
         s->simd->softmax(x, y, s->row);
@@ -33,23 +33,23 @@ static void run_row(const struct norm_step *s, const float *x, float *y)
         s->simd->layer_norm(x, s->scale_data, s->bias_data, s->epsilon, y, s->row);
 }
 
-static void run_rows(void *context, size_t begin, size_t end)
+static void norm_rows(void *context, size_t begin, size_t end)
 {
     const struct norm_step *s = context;
     if (s->dtype == DTYPE_F32) {
         for (size_t r = begin; r < end; r++)
-            run_row(s, (const float *)s->x_data + r * s->row, (float *)s->y_data + r * s->row);
+            norm_row(s, (const float *)s->x_data + r * s->row, (float *)s->y_data + r * s->row);
         return;
     }
     float *wide = (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->bytes_per_thread);
     for (size_t r = begin; r < end; r++) {
         s->simd->widen_bf16((const uint16_t *)s->x_data + r * s->row, wide, s->row);
-        run_row(s, wide, wide);
+        norm_row(s, wide, wide);
         s->simd->narrow_bf16(wide, (uint16_t *)s->y_data + r * s->row, s->row);
     }
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status norm_run(struct step *base, struct program *program, struct error *err)
 {
     struct norm_step *s = (struct norm_step *)base;
     (void)err;
@@ -58,7 +58,7 @@ static enum status run(struct step *base, struct program *program, struct error 
     s->scale_data = s->op == OP_SOFTMAX ? NULL : program->data[s->scale];
     s->bias_data = s->has_bias ? program->data[s->bias] : NULL;
     s->scratch = program->scratch;
-    parallel_for(program->backend->options.threads, s->rows, s->row, run_rows, s);
+    parallel_for(program->backend->options.threads, s->rows, s->row, norm_rows, s);
     return STATUS_OK;
 }
 
@@ -83,7 +83,7 @@ static bool is_row_constant(const struct node *node, const struct value *value)
 {
     const struct shape *x = &node->inputs[0]->shape;
     const int64_t axis = node_int(node, "axis", -1);
-    return value->known && value->known->dtype == DTYPE_F32 &&
+    return is_f32_constant(value) &&
            resolve_is_row(&value->known->shape, x, (int)(axis < 0 ? axis + x->rank : axis));
 }
 
@@ -111,9 +111,9 @@ enum status lower_norm(const struct compile *compile, struct step **ret, struct 
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct value *bias = node_input(node, 2);
     bool is_softmax = node->op == OP_SOFTMAX;
-    struct norm_step *step = step_create(compile, sizeof *step, run);
+    struct norm_step *step = step_create(compile, sizeof *step, norm_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return STATUS_NO_MEMORY;
     step->simd = simd();
     step->step.kernel = step->simd->name;
     step->op = node->op;
@@ -134,6 +134,5 @@ enum status lower_norm(const struct compile *compile, struct step **ret, struct 
     }
     step->step.bytes = 2 * shape_count(&x->shape) * dtype_size(x->dtype);
     step->step.flops = 5 * (double)shape_count(&x->shape);
-    *ret = &step->step;
     return STATUS_OK;
 }

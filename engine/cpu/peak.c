@@ -100,7 +100,7 @@ struct probe {
     const char *instructions;
 };
 
-static struct probe pick(enum precision precision)
+static struct probe pick_probe(enum precision precision)
 {
     const struct cpu_features *cpu = cpu_features();
     if (precision == PRECISION_BF16 && cpu->amx_bf16 && tiles_allowed())
@@ -139,7 +139,7 @@ struct peak peak_measure(struct device_id device, enum precision precision, int 
 {
     if (device.kind != DEVICE_CPU)
         return (struct peak){0, ""};
-    const struct probe probe = pick(precision);
+    const struct probe probe = pick_probe(precision);
     if (threads < 1)
         threads = device_cpu_threads();
     long count = 1000;

@@ -25,8 +25,8 @@ struct pool_step {
 };
 
 /* Rows of the window that lie inside the image, and how many positions the divisor counts. */
-static size_t clip(int64_t start, int64_t kernel, int64_t dilation, int64_t in, int64_t pad_end,
-                   int64_t *ret_first, int64_t *ret_counted)
+static size_t pool_clip(int64_t start, int64_t kernel, int64_t dilation, int64_t in,
+                        int64_t pad_end, int64_t *ret_first, int64_t *ret_counted)
 {
     int64_t first = start < 0 ? (-start + dilation - 1) / dilation : 0;
     int64_t beyond = start >= in ? 0 : (in - start + dilation - 1) / dilation;
@@ -65,9 +65,9 @@ static void pool_pixel(const struct pool_step *s, size_t image, int64_t oy, int6
     int64_t y0 = oy * w->stride[0] - w->pad_begin[0], x0 = ox * w->stride[1] - w->pad_begin[1];
     int64_t first_y, first_x, counted_y, counted_x;
     size_t rows =
-        clip(y0, w->kernel[0], w->dilation[0], w->in[0], w->pad_end[0], &first_y, &counted_y);
+        pool_clip(y0, w->kernel[0], w->dilation[0], w->in[0], w->pad_end[0], &first_y, &counted_y);
     size_t columns =
-        clip(x0, w->kernel[1], w->dilation[1], w->in[1], w->pad_end[1], &first_x, &counted_x);
+        pool_clip(x0, w->kernel[1], w->dilation[1], w->in[1], w->pad_end[1], &first_x, &counted_x);
     size_t count = 0, row_bytes = s->channels * dtype_size(s->dtype);
     for (size_t r = 0; r < rows; r++) {
         int64_t y = y0 + (first_y + (int64_t)r) * w->dilation[0];
@@ -83,7 +83,7 @@ static void pool_pixel(const struct pool_step *s, size_t image, int64_t oy, int6
     reduce_taps(s, taps, count, factor, s->y_data + at * row_bytes, s->channels);
 }
 
-static void run_rows(void *context, size_t begin, size_t end)
+static void pool_rows(void *context, size_t begin, size_t end)
 {
     const struct pool_step *s = context;
     for (size_t row = begin; row < end; row++)
@@ -141,7 +141,7 @@ static void global_mean_bf16(const struct pool_step *s, const uint16_t *pixel, s
         result[c] = (float)(sum[c] / (double)pixels);
 }
 
-static void run_global(void *context, size_t begin, size_t end)
+static void pool_global(void *context, size_t begin, size_t end)
 {
     const struct pool_step *s = context;
     size_t pixels = (size_t)(s->window.in[0] * s->window.in[1]);
@@ -194,7 +194,7 @@ static void join_pieces(void *context, size_t begin, size_t end)
     }
 }
 
-static void run_mean(struct pool_step *s, struct program *program)
+static void pool_mean(struct pool_step *s, struct program *program)
 {
     const size_t pixels = (size_t)s->window.in[1];
     const int threads = program->backend->options.threads;
@@ -213,7 +213,7 @@ static void run_mean(struct pool_step *s, struct program *program)
     s->simd->binary(BINARY_MUL, y, 1, &factor, 0, y, s->images * s->channels);
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status pool_run(struct step *base, struct program *program, struct error *err)
 {
     struct pool_step *s = (struct pool_step *)base;
     (void)err;
@@ -222,13 +222,13 @@ static enum status run(struct step *base, struct program *program, struct error 
     int threads = program->backend->options.threads;
     const struct window *w = &s->window;
     if (s->global && s->pieces)
-        run_mean(s, program);
+        pool_mean(s, program);
     else if (s->global)
         parallel_for(threads, s->images * ((s->channels + BLOCK - 1) / BLOCK),
-                     (size_t)(w->in[0] * w->in[1]) * BLOCK / 8, run_global, s);
+                     (size_t)(w->in[0] * w->in[1]) * BLOCK / 8, pool_global, s);
     else
         parallel_for(threads, s->images * (size_t)w->out[0],
-                     (size_t)(w->out[1] * w->kernel[0] * w->kernel[1]) * s->channels / 8, run_rows,
+                     (size_t)(w->out[1] * w->kernel[0] * w->kernel[1]) * s->channels / 8, pool_rows,
                      s);
     return STATUS_OK;
 }
@@ -242,10 +242,9 @@ enum status lower_pool(const struct compile *compile, struct step **ret, struct 
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     int spatial = x->shape.rank - 2;
-    struct pool_step *step = step_create(compile, sizeof *step, run);
+    struct pool_step *step = step_create(compile, sizeof *step, pool_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &step->step;
+        return STATUS_NO_MEMORY;
     struct window *w = &step->window;
     *w = (struct window){.spatial = 2,
                          .kernel = {1, 1},

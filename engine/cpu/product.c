@@ -1,14 +1,15 @@
+/* One step for every product that oneDNN computes: the primitive, its packed weights, its epilogue.
+ */
 #include "engine/cpu/product.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status product_run(struct step *base, struct program *program, struct error *err)
 {
     struct product_step *step = (struct product_step *)base;
     void *dst = program->data[step->dst_value];
-    if (step->copy_residual)
-        memcpy(dst, program->data[step->residual_value], step->residual_bytes);
+    residual_begin(&step->residual, program, dst);
     dnnl_memory_set_data_handle(step->src, program->data[step->src_value]);
     dnnl_memory_set_data_handle(step->dst, dst);
     if (step->weights_are_values)
@@ -86,12 +87,11 @@ static enum status make_attr(const struct node *node, const struct product_desc 
     return status;
 }
 
-static enum status fill(const struct compile *compile, const struct product_desc *desc,
-                        const_dnnl_primitive_desc_t primitive, struct product_step *step,
-                        struct error *err)
+static enum status product_fill(const struct compile *compile, const struct product_desc *desc,
+                                const_dnnl_primitive_desc_t primitive, struct product_step *step,
+                                struct error *err)
 {
     struct backend *backend = compile->backend;
-    struct program *program = compile->program;
     const struct node *node = compile->node;
     const dnnl_memory_desc_t *weights =
         dnnl_primitive_desc_query_md(primitive, dnnl_query_weights_md, 0);
@@ -116,15 +116,8 @@ static enum status fill(const struct compile *compile, const struct product_desc
     step->dst_value = node->outputs[0]->index;
     step->step.bytes = dnnl_memory_desc_get_size(&desc->src) +
                        dnnl_memory_desc_get_size(&desc->dst) + dnnl_memory_desc_get_size(weights);
-    const struct value *residual = node->epilogue.residual;
-    if (residual) {
-        const struct place *from = &program->plan.places[residual->index];
-        const struct place *to = &program->plan.places[step->dst_value];
-        step->residual_value = residual->index;
-        step->residual_bytes = shape_count(&residual->shape) * dtype_size(residual->dtype);
-        step->copy_residual = from->kind != PLACE_ARENA || from->offset != to->offset;
-        step->step.bytes += step->residual_bytes;
-    }
+    step->residual = residual_of(compile);
+    step->step.bytes += step->residual.bytes;
     return STATUS_OK;
 }
 
@@ -141,9 +134,9 @@ static bool is_sound(const struct product_desc *desc, const_dnnl_primitive_desc_
 
 /* The quickest primitive that oneDNN has for it; *ret stays NULL when it has none. A kind that says
  * it can and then fails to generate its code (grouped and dilated ones) is passed over. */
-static enum status pick(const struct product_desc *desc, const_dnnl_primitive_attr_t attr,
-                        dnnl_engine_t engine, const char *name, dnnl_primitive_t *ret,
-                        struct error *err)
+static enum status product_pick(const struct product_desc *desc, const_dnnl_primitive_attr_t attr,
+                                dnnl_engine_t engine, const char *name, dnnl_primitive_t *ret,
+                                struct error *err)
 {
     dnnl_primitive_desc_iterator_t kinds = NULL;
     dnnl_status_t status = dnnl_success;
@@ -167,39 +160,26 @@ enum status product_create(const struct compile *compile, const struct product_d
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_t primitive = NULL;
     const_dnnl_primitive_desc_t kind = NULL;
-    struct product_step *step = NULL;
+    const char *implementation = NULL;
     enum status status = make_attr(compile->node, desc, &attr, err);
     if (status == STATUS_OK)
-        status = pick(desc, attr, compile->backend->engine, compile->node->name, &primitive, err);
+        status = product_pick(desc, attr, compile->backend->engine, compile->node->name, &primitive,
+                              err);
+    dnnl_primitive_attr_destroy(attr);
     if (status != STATUS_OK || !primitive)
-        goto out; /* without one the reference kernel takes it */
-    step = step_create(compile, sizeof *step, run);
+        return status; /* without a primitive the reference kernel takes the node */
+    struct product_step *step = step_create(compile, sizeof *step, product_run, ret, err);
     if (!step) {
         dnnl_primitive_destroy(primitive);
-        status = error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-        goto out;
+        return STATUS_NO_MEMORY;
     }
     step->step.free = product_free;
     step->step.packs_constants = true;
     step->primitive = primitive;
-    status =
-        dnnl_check(dnnl_primitive_get_primitive_desc(primitive, &kind), compile->node->name, err);
-    if (status == STATUS_OK)
-        status = fill(compile, desc, kind, step, err);
-    if (status == STATUS_OK) {
-        const char *implementation = NULL;
-        if (dnnl_primitive_desc_query(kind, dnnl_query_impl_info_str, 0, (void *)&implementation) ==
-            dnnl_success)
-            step->step.kernel = implementation;
-        *ret = &step->step;
-        step = NULL;
-    }
-out:
-    if (step) {
-        product_free(&step->step);
-        free((void *)(uintptr_t)step->step.name);
-        free(step);
-    }
-    dnnl_primitive_attr_destroy(attr);
-    return status;
+    TRY(dnnl_check(dnnl_primitive_get_primitive_desc(primitive, &kind), compile->node->name, err));
+    TRY(product_fill(compile, desc, kind, step, err));
+    if (dnnl_primitive_desc_query(kind, dnnl_query_impl_info_str, 0, (void *)&implementation) ==
+        dnnl_success)
+        step->step.kernel = implementation;
+    return STATUS_OK;
 }

@@ -8,10 +8,9 @@ struct product_step {
     struct step step;
     dnnl_primitive_t primitive;
     dnnl_memory_t src, weights, bias, dst, scratchpad;
-    uint32_t src_value, weights_value, dst_value, residual_value;
+    uint32_t src_value, weights_value, dst_value;
     bool weights_are_values; /* a MatMul of two activations */
-    bool copy_residual;      /* the residual does not lie in dst already */
-    size_t residual_bytes;
+    struct residual residual;
 };
 
 struct product_desc {

@@ -11,20 +11,28 @@
 #include "engine/base/forkjoin.h"
 #include "engine/base/size.h"
 
-void *step_create(const struct compile *compile, size_t size,
-                  enum status (*run)(struct step *, struct program *, struct error *))
+void *step_create_as(const struct compile *compile, const struct step *proto, size_t size,
+                     step_run_fn run, struct step **ret, struct error *err)
 {
     struct step *step = calloc(1, size);
-    if (!step)
-        return NULL;
-    step->name = strdup(compile->node->name);
-    if (!step->name) {
+    char *name = strdup(compile->node->name);
+    if (!step || !name) {
         free(step);
+        free(name);
+        (void)error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
         return NULL;
     }
-    step->kernel = "cpu";
-    step->run = run;
+    if (proto)
+        memcpy(step, proto, size);
+    *step = (struct step){.name = name, .kernel = "cpu", .run = run};
+    *ret = step;
     return step;
+}
+
+void *step_create(const struct compile *compile, size_t size, step_run_fn run, struct step **ret,
+                  struct error *err)
+{
+    return step_create_as(compile, NULL, size, run, ret, err);
 }
 
 void step_free(struct step *step)
@@ -35,6 +43,11 @@ void step_free(struct step *step)
         step->free(step);
     free((void *)(uintptr_t)step->name);
     free(step);
+}
+
+bool is_f32_constant(const struct value *value)
+{
+    return value && value->known && value->known->dtype == DTYPE_F32;
 }
 
 enum status program_keep_constant(struct program *program, const struct value *value,

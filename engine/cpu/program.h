@@ -47,6 +47,8 @@ struct program {
     size_t constant_count, constant_capacity;
 };
 
+typedef enum status (*step_run_fn)(struct step *step, struct program *program, struct error *err);
+
 /* A compiled node. Implementations embed it first. */
 struct step {
     const char *name;   /* the node's; owned by the step's program (strdup) */
@@ -58,7 +60,7 @@ struct step {
     bool is_reference;    /* runs the node's reference kernel */
     bool tried;           /* chosen by measuring, not by rule: candidates.c */
     size_t scratch;       /* bytes wanted from program->scratch while running */
-    enum status (*run)(struct step *step, struct program *program, struct error *err);
+    step_run_fn run;
     void (*free)(struct step *step);
 };
 
@@ -73,11 +75,20 @@ struct compile {
 
 /* ---- steps (program.c) ---- */
 
-/* A zeroed step of `size` bytes with name, run and free set; NULL when out of memory. */
-void *step_create(const struct compile *compile, size_t size,
-                  enum status (*run)(struct step *, struct program *, struct error *));
+/* A zeroed step of `size` bytes with name, layer and run set, which is handed out in *ret too.
+ * NULL: out of memory, *err is set; return STATUS_NO_MEMORY. */
+void *step_create(const struct compile *compile, size_t size, step_run_fn run, struct step **ret,
+                  struct error *err);
+
+/* The same, but what is behind the embedded struct step is copied from `proto`, of the same type.
+ */
+void *step_create_as(const struct compile *compile, const struct step *proto, size_t size,
+                     step_run_fn run, struct step **ret, struct error *err);
 
 void step_free(struct step *step); /* NULL is fine */
+
+/* Is it a float32 constant? NULL: no. */
+bool is_f32_constant(const struct value *value);
 
 /* Keeps a reference to a constant and makes it readable through program->data. */
 enum status program_keep_constant(struct program *program, const struct value *value,
@@ -113,25 +124,36 @@ dnnl_data_type_t dnnl_type(enum dtype dtype);
  * lowering then runs it as a pass of its own). */
 bool dnnl_append_activation(dnnl_post_ops_t ops, const struct epilogue *epilogue);
 
-/* ---- epilogues of lensd's own products (epilogue.c) ---- */
+/* ---- epilogues (epilogue.c) ---- */
 
-/* What follows the sum: bias, residual, activation. */
+/* The value that a node's epilogue adds to its result. */
+struct residual {
+    bool present;
+    bool copy;      /* it does not lie where the result goes: residual_begin() copies it there */
+    uint32_t value; /* index */
+    size_t bytes;
+};
+
+struct residual residual_of(const struct compile *compile);
+
+/* At the start of a run: brings the residual to where the result goes. */
+void residual_begin(const struct residual *residual, const struct program *program, void *dst);
+
+/* Is the activation a clamp to [*ret_low, *ret_high], or none (which is [-inf, inf])? */
+bool epilogue_range(const struct epilogue *epilogue, float *ret_low, float *ret_high);
+
+/* What follows the sum in lensd's own products: bias, residual, activation. */
 struct finish {
     const float *bias; /* packed or in place, alive as long as the program; NULL: none */
-    bool residual;     /* add what the result holds */
-    bool copy_residual;
-    uint32_t residual_value;
-    size_t residual_bytes;
-    bool clamp; /* the activation is [low, high] */
-    float low, high;
+    struct residual residual;
+    bool clamp;          /* the activation is a clamp … */
+    float low, high;     /* … to this range; [-inf, inf] otherwise */
     struct epilogue row; /* any other activation, applied to finished rows; NONE: nothing to do */
 };
 
 /* Reads the node's epilogue and its bias (NULL: none), which must be a float32 constant. */
 enum status finish_init(const struct compile *compile, const struct value *bias, struct finish *ret,
                         struct error *err) MUST_USE;
-/* At the start of a run: brings the residual to where the result goes to be. */
-void finish_begin(const struct finish *finish, const struct program *program, void *dst);
 
 /* ---- packed weights (weights.c) ---- */
 
@@ -145,8 +167,8 @@ enum status weights_get(struct backend *backend, struct tensor *constant,
  * apart; pack() fills the memory from the constant, which is float32; false: out of memory. */
 typedef bool (*weights_pack)(const void *context, const struct tensor *constant, float *packed);
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
-                             size_t bytes, weights_pack pack, const void *context, float **ret,
-                             struct error *err) MUST_USE;
+                             size_t bytes, weights_pack pack, const void *context,
+                             const float **ret, struct error *err) MUST_USE;
 /* Drops the packed weights from `newest` back to, but without, `oldest`: places that
  * backend->weights had. No step may read them. */
 void weights_drop(struct backend *backend, struct weight *newest, const struct weight *oldest);

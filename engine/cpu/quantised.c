@@ -18,8 +18,8 @@ bool quantised_params_of(const struct node *node, size_t at, enum dtype dtype,
                          struct quantised_params *ret)
 {
     const struct value *scale = node_input(node, at), *zero = node_input(node, at + 1);
-    if (!scale || !scale->known || scale->known->dtype != DTYPE_F32 ||
-        shape_count(&scale->known->shape) != 1 || !quantised_is_8bit(dtype))
+    if (!is_f32_constant(scale) || shape_count(&scale->known->shape) != 1 ||
+        !quantised_is_8bit(dtype))
         return false;
     if (zero &&
         (!zero->known || zero->known->dtype != dtype || shape_count(&zero->known->shape) != 1))
@@ -70,8 +70,7 @@ bool qconv_takes(const struct node *node)
         !shape_count(&x->shape) || !shape_count(&y->shape) ||
         !quantised_params_of(node, 1, x->dtype, &ignored) ||
         !quantised_params_of(node, 6, y->dtype, &ignored) || !w->known ||
-        w->known->dtype != DTYPE_I8 || !pairs_fit(w->known, x->dtype) || !scale->known ||
-        scale->known->dtype != DTYPE_F32 ||
+        w->known->dtype != DTYPE_I8 || !pairs_fit(w->known, x->dtype) || !is_f32_constant(scale) ||
         (bias && (!bias->known || bias->known->dtype != DTYPE_I32)))
         return false;
     for (size_t i = 0; zero && i < shape_count(&zero->shape); i++)
@@ -128,8 +127,7 @@ bool qmatmul_takes(const struct node *node)
         y->shape.rank != a->shape.rank || !shape_count(&a->shape) || !shape_count(&y->shape) ||
         !b->known || b->known->dtype != DTYPE_I8 || b->known->shape.rank != 2 ||
         !pairs_fit(b->known, a->dtype) || !quantised_params_of(node, 1, a->dtype, &ignored) ||
-        !quantised_params_of(node, result_at(node), y->dtype, &ignored) || !scale ||
-        !scale->known || scale->known->dtype != DTYPE_F32)
+        !quantised_params_of(node, result_at(node), y->dtype, &ignored) || !is_f32_constant(scale))
         return false;
     for (size_t i = 0; zero && i < (zero->known ? shape_count(&zero->shape) : 1); i++)
         if (!zero->known || tensor_int(zero->known, i))

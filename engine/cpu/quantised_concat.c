@@ -14,7 +14,7 @@
 struct concat_part {
     uint32_t value;
     size_t run, offset; /* bytes in one outer row, and where they lie in the whole's */
-    bool copies;        /* the same scale and zero point */
+    bool copies;                /* the same scale and zero point */
     uint8_t table[256];
 };
 
@@ -28,7 +28,7 @@ struct concat_step {
     struct program *program;
 };
 
-static void run_outer(void *context, size_t begin, size_t end)
+static void qconcat_outer(void *context, size_t begin, size_t end)
 {
     const struct concat_step *s = context;
     for (size_t p = 0; p < s->count; p++) {
@@ -44,24 +44,24 @@ static void run_outer(void *context, size_t begin, size_t end)
     }
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status qconcat_run(struct step *base, struct program *program, struct error *err)
 {
     struct concat_step *s = (struct concat_step *)base;
     (void)err;
     s->data = program->data[s->whole];
     s->program = program;
-    parallel_for(program->backend->options.threads, s->outer, s->run / 16 + 1, run_outer, s);
+    parallel_for(program->backend->options.threads, s->outer, s->run / 16 + 1, qconcat_outer, s);
     return STATUS_OK;
 }
 
-static void concat_free(struct step *base)
+static void qconcat_free(struct step *base)
 {
     free(((struct concat_step *)base)->parts);
 }
 
 /* The whole's bytes for each of a part's: dequantised, divided, rounded half to even. */
-static void fill(struct concat_part *part, const struct quantised_params *from,
-                 const struct quantised_params *to, bool is_signed)
+static void qconcat_fill(struct concat_part *part, const struct quantised_params *from,
+                         const struct quantised_params *to, bool is_signed)
 {
     part->copies = from->scale == to->scale && from->zero == to->zero;
     for (int byte = 0; byte < 256; byte++) {
@@ -83,11 +83,10 @@ enum status lower_qconcat(const struct compile *compile, struct step **ret, stru
         if (!node->inputs[i] || node->inputs[i]->dtype != y->dtype ||
             !quantised_params_of(node, i + 1, y->dtype, &from))
             return STATUS_OK;
-    struct concat_step *step = step_create(compile, sizeof *step, run);
+    struct concat_step *step = step_create(compile, sizeof *step, qconcat_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &step->step;
-    step->step.free = concat_free;
+        return STATUS_NO_MEMORY;
+    step->step.free = qconcat_free;
     step->step.kernel = "int8:concat";
     step->simd = simd();
     step->whole = y->index;
@@ -107,7 +106,7 @@ enum status lower_qconcat(const struct compile *compile, struct step **ret, stru
         part->offset = step->run;
         step->run += part->run;
         (void)quantised_params_of(node, 3 + 3 * p, y->dtype, &from);
-        fill(part, &from, &to, y->dtype == DTYPE_I8);
+        qconcat_fill(part, &from, &to, y->dtype == DTYPE_I8);
     }
     step->step.bytes = 2 * step->outer * step->run;
     return STATUS_OK;

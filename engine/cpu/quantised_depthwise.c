@@ -23,7 +23,7 @@ struct qdepthwise_step {
     unsigned char *y_data;
 };
 
-static void run_bands(void *context, size_t begin, size_t end)
+static void qdepthwise_bands(void *context, size_t begin, size_t end)
 {
     const struct qdepthwise_step *s = context;
     const struct depthwise_8bit *d = &s->kernel;
@@ -39,7 +39,7 @@ static void run_bands(void *context, size_t begin, size_t end)
     }
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status qdepthwise_run(struct step *base, struct program *program, struct error *err)
 {
     struct qdepthwise_step *s = (struct qdepthwise_step *)base;
     const struct depthwise_8bit *d = &s->kernel;
@@ -47,7 +47,8 @@ static enum status run(struct step *base, struct program *program, struct error 
     s->x_data = program->data[s->x];
     s->y_data = program->data[s->y];
     parallel_for(program->backend->options.threads, s->images * s->bands,
-                 d->rows * d->out_width * d->channels * d->taps * d->taps / 64, run_bands, s);
+                 d->rows * d->out_width * d->channels * d->taps * d->taps / 64, qdepthwise_bands,
+                 s);
     return STATUS_OK;
 }
 
@@ -59,7 +60,7 @@ static void qdepthwise_free(struct step *base)
 }
 
 /* Quads of rows that a band reads, and as many result rows as they reach. */
-static void choose_rows(struct depthwise_8bit *d)
+static void qdepthwise_choose_rows(struct depthwise_8bit *d)
 {
     d->quads = (d->taps + 3) / 4;
     d->rows = (4 * d->quads - d->taps) / d->stride + 1;
@@ -73,7 +74,7 @@ static size_t block_count(const struct qdepthwise_step *s)
 
 /* [block][quad][result row][column of taps][channel][4]: the filter's column moved down to where
  * the result row has it. */
-static bool pack(const void *context, const struct tensor *constant, float *packed)
+static bool qdepthwise_pack(const void *context, const struct tensor *constant, float *packed)
 {
     const struct qdepthwise_step *s = context;
     const struct depthwise_8bit *d = &s->kernel;
@@ -120,7 +121,7 @@ static enum status fill_channels(struct qdepthwise_step *s, const struct node *n
     return STATUS_OK;
 }
 
-static bool fits(const struct node *node, const struct window *w)
+static bool qdepthwise_fits(const struct node *node, const struct window *w)
 {
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const int64_t channels = x->shape.dims[3];
@@ -144,12 +145,11 @@ enum status lower_qdepthwise(const struct compile *compile, struct step **ret, s
     struct tensor *weights = node->inputs[3]->known;
     struct quantised_params from = {0}, to = {0};
     TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &w, err));
-    if (!fits(node, &w))
+    if (!qdepthwise_fits(node, &w))
         return STATUS_OK;
-    struct qdepthwise_step *step = step_create(compile, sizeof *step, run);
+    struct qdepthwise_step *step = step_create(compile, sizeof *step, qdepthwise_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &step->step;
+        return STATUS_NO_MEMORY;
     step->step.free = qdepthwise_free;
     step->step.kernel = "int8:depthwise";
     step->step.packs_constants = true;
@@ -175,17 +175,17 @@ enum status lower_qdepthwise(const struct compile *compile, struct step **ret, s
         .dst_zero = to.zero,
         .is_signed = y->dtype == DTYPE_I8,
     };
-    choose_rows(d);
+    qdepthwise_choose_rows(d);
     step->bands = (d->out_height + d->rows - 1) / d->rows;
     TRY(fill_channels(step, node, &from, &to, err));
     d->bias = step->bias;
     d->scales = step->scales;
-    float *packed;
+    const float *packed;
     const size_t bytes =
         block_count(step) * d->quads * d->rows * d->taps * step->simd->depthwise_8bit_channels * 4;
     TRY(weights_pack_own(compile->backend, weights,
-                         d->stride == 1 ? "int8:depthwise" : "int8:depthwise:2", bytes, pack, step,
-                         &packed, err));
+                         d->stride == 1 ? "int8:depthwise" : "int8:depthwise:2", bytes,
+                         qdepthwise_pack, step, &packed, err));
     d->weights = (const int8_t *)packed;
     step->step.flops = 2 * (double)shape_count(&y->shape) * (double)(d->taps * d->taps);
     step->step.bytes = shape_count(&x->shape) + shape_count(&y->shape) + bytes;

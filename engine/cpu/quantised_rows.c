@@ -46,7 +46,7 @@ struct row_step {
 
 enum { PIECE = 4096, MOST_TAPS = 256 };
 
-static void run_pieces(void *context, size_t begin, size_t end)
+static void qrows_pieces(void *context, size_t begin, size_t end)
 {
     const struct row_step *s = context;
     const size_t first = begin * PIECE, last = end * PIECE < s->count ? end * PIECE : s->count;
@@ -75,7 +75,7 @@ static void run_pieces(void *context, size_t begin, size_t end)
     }
 }
 
-static void run_gated_pixels(void *context, size_t begin, size_t end)
+static void qrows_gated_pixels(void *context, size_t begin, size_t end)
 {
     const struct row_step *s = context;
     for (size_t p = begin; p < end; p++)
@@ -87,8 +87,8 @@ static void run_gated_pixels(void *context, size_t begin, size_t end)
 /* ---- pools ---- */
 
 /* The taps of result pixel (oy, ox) inside the image. */
-static size_t find_taps(const struct row_step *s, const unsigned char *image, int64_t oy,
-                        int64_t ox, const void *taps[MOST_TAPS])
+static size_t qrows_find_taps(const struct row_step *s, const unsigned char *image, int64_t oy,
+                              int64_t ox, const void *taps[MOST_TAPS])
 {
     const struct window *w = &s->window;
     const int64_t y0 = oy * w->stride[0] - w->pad_begin[0];
@@ -125,13 +125,13 @@ static void mean_of(const struct row_step *s, const void *const *taps, size_t co
 /* Taps of axis i at result position `at` that lie on the image or its padding. */
 static int64_t padded_taps(const struct window *w, int i, int64_t at)
 {
-    const int64_t room = w->in[i] + w->pad_end[i] + w->pad_begin[i] - at * w->stride[i];
-    const int64_t taps = room <= 0 ? 0 : (room + w->dilation[i] - 1) / w->dilation[i];
+    const int64_t left = w->in[i] + w->pad_end[i] + w->pad_begin[i] - at * w->stride[i];
+    const int64_t taps = left <= 0 ? 0 : (left + w->dilation[i] - 1) / w->dilation[i];
     return taps < w->kernel[i] ? taps : w->kernel[i];
 }
 
 /* Rows of pixels of a pool's result. */
-static void run_pool_rows(void *context, size_t begin, size_t end)
+static void qrows_pool_rows(void *context, size_t begin, size_t end)
 {
     const struct row_step *s = context;
     const struct window *w = &s->window;
@@ -141,7 +141,7 @@ static void run_pool_rows(void *context, size_t begin, size_t end)
         const unsigned char *x = s->x_data + image * s->pixels * s->channels;
         for (int64_t ox = 0; ox < w->out[1]; ox++) {
             const void *taps[MOST_TAPS];
-            const size_t count = find_taps(s, x, oy, ox, taps);
+            const size_t count = qrows_find_taps(s, x, oy, ox, taps);
             unsigned char *y = s->y_data + (row * (size_t)w->out[1] + (size_t)ox) * s->channels;
             if (s->kind == ROW_MAX_POOL)
                 max_of(s, taps, count, y);
@@ -154,7 +154,7 @@ static void run_pool_rows(void *context, size_t begin, size_t end)
     }
 }
 
-static void run_means(void *context, size_t begin, size_t end)
+static void qrows_means(void *context, size_t begin, size_t end)
 {
     const struct row_step *s = context;
     const float factor = s->from.scale / (s->to.scale * (float)s->pixels);
@@ -175,7 +175,7 @@ static void run_means(void *context, size_t begin, size_t end)
 
 /* ---- the step ---- */
 
-static enum status run_rows(struct step *base, struct program *program, struct error *err)
+static enum status qrows_run(struct step *base, struct program *program, struct error *err)
 {
     struct row_step *s = (struct row_step *)base;
     const int threads = program->backend->options.threads;
@@ -188,17 +188,17 @@ static enum status run_rows(struct step *base, struct program *program, struct e
     case ROW_MAX_POOL:
     case ROW_MEAN_POOL:
         parallel_for(threads, s->images * (size_t)s->window.out[0],
-                     (size_t)s->window.out[1] * s->channels / 4, run_pool_rows, s);
+                     (size_t)s->window.out[1] * s->channels / 4, qrows_pool_rows, s);
         break;
     case ROW_MEAN:
-        parallel_for(threads, s->images, s->pixels * s->channels / 16, run_means, s);
+        parallel_for(threads, s->images, s->pixels * s->channels / 16, qrows_means, s);
         break;
     case ROW_GATE:
-        parallel_for(threads, s->images * s->pixels, s->channels / 8 + 1, run_gated_pixels, s);
+        parallel_for(threads, s->images * s->pixels, s->channels / 8 + 1, qrows_gated_pixels, s);
         break;
     default:
         parallel_for(threads, (s->count + PIECE - 1) / PIECE,
-                     s->kind == ROW_LOOKUP ? PIECE / 32 : PIECE / 8, run_pieces, s);
+                     s->kind == ROW_LOOKUP ? PIECE / 32 : PIECE / 8, qrows_pieces, s);
         break;
     }
     return STATUS_OK;
@@ -295,7 +295,7 @@ static bool small_window(const struct node *node)
 }
 
 /* What the node is, and its parameters; false when it is none of these. */
-static bool classify(const struct node *node, struct row_step *ret)
+static bool qrows_classify(const struct node *node, struct row_step *ret)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape))
@@ -354,7 +354,7 @@ static bool wants_channels_last(enum row_kind kind)
 bool qrows_take_channels_last(const struct node *node)
 {
     struct row_step found = {.simd = simd()};
-    return classify(node, &found) && wants_channels_last(found.kind);
+    return qrows_classify(node, &found) && wants_channels_last(found.kind);
 }
 
 static const char *name_of(const struct row_step *s)
@@ -373,7 +373,7 @@ enum status lower_qrows(const struct compile *compile, struct step **ret, struct
 {
     const struct node *node = compile->node;
     struct row_step proto = {.simd = simd()};
-    if (!classify(node, &proto) || (wants_channels_last(proto.kind) && !node->channels_last))
+    if (!qrows_classify(node, &proto) || (wants_channels_last(proto.kind) && !node->channels_last))
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct shape *image = proto.kind == ROW_GATE ? &y->shape : &x->shape;
@@ -387,13 +387,9 @@ enum status lower_qrows(const struct compile *compile, struct step **ret, struct
     prepare_binary(&proto);
     if (proto.kind == ROW_MAX_POOL || proto.kind == ROW_MEAN_POOL)
         TRY(pool_window_init(node, &x->shape, true, &proto.window, err));
-    struct row_step *step = step_create(compile, sizeof *step, run_rows);
+    struct row_step *step = step_create_as(compile, &proto.step, sizeof *step, qrows_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &step->step;
-    const struct step base = step->step;
-    *step = proto;
-    step->step = base;
+        return STATUS_NO_MEMORY;
     step->step.kernel = name_of(step);
     if (step->kind == ROW_MEAN) {
         step->thread_bytes = size_align(step->channels * sizeof(int32_t), TENSOR_ALIGN);

@@ -41,59 +41,60 @@ static void copy_row(const struct resize_step *s, const unsigned char *from, uns
 }
 
 /* A thread's scratch: the blended row, a row of the result, rows widened, pointers. */
-struct resize_room {
+struct resize_scratch {
     float *row, *result, *wide;
     const float **taps;
 };
 
-static size_t lay_out(const struct resize_step *s, unsigned char *base, struct resize_room *ret)
+static size_t resize_lay_out(const struct resize_step *s, unsigned char *base,
+                             struct resize_scratch *ret)
 {
     const size_t row = size_align(s->width * s->channels * sizeof(float), TENSOR_ALIGN);
     const size_t result = size_align(s->out_width * s->channels * sizeof(float), TENSOR_ALIGN);
     const size_t most = s->rows.most > s->columns.most ? s->rows.most : s->columns.most;
     const size_t wide = s->dtype == DTYPE_BF16 ? s->rows.most * row : 0;
     if (base)
-        *ret = (struct resize_room){(float *)(void *)base, (float *)(void *)(base + row),
-                                    (float *)(void *)(base + row + result),
-                                    (const float **)(void *)(base + row + result + wide)};
+        *ret = (struct resize_scratch){(float *)(void *)base, (float *)(void *)(base + row),
+                                       (float *)(void *)(base + row + result),
+                                       (const float **)(void *)(base + row + result + wide)};
     return row + result + wide + size_align(most * sizeof(float *), TENSOR_ALIGN);
 }
 
 static void blend_row(const struct resize_step *s, const unsigned char *image, size_t y,
-                      const struct resize_room *room, float *to)
+                      const struct resize_scratch *scratch, float *to)
 {
     const size_t length = s->width * s->channels;
     const size_t first = s->rows.first[y], count = s->rows.first[y + 1] - first;
     for (size_t t = 0; t < count; t++) {
         const unsigned char *from =
             image + s->rows.index[first + t] * length * dtype_size(s->dtype);
-        room->taps[t] = (const float *)(const void *)from;
+        scratch->taps[t] = (const float *)(const void *)from;
         if (s->dtype == DTYPE_BF16) {
-            s->simd->widen_bf16((const uint16_t *)(const void *)from, room->wide + t * length,
+            s->simd->widen_bf16((const uint16_t *)(const void *)from, scratch->wide + t * length,
                                 length);
-            room->taps[t] = room->wide + t * length;
+            scratch->taps[t] = scratch->wide + t * length;
         }
     }
-    const float *row = room->row;
+    const float *row = scratch->row;
     if (count == 1 && s->rows.weight[first] == 1)
-        row = room->taps[0];
+        row = scratch->taps[0];
     else
-        s->simd->blend(room->taps, s->rows.weight + first, count, room->row, length);
+        s->simd->blend(scratch->taps, s->rows.weight + first, count, scratch->row, length);
     for (size_t i = 0; i < s->out_width; i++) {
         const size_t from = s->columns.first[i], taps = s->columns.first[i + 1] - from;
         for (size_t t = 0; t < taps; t++)
-            room->taps[t] = row + s->columns.index[from + t] * s->channels;
-        s->simd->blend(room->taps, s->columns.weight + from, taps, to + i * s->channels,
+            scratch->taps[t] = row + s->columns.index[from + t] * s->channels;
+        s->simd->blend(scratch->taps, s->columns.weight + from, taps, to + i * s->channels,
                        s->channels);
     }
 }
 
-static void run_rows(void *context, size_t begin, size_t end)
+static void resize_rows(void *context, size_t begin, size_t end)
 {
     const struct resize_step *s = context;
     const size_t size = dtype_size(s->dtype), length = s->out_width * s->channels;
-    struct resize_room room;
-    lay_out(s, s->scratch + (size_t)forkjoin_member() * s->thread_bytes, &room);
+    struct resize_scratch scratch;
+    resize_lay_out(s, s->scratch + (size_t)forkjoin_member() * s->thread_bytes, &scratch);
     for (size_t i = begin; i < end; i++) {
         const size_t image = i / s->out_height, y = i % s->out_height;
         const unsigned char *from = s->x_data + image * s->height * s->width * s->channels * size;
@@ -103,15 +104,15 @@ static void run_rows(void *context, size_t begin, size_t end)
         else if (s->nearest)
             copy_row(s, from + s->rows.index[y] * s->width * s->channels * size, to);
         else if (s->dtype == DTYPE_F32)
-            blend_row(s, from, y, &room, (float *)(void *)to);
+            blend_row(s, from, y, &scratch, (float *)(void *)to);
         else {
-            blend_row(s, from, y, &room, room.result);
-            s->simd->narrow_bf16(room.result, (uint16_t *)(void *)to, length);
+            blend_row(s, from, y, &scratch, scratch.result);
+            s->simd->narrow_bf16(scratch.result, (uint16_t *)(void *)to, length);
         }
     }
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status resize_run(struct step *base, struct program *program, struct error *err)
 {
     struct resize_step *s = (struct resize_step *)base;
     (void)err;
@@ -119,7 +120,7 @@ static enum status run(struct step *base, struct program *program, struct error 
     s->y_data = program->data[s->y];
     s->scratch = program->scratch;
     parallel_for(program->backend->options.threads, s->images * s->out_height,
-                 s->out_width * s->channels / 4 + 1, run_rows, s);
+                 s->out_width * s->channels / 4 + 1, resize_rows, s);
     return STATUS_OK;
 }
 
@@ -141,14 +142,14 @@ static enum status taps_init(struct taps *taps, const struct resize_plan *plan,
 {
     const size_t most = axis->resized ? resize_tap_count(plan, axis) : 1;
     const size_t out = (size_t)axis->out;
-    size_t room, kept = 0;
+    size_t capacity, kept = 0;
     double *weight = alloc_array(most, sizeof *weight);
     size_t *index = alloc_array(most, sizeof *index);
-    const bool fits = size_mul(out, most, &room);
+    const bool fits = size_mul(out, most, &capacity);
     taps->most = most;
     taps->first = alloc_array(out + 1, sizeof *taps->first);
-    taps->index = fits ? alloc_array(room, sizeof *taps->index) : NULL;
-    taps->weight = fits ? alloc_array(room, sizeof *taps->weight) : NULL;
+    taps->index = fits ? alloc_array(capacity, sizeof *taps->index) : NULL;
+    taps->weight = fits ? alloc_array(capacity, sizeof *taps->weight) : NULL;
     const bool ok = weight && index && taps->first && taps->index && taps->weight;
     for (size_t i = 0; ok && i < out; i++) {
         index[0] = i;
@@ -216,14 +217,13 @@ enum status lower_resize(const struct compile *compile, struct step **ret, struc
     const int64_t *in = x->shape.dims, *out = y->shape.dims;
     const struct shape plain = SHAPE(in[0], in[3], in[1], in[2]);
     struct resize_plan plan;
-    struct resize_room room;
+    struct resize_scratch scratch;
     if (!read_plan(node, &plain, &plan) || plan.axis[2].out != out[1] || plan.axis[3].out != out[2])
         return error_set(err, STATUS_INTERNAL, "Resize '%s' changed behind the layout pass",
                          node->name);
-    struct resize_step *s = step_create(compile, sizeof *s, run);
+    struct resize_step *s = step_create(compile, sizeof *s, resize_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &s->step;
+        return STATUS_NO_MEMORY;
     s->step.free = resize_free;
     s->step.kernel = "resize";
     s->step.packs_constants = true;
@@ -241,7 +241,7 @@ enum status lower_resize(const struct compile *compile, struct step **ret, struc
     TRY(taps_init(&s->rows, &plan, &plan.axis[2], err));
     TRY(taps_init(&s->columns, &plan, &plan.axis[3], err));
     if (!s->nearest) {
-        s->thread_bytes = lay_out(s, NULL, &room);
+        s->thread_bytes = resize_lay_out(s, NULL, &scratch);
         s->step.scratch = s->thread_bytes * (size_t)compile->backend->options.threads;
     }
     s->step.bytes = (shape_count(&x->shape) + shape_count(&y->shape)) * dtype_size(x->dtype);

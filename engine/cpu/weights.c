@@ -181,8 +181,8 @@ static struct weight *find_own(struct backend *backend, const struct tensor *con
 }
 
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
-                             size_t bytes, weights_pack pack, const void *context, float **ret,
-                             struct error *err)
+                             size_t bytes, weights_pack pack, const void *context,
+                             const float **ret, struct error *err)
 {
     struct weight *same = find_own(backend, constant, layout, bytes);
     if (same) {

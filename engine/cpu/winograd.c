@@ -50,7 +50,8 @@ static int clamp_int(ptrdiff_t value, int low, int high)
 }
 
 /* Transforms tile number `tile` into row `row` of the matrices at v. */
-static void source(const struct winograd_step *s, size_t tile, float *v, size_t rows, size_t row)
+static void winograd_source_tile(const struct winograd_step *s, size_t tile, float *v, size_t rows,
+                                 size_t row)
 {
     const size_t per_image = s->tile_rows * s->tile_columns, in_image = tile % per_image;
     const ptrdiff_t top = (ptrdiff_t)(in_image / s->tile_columns * TILE) - s->pad_top;
@@ -72,8 +73,8 @@ static void source(const struct winograd_step *s, size_t tile, float *v, size_t 
                              rows * s->channels);
 }
 
-static void sink(const struct winograd_step *s, size_t tile, const float *m, size_t rows,
-                 size_t row)
+static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const float *m,
+                               size_t rows, size_t row)
 {
     const size_t per_image = s->tile_rows * s->tile_columns, in_image = tile % per_image;
     const size_t top = in_image / s->tile_columns * TILE, left = in_image % s->tile_columns * TILE;
@@ -86,12 +87,12 @@ static void sink(const struct winograd_step *s, size_t tile, const float *m, siz
     };
     const struct gemm g = {.bias = s->finish.bias,
                            .n = n,
-                           .accumulate = s->finish.residual,
+                           .accumulate = s->finish.residual.present,
                            .clamp = s->finish.clamp,
                            .low = s->finish.low,
                            .high = s->finish.high};
     const size_t at = ((tile / per_image * s->out_height + top) * s->out_width + left) * n;
-    if (s->bf16) { /* has no other activation, see fits() */
+    if (s->bf16) { /* has no other activation, see winograd_fits() */
         s->simd->winograd_sink(&t, &g, m + row * n, rows * n, (uint16_t *)(void *)s->y_data + at,
                                true);
         return;
@@ -104,8 +105,8 @@ static void sink(const struct winograd_step *s, size_t tile, const float *m, siz
                           e->activation, e->alpha, e->beta);
 }
 
-static void multiply(const struct winograd_step *s, size_t point, const float *v, float *m,
-                     size_t rows, size_t first_column, size_t columns)
+static void winograd_multiply(const struct winograd_step *s, size_t point, const float *v, float *m,
+                              size_t rows, size_t first_column, size_t columns)
 {
     const struct gemm g = {
         .a = v + point * rows * s->channels,
@@ -121,7 +122,7 @@ static void multiply(const struct winograd_step *s, size_t point, const float *v
 
 /* ---- by tiles ---- */
 
-static void run_blocks(void *context, size_t begin, size_t end)
+static void winograd_blocks(void *context, size_t begin, size_t end)
 {
     const struct winograd_step *s = context;
     const size_t blocks = (s->tiles + s->block - 1) / s->block;
@@ -131,11 +132,11 @@ static void run_blocks(void *context, size_t begin, size_t end)
         const size_t first = s->tiles * b / blocks, last = s->tiles * (b + 1) / blocks;
         const size_t rows = last - first;
         for (size_t i = 0; i < rows; i++)
-            source(s, first + i, v, rows, i);
+            winograd_source_tile(s, first + i, v, rows, i);
         for (size_t p = 0; p < POINTS; p++)
-            multiply(s, p, v, m, rows, 0, s->out_channels);
+            winograd_multiply(s, p, v, m, rows, 0, s->out_channels);
         for (size_t i = 0; i < rows; i++)
-            sink(s, first + i, m, rows, i);
+            winograd_sink_tile(s, first + i, m, rows, i);
     }
 }
 
@@ -145,7 +146,7 @@ static void round_sources(void *context, size_t begin, size_t end)
 {
     const struct winograd_step *s = context;
     for (size_t i = begin; i < end; i++)
-        source(s, s->first + i, s->v, s->count, i);
+        winograd_source_tile(s, s->first + i, s->v, s->count, i);
 }
 
 /* Items are halves of points, so that few threads and many are busy alike. */
@@ -158,7 +159,7 @@ static void round_products(void *context, size_t begin, size_t end)
         const size_t from = i % 2 ? half : 0;
         const size_t to = i % 2 || half > s->out_channels ? s->out_channels : half;
         if (from < to)
-            multiply(s, i / 2, s->v, s->m, s->count, from, to - from);
+            winograd_multiply(s, i / 2, s->v, s->m, s->count, from, to - from);
     }
 }
 
@@ -166,10 +167,10 @@ static void round_sinks(void *context, size_t begin, size_t end)
 {
     const struct winograd_step *s = context;
     for (size_t i = begin; i < end; i++)
-        sink(s, s->first + i, s->m, s->count, i);
+        winograd_sink_tile(s, s->first + i, s->m, s->count, i);
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status winograd_run(struct step *base, struct program *program, struct error *err)
 {
     struct winograd_step *s = (struct winograd_step *)base;
     (void)err;
@@ -177,10 +178,11 @@ static enum status run(struct step *base, struct program *program, struct error 
     s->x_data = program->data[s->x];
     s->y_data = program->data[s->y];
     s->scratch = program->scratch;
-    finish_begin(&s->finish, program, s->y_data);
+    residual_begin(&s->finish.residual, program, s->y_data);
     const size_t cost = POINTS * s->channels * s->out_channels / 32;
     if (!s->by_points) {
-        parallel_for(threads, (s->tiles + s->block - 1) / s->block, cost * s->block, run_blocks, s);
+        parallel_for(threads, (s->tiles + s->block - 1) / s->block, cost * s->block,
+                     winograd_blocks, s);
         return STATUS_OK;
     }
     s->v = (float *)(void *)s->scratch;
@@ -254,7 +256,7 @@ static void pack_points(void *context, size_t begin, size_t end)
     free(plain);
 }
 
-static bool pack(const void *context, const struct tensor *constant, float *packed)
+static bool winograd_pack(const void *context, const struct tensor *constant, float *packed)
 {
     const struct winograd_step *s = context;
     struct packing packing = {.simd = s->simd,
@@ -277,7 +279,7 @@ static bool is_small(const struct winograd_step *s)
 /* Is it quicker than the other way, which in bfloat16 has twice the rate?
  * Counted in multiply-adds, with what a transform of a tile's channel and a weight from the
  * third-level cache cost in them; measured on Zen 4. */
-static bool pays(const struct winograd_step *s)
+static bool winograd_pays(const struct winograd_step *s)
 {
     enum { TRANSFORM = 250, FETCH = 8, BF16_RATE = 2 };
     const double in = (double)s->channels, out = (double)s->out_channels;
@@ -288,7 +290,7 @@ static bool pays(const struct winograd_step *s)
 }
 
 /* How a run is cut into pieces. */
-static void divide(struct winograd_step *s, size_t threads)
+static void winograd_divide(struct winograd_step *s, size_t threads)
 {
     enum { NEAR = 448 * 1024, FEW = 12 };
     const size_t tile_bytes = POINTS * (s->channels + s->out_channels) * sizeof(float);
@@ -307,12 +309,11 @@ static void divide(struct winograd_step *s, size_t threads)
     s->step.scratch = s->thread_bytes * threads;
 }
 
-static bool fits(const struct node *node, const struct window *w, bool bf16)
+static bool winograd_fits(const struct node *node, const struct window *w, bool bf16)
 {
-    const enum activation activation = node->epilogue.activation;
+    float low, high;
     bool fits = w->spatial == 2 && node_int(node, "group", 1) == 1;
-    if (bf16 && activation != ACTIVATION_NONE && activation != ACTIVATION_RELU &&
-        activation != ACTIVATION_CLIP)
+    if (bf16 && !epilogue_range(&node->epilogue, &low, &high))
         return false;
     if (bf16 && cpu_features()->amx_bf16)
         return false; /* AMX is quicker than anything in float32 */
@@ -334,7 +335,7 @@ static enum status measure_up(const struct node *node, bool bf16, struct winogra
     struct window window;
     TRY(window_init(node, 2, x->shape.dims + 1, node->inputs[1]->known->shape.dims + 2, &window,
                     err));
-    if (!fits(node, &window, bf16))
+    if (!winograd_fits(node, &window, bf16))
         return STATUS_OK;
     *ret = (struct winograd_step){
         .simd = simd(),
@@ -371,24 +372,20 @@ enum status lower_winograd(const struct compile *compile, struct step **ret, str
     if (!fits)
         return STATUS_OK;
     struct tensor *weights = node->inputs[1]->known;
-    if (!pays(&proto) && !compile->any)
+    if (!winograd_pays(&proto) && !compile->any)
         return STATUS_OK;
-    struct winograd_step *step = step_create(compile, sizeof *step, run);
+    struct winograd_step *step =
+        step_create_as(compile, &proto.step, sizeof *step, winograd_run, ret, err);
     if (!step)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &step->step;
-    const struct step base = step->step;
-    *step = proto;
-    step->step = base;
+        return STATUS_NO_MEMORY;
     step->step.kernel = step->bf16 ? "winograd bf16" : "winograd";
     step->step.packs_constants = true;
     step->packed = step->simd->gemm_packed(step->channels, step->out_channels);
-    divide(step, (size_t)compile->backend->options.threads);
+    winograd_divide(step, (size_t)compile->backend->options.threads);
     TRY(finish_init(compile, node_bias(node), &step->finish, err));
-    float *packed;
     TRY(weights_pack_own(compile->backend, weights, "winograd",
-                         POINTS * step->packed * sizeof(float), pack, step, &packed, err));
-    step->weights = packed;
+                         POINTS * step->packed * sizeof(float), winograd_pack, step, &step->weights,
+                         err));
     const double count = (double)shape_count(&y->shape);
     step->step.flops = 18 * count * (double)step->channels;
     step->step.bytes = dtype_size(x->dtype) * (shape_count(&x->shape) + shape_count(&y->shape)) +

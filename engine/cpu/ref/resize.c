@@ -177,8 +177,8 @@ static void extrapolate(const struct resize_plan *plan, const struct table *tabl
     }
 }
 
-static enum status run(const struct kernel_args *args, const struct resize_plan *plan,
-                       struct tensor *y, struct error *err)
+static enum status resize_by_plan(const struct kernel_args *args, const struct resize_plan *plan,
+                                  struct tensor *y, struct error *err)
 {
     const struct tensor *x = args->in[0];
     bool nearest = plan->mode == RESIZE_NEAREST;
@@ -228,5 +228,5 @@ KERNEL(kernel_resize)
         return error_set(err, STATUS_SHAPE, "the output is %s, but was planned as %s",
                          shape_text(&out, left), shape_text(&y->shape, right));
     }
-    return run(args, &plan, y, err);
+    return resize_by_plan(args, &plan, y, err);
 }

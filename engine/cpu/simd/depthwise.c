@@ -165,9 +165,9 @@ ALWAYS_INLINE void end_block(const struct depthwise *d, const struct tile *t, si
     }
 }
 
-ALWAYS_INLINE void run_tile(const struct depthwise *d, const struct tile *t,
-                            const enum ending ending, const int rows, const int taps,
-                            const int stride, const bool bf16)
+ALWAYS_INLINE void depthwise_run_tile(const struct depthwise *d, const struct tile *t,
+                                      const enum ending ending, const int rows, const int taps,
+                                      const int stride, const bool bf16)
 {
     for (size_t b = t->first; b < t->last; b++) {
         const size_t channel = smaller(b * VEC, d->channels - VEC);
@@ -194,7 +194,7 @@ typedef void (*tile_fn)(const struct depthwise *d, const struct tile *t);
     static void TILE_NAME(taps, stride, ending, bf16, rows)(const struct depthwise *d,             \
                                                             const struct tile *t)                  \
     {                                                                                              \
-        run_tile(d, t, ending, rows, taps, stride, bf16);                                          \
+        depthwise_run_tile(d, t, ending, rows, taps, stride, bf16);                                \
     }
 #define TILE_KINDS (ENDING_ANY + 3) /* float32 by its ending, bfloat16, last rows of both */
 #if defined __AVX512BF16__

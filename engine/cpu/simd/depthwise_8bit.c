@@ -95,10 +95,11 @@ ALWAYS_INLINE void store_sums(const struct depthwise_8bit *d, __m512i sum, vec s
 
 /* A block of `rows` result rows and `count` <= pixels result columns from interleaved column `from`
  * on. weights: [quad][row][tap][lane][4]. */
-ALWAYS_INLINE VNNI void run_tile(const struct depthwise_8bit *d, const struct columns *columns,
-                                 size_t from, size_t block, uint8_t *y, size_t count,
-                                 size_t some_rows, const int taps, const int stride,
-                                 const int quads, const int rows, const int pixels)
+ALWAYS_INLINE VNNI void depthwise_8bit_run_tile(const struct depthwise_8bit *d,
+                                                const struct columns *columns, size_t from,
+                                                size_t block, uint8_t *y, size_t count,
+                                                size_t some_rows, const int taps, const int stride,
+                                                const int quads, const int rows, const int pixels)
 {
     const int8_t *weights = d->weights + block * (size_t)(quads * rows * taps * LANES * 4);
     const __m512i bias = _mm512_loadu_si512(d->bias + block * LANES);
@@ -148,10 +149,11 @@ ALWAYS_INLINE VNNI void run_band(const struct depthwise_8bit *d, const uint8_t *
             const size_t channel = smaller(b * LANES, d->channels - LANES);
             fill_columns(d, x + channel, top, (size_t)quads, from, count, &columns);
             for (size_t p = 0; p < some; p += (size_t)pixels)
-                run_tile(d, &columns, p * (size_t)stride, b,
-                         y + (first * d->out_width + column + p) * d->channels + channel,
-                         smaller((size_t)pixels, some - p), some_rows, taps, stride, quads, rows,
-                         pixels);
+                depthwise_8bit_run_tile(d, &columns, p * (size_t)stride, b,
+                                        y + (first * d->out_width + column + p) * d->channels +
+                                            channel,
+                                        smaller((size_t)pixels, some - p), some_rows, taps, stride,
+                                        quads, rows, pixels);
         }
     }
 }
