@@ -143,8 +143,7 @@ static enum status add_steps(struct program *program, const struct graph *graph,
             options->on_node(options->node_context, n, graph->node_count);
         if (plan_shares_bytes(&program->plan, node))
             continue;
-        struct compile compile = {program->backend, program, graph, node,
-                                  program->backend->own_kernels};
+        struct compile compile = {program->backend, program, node, program->backend->own_kernels};
         struct step *step;
         enum status status = lower_node(&compile, &step, err);
         if (step)

@@ -1,6 +1,5 @@
+/* What programs need of oneDNN: its errors in words, its names of types, its activations. */
 #include "engine/cpu/program.h"
-
-#include <stdlib.h>
 
 enum status dnnl_check(dnnl_status_t status, const char *what, struct error *err)
 {

@@ -36,7 +36,7 @@ static void sum_piece(void *context, size_t begin, size_t end)
     const struct groups_step *s = context;
     for (size_t p = begin; p < end; p++) {
         const size_t first = s->pixels * p / s->pieces, last = s->pixels * (p + 1) / s->pieces;
-        s->simd->sum_rows(s->x_data + first * s->channels, last - first, s->channels, false,
+        s->simd->sum_rows(s->x_data + first * s->channels, last - first,
                           s->partial + p * s->channels, s->channels);
     }
 }
@@ -46,7 +46,7 @@ static void square_piece(void *context, size_t begin, size_t end)
     const struct groups_step *s = context;
     for (size_t p = begin; p < end; p++) {
         const size_t first = s->pixels * p / s->pieces, last = s->pixels * (p + 1) / s->pieces;
-        s->simd->square_rows(s->x_data + first * s->channels, s->mean, last - first, s->channels,
+        s->simd->square_rows(s->x_data + first * s->channels, s->mean, last - first,
                              s->partial + p * s->channels, s->wrong + p * s->channels, s->channels);
     }
 }

@@ -174,8 +174,8 @@ static void sum_pieces(void *context, size_t begin, size_t end)
         const size_t image = i / s->pieces, piece = i % s->pieces;
         const size_t first = pixels * piece / s->pieces, last = pixels * (piece + 1) / s->pieces;
         const float *x = (const float *)(const void *)s->x_data;
-        s->simd->sum_rows(x + (image * pixels + first) * s->channels, last - first, s->channels,
-                          false, s->partial + i * s->channels, s->channels);
+        s->simd->sum_rows(x + (image * pixels + first) * s->channels, last - first,
+                          s->partial + i * s->channels, s->channels);
     }
 }
 
@@ -207,8 +207,8 @@ static void pool_mean(struct pool_step *s, struct program *program)
         return;
     }
     for (size_t i = 0; i < s->images && s->pieces > 1; i++)
-        s->simd->sum_rows(s->partial + i * s->pieces * s->channels, s->pieces, s->channels, false,
-                          y + i * s->channels, s->channels);
+        s->simd->sum_rows(s->partial + i * s->pieces * s->channels, s->pieces, y + i * s->channels,
+                          s->channels);
     const float factor = 1.0f / (float)pixels;
     s->simd->binary(BINARY_MUL, y, 1, &factor, 0, y, s->images * s->channels);
 }

@@ -68,7 +68,6 @@ struct step {
 struct compile {
     struct backend *backend;
     struct program *program;
-    const struct graph *graph;
     const struct node *node;
     bool any; /* a lowering takes what its kernel fits, whether it pays or not */
 };

@@ -14,7 +14,7 @@
 struct concat_part {
     uint32_t value;
     size_t run, offset; /* bytes in one outer row, and where they lie in the whole's */
-    bool copies;                /* the same scale and zero point */
+    bool copies;        /* the same scale and zero point */
     uint8_t table[256];
 };
 

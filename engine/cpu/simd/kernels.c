@@ -120,53 +120,28 @@ static void narrow_bf16(const float *x, uint16_t *y, size_t n)
 #endif
 }
 
+#define ENTER_NAMED(name)  .name = SIMD_NAMED(name),
+#define ENTER_COMMON(name) .name = SIMD_COMMON(name),
+
 const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .name = SIMD_TEXT(SIMD_VARIANT),
-    .activate = SIMD_COMMON(activate),
+    .gemm_rows = GEMM_ROWS,
+    .gemm_columns = GEMM_COLUMNS,
+    .depthwise_channels = DEPTHWISE_CHANNELS,
+    .depthwise_rows = DEPTHWISE_ROWS,
     .binary = binary,
     .scale_shift = scale_shift,
     .scale_rows = scale_rows,
     .scale_rows_bf16 = scale_rows_bf16,
-    .gemm = SIMD_COMMON(gemm),
-    .gemm_pack = SIMD_COMMON(gemm_pack),
-    .gemm_packed = SIMD_COMMON(gemm_packed),
-    .gemm_rows = GEMM_ROWS,
-    .gemm_columns = GEMM_COLUMNS,
-    .pack_rows = SIMD_COMMON(pack_rows),
-    .pack_columns = SIMD_COMMON(pack_columns),
-    .score_row = SIMD_COMMON(score_row),
-    .winograd_source = SIMD_NAMED(winograd_source),
-    .winograd_sink = SIMD_NAMED(winograd_sink),
-    .depthwise = SIMD_NAMED(depthwise),
-    .depthwise_channels = DEPTHWISE_CHANNELS,
-    .depthwise_rows = DEPTHWISE_ROWS,
-    .quantize = SIMD_COMMON(quantize),
-    .dequantize = SIMD_COMMON(dequantize),
-#if defined __AVX512F__
-    .depthwise_8bit = SIMD_COMMON(depthwise_8bit),
-    .depthwise_8bit_channels = 16,
-#endif
-    .add_8bit = SIMD_COMMON(add_8bit),
-    .range = SIMD_COMMON(range),
-    .mul_8bit = SIMD_COMMON(mul_8bit),
-    .lookup = SIMD_COMMON(lookup),
-    .pool_mean_8bit = SIMD_COMMON(pool_mean_8bit),
-    .pool_max_8bit = SIMD_COMMON(pool_max_8bit),
-    .sum_rows_8bit = SIMD_COMMON(sum_rows_8bit),
-    .sum_rows = SIMD_NAMED(sum_rows),
-    .pool_max = SIMD_NAMED(pool_max),
-    .pool_sum = SIMD_NAMED(pool_sum),
-    .blend = SIMD_NAMED(blend),
-    .pool_max_bf16 = SIMD_NAMED(pool_max_bf16),
-    .pool_sum_bf16 = SIMD_NAMED(pool_sum_bf16),
     .accumulate = accumulate,
-    .accumulate_bf16 = SIMD_NAMED(accumulate_bf16),
-    .softmax = SIMD_COMMON(softmax),
-    .lrn = SIMD_COMMON(lrn),
-    .square_rows = SIMD_COMMON(square_rows),
-    .center_rows = SIMD_COMMON(center_rows),
-    .layer_norm = SIMD_COMMON(layer_norm),
-    .rms_norm = SIMD_COMMON(rms_norm),
     .widen_bf16 = widen_bf16,
     .narrow_bf16 = narrow_bf16,
+    /* clang-format off */
+    SIMD_NAMED_KERNELS(ENTER_NAMED)
+    SIMD_COMMON_KERNELS(ENTER_COMMON)
+/* clang-format on */
+#if defined __AVX512F__
+        .depthwise_8bit = SIMD_COMMON(depthwise_8bit),
+    .depthwise_8bit_channels = 16,
+#endif
 };

@@ -165,15 +165,15 @@ void SIMD_NAMED(lrn)(const float *x, size_t n, size_t size, float factor, float 
         y[i] = x[i] / powf(bias + factor * y[i], beta);
 }
 
-void SIMD_NAMED(square_rows)(const float *x, const float *mean, size_t rows, size_t step,
-                             float *sum, float *difference, size_t n)
+void SIMD_NAMED(square_rows)(const float *x, const float *mean, size_t rows, float *sum,
+                             float *difference, size_t n)
 {
     for (size_t i = 0; i < n; i += VEC) {
         const size_t width = n - i < VEC ? n - i : VEC;
         const vec m = vec_load_n(mean + i, width);
         vec s = vec_zero(), all = vec_zero();
         for (size_t r = 0; r < rows; r++) {
-            const vec d = vec_sub(vec_load_n(x + r * step + i, width), m);
+            const vec d = vec_sub(vec_load_n(x + r * n + i, width), m);
             s = vec_fma(d, d, s);
             all = vec_add(all, d);
         }

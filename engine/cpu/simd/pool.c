@@ -83,19 +83,18 @@ void SIMD_NAMED(accumulate_bf16)(const uint16_t *x, float *y, size_t n)
 
 /* Rows in groups, so that a group comes from the first-level cache whatever the row's length; each
  * has a sum of its own, which rounds less. */
-void SIMD_NAMED(sum_rows)(const float *x, size_t rows, size_t step, bool add, float *y, size_t n)
+void SIMD_NAMED(sum_rows)(const float *x, size_t rows, float *y, size_t n)
 {
     enum { GROUP = 8 };
-    if (!add)
-        memset(y, 0, n * sizeof *y);
+    memset(y, 0, n * sizeof *y);
     for (size_t first = 0; first < rows; first += GROUP) {
         const size_t count = rows - first < GROUP ? rows - first : GROUP;
-        const float *row = x + first * step;
+        const float *row = x + first * n;
         for (size_t c = 0; c < n; c += VEC) {
             const size_t width = n - c < VEC ? n - c : VEC;
             vec sum = vec_load_n(row + c, width);
             for (size_t r = 1; r < count; r++)
-                sum = vec_add(vec_load_n(row + r * step + c, width), sum);
+                sum = vec_add(vec_load_n(row + r * n + c, width), sum);
             vec_store_n(y + c, vec_add(vec_load_n(y + c, width), sum), width);
         }
     }

@@ -1,3 +1,4 @@
+/* Picks the widest variant of the row kernels that this CPU runs. */
 #include "engine/cpu/simd/simd.h"
 
 #include "engine/base/cpu.h"

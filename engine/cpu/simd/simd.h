@@ -152,8 +152,8 @@ struct simd_kernels {
     void (*pool_max_8bit)(const void *const *taps, size_t count, bool is_signed, void *y, size_t n);
     void (*sum_rows_8bit)(const void *x, size_t rows, bool is_signed, int32_t *y, size_t n);
 
-    /* y[c] (+)= sum over rows of x[r * step + c] */
-    void (*sum_rows)(const float *x, size_t rows, size_t step, bool add, float *y, size_t n);
+    /* y[c] = sum over rows of x[r * n + c] */
+    void (*sum_rows)(const float *x, size_t rows, float *y, size_t n);
 
     /* y[i] = activation(x[i]); y may be x. NaN stays NaN. */
     void (*activate)(const float *x, float *y, size_t n, enum activation activation, float alpha,
@@ -197,9 +197,9 @@ struct simd_kernels {
     void (*lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
                 float *squares, float *y);
 
-    /* sum[c] = (x[r * step + c] - mean[c])^2 over rows, difference[c] the same without the square:
-     * what the mean, rounded as it is, is wrong by. */
-    void (*square_rows)(const float *x, const float *mean, size_t rows, size_t step, float *sum,
+    /* sum[c] = (x[r * n + c] - mean[c])^2 over rows, difference[c] the same without the square:
+     * what the rounded mean is wrong by. */
+    void (*square_rows)(const float *x, const float *mean, size_t rows, float *sum,
                         float *difference, size_t n);
 
     /* y[r * n + c] = (x[r * n + c] - mean[c]) * factor[c] + shift[c] */

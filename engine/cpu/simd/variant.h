@@ -36,69 +36,27 @@
 #define DEPTHWISE_ROWS     1
 #endif
 
-void SIMD_COMMON(gemm)(const struct gemm *g, size_t m);
-void SIMD_COMMON(gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t k, size_t n,
-                            float *packed);
-size_t SIMD_COMMON(gemm_packed)(size_t k, size_t n);
+/* Every kernel that is not static in kernels.c: X(its name in struct simd_kernels). Those of the
+ * first list are compiled for avx512_bf16 as well. */
+/* clang-format off */
+#define SIMD_NAMED_KERNELS(X)                                                                      \
+    X(winograd_source) X(winograd_sink) X(depthwise) X(pool_max) X(pool_sum) X(pool_max_bf16)      \
+    X(pool_sum_bf16) X(accumulate_bf16) X(blend) X(sum_rows)
+#define SIMD_COMMON_KERNELS(X)                                                                     \
+    X(gemm) X(gemm_pack) X(gemm_packed) X(pack_rows) X(pack_columns) X(score_row) X(activate)      \
+    X(softmax) X(layer_norm) X(rms_norm) X(lrn) X(square_rows) X(center_rows) X(quantize)          \
+    X(dequantize) X(add_8bit) X(range) X(mul_8bit) X(lookup) X(pool_mean_8bit) X(pool_max_8bit)    \
+    X(sum_rows_8bit)
+/* clang-format on */
 
-void SIMD_COMMON(pack_rows)(const float *const *rows, size_t n, size_t k, float *packed);
-void SIMD_COMMON(pack_columns)(const float *const *rows, size_t k, size_t n, float *packed);
-float SIMD_COMMON(score_row)(float *s, size_t n, const float *const *biases, size_t bias_count,
-                             float *max);
+/* Declares `symbol` as a function of the type that the table's member `name` points to. */
+#define SIMD_DECLARE(name, symbol) __typeof__(*((struct simd_kernels *)0)->name) symbol;
+#define SIMD_DECLARE_NAMED(name)   SIMD_DECLARE(name, SIMD_NAMED(name))
+#define SIMD_DECLARE_COMMON(name)  SIMD_DECLARE(name, SIMD_COMMON(name))
 
-void SIMD_NAMED(winograd_source)(const struct winograd_tile *tile, const void *x, bool bf16,
-                                 size_t channels, float *v, size_t v_step);
-void SIMD_NAMED(winograd_sink)(const struct winograd_tile *tile, const struct gemm *g,
-                               const float *m, size_t m_step, void *y, bool bf16);
-
-void SIMD_COMMON(activate)(const float *x, float *y, size_t n, enum activation activation,
-                           float alpha, float beta);
-
-void SIMD_NAMED(pool_max)(const float *const *taps, size_t count, float *y, size_t n);
-void SIMD_NAMED(pool_sum)(const float *const *taps, size_t count, float factor, float *y, size_t n);
-void SIMD_NAMED(pool_max_bf16)(const uint16_t *const *taps, size_t count, uint16_t *y, size_t n);
-void SIMD_NAMED(pool_sum_bf16)(const uint16_t *const *taps, size_t count, float factor, uint16_t *y,
-                               size_t n);
-void SIMD_NAMED(accumulate_bf16)(const uint16_t *x, float *y, size_t n);
-void SIMD_NAMED(blend)(const float *const *taps, const float *weights, size_t count, float *y,
-                       size_t n);
-void SIMD_NAMED(sum_rows)(const float *x, size_t rows, size_t step, bool add, float *y, size_t n);
-
-void SIMD_COMMON(softmax)(const float *x, float *y, size_t n);
-void SIMD_COMMON(layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
-                             float *y, size_t n);
-void SIMD_COMMON(rms_norm)(const float *x, const float *scale, float epsilon, float *y, size_t n);
-
-void SIMD_COMMON(lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
-                      float *squares, float *y);
-void SIMD_COMMON(square_rows)(const float *x, const float *mean, size_t rows, size_t step,
-                              float *sum, float *difference, size_t n);
-void SIMD_COMMON(center_rows)(const float *x, const float *mean, const float *factor,
-                              const float *shift, size_t rows, float *y, size_t n);
-
-void SIMD_NAMED(depthwise)(const struct depthwise *d, const void *x, void *y, size_t first,
-                           size_t rows, size_t first_block, size_t last_block, float *sums);
-
-void SIMD_COMMON(depthwise_8bit)(const struct depthwise_8bit *d, const uint8_t *x, uint8_t *y,
-                                 size_t first, size_t rows);
-
-void SIMD_COMMON(quantize)(const float *x, float scale, int zero, bool is_signed, void *y,
-                           size_t n);
-void SIMD_COMMON(dequantize)(const void *x, bool is_signed, float scale, int zero, float *y,
-                             size_t n);
-void SIMD_COMMON(add_8bit)(const void *a, float a_ratio, const void *b, float b_ratio, float fixed,
-                           bool is_signed, void *y, size_t n);
-void SIMD_COMMON(range)(const float *x, size_t n, float *min, float *max);
-void SIMD_COMMON(mul_8bit)(const void *a, int a_zero, const void *b, int b_zero, float ratio,
-                           int zero, bool is_signed, void *y, size_t n);
-void SIMD_COMMON(lookup)(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n);
-void SIMD_COMMON(pool_mean_8bit)(const void *const *taps, size_t count, float factor, float fixed,
-                                 bool is_signed, void *y, size_t n);
-void SIMD_COMMON(pool_max_8bit)(const void *const *taps, size_t count, bool is_signed, void *y,
-                                size_t n);
-void SIMD_COMMON(sum_rows_8bit)(const void *x, size_t rows, bool is_signed, int32_t *y, size_t n);
-
+SIMD_NAMED_KERNELS(SIMD_DECLARE_NAMED)
+SIMD_COMMON_KERNELS(SIMD_DECLARE_COMMON)
+SIMD_DECLARE_COMMON(depthwise_8bit)
 #if defined __AVX512BF16__
-void simd_avx512_depthwise(const struct depthwise *d, const void *x, void *y, size_t first,
-                           size_t rows, size_t first_block, size_t last_block, float *sums);
+SIMD_DECLARE(depthwise, simd_avx512_depthwise)
 #endif
