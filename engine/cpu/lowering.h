@@ -5,6 +5,8 @@
 
 #include "engine/cpu/program.h"
 
+struct window;
+
 /* Builds a step for compile->node. *ret stays NULL when the lowering does not take the node
  * (another one may); an error ends the compilation. */
 typedef enum status (*lowering_fn)(const struct compile *compile, struct step **ret,
@@ -39,6 +41,11 @@ enum status lower_generic(const struct compile *compile, struct step **ret, stru
 bool matmul_takes(const struct node *node);
 bool dense_takes_gate(const struct node *node);
 bool depthwise_makes_mean(const struct node *node);
+/* The taps of a pool's result pixel (oy, ox) that lie inside the channels-last image; *ret_counted:
+ * how many positions on the image and its padding the window has. */
+size_t pool_taps(const struct window *window, const unsigned char *image, size_t pixel_bytes,
+                 int64_t oy, int64_t ox, const void **taps, int64_t *ret_counted);
+
 bool join_takes_parts(const struct node *node);
 bool elementwise_takes(const struct node *node);
 bool norm_takes(const struct node *node);

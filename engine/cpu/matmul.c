@@ -91,56 +91,63 @@ bool matmul_takes(const struct node *node)
            (b->rank == 2 || b->rank == a->rank);
 }
 
+/* src x weights as one primitive. Of `desc` constants, weights_input and what 8-bit integers need
+ * are set. */
+static enum status matmul_product(const struct compile *compile, struct product_desc *desc,
+                                  const struct operand *src, const struct operand *weights,
+                                  const struct operand *dst, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *a = node->inputs[0], *b = node->inputs[desc->weights_input];
+    const struct value *y = node->outputs[0];
+    dnnl_memory_desc_t any;
+    dnnl_matmul_desc_t matmul;
+    TRY(describe(src, a->dtype, &desc->src, err));
+    TRY(describe(dst, y->dtype, &desc->dst, err));
+    TRY(describe(weights, b->known ? b->known->dtype : b->dtype, &desc->weights, err));
+    TRY(dnnl_check(dnnl_memory_desc_init_by_tag(&any, weights->rank, weights->dims,
+                                                desc->scales ? dnnl_s8 : dnnl_type(a->dtype),
+                                                dnnl_format_tag_any),
+                   "matrix layout", err));
+    if (desc->bias_constant) {
+        struct operand row = {.rank = dst->rank};
+        for (int i = 0; i < dst->rank; i++)
+            row.dims[i] = i == dst->rank - 1 ? dst->dims[i] : 1;
+        row_major(&row);
+        TRY(describe(&row, desc->bias_constant->dtype, &desc->bias, err));
+    }
+    TRY(dnnl_check(dnnl_matmul_desc_init(&matmul, &desc->src, b->known ? &any : &desc->weights,
+                                         desc->bias_constant ? &desc->bias : NULL, &desc->dst),
+                   node->name, err));
+    struct product_desc whole = *desc; /* what it points to lives as long as this call */
+    whole.op_desc = &matmul;
+    TRY(product_create(compile, &whole, ret, err));
+    if (*ret)
+        (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)src->dims[src->rank - 1];
+    return STATUS_OK;
+}
+
 enum status lower_matmul(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     if (!matmul_takes(node))
         return STATUS_OK;
-    const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
+    const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
+    const struct shape *y = &node->outputs[0]->shape;
     const struct value *bias = node_bias(node);
-    struct operand src, weights, dst;
-    if (b->shape.rank == 2) {
-        src = flattened(&a->shape);
-        dst = flattened(&y->shape);
-    } else {
-        /* batched: equal ranks, batch dimensions equal or 1 */
-        src = operand_of(&a->shape);
-        dst = operand_of(&y->shape);
-    }
-    weights = operand_of(&b->shape);
+    struct product_desc desc = {.weights_constant = node->inputs[1]->known,
+                                .weights_input = 1,
+                                .bias_constant = bias ? bias->known : NULL};
+    /* batched: equal ranks, batch dimensions equal or 1 */
+    const bool batched = b->rank != 2;
+    struct operand src = batched ? operand_of(a) : flattened(a), weights = operand_of(b);
+    const struct operand dst = batched ? operand_of(y) : flattened(y);
     if (node->op == OP_GEMM && node_int(node, "transA", 0))
         transpose(&src);
     if (node->op == OP_GEMM && node_int(node, "transB", 0))
         transpose(&weights);
-
-    struct product_desc desc = {.weights_constant = b->known, .weights_input = 1};
-    dnnl_memory_desc_t any;
-    TRY(describe(&src, a->dtype, &desc.src, err));
-    TRY(describe(&dst, y->dtype, &desc.dst, err));
-    TRY(describe(&weights, b->known ? DTYPE_F32 : b->dtype, &desc.weights, err));
-    TRY(dnnl_check(dnnl_memory_desc_init_by_tag(&any, weights.rank, weights.dims,
-                                                dnnl_type(a->dtype), dnnl_format_tag_any),
-                   "matrix layout", err));
-    if (bias) {
-        struct operand row = {.rank = dst.rank};
-        for (int i = 0; i < dst.rank; i++)
-            row.dims[i] = i == dst.rank - 1 ? dst.dims[i] : 1;
-        row_major(&row);
-        desc.bias_constant = bias->known;
-        TRY(describe(&row, DTYPE_F32, &desc.bias, err));
-    }
-    dnnl_matmul_desc_t matmul;
-    TRY(dnnl_check(dnnl_matmul_desc_init(&matmul, &desc.src, b->known ? &any : &desc.weights,
-                                         bias ? &desc.bias : NULL, &desc.dst),
-                   node->name, err));
-    desc.op_desc = &matmul;
-    TRY(product_create(compile, &desc, ret, err));
-    if (*ret)
-        (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)src.dims[src.rank - 1];
-    return STATUS_OK;
+    return matmul_product(compile, &desc, &src, &weights, &dst, ret, err);
 }
-
-/* ---- 8-bit integers ---- */
 
 /* A QLinearMatMul or QGemm with constant symmetric weights: activations times weights [k, n] (QGemm
  * may have them transposed), one scale an output column, int32 bias. */
@@ -152,37 +159,12 @@ enum status lower_qmatmul(const struct compile *compile, struct step **ret, stru
     if (!qmatmul_takes(node))
         return STATUS_OK;
     TRY(qmatmul_describe(node, &desc, &scales, err));
-    const struct value *a = node->inputs[0], *b = node->inputs[3], *y = node->outputs[0];
-    struct operand src = flattened(&a->shape), dst = flattened(&y->shape);
-    struct operand weights = operand_of(&b->known->shape);
+    const struct operand src = flattened(&node->inputs[0]->shape);
+    const struct operand dst = flattened(&node->outputs[0]->shape);
+    struct operand weights = operand_of(&node->inputs[3]->known->shape);
     if (node->op == OP_QGEMM && node_int(node, "transB", 0))
         transpose(&weights);
-    dnnl_memory_desc_t any;
-    dnnl_matmul_desc_t matmul;
-    enum status status = describe(&src, a->dtype, &desc.src, err);
-    if (status == STATUS_OK)
-        status = describe(&dst, y->dtype, &desc.dst, err);
-    if (status == STATUS_OK)
-        status = describe(&weights, DTYPE_I8, &desc.weights, err);
-    if (status == STATUS_OK)
-        status = dnnl_check(dnnl_memory_desc_init_by_tag(&any, weights.rank, weights.dims, dnnl_s8,
-                                                         dnnl_format_tag_any),
-                            "matrix layout", err);
-    if (status == STATUS_OK && desc.bias_constant) {
-        struct operand row = {.rank = 2, .dims = {1, dst.dims[1]}};
-        row_major(&row);
-        status = describe(&row, DTYPE_I32, &desc.bias, err);
-    }
-    if (status == STATUS_OK)
-        status =
-            dnnl_check(dnnl_matmul_desc_init(&matmul, &desc.src, &any,
-                                             desc.bias_constant ? &desc.bias : NULL, &desc.dst),
-                       node->name, err);
-    desc.op_desc = &matmul;
-    if (status == STATUS_OK)
-        status = product_create(compile, &desc, ret, err);
+    const enum status status = matmul_product(compile, &desc, &src, &weights, &dst, ret, err);
     free(scales);
-    if (status == STATUS_OK && *ret)
-        (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)src.dims[1];
     return status;
 }

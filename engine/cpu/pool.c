@@ -24,17 +24,40 @@ struct pool_step {
     float *partial;
 };
 
-/* Rows of the window that lie inside the image, and how many positions the divisor counts. */
-static size_t pool_clip(int64_t start, int64_t kernel, int64_t dilation, int64_t in,
-                        int64_t pad_end, int64_t *ret_first, int64_t *ret_counted)
+/* Where taps of the window at `start` of an axis lie inside the image, and how many positions the
+ * divisor counts. */
+static size_t pool_clip(const struct window *w, int axis, int64_t start, int64_t *ret_first,
+                        int64_t *ret_counted)
 {
-    int64_t first = start < 0 ? (-start + dilation - 1) / dilation : 0;
-    int64_t beyond = start >= in ? 0 : (in - start + dilation - 1) / dilation;
-    int64_t last = beyond < kernel ? beyond : kernel;
-    int64_t padded = (in + pad_end - start + dilation - 1) / dilation;
+    const int64_t dilation = w->dilation[axis], in = w->in[axis], kernel = w->kernel[axis];
+    const int64_t first = start < 0 ? (-start + dilation - 1) / dilation : 0;
+    const int64_t beyond = start >= in ? 0 : (in - start + dilation - 1) / dilation;
+    const int64_t last = beyond < kernel ? beyond : kernel;
+    const int64_t padded = (in + w->pad_end[axis] - start + dilation - 1) / dilation;
     *ret_first = first;
-    *ret_counted = padded < kernel ? padded : kernel; /* the overhang of ceil_mode never counts */
+    /* the overhang of ceil_mode never counts */
+    *ret_counted = padded < 0 ? 0 : padded < kernel ? padded : kernel;
     return last > first ? (size_t)(last - first) : 0;
+}
+
+size_t pool_taps(const struct window *w, const unsigned char *image, size_t pixel_bytes, int64_t oy,
+                 int64_t ox, const void **taps, int64_t *ret_counted)
+{
+    const int64_t y0 = oy * w->stride[0] - w->pad_begin[0];
+    const int64_t x0 = ox * w->stride[1] - w->pad_begin[1];
+    int64_t first_y, first_x, counted_y, counted_x;
+    const size_t rows = pool_clip(w, 0, y0, &first_y, &counted_y);
+    const size_t columns = pool_clip(w, 1, x0, &first_x, &counted_x);
+    size_t count = 0;
+    for (size_t r = 0; r < rows; r++) {
+        const int64_t y = y0 + (first_y + (int64_t)r) * w->dilation[0];
+        for (size_t c = 0; c < columns; c++) {
+            const int64_t x = x0 + (first_x + (int64_t)c) * w->dilation[1];
+            taps[count++] = image + (size_t)(y * w->in[1] + x) * pixel_bytes;
+        }
+    }
+    *ret_counted = counted_y * counted_x;
+    return count;
 }
 
 static void reduce_taps(const struct pool_step *s, const void *const *taps, size_t count,
@@ -62,25 +85,14 @@ static void pool_pixel(const struct pool_step *s, size_t image, int64_t oy, int6
 {
     const struct window *w = &s->window;
     const void *taps[MOST_TAPS];
-    int64_t y0 = oy * w->stride[0] - w->pad_begin[0], x0 = ox * w->stride[1] - w->pad_begin[1];
-    int64_t first_y, first_x, counted_y, counted_x;
-    size_t rows =
-        pool_clip(y0, w->kernel[0], w->dilation[0], w->in[0], w->pad_end[0], &first_y, &counted_y);
-    size_t columns =
-        pool_clip(x0, w->kernel[1], w->dilation[1], w->in[1], w->pad_end[1], &first_x, &counted_x);
-    size_t count = 0, row_bytes = s->channels * dtype_size(s->dtype);
-    for (size_t r = 0; r < rows; r++) {
-        int64_t y = y0 + (first_y + (int64_t)r) * w->dilation[0];
-        for (size_t c = 0; c < columns; c++) {
-            int64_t x = x0 + (first_x + (int64_t)c) * w->dilation[1];
-            size_t at = (image * (size_t)w->in[0] + (size_t)y) * (size_t)w->in[1] + (size_t)x;
-            taps[count++] = s->x_data + at * row_bytes;
-        }
-    }
-    size_t at = (image * (size_t)w->out[0] + (size_t)oy) * (size_t)w->out[1] + (size_t)ox;
-    int64_t divisor = s->count_include_pad ? counted_y * counted_x : (int64_t)count;
-    float factor = divisor > 0 ? 1.0f / (float)divisor : 0.0f;
-    reduce_taps(s, taps, count, factor, s->y_data + at * row_bytes, s->channels);
+    const size_t pixel = s->channels * dtype_size(s->dtype);
+    int64_t counted;
+    const size_t count = pool_taps(w, s->x_data + image * (size_t)(w->in[0] * w->in[1]) * pixel,
+                                   pixel, oy, ox, taps, &counted);
+    const size_t at = (image * (size_t)w->out[0] + (size_t)oy) * (size_t)w->out[1] + (size_t)ox;
+    const int64_t divisor = s->count_include_pad ? counted : (int64_t)count;
+    const float factor = divisor > 0 ? 1.0f / (float)divisor : 0.0f;
+    reduce_taps(s, taps, count, factor, s->y_data + at * pixel, s->channels);
 }
 
 static void pool_rows(void *context, size_t begin, size_t end)

@@ -29,18 +29,35 @@ bool quantised_params_of(const struct node *node, size_t at, enum dtype dtype,
     return zero || dtype == DTYPE_U8;
 }
 
-/* What the sum of each of `count` output channels is multiplied by: x_scale * w_scale / y_scale,
- * rounded as the reference kernel does, so that numbers between two steps fall alike. Freed by the
- * caller; NULL when out of memory. */
-static float *scales_of_sums(const struct quantised_params *from, const struct tensor *w_scale,
-                             const struct quantised_params *to, size_t count)
+/* Constants, zero points and scales of a product with `channels` output channels, the result's
+ * scale and zero point being inputs `result` and `result + 1`. What each channel's sum is
+ * multiplied by is x_scale * w_scale / y_scale, rounded as the reference kernel does, so that
+ * numbers between two steps fall alike. *ret_scales is the caller's to free once the primitive is
+ * made. */
+static enum status describe_sums(const struct node *node, size_t result, const struct value *bias,
+                                 size_t channels, struct product_desc *ret, float **ret_scales,
+                                 struct error *err)
 {
-    float *scales = alloc_array(count, sizeof *scales);
-    for (size_t i = 0; scales && i < count; i++) {
+    const struct tensor *w_scale = node->inputs[4]->known;
+    struct quantised_params from = {0}, to = {0};
+    (void)quantised_params_of(node, 1, node->inputs[0]->dtype, &from);
+    (void)quantised_params_of(node, result, node->outputs[0]->dtype, &to);
+    float *scales = alloc_array(channels, sizeof *scales);
+    if (!scales)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    for (size_t i = 0; i < channels; i++) {
         const float own = (float)tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : i);
-        scales[i] = from->scale * own / to->scale;
+        scales[i] = from.scale * own / to.scale;
     }
-    return scales;
+    *ret = (struct product_desc){.weights_constant = node->inputs[3]->known,
+                                 .weights_input = 3,
+                                 .bias_constant = bias ? bias->known : NULL,
+                                 .scales = scales,
+                                 .scale_count = channels,
+                                 .src_zero = from.zero,
+                                 .dst_zero = to.zero};
+    *ret_scales = scales;
+    return STATUS_OK;
 }
 
 /* ---- QLinearConv ---- */
@@ -83,25 +100,12 @@ bool qconv_takes(const struct node *node)
 enum status lower_qconv(const struct compile *compile, struct step **ret, struct error *err)
 {
     const struct node *node = compile->node;
+    struct product_desc desc;
+    float *scales;
     if (node->op != OP_QLINEAR_CONV || !node->channels_last || !qconv_takes(node))
         return STATUS_OK;
-    const struct value *x = node->inputs[0], *y = node->outputs[0], *bias = node_input(node, 8);
-    struct tensor *weights = node->inputs[3]->known;
-    const struct tensor *w_scale = node->inputs[4]->known;
-    struct quantised_params from = {0}, to = {0};
-    quantised_params_of(node, 1, x->dtype, &from);
-    quantised_params_of(node, 6, y->dtype, &to);
-    const size_t channels = (size_t)weights->shape.dims[0];
-    float *scales = scales_of_sums(&from, w_scale, &to, channels);
-    if (!scales)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    struct product_desc desc = {.weights_constant = weights,
-                                .weights_input = 3,
-                                .bias_constant = bias ? bias->known : NULL,
-                                .scales = scales,
-                                .scale_count = channels,
-                                .src_zero = from.zero,
-                                .dst_zero = to.zero};
+    const size_t channels = (size_t)node->inputs[3]->known->shape.dims[0];
+    TRY(describe_sums(node, 6, node_input(node, 8), channels, &desc, &scales, err));
     const enum status status = conv_product(compile, &desc, ret, err);
     free(scales);
     return status;
@@ -144,23 +148,8 @@ bool qmatmul_takes(const struct node *node)
 enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
                              struct error *err)
 {
-    const struct value *a = node->inputs[0], *y = node->outputs[0];
+    const struct shape *y = &node->outputs[0]->shape;
     const struct value *bias = node->op == OP_QGEMM ? node_input(node, 6) : NULL;
-    const struct tensor *w_scale = node->inputs[4]->known;
-    const size_t columns = (size_t)y->shape.dims[y->shape.rank - 1];
-    struct quantised_params from = {0}, to = {0};
-    quantised_params_of(node, 1, a->dtype, &from);
-    quantised_params_of(node, result_at(node), y->dtype, &to);
-    float *scales = scales_of_sums(&from, w_scale, &to, columns);
-    if (!scales)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = (struct product_desc){.weights_constant = node->inputs[3]->known,
-                                 .weights_input = 3,
-                                 .bias_constant = bias ? bias->known : NULL,
-                                 .scales = scales,
-                                 .scale_count = columns,
-                                 .src_zero = from.zero,
-                                 .dst_zero = to.zero};
-    *ret_scales = scales;
-    return STATUS_OK;
+    return describe_sums(node, result_at(node), bias, (size_t)y->dims[y->rank - 1], ret, ret_scales,
+                         err);
 }

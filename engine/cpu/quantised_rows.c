@@ -86,23 +86,6 @@ static void qrows_gated_pixels(void *context, size_t begin, size_t end)
 
 /* ---- pools ---- */
 
-/* The taps of result pixel (oy, ox) inside the image. */
-static size_t qrows_find_taps(const struct row_step *s, const unsigned char *image, int64_t oy,
-                              int64_t ox, const void *taps[MOST_TAPS])
-{
-    const struct window *w = &s->window;
-    const int64_t y0 = oy * w->stride[0] - w->pad_begin[0];
-    const int64_t x0 = ox * w->stride[1] - w->pad_begin[1];
-    size_t count = 0;
-    for (int64_t ky = 0; ky < w->kernel[0]; ky++)
-        for (int64_t kx = 0; kx < w->kernel[1]; kx++) {
-            const int64_t iy = y0 + ky * w->dilation[0], ix = x0 + kx * w->dilation[1];
-            if (iy >= 0 && iy < w->in[0] && ix >= 0 && ix < w->in[1])
-                taps[count++] = image + (size_t)(iy * w->in[1] + ix) * s->channels;
-        }
-    return count;
-}
-
 static void max_of(const struct row_step *s, const void *const *taps, size_t count,
                    unsigned char *y)
 {
@@ -122,14 +105,6 @@ static void mean_of(const struct row_step *s, const void *const *taps, size_t co
     s->simd->pool_mean_8bit(taps, count, factor, fixed, s->is_signed, y, s->channels);
 }
 
-/* Taps of axis i at result position `at` that lie on the image or its padding. */
-static int64_t padded_taps(const struct window *w, int i, int64_t at)
-{
-    const int64_t left = w->in[i] + w->pad_end[i] + w->pad_begin[i] - at * w->stride[i];
-    const int64_t taps = left <= 0 ? 0 : (left + w->dilation[i] - 1) / w->dilation[i];
-    return taps < w->kernel[i] ? taps : w->kernel[i];
-}
-
 /* Rows of pixels of a pool's result. */
 static void qrows_pool_rows(void *context, size_t begin, size_t end)
 {
@@ -141,15 +116,13 @@ static void qrows_pool_rows(void *context, size_t begin, size_t end)
         const unsigned char *x = s->x_data + image * s->pixels * s->channels;
         for (int64_t ox = 0; ox < w->out[1]; ox++) {
             const void *taps[MOST_TAPS];
-            const size_t count = qrows_find_taps(s, x, oy, ox, taps);
+            int64_t counted;
+            const size_t count = pool_taps(w, x, s->channels, oy, ox, taps, &counted);
             unsigned char *y = s->y_data + (row * (size_t)w->out[1] + (size_t)ox) * s->channels;
             if (s->kind == ROW_MAX_POOL)
                 max_of(s, taps, count, y);
             else
-                mean_of(s, taps, count,
-                        s->count_include_pad ? padded_taps(w, 0, oy) * padded_taps(w, 1, ox)
-                                             : (int64_t)count,
-                        y);
+                mean_of(s, taps, count, s->count_include_pad ? counted : (int64_t)count, y);
         }
     }
 }
