@@ -3,7 +3,7 @@
 
 #include <limits.h>
 
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/lowering.h"
 
 struct attention_step {
     struct step step;

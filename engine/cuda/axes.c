@@ -1,7 +1,7 @@
 /* Steps that work along axes of a tensor: reductions that rows.c does not take, ArgMax, ArgMin,
  * softmax along any axis, CumSum, TopK. */
-#include "engine/cuda/cuda.h"
 #include "engine/cuda/kernels_axis.h"
+#include "engine/cuda/lowering.h"
 
 #include "engine/base/size.h"
 #include "engine/ops/resolve.h"

@@ -1,137 +1,10 @@
-#include "engine/cuda/cuda.h"
+/* The CUDA backend: the table of lowerings, what they say of a graph, and backend_ops. */
+#include "engine/cuda/lowering.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/cuda/module.h"
-
-/* "1.5 GiB" */
-static const char *bytes_text(size_t bytes, char text[static 24])
-{
-    const double mib = (double)bytes / (1 << 20);
-    if (mib >= 1024)
-        snprintf(text, 24, "%.1f GiB", mib / 1024);
-    else
-        snprintf(text, 24, "%.1f MiB", mib);
-    return text;
-}
-
-enum status cuda_check(cudaError_t result, int device, const char *what, struct error *err)
-{
-    if (result == cudaSuccess)
-        return STATUS_OK;
-    (void)cudaGetLastError(); /* a failed allocation is no lasting fault */
-    if (result == cudaErrorMemoryAllocation) {
-        char have[24], all[24];
-        size_t available = 0, total = 0;
-        cuda_ignore(cudaMemGetInfo(&available, &total));
-        return error_set(err, STATUS_DEVICE_MEMORY,
-                         "cuda:%d is out of memory for %s: %s of %s are free; use a smaller "
-                         "--max-batch or --precision bf16",
-                         device, what, bytes_text(available, have), bytes_text(total, all));
-    }
-    device_note_error(device, result);
-    return error_set(err, STATUS_DEVICE, "cuda:%d: %s: %s (%s)%s", device, what,
-                     cudaGetErrorString(result), cudaGetErrorName(result),
-                     device_is_broken(device) ? "; lensd has to be restarted to use it again" : "");
-}
-
-enum status device_alloc(const struct backend *backend, size_t bytes, const char *what, void **ret,
-                         struct error *err)
-{
-    cudaError_t result = cudaMalloc(ret, bytes ? bytes : 1);
-    if (result != cudaErrorMemoryAllocation)
-        return cuda_check(result, backend->device, what, err);
-    char wanted[24], have[24], missing[24];
-    size_t available = 0, total = 0;
-    (void)cudaGetLastError();
-    cuda_ignore(cudaMemGetInfo(&available, &total));
-    return error_set(err, STATUS_DEVICE_MEMORY,
-                     "cuda:%d is out of memory: %s take %s and %s are free, %s are missing; use a "
-                     "smaller --max-batch, --precision fp16, or serve fewer models there",
-                     backend->device, what, bytes_text(bytes, wanted), bytes_text(available, have),
-                     bytes_text(bytes > available ? bytes - available : 0, missing));
-}
-
-/* Not cudaMemcpy: that uses the legacy default stream, which streams made as non-blocking do not
- * wait for, and from pageable memory it may return before the bytes have arrived. */
-enum status device_upload(const struct backend *backend, void *to, const void *from, size_t bytes,
-                          const char *what, struct error *err)
-{
-    if (bytes == 0)
-        return STATUS_OK;
-    TRY(cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, backend->stream),
-                   backend->device, what, err));
-    return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, what, err);
-}
-
-enum status device_copy_rows(const struct backend *backend, const struct pitched *copy,
-                             enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
-                             struct error *err)
-{
-    const unsigned char *from = copy->from;
-    unsigned char *to = copy->to;
-    if (copy->rows > 1 && copy->to_pitch <= backend->pitch_limit &&
-        copy->from_pitch <= backend->pitch_limit)
-        return cuda_check(cudaMemcpy2DAsync(to, copy->to_pitch, from, copy->from_pitch, copy->width,
-                                            copy->rows, kind, stream),
-                          backend->device, what, err);
-    for (size_t r = 0; r < copy->rows; r++) /* one, or some of gigabytes */
-        TRY(cuda_check(cudaMemcpyAsync(to + r * copy->to_pitch, from + r * copy->from_pitch,
-                                       copy->width, kind, stream),
-                       backend->device, what, err));
-    return STATUS_OK;
-}
-
-enum status blas_check(cublasStatus_t result, int device, const char *what, struct error *err)
-{
-    if (result == CUBLAS_STATUS_SUCCESS)
-        return STATUS_OK;
-    cudaError_t cause = cudaGetLastError(); /* says more, where CUDA itself is what failed */
-    if (cause != cudaSuccess)
-        return cuda_check(cause, device, what, err);
-    return error_set(err,
-                     result == CUBLAS_STATUS_ALLOC_FAILED ? STATUS_DEVICE_MEMORY : STATUS_DEVICE,
-                     "cuda:%d: %s: cuBLASLt status %d", device, what, (int)result);
-}
-
-enum status cuda_launched(const struct step *step, struct program *program, struct error *err)
-{
-    cudaError_t result = cudaPeekAtLastError();
-    return result == cudaSuccess
-               ? STATUS_OK
-               : cuda_check(cudaGetLastError(), program->backend->device, step->name, err);
-}
-
-/* ---- steps ---- */
-
-void *step_create(const struct compile *compile, size_t size,
-                  enum status (*run)(struct step *, struct program *, struct error *))
-{
-    struct step *step = calloc(1, size);
-    if (!step)
-        return NULL;
-    step->name = strdup(compile->node->name);
-    if (!step->name) {
-        free(step);
-        return NULL;
-    }
-    step->kernel = "cuda";
-    step->run = run;
-    return step;
-}
-
-void step_free(struct step *step)
-{
-    if (!step)
-        return;
-    if (step->free)
-        step->free(step);
-    free(step->name);
-    free(step);
-}
 
 /* ---- what may be done to a graph ---- */
 
@@ -248,11 +121,6 @@ static int in_place(const struct node *node)
 
 /* ---- open, close ---- */
 
-enum status use_device(const struct backend *backend, struct error *err)
-{
-    return cuda_check(cudaSetDevice(backend->device), backend->device, "selecting the device", err);
-}
-
 static void cuda_close(struct backend *backend)
 {
     if (!backend)
@@ -301,30 +169,6 @@ static enum status cuda_open(const struct backend_options *options, struct backe
 }
 
 /* ---- compile ---- */
-
-static void free_program(struct program *program)
-{
-    if (!program)
-        return;
-    struct program **link = &program->backend->programs;
-    while (*link && *link != program)
-        link = &(*link)->next;
-    if (*link)
-        *link = program->next;
-    cuda_ignore(cudaSetDevice(program->backend->device));
-    runs_forget(program);
-    for (size_t i = 0; i < program->step_count; i++)
-        step_free(program->steps[i]);
-    for (size_t i = 0; program->constants && i < program->graph->output_count; i++)
-        tensor_unref(program->constants[i]);
-    plan_done(&program->plan);
-    free(program->steps);
-    free(program->data);
-    free(program->input_offsets);
-    free(program->result_offsets);
-    free(program->constants);
-    free(program);
-}
 
 static enum status run_nothing(struct step *step, struct program *program, struct error *err)
 {
@@ -401,67 +245,11 @@ static enum status cuda_compile(struct backend *backend, const struct graph *gra
         status = add_steps(program, err);
     }
     if (status != STATUS_OK) {
-        free_program(program);
+        program_free(program);
         return status;
     }
     *ret = program;
     return STATUS_OK;
-}
-
-/* Of the arena while this program alone is there. */
-static size_t activation_bytes(const struct program *program)
-{
-    return program->value_bytes + size_align(program->workspace, ARENA_ALIGN) +
-           RUNS * (program->staging_bytes + program->result_bytes);
-}
-
-/* The arena may have moved: addresses, and what was captured with them, are made anew. */
-static void place_values(struct program *program)
-{
-    struct backend *backend = program->backend;
-    for (size_t v = 0; v < program->plan.value_count; v++) {
-        const struct place *place = &program->plan.places[v];
-        if (place->kind == PLACE_ARENA)
-            program->data[v] = backend->arena + place->offset;
-        else if (place->kind == PLACE_INPUT)
-            program->data[v] = backend->slots[0].staging + program->input_offsets[place->input];
-    }
-    runs_forget(program);
-}
-
-static enum status take_arena(struct backend *backend, struct error *err)
-{
-    size_t values = ARENA_ALIGN, staging, results;
-    for (const struct program *p = backend->programs; p; p = p->next)
-        if (p->value_bytes + size_align(p->workspace, ARENA_ALIGN) > values)
-            values = p->value_bytes + size_align(p->workspace, ARENA_ALIGN);
-    runs_bytes(backend, &staging, &results);
-    const size_t bytes = values + RUNS * (staging + results);
-    if (bytes > backend->arena_bytes) {
-        cuda_ignore(cudaFree(backend->arena));
-        backend->arena = NULL;
-        backend->arena_bytes = 0;
-        TRY(device_alloc(backend, bytes, "activations", (void **)&backend->arena, err));
-        backend->arena_bytes = bytes;
-    }
-    TRY(cuda_check(cudaMemsetAsync(backend->arena, 0, bytes, backend->stream), backend->device,
-                   "activations", err));
-    return runs_reserve(backend, backend->arena + values, err);
-}
-
-static enum status cuda_reserve(struct backend *backend, struct error *err)
-{
-    TRY(use_device(backend, err));
-    weights_settle(backend);
-    TRY(take_arena(backend, err));
-    for (struct program *program = backend->programs; program; program = program->next) {
-        place_values(program);
-        for (size_t i = 0; i < program->step_count; i++)
-            if (program->steps[i]->tune)
-                TRY(program->steps[i]->tune(program->steps[i], program, err));
-        TRY(runs_capture(program, err));
-    }
-    return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "activations", err);
 }
 
 static size_t reserved_bytes(const struct backend *backend)
@@ -522,8 +310,8 @@ const struct backend_ops backend_cuda = {
     .walks = true,
     .bf16 = bf16_support,
     .compile = cuda_compile,
-    .free_program = free_program,
-    .reserve = cuda_reserve,
+    .free_program = program_free,
+    .reserve = programs_reserve,
     .depth = RUNS,
     .takes_pixels = true,
     .best = MOST_BEST,
@@ -531,7 +319,7 @@ const struct backend_ops backend_cuda = {
     .collect = runs_collect,
     .host_alloc = host_alloc,
     .host_free = host_free,
-    .activation_bytes = activation_bytes,
+    .activation_bytes = program_activation_bytes,
     .weight_bytes = weight_bytes,
     .available_bytes = available_bytes,
     .reserved_bytes = reserved_bytes,

@@ -2,7 +2,7 @@
  * TopK, ArgMax or constants, and what is made of them, may be used on the device without a look at
  * each of them. Each step's have to fit its dtype: sums that may wrap are not known to lie
  * anywhere. */
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/lowering.h"
 
 #include "engine/ops/families.h"
 

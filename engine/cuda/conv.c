@@ -4,7 +4,7 @@
  * 16-bit numbers run on tensor cores, in one of several ways (shapes of tiles, splits; cuBLASLt for
  * what is a matrix product), of which the fastest is found by timing. float32, and what those do
  * not take, runs on ordinary cores; groups of few channels have a kernel of their own. */
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/lowering.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Activations, two operands with numpy broadcasting, per-channel scale and shift. */
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/lowering.h"
 
 struct elementwise_step {
     struct step step;

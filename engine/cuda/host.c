@@ -1,6 +1,6 @@
 /* Nodes without a kernel on the GPU: their operands come to the host, the reference kernel runs,
  * the results go back. Slow, never wrong; `lensd inspect --profile` shows such steps as "host". */
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/lowering.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Steps of operators on images beside convolutions and pools: Resize, GroupNormalization,
  * InstanceNormalization, LRN, ConvTranspose, GridSample. All but GridSample read [N, H, W, C]. */
-#include "engine/cuda/cuda.h"
 #include "engine/cuda/kernels_image.h"
+#include "engine/cuda/lowering.h"
 
 #include <limits.h>
 #include <stdlib.h>

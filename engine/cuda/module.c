@@ -1,10 +1,9 @@
 /* The module's one symbol, and what GPUs there are. */
 #include "engine/cuda/module.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/program.h"
 #include "lensd_version.h"
 
 extern const struct backend_ops backend_cuda;
@@ -16,76 +15,12 @@ extern const struct backend_ops backend_cuda;
 /* What the build has machine code for, and PTX (90: compute capability 9.0); 0 ends each. */
 static const int code_of[] = {CUDA_CODE}, ptx_of[] = {CUDA_PTX};
 
-static _Atomic int broken[DEVICE_MAX]; /* by device: the cudaError_t, 0 where it works */
-static _Atomic bool opened[DEVICE_MAX];
-
-/* As CUDA's reference says of each: "any further CUDA work will return the same error". */
-static bool is_lasting(cudaError_t error)
-{
-    /* cudaErrorContained and cudaErrorTensorMemoryLeak, which older toolkits have no names for. */
-    if ((int)error == 226 || (int)error == 721)
-        return true;
-    switch (error) {
-    case cudaErrorECCUncorrectable:
-    case cudaErrorNvlinkUncorrectable:
-    case cudaErrorIllegalAddress:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorHardwareStackError:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorLaunchFailure:
-    case cudaErrorAssert:
-    case cudaErrorContextIsDestroyed:
-    case cudaErrorExternalDevice:
-    case cudaErrorMpsClientTerminated:
-        return true;
-    default:
-        return false;
-    }
-}
-
-void device_note_error(int device, cudaError_t error)
-{
-    int none = 0;
-    if (is_lasting(error) && device >= 0 && device < DEVICE_MAX)
-        atomic_compare_exchange_strong(&broken[device], &none, (int)error);
-}
-
-bool device_is_broken(int device)
-{
-    return device >= 0 && device < DEVICE_MAX && atomic_load(&broken[device]) != 0;
-}
-
-void device_note_success(int device)
-{
-    if (device_is_broken(device))
-        atomic_store(&broken[device], 0);
-}
-
-void device_note_opened(int device)
-{
-    if (device >= 0 && device < DEVICE_MAX)
-        atomic_store(&opened[device], true);
-}
-
-void device_use_any(void)
-{
-    for (int i = 0; i < DEVICE_MAX; i++) {
-        if (!atomic_load(&opened[i]))
-            continue;
-        cuda_ignore(cudaSetDevice(i));
-        return;
-    }
-}
-
 /* A context takes hundreds of MiB of the device: only those are asked that have one anyway. */
 static void ask_memory(int index, struct device_info *ret)
 {
     size_t available = 0, total = 0;
     ret->free_bytes = ret->total_bytes;
-    if (!atomic_load(&opened[index]))
+    if (!device_has_context(index))
         return;
     cudaError_t result = cudaSetDevice(index);
     if (result == cudaSuccess)
@@ -150,10 +85,10 @@ static void describe(int index, struct device_info *ret)
         say_no_code(ret);
         return;
     }
-    if (device_is_broken(index)) {
+    if (device_failure(index)) {
         snprintf(ret->reason, sizeof ret->reason,
                  "it failed: %s; lensd has to be restarted to use it again",
-                 cudaGetErrorString((cudaError_t)broken[index]));
+                 cudaGetErrorString(device_failure(index)));
         return;
     }
     int mode = cudaComputeModeDefault;

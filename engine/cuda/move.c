@@ -1,6 +1,6 @@
 /* Steps that only move bytes: Transpose, Slice, Expand, Concat, Split, Gather, Move, Cast, and
  * views whose bytes the planner could not share. */
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/lowering.h"
 
 #include <stdlib.h>
 #include <string.h>

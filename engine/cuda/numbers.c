@@ -1,7 +1,7 @@
 /* Elementwise steps that elementwise.c does not take: integers, booleans, float64, comparisons,
  * Where, Cast, PRelu, powers and roots, Sum, Mean, Max and Min of any number of operands. */
-#include "engine/cuda/cuda.h"
 #include "engine/cuda/kernels_number.h"
+#include "engine/cuda/lowering.h"
 
 #include <math.h>
 #include <stdlib.h>

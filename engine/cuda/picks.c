@@ -4,8 +4,8 @@
  * here they are taken where it is known that they are not (bounds.c). Scatters to one place twice
  * have an order; here they are taken where no two indices are the same, which only constants show.
  */
-#include "engine/cuda/cuda.h"
 #include "engine/cuda/kernels_pick.h"
+#include "engine/cuda/lowering.h"
 
 #include <stdlib.h>
 #include <string.h>

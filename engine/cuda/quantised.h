@@ -2,8 +2,8 @@
  * for (stored - zero) * scale. */
 #pragma once
 
-#include "engine/cuda/cuda.h"
 #include "engine/cuda/kernels_int8.h"
+#include "engine/cuda/lowering.h"
 
 struct terms {
     float scale;

@@ -1,5 +1,5 @@
 /* Softmax, LayerNormalization, RMSNormalization, reductions, pools. */
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/lowering.h"
 
 #include "engine/ops/families.h"
 #include "engine/ops/resolve.h"

@@ -16,7 +16,7 @@
  *
  * Tried and left out: copying results from the arena itself, which makes the next run wait for the
  * way over the bus. */
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/program.h"
 
 #include <assert.h>
 #include <stdlib.h>

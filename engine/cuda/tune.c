@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "engine/base/clock.h"
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/program.h"
 #include "engine/tuning/autotune.h"
 #include "engine/tuning/tuning_store.h"
 #include "lensd_version.h"
@@ -80,7 +80,7 @@ static enum status time_first(struct measurement *m, double *ret_ms, struct erro
 /* A candidate that the device refuses, though it was proposed, cannot run. */
 static bool is_refusal(enum status status, const struct program *program)
 {
-    return status == STATUS_DEVICE && !device_is_broken(program->backend->device);
+    return status == STATUS_DEVICE && !device_failure(program->backend->device);
 }
 
 /* The cost is the time of one launch. */

@@ -7,7 +7,7 @@
  *
  * Locks: `lock` guards the list of all uploads and is held while one is made, so that two sessions
  * do not make the same. */
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/program.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -193,7 +193,7 @@ static bool copy_from_peer(const struct backend *backend, const struct upload *w
     for (const struct upload *u = uploads; u; u = u->next) {
         int can = 0;
         if (u->device == backend->device || !is_same(u, &wanted->hash, wanted->bytes) ||
-            device_is_broken(u->device) ||
+            device_failure(u->device) ||
             cudaDeviceCanAccessPeer(&can, backend->device, u->device) != cudaSuccess || !can)
             continue;
         cudaError_t result = cudaDeviceEnablePeerAccess(u->device, 0);

@@ -2,7 +2,7 @@
  * numbers of a window, are int there: what does not fit is refused here. */
 #include <limits.h>
 
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/lowering.h"
 #include "engine/ops/families.h"
 
 /* An output's window begins at most this far into the padded image, and ends as far from there. */

@@ -5,7 +5,7 @@
 #include <limits.h>
 #include <string.h>
 
-#include "engine/cuda/cuda.h"
+#include "engine/cuda/lowering.h"
 #include "engine/ops/families.h"
 
 #define MOST ((int64_t)1 << 30)

@@ -120,40 +120,6 @@ struct compile {
     const struct node *node;
 };
 
-/* *ret stays NULL when the maker does not take the node. */
-typedef enum status (*step_maker)(const struct compile *compile, struct step **ret,
-                                  struct error *err);
-enum status make_conv(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_attention(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_rows(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_numbers(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_axes(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_picks(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_image(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_move(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_quantised_product(const struct compile *compile, struct step **ret,
-                                   struct error *err);
-enum status make_quantised_rows(const struct compile *compile, struct step **ret,
-                                struct error *err);
-enum status make_host(const struct compile *compile, struct step **ret, struct error *err);
-
-bool attention_takes(const struct node *node);
-bool matmul_takes(const struct node *node);
-bool elementwise_takes(const struct node *node);
-bool rows_takes(const struct node *node);
-/* Of 8-bit integers; images may be in either layout. */
-bool quantised_product_takes(const struct node *node);
-bool quantised_epilogue_takes(const struct node *node); /* takes_quantised_epilogue */
-bool quantised_rows_take(const struct node *node);
-bool quantised_pool_takes(const struct node *node); /* a pool, channels-last */
-bool picks_may_be_narrow(const struct node *node);
-bool axes_may_be_narrow(const struct node *node);
-bool numbers_take(const struct node *node);
-bool numbers_may_be_narrow(const struct node *node); /* it is taken, and loses little in 16 bits */
-bool image_takes_channels_last(const struct node *node);
-
 /* A zeroed step of `size` bytes with name and run set; NULL when out of memory. */
 void *step_create(const struct compile *compile, size_t size,
                   enum status (*run)(struct step *, struct program *, struct error *));
@@ -199,17 +165,18 @@ static inline bool is_computed(enum dtype dtype)
     return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
-/* ---- devices that failed for good (module.c) ---- */
+/* ---- the device (device.c) ---- */
 
 /* An error that leaves the process's context on the device unusable (an illegal address, an ECC
  * error, a card that fell off the bus): every later call answers it, so the device is given up for
  * this process. Other errors are not remembered. */
 void device_note_error(int device, cudaError_t error);
-bool device_is_broken(int device);
-void device_note_success(int device); /* a pass went well: it is not broken after all */
+cudaError_t device_failure(int device); /* what it was given up for; cudaSuccess: it works */
+void device_note_success(int device);   /* a pass went well: it is not broken after all */
 
 /* This process has a context on the device from now on. */
 void device_note_opened(int device);
+bool device_has_context(int device);
 /* Makes a device with a context the thread's, if there is one: a thread that has chosen none would
  * be given one on cuda:0 by whatever it calls. */
 void device_use_any(void);
@@ -235,6 +202,14 @@ enum status device_copy_rows(const struct backend *backend, const struct pitched
 /* Device memory; out of it, the sentence says how much is missing. cudaFree() frees. */
 enum status device_alloc(const struct backend *backend, size_t bytes, const char *what, void **ret,
                          struct error *err) MUST_USE;
+
+/* ---- programs and the arena that those of a backend share (program.c) ---- */
+
+void program_free(struct program *program); /* NULL is fine; takes it off its backend's list */
+/* Of the arena while this program alone is there. */
+size_t program_activation_bytes(const struct program *program);
+/* Takes the arena for all programs of the backend, places their values, tunes and records them. */
+enum status programs_reserve(struct backend *backend, struct error *err) MUST_USE;
 
 /* ---- runs (runs.c) ---- */
 
@@ -267,68 +242,6 @@ enum status runs_time(struct program *program, const void *const *inputs, int ru
 enum status runs_profile(struct program *program, const void *const *inputs,
                          struct session_step *ret, size_t max, size_t *ret_count,
                          struct error *err) MUST_USE;
-
-/* ---- matrix products (matmul.c) ---- */
-
-struct product {
-    int64_t m, n, k;       /* y [m, n] = a [m, k] b [k, n], row-major */
-    bool trans_a, trans_b; /* a is stored [k, m], b [n, k] */
-    int64_t b_row;         /* of a stored row of b; 0: as long as it is */
-    int64_t batch;         /* with these steps between its members, elements; 0: shared */
-    int64_t a_step, b_step;
-    enum dtype dtype, y_dtype; /* of a and b; of y */
-};
-
-/* A step y = epilogue(a b): `weights` is an uploaded b, or NULL when b is a value. */
-enum status product_create(const struct compile *compile, const struct product *product, uint32_t a,
-                           uint32_t b, const void *weights, const float *bias, struct step **ret,
-                           struct error *err);
-
-/* ---- windows (window.c) ---- */
-
-/* A convolution of a node's first input and output, [N, H, W, C]; STATUS_UNSUPPORTED where its
- * numbers do not fit. row: as many as a window reads. */
-struct window;
-enum status window_of_conv(const struct node *node, const struct window *window, int64_t groups,
-                           struct cuda_conv *ret, struct error *err) MUST_USE;
-/* A pool, whose kernel_shape has two numbers. */
-enum status window_of_pool(const struct node *node, struct cuda_pool *ret,
-                           struct error *err) MUST_USE;
-/* y [rows, n] of a matrix [rows, k] as images of one pixel; all of them are ints. */
-struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
-
-/* ---- convolutions (conv.c) ---- */
-
-/* Keeps those of `count` ways that do not need much memory for sums; how many these are, and the
- * most bytes that one of them needs. */
-int conv_keep_ways(const struct cuda_conv *conv, struct cuda_conv_way *ways, int count,
-                   size_t *ret_workspace);
-
-/* All that the time of a step on tensor cores depends on; no padding, so that it can be compared as
- * bytes. */
-struct conv_key {
-    struct cuda_conv conv;
-    int32_t x_dtype, y_dtype, has_residual, activation, unpadded, has_product;
-};
-_Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
-
-/* *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows, becomes a step that also
- * has the ways of a convolution of 1 x 1 on tensor cores, where there are any. weights: [n, row] of
- * x's dtype, row: k in whole eights. */
-enum status conv_create_product(const struct compile *compile, int64_t rows, int64_t n, int64_t k,
-                                const void *weights, const float *bias, struct step **ret,
-                                struct error *err);
-
-/* ---- what integers a run may compute (bounds.c) ---- */
-
-struct bounds {
-    int64_t low, high;
-};
-
-/* False: not known. */
-bool value_bounds(const struct value *value, struct bounds *ret);
-/* int32 or int64 indices, all between -extent and extent - 1. */
-bool indices_stay_within(const struct value *indices, int64_t extent);
 
 /* ---- constants on the device (weights.c) ---- */
 
