@@ -5,8 +5,8 @@
 
 #include "engine/cuda/lowering.h"
 
-struct attention_step {
-    struct step step;
+struct cuda_attention_step {
+    struct cuda_step step;
     struct cuda_attention attention;
     bool on_tensor_cores;
     enum dtype dtype;
@@ -14,9 +14,10 @@ struct attention_step {
     const void *constants[3 + ATTENTION_BIASES]; /* on the device, instead of the values */
 };
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status attention_run(struct cuda_step *base, struct cuda_program *program,
+                                 struct error *err)
 {
-    struct attention_step *s = (struct attention_step *)base;
+    struct cuda_attention_step *s = (struct cuda_attention_step *)base;
     const void *in[3 + ATTENTION_BIASES] = {NULL};
     for (int i = 0; i < 3 + s->attention.bias_count; i++)
         in[i] = s->constants[i] ? s->constants[i] : program->data[s->inputs[i]];
@@ -73,7 +74,7 @@ static bool take(const struct attention *from, struct cuda_attention *ret)
            take_walk(&from->v, &ret->v) && take_walk(&from->y, &ret->y);
 }
 
-static bool operands_fit(const struct node *node)
+static bool attention_operands_fit(const struct node *node)
 {
     const enum dtype dtype = node->outputs[0]->dtype;
     for (size_t i = 0; i < node->input_count; i++) {
@@ -85,19 +86,21 @@ static bool operands_fit(const struct node *node)
     return is_computed(dtype) && !node->epilogue.activation && !node->epilogue.residual;
 }
 
-bool attention_takes(const struct node *node)
+bool cuda_takes_attention(const struct node *node)
 {
-    return node->op == OP_ATTENTION && operands_fit(node);
+    return node->op == OP_ATTENTION && attention_operands_fit(node);
 }
 
-enum status make_attention(const struct compile *compile, struct step **ret, struct error *err)
+enum status cuda_lower_attention(const struct cuda_compile *compile, struct cuda_step **ret,
+                                 struct error *err)
 {
     const struct node *node = compile->node;
-    struct backend *backend = compile->backend;
+    struct cuda_backend *backend = compile->backend;
     struct attention loaded;
-    struct attention_step proto = {.dtype = node->outputs[0] ? node->outputs[0]->dtype : DTYPE_F32};
+    struct cuda_attention_step proto = {.dtype =
+                                            node->outputs[0] ? node->outputs[0]->dtype : DTYPE_F32};
     struct shape shape;
-    if (!attention_takes(node))
+    if (!cuda_takes_attention(node))
         return STATUS_OK;
     TRY(attention_load(node, &loaded, &shape, err));
     if (!take(&loaded, &proto.attention))
@@ -112,14 +115,14 @@ enum status make_attention(const struct compile *compile, struct step **ret, str
         void *data = NULL;
         proto.inputs[i] = value->index;
         if (value->known)
-            TRY(weights_get(backend, value->known, WEIGHT_AS_IS,
-                            i < 3 ? proto.dtype : value->known->dtype, &data, err));
+            TRY(cuda_weights_get(backend, value->known, WEIGHT_AS_IS,
+                                 i < 3 ? proto.dtype : value->known->dtype, &data, err));
         proto.constants[i] = data;
         if (i >= 3)
             proto.attention.bias_is_float[i - 3] =
                 (value->known ? value->known->dtype : value->dtype) == DTYPE_F32;
     }
-    struct attention_step *s = step_create(compile, sizeof *s, run);
+    struct cuda_attention_step *s = cuda_step_create(compile, sizeof *s, attention_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     proto.step = s->step;

@@ -9,7 +9,7 @@
 enum { MOST_TOP = 16384 }; /* of TopK: the chosen ones are compared each with each */
 
 struct axis_step {
-    struct step step;
+    struct cuda_step step;
     enum { AXIS_FOLD, AXIS_EXTREME, AXIS_SOFTMAX, AXIS_SUM, AXIS_TOP } kind;
     uint32_t x, y, indices;
     bool has_y, has_indices;
@@ -20,7 +20,7 @@ struct axis_step {
     size_t k;
 };
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status axes_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
 {
     struct axis_step *s = (struct axis_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -48,7 +48,7 @@ static enum status run(struct step *base, struct program *program, struct error 
 }
 
 /* In what numbers of a dtype are compared and added up; false for those beyond int64. */
-static bool domain_of(enum dtype dtype, enum cuda_domain *ret)
+static bool axes_domain_of(enum dtype dtype, enum cuda_domain *ret)
 {
     *ret = is_computed(dtype)      ? CUDA_IN_FLOAT
            : dtype_is_float(dtype) ? CUDA_IN_DOUBLE
@@ -67,7 +67,7 @@ static bool axis_of(const struct node *node, int64_t axis, struct cuda_axis *ret
                               .extent = (size_t)x->shape.dims[axis],
                               .inner = resolve_extent(&x->shape, (int)axis + 1, x->shape.rank),
                               .dtype = (int)x->dtype};
-    return domain_of(x->dtype, &ret->domain);
+    return axes_domain_of(x->dtype, &ret->domain);
 }
 
 /* ---- what nodes are ---- */
@@ -117,7 +117,7 @@ static bool read_fold(const struct node *node, struct axis_step *s)
     if (node->input_count > 1 && node->inputs[1] && !node->inputs[1]->known)
         return false;
     operands[1] = node_input(node, 1) ? node->inputs[1]->known : NULL;
-    if (x->shape.rank > CUDA_MAX_RANK || !domain_of(x->dtype, &r->domain) ||
+    if (x->shape.rank > CUDA_MAX_RANK || !axes_domain_of(x->dtype, &r->domain) ||
         resolve_reduction(node, &x->shape, operands, &reduction, NULL) != STATUS_OK)
         return false;
     const bool stays = r->fold == CUDA_FOLD_SUM || r->fold == CUDA_FOLD_MAX ||
@@ -187,7 +187,7 @@ static bool read_top(const struct node *node, struct axis_step *s)
     return true;
 }
 
-static bool classify(const struct node *node, struct axis_step *s)
+static bool axes_classify(const struct node *node, struct axis_step *s)
 {
     const struct value *x = node_input(node, 0);
     const struct value *y = node->output_count ? node->outputs[0] : NULL;
@@ -218,25 +218,16 @@ static bool classify(const struct node *node, struct axis_step *s)
     }
 }
 
-bool axes_may_be_narrow(const struct node *node)
-{
-    struct axis_step ignored = {0};
-    return classify(node, &ignored) &&
-           (ignored.kind == AXIS_SOFTMAX ||
-            (ignored.kind == AXIS_FOLD &&
-             (ignored.fold.fold == CUDA_FOLD_SUM || ignored.fold.fold == CUDA_FOLD_MEAN ||
-              ignored.fold.fold == CUDA_FOLD_MAX || ignored.fold.fold == CUDA_FOLD_MIN)));
-}
-
-enum status make_axes(const struct compile *compile, struct step **ret, struct error *err)
+enum status cuda_lower_axes(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err)
 {
     static const char *const names[] = {"reduce", "extreme", "softmax", "sum so far", "top k"};
     const struct node *node = compile->node;
     const struct value *y = node_output(node, 0), *indices = node_output(node, 1);
     struct axis_step proto = {0};
-    if (!classify(node, &proto))
+    if (!axes_classify(node, &proto))
         return STATUS_OK;
-    struct axis_step *s = step_create(compile, sizeof *s, run);
+    struct axis_step *s = cuda_step_create(compile, sizeof *s, axes_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     proto.step = s->step;

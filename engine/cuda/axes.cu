@@ -319,12 +319,12 @@ void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const str
 namespace
 {
 /* `step` elements from one of a line to the next; THREADS threads a line, or one. */
-struct line {
+struct axis_line {
     size_t base, step, first, stride, extent;
 };
 
 template <typename T>
-__device__ inline float line_fold(const T *x, const line &l, int fold, float greatest)
+__device__ inline float line_fold(const T *x, const axis_line &l, int fold, float greatest)
 {
     float value = fold == CUDA_FOLD_MAX ? -INFINITY : 0.0f;
     for (size_t k = l.first; k < l.extent; k += l.stride) {
@@ -335,7 +335,7 @@ __device__ inline float line_fold(const T *x, const line &l, int fold, float gre
 }
 
 template <typename T>
-__device__ inline void line_write(const T *x, T *y, const line &l, int kind, float greatest,
+__device__ inline void line_write(const T *x, T *y, const axis_line &l, int kind, float greatest,
                                   float sum)
 {
     const float shift = kind == CUDA_LOG_SOFTMAX ? greatest + logf(sum) : 0.0f;
@@ -347,7 +347,7 @@ __device__ inline void line_write(const T *x, T *y, const line &l, int kind, flo
 }
 
 /* 1 at the first of the greatest; NaN is less than any number here. */
-template <typename T> __device__ inline void hard_line(const T *x, T *y, const line &l)
+template <typename T> __device__ inline void hard_line(const T *x, T *y, const axis_line &l)
 {
     size_t best = 0;
     float greatest = to_float(x[l.base]);
@@ -367,8 +367,8 @@ __global__ void softmax_thread_kernel(const T *x, T *y, cuda_axis axis, int kind
 {
     FOR_EACH(i, count)
     {
-        const line l = {i / axis.inner * axis.extent * axis.inner + i % axis.inner, axis.inner, 0,
-                        1, axis.extent};
+        const axis_line l = {i / axis.inner * axis.extent * axis.inner + i % axis.inner, axis.inner,
+                             0, 1, axis.extent};
         if (kind == CUDA_HARDMAX) {
             hard_line(x, y, l);
             continue;
@@ -383,8 +383,8 @@ __global__ void softmax_block_kernel(const T *x, T *y, cuda_axis axis, int kind,
 {
     __shared__ float shared[THREADS];
     for (size_t i = blockIdx.x; i < count; i += gridDim.x) {
-        const line l = {i / axis.inner * axis.extent * axis.inner + i % axis.inner, axis.inner,
-                        threadIdx.x, THREADS, axis.extent};
+        const axis_line l = {i / axis.inner * axis.extent * axis.inner + i % axis.inner, axis.inner,
+                             threadIdx.x, THREADS, axis.extent};
         const float greatest =
             fold_block(line_fold(x, l, CUDA_FOLD_MAX, 0.0f), (int)CUDA_FOLD_MAX, shared);
         const float sum =

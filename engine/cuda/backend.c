@@ -17,8 +17,8 @@ static bool takes_channels_last(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (node->op == OP_QLINEAR_CONV || node->op == OP_CONV_INTEGER)
-        return quantised_product_takes(node);
-    if (quantised_pool_takes(node))
+        return cuda_takes_quantised_product(node);
+    if (cuda_takes_quantised_pool(node))
         return true;
     if (!x || !y || x->dtype != DTYPE_F32 || x->known || !shape_count(&x->shape) ||
         !shape_count(&y->shape) || x->shape.rank < 3)
@@ -37,7 +37,7 @@ static bool takes_channels_last(const struct node *node)
     case OP_SCALE_SHIFT:
         return true;
     default:
-        return image_takes_channels_last(node);
+        return cuda_image_takes_channels_last(node);
     }
 }
 
@@ -50,7 +50,7 @@ static enum bf16_support bf16_support(const struct node *node)
         return node->channels_last ? BF16_PRODUCT : BF16_NO;
     case OP_GEMM:
     case OP_MATMUL:
-        return matmul_takes(node) ? BF16_PRODUCT : BF16_NO;
+        return cuda_takes_matmul(node) ? BF16_PRODUCT : BF16_NO;
     case OP_MAX_POOL:
     case OP_AVERAGE_POOL:
     case OP_GLOBAL_AVERAGE_POOL:
@@ -63,7 +63,7 @@ static enum bf16_support bf16_support(const struct node *node)
     case OP_LRN:
         return node->channels_last ? BF16_SAME : BF16_NO;
     case OP_ATTENTION:
-        return attention_takes(node) ? BF16_SAME : BF16_NO;
+        return cuda_takes_attention(node) ? BF16_SAME : BF16_NO;
     case OP_MOVE:
     case OP_TRANSPOSE:
     case OP_CONCAT:
@@ -74,7 +74,8 @@ static enum bf16_support bf16_support(const struct node *node)
     case OP_UNSQUEEZE:
         return BF16_SAME;
     default:
-        return elementwise_takes(node) || rows_takes(node) || numbers_may_be_narrow(node)
+        return cuda_takes_elementwise(node) || cuda_takes_rows(node) ||
+                       cuda_numbers_may_be_narrow(node)
                    ? BF16_SAME
                    : BF16_NO;
     }
@@ -84,7 +85,7 @@ static enum bf16_support bf16_support(const struct node *node)
 static int overwritten_term(const struct node *node)
 {
     const struct value *y = node->outputs[0];
-    for (size_t i = 0; i <= 3 && quantised_rows_take(node); i += 3) {
+    for (size_t i = 0; i <= 3 && cuda_takes_quantised_rows(node); i += 3) {
         const struct value *value = node->inputs[i];
         if (!value->known && value->dtype == y->dtype && shape_equal(&value->shape, &y->shape))
             return (int)i;
@@ -98,17 +99,17 @@ static int in_place(const struct node *node)
     const struct value *y = node_output(node, 0), *a = node_input(node, 0);
     if (y && a && (node->op == OP_QLINEAR_ADD || node->op == OP_QLINEAR_MUL))
         return overwritten_term(node);
-    if (y && a && node_input(node, QUANTISED_RESIDUAL) && quantised_product_takes(node))
+    if (y && a && node_input(node, QUANTISED_RESIDUAL) && cuda_takes_quantised_product(node))
         return QUANTISED_RESIDUAL;
     if (y && a && node->op == OP_LOOKUP)
         return a->known ? -1 : 0;
     if (!y || !a || !is_computed(y->dtype))
         return -1;
     if (node->epilogue.residual)
-        return (node->op == OP_CONV && node->channels_last) || matmul_takes(node)
+        return (node->op == OP_CONV && node->channels_last) || cuda_takes_matmul(node)
                    ? (int)node->input_count - 1
                    : -1;
-    if (!elementwise_takes(node))
+    if (!cuda_takes_elementwise(node))
         return -1;
     for (size_t i = 0; i < node->input_count && i < 2; i++) {
         const struct value *value = node->inputs[i];
@@ -121,23 +122,24 @@ static int in_place(const struct node *node)
 
 /* ---- open, close ---- */
 
-static void cuda_close(struct backend *backend)
+static void backend_close(struct backend *base)
 {
+    struct cuda_backend *backend = (struct cuda_backend *)base;
     if (!backend)
         return;
     cuda_ignore(cudaSetDevice(backend->device));
     runs_close(backend); /* whatever state the device is in: nothing may still read what is freed */
-    weights_free(backend);
+    cuda_weights_free(backend);
     cuda_ignore(cudaFree(backend->arena));
     if (backend->blas)
         (void)cublasLtDestroy(backend->blas);
     free(backend);
 }
 
-static enum status cuda_open(const struct backend_options *options, struct backend **ret,
-                             struct error *err)
+static enum status backend_open(const struct backend_options *options, struct backend **ret,
+                                struct error *err)
 {
-    struct backend *backend = calloc(1, sizeof *backend);
+    struct cuda_backend *backend = calloc(1, sizeof *backend);
     if (!backend)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     backend->options = *options;
@@ -161,55 +163,67 @@ static enum status cuda_open(const struct backend_options *options, struct backe
     if (status == STATUS_OK)
         status = blas_check(cublasLtCreate(&backend->blas), backend->device, "cuBLASLt", err);
     if (status != STATUS_OK) {
-        cuda_close(backend);
+        backend_close((struct backend *)backend);
         return status;
     }
-    *ret = backend;
+    *ret = (struct backend *)backend;
     return STATUS_OK;
 }
 
 /* ---- compile ---- */
 
-static enum status run_nothing(struct step *step, struct program *program, struct error *err)
+static enum status run_nothing(struct cuda_step *step, struct cuda_program *program,
+                               struct error *err)
 {
     (void)step, (void)program, (void)err;
     return STATUS_OK;
 }
 
 /* Where nothing comes out there is nothing to do. */
-static enum status make_nothing(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_nothing(const struct cuda_compile *compile, struct cuda_step **ret,
+                                 struct error *err)
 {
     const struct node *node = compile->node;
     for (size_t o = 0; o < node->output_count; o++)
         if (node->outputs[o] && shape_count(&node->outputs[o]->shape))
             return STATUS_OK;
-    *ret = step_create(compile, sizeof **ret, run_nothing);
+    *ret = cuda_step_create(compile, sizeof **ret, run_nothing);
     return *ret ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
 }
 
-static enum status make_step(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_node(const struct cuda_compile *compile, struct cuda_step **ret,
+                              struct error *err)
 {
-    static const step_maker makers[] = {
-        make_nothing,        make_conv,      make_matmul,      make_quantised_product,
-        make_quantised_rows, make_attention, make_elementwise, make_numbers,
-        make_rows,           make_axes,      make_image,       make_move,
-        make_picks,          make_host};
+    static const cuda_lower_fn lowerings[] = {lower_nothing,
+                                              cuda_lower_conv,
+                                              cuda_lower_matmul,
+                                              cuda_lower_quantised_product,
+                                              cuda_lower_quantised_rows,
+                                              cuda_lower_attention,
+                                              cuda_lower_elementwise,
+                                              cuda_lower_numbers,
+                                              cuda_lower_rows,
+                                              cuda_lower_axes,
+                                              cuda_lower_image,
+                                              cuda_lower_move,
+                                              cuda_lower_picks,
+                                              cuda_lower_host};
     *ret = NULL;
-    for (size_t m = 0; m < COUNT_OF(makers) && !*ret; m++)
-        TRY(makers[m](compile, ret, err));
+    for (size_t m = 0; m < COUNT_OF(lowerings) && !*ret; m++)
+        TRY(lowerings[m](compile, ret, err));
     return STATUS_OK;
 }
 
-static enum status add_steps(struct program *program, struct error *err)
+static enum status add_steps(struct cuda_program *program, struct error *err)
 {
     const struct graph *graph = program->graph;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
         if (plan_shares_bytes(&program->plan, node) || node == program->pixels.cast)
             continue;
-        struct compile compile = {program->backend, program, node};
-        struct step *step = NULL;
-        TRY(make_step(&compile, &step, err));
+        struct cuda_compile compile = {program->backend, program, node};
+        struct cuda_step *step = NULL;
+        TRY(lower_node(&compile, &step, err));
         program->steps[program->step_count++] = step;
         if (step->workspace > program->workspace)
             program->workspace = step->workspace;
@@ -218,11 +232,12 @@ static enum status add_steps(struct program *program, struct error *err)
     return STATUS_OK;
 }
 
-static enum status cuda_compile(struct backend *backend, const struct graph *graph,
-                                struct program **ret, struct error *err)
+static enum status compile_graph(struct backend *base, const struct graph *graph,
+                                 struct program **ret, struct error *err)
 {
+    struct cuda_backend *backend = (struct cuda_backend *)base;
     TRY(use_device(backend, err));
-    struct program *program = calloc(1, sizeof *program);
+    struct cuda_program *program = calloc(1, sizeof *program);
     if (!program)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     program->backend = backend;
@@ -245,23 +260,23 @@ static enum status cuda_compile(struct backend *backend, const struct graph *gra
         status = add_steps(program, err);
     }
     if (status != STATUS_OK) {
-        program_free(program);
+        cuda_program_free((struct program *)program);
         return status;
     }
-    *ret = program;
+    *ret = (struct program *)program;
     return STATUS_OK;
 }
 
-static size_t reserved_bytes(const struct backend *backend)
+static size_t reserved_bytes(const struct backend *base)
 {
-    return backend->arena_bytes;
+    return ((const struct cuda_backend *)base)->arena_bytes;
 }
 
-static size_t available_bytes(struct backend *backend)
+static size_t available_bytes(struct backend *base)
 {
     size_t available = 0, total = 0;
     struct error ignored;
-    if (use_device(backend, &ignored) != STATUS_OK)
+    if (use_device((struct cuda_backend *)base, &ignored) != STATUS_OK)
         return SIZE_MAX; /* whatever is wrong shows when it is taken */
     const cudaError_t result = cudaMemGetInfo(&available, &total);
     cuda_ignore(result);
@@ -269,7 +284,8 @@ static size_t available_bytes(struct backend *backend)
 }
 
 /* Page-locked in every context: a batch may be run by any of a model's devices. */
-static enum status host_alloc(struct device_id device, size_t bytes, void **ret, struct error *err)
+static enum status pinned_alloc(struct device_id device, size_t bytes, void **ret,
+                                struct error *err)
 {
     void *data;
     TRY(cuda_check(cudaSetDevice(device.index), device.index, "selecting the device", err));
@@ -288,7 +304,7 @@ static enum status host_alloc(struct device_id device, size_t bytes, void **ret,
     return STATUS_OK;
 }
 
-static void host_free(void *data)
+static void pinned_free(void *data)
 {
     if (!data)
         return;
@@ -296,30 +312,30 @@ static void host_free(void *data)
     cuda_ignore(cudaFreeHost(data));
 }
 
-static size_t weight_bytes(const struct backend *backend)
+static size_t weight_bytes(const struct backend *base)
 {
-    return backend->weight_bytes;
+    return ((const struct cuda_backend *)base)->weight_bytes;
 }
 
 const struct backend_ops backend_cuda = {
     .name = "cuda",
-    .open = cuda_open,
-    .close = cuda_close,
+    .open = backend_open,
+    .close = backend_close,
     .takes_channels_last = takes_channels_last,
-    .takes_quantised_epilogue = quantised_epilogue_takes,
+    .takes_quantised_epilogue = cuda_takes_quantised_epilogue,
     .walks = true,
     .bf16 = bf16_support,
-    .compile = cuda_compile,
-    .free_program = program_free,
-    .reserve = programs_reserve,
+    .compile = compile_graph,
+    .free_program = cuda_program_free,
+    .reserve = cuda_programs_reserve,
     .depth = RUNS,
     .takes_pixels = true,
     .best = MOST_BEST,
     .submit = runs_submit,
     .collect = runs_collect,
-    .host_alloc = host_alloc,
-    .host_free = host_free,
-    .activation_bytes = program_activation_bytes,
+    .host_alloc = pinned_alloc,
+    .host_free = pinned_free,
+    .activation_bytes = cuda_program_activation_bytes,
     .weight_bytes = weight_bytes,
     .available_bytes = available_bytes,
     .reserved_bytes = reserved_bytes,

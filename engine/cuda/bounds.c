@@ -8,11 +8,11 @@
 
 enum { DEEPEST = 24, MOST_STEPS = 256 };
 
-struct search {
+struct bounds_search {
     int steps;
 };
 
-static bool bounds_of(struct search *search, const struct value *value, int depth,
+static bool bounds_of(struct bounds_search *search, const struct value *value, int depth,
                       struct bounds *ret);
 
 static bool of_constant(const struct tensor *tensor, struct bounds *ret)
@@ -28,7 +28,7 @@ static bool of_constant(const struct tensor *tensor, struct bounds *ret)
     return count > 0;
 }
 
-static bool of_input(struct search *search, const struct node *node, size_t i, int depth,
+static bool of_input(struct bounds_search *search, const struct node *node, size_t i, int depth,
                      struct bounds *ret)
 {
     const struct value *value = node_input(node, i);
@@ -41,7 +41,7 @@ static void join(struct bounds *to, const struct bounds *more)
     to->high = more->high > to->high ? more->high : to->high;
 }
 
-static bool of_union(struct search *search, const struct node *node, size_t first, int depth,
+static bool of_union(struct bounds_search *search, const struct node *node, size_t first, int depth,
                      struct bounds *ret)
 {
     struct bounds more;
@@ -81,7 +81,7 @@ static bool of_remainder(const struct node *node, const struct bounds *a, const 
     return true;
 }
 
-static bool of_arithmetic(struct search *search, const struct node *node, int depth,
+static bool of_arithmetic(struct bounds_search *search, const struct node *node, int depth,
                           struct bounds *ret)
 {
     struct bounds a, b;
@@ -141,7 +141,8 @@ static bool fits(const struct bounds *bounds, enum dtype dtype)
     }
 }
 
-static bool of_node(struct search *search, const struct value *value, int depth, struct bounds *ret)
+static bool of_node(struct bounds_search *search, const struct value *value, int depth,
+                    struct bounds *ret)
 {
     const struct node *node = value->producer;
     if (node->epilogue.activation || node->epilogue.residual)
@@ -185,7 +186,7 @@ static bool of_node(struct search *search, const struct value *value, int depth,
     }
 }
 
-static bool bounds_of(struct search *search, const struct value *value, int depth,
+static bool bounds_of(struct bounds_search *search, const struct value *value, int depth,
                       struct bounds *ret)
 {
     if (value->dtype == DTYPE_BOOL) {
@@ -202,7 +203,7 @@ static bool bounds_of(struct search *search, const struct value *value, int dept
 
 bool value_bounds(const struct value *value, struct bounds *ret)
 {
-    struct search search = {0};
+    struct bounds_search search = {0};
     return bounds_of(&search, value, 0, ret);
 }
 

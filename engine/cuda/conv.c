@@ -1,9 +1,10 @@
 /* Conv on [N, H, W, C] images, and products of a matrix with constant weights, which are
  * convolutions of 1 x 1.
  *
- * 16-bit numbers run on tensor cores, in one of several ways (shapes of tiles, splits; cuBLASLt for
- * what is a matrix product), of which the fastest is found by timing. float32, and what those do
- * not take, runs on ordinary cores; groups of few channels have a kernel of their own. */
+ * 16-bit numbers run on tensor cores, with one of several candidates (shapes of tiles, splits;
+ * cuBLASLt for what is a matrix product), of which the fastest is found by timing. float32, and
+ * what those do not take, runs on ordinary cores; groups of few channels have a kernel of their
+ * own. */
 #include "engine/cuda/lowering.h"
 
 #include <limits.h>
@@ -13,11 +14,11 @@
 #include "engine/base/size.h"
 #include "engine/ops/families.h"
 
-enum { MOST_WAYS = 14, GROUP_OF_TILES = 16 };
+enum { MOST_CANDIDATES = 14, GROUP_OF_TILES = 16 };
 #define MOST_SUMS ((size_t)64 << 20) /* bytes of sums of a split convolution */
 
 struct conv_step {
-    struct step step;
+    struct cuda_step step;
     enum { CONV_TENSOR, CONV_SIMT, CONV_DIRECT, CONV_DEPTHWISE } kind;
     struct cuda_conv conv;
     struct cuda_epilogue epilogue;
@@ -27,24 +28,25 @@ struct conv_step {
     enum dtype x_dtype, y_dtype;
     int unpadded; /* channels of x as it comes, where the kernel wants one more; 0: as many */
     size_t padded_bytes;
-    /* CONV_TENSOR: way 0 is `product`, where there is one; own ways follow. */
-    struct step *product;
-    struct cuda_conv_way ways[MOST_WAYS];
-    int way_count, way;
+    /* CONV_TENSOR: candidate 0 is `product`, where there is one; own candidates follow. */
+    struct cuda_step *product;
+    struct cuda_conv_candidate candidates[MOST_CANDIDATES];
+    int candidate_count, candidate;
 };
 
-static void conv_free(struct step *base)
+static void conv_free(struct cuda_step *base)
 {
     struct conv_step *s = (struct conv_step *)base;
-    step_free(s->product);
+    cuda_step_free(s->product);
 }
 
-static void run_tensor(struct conv_step *s, struct program *program, const void *x, void *y,
+static void run_tensor(struct conv_step *s, struct cuda_program *program, const void *x, void *y,
                        const struct cuda_epilogue *epilogue)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     unsigned char *workspace = backend->arena + program->value_bytes;
-    const struct cuda_conv_way *way = &s->ways[s->way - (s->product ? 1 : 0)];
+    const struct cuda_conv_candidate *candidate =
+        &s->candidates[s->candidate - (s->product ? 1 : 0)];
     if (s->unpadded) {
         cuda_pad_channels(backend->stream, x, workspace,
                           (size_t)s->conv.n * (size_t)s->conv.h * (size_t)s->conv.w, s->unpadded,
@@ -52,10 +54,10 @@ static void run_tensor(struct conv_step *s, struct program *program, const void 
         x = workspace;
     }
     cuda_conv_tensor(backend->stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
-                     epilogue, way, workspace + s->padded_bytes);
+                     epilogue, candidate, workspace + s->padded_bytes);
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status conv_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
 {
     struct conv_step *s = (struct conv_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -65,7 +67,7 @@ static enum status run(struct step *base, struct program *program, struct error 
     epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
     switch (s->kind) {
     case CONV_TENSOR:
-        if (s->product && s->way == 0)
+        if (s->product && s->candidate == 0)
             return s->product->run(s->product, program, err);
         run_tensor(s, program, x, y, &epilogue);
         break;
@@ -85,7 +87,8 @@ static enum status run(struct step *base, struct program *program, struct error 
     return cuda_launched(base, program, err);
 }
 
-static enum status tune(struct step *base, struct program *program, struct error *err)
+static enum status conv_tune(struct cuda_step *base, struct cuda_program *program,
+                             struct error *err)
 {
     struct conv_step *s = (struct conv_step *)base;
     struct conv_key key = {.conv = s->conv,
@@ -97,9 +100,9 @@ static enum status tune(struct step *base, struct program *program, struct error
                            .has_product = s->product != NULL};
     if (s->product)
         TRY(s->product->tune(s->product, program, err));
-    TRY(tune_step(base, program, &s->way, s->way_count + (s->product ? 1 : 0), &key, sizeof key,
-                  err));
-    base->kernel = s->product && s->way == 0 ? s->product->kernel : "tensor-core conv";
+    TRY(tune_step(base, program, &s->candidate, s->candidate_count + (s->product ? 1 : 0), &key,
+                  sizeof key, err));
+    base->kernel = s->product && s->candidate == 0 ? s->product->kernel : "tensor-core conv";
     return STATUS_OK;
 }
 
@@ -114,13 +117,14 @@ static bool is_pointwise(const struct cuda_conv *c)
 
 /* ---- steps ---- */
 
-static struct conv_step *create(const struct compile *compile, const struct cuda_conv *conv,
-                                const void *weights, const float *bias)
+static struct conv_step *conv_create(const struct cuda_compile *compile,
+                                     const struct cuda_conv *conv, const void *weights,
+                                     const float *bias)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct epilogue *e = &node->epilogue;
-    struct conv_step *s = step_create(compile, sizeof *s, run);
+    struct conv_step *s = cuda_step_create(compile, sizeof *s, conv_run);
     if (!s)
         return NULL;
     s->step.free = conv_free;
@@ -142,41 +146,42 @@ static struct conv_step *create(const struct compile *compile, const struct cuda
     return s;
 }
 
-int conv_keep_ways(const struct cuda_conv *conv, struct cuda_conv_way *ways, int count,
-                   size_t *ret_workspace)
+int conv_keep_candidates(const struct cuda_conv *conv, struct cuda_conv_candidate *candidates,
+                         int count, size_t *ret_workspace)
 {
     int kept = 0;
     *ret_workspace = 0;
     for (int i = 0; i < count; i++) {
-        const size_t bytes = cuda_conv_workspace(conv, &ways[i]);
+        const size_t bytes = cuda_conv_workspace(conv, &candidates[i]);
         if (bytes > MOST_SUMS)
             continue;
         if (bytes > *ret_workspace)
             *ret_workspace = bytes;
-        ways[kept++] = ways[i];
+        candidates[kept++] = candidates[i];
     }
     return kept;
 }
 
-static enum status create_tensor(const struct compile *compile, struct cuda_conv *conv,
+static enum status create_tensor(const struct cuda_compile *compile, struct cuda_conv *conv,
                                  const void *weights, const float *bias, int unpadded,
                                  struct conv_step **ret, struct error *err)
 {
-    const struct backend *backend = compile->backend;
-    struct cuda_conv_way ways[MOST_WAYS];
+    const struct cuda_backend *backend = compile->backend;
+    struct cuda_conv_candidate candidates[MOST_CANDIDATES];
     size_t workspace;
-    int count = cuda_conv_ways(conv, backend->shared_limit, backend->processors, ways, MOST_WAYS);
-    count = conv_keep_ways(conv, ways, count, &workspace);
+    int count = cuda_conv_candidates(conv, backend->shared_limit, backend->processors, candidates,
+                                     MOST_CANDIDATES);
+    count = conv_keep_candidates(conv, candidates, count, &workspace);
     if (count == 0)
         return STATUS_OK;
-    struct conv_step *s = create(compile, conv, weights, bias);
+    struct conv_step *s = conv_create(compile, conv, weights, bias);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     s->kind = CONV_TENSOR;
     s->step.kernel = "tensor-core conv";
-    s->step.tune = tune;
-    memcpy(s->ways, ways, sizeof ways);
-    s->way_count = count;
+    s->step.tune = conv_tune;
+    memcpy(s->candidates, candidates, sizeof candidates);
+    s->candidate_count = count;
     s->unpadded = unpadded;
     if (unpadded)
         s->padded_bytes = size_align(
@@ -187,7 +192,7 @@ static enum status create_tensor(const struct compile *compile, struct cuda_conv
 }
 
 /* Way 0 of the step is `product`, which the step owns from now on. */
-static void add_product(struct conv_step *s, struct step *product)
+static void add_product(struct conv_step *s, struct cuda_step *product)
 {
     s->product = product;
     s->step.kernel = "matrix product";
@@ -195,11 +200,11 @@ static void add_product(struct conv_step *s, struct step *product)
         s->step.workspace = product->workspace;
 }
 
-enum status conv_create_product(const struct compile *compile, int64_t rows, int64_t n, int64_t k,
-                                const void *weights, const float *bias, struct step **ret,
-                                struct error *err)
+enum status conv_create_product(const struct cuda_compile *compile, int64_t rows, int64_t n,
+                                int64_t k, const void *weights, const float *bias,
+                                struct cuda_step **ret, struct error *err)
 {
-    struct step *product = *ret;
+    struct cuda_step *product = *ret;
     struct conv_step *s = NULL;
     if (rows > INT_MAX || n > INT_MAX || k > INT_MAX - 8)
         return STATUS_OK;
@@ -213,28 +218,29 @@ enum status conv_create_product(const struct compile *compile, int64_t rows, int
     return STATUS_OK;
 }
 
-static enum status make_pointwise(const struct compile *compile, const struct cuda_conv *c,
-                                  const void *weights, int64_t row, const float *bias,
-                                  struct step **ret, struct error *err)
+static enum status conv_lower_pointwise(const struct cuda_compile *compile,
+                                        const struct cuda_conv *c, const void *weights, int64_t row,
+                                        const float *bias, struct cuda_step **ret,
+                                        struct error *err)
 {
     const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
-    struct product product = {.m = (int64_t)c->n * c->h * c->w,
-                              .n = c->m,
-                              .k = c->c,
-                              .b_row = row,
-                              .trans_b = true,
-                              .batch = 1,
-                              .dtype = x->dtype,
-                              .y_dtype = y->dtype};
-    TRY(product_create(compile, &product, x->index, 0, weights, bias, ret, err));
+    struct cuda_product product = {.m = (int64_t)c->n * c->h * c->w,
+                                   .n = c->m,
+                                   .k = c->c,
+                                   .b_row = row,
+                                   .trans_b = true,
+                                   .batch = 1,
+                                   .dtype = x->dtype,
+                                   .y_dtype = y->dtype};
+    TRY(cuda_product_create(compile, &product, x->index, 0, weights, bias, ret, err));
     if (!has_tensor_cores(compile->backend, x->dtype))
         return STATUS_OK;
     return conv_create_product(compile, product.m, product.n, product.k, weights, bias, ret, err);
 }
 
 /* On tensor cores; *ret stays NULL where that cannot be. */
-static enum status make_tensor(const struct compile *compile, const struct cuda_conv *c,
-                               const float *bias, struct step **ret, struct error *err)
+static enum status conv_lower_tensor(const struct cuda_compile *compile, const struct cuda_conv *c,
+                                     const float *bias, struct cuda_step **ret, struct error *err)
 {
     struct tensor *constant = compile->node->inputs[1]->known;
     const enum dtype dtype = compile->node->inputs[0]->dtype;
@@ -248,27 +254,27 @@ static enum status make_tensor(const struct compile *compile, const struct cuda_
         unpadded = c->c;
         conv.c++;
     }
-    conv.row = (int)weights_row(constant, WEIGHT_CONV_ROWS);
-    struct cuda_conv_way first;
-    if (!cuda_conv_ways(&conv, compile->backend->shared_limit, compile->backend->processors, &first,
-                        1))
+    conv.row = (int)cuda_weights_row(constant, WEIGHT_CONV_ROWS);
+    struct cuda_conv_candidate first;
+    if (!cuda_conv_candidates(&conv, compile->backend->shared_limit, compile->backend->processors,
+                              &first, 1))
         return STATUS_OK;
-    TRY(weights_get(compile->backend, constant, WEIGHT_CONV_ROWS, dtype, &weights, err));
+    TRY(cuda_weights_get(compile->backend, constant, WEIGHT_CONV_ROWS, dtype, &weights, err));
     TRY(create_tensor(compile, &conv, weights, bias, unpadded, &s, err));
     *ret = s ? &s->step : NULL;
     return STATUS_OK;
 }
 
-static enum status make_plain(const struct compile *compile, const struct cuda_conv *c,
-                              const float *bias, struct step **ret, struct error *err)
+static enum status conv_lower_plain(const struct cuda_compile *compile, const struct cuda_conv *c,
+                                    const float *bias, struct cuda_step **ret, struct error *err)
 {
     struct tensor *constant = compile->node->inputs[1]->known;
     const bool depthwise = c->groups == c->c && c->m == c->c;
     const bool direct = c->groups > 1 && c->m / c->groups < GROUP_OF_TILES;
     void *weights;
-    TRY(weights_get(compile->backend, constant, depthwise ? WEIGHT_DEPTHWISE : WEIGHT_CONV,
-                    compile->node->inputs[0]->dtype, &weights, err));
-    struct conv_step *s = create(compile, c, weights, bias);
+    TRY(cuda_weights_get(compile->backend, constant, depthwise ? WEIGHT_DEPTHWISE : WEIGHT_CONV,
+                         compile->node->inputs[0]->dtype, &weights, err));
+    struct conv_step *s = conv_create(compile, c, weights, bias);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     s->kind = depthwise ? CONV_DEPTHWISE : direct ? CONV_DIRECT : CONV_SIMT;
@@ -284,7 +290,8 @@ static bool is_for_tiles(const struct cuda_conv *c)
     return c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);
 }
 
-enum status make_conv(const struct compile *compile, struct step **ret, struct error *err)
+enum status cuda_lower_conv(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err)
 {
     const struct node *node = compile->node;
     if (node->op != OP_CONV || !node->channels_last)
@@ -298,16 +305,17 @@ enum status make_conv(const struct compile *compile, struct step **ret, struct e
     TRY(window_init(node, 2, x->shape.dims + 1, constant->shape.dims + 2, &window, err));
     TRY(window_of_conv(node, &window, node_int(node, "group", 1), &conv, err));
     if (bias)
-        TRY(weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data, err));
+        TRY(cuda_weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data,
+                             err));
     if (is_pointwise(&conv)) {
         enum weight_layout layout =
             has_tensor_cores(compile->backend, x->dtype) ? WEIGHT_ROWS : WEIGHT_CONV;
         void *weights;
-        TRY(weights_get(compile->backend, constant, layout, x->dtype, &weights, err));
-        return make_pointwise(compile, &conv, weights, weights_row(constant, layout), bias_data,
-                              ret, err);
+        TRY(cuda_weights_get(compile->backend, constant, layout, x->dtype, &weights, err));
+        return conv_lower_pointwise(compile, &conv, weights, cuda_weights_row(constant, layout),
+                                    bias_data, ret, err);
     }
     if (is_for_tiles(&conv))
-        TRY(make_tensor(compile, &conv, bias_data, ret, err));
-    return *ret ? STATUS_OK : make_plain(compile, &conv, bias_data, ret, err);
+        TRY(conv_lower_tensor(compile, &conv, bias_data, ret, err));
+    return *ret ? STATUS_OK : conv_lower_plain(compile, &conv, bias_data, ret, err);
 }

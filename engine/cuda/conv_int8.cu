@@ -123,38 +123,40 @@ void launch_vector(cudaStream_t stream, const void *x, const void *weights, void
 template <typename T>
 void launch_tile(cudaStream_t stream, const void *x, const void *weights, void *y,
                  const struct cuda_conv &c, const struct cuda_int8_epilogue *e,
-                 const struct cuda_conv_way *way, void *workspace, const void *padding)
+                 const struct cuda_conv_candidate *candidate, void *workspace, const void *padding)
 {
 #define TILE_CASE(number, p, ch, d, wp, wc, s, b)                                                  \
     case number:                                                                                   \
         return launch_vector<T, tile##number, (number >= SMALL_TILES)>(                            \
-            stream, x, weights, y, c, e, way->splits, workspace, padding);
-    switch (way->tile) {
+            stream, x, weights, y, c, e, candidate->splits, workspace, padding);
+    switch (candidate->tile) {
         TILES(TILE_CASE)
     }
 #undef TILE_CASE
 }
 } // namespace
 
-int cuda_int8_conv_ways(const struct cuda_conv *conv, size_t shared_limit, int processors,
-                        struct cuda_conv_way *ret, int max)
+int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
+                              struct cuda_conv_candidate *ret, int max)
 {
     if (conv->c / conv->groups % 4)
         return 0;
     const struct cuda_conv pairs = in_pairs(conv);
-    return cuda_conv_ways(&pairs, shared_limit, processors, ret, max);
+    return cuda_conv_candidates(&pairs, shared_limit, processors, ret, max);
 }
 
 void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue,
-                           const struct cuda_conv_way *way, void *workspace)
+                           const struct cuda_conv_candidate *candidate, void *workspace)
 {
     const struct cuda_conv pairs = in_pairs(&conv->conv);
     if (conv->x_type == T_I8)
-        launch_tile<s8_pair>(stream, x, weights, y, pairs, epilogue, way, workspace, conv->padding);
+        launch_tile<s8_pair>(stream, x, weights, y, pairs, epilogue, candidate, workspace,
+                             conv->padding);
     else
-        launch_tile<u8_pair>(stream, x, weights, y, pairs, epilogue, way, workspace, conv->padding);
+        launch_tile<u8_pair>(stream, x, weights, y, pairs, epilogue, candidate, workspace,
+                             conv->padding);
 }
 
 void cuda_int8_finish(cudaStream_t stream, const int32_t *sums, int splits, void *y, size_t rows,

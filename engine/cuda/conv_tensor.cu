@@ -8,7 +8,7 @@
 namespace
 {
 /* What the kernel has to know beside the convolution. */
-struct split {
+struct conv_split {
     int tiles_across; /* tiles of channels of a group */
     int steps, each;  /* of Tile::DEPTH: all, and of a block */
     int y_is_float;
@@ -51,7 +51,8 @@ __device__ static inline void store_some(void *to, const float (&from)[8], bool 
 /* Eight neighbouring sums of position p, from the group's channel m on, go where they belong. */
 template <typename T>
 __device__ static inline void store_eight(const float *from, void *y, const cuda_conv &c,
-                                          const cuda_epilogue &e, const split &g, size_t p, int m)
+                                          const cuda_epilogue &e, const conv_split &g, size_t p,
+                                          int m)
 {
     const int mg = c.m / c.groups, column = (int)blockIdx.y * mg + m, count = mg - m;
     const size_t at = p * (size_t)c.m + (size_t)column;
@@ -82,7 +83,8 @@ __device__ static inline void store_eight(const float *from, void *y, const cuda
 /* grid: x = tiles, channels first (neighbours share positions), y = group, z = split. */
 template <typename T, typename Tile, int VEC>
 __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
-    conv_tensor_kernel(const T *x, const T *weights, void *y, cuda_conv c, cuda_epilogue e, split g)
+    conv_tensor_kernel(const T *x, const T *weights, void *y, cuda_conv c, cuda_epilogue e,
+                       conv_split g)
 {
     SHARED_MEMORY(memory);
     const int p0 = (int)blockIdx.x / g.tiles_across * Tile::POSITIONS;
@@ -136,7 +138,7 @@ void sum_splits(cudaStream_t stream, const float *sums, int splits, const struct
                count, c->m, (Y *)y, *e);
 }
 
-/* ---- the ways there are ---- */
+/* ---- candidates ---- */
 
 struct tile_facts {
     int positions, channels, depth, shared, threads;
@@ -167,7 +169,7 @@ int steps_of(const struct cuda_conv *c, const tile_facts &t)
 }
 
 struct estimate {
-    struct cuda_conv_way way;
+    struct cuda_conv_candidate candidate;
     double time;
 };
 
@@ -206,7 +208,7 @@ template <typename T, typename Tile, int VEC>
 void launch(cudaStream_t stream, const void *x, const void *weights, void *y, bool y_is_float,
             const struct cuda_conv *c, const struct cuda_epilogue *e, int splits, void *workspace)
 {
-    split g = {};
+    conv_split g = {};
     g.tiles_across = divide_up(c->m / c->groups, Tile::CHANNELS);
     g.steps = divide_up(c->kh * c->kw * (c->c / c->groups), Tile::DEPTH);
     g.each = divide_up(g.steps, splits);
@@ -242,21 +244,21 @@ void launch_vector(cudaStream_t stream, const void *x, const void *weights, void
 template <typename T>
 void launch_tile(cudaStream_t stream, const void *x, const void *weights, void *y, bool y_is_float,
                  const struct cuda_conv *c, const struct cuda_epilogue *e,
-                 const struct cuda_conv_way *way, void *workspace)
+                 const struct cuda_conv_candidate *candidate, void *workspace)
 {
 #define TILE_CASE(number, p, ch, d, wp, wc, s, b)                                                  \
     case number:                                                                                   \
         return launch_vector<T, tile##number, (number >= SMALL_TILES)>(                            \
-            stream, x, weights, y, y_is_float, c, e, way->splits, workspace);
-    switch (way->tile) {
+            stream, x, weights, y, y_is_float, c, e, candidate->splits, workspace);
+    switch (candidate->tile) {
         TILES(TILE_CASE)
     }
 #undef TILE_CASE
 }
 } // namespace
 
-int cuda_conv_ways(const struct cuda_conv *c, size_t shared_limit, int processors,
-                   struct cuda_conv_way *ret, int max)
+int cuda_conv_candidates(const struct cuda_conv *c, size_t shared_limit, int processors,
+                         struct cuda_conv_candidate *ret, int max)
 {
     estimate found[TILE_COUNT * 3];
     int count = 0;
@@ -291,28 +293,29 @@ int cuda_conv_ways(const struct cuda_conv *c, size_t shared_limit, int processor
     for (int i = 0; i < count && taken < max; i++) {
         bool again = false;
         for (int k = 0; k < taken; k++)
-            again =
-                again || (ret[k].tile == found[i].way.tile && ret[k].splits == found[i].way.splits);
+            again = again || (ret[k].tile == found[i].candidate.tile &&
+                              ret[k].splits == found[i].candidate.splits);
         if (!again)
-            ret[taken++] = found[i].way;
+            ret[taken++] = found[i].candidate;
     }
     return taken;
 }
 
-size_t cuda_conv_workspace(const struct cuda_conv *c, const struct cuda_conv_way *way)
+size_t cuda_conv_workspace(const struct cuda_conv *c, const struct cuda_conv_candidate *candidate)
 {
-    if (way->splits <= 1)
+    if (candidate->splits <= 1)
         return 0;
-    return (size_t)way->splits * (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m *
+    return (size_t)candidate->splits * (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m *
            sizeof(float);
 }
 
 void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *c, const struct cuda_epilogue *e,
-                      const struct cuda_conv_way *way, void *workspace)
+                      const struct cuda_conv_candidate *candidate, void *workspace)
 {
     if (dtype == T_BF16)
-        launch_tile<__nv_bfloat16>(stream, x, weights, y, y_dtype == T_F32, c, e, way, workspace);
+        launch_tile<__nv_bfloat16>(stream, x, weights, y, y_dtype == T_F32, c, e, candidate,
+                                   workspace);
     else
-        launch_tile<__half>(stream, x, weights, y, y_dtype == T_F32, c, e, way, workspace);
+        launch_tile<__half>(stream, x, weights, y, y_dtype == T_F32, c, e, candidate, workspace);
 }

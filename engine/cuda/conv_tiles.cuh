@@ -32,7 +32,7 @@ template <> constexpr bool padding_is_stored<u8_pair> = true;
 
 template <int POSITIONS_, int CHANNELS_, int DEPTH_, int WARP_POSITIONS_, int WARP_CHANNELS_,
           int STAGES_, int BLOCKS_>
-struct tile {
+struct conv_tile {
     static constexpr int POSITIONS = POSITIONS_, CHANNELS = CHANNELS_, DEPTH = DEPTH_;
     static constexpr int WARP_POSITIONS = WARP_POSITIONS_, WARP_CHANNELS = WARP_CHANNELS_;
     static constexpr int STAGES = STAGES_, BLOCKS = BLOCKS_; /* BLOCKS: on a processor */
@@ -66,7 +66,8 @@ struct tile {
     X(9, 64, 64, 32, 32, 32, 4, 4)
 enum { TILE_COUNT = 10, SMALL_TILES = 7 };
 
-#define TILE_TYPE(number, p, c, d, wp, wc, s, b) using tile##number = tile<p, c, d, wp, wc, s, b>;
+#define TILE_TYPE(number, p, c, d, wp, wc, s, b)                                                   \
+    using tile##number = conv_tile<p, c, d, wp, wc, s, b>;
 TILES(TILE_TYPE)
 #undef TILE_TYPE
 

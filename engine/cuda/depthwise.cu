@@ -6,7 +6,7 @@
 
 namespace
 {
-/* KERNEL x KERNEL windows, STRIDE both ways, no dilation; WIDE outputs a thread. */
+/* KERNEL x KERNEL windows, STRIDE in both directions, no dilation; WIDE outputs a thread. */
 template <typename T, int KERNEL, int STRIDE, int WIDE>
 __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c, cuda_epilogue e,
                                  size_t count)

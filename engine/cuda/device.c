@@ -106,8 +106,8 @@ enum status cuda_check(cudaError_t result, int device, const char *what, struct 
                      device_failure(device) ? "; lensd has to be restarted to use it again" : "");
 }
 
-enum status device_alloc(const struct backend *backend, size_t bytes, const char *what, void **ret,
-                         struct error *err)
+enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,
+                         void **ret, struct error *err)
 {
     cudaError_t result = cudaMalloc(ret, bytes ? bytes : 1);
     if (result != cudaErrorMemoryAllocation)
@@ -125,8 +125,8 @@ enum status device_alloc(const struct backend *backend, size_t bytes, const char
 
 /* Not cudaMemcpy: that uses the legacy default stream, which streams made as non-blocking do not
  * wait for, and from pageable memory it may return before the bytes have arrived. */
-enum status device_upload(const struct backend *backend, void *to, const void *from, size_t bytes,
-                          const char *what, struct error *err)
+enum status device_upload(const struct cuda_backend *backend, void *to, const void *from,
+                          size_t bytes, const char *what, struct error *err)
 {
     if (bytes == 0)
         return STATUS_OK;
@@ -135,7 +135,7 @@ enum status device_upload(const struct backend *backend, void *to, const void *f
     return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, what, err);
 }
 
-enum status device_copy_rows(const struct backend *backend, const struct pitched *copy,
+enum status device_copy_rows(const struct cuda_backend *backend, const struct pitched *copy,
                              enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
                              struct error *err)
 {
@@ -165,7 +165,7 @@ enum status blas_check(cublasStatus_t result, int device, const char *what, stru
                      "cuda:%d: %s: cuBLASLt status %d", device, what, (int)result);
 }
 
-enum status use_device(const struct backend *backend, struct error *err)
+enum status use_device(const struct cuda_backend *backend, struct error *err)
 {
     return cuda_check(cudaSetDevice(backend->device), backend->device, "selecting the device", err);
 }

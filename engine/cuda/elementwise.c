@@ -1,12 +1,12 @@
 /* Activations, two operands with numpy broadcasting, per-channel scale and shift. */
 #include "engine/cuda/lowering.h"
 
-struct elementwise_step {
-    struct step step;
+struct cuda_elementwise_step {
+    struct cuda_step step;
     enum { KIND_UNARY, KIND_BINARY, KIND_SCALE_SHIFT } kind;
     enum cuda_binary binary;
     struct epilogue activation; /* the unary itself, or what follows the others */
-    struct cuda_walk walk;
+    struct cuda_access_map walk;
     uint32_t a, b, y;
     const void *a_constant, *b_constant; /* on the device, instead of the values */
     const float *scale, *shift;
@@ -14,9 +14,10 @@ struct elementwise_step {
     size_t count, columns;
 };
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status elementwise_run(struct cuda_step *base, struct cuda_program *program,
+                                   struct error *err)
 {
-    struct elementwise_step *s = (struct elementwise_step *)base;
+    struct cuda_elementwise_step *s = (struct cuda_elementwise_step *)base;
     cudaStream_t stream = program->backend->stream;
     const struct epilogue *e = &s->activation;
     const void *a = s->a_constant ? s->a_constant : program->data[s->a];
@@ -60,7 +61,7 @@ static bool operand_fits(const struct value *value, enum dtype dtype)
     return value && (value->dtype == dtype || (value->known && value->known->dtype == DTYPE_F32));
 }
 
-static bool classify(const struct node *node, struct elementwise_step *ret)
+static bool elementwise_classify(const struct node *node, struct cuda_elementwise_step *ret)
 {
     const struct value *a = node_input(node, 0), *y = node_output(node, 0);
     if (!a || !y || !is_computed(y->dtype) || !operand_fits(a, y->dtype) ||
@@ -84,16 +85,17 @@ static bool classify(const struct node *node, struct elementwise_step *ret)
            !(a->known && node->inputs[1]->known);
 }
 
-bool elementwise_takes(const struct node *node)
+bool cuda_takes_elementwise(const struct node *node)
 {
-    struct elementwise_step ignored = {0};
-    return classify(node, &ignored);
+    struct cuda_elementwise_step ignored = {0};
+    return elementwise_classify(node, &ignored);
 }
 
 /* Joins neighbouring dimensions that both operands walk through without a jump. */
-static struct cuda_walk walk_of(const struct shape *y, const struct shape *a, const struct shape *b)
+static struct cuda_access_map walk_of(const struct shape *y, const struct shape *a,
+                                      const struct shape *b)
 {
-    struct cuda_walk inner_first = {0}, walk = {0};
+    struct cuda_access_map inner_first = {0}, walk = {0};
     int64_t a_step = 1, b_step = 1;
     int count = 0;
     for (int d = 0; d < y->rank; d++) {
@@ -123,8 +125,8 @@ static struct cuda_walk walk_of(const struct shape *y, const struct shape *a, co
     return walk;
 }
 
-static enum status fill(const struct compile *compile, struct elementwise_step *s,
-                        struct error *err)
+static enum status elementwise_fill(const struct cuda_compile *compile,
+                                    struct cuda_elementwise_step *s, struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *a = node->inputs[0], *y = node->outputs[0];
@@ -133,34 +135,35 @@ static enum status fill(const struct compile *compile, struct elementwise_step *
     s->y = y->index;
     s->count = shape_count(&y->shape);
     s->columns = y->shape.rank ? (size_t)y->shape.dims[y->shape.rank - 1] : 1;
-    TRY(weights_of(compile->backend, a, s->dtype, &s->a_constant, err));
+    TRY(cuda_weights_of(compile->backend, a, s->dtype, &s->a_constant, err));
     if (s->kind == KIND_BINARY) {
         const struct value *b = node->inputs[1];
         s->b = b->index;
-        TRY(weights_of(compile->backend, b, s->dtype, &s->b_constant, err));
+        TRY(cuda_weights_of(compile->backend, b, s->dtype, &s->b_constant, err));
         s->walk = walk_of(&y->shape, &a->shape, &b->shape);
     }
     if (s->kind == KIND_SCALE_SHIFT) {
-        TRY(weights_of(compile->backend, node->inputs[1], DTYPE_F32, &data, err));
+        TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &data, err));
         s->scale = data;
-        TRY(weights_of(compile->backend, node->inputs[2], DTYPE_F32, &data, err));
+        TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &data, err));
         s->shift = data;
     }
     s->step.bytes = 2 * s->count * dtype_size(s->dtype);
     return STATUS_OK;
 }
 
-enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err)
+enum status cuda_lower_elementwise(const struct cuda_compile *compile, struct cuda_step **ret,
+                                   struct error *err)
 {
-    struct elementwise_step proto = {0};
-    if (!classify(compile->node, &proto))
+    struct cuda_elementwise_step proto = {0};
+    if (!elementwise_classify(compile->node, &proto))
         return STATUS_OK;
-    struct elementwise_step *s = step_create(compile, sizeof *s, run);
+    struct cuda_elementwise_step *s = cuda_step_create(compile, sizeof *s, elementwise_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     proto.step = s->step;
     *s = proto;
     s->step.kernel = "elementwise";
     *ret = &s->step;
-    return fill(compile, s, err);
+    return elementwise_fill(compile, s, err);
 }

@@ -73,7 +73,7 @@ __device__ static inline float combine(int op, float a, float b)
     }
 }
 
-__device__ static inline void offsets(const cuda_walk &walk, size_t i, int64_t *a, int64_t *b)
+__device__ static inline void offsets(const cuda_access_map &walk, size_t i, int64_t *a, int64_t *b)
 {
     int64_t at_a = walk.a_offset, at_b = 0;
     for (int d = walk.rank - 1; d >= 0; d--) {
@@ -87,7 +87,7 @@ __device__ static inline void offsets(const cuda_walk &walk, size_t i, int64_t *
     *b = at_b;
 }
 
-static size_t walk_count(const struct cuda_walk *walk)
+static size_t walk_count(const struct cuda_access_map *walk)
 {
     size_t count = 1;
     for (int d = 0; d < walk->rank; d++)
@@ -96,8 +96,8 @@ static size_t walk_count(const struct cuda_walk *walk)
 }
 
 template <typename T>
-__global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_walk walk, size_t count,
-                              int activation, float alpha, float beta)
+__global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_map walk,
+                              size_t count, int activation, float alpha, float beta)
 {
     FOR_EACH(i, count)
     {
@@ -122,7 +122,7 @@ __device__ static inline void load_walked(float (&to)[8], const T *from, int ste
 
 /* The walk is one over eights: its innermost dimension is an eighth as long. */
 template <typename T>
-__global__ void binary_eights_kernel(int op, const T *a, const T *b, T *y, cuda_walk walk,
+__global__ void binary_eights_kernel(int op, const T *a, const T *b, T *y, cuda_access_map walk,
                                      int a_step, int b_step, size_t count, int activation,
                                      float alpha, float beta)
 {
@@ -155,7 +155,7 @@ __global__ void binary_eights_kernel(int op, const T *a, const T *b, T *y, cuda_
 }
 
 /* The walk in eights; false where pieces would not be whole and aligned. */
-static bool walk_in_eights(const struct cuda_walk *walk, struct cuda_walk *ret)
+static bool walk_in_eights(const struct cuda_access_map *walk, struct cuda_access_map *ret)
 {
     const int last = walk->rank - 1;
     if (last < 0 || walk->dims[last] % 8 || walk->a_offset || walk->a_steps[last] > 1 ||
@@ -173,11 +173,11 @@ static bool walk_in_eights(const struct cuda_walk *walk, struct cuda_walk *ret)
 }
 
 void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, const void *a,
-                       const void *b, void *y, const struct cuda_walk *walk, int activation,
+                       const void *b, void *y, const struct cuda_access_map *walk, int activation,
                        float alpha, float beta)
 {
     size_t count = walk_count(walk);
-    struct cuda_walk eights;
+    struct cuda_access_map eights;
     const int last = walk->rank - 1;
     if (walk_in_eights(walk, &eights))
         WITH_TYPE(dtype,
@@ -282,7 +282,7 @@ void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, s
 }
 
 template <typename T>
-__global__ void copy_strided_kernel(const T *x, T *y, cuda_walk walk, size_t count)
+__global__ void copy_strided_kernel(const T *x, T *y, cuda_access_map walk, size_t count)
 {
     FOR_EACH(i, count)
     {
@@ -316,7 +316,8 @@ template <typename T> __global__ void transpose_kernel(const T *x, T *y, int row
 }
 
 /* Is the walk a swap of two neighbouring dimensions of a dense tensor (NCHW <-> NHWC)? */
-static bool is_transpose(const struct cuda_walk *walk, int64_t *planes, int *rows, int *columns)
+static bool is_transpose(const struct cuda_access_map *walk, int64_t *planes, int *rows,
+                         int *columns)
 {
     int r = walk->rank;
     if (r < 2 || r > 3 || walk->a_offset != 0)
@@ -333,7 +334,8 @@ static bool is_transpose(const struct cuda_walk *walk, int64_t *planes, int *row
 }
 
 template <typename T>
-static void copy_sized(cudaStream_t stream, const void *x, void *y, const struct cuda_walk *walk)
+static void copy_sized(cudaStream_t stream, const void *x, void *y,
+                       const struct cuda_access_map *walk)
 {
     size_t count = walk_count(walk);
     int64_t planes;
@@ -350,7 +352,7 @@ static void copy_sized(cudaStream_t stream, const void *x, void *y, const struct
 }
 
 /* Neighbours that are moved together anyway are moved as one of twice the size, up to 16 bytes. */
-static int widen(int size, struct cuda_walk *walk)
+static int widen(int size, struct cuda_access_map *walk)
 {
     const int last = walk->rank - 1;
     while (size < 16 && last >= 0 && walk->a_steps[last] == 1 && walk->dims[last] % 2 == 0 &&
@@ -368,10 +370,10 @@ static int widen(int size, struct cuda_walk *walk)
 }
 
 void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
-                       const struct cuda_walk *narrow)
+                       const struct cuda_access_map *narrow)
 {
-    struct cuda_walk wide = *narrow;
-    const struct cuda_walk *walk = &wide;
+    struct cuda_access_map wide = *narrow;
+    const struct cuda_access_map *walk = &wide;
     size = widen(size, &wide);
     if (size == 16)
         return copy_sized<words4>(stream, x, y, walk);

@@ -8,7 +8,7 @@
 #include "engine/cpu/kernel.h"
 
 struct host_step {
-    struct step step;
+    struct cuda_step step;
     kernel_fn kernel;
     struct node node;
     struct tensor **in, **out, ***out_slots;
@@ -20,7 +20,7 @@ struct host_step {
     uint32_t residual;
 };
 
-static void host_free(struct step *base)
+static void host_free(struct cuda_step *base)
 {
     struct host_step *s = (struct host_step *)base;
     for (size_t i = 0; s->in && i < s->node.input_count; i++)
@@ -34,9 +34,9 @@ static void host_free(struct step *base)
     free(s->constant);
 }
 
-static enum status copy_down(struct host_step *s, struct program *program, struct error *err)
+static enum status copy_down(struct host_step *s, struct cuda_program *program, struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     for (size_t i = 0; i < s->node.input_count; i++) {
         const struct value *value = s->node.inputs[i];
         if (value && !s->constant[i] && s->in[i]->bytes)
@@ -48,9 +48,9 @@ static enum status copy_down(struct host_step *s, struct program *program, struc
     return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, s->step.name, err);
 }
 
-static enum status copy_up(struct host_step *s, struct program *program, struct error *err)
+static enum status copy_up(struct host_step *s, struct cuda_program *program, struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     for (size_t i = 0; i < s->node.output_count; i++)
         if (s->out[i] && s->out[i]->bytes)
             TRY(cuda_check(cudaMemcpyAsync(program->data[s->node.outputs[i]->index],
@@ -71,7 +71,7 @@ static enum status copy_up(struct host_step *s, struct program *program, struct 
     return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, s->step.name, err);
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status host_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
 {
     struct host_step *s = (struct host_step *)base;
     TRY(copy_down(s, program, err));
@@ -95,7 +95,7 @@ static enum status run(struct step *base, struct program *program, struct error 
     return copy_up(s, program, err);
 }
 
-static enum status make_tensors(const struct compile *compile, struct host_step *s,
+static enum status make_tensors(const struct cuda_compile *compile, struct host_step *s,
                                 struct error *err)
 {
     const struct node *node = compile->node;
@@ -126,7 +126,7 @@ static enum status make_tensors(const struct compile *compile, struct host_step 
 }
 
 /* The reference kernel knows nothing of residual, activation and a MatMul's bias. */
-static enum status take_epilogue(const struct compile *compile, struct host_step *s,
+static enum status take_epilogue(const struct cuda_compile *compile, struct host_step *s,
                                  struct error *err)
 {
     const struct node *node = compile->node;
@@ -138,8 +138,8 @@ static enum status take_epilogue(const struct compile *compile, struct host_step
         s->node.input_count--;
     }
     if (node->op == OP_MATMUL && s->node.input_count > 2) {
-        TRY(weights_get(compile->backend, node->inputs[2]->known, WEIGHT_AS_IS, DTYPE_F32, &bias,
-                        err));
+        TRY(cuda_weights_get(compile->backend, node->inputs[2]->known, WEIGHT_AS_IS, DTYPE_F32,
+                             &bias, err));
         s->node.input_count = 2;
     }
     s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
@@ -152,7 +152,8 @@ static enum status take_epilogue(const struct compile *compile, struct host_step
     return STATUS_OK;
 }
 
-enum status make_host(const struct compile *compile, struct step **ret, struct error *err)
+enum status cuda_lower_host(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err)
 {
     const struct node *node = compile->node;
     char text[NODE_TEXT];
@@ -161,7 +162,7 @@ enum status make_host(const struct compile *compile, struct step **ret, struct e
         return error_set(err, STATUS_UNSUPPORTED,
                          "%s: the CUDA backend has no kernel for this operator with these operands",
                          node_text(node, text));
-    struct host_step *s = step_create(compile, sizeof *s, run);
+    struct host_step *s = cuda_step_create(compile, sizeof *s, host_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     *ret = &s->step;

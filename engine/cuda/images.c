@@ -11,7 +11,7 @@
 #include "engine/ops/geometry.h"
 
 struct image_step {
-    struct step step;
+    struct cuda_step step;
     uint32_t x, y;
     const void *grid_constant;
     uint32_t grid;
@@ -31,7 +31,8 @@ struct image_step {
     struct cuda_grid_sample sample;
 };
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status images_run(struct cuda_step *base, struct cuda_program *program,
+                              struct error *err)
 {
     struct image_step *s = (struct image_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -66,11 +67,12 @@ static enum status run(struct step *base, struct program *program, struct error 
     return cuda_launched(base, program, err);
 }
 
-static enum status create(const struct compile *compile, int kind, const char *kernel,
-                          struct image_step **ret, struct step **ret_step, struct error *err)
+static enum status images_create(const struct cuda_compile *compile, int kind, const char *kernel,
+                                 struct image_step **ret, struct cuda_step **ret_step,
+                                 struct error *err)
 {
     const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
-    struct image_step *s = step_create(compile, sizeof *s, run);
+    struct image_step *s = cuda_step_create(compile, sizeof *s, images_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     s->kind = kind;
@@ -87,12 +89,12 @@ static enum status create(const struct compile *compile, int kind, const char *k
 }
 
 /* A table of the host's in device memory, with the weights; takes the tensor over. */
-static enum status upload(const struct compile *compile, struct tensor *table, const void **ret,
-                          struct error *err)
+static enum status images_upload(const struct cuda_compile *compile, struct tensor *table,
+                                 const void **ret, struct error *err)
 {
     void *data = NULL;
     enum status status =
-        weights_get(compile->backend, table, WEIGHT_AS_IS, table->dtype, &data, err);
+        cuda_weights_get(compile->backend, table, WEIGHT_AS_IS, table->dtype, &data, err);
     *ret = data;
     tensor_unref(table);
     return status;
@@ -156,7 +158,7 @@ static void fill_axis(const struct resize_plan *plan, const struct resize_axis *
 
 /* Fills `resize`'s taps and its tables on the device. axes[d]: which of the plan's is dimension d.
  */
-static enum status make_tables(const struct compile *compile, const struct resize_plan *plan,
+static enum status make_tables(const struct cuda_compile *compile, const struct resize_plan *plan,
                                const int *axes, struct image_step *s, struct error *err)
 {
     struct cuda_resize *r = &s->resize;
@@ -197,13 +199,13 @@ static enum status make_tables(const struct compile *compile, const struct resiz
         tensor_unref(weight);
         return status;
     }
-    status = upload(compile, index, &data, err);
+    status = images_upload(compile, index, &data, err);
     s->index = data;
     if (status != STATUS_OK) {
         tensor_unref(weight);
         return status;
     }
-    status = upload(compile, weight, &data, err);
+    status = images_upload(compile, weight, &data, err);
     s->weight = data;
     return status;
 }
@@ -216,7 +218,8 @@ static bool fits_index(const struct shape *shape)
     return shape->rank <= CUDA_MAX_RANK;
 }
 
-static enum status make_resize(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_resize(const struct cuda_compile *compile, struct cuda_step **ret,
+                                struct error *err)
 {
     static const int last[4] = {0, 2, 3, 1}, own[CUDA_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
     const struct node *node = compile->node;
@@ -226,8 +229,8 @@ static enum status make_resize(const struct compile *compile, struct step **ret,
     struct image_step *s;
     if (!fits_index(x) || !fits_index(&node->outputs[0]->shape) || !read_plan(node, &plain, &plan))
         return STATUS_OK;
-    TRY(create(compile, node->channels_last ? IMAGE_RESIZE : IMAGE_RESIZE_ANY, "resize", &s, ret,
-               err));
+    TRY(images_create(compile, node->channels_last ? IMAGE_RESIZE : IMAGE_RESIZE_ANY, "resize", &s,
+                      ret, err));
     s->resize.rank = x->rank;
     s->resize.outside = plan.extrapolation;
     return make_tables(compile, &plan, node->channels_last ? last : own, s, err);
@@ -235,7 +238,7 @@ static enum status make_resize(const struct compile *compile, struct step **ret,
 
 /* ---- GroupNormalization, InstanceNormalization, LRN ---- */
 
-static bool is_vector(const struct value *value, const struct shape *shape)
+static bool images_is_vector(const struct value *value, const struct shape *shape)
 {
     return value && value->known && value->known->dtype == DTYPE_F32 &&
            shape_count(&value->known->shape) == shape_count(shape);
@@ -247,21 +250,23 @@ static bool groups_take(const struct node *node)
     if (node->op == OP_LRN)
         return node_int(node, "size", 1) >= 1 && node_int(node, "size", 1) <= INT_MAX;
     const struct value *scale = node_input(node, 1), *bias = node_input(node, 2);
-    return scale && scale->known && is_vector(scale, &scale->known->shape) &&
-           is_vector(bias, &scale->known->shape);
+    return scale && scale->known && images_is_vector(scale, &scale->known->shape) &&
+           images_is_vector(bias, &scale->known->shape);
 }
 
-static enum status make_groups(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_groups(const struct cuda_compile *compile, struct cuda_step **ret,
+                                struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0];
     const bool instance = node->op == OP_INSTANCE_NORMALIZATION;
     struct image_step *s;
     void *scale, *bias;
-    TRY(weights_get(compile->backend, node->inputs[1]->known, WEIGHT_AS_IS, DTYPE_F32, &scale,
-                    err));
-    TRY(weights_get(compile->backend, node->inputs[2]->known, WEIGHT_AS_IS, DTYPE_F32, &bias, err));
-    TRY(create(compile, IMAGE_GROUPS, "groups", &s, ret, err));
+    TRY(cuda_weights_get(compile->backend, node->inputs[1]->known, WEIGHT_AS_IS, DTYPE_F32, &scale,
+                         err));
+    TRY(cuda_weights_get(compile->backend, node->inputs[2]->known, WEIGHT_AS_IS, DTYPE_F32, &bias,
+                         err));
+    TRY(images_create(compile, IMAGE_GROUPS, "groups", &s, ret, err));
     struct cuda_groups *g = &s->groups;
     g->images = (size_t)x->shape.dims[0];
     g->channels = (size_t)x->shape.dims[x->shape.rank - 1];
@@ -276,12 +281,13 @@ static enum status make_groups(const struct compile *compile, struct step **ret,
     return STATUS_OK;
 }
 
-static enum status make_lrn(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_lrn(const struct cuda_compile *compile, struct cuda_step **ret,
+                             struct error *err)
 {
     const struct node *node = compile->node;
     const struct shape *x = &node->inputs[0]->shape;
     struct image_step *s;
-    TRY(create(compile, IMAGE_LRN, "lrn", &s, ret, err));
+    TRY(images_create(compile, IMAGE_LRN, "lrn", &s, ret, err));
     s->channels = (size_t)x->dims[x->rank - 1];
     s->pixels = shape_count(x) / s->channels;
     s->size = (int)node_int(node, "size", 1);
@@ -301,8 +307,8 @@ static bool conv_transposed_takes(const struct node *node)
 }
 
 /* [c, m / groups, kh, kw] as [kh, kw, c, m / groups]. */
-static enum status turn_weights(const struct compile *compile, enum dtype dtype, const void **ret,
-                                struct error *err)
+static enum status turn_weights(const struct cuda_compile *compile, enum dtype dtype,
+                                const void **ret, struct error *err)
 {
     const struct tensor *from = compile->node->inputs[1]->known;
     const int64_t *dims = from->shape.dims;
@@ -315,14 +321,15 @@ static enum status turn_weights(const struct compile *compile, enum dtype dtype,
     for (size_t t = 0; t < taps; t++)
         for (size_t i = 0; i < columns; i++)
             out[t * columns + i] = in[i * taps + t];
-    enum status status = weights_get(compile->backend, turned, WEIGHT_AS_IS, dtype, &data, err);
+    enum status status =
+        cuda_weights_get(compile->backend, turned, WEIGHT_AS_IS, dtype, &data, err);
     *ret = data;
     tensor_unref(turned);
     return status;
 }
 
-static enum status make_transposed(const struct compile *compile, struct step **ret,
-                                   struct error *err)
+static enum status lower_transposed(const struct cuda_compile *compile, struct cuda_step **ret,
+                                    struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *bias = node_bias(node);
@@ -336,9 +343,10 @@ static enum status make_transposed(const struct compile *compile, struct step **
     TRY(conv_transpose_shape_init(node, &plain, &node->inputs[1]->known->shape, &shape, err));
     TRY(window_of_conv(node, &shape.window, shape.group, &conv, err));
     if (bias)
-        TRY(weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data, err));
+        TRY(cuda_weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data,
+                             err));
     TRY(turn_weights(compile, x->dtype, &weights, err));
-    TRY(create(compile, IMAGE_CONV, "transposed conv", &s, ret, err));
+    TRY(images_create(compile, IMAGE_CONV, "transposed conv", &s, ret, err));
     s->weights = weights;
     s->conv = conv;
     s->epilogue = (struct cuda_epilogue){bias_data, NULL, (int)e->activation, e->alpha, e->beta};
@@ -357,7 +365,8 @@ static bool sample_takes(const struct node *node)
            (grid->known ? grid->known->dtype == DTYPE_F32 : grid->dtype == x->dtype);
 }
 
-static enum status make_sample(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_sample(const struct cuda_compile *compile, struct cuda_step **ret,
+                                struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *grid = node->inputs[1];
@@ -368,8 +377,8 @@ static enum status make_sample(const struct compile *compile, struct step **ret,
     const void *constant;
     if (!sample_takes(node))
         return STATUS_OK;
-    TRY(weights_of(compile->backend, grid, x->dtype, &constant, err));
-    TRY(create(compile, IMAGE_SAMPLE, "grid sample", &s, ret, err));
+    TRY(cuda_weights_of(compile->backend, grid, x->dtype, &constant, err));
+    TRY(images_create(compile, IMAGE_SAMPLE, "grid sample", &s, ret, err));
     s->grid_constant = constant;
     s->grid = grid->index;
     s->sample =
@@ -392,7 +401,7 @@ static enum status make_sample(const struct compile *compile, struct step **ret,
 /* ---- the maker ---- */
 
 /* May this node have its image channels-last? `node` is as ONNX has it, or laid out already. */
-bool image_takes_channels_last(const struct node *node)
+bool cuda_image_takes_channels_last(const struct node *node)
 {
     switch (node->op) {
     case OP_RESIZE:
@@ -409,7 +418,8 @@ bool image_takes_channels_last(const struct node *node)
     }
 }
 
-enum status make_image(const struct compile *compile, struct step **ret, struct error *err)
+enum status cuda_lower_image(const struct cuda_compile *compile, struct cuda_step **ret,
+                             struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -417,20 +427,20 @@ enum status make_image(const struct compile *compile, struct step **ret, struct 
         !shape_count(&x->shape) || !shape_count(&y->shape))
         return STATUS_OK;
     if (node->op == OP_CONV_TRANSPOSE)
-        return node->channels_last ? make_transposed(compile, ret, err) : STATUS_OK;
+        return node->channels_last ? lower_transposed(compile, ret, err) : STATUS_OK;
     if (x->dtype != y->dtype || node->epilogue.activation || node->epilogue.residual)
         return STATUS_OK;
     switch (node->op) {
     case OP_RESIZE:
     case OP_UPSAMPLE:
-        return make_resize(compile, ret, err);
+        return lower_resize(compile, ret, err);
     case OP_GROUP_NORMALIZATION:
     case OP_INSTANCE_NORMALIZATION:
-        return node->channels_last ? make_groups(compile, ret, err) : STATUS_OK;
+        return node->channels_last ? lower_groups(compile, ret, err) : STATUS_OK;
     case OP_LRN:
-        return node->channels_last ? make_lrn(compile, ret, err) : STATUS_OK;
+        return node->channels_last ? lower_lrn(compile, ret, err) : STATUS_OK;
     case OP_GRID_SAMPLE:
-        return make_sample(compile, ret, err);
+        return lower_sample(compile, ret, err);
     default:
         return STATUS_OK;
     }

@@ -39,8 +39,8 @@ __device__ static inline void load_pixel(int (&to)[COUNT], const unsigned char *
         to[i] = has ? byte_of(bytes[i], is_signed) : padding;
 }
 
-/* KERNEL x KERNEL windows, STRIDE both ways, no dilation: eight neighbouring channels of WIDE
- * neighbouring outputs of a row a thread, whose windows overlap. */
+/* KERNEL x KERNEL windows, STRIDE in both directions, no dilation: eight neighbouring channels of
+ * WIDE neighbouring outputs of a row a thread, whose windows overlap. */
 template <int KERNEL, int STRIDE, int WIDE>
 __global__ void int8_depthwise_kernel(const unsigned char *x, const int16_t *weights, void *y,
                                       cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)

@@ -23,7 +23,7 @@ struct cuda_epilogue {
 };
 
 /* A walk over the elements of y, outermost dimension first; steps in elements, 0 = broadcast. */
-struct cuda_walk {
+struct cuda_access_map {
     int rank;
     int64_t dims[CUDA_MAX_RANK];
     int64_t a_steps[CUDA_MAX_RANK], b_steps[CUDA_MAX_RANK];
@@ -39,9 +39,9 @@ struct cuda_conv {
                 cuda_conv_tensor, kh * kw * c / groups for the others */
 };
 
-/* A way to run a convolution on tensor cores: the shape of a block's tile, and among how many
+/* One candidate for a convolution on tensor cores: the shape of a block's tile, and among how many
  * blocks the sum of an output is divided. */
-struct cuda_conv_way {
+struct cuda_conv_candidate {
     int tile, splits;
 };
 
@@ -94,7 +94,7 @@ void cuda_activate(cudaStream_t stream, int dtype, const void *x, void *y, size_
                    int activation, float alpha, float beta);
 /* y = activation(a op b) along the walk. */
 void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, const void *a,
-                       const void *b, void *y, const struct cuda_walk *walk, int activation,
+                       const void *b, void *y, const struct cuda_access_map *walk, int activation,
                        float alpha, float beta);
 /* y[r, c] = activation(x[r, c] * scale[c] + shift[c]); scale NULL: 1. */
 void cuda_scale_shift(cudaStream_t stream, int dtype, const void *x, const float *scale,
@@ -106,7 +106,7 @@ void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, s
 /* y (dense) from x with the walk's a_offset and a_steps; elements of 1, 2, 4 or 8 bytes, both at
  * addresses of whole 16 bytes. */
 void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
-                       const struct cuda_walk *walk);
+                       const struct cuda_access_map *walk);
 /* y[o, i, r] = x[o, index[i], r]; indices int64 or int32 (bytes 8 or 4), negative ones from the
  * end, others clamped. */
 void cuda_gather(cudaStream_t stream, int size, const void *x, const void *indices, int index_bytes,
@@ -114,17 +114,18 @@ void cuda_gather(cudaStream_t stream, int size, const void *x, const void *indic
 /* Ways for a device of so many processors whose blocks may have `shared_limit` bytes of shared
  * memory, the most promising first; returns how many. 0: cuda_conv_tensor does not take it, because
  * a group has an odd number of channels, or an image is too large. */
-int cuda_conv_ways(const struct cuda_conv *conv, size_t shared_limit, int processors,
-                   struct cuda_conv_way *ret, int max);
-/* Bytes that a way needs beside its operands. */
-size_t cuda_conv_workspace(const struct cuda_conv *conv, const struct cuda_conv_way *way);
+int cuda_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
+                         struct cuda_conv_candidate *ret, int max);
+/* Bytes that a candidate needs beside its operands. */
+size_t cuda_conv_workspace(const struct cuda_conv *conv,
+                           const struct cuda_conv_candidate *candidate);
 /* On tensor cores: float16 (sm_75 and later) or bfloat16 (sm_80). weights: rows of conv->row
  * numbers, [kh, kw, c / groups] and then anything finite. All pointers aligned to 16 bytes. y: of
  * x's dtype or float32. */
 void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *conv,
-                      const struct cuda_epilogue *epilogue, const struct cuda_conv_way *way,
-                      void *workspace);
+                      const struct cuda_epilogue *epilogue,
+                      const struct cuda_conv_candidate *candidate, void *workspace);
 /* On ordinary cores, any dtype; weights: [m, kh, kw, c / groups] of x's dtype. */
 void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                     int y_dtype, const struct cuda_conv *conv,

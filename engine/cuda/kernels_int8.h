@@ -37,16 +37,16 @@ struct cuda_int8_conv {
     const unsigned char *padding; /* 16 bytes, aligned, that hold x's zero point */
 };
 
-/* Ways on tensor cores (sm_75 and later), as cuda_conv_ways; 0: cuda_int8_conv_tensor does not take
- * it, because the channels of a group do not come in fours, or an image is too large. Workspaces
- * as well: cuda_conv_workspace. */
-int cuda_int8_conv_ways(const struct cuda_conv *conv, size_t shared_limit, int processors,
-                        struct cuda_conv_way *ret, int max);
+/* Ways on tensor cores (sm_75 and later), as cuda_conv_candidates; 0: cuda_int8_conv_tensor does
+ * not take it, because the channels of a group do not come in fours, or an image is too large.
+ * Workspaces as well: cuda_conv_workspace. */
+int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
+                              struct cuda_conv_candidate *ret, int max);
 /* weights: signed, rows of whole 16 bytes, [kh, kw, c / groups] and then zeroes. */
 void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue,
-                           const struct cuda_conv_way *way, void *workspace);
+                           const struct cuda_conv_candidate *candidate, void *workspace);
 /* Any groups, a thread an output; weights: int16, [m, kh, kw, c / groups]. */
 void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
@@ -81,7 +81,7 @@ struct cuda_int8_binary {
     float a_ratio, b_ratio, fixed;
     int a_zero, b_zero;
     int is_dense; /* a and b are shaped like y: the walk is not needed */
-    struct cuda_walk walk;
+    struct cuda_access_map walk;
     size_t count;
     const unsigned char *table; /* as in an epilogue */
 };

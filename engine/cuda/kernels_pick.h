@@ -34,19 +34,19 @@ struct cuda_tuples {
 /* y [count, slice] from x. */
 void cuda_gather_tuples(cudaStream_t stream, int size, const void *x, const void *indices, void *y,
                         const struct cuda_tuples *tuples);
-/* The other way: y's slices become those of `updates`. No two tuples may be the same. */
+/* The reverse: y's slices become those of `updates`. No two tuples may be the same. */
 void cuda_scatter_tuples(cudaStream_t stream, int size, const void *updates, const void *indices,
                          void *y, const struct cuda_tuples *tuples);
 
 /* y[…] = x[…, indices[…], …]: y and the indices count through walk->dims, x has walk->a_steps, 0
  * for the axis, along which an index moves axis_step elements of `extent`. */
 void cuda_gather_along(cudaStream_t stream, int size, const void *x, const void *indices,
-                       int index_bytes, void *y, const struct cuda_walk *walk, int64_t extent,
+                       int index_bytes, void *y, const struct cuda_access_map *walk, int64_t extent,
                        int64_t axis_step);
-/* The other way: y[…, indices[…], …] = updates[…]. No two may go to the same place. */
+/* The reverse: y[…, indices[…], …] = updates[…]. No two may go to the same place. */
 void cuda_scatter_along(cudaStream_t stream, int size, const void *updates, const void *indices,
-                        int index_bytes, void *y, const struct cuda_walk *walk, int64_t extent,
-                        int64_t axis_step);
+                        int index_bytes, void *y, const struct cuda_access_map *walk,
+                        int64_t extent, int64_t axis_step);
 
 #ifdef __cplusplus
 }

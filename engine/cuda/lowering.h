@@ -6,42 +6,52 @@
 #include "engine/cuda/program.h"
 
 /* *ret stays NULL when the maker does not take the node. */
-typedef enum status (*step_maker)(const struct compile *compile, struct step **ret,
-                                  struct error *err);
-enum status make_conv(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_attention(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_elementwise(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_rows(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_numbers(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_axes(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_picks(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_image(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_move(const struct compile *compile, struct step **ret, struct error *err);
-enum status make_quantised_product(const struct compile *compile, struct step **ret,
+typedef enum status (*cuda_lower_fn)(const struct cuda_compile *compile, struct cuda_step **ret,
+                                     struct error *err);
+enum status cuda_lower_conv(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err);
+enum status cuda_lower_matmul(const struct cuda_compile *compile, struct cuda_step **ret,
+                              struct error *err);
+enum status cuda_lower_attention(const struct cuda_compile *compile, struct cuda_step **ret,
+                                 struct error *err);
+enum status cuda_lower_elementwise(const struct cuda_compile *compile, struct cuda_step **ret,
                                    struct error *err);
-enum status make_quantised_rows(const struct compile *compile, struct step **ret,
-                                struct error *err);
-enum status make_host(const struct compile *compile, struct step **ret, struct error *err);
+enum status cuda_lower_rows(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err);
+enum status cuda_lower_numbers(const struct cuda_compile *compile, struct cuda_step **ret,
+                               struct error *err);
+enum status cuda_lower_axes(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err);
+enum status cuda_lower_picks(const struct cuda_compile *compile, struct cuda_step **ret,
+                             struct error *err);
+enum status cuda_lower_image(const struct cuda_compile *compile, struct cuda_step **ret,
+                             struct error *err);
+enum status cuda_lower_move(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err);
+enum status cuda_lower_quantised_product(const struct cuda_compile *compile, struct cuda_step **ret,
+                                         struct error *err);
+enum status cuda_lower_quantised_rows(const struct cuda_compile *compile, struct cuda_step **ret,
+                                      struct error *err);
+enum status cuda_lower_host(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err);
 
-bool attention_takes(const struct node *node);
-bool matmul_takes(const struct node *node);
-bool elementwise_takes(const struct node *node);
-bool rows_takes(const struct node *node);
+bool cuda_takes_attention(const struct node *node);
+bool cuda_takes_matmul(const struct node *node);
+bool cuda_takes_elementwise(const struct node *node);
+bool cuda_takes_rows(const struct node *node);
 /* Of 8-bit integers; images may be in either layout. */
-bool quantised_product_takes(const struct node *node);
-bool quantised_epilogue_takes(const struct node *node); /* takes_quantised_epilogue */
-bool quantised_rows_take(const struct node *node);
-bool quantised_pool_takes(const struct node *node); /* a pool, channels-last */
-bool picks_may_be_narrow(const struct node *node);
-bool axes_may_be_narrow(const struct node *node);
-bool numbers_take(const struct node *node);
-bool numbers_may_be_narrow(const struct node *node); /* it is taken, and loses little in 16 bits */
-bool image_takes_channels_last(const struct node *node);
+bool cuda_takes_quantised_product(const struct node *node);
+bool cuda_takes_quantised_epilogue(const struct node *node); /* takes_quantised_epilogue */
+bool cuda_takes_quantised_rows(const struct node *node);
+bool cuda_takes_quantised_pool(const struct node *node); /* a pool, channels-last */
+bool cuda_takes_numbers(const struct node *node);
+bool cuda_numbers_may_be_narrow(
+    const struct node *node); /* it is taken, and loses little in 16 bits */
+bool cuda_image_takes_channels_last(const struct node *node);
 
 /* ---- matrix products (product.c) ---- */
 
-struct product {
+struct cuda_product {
     int64_t m, n, k;       /* y [m, n] = a [m, k] b [k, n], row-major */
     bool trans_a, trans_b; /* a is stored [k, m], b [n, k] */
     int64_t b_row;         /* of a stored row of b; 0: as long as it is */
@@ -51,9 +61,10 @@ struct product {
 };
 
 /* A step y = epilogue(a b): `weights` is an uploaded b, or NULL when b is a value. */
-enum status product_create(const struct compile *compile, const struct product *product, uint32_t a,
-                           uint32_t b, const void *weights, const float *bias, struct step **ret,
-                           struct error *err);
+enum status cuda_product_create(const struct cuda_compile *compile,
+                                const struct cuda_product *product, uint32_t a, uint32_t b,
+                                const void *weights, const float *bias, struct cuda_step **ret,
+                                struct error *err);
 
 /* ---- windows (window.c) ---- */
 
@@ -70,10 +81,10 @@ struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
 
 /* ---- convolutions (conv.c) ---- */
 
-/* Keeps those of `count` ways that do not need much memory for sums; how many these are, and the
- * most bytes that one of them needs. */
-int conv_keep_ways(const struct cuda_conv *conv, struct cuda_conv_way *ways, int count,
-                   size_t *ret_workspace);
+/* Keeps those of `count` candidates that do not need much memory for sums; how many these are, and
+ * the most bytes that one of them needs. */
+int conv_keep_candidates(const struct cuda_conv *conv, struct cuda_conv_candidate *candidates,
+                         int count, size_t *ret_workspace);
 
 /* All that the time of a step on tensor cores depends on; no padding, so that it can be compared as
  * bytes. */
@@ -84,11 +95,11 @@ struct conv_key {
 _Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
 
 /* *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows, becomes a step that also
- * has the ways of a convolution of 1 x 1 on tensor cores, where there are any. weights: [n, row] of
- * x's dtype, row: k in whole eights. */
-enum status conv_create_product(const struct compile *compile, int64_t rows, int64_t n, int64_t k,
-                                const void *weights, const float *bias, struct step **ret,
-                                struct error *err);
+ * has the candidates of a convolution of 1 x 1 on tensor cores, where there are any. weights: [n,
+ * row] of x's dtype, row: k in whole eights. */
+enum status conv_create_product(const struct cuda_compile *compile, int64_t rows, int64_t n,
+                                int64_t k, const void *weights, const float *bias,
+                                struct cuda_step **ret, struct error *err);
 
 /* ---- what integers a run may compute (bounds.c) ---- */
 

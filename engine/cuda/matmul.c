@@ -35,7 +35,7 @@ static bool matmul_fits(const struct node *node)
     return bb == 1 || (bb == yb && (ab == yb || ab == 1));
 }
 
-bool matmul_takes(const struct node *node)
+bool cuda_takes_matmul(const struct node *node)
 {
     if (node->op != OP_GEMM && node->op != OP_MATMUL)
         return false;
@@ -46,20 +46,21 @@ bool matmul_takes(const struct node *node)
            b->shape.rank >= 2 && (node->op == OP_GEMM ? gemm_fits(node) : matmul_fits(node));
 }
 
-enum status make_matmul(const struct compile *compile, struct step **ret, struct error *err)
+enum status cuda_lower_matmul(const struct cuda_compile *compile, struct cuda_step **ret,
+                              struct error *err)
 {
     const struct node *node = compile->node;
-    if (!matmul_takes(node))
+    if (!cuda_takes_matmul(node))
         return STATUS_OK;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
     const struct value *bias = node_bias(node);
     const struct shape *as = &a->shape, *bs = &b->shape;
     bool gemm = node->op == OP_GEMM;
-    struct product p = {.trans_a = gemm && node_int(node, "transA", 0),
-                        .trans_b = gemm && node_int(node, "transB", 0),
-                        .batch = batch_of(&y->shape),
-                        .dtype = a->dtype,
-                        .y_dtype = y->dtype};
+    struct cuda_product p = {.trans_a = gemm && node_int(node, "transA", 0),
+                             .trans_b = gemm && node_int(node, "transB", 0),
+                             .batch = batch_of(&y->shape),
+                             .dtype = a->dtype,
+                             .y_dtype = y->dtype};
     p.m = as->dims[as->rank - (p.trans_a ? 1 : 2)];
     p.k = as->dims[as->rank - (p.trans_a ? 2 : 1)];
     p.n = bs->dims[bs->rank - (p.trans_b ? 2 : 1)];
@@ -77,13 +78,14 @@ enum status make_matmul(const struct compile *compile, struct step **ret, struct
     if (rows) { /* as lensd's own kernel wants them, too */
         layout = p.trans_b ? WEIGHT_ROWS : WEIGHT_TRANSPOSED;
         p.trans_b = true;
-        p.b_row = weights_row(b->known, layout);
+        p.b_row = cuda_weights_row(b->known, layout);
     }
     if (b->known)
-        TRY(weights_get(compile->backend, b->known, layout, a->dtype, &weights, err));
+        TRY(cuda_weights_get(compile->backend, b->known, layout, a->dtype, &weights, err));
     if (bias)
-        TRY(weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data, err));
-    TRY(product_create(compile, &p, a->index, b->index, weights, bias_data, ret, err));
+        TRY(cuda_weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data,
+                             err));
+    TRY(cuda_product_create(compile, &p, a->index, b->index, weights, bias_data, ret, err));
     return rows ? conv_create_product(compile, p.m, p.n, p.k, weights, bias_data, ret, err)
                 : STATUS_OK;
 }

@@ -55,7 +55,7 @@ static void say_no_code(struct device_info *ret)
                                    kind == 0 ? " sm_%d" : " compute_%d", *built);
 }
 
-static void describe(int index, struct device_info *ret)
+static void describe_device(int index, struct device_info *ret)
 {
     struct cudaDeviceProp properties;
     *ret = (struct device_info){.id = {DEVICE_CUDA, index}, .present = true};
@@ -140,7 +140,7 @@ static size_t devices(struct device_info *ret, size_t max, char *reason, size_t 
     if (count == 0)
         snprintf(reason, size, "there is no NVIDIA GPU");
     for (int i = 0; i < count && (size_t)i < max; i++)
-        describe(i, &ret[i]);
+        describe_device(i, &ret[i]);
     return (size_t)count < max ? (size_t)count : max;
 }
 

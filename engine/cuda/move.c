@@ -8,12 +8,12 @@
 #include "engine/ops/resolve.h"
 #include "engine/ops/walk.h"
 
-struct move_step {
-    struct step step;
+struct cuda_move_step {
+    struct cuda_step step;
     enum { MOVE_WALK, MOVE_CONVERT, MOVE_BYTES, MOVE_GATHER } kind;
     uint32_t x, y, indices;
     const void *x_constant, *indices_constant;
-    struct cuda_walk walk;
+    struct cuda_access_map walk;
     int size, index_bytes;
     enum dtype from, to;
     size_t count, bytes;
@@ -21,17 +21,17 @@ struct move_step {
 };
 
 /* Parts of a whole: Concat and Split. */
-struct parts_step {
-    struct step step;
+struct cuda_parts_step {
+    struct cuda_step step;
     bool gather;
     uint32_t whole, *parts;
     const void **constants;                       /* by part, or NULL */
     size_t *widths, *offsets, count, rows, width; /* bytes */
 };
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status move_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
 {
-    struct move_step *s = (struct move_step *)base;
+    struct cuda_move_step *s = (struct cuda_move_step *)base;
     cudaStream_t stream = program->backend->stream;
     const void *x = s->x_constant ? s->x_constant : program->data[s->x];
     void *y = program->data[s->y];
@@ -56,9 +56,10 @@ static enum status run(struct step *base, struct program *program, struct error 
     return cuda_launched(base, program, err);
 }
 
-static enum status run_parts(struct step *base, struct program *program, struct error *err)
+static enum status parts_run(struct cuda_step *base, struct cuda_program *program,
+                             struct error *err)
 {
-    struct parts_step *s = (struct parts_step *)base;
+    struct cuda_parts_step *s = (struct cuda_parts_step *)base;
     unsigned char *whole = program->data[s->whole];
     for (size_t p = 0; p < s->count; p++) {
         const void *part = s->constants[p] ? s->constants[p] : program->data[s->parts[p]];
@@ -74,9 +75,9 @@ static enum status run_parts(struct step *base, struct program *program, struct 
     return STATUS_OK;
 }
 
-static void parts_free(struct step *base)
+static void parts_free(struct cuda_step *base)
 {
-    struct parts_step *s = (struct parts_step *)base;
+    struct cuda_parts_step *s = (struct cuda_parts_step *)base;
     free(s->parts);
     free(s->constants);
     free(s->widths);
@@ -93,7 +94,7 @@ static void dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK
 }
 
 /* Drops dimensions of 1 and joins those that are walked without a jump. */
-static void collapse(struct cuda_walk *walk)
+static void collapse(struct cuda_access_map *walk)
 {
     int kept = 0;
     for (int d = 0; d < walk->rank; d++) {
@@ -110,7 +111,7 @@ static void collapse(struct cuda_walk *walk)
     walk->rank = kept;
 }
 
-static bool transpose_walk(const struct node *node, struct cuda_walk *walk)
+static bool transpose_walk(const struct node *node, struct cuda_access_map *walk)
 {
     const struct shape *x = &node->inputs[0]->shape;
     int64_t steps[TENSOR_MAX_RANK];
@@ -126,7 +127,7 @@ static bool transpose_walk(const struct node *node, struct cuda_walk *walk)
     return true;
 }
 
-static bool expand_walk(const struct node *node, struct cuda_walk *walk)
+static bool expand_walk(const struct node *node, struct cuda_access_map *walk)
 {
     const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
     int64_t steps[TENSOR_MAX_RANK];
@@ -159,7 +160,7 @@ static int known_ints(const struct node *node, size_t input, const char *attribu
 }
 
 /* Slice-1 … 13: starts are clamped as ONNX says; extents are the output's. */
-static bool slice_walk(const struct node *node, struct cuda_walk *walk)
+static bool slice_walk(const struct node *node, struct cuda_access_map *walk)
 {
     const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
     int64_t starts[TENSOR_MAX_RANK], axes[TENSOR_MAX_RANK], jumps[TENSOR_MAX_RANK];
@@ -190,13 +191,14 @@ static bool slice_walk(const struct node *node, struct cuda_walk *walk)
     return true;
 }
 
-static enum status create(const struct compile *compile, const struct move_step *proto,
-                          const char *kernel, struct step **ret, struct error *err)
+static enum status move_create(const struct cuda_compile *compile,
+                               const struct cuda_move_step *proto, const char *kernel,
+                               struct cuda_step **ret, struct error *err)
 {
-    struct move_step *s = step_create(compile, sizeof *s, run);
+    struct cuda_move_step *s = cuda_step_create(compile, sizeof *s, move_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    struct step base = s->step;
+    struct cuda_step base = s->step;
     *s = *proto;
     s->step = base;
     s->step.kernel = kernel;
@@ -208,23 +210,24 @@ static enum status create(const struct compile *compile, const struct move_step 
     return STATUS_OK;
 }
 
-static enum status make_walk(const struct compile *compile,
-                             bool (*describe)(const struct node *, struct cuda_walk *),
-                             struct step **ret, struct error *err)
+static enum status lower_map(const struct cuda_compile *compile,
+                             bool (*describe)(const struct node *, struct cuda_access_map *),
+                             struct cuda_step **ret, struct error *err)
 {
-    struct move_step s = {.kind = MOVE_WALK};
+    struct cuda_move_step s = {.kind = MOVE_WALK};
     s.size = (int)dtype_size(compile->node->inputs[0]->dtype);
     if (!describe(compile->node, &s.walk))
         return STATUS_OK;
     collapse(&s.walk);
-    return create(compile, &s, "copy", ret, err);
+    return move_create(compile, &s, "copy", ret, err);
 }
 
 /* A chain of moves that a pass has made one (engine/ops/walk.h). */
-static enum status make_chain(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_chain(const struct cuda_compile *compile, struct cuda_step **ret,
+                               struct error *err)
 {
     const struct value *x = compile->node->inputs[0];
-    struct move_step s = {.kind = MOVE_WALK, .size = (int)dtype_size(x->dtype)};
+    struct cuda_move_step s = {.kind = MOVE_WALK, .size = (int)dtype_size(x->dtype)};
     struct walk walk;
     TRY(walk_load(compile->node, "walk", 1, shape_count(&x->shape), &walk, err));
     if (walk.group[0].count > CUDA_MAX_RANK)
@@ -236,10 +239,11 @@ static enum status make_chain(const struct compile *compile, struct step **ret, 
         s.walk.a_steps[d] = walk.group[0].parts[d].stride;
     }
     collapse(&s.walk);
-    return create(compile, &s, "copy", ret, err);
+    return move_create(compile, &s, "copy", ret, err);
 }
 
-static enum status make_convert(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_convert(const struct cuda_compile *compile, struct cuda_step **ret,
+                                 struct error *err)
 {
     const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
     bool same = x->dtype == y->dtype;
@@ -247,15 +251,16 @@ static enum status make_convert(const struct compile *compile, struct step **ret
                   (y->dtype == DTYPE_F32 || y->dtype == DTYPE_BF16 || y->dtype == DTYPE_F16);
     if ((!same && !floats) || shape_count(&x->shape) != shape_count(&y->shape))
         return STATUS_OK;
-    struct move_step s = {.kind = same ? MOVE_BYTES : MOVE_CONVERT,
-                          .from = x->dtype,
-                          .to = y->dtype,
-                          .count = shape_count(&x->shape),
-                          .bytes = shape_count(&x->shape) * dtype_size(x->dtype)};
-    return create(compile, &s, same ? "copy" : "convert", ret, err);
+    struct cuda_move_step s = {.kind = same ? MOVE_BYTES : MOVE_CONVERT,
+                               .from = x->dtype,
+                               .to = y->dtype,
+                               .count = shape_count(&x->shape),
+                               .bytes = shape_count(&x->shape) * dtype_size(x->dtype)};
+    return move_create(compile, &s, same ? "copy" : "convert", ret, err);
 }
 
-static enum status make_gather(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_gather(const struct cuda_compile *compile, struct cuda_step **ret,
+                                struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *indices = node->inputs[1];
@@ -266,27 +271,28 @@ static enum status make_gather(const struct compile *compile, struct step **ret,
      * are constants that are. */
     if (!indices_stay_within(indices, x->shape.dims[axis]))
         return STATUS_OK;
-    struct move_step s = {.kind = MOVE_GATHER,
-                          .size = (int)dtype_size(x->dtype),
-                          .index_bytes = (int)dtype_size(indices->dtype),
-                          .indices = indices->index,
-                          .outer = 1,
-                          .axis = (size_t)x->shape.dims[axis],
-                          .picked = shape_count(&indices->shape),
-                          .inner = 1};
+    struct cuda_move_step s = {.kind = MOVE_GATHER,
+                               .size = (int)dtype_size(x->dtype),
+                               .index_bytes = (int)dtype_size(indices->dtype),
+                               .indices = indices->index,
+                               .outer = 1,
+                               .axis = (size_t)x->shape.dims[axis],
+                               .picked = shape_count(&indices->shape),
+                               .inner = 1};
     for (int d = 0; d < axis; d++)
         s.outer *= (size_t)x->shape.dims[d];
     for (int d = (int)axis + 1; d < x->shape.rank; d++)
         s.inner *= (size_t)x->shape.dims[d];
     void *data = NULL;
     if (indices->known)
-        TRY(weights_get(compile->backend, indices->known, WEIGHT_AS_IS, indices->dtype, &data,
-                        err));
+        TRY(cuda_weights_get(compile->backend, indices->known, WEIGHT_AS_IS, indices->dtype, &data,
+                             err));
     s.indices_constant = data;
-    return create(compile, &s, "gather", ret, err);
+    return move_create(compile, &s, "gather", ret, err);
 }
 
-static enum status make_parts(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_parts(const struct cuda_compile *compile, struct cuda_step **ret,
+                               struct error *err)
 {
     const struct node *node = compile->node;
     bool gather = node->op == OP_CONCAT;
@@ -301,7 +307,7 @@ static enum status make_parts(const struct compile *compile, struct step **ret, 
     const struct value *lengths = gather ? NULL : node_input(node, 1);
     if (lengths && !lengths->known)
         return STATUS_OK;
-    struct parts_step *s = step_create(compile, sizeof *s, run_parts);
+    struct cuda_parts_step *s = cuda_step_create(compile, sizeof *s, parts_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     *ret = &s->step;
@@ -331,7 +337,8 @@ static enum status make_parts(const struct compile *compile, struct step **ret, 
             continue;
         }
         if (part->known)
-            TRY(weights_get(compile->backend, part->known, WEIGHT_AS_IS, whole->dtype, &data, err));
+            TRY(cuda_weights_get(compile->backend, part->known, WEIGHT_AS_IS, whole->dtype, &data,
+                                 err));
         s->constants[p] = data;
         s->parts[p] = part->index;
         s->widths[p] = inner * (size_t)part->shape.dims[axis];
@@ -342,37 +349,38 @@ static enum status make_parts(const struct compile *compile, struct step **ret, 
     return STATUS_OK;
 }
 
-enum status make_move(const struct compile *compile, struct step **ret, struct error *err)
+enum status cuda_lower_move(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (node->op == OP_SPLIT && x && !x->known && shape_count(&x->shape))
-        return make_parts(compile, ret, err); /* also where nobody reads the first part */
+        return lower_parts(compile, ret, err); /* also where nobody reads the first part */
     if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape) ||
         node->epilogue.activation || node->epilogue.residual)
         return STATUS_OK;
     if (node->op == OP_CONCAT)
-        return make_parts(compile, ret, err);
+        return lower_parts(compile, ret, err);
     if (x->known)
         return STATUS_OK;
     switch (node->op) {
     case OP_TRANSPOSE:
-        return make_walk(compile, transpose_walk, ret, err);
+        return lower_map(compile, transpose_walk, ret, err);
     case OP_EXPAND:
-        return make_walk(compile, expand_walk, ret, err);
+        return lower_map(compile, expand_walk, ret, err);
     case OP_SLICE:
-        return make_walk(compile, slice_walk, ret, err);
+        return lower_map(compile, slice_walk, ret, err);
     case OP_GATHER:
-        return make_gather(compile, ret, err);
+        return lower_gather(compile, ret, err);
     case OP_MOVE:
-        return make_chain(compile, ret, err);
+        return lower_chain(compile, ret, err);
     case OP_IDENTITY:
     case OP_CAST:
     case OP_RESHAPE:
     case OP_FLATTEN:
     case OP_SQUEEZE:
     case OP_UNSQUEEZE:
-        return make_convert(compile, ret, err);
+        return lower_convert(compile, ret, err);
     default:
         return STATUS_OK;
     }

@@ -11,29 +11,30 @@
 
 /* A step is one launch, or, of more than two operands, one for each further operand, y being the
  * left one. */
-struct launch {
+struct numbers_launch {
     struct cuda_numbers numbers;
     uint32_t values[CUDA_OPERANDS];
     const void *constants[CUDA_OPERANDS];
 };
 
 struct numbers_step {
-    struct step step;
+    struct cuda_step step;
     uint32_t y;
-    struct launch *launches;
+    struct numbers_launch *launches;
     size_t count;
 };
 
-static void numbers_free(struct step *base)
+static void numbers_free(struct cuda_step *base)
 {
     free(((struct numbers_step *)base)->launches);
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status numbers_run(struct cuda_step *base, struct cuda_program *program,
+                               struct error *err)
 {
     struct numbers_step *s = (struct numbers_step *)base;
     for (size_t l = 0; l < s->count; l++) {
-        const struct launch *launch = &s->launches[l];
+        const struct numbers_launch *launch = &s->launches[l];
         const void *operands[CUDA_OPERANDS] = {0};
         for (int o = 0; o < launch->numbers.operands; o++)
             operands[o] =
@@ -54,7 +55,7 @@ enum kind {
     KIND_SMOOTH = 16 /* bends a layer's numbers: may be done on 16-bit ones */
 };
 
-struct entry {
+struct numbers_entry {
     enum op op;
     enum cuda_number_op number;
     int operands;
@@ -63,7 +64,7 @@ struct entry {
     double alpha, beta;
 };
 
-static const struct entry table[] = {
+static const struct numbers_entry table[] = {
     {OP_CAST, CUDA_N_COPY, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
     {OP_CAST_LIKE, CUDA_N_COPY, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
     {OP_ABS, CUDA_N_ABS, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
@@ -115,7 +116,7 @@ static const struct entry table[] = {
     {OP_WHERE, CUDA_N_WHERE, 3, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
 };
 
-static const struct entry *entry_of(enum op op)
+static const struct numbers_entry *entry_of(enum op op)
 {
     for (size_t i = 0; i < COUNT_OF(table); i++)
         if (table[i].op == op)
@@ -124,13 +125,14 @@ static const struct entry *entry_of(enum op op)
 }
 
 /* Operands that are numbers to compute with: not the target type of CastLike, nor Clip's bounds. */
-static size_t number_count(const struct node *node, const struct entry *entry)
+static size_t number_count(const struct node *node, const struct numbers_entry *entry)
 {
     return entry->kinds & KIND_CHAIN ? node->input_count : (size_t)entry->operands;
 }
 
 /* In what the operands are computed; false where they cannot be. */
-static bool domain_of(const struct node *node, const struct entry *entry, enum cuda_domain *ret)
+static bool numbers_domain_of(const struct node *node, const struct numbers_entry *entry,
+                              enum cuda_domain *ret)
 {
     const size_t first = node->op == OP_WHERE ? 1 : 0, count = number_count(node, entry);
     bool narrow = true, whole = true, is_unsigned = false;
@@ -191,9 +193,9 @@ static bool clip_of(const struct node *node, struct cuda_numbers *n)
 }
 
 /* What the node alone says; false when it is not taken. */
-static bool classify(const struct node *node, struct cuda_numbers *n)
+static bool numbers_classify(const struct node *node, struct cuda_numbers *n)
 {
-    const struct entry *entry = entry_of(node->op);
+    const struct numbers_entry *entry = entry_of(node->op);
     const struct value *y = node_output(node, 0);
     if (!entry || !y ||
         node->input_count < (entry->kinds & KIND_CHAIN ? 1 : (size_t)entry->operands) ||
@@ -207,7 +209,7 @@ static bool classify(const struct node *node, struct cuda_numbers *n)
         is_constant = is_constant && node->inputs[i]->known;
     }
     enum cuda_domain domain;
-    if (is_constant || !domain_of(node, entry, &domain))
+    if (is_constant || !numbers_domain_of(node, entry, &domain))
         return false;
     *n = (struct cuda_numbers){.op = entry->number, .domain = domain, .operands = entry->operands};
     n->alpha =
@@ -225,16 +227,16 @@ static bool classify(const struct node *node, struct cuda_numbers *n)
     return node->op != OP_CLIP || clip_of(node, n);
 }
 
-bool numbers_take(const struct node *node)
+bool cuda_takes_numbers(const struct node *node)
 {
     struct cuda_numbers ignored;
-    return classify(node, &ignored);
+    return numbers_classify(node, &ignored);
 }
 
-bool numbers_may_be_narrow(const struct node *node)
+bool cuda_numbers_may_be_narrow(const struct node *node)
 {
-    const struct entry *entry = entry_of(node->op);
-    return entry && entry->kinds & KIND_SMOOTH && numbers_take(node);
+    const struct numbers_entry *entry = entry_of(node->op);
+    return entry && entry->kinds & KIND_SMOOTH && cuda_takes_numbers(node);
 }
 
 /* ---- the walk ---- */
@@ -274,12 +276,12 @@ static void set_walk(struct cuda_numbers *n, const struct shape *y, const struct
 
 /* ---- the maker ---- */
 
-static enum status set_operand(const struct compile *compile, struct launch *launch, int o,
-                               const struct value *value, struct error *err)
+static enum status set_operand(const struct cuda_compile *compile, struct numbers_launch *launch,
+                               int o, const struct value *value, struct error *err)
 {
     launch->values[o] = value->index;
     launch->numbers.dtypes[o] = (int)value->dtype;
-    return weights_of(compile->backend, value, value->dtype, &launch->constants[o], err);
+    return cuda_weights_of(compile->backend, value, value->dtype, &launch->constants[o], err);
 }
 
 /* The operand's shape as numpy broadcasts it. */
@@ -296,8 +298,8 @@ static enum status operand_shape(const struct node *node, size_t i, struct shape
 }
 
 /* Launch l of a chain: y = y op the operand behind it; launch 0 begins with two. */
-static enum status fill_launch(const struct compile *compile, const struct cuda_numbers *n,
-                               size_t l, struct launch *launch, struct error *err)
+static enum status fill_launch(const struct cuda_compile *compile, const struct cuda_numbers *n,
+                               size_t l, struct numbers_launch *launch, struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *y = node->outputs[0];
@@ -318,8 +320,8 @@ static enum status fill_launch(const struct compile *compile, const struct cuda_
 }
 
 /* y = y / the number of operands, behind their sum; or the only operand as it is. */
-static enum status fill_single(const struct compile *compile, const struct value *from,
-                               double scale, struct launch *launch, struct error *err)
+static enum status fill_single(const struct cuda_compile *compile, const struct value *from,
+                               double scale, struct numbers_launch *launch, struct error *err)
 {
     const struct value *y = compile->node->outputs[0];
     launch->numbers = (struct cuda_numbers){.op = CUDA_N_SCALE,
@@ -334,8 +336,8 @@ static enum status fill_single(const struct compile *compile, const struct value
     return STATUS_OK;
 }
 
-static enum status fill(const struct compile *compile, const struct cuda_numbers *n,
-                        struct numbers_step *s, struct error *err)
+static enum status numbers_fill(const struct cuda_compile *compile, const struct cuda_numbers *n,
+                                struct numbers_step *s, struct error *err)
 {
     const struct node *node = compile->node;
     const bool is_chain = entry_of(node->op)->kinds & KIND_CHAIN;
@@ -356,13 +358,14 @@ static enum status fill(const struct compile *compile, const struct cuda_numbers
     return STATUS_OK;
 }
 
-enum status make_numbers(const struct compile *compile, struct step **ret, struct error *err)
+enum status cuda_lower_numbers(const struct cuda_compile *compile, struct cuda_step **ret,
+                               struct error *err)
 {
     const struct node *node = compile->node;
     struct cuda_numbers numbers;
-    if (!classify(node, &numbers))
+    if (!numbers_classify(node, &numbers))
         return STATUS_OK;
-    struct numbers_step *s = step_create(compile, sizeof *s, run);
+    struct numbers_step *s = cuda_step_create(compile, sizeof *s, numbers_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     *ret = &s->step;
@@ -374,5 +377,5 @@ enum status make_numbers(const struct compile *compile, struct step **ret, struc
             s->step.bytes +=
                 shape_count(&node->inputs[i]->shape) * dtype_size(node->inputs[i]->dtype);
     s->step.bytes += shape_count(&node->outputs[0]->shape) * dtype_size(node->outputs[0]->dtype);
-    return fill(compile, &numbers, s, err);
+    return numbers_fill(compile, &numbers, s, err);
 }

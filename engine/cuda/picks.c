@@ -14,7 +14,7 @@
 #include "engine/ops/resolve.h"
 
 struct pick_step {
-    struct step step;
+    struct cuda_step step;
     enum { PICK_PAD, PICK_REPEAT, PICK_TUPLES, PICK_ALONG } kind;
     int size;
     bool scatters; /* `from` goes over a copy of x */
@@ -22,18 +22,19 @@ struct pick_step {
     const void *x_constant, *from_constant, *indices_constant;
     size_t bytes; /* of x */
     struct cuda_pad pad;
-    struct cuda_walk walk;
+    struct cuda_access_map walk;
     struct cuda_tuples tuples;
     int index_bytes;
     int64_t extent, axis_step;
 };
 
-static const void *data_of(const struct program *program, const void *constant, uint32_t value)
+static const void *data_of(const struct cuda_program *program, const void *constant, uint32_t value)
 {
     return constant ? constant : program->data[value];
 }
 
-static void run_indexed(const struct pick_step *s, struct program *program, const void *x, void *y)
+static void run_indexed(const struct pick_step *s, struct cuda_program *program, const void *x,
+                        void *y)
 {
     cudaStream_t stream = program->backend->stream;
     const void *indices = data_of(program, s->indices_constant, s->indices);
@@ -50,7 +51,8 @@ static void run_indexed(const struct pick_step *s, struct program *program, cons
                           s->axis_step);
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status picks_run(struct cuda_step *base, struct cuda_program *program,
+                             struct error *err)
 {
     struct pick_step *s = (struct pick_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -80,7 +82,7 @@ static void dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK
 /* ---- Pad ---- */
 
 /* The contents of the node's operands, which all but the first must be constants. */
-static bool read_operands(const struct node *node, const struct tensor *operands[4])
+static bool picks_read_operands(const struct node *node, const struct tensor *operands[4])
 {
     for (size_t i = 1; i < node->input_count && i < 4; i++) {
         if (node->inputs[i] && !node->inputs[i]->known)
@@ -108,7 +110,7 @@ static bool read_pad(const struct node *node, struct pick_step *s)
     struct padding padding;
     struct cuda_pad *p = &s->pad;
     int64_t steps[TENSOR_MAX_RANK] = {0};
-    if (!read_operands(node, operands) || x->shape.rank > CUDA_MAX_RANK)
+    if (!picks_read_operands(node, operands) || x->shape.rank > CUDA_MAX_RANK)
         return false;
     if (node->op == OP_CENTER_CROP_PAD
             ? resolve_center(node, &x->shape, operands, &padding, NULL) != STATUS_OK
@@ -286,7 +288,7 @@ static bool goes_nowhere_twice(const struct node *node, const struct pick_step *
 
 /* ---- the maker ---- */
 
-static bool classify(const struct node *node, struct pick_step *s)
+static bool picks_classify(const struct node *node, struct pick_step *s)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape) || node->channels_last ||
@@ -317,19 +319,14 @@ static bool classify(const struct node *node, struct pick_step *s)
     }
 }
 
-bool picks_may_be_narrow(const struct node *node)
-{
-    struct pick_step ignored = {0};
-    return (node->op == OP_PAD || node->op == OP_TILE) && classify(node, &ignored);
-}
-
-enum status make_picks(const struct compile *compile, struct step **ret, struct error *err)
+enum status cuda_lower_picks(const struct cuda_compile *compile, struct cuda_step **ret,
+                             struct error *err)
 {
     const struct node *node = compile->node;
     struct pick_step proto = {0};
-    if (!classify(node, &proto))
+    if (!picks_classify(node, &proto))
         return STATUS_OK;
-    struct pick_step *s = step_create(compile, sizeof *s, run);
+    struct pick_step *s = cuda_step_create(compile, sizeof *s, picks_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     proto.step = s->step;
@@ -341,17 +338,17 @@ enum status make_picks(const struct compile *compile, struct step **ret, struct 
     s->y = y->index;
     s->bytes = shape_count(&x->shape) * dtype_size(x->dtype);
     s->step.bytes = 2 * shape_count(&y->shape) * dtype_size(y->dtype);
-    TRY(weights_of(compile->backend, x, x->dtype, &s->x_constant, err));
+    TRY(cuda_weights_of(compile->backend, x, x->dtype, &s->x_constant, err));
     if (s->kind != PICK_TUPLES && s->kind != PICK_ALONG)
         return STATUS_OK;
     s->indices = node->inputs[1]->index;
     s->index_bytes = s->tuples.index_bytes = (int)dtype_size(node->inputs[1]->dtype);
-    TRY(weights_of(compile->backend, node->inputs[1], node->inputs[1]->dtype, &s->indices_constant,
-                   err));
+    TRY(cuda_weights_of(compile->backend, node->inputs[1], node->inputs[1]->dtype,
+                        &s->indices_constant, err));
     if (!s->scatters)
         return STATUS_OK;
     s->step.kernel = "scatter";
     s->from = node->inputs[2]->index;
-    return weights_of(compile->backend, node->inputs[2], node->inputs[2]->dtype, &s->from_constant,
-                      err);
+    return cuda_weights_of(compile->backend, node->inputs[2], node->inputs[2]->dtype,
+                           &s->from_constant, err);
 }

@@ -88,7 +88,7 @@ __global__ void tuples_kernel(const T *from, const void *indices, T *to, cuda_tu
 
 template <typename T, bool SCATTERS>
 __global__ void along_kernel(const T *from, const void *indices, int index_bytes, T *to,
-                             cuda_walk walk, int64_t extent, int64_t axis_step, size_t count)
+                             cuda_access_map walk, int64_t extent, int64_t axis_step, size_t count)
 {
     FOR_EACH(i, count)
     {
@@ -127,7 +127,7 @@ void run_tuples(cudaStream_t stream, int size, const void *from, const void *ind
 
 template <bool SCATTERS>
 void run_along(cudaStream_t stream, int size, const void *from, const void *indices,
-               int index_bytes, void *to, const struct cuda_walk *walk, int64_t extent,
+               int index_bytes, void *to, const struct cuda_access_map *walk, int64_t extent,
                int64_t axis_step)
 {
     size_t count = 1;
@@ -180,15 +180,15 @@ void cuda_scatter_tuples(cudaStream_t stream, int size, const void *updates, con
 }
 
 void cuda_gather_along(cudaStream_t stream, int size, const void *x, const void *indices,
-                       int index_bytes, void *y, const struct cuda_walk *walk, int64_t extent,
+                       int index_bytes, void *y, const struct cuda_access_map *walk, int64_t extent,
                        int64_t axis_step)
 {
     run_along<false>(stream, size, x, indices, index_bytes, y, walk, extent, axis_step);
 }
 
 void cuda_scatter_along(cudaStream_t stream, int size, const void *updates, const void *indices,
-                        int index_bytes, void *y, const struct cuda_walk *walk, int64_t extent,
-                        int64_t axis_step)
+                        int index_bytes, void *y, const struct cuda_access_map *walk,
+                        int64_t extent, int64_t axis_step)
 {
     run_along<true>(stream, size, updates, indices, index_bytes, y, walk, extent, axis_step);
 }

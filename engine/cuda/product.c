@@ -10,7 +10,7 @@
 
 #include "engine/base/size.h"
 
-enum { CANDIDATES = 8, WORKSPACE = 32 << 20 };
+enum { MOST_CANDIDATES = 8, WORKSPACE = 32 << 20 };
 
 /* Members of a batch of one call: some of cuBLASLt's kernels count them along a grid's z, which
  * ends at 65535. The stand-in takes fewer, so that tests get beyond. */
@@ -20,13 +20,13 @@ enum { MOST_MEMBERS = 1000 };
 enum { MOST_MEMBERS = 32768 };
 #endif
 
-struct product_step {
-    struct step step;
+struct cuda_product_step {
+    struct cuda_step step;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulHeuristicResult_t ways[CANDIDATES];
-    int way_count, way;
-    struct product product;
+    cublasLtMatmulHeuristicResult_t candidates[MOST_CANDIDATES];
+    int candidate_count, candidate;
+    struct cuda_product product;
     uint32_t a_value, b_value, y_value, residual_value;
     const void *weights; /* b on the device, or NULL: a value */
     bool has_residual;
@@ -36,9 +36,9 @@ struct product_step {
     enum dtype y_dtype;
 };
 
-static void product_free(struct step *base)
+static void product_free(struct cuda_step *base)
 {
-    struct product_step *s = (struct product_step *)base;
+    struct cuda_product_step *s = (struct cuda_product_step *)base;
     if (s->a)
         cublasLtMatrixLayoutDestroy(s->a);
     if (s->b)
@@ -50,8 +50,8 @@ static void product_free(struct step *base)
 }
 
 /* Of the next call. */
-static enum status set_members(struct product_step *s, const struct backend *backend, int count,
-                               struct error *err)
+static enum status set_members(struct cuda_product_step *s, const struct cuda_backend *backend,
+                               int count, struct error *err)
 {
     const cublasLtMatrixLayout_t layouts[] = {s->a, s->b, s->c};
     for (size_t i = 0; i < COUNT_OF(layouts); i++)
@@ -62,11 +62,11 @@ static enum status set_members(struct product_step *s, const struct backend *bac
 }
 
 /* From member `first` of the batch on. */
-static enum status multiply_some(struct product_step *s, struct program *program, int way,
-                                 int64_t first, struct error *err)
+static enum status multiply_some(struct cuda_product_step *s, struct cuda_program *program,
+                                 int candidate, int64_t first, struct error *err)
 {
-    struct backend *backend = program->backend;
-    const struct product *p = &s->product;
+    struct cuda_backend *backend = program->backend;
+    const struct cuda_product *p = &s->product;
     const size_t size = dtype_size(p->dtype);
     const size_t at = (size_t)(first * p->m * p->n) * dtype_size(p->y_dtype);
     const unsigned char *a = program->data[s->a_value], *residual = NULL;
@@ -79,13 +79,13 @@ static enum status multiply_some(struct product_step *s, struct program *program
     return blas_check(
         cublasLtMatmul(backend->blas, s->desc, &one, b + (size_t)(first * p->b_step) * size, s->b,
                        a + (size_t)(first * p->a_step) * size, s->a, residual ? &one : &zero,
-                       residual ? residual : y, s->c, y, s->c, &s->ways[way].algo,
+                       residual ? residual : y, s->c, y, s->c, &s->candidates[candidate].algo,
                        backend->arena + program->value_bytes, WORKSPACE, backend->stream),
         backend->device, s->step.name, err);
 }
 
-static enum status multiply(struct product_step *s, struct program *program, int way,
-                            struct error *err)
+static enum status multiply(struct cuda_product_step *s, struct cuda_program *program,
+                            int candidate, struct error *err)
 {
     const int64_t batch = s->product.batch;
     for (int64_t first = 0; first < batch; first += MOST_MEMBERS) {
@@ -93,15 +93,16 @@ static enum status multiply(struct product_step *s, struct program *program, int
         if (batch > MOST_MEMBERS)
             TRY(set_members(s, program->backend, (int)(left < MOST_MEMBERS ? left : MOST_MEMBERS),
                             err));
-        TRY(multiply_some(s, program, way, first, err));
+        TRY(multiply_some(s, program, candidate, first, err));
     }
     return STATUS_OK;
 }
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status product_run(struct cuda_step *base, struct cuda_program *program,
+                               struct error *err)
 {
-    struct product_step *s = (struct product_step *)base;
-    struct backend *backend = program->backend;
+    struct cuda_product_step *s = (struct cuda_product_step *)base;
+    struct cuda_backend *backend = program->backend;
     void *y = program->data[s->y_value];
     const void *residual = s->has_residual ? program->data[s->residual_value] : NULL;
     if (s->own_epilogue && residual == y) {
@@ -112,7 +113,7 @@ static enum status run(struct step *base, struct program *program, struct error 
                        backend->device, base->name, err));
         residual = aside;
     }
-    TRY(multiply(s, program, s->way, err));
+    TRY(multiply(s, program, s->candidate, err));
     if (!s->own_epilogue)
         return STATUS_OK;
     struct cuda_epilogue epilogue = s->epilogue;
@@ -123,17 +124,18 @@ static enum status run(struct step *base, struct program *program, struct error 
 
 /* All that the time of a product depends on. */
 struct product_key {
-    struct product product;
+    struct cuda_product product;
     int32_t activation, has_bias, has_residual;
 };
 
-/* The fastest of the ways that cuBLASLt proposes, on whatever the arena holds. */
-static enum status tune(struct step *base, struct program *program, struct error *err)
+/* The fastest of the candidates that cuBLASLt proposes, on whatever the arena holds. */
+static enum status product_tune(struct cuda_step *base, struct cuda_program *program,
+                                struct error *err)
 {
-    struct product_step *s = (struct product_step *)base;
+    struct cuda_product_step *s = (struct cuda_product_step *)base;
     struct product_key key;
     memset(&key, 0, sizeof key); /* gaps, too: it is compared as bytes */
-    const struct product *p = &s->product;
+    const struct cuda_product *p = &s->product;
     key.product.m = p->m;
     key.product.n = p->n;
     key.product.k = p->k;
@@ -148,7 +150,7 @@ static enum status tune(struct step *base, struct program *program, struct error
     key.activation = s->epilogue.activation;
     key.has_bias = s->epilogue.bias != NULL;
     key.has_residual = s->has_residual;
-    return tune_step(base, program, &s->way, s->way_count, &key, sizeof key, err);
+    return tune_step(base, program, &s->candidate, s->candidate_count, &key, sizeof key, err);
 }
 
 static cudaDataType_t data_type(enum dtype dtype)
@@ -158,9 +160,9 @@ static cudaDataType_t data_type(enum dtype dtype)
 
 /* Row-major [rows, columns] in memory is column-major [columns, rows]; `row` numbers from one row
  * to the next. */
-static enum status layout(const struct backend *backend, enum dtype dtype, int64_t rows,
-                          int64_t columns, int64_t row, int64_t batch, int64_t step,
-                          cublasLtMatrixLayout_t *ret, struct error *err)
+static enum status product_layout(const struct cuda_backend *backend, enum dtype dtype,
+                                  int64_t rows, int64_t columns, int64_t row, int64_t batch,
+                                  int64_t step, cublasLtMatrixLayout_t *ret, struct error *err)
 {
     int count = (int)(batch < MOST_MEMBERS ? batch : MOST_MEMBERS);
     TRY(blas_check(
@@ -176,9 +178,9 @@ static enum status layout(const struct backend *backend, enum dtype dtype, int64
                       backend->device, "a matrix layout", err);
 }
 
-static enum status set(const struct backend *backend, cublasLtMatmulDesc_t desc,
-                       cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size,
-                       struct error *err)
+static enum status product_set(const struct cuda_backend *backend, cublasLtMatmulDesc_t desc,
+                               cublasLtMatmulDescAttributes_t attribute, const void *value,
+                               size_t size, struct error *err)
 {
     return blas_check(cublasLtMatmulDescSetAttribute(desc, attribute, value, size), backend->device,
                       "a matrix product", err);
@@ -201,9 +203,9 @@ static bool can_fuse(int activation)
 }
 
 /* bias: of the result's dtype, the one that cuBLASLt takes. */
-static enum status describe(const struct backend *backend, const struct product *p,
-                            const void *bias, int activation, struct product_step *s,
-                            struct error *err)
+static enum status product_describe(const struct cuda_backend *backend,
+                                    const struct cuda_product *p, const void *bias, int activation,
+                                    struct cuda_product_step *s, struct error *err)
 {
     cublasOperation_t transposed = CUBLAS_OP_T;
     cublasLtEpilogue_t epilogue = fused_epilogue(bias != NULL, activation);
@@ -212,27 +214,29 @@ static enum status describe(const struct backend *backend, const struct product 
     TRY(blas_check(cublasLtMatmulDescCreate(&s->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                    backend->device, "a matrix product", err));
     if (p->trans_b)
-        TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed,
-                err));
+        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                        sizeof transposed, err));
     if (p->trans_a)
-        TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_TRANSB, &transposed, sizeof transposed,
-                err));
+        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_TRANSB, &transposed,
+                        sizeof transposed, err));
     if (epilogue != CUBLASLT_EPILOGUE_DEFAULT)
-        TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, err));
+        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue,
+                        err));
     if (bias) {
-        TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias, err));
-        TRY(set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type,
-                err));
+        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias,
+                        err));
+        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+                        sizeof bias_type, err));
     }
-    TRY(layout(backend, p->dtype, p->trans_a ? p->k : p->m, a_columns, a_columns, p->batch,
-               p->a_step, &s->a, err));
-    TRY(layout(backend, p->dtype, p->trans_b ? p->n : p->k, b_columns,
-               p->b_row ? p->b_row : b_columns, p->batch, p->b_step, &s->b, err));
-    return layout(backend, p->y_dtype, p->m, p->n, p->n, p->batch, p->m * p->n, &s->c, err);
+    TRY(product_layout(backend, p->dtype, p->trans_a ? p->k : p->m, a_columns, a_columns, p->batch,
+                       p->a_step, &s->a, err));
+    TRY(product_layout(backend, p->dtype, p->trans_b ? p->n : p->k, b_columns,
+                       p->b_row ? p->b_row : b_columns, p->batch, p->b_step, &s->b, err));
+    return product_layout(backend, p->y_dtype, p->m, p->n, p->n, p->batch, p->m * p->n, &s->c, err);
 }
 
-static enum status find_ways(const struct backend *backend, struct product_step *s,
-                             struct error *err)
+static enum status product_find_candidates(const struct cuda_backend *backend,
+                                           struct cuda_product_step *s, struct error *err)
 {
     cublasLtMatmulPreference_t preference = NULL;
     size_t workspace = WORKSPACE;
@@ -255,28 +259,31 @@ static enum status find_ways(const struct backend *backend, struct product_step 
                                                       sizeof alignment);
     if (result == CUBLAS_STATUS_SUCCESS)
         result = cublasLtMatmulAlgoGetHeuristic(backend->blas, s->desc, s->b, s->a, s->c, s->c,
-                                                preference, CANDIDATES, s->ways, &s->way_count);
+                                                preference, MOST_CANDIDATES, s->candidates,
+                                                &s->candidate_count);
     cublasLtMatmulPreferenceDestroy(preference);
-    const int proposed = result == CUBLAS_STATUS_SUCCESS ? s->way_count : 0;
-    s->way_count = 0;
+    const int proposed = result == CUBLAS_STATUS_SUCCESS ? s->candidate_count : 0;
+    s->candidate_count = 0;
     for (int i = 0; i < proposed; i++) /* of the others nothing else is set */
-        if (s->ways[i].state == CUBLAS_STATUS_SUCCESS && s->ways[i].workspaceSize <= WORKSPACE)
-            s->ways[s->way_count++] = s->ways[i];
+        if (s->candidates[i].state == CUBLAS_STATUS_SUCCESS &&
+            s->candidates[i].workspaceSize <= WORKSPACE)
+            s->candidates[s->candidate_count++] = s->candidates[i];
     return STATUS_OK;
 }
 
-enum status product_create(const struct compile *compile, const struct product *product, uint32_t a,
-                           uint32_t b, const void *weights, const float *bias, struct step **ret,
-                           struct error *err)
+enum status cuda_product_create(const struct cuda_compile *compile,
+                                const struct cuda_product *product, uint32_t a, uint32_t b,
+                                const void *weights, const float *bias, struct cuda_step **ret,
+                                struct error *err)
 {
     const struct node *node = compile->node;
     const struct epilogue *e = &node->epilogue;
-    struct product_step *s = step_create(compile, sizeof *s, run);
+    struct cuda_product_step *s = cuda_step_create(compile, sizeof *s, product_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     s->step.free = product_free;
     s->step.kernel = "cublasLt";
-    s->step.tune = tune;
+    s->step.tune = product_tune;
     s->a_value = a;
     s->b_value = b;
     s->y_value = node->outputs[0]->index;
@@ -299,27 +306,27 @@ enum status product_create(const struct compile *compile, const struct product *
     void *fused = NULL;
     enum status status = STATUS_OK;
     if (bias && !s->own_epilogue)
-        status = weights_get(compile->backend, node_bias(node)->known, WEIGHT_AS_IS, s->y_dtype,
-                             &fused, err);
+        status = cuda_weights_get(compile->backend, node_bias(node)->known, WEIGHT_AS_IS,
+                                  s->y_dtype, &fused, err);
     if (status == STATUS_OK)
-        status = describe(compile->backend, product, fused,
-                          s->own_epilogue ? ACTIVATION_NONE : (int)e->activation, s, err);
+        status = product_describe(compile->backend, product, fused,
+                                  s->own_epilogue ? ACTIVATION_NONE : (int)e->activation, s, err);
     if (status == STATUS_OK)
-        status = find_ways(compile->backend, s, err);
-    if (status == STATUS_OK && s->way_count == 0 && !s->own_epilogue) {
-        /* No way with this epilogue fused: the plain product, and a pass. */
+        status = product_find_candidates(compile->backend, s, err);
+    if (status == STATUS_OK && s->candidate_count == 0 && !s->own_epilogue) {
+        /* cuBLASLt has no candidate with this epilogue fused: the plain product, and a pass. */
         product_free(&s->step);
         s->a = s->b = s->c = NULL;
         s->desc = NULL;
         s->own_epilogue = true;
         s->step.workspace = WORKSPACE + s->rows * s->columns * dtype_size(s->y_dtype);
-        status = describe(compile->backend, product, NULL, ACTIVATION_NONE, s, err);
+        status = product_describe(compile->backend, product, NULL, ACTIVATION_NONE, s, err);
         if (status == STATUS_OK)
-            status = find_ways(compile->backend, s, err);
+            status = product_find_candidates(compile->backend, s, err);
     }
-    if (status == STATUS_OK && s->way_count == 0) {
+    if (status == STATUS_OK && s->candidate_count == 0) {
         char text[NODE_TEXT];
-        status = error_set(err, STATUS_UNSUPPORTED, "%s: cuBLASLt has no way to compute it",
+        status = error_set(err, STATUS_UNSUPPORTED, "%s: cuBLASLt has no algorithm for it",
                            node_text(node, text));
     }
     *ret = &s->step; /* freed with the program, also after a failure */

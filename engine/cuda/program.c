@@ -4,11 +4,12 @@
 #include "engine/base/size.h"
 #include "engine/cuda/program.h"
 
-void program_free(struct program *program)
+void cuda_program_free(struct program *base)
 {
+    struct cuda_program *program = (struct cuda_program *)base;
     if (!program)
         return;
-    struct program **link = &program->backend->programs;
+    struct cuda_program **link = &program->backend->programs;
     while (*link && *link != program)
         link = &(*link)->next;
     if (*link)
@@ -16,7 +17,7 @@ void program_free(struct program *program)
     cuda_ignore(cudaSetDevice(program->backend->device));
     runs_forget(program);
     for (size_t i = 0; i < program->step_count; i++)
-        step_free(program->steps[i]);
+        cuda_step_free(program->steps[i]);
     for (size_t i = 0; program->constants && i < program->graph->output_count; i++)
         tensor_unref(program->constants[i]);
     plan_done(&program->plan);
@@ -28,16 +29,17 @@ void program_free(struct program *program)
     free(program);
 }
 
-size_t program_activation_bytes(const struct program *program)
+size_t cuda_program_activation_bytes(const struct program *base)
 {
+    const struct cuda_program *program = (const struct cuda_program *)base;
     return program->value_bytes + size_align(program->workspace, ARENA_ALIGN) +
            RUNS * (program->staging_bytes + program->result_bytes);
 }
 
 /* The arena may have moved: addresses, and what was captured with them, are made anew. */
-static void place_values(struct program *program)
+static void place_values(struct cuda_program *program)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     for (size_t v = 0; v < program->plan.value_count; v++) {
         const struct place *place = &program->plan.places[v];
         if (place->kind == PLACE_ARENA)
@@ -48,10 +50,10 @@ static void place_values(struct program *program)
     runs_forget(program);
 }
 
-static enum status take_arena(struct backend *backend, struct error *err)
+static enum status take_arena(struct cuda_backend *backend, struct error *err)
 {
     size_t values = ARENA_ALIGN, staging, results;
-    for (const struct program *p = backend->programs; p; p = p->next)
+    for (const struct cuda_program *p = backend->programs; p; p = p->next)
         if (p->value_bytes + size_align(p->workspace, ARENA_ALIGN) > values)
             values = p->value_bytes + size_align(p->workspace, ARENA_ALIGN);
     runs_bytes(backend, &staging, &results);
@@ -68,12 +70,13 @@ static enum status take_arena(struct backend *backend, struct error *err)
     return runs_reserve(backend, backend->arena + values, err);
 }
 
-enum status programs_reserve(struct backend *backend, struct error *err)
+enum status cuda_programs_reserve(struct backend *base, struct error *err)
 {
+    struct cuda_backend *backend = (struct cuda_backend *)base;
     TRY(use_device(backend, err));
-    weights_settle(backend);
+    cuda_weights_settle(backend);
     TRY(take_arena(backend, err));
-    for (struct program *program = backend->programs; program; program = program->next) {
+    for (struct cuda_program *program = backend->programs; program; program = program->next) {
         place_values(program);
         for (size_t i = 0; i < program->step_count; i++)
             if (program->steps[i]->tune)

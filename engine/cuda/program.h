@@ -9,7 +9,7 @@
  * A program without host steps is captured into CUDA graphs when the arena is there, so that a
  * batch is one launch. One thread at a time per backend (engine/backend.h).
  *
- * Two runs may be under way (runs.c): while one is computed, the next one's inputs come in and the
+ * Two runs may be in flight (runs.c): while one is computed, the next one's inputs come in and the
  * last one's results go out, each on a stream of its own. */
 #pragma once
 
@@ -20,28 +20,33 @@
 #include "engine/cuda/kernels.h"
 #include "engine/plan.h"
 
-struct step;
+struct cuda_step;
+
+/* struct backend and struct program of engine/backend.h are these. What stands in backend_ops takes
+ * those, everything else these. */
+struct cuda_backend;
+struct cuda_program;
 
 enum {
-    RUNS = 2,         /* under way at a time */
+    RUNS = 2,         /* in flight at a time */
     RESULTS = 3,      /* and one whose results are being read */
     MOST_BEST = 32,   /* classes of a row that the device picks out */
     ARENA_ALIGN = 256 /* as cudaMalloc aligns */
 };
 
-/* Where one of the runs under way has its inputs and results. */
-struct slot {
+/* Where one of the runs in flight has its inputs and results. */
+struct cuda_slot {
     unsigned char *staging, *results;       /* device memory, in the arena */
     uint8_t *marks;                         /* page-locked: which rows are pixels */
     cudaEvent_t arrived, computed, fetched; /* the inputs are in; staging is read and results are
                                                there; results are out */
-    struct program *program;                /* of the run; NULL: none */
+    struct cuda_program *program;           /* of the run; NULL: none */
     int best;                               /* as the run wants it */
     size_t best_step;
     unsigned char *host; /* where its results go */
 };
 
-struct backend {
+struct cuda_backend {
     struct backend_options options;
     int device;
     int capability;         /* 90: compute capability 9.0 */
@@ -52,12 +57,12 @@ struct backend {
     cudaStream_t stream;    /* computes: what steps enqueue on */
     cudaStream_t in, out;
     cublasLtHandle_t blas;
-    struct weight *weights; /* uploaded constants: weights.c */
+    struct cuda_weight *weights; /* uploaded constants: weights.c */
     size_t weight_bytes;
     unsigned char *arena; /* device memory: values, the products' workspace, the slots */
     size_t arena_bytes;
-    struct program *programs;
-    struct slot slots[RUNS];
+    struct cuda_program *programs;
+    struct cuda_slot slots[RUNS];
     unsigned long submitted, collected;
     unsigned char *pinned; /* page-locked memory: results, then marks */
     size_t pinned_bytes, results_bytes;
@@ -78,13 +83,13 @@ struct pixels {
     size_t row_count;        /* numbers of a row */
 };
 
-struct program {
-    struct backend *backend;
-    struct program *next;
+struct cuda_program {
+    struct cuda_backend *backend;
+    struct cuda_program *next;
     struct plan plan;
     const struct graph *graph; /* alive as long as the program */
     void **data;               /* device addresses by value index */
-    struct step **steps;
+    struct cuda_step **steps;
     size_t step_count;
     size_t value_bytes;    /* values, and pixels as numbers */
     size_t workspace;      /* largest the steps ask for, behind them */
@@ -100,31 +105,32 @@ struct program {
 };
 
 /* A compiled node. Implementations embed it first. */
-struct step {
+struct cuda_step {
     char *name;
     const char *kernel; /* static text */
     double flops;
     size_t bytes;
     size_t workspace;
     bool on_host; /* waits for the stream: cannot be captured */
-    enum status (*run)(struct step *step, struct program *program, struct error *err);
-    /* Chooses the fastest of several ways by timing; may be NULL. The arena is there, its contents
-     * are anything. */
-    enum status (*tune)(struct step *step, struct program *program, struct error *err);
-    void (*free)(struct step *step);
+    enum status (*run)(struct cuda_step *step, struct cuda_program *program, struct error *err);
+    /* Chooses the fastest of several candidates by timing; may be NULL. The arena is there, its
+     * contents are anything. */
+    enum status (*tune)(struct cuda_step *step, struct cuda_program *program, struct error *err);
+    void (*free)(struct cuda_step *step);
 };
 
-struct compile {
-    struct backend *backend;
-    struct program *program;
+struct cuda_compile {
+    struct cuda_backend *backend;
+    struct cuda_program *program;
     const struct node *node;
 };
 
 /* A zeroed step of `size` bytes with name and run set; NULL when out of memory. */
-void *step_create(const struct compile *compile, size_t size,
-                  enum status (*run)(struct step *, struct program *, struct error *));
+void *cuda_step_create(const struct cuda_compile *compile, size_t size,
+                       enum status (*run)(struct cuda_step *, struct cuda_program *,
+                                          struct error *));
 
-void step_free(struct step *step); /* NULL is fine */
+void cuda_step_free(struct cuda_step *step); /* NULL is fine */
 
 /* STATUS_OK, or the status that fits with "cuda:0: what: CUDA's words": STATUS_DEVICE_MEMORY when
  * memory ran out, STATUS_DEVICE for the rest. */
@@ -139,21 +145,21 @@ static inline void cuda_ignore(cudaError_t result)
         (void)cudaGetLastError();
 }
 /* The last launch was accepted. */
-enum status cuda_launched(const struct step *step, struct program *program,
+enum status cuda_launched(const struct cuda_step *step, struct cuda_program *program,
                           struct error *err) MUST_USE;
 
 /* Sets *chosen, which step->run heeds, to the quickest candidate of 0 … count - 1 by the autotuner
  * (LENSD_CUDA_TUNING in the environment: tune.c). Candidate 0 is the best guess; count is at most
  * AUTOTUNE_CANDIDATES. `key` describes the step wholly, but for the device; what it describes is
  * measured once (engine/tuning/tuning_store.h). */
-enum status tune_step(struct step *step, struct program *program, int *chosen, int count,
+enum status tune_step(struct cuda_step *step, struct cuda_program *program, int *chosen, int count,
                       const void *key, size_t size, struct error *err) MUST_USE;
 
 /* A hash of the kind of device and of the build, driver and libraries that run there. */
 struct graph_hash tune_kind(int device);
 
 /* Does the device have tensor cores for this dtype? */
-static inline bool has_tensor_cores(const struct backend *backend, enum dtype dtype)
+static inline bool has_tensor_cores(const struct cuda_backend *backend, enum dtype dtype)
 {
     return (dtype == DTYPE_F16 && backend->capability >= 75) ||
            (dtype == DTYPE_BF16 && backend->capability >= 80);
@@ -182,12 +188,12 @@ bool device_has_context(int device);
 void device_use_any(void);
 
 /* Makes the backend's device the thread's. */
-enum status use_device(const struct backend *backend, struct error *err) MUST_USE;
+enum status use_device(const struct cuda_backend *backend, struct error *err) MUST_USE;
 
 /* Copies to device memory, and waits: `from` may be any memory, and work that is enqueued later, on
  * whatever stream, finds the bytes there. */
-enum status device_upload(const struct backend *backend, void *to, const void *from, size_t bytes,
-                          const char *what, struct error *err) MUST_USE;
+enum status device_upload(const struct cuda_backend *backend, void *to, const void *from,
+                          size_t bytes, const char *what, struct error *err) MUST_USE;
 
 /* Enqueues the copy of `rows` rows of `width` bytes, whose starts lie so many bytes apart. */
 struct pitched {
@@ -195,43 +201,44 @@ struct pitched {
     void *to;
     size_t from_pitch, to_pitch, width, rows;
 };
-enum status device_copy_rows(const struct backend *backend, const struct pitched *copy,
+enum status device_copy_rows(const struct cuda_backend *backend, const struct pitched *copy,
                              enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
                              struct error *err) MUST_USE;
 
 /* Device memory; out of it, the sentence says how much is missing. cudaFree() frees. */
-enum status device_alloc(const struct backend *backend, size_t bytes, const char *what, void **ret,
-                         struct error *err) MUST_USE;
+enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,
+                         void **ret, struct error *err) MUST_USE;
 
 /* ---- programs and the arena that those of a backend share (program.c) ---- */
 
-void program_free(struct program *program); /* NULL is fine; takes it off its backend's list */
+void cuda_program_free(struct program *program); /* NULL is fine; takes it off its backend's list */
 /* Of the arena while this program alone is there. */
-size_t program_activation_bytes(const struct program *program);
+size_t cuda_program_activation_bytes(const struct program *program);
 /* Takes the arena for all programs of the backend, places their values, tunes and records them. */
-enum status programs_reserve(struct backend *backend, struct error *err) MUST_USE;
+enum status cuda_programs_reserve(struct backend *backend, struct error *err) MUST_USE;
 
 /* ---- runs (runs.c) ---- */
 
-enum status runs_open(struct backend *backend, struct error *err) MUST_USE;
-void runs_close(struct backend *backend); /* waits for what is under way; half-open is fine */
+enum status runs_open(struct cuda_backend *backend, struct error *err) MUST_USE;
+void runs_close(struct cuda_backend *backend); /* waits for what is in flight; half-open is fine */
 
 /* Settles where a program's inputs and results lie, before its plan is carried out. */
-void runs_place(struct program *program);
+void runs_place(struct cuda_program *program);
 /* What runs of any program of the backend need beside their values. */
-void runs_bytes(const struct backend *backend, size_t *ret_staging, size_t *ret_results);
+void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results);
 /* Page-locked memory for them, and the slots' parts of the arena, which begin at `first`. */
-enum status runs_reserve(struct backend *backend, unsigned char *first, struct error *err) MUST_USE;
+enum status runs_reserve(struct cuda_backend *backend, unsigned char *first,
+                         struct error *err) MUST_USE;
 /* Runs the program once on whatever is there, and records it for every slot. */
-enum status runs_capture(struct program *program, struct error *err) MUST_USE;
+enum status runs_capture(struct cuda_program *program, struct error *err) MUST_USE;
 /* What `launch` enqueues on backend->stream, as a CUDA graph that the caller destroys; *ret is left
  * alone on failure. What it launches has run before: a recording loads nothing. */
-enum status runs_record(struct backend *backend,
+enum status runs_record(struct cuda_backend *backend,
                         enum status (*launch)(void *context, struct error *err), void *context,
                         cudaGraphExec_t *ret, struct error *err) MUST_USE;
 /* LENSD_CUDA_GRAPHS is not "off". */
 bool runs_records(void);
-void runs_forget(struct program *program); /* what was recorded */
+void runs_forget(struct cuda_program *program); /* what was recorded */
 
 enum status runs_submit(struct program *program, const struct run_request *request,
                         struct error *err) MUST_USE;
@@ -257,18 +264,19 @@ enum weight_layout {
 
 /* The constant in device memory, converted to `dtype` (a float constant to a float dtype; else its
  * own), there once per device for all sessions that read the same; valid as long as the backend. */
-enum status weights_get(struct backend *backend, struct tensor *constant, enum weight_layout layout,
-                        enum dtype dtype, void **ret, struct error *err) MUST_USE;
+enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
+                             enum weight_layout layout, enum dtype dtype, void **ret,
+                             struct error *err) MUST_USE;
 /* The same of a value: NULL where a run makes it. */
-enum status weights_of(struct backend *backend, const struct value *value, enum dtype dtype,
-                       const void **ret, struct error *err) MUST_USE;
+enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
+                            enum dtype dtype, const void **ret, struct error *err) MUST_USE;
 /* What `make` makes of a constant, and of another one `beside` it (or NULL): `count` numbers, made
- * once for each `kind`; else as weights_get. */
-enum status weights_make(struct backend *backend, struct tensor *constant, struct tensor *beside,
-                         int kind, enum dtype dtype, size_t count,
-                         void (*make)(const void *context, void *to), const void *context,
-                         void **ret, struct error *err) MUST_USE;
+ * once for each `kind`; else as cuda_weights_get. */
+enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *constant,
+                              struct tensor *beside, int kind, enum dtype dtype, size_t count,
+                              void (*make)(const void *context, void *to), const void *context,
+                              void **ret, struct error *err) MUST_USE;
 /* Numbers from one row of the packed constant to the next. */
-int64_t weights_row(const struct tensor *constant, enum weight_layout layout);
-void weights_settle(struct backend *backend); /* lets go of the host's copies */
-void weights_free(struct backend *backend);
+int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout);
+void cuda_weights_settle(struct cuda_backend *backend); /* lets go of the host's copies */
+void cuda_weights_free(struct cuda_backend *backend);

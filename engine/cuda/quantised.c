@@ -3,7 +3,7 @@
  *
  * Weights lose their zero point when they are packed. Where signed 8 bits hold them then, and
  * channels come in fours (those of an image are filled up), products run on tensor cores in one of
- * several ways, of which the fastest is found by timing; the rest runs on ordinary cores with
+ * several candidates, of which the fastest is found by timing; the rest runs on ordinary cores with
  * weights of 16 bits. What a zero point of x adds to a sum is taken from the bias; one that only a
  * run knows is multiplied by the sums of the weights. */
 #include "engine/cuda/quantised.h"
@@ -15,10 +15,10 @@
 #include "engine/base/size.h"
 #include "engine/ops/families.h"
 
-enum { MOST_WAYS = 14, PADDING = 16, ALIGN = 256 };
+enum { MOST_CANDIDATES = 14, PADDING = 16, ALIGN = 256 };
 
 struct int8_step {
-    struct step step;
+    struct cuda_step step;
     enum { INT8_TENSOR, INT8_DIRECT, INT8_DEPTHWISE } kind;
     struct cuda_int8_conv conv;
     struct cuda_int8_epilogue epilogue;
@@ -27,8 +27,8 @@ struct int8_step {
     bool has_residual, has_x_zero;
     int unpadded; /* channels of x as it comes, where the kernel wants more; 0: as many */
     size_t fill_bytes, padded_bytes; /* of the workspace, before the sums */
-    struct cuda_conv_way ways[MOST_WAYS];
-    int way_count, way;
+    struct cuda_conv_candidate candidates[MOST_CANDIDATES];
+    int candidate_count, candidate;
 };
 
 /* ---- operands ---- */
@@ -57,7 +57,7 @@ void terms_add(const struct terms *a, const struct terms *b, const struct terms 
 }
 
 /* What a node multiplies, whichever operator it is. */
-struct operands {
+struct quantised_operands {
     const struct value *x, *y;
     const struct value *x_zero; /* NULL: none; unknown before a run, or a constant */
     const struct value *weights, *weights_zero;
@@ -68,9 +68,9 @@ struct operands {
     enum dtype stored;        /* of the product, before a table */
 };
 
-static bool read_operands(const struct node *node, struct operands *ret)
+static bool quantised_read_operands(const struct node *node, struct quantised_operands *ret)
 {
-    *ret = (struct operands){.x = node_input(node, 0), .y = node_output(node, 0)};
+    *ret = (struct quantised_operands){.x = node_input(node, 0), .y = node_output(node, 0)};
     switch (node->op) {
     case OP_QLINEAR_CONV:
     case OP_QLINEAR_MATMUL:
@@ -110,29 +110,29 @@ static bool read_operands(const struct node *node, struct operands *ret)
 }
 
 /* A constant of one number, or of one for each channel. */
-static bool is_vector(const struct value *value, enum dtype dtype, int64_t channels)
+static bool quantised_is_vector(const struct value *value, enum dtype dtype, int64_t channels)
 {
     return value && value->known && value->known->dtype == dtype &&
            (shape_count(&value->known->shape) == 1 ||
             (shape_count(&value->known->shape) == (size_t)channels && value->shape.rank == 1));
 }
 
-static bool operands_fit(const struct node *node, const struct operands *o)
+static bool quantised_operands_fit(const struct node *node, const struct quantised_operands *o)
 {
     const enum dtype x = o->x->dtype, w = o->weights->known->dtype;
     struct terms ignored;
     if (o->x->known || !is_8bit(x) || !is_8bit(w) || !shape_count(&o->x->shape) ||
         !shape_count(&o->y->shape) || !shape_count(&o->weights->known->shape) ||
-        (o->weights_zero && !is_vector(o->weights_zero, w, o->channels)) ||
+        (o->weights_zero && !quantised_is_vector(o->weights_zero, w, o->channels)) ||
         (o->x_zero && (o->x_zero->dtype != x || shape_count(&o->x_zero->shape) != 1)))
         return false;
     if (!o->x_scale)
         return o->y->dtype == DTYPE_I32 && (o->is_conv || o->x->shape.rank >= 2);
     return terms_read(node, 1, x, &ignored) &&
-           is_vector(o->weights_scale, DTYPE_F32, o->channels) &&
+           quantised_is_vector(o->weights_scale, DTYPE_F32, o->channels) &&
            (o->y_terms ? terms_read(node, o->y_terms, o->stored, &ignored)
                        : o->y->dtype == DTYPE_F32) &&
-           (!o->bias || (is_vector(o->bias, DTYPE_I32, o->channels) &&
+           (!o->bias || (quantised_is_vector(o->bias, DTYPE_I32, o->channels) &&
                          shape_count(&o->bias->known->shape) == (size_t)o->channels)) &&
            (node->op != OP_QGEMM ||
             (node_float(node, "alpha", 1) == 1 && !node_int(node, "transA", 0))) &&
@@ -140,39 +140,39 @@ static bool operands_fit(const struct node *node, const struct operands *o)
 }
 
 /* Also what a pass may ask for before the image is channels-last. */
-bool quantised_product_takes(const struct node *node)
+bool cuda_takes_quantised_product(const struct node *node)
 {
-    struct operands o;
-    return read_operands(node, &o) && operands_fit(node, &o) &&
+    struct quantised_operands o;
+    return quantised_read_operands(node, &o) && quantised_operands_fit(node, &o) &&
            (!o.is_conv || o.x->shape.rank == 4);
 }
 
-bool quantised_epilogue_takes(const struct node *node)
+bool cuda_takes_quantised_epilogue(const struct node *node)
 {
-    struct operands o;
-    return quantised_product_takes(node) && read_operands(node, &o) && is_8bit(o.y->dtype) &&
-           o.is_conv == node->channels_last;
+    struct quantised_operands o;
+    return cuda_takes_quantised_product(node) && quantised_read_operands(node, &o) &&
+           is_8bit(o.y->dtype) && o.is_conv == node->channels_last;
 }
 
 /* ---- weights ---- */
 
 /* How weights are packed. */
-struct packing {
+struct quantised_packing {
     struct tensor *weights, *zero; /* zero: NULL: none */
     bool is_conv, transposed;
     int64_t channels, depth, taps; /* of y; of a group of x; places of the window */
     int64_t padded, row; /* channels of a group, and numbers of a row, as they are packed */
 };
 
-static struct packing packing_of(const struct operands *o)
+static struct quantised_packing quantised_packing_of(const struct quantised_operands *o)
 {
     const struct shape *w = &o->weights->known->shape;
-    struct packing p = {.weights = o->weights->known,
-                        .zero = o->weights_zero ? o->weights_zero->known : NULL,
-                        .is_conv = o->is_conv,
-                        .transposed = o->transposed,
-                        .channels = o->channels,
-                        .taps = o->is_conv ? w->dims[2] * w->dims[3] : 1};
+    struct quantised_packing p = {.weights = o->weights->known,
+                                  .zero = o->weights_zero ? o->weights_zero->known : NULL,
+                                  .is_conv = o->is_conv,
+                                  .transposed = o->transposed,
+                                  .channels = o->channels,
+                                  .taps = o->is_conv ? w->dims[2] * w->dims[3] : 1};
     p.depth = w->dims[o->is_conv || o->transposed ? 1 : 0];
     p.padded = (p.depth + 3) / 4 * 4;
     p.row = (p.taps * p.padded + 15) / 16 * 16;
@@ -180,7 +180,7 @@ static struct packing packing_of(const struct operands *o)
 }
 
 /* Less its zero point. */
-static int weight_at(const struct packing *p, int64_t m, int64_t tap, int64_t c)
+static int weight_at(const struct quantised_packing *p, int64_t m, int64_t tap, int64_t c)
 {
     const int64_t at = p->is_conv      ? (m * p->depth + c) * p->taps + tap
                        : p->transposed ? m * p->depth + c
@@ -192,7 +192,7 @@ static int weight_at(const struct packing *p, int64_t m, int64_t tap, int64_t c)
     return stored - (int)tensor_int(p->zero, shape_count(&p->zero->shape) == 1 ? 0 : (size_t)m);
 }
 
-static bool fit_8_bits(const struct packing *p)
+static bool fit_8_bits(const struct quantised_packing *p)
 {
     for (int64_t m = 0; m < p->channels; m++)
         for (int64_t tap = 0; tap < p->taps; tap++)
@@ -205,7 +205,7 @@ static bool fit_8_bits(const struct packing *p)
 /* [m, kh, kw, c], c in fours, a row in sixteens; the rest is zeroes. */
 static void pack_rows(const void *context, void *to)
 {
-    const struct packing *p = context;
+    const struct quantised_packing *p = context;
     int8_t *packed = to;
     memset(packed, 0, (size_t)(p->channels * p->row));
     for (int64_t m = 0; m < p->channels; m++)
@@ -216,7 +216,7 @@ static void pack_rows(const void *context, void *to)
 
 static void pack_direct(const void *context, void *to)
 {
-    const struct packing *p = context;
+    const struct quantised_packing *p = context;
     int16_t *packed = to;
     for (int64_t m = 0; m < p->channels; m++)
         for (int64_t tap = 0; tap < p->taps; tap++)
@@ -227,24 +227,25 @@ static void pack_direct(const void *context, void *to)
 /* [kh, kw, m] */
 static void pack_depthwise(const void *context, void *to)
 {
-    const struct packing *p = context;
+    const struct quantised_packing *p = context;
     int16_t *packed = to;
     for (int64_t tap = 0; tap < p->taps; tap++)
         for (int64_t m = 0; m < p->channels; m++)
             *packed++ = (int16_t)weight_at(p, m, tap, 0);
 }
 
-static enum status get_weights(const struct compile *compile, const struct operands *o,
-                               const struct packing *p, int kind, const void **ret,
+static enum status get_weights(const struct cuda_compile *compile,
+                               const struct quantised_operands *o,
+                               const struct quantised_packing *p, int kind, const void **ret,
                                struct error *err)
 {
     static void (*const packs[])(const void *, void *) = {pack_rows, pack_direct, pack_depthwise};
     const size_t count =
         (size_t)(kind == INT8_TENSOR ? p->channels * p->row : p->channels * p->taps * p->depth);
     void *data;
-    TRY(weights_make(compile->backend, o->weights->known, p->zero, kind,
-                     kind == INT8_TENSOR ? DTYPE_I8 : DTYPE_I16, count, packs[kind], p, &data,
-                     err));
+    TRY(cuda_weights_make(compile->backend, o->weights->known, p->zero, kind,
+                          kind == INT8_TENSOR ? DTYPE_I8 : DTYPE_I16, count, packs[kind], p, &data,
+                          err));
     *ret = data;
     return STATUS_OK;
 }
@@ -252,28 +253,30 @@ static enum status get_weights(const struct compile *compile, const struct opera
 /* ---- what follows the sums ---- */
 
 /* `numbers` (int32 or float32) on the device. */
-static enum status upload(const struct compile *compile, enum dtype dtype, const void *numbers,
-                          size_t count, const void **ret, struct error *err)
+static enum status quantised_upload(const struct cuda_compile *compile, enum dtype dtype,
+                                    const void *numbers, size_t count, const void **ret,
+                                    struct error *err)
 {
     struct tensor *tensor;
     struct shape shape = SHAPE((int64_t)count);
     void *data = NULL;
     TRY(tensor_create(NULL, dtype, &shape, &tensor, err));
     memcpy(tensor->data, numbers, count * dtype_size(dtype));
-    enum status status = weights_get(compile->backend, tensor, WEIGHT_AS_IS, dtype, &data, err);
+    enum status status =
+        cuda_weights_get(compile->backend, tensor, WEIGHT_AS_IS, dtype, &data, err);
     tensor_unref(tensor);
     *ret = data;
     return status;
 }
 
-static int32_t bias_at(const struct operands *o, size_t m)
+static int32_t bias_at(const struct quantised_operands *o, size_t m)
 {
     return o->bias ? (int32_t)tensor_int(o->bias->known, m) : 0;
 }
 
 /* Per channel: the sum of weights, or the bias less x's zero point times that. */
-static enum status make_bias(const struct compile *compile, const struct operands *o,
-                             const struct packing *p, struct cuda_int8_epilogue *e,
+static enum status make_bias(const struct cuda_compile *compile, const struct quantised_operands *o,
+                             const struct quantised_packing *p, struct cuda_int8_epilogue *e,
                              struct error *err)
 {
     const size_t channels = (size_t)p->channels;
@@ -290,7 +293,7 @@ static enum status make_bias(const struct compile *compile, const struct operand
                 sum += (uint32_t)weight_at(p, (int64_t)m, tap, c);
         sums[m] = (int32_t)(is_known ? (uint32_t)bias_at(o, m) - zero * sum : sum);
     }
-    enum status status = upload(compile, DTYPE_I32, sums, channels, &data, err);
+    enum status status = quantised_upload(compile, DTYPE_I32, sums, channels, &data, err);
     free(sums);
     if (is_known)
         e->bias = data;
@@ -300,8 +303,9 @@ static enum status make_bias(const struct compile *compile, const struct operand
 }
 
 /* In the order of the reference kernel, so that numbers between two steps fall alike. */
-static enum status make_scales(const struct compile *compile, const struct operands *o,
-                               struct cuda_int8_epilogue *e, struct error *err)
+static enum status make_scales(const struct cuda_compile *compile,
+                               const struct quantised_operands *o, struct cuda_int8_epilogue *e,
+                               struct error *err)
 {
     const size_t channels = (size_t)o->channels;
     const struct tensor *own = o->weights_scale->known;
@@ -318,15 +322,16 @@ static enum status make_scales(const struct compile *compile, const struct opera
         const float w = (float)tensor_number(own, shape_count(&own->shape) == 1 ? 0 : m);
         scales[m] = x.scale * w / y.scale;
     }
-    enum status status = upload(compile, DTYPE_F32, scales, channels, &data, err);
+    enum status status = quantised_upload(compile, DTYPE_F32, scales, channels, &data, err);
     free(scales);
     e->scales = data;
     return status;
 }
 
 /* What a pass has put behind the product. */
-static enum status make_further(const struct compile *compile, const struct operands *o,
-                                struct int8_step *s, struct error *err)
+static enum status make_further(const struct cuda_compile *compile,
+                                const struct quantised_operands *o, struct int8_step *s,
+                                struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *residual = node_input(node, QUANTISED_RESIDUAL);
@@ -344,13 +349,16 @@ static enum status make_further(const struct compile *compile, const struct oper
         terms_add(&own, &other, &sum, &e->own_ratio, &e->residual_ratio, &e->fixed);
     }
     if (table)
-        TRY(weights_get(compile->backend, table->known, WEIGHT_AS_IS, table->dtype, &data, err));
+        TRY(cuda_weights_get(compile->backend, table->known, WEIGHT_AS_IS, table->dtype, &data,
+                             err));
     e->table = data;
     return STATUS_OK;
 }
 
-static enum status make_epilogue(const struct compile *compile, const struct operands *o,
-                                 const struct packing *p, struct int8_step *s, struct error *err)
+static enum status make_epilogue(const struct cuda_compile *compile,
+                                 const struct quantised_operands *o,
+                                 const struct quantised_packing *p, struct int8_step *s,
+                                 struct error *err)
 {
     s->epilogue.y_type = (int)o->stored;
     s->epilogue.x_type = (int)o->x->dtype;
@@ -367,17 +375,18 @@ static enum status make_epilogue(const struct compile *compile, const struct ope
     uint8_t padding[PADDING];
     const void *data = NULL;
     memset(padding, o->x_zero ? (int)tensor_int(o->x_zero->known, 0) & 0xff : 0, sizeof padding);
-    TRY(upload(compile, DTYPE_U8, padding, sizeof padding, &data, err));
+    TRY(quantised_upload(compile, DTYPE_U8, padding, sizeof padding, &data, err));
     s->conv.padding = data;
     return STATUS_OK;
 }
 
 /* ---- steps ---- */
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status quantised_run(struct cuda_step *base, struct cuda_program *program,
+                                 struct error *err)
 {
     struct int8_step *s = (struct int8_step *)base;
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     cudaStream_t stream = backend->stream;
     unsigned char *workspace = backend->arena + program->value_bytes;
     struct cuda_int8_epilogue epilogue = s->epilogue;
@@ -400,8 +409,8 @@ static enum status run(struct step *base, struct program *program, struct error 
     epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
     switch (s->kind) {
     case INT8_TENSOR:
-        cuda_int8_conv_tensor(stream, x, s->weights, y, &conv, &epilogue, &s->ways[s->way],
-                              workspace);
+        cuda_int8_conv_tensor(stream, x, s->weights, y, &conv, &epilogue,
+                              &s->candidates[s->candidate], workspace);
         break;
     case INT8_DIRECT:
         cuda_int8_conv_direct(stream, x, s->weights, y, &conv, &epilogue);
@@ -413,7 +422,8 @@ static enum status run(struct step *base, struct program *program, struct error 
     return cuda_launched(base, program, err);
 }
 
-static enum status tune(struct step *base, struct program *program, struct error *err)
+static enum status quantised_tune(struct cuda_step *base, struct cuda_program *program,
+                                  struct error *err)
 {
     struct int8_step *s = (struct int8_step *)base;
     const struct conv_key key = {.conv = s->conv.conv,
@@ -421,21 +431,21 @@ static enum status tune(struct step *base, struct program *program, struct error
                                  .y_dtype = s->epilogue.y_type,
                                  .has_residual = s->has_residual,
                                  .unpadded = s->unpadded};
-    return tune_step(base, program, &s->way, s->way_count, &key, sizeof key, err);
+    return tune_step(base, program, &s->candidate, s->candidate_count, &key, sizeof key, err);
 }
 
-static void find_ways(const struct backend *backend, struct int8_step *s)
+static void quantised_find_candidates(const struct cuda_backend *backend, struct int8_step *s)
 {
     const struct cuda_conv *c = &s->conv.conv;
-    const int count =
-        cuda_int8_conv_ways(c, backend->shared_limit, backend->processors, s->ways, MOST_WAYS);
+    const int count = cuda_int8_conv_candidates(c, backend->shared_limit, backend->processors,
+                                                s->candidates, MOST_CANDIDATES);
     size_t sums;
-    s->way_count = conv_keep_ways(c, s->ways, count, &sums);
+    s->candidate_count = conv_keep_candidates(c, s->candidates, count, &sums);
     s->step.workspace += sums;
 }
 
-static enum status conv_of(const struct node *node, const struct operands *o, struct cuda_conv *ret,
-                           struct error *err)
+static enum status conv_of(const struct node *node, const struct quantised_operands *o,
+                           struct cuda_conv *ret, struct error *err)
 {
     struct window w;
     TRY(window_init(node, 2, o->x->shape.dims + 1, o->weights->known->shape.dims + 2, &w, err));
@@ -443,7 +453,7 @@ static enum status conv_of(const struct node *node, const struct operands *o, st
 }
 
 /* False: too large for an int. */
-static bool conv_of_rows(const struct operands *o, struct cuda_conv *ret)
+static bool conv_of_rows(const struct quantised_operands *o, struct cuda_conv *ret)
 {
     const struct shape *x = &o->x->shape;
     const int64_t depth = x->dims[x->rank - 1];
@@ -454,8 +464,9 @@ static bool conv_of_rows(const struct operands *o, struct cuda_conv *ret)
     return true;
 }
 
-/* Channels of an image, or of a row, in fours; the ways that there are then. */
-static void try_tensor(const struct compile *compile, const struct packing *p, struct int8_step *s)
+/* Channels of an image, or of a row, in fours; the candidates for that. */
+static void try_tensor(const struct cuda_compile *compile, const struct quantised_packing *p,
+                       struct int8_step *s)
 {
     struct cuda_conv *c = &s->conv.conv;
     const struct cuda_conv before = *c;
@@ -470,8 +481,8 @@ static void try_tensor(const struct compile *compile, const struct packing *p, s
             size_align((size_t)c->n * (size_t)c->h * (size_t)c->w * (size_t)c->c, ALIGN);
         s->step.workspace += s->padded_bytes;
     }
-    find_ways(compile->backend, s);
-    if (s->way_count)
+    quantised_find_candidates(compile->backend, s);
+    if (s->candidate_count)
         return;
     s->step.workspace -= s->padded_bytes;
     s->unpadded = 0;
@@ -479,10 +490,11 @@ static void try_tensor(const struct compile *compile, const struct packing *p, s
     *c = before;
 }
 
-static enum status fill(const struct compile *compile, const struct operands *o,
-                        struct int8_step *s, struct error *err)
+static enum status quantised_fill(const struct cuda_compile *compile,
+                                  const struct quantised_operands *o, struct int8_step *s,
+                                  struct error *err)
 {
-    const struct packing p = packing_of(o);
+    const struct quantised_packing p = quantised_packing_of(o);
     struct cuda_conv *c = &s->conv.conv;
     s->conv.x_type = (int)o->x->dtype;
     s->x = o->x->index;
@@ -490,10 +502,10 @@ static enum status fill(const struct compile *compile, const struct operands *o,
     TRY(make_epilogue(compile, o, &p, s, err));
     s->step.workspace = s->fill_bytes;
     try_tensor(compile, &p, s);
-    if (s->way_count) {
+    if (s->candidate_count) {
         s->kind = INT8_TENSOR;
         s->step.kernel = "tensor-core int8 conv";
-        s->step.tune = tune;
+        s->step.tune = quantised_tune;
     } else {
         const bool depthwise = c->groups == c->c && c->m == c->c;
         s->kind = depthwise ? INT8_DEPTHWISE : INT8_DIRECT;
@@ -508,27 +520,27 @@ static enum status fill(const struct compile *compile, const struct operands *o,
     return STATUS_OK;
 }
 
-enum status make_quantised_product(const struct compile *compile, struct step **ret,
-                                   struct error *err)
+enum status cuda_lower_quantised_product(const struct cuda_compile *compile, struct cuda_step **ret,
+                                         struct error *err)
 {
     const struct node *node = compile->node;
-    struct operands o;
+    struct quantised_operands o;
     struct cuda_conv conv;
-    if (!quantised_product_takes(node) || !read_operands(node, &o) ||
+    if (!cuda_takes_quantised_product(node) || !quantised_read_operands(node, &o) ||
         o.is_conv != node->channels_last)
         return STATUS_OK;
     if (o.is_conv)
         TRY(conv_of(node, &o, &conv, err));
     else if (!conv_of_rows(&o, &conv))
         return STATUS_OK;
-    struct int8_step *s = step_create(compile, sizeof *s, run);
+    struct int8_step *s = cuda_step_create(compile, sizeof *s, quantised_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     s->conv.conv = conv;
-    enum status status = fill(compile, &o, s, err);
+    enum status status = quantised_fill(compile, &o, s, err);
     if (status == STATUS_OK)
         *ret = &s->step;
     else
-        step_free(&s->step);
+        cuda_step_free(&s->step);
     return status;
 }

@@ -23,7 +23,7 @@ enum rows_kind {
 };
 
 struct int8_rows_step {
-    struct step step;
+    struct cuda_step step;
     enum rows_kind kind;
     uint32_t x, b, y, y_scale, y_zero;
     const void *x_constant, *b_constant; /* on the device, instead of the values */
@@ -37,18 +37,19 @@ struct int8_rows_step {
 };
 
 /* Concat: parts of different scales in one tensor. */
-struct int8_parts_step {
-    struct step step;
+struct int8_concat_step {
+    struct cuda_step step;
     uint32_t y, *parts;
     const void **constants;
     const unsigned char **tables; /* NULL: stored numbers as they are */
     size_t *widths, *offsets, count, rows, width;
 };
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status quantised_rows_run(struct cuda_step *base, struct cuda_program *program,
+                                      struct error *err)
 {
     struct int8_rows_step *s = (struct int8_rows_step *)base;
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     cudaStream_t stream = backend->stream;
     const void *x = s->x_constant ? s->x_constant : program->data[s->x];
     void *y = program->data[s->y];
@@ -86,9 +87,10 @@ static enum status run(struct step *base, struct program *program, struct error 
     return cuda_launched(base, program, err);
 }
 
-static enum status run_parts(struct step *base, struct program *program, struct error *err)
+static enum status concat_run(struct cuda_step *base, struct cuda_program *program,
+                              struct error *err)
 {
-    struct int8_parts_step *s = (struct int8_parts_step *)base;
+    struct int8_concat_step *s = (struct int8_concat_step *)base;
     for (size_t p = 0; p < s->count; p++) {
         const void *x = s->constants[p] ? s->constants[p] : program->data[s->parts[p]];
         if (s->widths[p] && s->rows)
@@ -98,9 +100,9 @@ static enum status run_parts(struct step *base, struct program *program, struct 
     return cuda_launched(base, program, err);
 }
 
-static void parts_free(struct step *base)
+static void concat_free(struct cuda_step *base)
 {
-    struct int8_parts_step *s = (struct int8_parts_step *)base;
+    struct int8_concat_step *s = (struct int8_concat_step *)base;
     free(s->parts);
     free(s->constants);
     free(s->tables);
@@ -133,7 +135,7 @@ static bool pool_fits(const struct node *node, struct int8_rows_step *ret)
 }
 
 /* The kind of a node, and its parameters; false when it is none of these. */
-static bool classify(const struct node *node, struct int8_rows_step *ret)
+static bool quantised_rows_classify(const struct node *node, struct int8_rows_step *ret)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape))
@@ -179,21 +181,21 @@ static bool classify(const struct node *node, struct int8_rows_step *ret)
     }
 }
 
-bool quantised_rows_take(const struct node *node)
+bool cuda_takes_quantised_rows(const struct node *node)
 {
     struct int8_rows_step ignored;
-    return classify(node, &ignored);
+    return quantised_rows_classify(node, &ignored);
 }
 
-bool quantised_pool_takes(const struct node *node)
+bool cuda_takes_quantised_pool(const struct node *node)
 {
     struct int8_rows_step s;
-    return classify(node, &s) && (s.kind == INT8_POOL || s.kind == INT8_MEAN);
+    return quantised_rows_classify(node, &s) && (s.kind == INT8_POOL || s.kind == INT8_MEAN);
 }
 
 /* ---- tables ---- */
 
-static enum status upload_table(const struct compile *compile, const unsigned char bytes[256],
+static enum status upload_table(const struct cuda_compile *compile, const unsigned char bytes[256],
                                 const unsigned char **ret, struct error *err)
 {
     struct tensor *tensor;
@@ -201,14 +203,15 @@ static enum status upload_table(const struct compile *compile, const unsigned ch
     void *data = NULL;
     TRY(tensor_create(NULL, DTYPE_U8, &shape, &tensor, err));
     memcpy(tensor->data, bytes, 256);
-    enum status status = weights_get(compile->backend, tensor, WEIGHT_AS_IS, DTYPE_U8, &data, err);
+    enum status status =
+        cuda_weights_get(compile->backend, tensor, WEIGHT_AS_IS, DTYPE_U8, &data, err);
     tensor_unref(tensor);
     *ret = data;
     return status;
 }
 
 /* What the reference kernel makes of every stored number. */
-static enum status function_table(const struct compile *compile, const unsigned char **ret,
+static enum status function_table(const struct cuda_compile *compile, const unsigned char **ret,
                                   struct error *err)
 {
     const struct node *node = compile->node;
@@ -237,7 +240,7 @@ static enum status function_table(const struct compile *compile, const unsigned 
 }
 
 /* Numbers stored on `from` terms, on those of `to`; *ret stays NULL where they are the same. */
-static enum status requantise_table(const struct compile *compile, enum dtype dtype,
+static enum status requantise_table(const struct cuda_compile *compile, enum dtype dtype,
                                     const struct terms *from, enum dtype to_dtype,
                                     const struct terms *to, const unsigned char **ret,
                                     struct error *err)
@@ -260,9 +263,10 @@ static enum status requantise_table(const struct compile *compile, enum dtype dt
 /* ---- steps ---- */
 
 /* The walk of y over both operands, which numpy's rules align at the end. */
-static struct cuda_walk walk_of(const struct shape *y, const struct shape *a, const struct shape *b)
+static struct cuda_access_map walk_of(const struct shape *y, const struct shape *a,
+                                      const struct shape *b)
 {
-    struct cuda_walk walk = {.rank = y->rank};
+    struct cuda_access_map walk = {.rank = y->rank};
     int64_t a_step = 1, b_step = 1;
     for (int d = y->rank - 1; d >= 0; d--) {
         const int from_a = d - (y->rank - a->rank), from_b = d - (y->rank - b->rank);
@@ -277,14 +281,14 @@ static struct cuda_walk walk_of(const struct shape *y, const struct shape *a, co
     return walk;
 }
 
-static enum status operand(const struct compile *compile, const struct value *value, uint32_t *ret,
-                           const void **ret_constant, struct error *err)
+static enum status operand(const struct cuda_compile *compile, const struct value *value,
+                           uint32_t *ret, const void **ret_constant, struct error *err)
 {
     *ret = value->index;
-    return weights_of(compile->backend, value, value->dtype, ret_constant, err);
+    return cuda_weights_of(compile->backend, value, value->dtype, ret_constant, err);
 }
 
-static enum status fill_binary(const struct compile *compile, struct int8_rows_step *s,
+static enum status fill_binary(const struct cuda_compile *compile, struct int8_rows_step *s,
                                struct error *err)
 {
     const struct node *node = compile->node;
@@ -321,7 +325,8 @@ static enum status fill_pool(const struct node *node, struct int8_rows_step *s, 
     return window_of_pool(node, &s->pool.pool, err);
 }
 
-static enum status fill(const struct compile *compile, struct int8_rows_step *s, struct error *err)
+static enum status quantised_rows_fill(const struct cuda_compile *compile, struct int8_rows_step *s,
+                                       struct error *err)
 {
     static const char *const kernels[] = {
         [INT8_QUANTIZE] = "quantize",  [INT8_DEQUANTIZE] = "dequantize",
@@ -376,8 +381,8 @@ static bool concat_fits(const struct node *node)
     return true;
 }
 
-static enum status fill_parts(const struct compile *compile, struct int8_parts_step *s,
-                              struct error *err)
+static enum status concat_fill(const struct cuda_compile *compile, struct int8_concat_step *s,
+                               struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *y = node->outputs[0];
@@ -404,12 +409,13 @@ static enum status fill_parts(const struct compile *compile, struct int8_parts_s
     return STATUS_OK;
 }
 
-static enum status make_parts(const struct compile *compile, struct step **ret, struct error *err)
+static enum status lower_concat(const struct cuda_compile *compile, struct cuda_step **ret,
+                                struct error *err)
 {
-    struct int8_parts_step *s = step_create(compile, sizeof *s, run_parts);
+    struct int8_concat_step *s = cuda_step_create(compile, sizeof *s, concat_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    s->step.free = parts_free;
+    s->step.free = concat_free;
     s->step.kernel = "int8 concat";
     s->count = compile->node->input_count / 3;
     s->y = compile->node->outputs[0]->index;
@@ -419,33 +425,34 @@ static enum status make_parts(const struct compile *compile, struct step **ret, 
     s->widths = calloc(s->count, sizeof *s->widths);
     s->offsets = calloc(s->count, sizeof *s->offsets);
     enum status status = s->parts && s->constants && s->tables && s->widths && s->offsets
-                             ? fill_parts(compile, s, err)
+                             ? concat_fill(compile, s, err)
                              : error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     if (status == STATUS_OK)
         *ret = &s->step;
     else
-        step_free(&s->step);
+        cuda_step_free(&s->step);
     return status;
 }
 
-enum status make_quantised_rows(const struct compile *compile, struct step **ret, struct error *err)
+enum status cuda_lower_quantised_rows(const struct cuda_compile *compile, struct cuda_step **ret,
+                                      struct error *err)
 {
     const struct node *node = compile->node;
     struct int8_rows_step proto = {0};
     if (concat_fits(node))
-        return make_parts(compile, ret, err);
-    if (!classify(node, &proto) ||
+        return lower_concat(compile, ret, err);
+    if (!quantised_rows_classify(node, &proto) ||
         ((proto.kind == INT8_POOL || proto.kind == INT8_MEAN) && !node->channels_last))
         return STATUS_OK;
-    struct int8_rows_step *s = step_create(compile, sizeof *s, run);
+    struct int8_rows_step *s = cuda_step_create(compile, sizeof *s, quantised_rows_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     proto.step = s->step;
     *s = proto;
-    enum status status = fill(compile, s, err);
+    enum status status = quantised_rows_fill(compile, s, err);
     if (status == STATUS_OK)
         *ret = &s->step;
     else
-        step_free(&s->step);
+        cuda_step_free(&s->step);
     return status;
 }

@@ -5,7 +5,7 @@
 #include "engine/ops/resolve.h"
 
 struct rows_step {
-    struct step step;
+    struct cuda_step step;
     enum { ROWS_SOFTMAX, ROWS_LAYER_NORM, ROWS_REDUCE, ROWS_POOL, ROWS_POOL_GLOBAL } kind;
     enum cuda_reduction reduction;
     struct cuda_pool pool;
@@ -19,7 +19,7 @@ struct rows_step {
     bool is_max;
 };
 
-static enum status run(struct step *base, struct program *program, struct error *err)
+static enum status rows_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
 {
     struct rows_step *s = (struct rows_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -64,7 +64,7 @@ static size_t row_length(const struct node *node)
     return row;
 }
 
-static bool is_vector(const struct node *node, const struct value *value)
+static bool rows_is_vector(const struct node *node, const struct value *value)
 {
     const struct shape *x = &node->inputs[0]->shape;
     const int64_t axis = node_int(node, "axis", -1);
@@ -131,7 +131,7 @@ static bool reduced_block(const struct node *node, struct rows_step *s)
 }
 
 /* Fills what depends on the node alone; false when it is not taken. */
-static bool classify(const struct node *node, struct rows_step *s)
+static bool rows_classify(const struct node *node, struct rows_step *s)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (!x || !y || x->known || !is_computed(x->dtype) || x->dtype != y->dtype ||
@@ -151,7 +151,7 @@ static bool classify(const struct node *node, struct rows_step *s)
         s->epsilon = node_float(node, "epsilon", 1e-5f);
         return s->row && s->rows <= INT32_MAX && !node_output(node, 1) && !node_output(node, 2) &&
                (node->op == OP_SOFTMAX ||
-                (is_vector(node, node->inputs[1]) && (!bias || is_vector(node, bias))));
+                (rows_is_vector(node, node->inputs[1]) && (!bias || rows_is_vector(node, bias))));
     }
     case OP_GLOBAL_AVERAGE_POOL:
     case OP_GLOBAL_MAX_POOL:
@@ -172,29 +172,30 @@ static bool classify(const struct node *node, struct rows_step *s)
     }
 }
 
-bool rows_takes(const struct node *node)
+bool cuda_takes_rows(const struct node *node)
 {
     struct rows_step ignored = {0};
-    return classify(node, &ignored);
+    return rows_classify(node, &ignored);
 }
 
-enum status make_rows(const struct compile *compile, struct step **ret, struct error *err)
+enum status cuda_lower_rows(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err)
 {
     const struct node *node = compile->node;
     struct rows_step proto = {0};
-    if (!classify(node, &proto))
+    if (!rows_classify(node, &proto))
         return STATUS_OK;
     void *scale = NULL, *bias = NULL;
     if (proto.kind == ROWS_LAYER_NORM) {
-        TRY(weights_get(compile->backend, node->inputs[1]->known, WEIGHT_AS_IS, DTYPE_F32, &scale,
-                        err));
+        TRY(cuda_weights_get(compile->backend, node->inputs[1]->known, WEIGHT_AS_IS, DTYPE_F32,
+                             &scale, err));
         if (node_input(node, 2))
-            TRY(weights_get(compile->backend, node->inputs[2]->known, WEIGHT_AS_IS, DTYPE_F32,
-                            &bias, err));
+            TRY(cuda_weights_get(compile->backend, node->inputs[2]->known, WEIGHT_AS_IS, DTYPE_F32,
+                                 &bias, err));
     }
     if (proto.kind == ROWS_POOL)
         TRY(window_of_pool(node, &proto.pool, err));
-    struct rows_step *s = step_create(compile, sizeof *s, run);
+    struct rows_step *s = cuda_step_create(compile, sizeof *s, rows_run);
     if (!s)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
     proto.step = s->step;

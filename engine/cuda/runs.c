@@ -1,4 +1,4 @@
-/* Runs of a program: inputs in, one launch, results out, two of them under way.
+/* Runs of a program: inputs in, one launch, results out, two of them in flight.
  *
  *     stream in       copy n+1            copy n+2
  *                          └arrived──▶ waits
@@ -7,15 +7,15 @@
  *     stream out                          copy n           copy n+1
  *                                              └fetched──▶ the caller, in collect
  *
- * Each run under way has a slot: a place for its inputs (staging) and one for its results in device
+ * Each run in flight has a slot: a place for its inputs (staging) and one for its results in device
  * memory. What the run computes is copied from the arena to its results before the next one
  * overwrites it. A slot is used again only when its last run has been collected, so nothing else
  * has to be waited for: every wait there is here is needed (tests/fake_cuda/test_runs.c leaves
  * each of them out). In page-locked memory there is room for one more run's results, so that a
- * caller can read those of one run while two others are under way.
+ * caller can read those of one run while two others are in flight.
  *
  * Tried and left out: copying results from the arena itself, which makes the next run wait for the
- * way over the bus. */
+ * copy over the bus. */
 #include "engine/cuda/program.h"
 
 #include <assert.h>
@@ -41,7 +41,8 @@ static size_t value_bytes(const struct value *value)
 
 /* ---- open, close ---- */
 
-static enum status open_slot(struct backend *backend, struct slot *slot, struct error *err)
+static enum status open_slot(struct cuda_backend *backend, struct cuda_slot *slot,
+                             struct error *err)
 {
     cudaEvent_t *const events[] = {&slot->arrived, &slot->computed, &slot->fetched};
     for (size_t i = 0; i < COUNT_OF(events); i++) {
@@ -54,7 +55,7 @@ static enum status open_slot(struct backend *backend, struct slot *slot, struct 
     return STATUS_OK;
 }
 
-enum status runs_open(struct backend *backend, struct error *err)
+enum status runs_open(struct cuda_backend *backend, struct error *err)
 {
     cudaStream_t *const streams[] = {&backend->stream, &backend->in, &backend->out};
     const struct session_pixels *pixels = backend->options.pixels;
@@ -74,8 +75,8 @@ enum status runs_open(struct backend *backend, struct error *err)
                          "pixel tables", err);
 }
 
-/* Everything under way ends, or has failed: host memory is the caller's again. */
-static void settle(struct backend *backend)
+/* Everything in flight ends, or has failed: host memory is the caller's again. */
+static void settle(struct cuda_backend *backend)
 {
     cudaStream_t const streams[] = {backend->in, backend->stream, backend->out};
     for (size_t i = 0; i < COUNT_OF(streams); i++)
@@ -83,7 +84,7 @@ static void settle(struct backend *backend)
             cuda_ignore(cudaStreamSynchronize(streams[i]));
 }
 
-void runs_close(struct backend *backend)
+void runs_close(struct cuda_backend *backend)
 {
     settle(backend);
     for (size_t i = 0; i < RUNS; i++) {
@@ -122,9 +123,9 @@ static const struct node *only_reader(const struct graph *graph, const struct va
     return reader;
 }
 
-static void place_pixels(struct program *program)
+static void place_pixels(struct cuda_program *program)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     const struct graph *graph = program->graph;
     const size_t input = backend->options.pixels_input;
     struct pixels *pixels = &program->pixels;
@@ -147,7 +148,7 @@ static void place_pixels(struct program *program)
     pixels->dtype = reader->outputs[0]->dtype;
 }
 
-void runs_place(struct program *program)
+void runs_place(struct cuda_program *program)
 {
     const struct graph *graph = program->graph;
     size_t at = 0;
@@ -185,10 +186,10 @@ void runs_place(struct program *program)
         at + size_align((size_t)program->rows * best_step(MOST_BEST), ARENA_ALIGN);
 }
 
-void runs_bytes(const struct backend *backend, size_t *ret_staging, size_t *ret_results)
+void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results)
 {
     *ret_staging = *ret_results = 0;
-    for (const struct program *p = backend->programs; p; p = p->next) {
+    for (const struct cuda_program *p = backend->programs; p; p = p->next) {
         if (p->staging_bytes > *ret_staging)
             *ret_staging = p->staging_bytes;
         if (p->result_bytes > *ret_results)
@@ -196,11 +197,11 @@ void runs_bytes(const struct backend *backend, size_t *ret_staging, size_t *ret_
     }
 }
 
-enum status runs_reserve(struct backend *backend, unsigned char *first, struct error *err)
+enum status runs_reserve(struct cuda_backend *backend, unsigned char *first, struct error *err)
 {
     size_t staging, results, marks = ARENA_ALIGN;
     runs_bytes(backend, &staging, &results);
-    for (const struct program *p = backend->programs; p; p = p->next)
+    for (const struct cuda_program *p = backend->programs; p; p = p->next)
         if ((size_t)p->rows > marks)
             marks = size_align((size_t)p->rows, ARENA_ALIGN);
     const size_t pinned = RESULTS * results + RUNS * marks;
@@ -215,7 +216,7 @@ enum status runs_reserve(struct backend *backend, unsigned char *first, struct e
     }
     backend->results_bytes = results;
     for (size_t i = 0; i < RUNS; i++) {
-        struct slot *slot = &backend->slots[i];
+        struct cuda_slot *slot = &backend->slots[i];
         slot->staging = first + i * (staging + results);
         slot->results = slot->staging + staging;
         slot->marks = backend->pinned + RESULTS * results + i * marks;
@@ -226,7 +227,7 @@ enum status runs_reserve(struct backend *backend, unsigned char *first, struct e
 /* ---- one run's work on the compute stream ---- */
 
 /* Inputs, and views of them, are read where they arrived; pixels become numbers first. */
-static void point_at_inputs(struct program *program, const struct slot *slot)
+static void point_at_inputs(struct cuda_program *program, const struct cuda_slot *slot)
 {
     const struct pixels *pixels = &program->pixels;
     for (size_t v = 0; v < program->plan.value_count; v++) {
@@ -240,9 +241,10 @@ static void point_at_inputs(struct program *program, const struct slot *slot)
     }
 }
 
-static enum status take_inputs(struct program *program, const struct slot *slot, struct error *err)
+static enum status take_inputs(struct cuda_program *program, const struct cuda_slot *slot,
+                               struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     const struct pixels *pixels = &program->pixels;
     point_at_inputs(program, slot);
     if (!pixels->are_there || pixels->row_count == 0)
@@ -258,7 +260,7 @@ static enum status take_inputs(struct program *program, const struct slot *slot,
     return cuda_check(cudaGetLastError(), backend->device, "pixels to numbers", err);
 }
 
-static enum status run_steps(struct program *program, struct error *err)
+static enum status run_steps(struct cuda_program *program, struct error *err)
 {
     for (size_t i = 0; i < program->step_count; i++)
         TRY(program->steps[i]->run(program->steps[i], program, err));
@@ -266,9 +268,10 @@ static enum status run_steps(struct program *program, struct error *err)
 }
 
 /* Out of the arena, which the next run overwrites. */
-static enum status keep_results(struct program *program, const struct slot *slot, struct error *err)
+static enum status keep_results(struct cuda_program *program, const struct cuda_slot *slot,
+                                struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     const struct graph *graph = program->graph;
     for (size_t i = 0; i < graph->output_count; i++) {
         const struct value *value = graph->outputs[i];
@@ -282,7 +285,8 @@ static enum status keep_results(struct program *program, const struct slot *slot
     return STATUS_OK;
 }
 
-static enum status enqueue(struct program *program, const struct slot *slot, struct error *err)
+static enum status enqueue(struct cuda_program *program, const struct cuda_slot *slot,
+                           struct error *err)
 {
     TRY(take_inputs(program, slot, err));
     TRY(run_steps(program, err));
@@ -291,7 +295,7 @@ static enum status enqueue(struct program *program, const struct slot *slot, str
 
 /* ---- recording ---- */
 
-void runs_forget(struct program *program)
+void runs_forget(struct cuda_program *program)
 {
     for (size_t i = 0; i < RUNS; i++) {
         if (program->captured[i])
@@ -300,7 +304,7 @@ void runs_forget(struct program *program)
     }
 }
 
-enum status runs_record(struct backend *backend,
+enum status runs_record(struct cuda_backend *backend,
                         enum status (*launch)(void *context, struct error *err), void *context,
                         cudaGraphExec_t *ret, struct error *err)
 {
@@ -322,8 +326,8 @@ enum status runs_record(struct backend *backend,
 }
 
 struct recorded_slot {
-    struct program *program;
-    const struct slot *slot;
+    struct cuda_program *program;
+    const struct cuda_slot *slot;
 };
 
 static enum status enqueue_slot(void *context, struct error *err)
@@ -342,9 +346,9 @@ bool runs_records(void)
 
 /* The first run is step by step: libraries and kernels load what they need, which a recording does
  * not allow. */
-enum status runs_capture(struct program *program, struct error *err)
+enum status runs_capture(struct cuda_program *program, struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     runs_forget(program);
     if (program->has_host_steps) /* which may want other numbers than zeros */
         return STATUS_OK;
@@ -359,10 +363,10 @@ enum status runs_capture(struct program *program, struct error *err)
 /* ---- submit ---- */
 
 /* Rows of the image input: those that are bytes only as far as they go. */
-static enum status copy_rows(struct program *program, const struct slot *slot, const char *from,
-                             int fed, struct error *err)
+static enum status copy_rows(struct cuda_program *program, const struct cuda_slot *slot,
+                             const char *from, int fed, struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     const size_t input = backend->options.pixels_input;
     const size_t count = program->pixels.row_count, pitch = count * sizeof(float);
     unsigned char *to = slot->staging + program->input_offsets[input];
@@ -384,10 +388,10 @@ static enum status copy_rows(struct program *program, const struct slot *slot, c
                       backend->device, "copying the images", err);
 }
 
-static enum status copy_in(struct program *program, struct slot *slot,
+static enum status copy_in(struct cuda_program *program, struct cuda_slot *slot,
                            const struct run_request *request, struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     const struct graph *graph = program->graph;
     const int fed = request->fed ? request->fed : program->rows;
     const struct pixels *pixels = &program->pixels;
@@ -414,7 +418,8 @@ static enum status copy_in(struct program *program, struct slot *slot,
 }
 
 /* All bits set is NaN in every float: what a kernel leaves out shows. */
-static enum status poison(struct backend *backend, const struct slot *slot, struct error *err)
+static enum status poison(struct cuda_backend *backend, const struct cuda_slot *slot,
+                          struct error *err)
 {
     const size_t values = (size_t)(backend->slots[0].staging - backend->arena);
     memset(slot->host, 0xff, backend->results_bytes);
@@ -424,10 +429,10 @@ static enum status poison(struct backend *backend, const struct slot *slot, stru
                       backend->device, "poisoning the results", err);
 }
 
-static enum status pick_best(struct program *program, struct slot *slot,
+static enum status pick_best(struct cuda_program *program, struct cuda_slot *slot,
                              const struct run_request *request, struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     const struct value *value = program->graph->outputs[request->scores];
     const size_t row = shape_count(&value->shape) / (size_t)program->rows;
     slot->best = (size_t)request->best < row ? request->best : (int)row;
@@ -438,9 +443,10 @@ static enum status pick_best(struct program *program, struct slot *slot,
     return cuda_check(cudaGetLastError(), backend->device, "the best classes", err);
 }
 
-static enum status launch(struct program *program, const struct slot *slot, struct error *err)
+static enum status launch(struct cuda_program *program, const struct cuda_slot *slot,
+                          struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     cudaGraphExec_t captured = program->captured[slot - backend->slots];
     if (!captured)
         return enqueue(program, slot, err);
@@ -448,10 +454,10 @@ static enum status launch(struct program *program, const struct slot *slot, stru
                       "launching a batch", err);
 }
 
-static enum status compute(struct program *program, struct slot *slot,
+static enum status compute(struct cuda_program *program, struct cuda_slot *slot,
                            const struct run_request *request, struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     TRY(cuda_check(cudaStreamWaitEvent(backend->stream, slot->arrived, 0), backend->device,
                    "waiting for the inputs", err));
     TRY(launch(program, slot, err));
@@ -462,7 +468,7 @@ static enum status compute(struct program *program, struct slot *slot,
                       "the forward pass", err);
 }
 
-static enum status fetch(struct backend *backend, const struct slot *slot, size_t offset,
+static enum status fetch(struct cuda_backend *backend, const struct cuda_slot *slot, size_t offset,
                          size_t bytes, struct error *err)
 {
     return cuda_check(cudaMemcpyAsync(slot->host + offset, slot->results + offset, bytes,
@@ -470,10 +476,10 @@ static enum status fetch(struct backend *backend, const struct slot *slot, size_
                       backend->device, "copying the outputs", err);
 }
 
-static enum status copy_out(struct program *program, struct slot *slot,
+static enum status copy_out(struct cuda_program *program, struct cuda_slot *slot,
                             const struct run_request *request, struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_backend *backend = program->backend;
     const struct graph *graph = program->graph;
     const size_t rows = (size_t)(request->rows ? request->rows : program->rows);
     TRY(cuda_check(cudaStreamWaitEvent(backend->out, slot->computed, 0), backend->device,
@@ -492,12 +498,12 @@ static enum status copy_out(struct program *program, struct slot *slot,
                       "copying the outputs", err);
 }
 
-enum status runs_submit(struct program *program, const struct run_request *request,
-                        struct error *err)
+enum status runs_submit(struct program *base, const struct run_request *request, struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_program *program = (struct cuda_program *)base;
+    struct cuda_backend *backend = program->backend;
     assert(backend->submitted - backend->collected < RUNS);
-    struct slot *slot = &backend->slots[backend->submitted % RUNS];
+    struct cuda_slot *slot = &backend->slots[backend->submitted % RUNS];
     TRY(use_device(backend, err));
     slot->program = program;
     slot->host = backend->pinned + backend->submitted % RESULTS * backend->results_bytes;
@@ -529,11 +535,12 @@ static void spin_until(cudaEvent_t event)
     (void)cudaGetLastError(); /* not ready is one, too; others come again */
 }
 
-enum status runs_collect(struct backend *backend, struct run_result *ret, struct error *err)
+enum status runs_collect(struct backend *base, struct run_result *ret, struct error *err)
 {
+    struct cuda_backend *backend = (struct cuda_backend *)base;
     assert(backend->submitted > backend->collected);
-    struct slot *slot = &backend->slots[backend->collected % RUNS];
-    const struct program *program = slot->program;
+    struct cuda_slot *slot = &backend->slots[backend->collected % RUNS];
+    const struct cuda_program *program = slot->program;
     enum status status = use_device(backend, err);
     if (status == STATUS_OK) {
         spin_until(slot->fetched);
@@ -555,10 +562,11 @@ enum status runs_collect(struct backend *backend, struct run_result *ret, struct
     return STATUS_OK;
 }
 
-enum status runs_time(struct program *program, const void *const *inputs, int runs, double *ret_ms,
+enum status runs_time(struct program *base, const void *const *inputs, int runs, double *ret_ms,
                       struct error *err)
 {
-    struct backend *backend = program->backend;
+    struct cuda_program *program = (struct cuda_program *)base;
+    struct cuda_backend *backend = program->backend;
     const size_t i = backend->submitted % RUNS;
     const struct run_request request = {.inputs = inputs};
     TRY(use_device(backend, err));
@@ -579,11 +587,12 @@ enum status runs_time(struct program *program, const void *const *inputs, int ru
 
 /* ---- profile ---- */
 
-enum status runs_profile(struct program *program, const void *const *inputs,
-                         struct session_step *ret, size_t max, size_t *ret_count, struct error *err)
+enum status runs_profile(struct program *base, const void *const *inputs, struct session_step *ret,
+                         size_t max, size_t *ret_count, struct error *err)
 {
-    struct backend *backend = program->backend;
-    struct slot *slot = &backend->slots[backend->submitted % RUNS];
+    struct cuda_program *program = (struct cuda_program *)base;
+    struct cuda_backend *backend = program->backend;
+    struct cuda_slot *slot = &backend->slots[backend->submitted % RUNS];
     const struct run_request request = {.inputs = inputs};
     size_t count = 0;
     TRY(use_device(backend, err));
@@ -591,7 +600,7 @@ enum status runs_profile(struct program *program, const void *const *inputs,
     TRY(cuda_check(cudaStreamSynchronize(backend->in), backend->device, "profiling", err));
     TRY(take_inputs(program, slot, err));
     for (size_t i = 0; i < program->step_count; i++) {
-        struct step *step = program->steps[i];
+        struct cuda_step *step = program->steps[i];
         TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "profiling", err));
         int64_t start = clock_now();
         TRY(step->run(step, program, err));

@@ -4,10 +4,11 @@
 
 #include "engine/cuda/program.h"
 
-void *step_create(const struct compile *compile, size_t size,
-                  enum status (*run)(struct step *, struct program *, struct error *))
+void *cuda_step_create(const struct cuda_compile *compile, size_t size,
+                       enum status (*run)(struct cuda_step *, struct cuda_program *,
+                                          struct error *))
 {
-    struct step *step = calloc(1, size);
+    struct cuda_step *step = calloc(1, size);
     if (!step)
         return NULL;
     step->name = strdup(compile->node->name);
@@ -20,7 +21,7 @@ void *step_create(const struct compile *compile, size_t size,
     return step;
 }
 
-void step_free(struct step *step)
+void cuda_step_free(struct cuda_step *step)
 {
     if (!step)
         return;
@@ -30,7 +31,8 @@ void step_free(struct step *step)
     free(step);
 }
 
-enum status cuda_launched(const struct step *step, struct program *program, struct error *err)
+enum status cuda_launched(const struct cuda_step *step, struct cuda_program *program,
+                          struct error *err)
 {
     cudaError_t result = cudaPeekAtLastError();
     return result == cudaSuccess

@@ -73,7 +73,7 @@ __device__ static inline void copies_commit(void)
 #endif
 }
 
-/* Waits until at most the newest PENDING groups of this thread are still under way. */
+/* Waits until at most the newest PENDING groups of this thread are still in flight. */
 template <int PENDING> __device__ static inline void copies_wait(void)
 {
 #if __CUDA_ARCH__ >= 800

@@ -1,4 +1,4 @@
-/* Steps that can run in several ways (tiles, cuBLASLt's algorithms): the autotuner runs the
+/* Steps that can run in several variants (tiles, cuBLASLt's algorithms): the autotuner runs the
  * candidates, once for each shape on a kind of device. Networks repeat their layers and sessions
  * their models, so the tuning store keeps which was the quickest: as "3 9", candidate 3 of 9. Where
  * there are as many as then, they are the same. */
@@ -26,12 +26,12 @@ enum {
  * times within a per cent or two. */
 #define CLEARLY 0.98
 
-struct measurement {
-    struct step *step;
-    struct program *program;
+struct tune_measurement {
+    struct cuda_step *step;
+    struct cuda_program *program;
     int *chosen;         /* the candidate that the step runs */
     enum status refusal; /* the last one; STATUS_OK: none */
-    struct timing {
+    struct tune_timing {
         int launches; /* of a round; 0: not known yet */
         cudaGraphExec_t recorded;
     } timings[AUTOTUNE_CANDIDATES];
@@ -39,15 +39,15 @@ struct measurement {
 
 static enum status launch_all(void *context, struct error *err)
 {
-    const struct measurement *m = context;
+    const struct tune_measurement *m = context;
     for (int i = 0; i < m->timings[*m->chosen].launches; i++)
         TRY(m->step->run(m->step, m->program, err));
     return STATUS_OK;
 }
 
-static enum status time_round(struct measurement *m, double *ret_ms, struct error *err)
+static enum status time_round(struct tune_measurement *m, double *ret_ms, struct error *err)
 {
-    const struct backend *backend = m->program->backend;
+    const struct cuda_backend *backend = m->program->backend;
     const cudaGraphExec_t recorded = m->timings[*m->chosen].recorded;
     const int64_t start = clock_now();
     if (recorded)
@@ -62,9 +62,9 @@ static enum status time_round(struct measurement *m, double *ret_ms, struct erro
 
 /* Short kernels are recorded, as they will be: where the host takes longer to launch one than the
  * device to run it, it is the host that would be timed. */
-static enum status time_first(struct measurement *m, double *ret_ms, struct error *err)
+static enum status time_first(struct tune_measurement *m, double *ret_ms, struct error *err)
 {
-    struct timing *timing = &m->timings[*m->chosen];
+    struct tune_timing *timing = &m->timings[*m->chosen];
     timing->launches = 1;
     TRY(time_round(m, ret_ms, err)); /* loads what it needs, which a recording does not allow */
     TRY(time_round(m, ret_ms, err));
@@ -78,7 +78,7 @@ static enum status time_first(struct measurement *m, double *ret_ms, struct erro
 }
 
 /* A candidate that the device refuses, though it was proposed, cannot run. */
-static bool is_refusal(enum status status, const struct program *program)
+static bool is_refusal(enum status status, const struct cuda_program *program)
 {
     return status == STATUS_DEVICE && !device_failure(program->backend->device);
 }
@@ -87,7 +87,7 @@ static bool is_refusal(enum status status, const struct program *program)
 static enum status run_candidate(void *context, size_t candidate, struct autotune_run *ret,
                                  struct error *err)
 {
-    struct measurement *m = context;
+    struct tune_measurement *m = context;
     const bool is_first = m->timings[candidate].launches == 0;
     double ms;
     *m->chosen = (int)candidate;
@@ -128,7 +128,8 @@ static bool recall(const struct graph_hash *key, int count, int *ret_candidate)
     return true;
 }
 
-static enum status measure_all(struct measurement *m, int count, int *ret_chosen, struct error *err)
+static enum status measure_all(struct tune_measurement *m, int count, int *ret_chosen,
+                               struct error *err)
 {
     double costs[AUTOTUNE_CANDIDATES];
     size_t chosen = 0;
@@ -148,10 +149,10 @@ static enum status measure_all(struct measurement *m, int count, int *ret_chosen
     return status;
 }
 
-enum status tune_step(struct step *step, struct program *program, int *chosen, int count,
+enum status tune_step(struct cuda_step *step, struct cuda_program *program, int *chosen, int count,
                       const void *key, size_t size, struct error *err)
 {
-    struct measurement m = {.step = step, .program = program, .chosen = chosen};
+    struct tune_measurement m = {.step = step, .program = program, .chosen = chosen};
     struct graph_hash hash = program->backend->kind;
     char text[32];
     int quickest;

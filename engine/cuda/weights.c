@@ -17,8 +17,8 @@
 #include "engine/base/size.h"
 
 /* Bytes on a device. */
-struct upload {
-    struct upload *next;
+struct weight_upload {
+    struct weight_upload *next;
     int device, users;
     struct graph_hash hash;
     size_t bytes;
@@ -26,16 +26,16 @@ struct upload {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct upload *uploads; /* guarded by lock */
+static struct weight_upload *uploads; /* guarded by lock */
 
 /* What a session has of it. */
-struct weight {
-    struct weight *next;
+struct cuda_weight {
+    struct cuda_weight *next;
     struct tensor *constant; /* NULL once the session is compiled */
     enum weight_layout layout;
     enum dtype dtype;
-    struct upload *upload;
-    /* Of one that weights_make() has made: what it is made of, and how. */
+    struct weight_upload *upload;
+    /* Of one that cuda_weights_make() has made: what it is made of, and how. */
     struct tensor *source, *beside;
     int kind;
 };
@@ -55,7 +55,7 @@ static float float_at(const struct tensor *tensor, size_t i)
 }
 
 /* A packed constant: rows whose element i comes from source_of(). */
-struct packing {
+struct weight_packing {
     size_t rows, row;
     size_t channels, taps; /* of a convolution's weights; channels with their padding */
 };
@@ -65,10 +65,11 @@ static size_t in_eights(size_t count)
     return (count + 7) / 8 * 8;
 }
 
-static struct packing packing_of(const struct tensor *constant, enum weight_layout layout)
+static struct weight_packing weight_packing_of(const struct tensor *constant,
+                                               enum weight_layout layout)
 {
     const struct shape *shape = &constant->shape;
-    struct packing p = {.rows = 1, .row = shape_count(shape), .taps = 1};
+    struct weight_packing p = {.rows = 1, .row = shape_count(shape), .taps = 1};
     if (layout == WEIGHT_AS_IS)
         return p;
     const size_t first = (size_t)shape->dims[0], second = (size_t)shape->dims[1];
@@ -103,7 +104,7 @@ static struct packing packing_of(const struct tensor *constant, enum weight_layo
 
 /* Where element i of row r comes from; SIZE_MAX: it is padding. */
 static size_t source_of(const struct tensor *constant, enum weight_layout layout,
-                        const struct packing *p, size_t r, size_t i)
+                        const struct weight_packing *p, size_t r, size_t i)
 {
     const int64_t *dims = constant->shape.dims;
     size_t channel, tap;
@@ -149,10 +150,10 @@ static void pack_one(const struct tensor *constant, size_t from, enum dtype dtyp
 }
 
 /* The host's copy as the device wants it; malloc'ed. NULL when out of memory. */
-static void *pack(const struct tensor *constant, enum weight_layout layout, enum dtype dtype,
-                  size_t *ret_bytes)
+static void *weight_pack(const struct tensor *constant, enum weight_layout layout, enum dtype dtype,
+                         size_t *ret_bytes)
 {
-    const struct packing p = packing_of(constant, layout);
+    const struct weight_packing p = weight_packing_of(constant, layout);
     const size_t count = p.rows * p.row, size = dtype_size(dtype);
     unsigned char *packed = alloc_array(count ? count : 1, size);
     if (!packed)
@@ -165,16 +166,17 @@ static void *pack(const struct tensor *constant, enum weight_layout layout, enum
     return packed;
 }
 
-int64_t weights_row(const struct tensor *constant, enum weight_layout layout)
+int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout)
 {
-    return (int64_t)packing_of(constant, layout).row;
+    return (int64_t)weight_packing_of(constant, layout).row;
 }
 
-static enum status copy_from_host(const struct backend *backend, const struct weight *weight,
-                                  void *to, size_t bytes, struct error *err)
+static enum status copy_from_host(const struct cuda_backend *backend,
+                                  const struct cuda_weight *weight, void *to, size_t bytes,
+                                  struct error *err)
 {
     size_t packed_bytes;
-    void *packed = pack(weight->constant, weight->layout, weight->dtype, &packed_bytes);
+    void *packed = weight_pack(weight->constant, weight->layout, weight->dtype, &packed_bytes);
     if (!packed)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
     enum status status = device_upload(backend, to, packed, bytes, "weights", err);
@@ -182,15 +184,15 @@ static enum status copy_from_host(const struct backend *backend, const struct we
     return status;
 }
 
-static bool is_same(const struct upload *upload, const struct graph_hash *hash, size_t bytes)
+static bool is_same(const struct weight_upload *upload, const struct graph_hash *hash, size_t bytes)
 {
     return upload->bytes == bytes && !memcmp(&upload->hash, hash, sizeof *hash);
 }
 
 /* From another device that has it; false when none does, or this one cannot reach it. */
-static bool copy_from_peer(const struct backend *backend, const struct upload *wanted)
+static bool copy_from_peer(const struct cuda_backend *backend, const struct weight_upload *wanted)
 {
-    for (const struct upload *u = uploads; u; u = u->next) {
+    for (const struct weight_upload *u = uploads; u; u = u->next) {
         int can = 0;
         if (u->device == backend->device || !is_same(u, &wanted->hash, wanted->bytes) ||
             device_failure(u->device) ||
@@ -210,7 +212,7 @@ static bool copy_from_peer(const struct backend *backend, const struct upload *w
     return false;
 }
 
-static struct graph_hash hash_of(const struct weight *weight)
+static struct graph_hash hash_of(const struct cuda_weight *weight)
 {
     const struct tensor *constant = weight->constant;
     struct graph_hash hash = {0};
@@ -224,8 +226,8 @@ static struct graph_hash hash_of(const struct weight *weight)
     return hash;
 }
 
-static enum status make_locked(const struct backend *backend, const struct weight *weight,
-                               struct upload *upload, struct error *err)
+static enum status make_locked(const struct cuda_backend *backend, const struct cuda_weight *weight,
+                               struct weight_upload *upload, struct error *err)
 {
     TRY(device_alloc(backend, upload->bytes, "weights", &upload->data, err));
     if (upload->bytes == 0 || copy_from_peer(backend, upload))
@@ -233,23 +235,24 @@ static enum status make_locked(const struct backend *backend, const struct weigh
     return copy_from_host(backend, weight, upload->data, upload->bytes, err);
 }
 
-static enum status find_or_make_locked(const struct backend *backend, struct weight *weight,
-                                       struct error *err)
+static enum status find_or_make_locked(const struct cuda_backend *backend,
+                                       struct cuda_weight *weight, struct error *err)
 {
     const struct graph_hash hash = hash_of(weight);
-    const struct packing packing = packing_of(weight->constant, weight->layout);
+    const struct weight_packing packing = weight_packing_of(weight->constant, weight->layout);
     const size_t bytes = packing.rows * packing.row * dtype_size(weight->dtype);
-    for (struct upload *u = uploads; u; u = u->next) {
+    for (struct weight_upload *u = uploads; u; u = u->next) {
         if (u->device == backend->device && is_same(u, &hash, bytes)) {
             u->users++;
             weight->upload = u;
             return STATUS_OK;
         }
     }
-    struct upload *upload = calloc(1, sizeof *upload);
+    struct weight_upload *upload = calloc(1, sizeof *upload);
     if (!upload)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
-    *upload = (struct upload){.device = backend->device, .users = 1, .hash = hash, .bytes = bytes};
+    *upload =
+        (struct weight_upload){.device = backend->device, .users = 1, .hash = hash, .bytes = bytes};
     enum status status = make_locked(backend, weight, upload, err);
     if (status != STATUS_OK) {
         cuda_ignore(cudaFree(upload->data));
@@ -262,21 +265,22 @@ static enum status find_or_make_locked(const struct backend *backend, struct wei
     return STATUS_OK;
 }
 
-enum status weights_get(struct backend *backend, struct tensor *constant, enum weight_layout layout,
-                        enum dtype dtype, void **ret, struct error *err)
+enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
+                             enum weight_layout layout, enum dtype dtype, void **ret,
+                             struct error *err)
 {
     if (!dtype_is_float(constant->dtype) || !dtype_is_float(dtype))
         dtype = constant->dtype;
-    for (struct weight *w = backend->weights; w; w = w->next) {
+    for (struct cuda_weight *w = backend->weights; w; w = w->next) {
         if (w->constant == constant && w->layout == layout && w->dtype == dtype) {
             *ret = w->upload->data;
             return STATUS_OK;
         }
     }
-    struct weight *weight = calloc(1, sizeof *weight);
+    struct cuda_weight *weight = calloc(1, sizeof *weight);
     if (!weight)
         return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
-    *weight = (struct weight){.constant = constant, .layout = layout, .dtype = dtype};
+    *weight = (struct cuda_weight){.constant = constant, .layout = layout, .dtype = dtype};
     pthread_mutex_lock(&lock);
     enum status status = find_or_make_locked(backend, weight, err);
     pthread_mutex_unlock(&lock);
@@ -292,22 +296,22 @@ enum status weights_get(struct backend *backend, struct tensor *constant, enum w
     return STATUS_OK;
 }
 
-enum status weights_of(struct backend *backend, const struct value *value, enum dtype dtype,
-                       const void **ret, struct error *err)
+enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
+                            enum dtype dtype, const void **ret, struct error *err)
 {
     void *data = NULL;
     if (value->known)
-        TRY(weights_get(backend, value->known, WEIGHT_AS_IS, dtype, &data, err));
+        TRY(cuda_weights_get(backend, value->known, WEIGHT_AS_IS, dtype, &data, err));
     *ret = data;
     return STATUS_OK;
 }
 
-enum status weights_make(struct backend *backend, struct tensor *constant, struct tensor *beside,
-                         int kind, enum dtype dtype, size_t count,
-                         void (*make)(const void *context, void *to), const void *context,
-                         void **ret, struct error *err)
+enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *constant,
+                              struct tensor *beside, int kind, enum dtype dtype, size_t count,
+                              void (*make)(const void *context, void *to), const void *context,
+                              void **ret, struct error *err)
 {
-    for (const struct weight *w = backend->weights; w; w = w->next) {
+    for (const struct cuda_weight *w = backend->weights; w; w = w->next) {
         if (w->source == constant && w->beside == beside && w->kind == kind && w->dtype == dtype) {
             *ret = w->upload->data;
             return STATUS_OK;
@@ -317,10 +321,10 @@ enum status weights_make(struct backend *backend, struct tensor *constant, struc
     struct shape shape = SHAPE((int64_t)count);
     TRY(tensor_create(NULL, dtype, &shape, &packed, err));
     make(context, packed->data);
-    enum status status = weights_get(backend, packed, WEIGHT_AS_IS, dtype, ret, err);
+    enum status status = cuda_weights_get(backend, packed, WEIGHT_AS_IS, dtype, ret, err);
     tensor_unref(packed);
     TRY(status);
-    struct weight *weight = backend->weights; /* a tensor that it has not seen comes first */
+    struct cuda_weight *weight = backend->weights; /* a tensor that it has not seen comes first */
     tensor_unref(weight->constant);
     weight->constant = NULL;
     weight->source = tensor_ref(constant);
@@ -330,9 +334,9 @@ enum status weights_make(struct backend *backend, struct tensor *constant, struc
 }
 
 /* Everything is compiled: the host's copies may go. */
-void weights_settle(struct backend *backend)
+void cuda_weights_settle(struct cuda_backend *backend)
 {
-    for (struct weight *w = backend->weights; w; w = w->next) {
+    for (struct cuda_weight *w = backend->weights; w; w = w->next) {
         tensor_unref(w->constant);
         tensor_unref(w->source);
         tensor_unref(w->beside);
@@ -340,11 +344,11 @@ void weights_settle(struct backend *backend)
     }
 }
 
-static void let_go_locked(struct upload *upload)
+static void let_go_locked(struct weight_upload *upload)
 {
     if (--upload->users > 0)
         return;
-    struct upload **at = &uploads;
+    struct weight_upload **at = &uploads;
     while (*at != upload)
         at = &(*at)->next;
     *at = upload->next;
@@ -352,12 +356,12 @@ static void let_go_locked(struct upload *upload)
     free(upload);
 }
 
-void weights_free(struct backend *backend)
+void cuda_weights_free(struct cuda_backend *backend)
 {
-    weights_settle(backend);
+    cuda_weights_settle(backend);
     pthread_mutex_lock(&lock);
     while (backend->weights) {
-        struct weight *weight = backend->weights;
+        struct cuda_weight *weight = backend->weights;
         backend->weights = weight->next;
         let_go_locked(weight->upload);
         free(weight);

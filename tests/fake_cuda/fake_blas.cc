@@ -34,7 +34,7 @@ struct fake_preference {
 
 namespace
 {
-constexpr size_t WORKSPACE = 4096; /* of the way that wants some */
+constexpr size_t WORKSPACE = 4096; /* of the candidate that wants some */
 
 /* Column-major element (i, j) of member b. */
 size_t place(const fake_layout &l, int b, uint64_t i, uint64_t j)
@@ -75,7 +75,7 @@ bool is_same(const fake_layout &c, const fake_layout &d)
     return c.type == d.type && c.rows == d.rows && c.columns == d.columns && c.batch == d.batch;
 }
 
-/* Is it where the way that was chosen may read it? */
+/* Is it where the candidate that was chosen may read it? */
 bool is_aligned(const void *data, uint32_t alignment)
 {
     return data && (uintptr_t)data % alignment == 0;
@@ -219,9 +219,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Two ways, so that choosing is exercised, with one between them that is none; the second one uses
- * workspace. No way for a bias of another type than the result, which
- * the real library does not take either. */
+/* Two candidates, so that choosing is exercised, with one between them that is none; the second one
+ * uses workspace. No candidate for a bias of another type than the result, which the real library
+ * does not take either. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -238,13 +238,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     const cublasStatus_t states[] = {CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_NOT_SUPPORTED,
                                      CUBLAS_STATUS_SUCCESS};
     for (; *ret_count < 3 && *ret_count < wanted; (*ret_count)++) {
-        cublasLtMatmulHeuristicResult_t *way = &ret[*ret_count];
-        *way = {};
-        way->state = states[*ret_count];
-        way->algo.way = *ret_count;
-        way->algo.workspace = way->workspaceSize =
+        cublasLtMatmulHeuristicResult_t *candidate = &ret[*ret_count];
+        *candidate = {};
+        candidate->state = states[*ret_count];
+        candidate->algo.candidate = *ret_count;
+        candidate->algo.workspace = candidate->workspaceSize =
             *ret_count == 2 && preference->workspace >= WORKSPACE ? WORKSPACE : 0;
-        memcpy(way->algo.alignments, preference->alignments, sizeof way->algo.alignments);
+        memcpy(candidate->algo.alignments, preference->alignments,
+               sizeof candidate->algo.alignments);
     }
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -263,7 +264,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     for (int i = 0; i < 4; i++)
         if (!is_aligned(operands[i], algo->alignments[i]))
             return CUBLAS_STATUS_INVALID_VALUE;
-    if (algo->way == 1 || workspace_size < algo->workspace ||
+    if (algo->candidate == 1 || workspace_size < algo->workspace ||
         (algo->workspace && !is_aligned(workspace, 16)))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (desc->epilogue & CUBLASLT_EPILOGUE_BIAS && !is_aligned(desc->bias, 16))

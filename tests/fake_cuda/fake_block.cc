@@ -168,7 +168,7 @@ void run_block_with_barriers(block_state &block, dim3 size, const std::function<
     }
     for (size_t t = 0; t < block.count; t++)
         if (!block.fibers[t].copies.empty())
-            wrong("a thread ended with asynchronous copies under way");
+            wrong("a thread ended with asynchronous copies in flight");
     block_now = nullptr;
 }
 

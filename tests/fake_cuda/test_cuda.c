@@ -197,7 +197,7 @@ static enum status open_unmeasured(const struct graph *graph, bool poison, struc
     return session_create(graph, &options, ret, err);
 }
 
-/* image [?, 3, h, w] → Conv 3×3, ReLU → Conv 1×1 → GlobalAveragePool: kernels all the way. */
+/* image [?, 3, h, w] → Conv 3×3, ReLU → Conv 1×1 → GlobalAveragePool: kernels throughout. */
 static struct graph *small_network(void)
 {
     struct graph *graph = graph_create(NULL);

@@ -193,7 +193,7 @@ Test(faults, memory_may_run_out_anywhere_at_load)
 }
 
 /* Copies, launches, a recorded batch: whichever call of a run finds no memory, the run says so, the
- * next one is right, and two of them under way do not take each other's results. */
+ * next one is right, and two of them in flight do not take each other's results. */
 Test(faults, memory_may_run_out_anywhere_at_run)
 {
     struct session *session;

@@ -1,7 +1,7 @@
 /* The kernels of engine/cuda on 8-bit integers, one by one, on the stand-in: random shapes in every
- * way there is, against plain loops over integers. Sums are exact; a stored number may be the next
- * one where the real number lies between the two. Outputs hold 0xFF beforehand, and are watched for
- * what is written beyond them. */
+ * candidate there is, against plain loops over integers. Sums are exact; a stored number may be the
+ * next one where the real number lies between the two. Outputs hold 0xFF beforehand, and are
+ * watched for what is written beyond them. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -244,19 +244,19 @@ static int pick_type(uint32_t *seed)
 static void try_tensor(uint32_t seed, struct cuda_conv conv, int depth, int y_type)
 {
     enum { MOST = 64 };
-    struct cuda_conv_way ways[MOST];
+    struct cuda_conv_candidate candidates[MOST];
     conv.row = (conv.row + 15) / 16 * 16;
     struct conv_case t = make_case(&seed, TENSOR, conv, depth, pick_type(&seed), y_type);
-    const int count = cuda_int8_conv_ways(&conv, (size_t)227 << 10, 16, ways, MOST);
+    const int count = cuda_int8_conv_candidates(&conv, (size_t)227 << 10, 16, candidates, MOST);
     cr_assert_gt(count, 0);
     for (int i = 0; i < count; i++) {
         char what[64];
-        snprintf(what, sizeof what, "tile %d, splits %d, seed %u", ways[i].tile, ways[i].splits,
-                 seed);
-        cr_assert_leq(cuda_conv_workspace(&conv, &ways[i]), t.workspace.bytes, "%s", what);
+        snprintf(what, sizeof what, "tile %d, splits %d, seed %u", candidates[i].tile,
+                 candidates[i].splits, seed);
+        cr_assert_leq(cuda_conv_workspace(&conv, &candidates[i]), t.workspace.bytes, "%s", what);
         prepare_y(&t);
         cuda_int8_conv_tensor(stream, t.x.data, t.weights.data, t.y.data, &t.conv, &t.epilogue,
-                              &ways[i], t.workspace.data);
+                              &candidates[i], t.workspace.data);
         check_case(&t, what);
     }
     free_case(&t);
@@ -306,9 +306,9 @@ Test(int8, products_on_tensor_cores)
 Test(int8, tensor_cores_want_channels_in_fours)
 {
     uint32_t seed = 3;
-    struct cuda_conv_way way;
+    struct cuda_conv_candidate candidate;
     struct cuda_conv c = random_conv(&seed, 6, 32, 1, 3);
-    cr_assert_eq(cuda_int8_conv_ways(&c, (size_t)227 << 10, 16, &way, 1), 0);
+    cr_assert_eq(cuda_int8_conv_candidates(&c, (size_t)227 << 10, 16, &candidate, 1), 0);
 }
 
 static void try_plain(uint32_t *seed, enum kind kind, struct cuda_conv c, const char *what)
@@ -430,7 +430,7 @@ Test(int8, sums_and_products_of_two)
                                      .b_zero = -5,
                                      .is_dense = i % 4 < 2,
                                      .count = (size_t)(rows * row)};
-        b.walk = (struct cuda_walk){.rank = 2, .dims = {rows, row}, .a_steps = {row, 1}};
+        b.walk = (struct cuda_access_map){.rank = 2, .dims = {rows, row}, .a_steps = {row, 1}};
         const int b_kind = i / 4 % 3; /* of a row, of a column, one number */
         b.walk.b_steps[0] = b_kind == 1;
         b.walk.b_steps[1] = b_kind == 0;

@@ -1,4 +1,4 @@
-/* The kernels of engine/cuda, one by one, on the stand-in: random shapes in every way there is,
+/* The kernels of engine/cuda, one by one, on the stand-in: random shapes with every candidate,
  * against plain loops in float64 over the very numbers that the kernel reads. Outputs hold NaN
  * beforehand, and are watched for what is written beyond them. */
 #include <criterion/criterion.h>
@@ -193,20 +193,21 @@ static void free_conv_case(struct conv_case *t)
 static void try_tensor(uint32_t seed, struct cuda_conv conv, enum dtype dtype, enum dtype y_dtype)
 {
     enum { MOST = 64 };
-    struct cuda_conv_way ways[MOST];
+    struct cuda_conv_candidate candidates[MOST];
     conv.row = (conv.row + 7) / 8 * 8;
     struct conv_case t = make_conv_case(&seed, conv, false, dtype, y_dtype);
-    int count = cuda_conv_ways(&conv, (size_t)227 << 10, 16, ways, MOST);
+    int count = cuda_conv_candidates(&conv, (size_t)227 << 10, 16, candidates, MOST);
     cr_assert_gt(count, 0);
     for (int i = 0; i < count; i++) {
         char what[64];
-        snprintf(what, sizeof what, "tile %d, splits %d, seed %u", ways[i].tile, ways[i].splits,
-                 seed);
-        cr_assert_leq(cuda_conv_workspace(&conv, &ways[i]), t.workspace.count * 4, "%s", what);
+        snprintf(what, sizeof what, "tile %d, splits %d, seed %u", candidates[i].tile,
+                 candidates[i].splits, seed);
+        cr_assert_leq(cuda_conv_workspace(&conv, &candidates[i]), t.workspace.count * 4, "%s",
+                      what);
         prepare_y(&t);
         memset(t.workspace.data, 0xFF, t.workspace.count * 4);
         cuda_conv_tensor(stream, (int)dtype, t.x.data, t.weights.data, t.y.data, (int)y_dtype,
-                         &conv, &t.epilogue, &ways[i], t.workspace.data);
+                         &conv, &t.epilogue, &candidates[i], t.workspace.data);
         check_conv(&t, what);
     }
     free_conv_case(&t);
@@ -239,15 +240,15 @@ Test(kernels, grouped_convolutions_on_tensor_cores)
  */
 Test(kernels, tensor_cores_leave_windows_far_behind_the_image)
 {
-    struct cuda_conv_way way;
+    struct cuda_conv_candidate candidate;
     struct cuda_conv c = conv_of_rows(1, 32, 8);
     c.h = c.w = c.oh = c.ow = 8;
-    cr_assert_eq(cuda_conv_ways(&c, (size_t)227 << 10, 16, &way, 1), 1);
+    cr_assert_eq(cuda_conv_candidates(&c, (size_t)227 << 10, 16, &candidate, 1), 1);
     c.ow = 65544; /* pads of 65536 on the right: the window at 65536 is not the one at 0 */
-    cr_assert_eq(cuda_conv_ways(&c, (size_t)227 << 10, 16, &way, 1), 0);
+    cr_assert_eq(cuda_conv_candidates(&c, (size_t)227 << 10, 16, &candidate, 1), 0);
     c.ow = 8;
     c.oh = 65544;
-    cr_assert_eq(cuda_conv_ways(&c, (size_t)227 << 10, 16, &way, 1), 0);
+    cr_assert_eq(cuda_conv_candidates(&c, (size_t)227 << 10, 16, &candidate, 1), 0);
 }
 
 /* A matrix product is a convolution of one pixel; deep sums are divided. */
@@ -475,10 +476,10 @@ Test(kernels, elements)
         const size_t count = (size_t)(outer * inner * last);
         /* b is [outer, 1, last], or [outer, inner, 1]. */
         const bool along = random_below(&seed, 2);
-        struct cuda_walk walk = {.rank = 3,
-                                 .dims = {outer, inner, last},
-                                 .a_steps = {inner * last, last, 1},
-                                 .b_steps = {along ? last : inner, along ? 0 : 1, along}};
+        struct cuda_access_map walk = {.rank = 3,
+                                       .dims = {outer, inner, last},
+                                       .a_steps = {inner * last, last, 1},
+                                       .b_steps = {along ? last : inner, along ? 0 : 1, along}};
         struct array a = make_array(dtype, count, &seed), b = make_array(dtype, count, &seed),
                      y = make_array(dtype, count, NULL), z = make_array(other, count, NULL);
         double *expected = malloc(count * sizeof *expected);

@@ -130,7 +130,7 @@ static void try_transpose(int64_t planes, int64_t rows, int64_t columns)
     struct guarded x_block, y_block;
     const float *x = random_floats(&x_block, count, &seed);
     const float *y = random_floats(&y_block, count, &seed);
-    const struct cuda_walk walk = {
+    const struct cuda_access_map walk = {
         .rank = 3, .dims = {planes, columns, rows}, .a_steps = {rows * columns, 1, columns}};
     cuda_copy_strided(stream, sizeof *x, x, y_block.data, &walk);
     finished("a transpose");
@@ -237,8 +237,9 @@ static void expect_nothing(struct operands *o, const char *what)
 Test(limits, elements_of_nothing)
 {
     struct operands o = operands_create();
-    const struct cuda_walk walk = {.rank = 2, .dims = {0, 8}, .a_steps = {8, 1}, .b_steps = {0, 1}};
-    const struct cuda_walk turned = {.rank = 2, .dims = {8, 0}, .a_steps = {1, 8}};
+    const struct cuda_access_map walk = {
+        .rank = 2, .dims = {0, 8}, .a_steps = {8, 1}, .b_steps = {0, 1}};
+    const struct cuda_access_map turned = {.rank = 2, .dims = {8, 0}, .a_steps = {1, 8}};
     const struct cuda_epilogue none = {0};
     const float *w = (const float *)o.w.data;
     for (int t = 0; t < 3; t++) {
@@ -351,12 +352,12 @@ Test(limits, products_of_nothing)
 {
     struct operands o = operands_create();
     const struct cuda_epilogue none = {0};
-    struct cuda_conv_way way;
+    struct cuda_conv_candidate candidate;
     for (int e = 0; e < 3; e++) { /* no image, no places, no outputs */
         struct cuda_conv c = conv_of_rows(1, 8, 8);
         *(e == 0 ? &c.n : e == 1 ? &c.oh : &c.m) = 0;
-        cr_assert_eq(cuda_conv_ways(&c, (size_t)227 << 10, 132, &way, 1), 0);
-        cr_assert_eq(cuda_int8_conv_ways(&c, (size_t)227 << 10, 132, &way, 1), 0);
+        cr_assert_eq(cuda_conv_candidates(&c, (size_t)227 << 10, 132, &candidate, 1), 0);
+        cr_assert_eq(cuda_int8_conv_candidates(&c, (size_t)227 << 10, 132, &candidate, 1), 0);
         cuda_conv_simt(stream, DTYPE_F32, o.x.data, o.w.data, o.y.data, DTYPE_F32, &c, &none);
         cuda_conv_direct(stream, DTYPE_F16, o.x.data, o.w.data, o.y.data, DTYPE_F32, &c, &none);
         if (e < 2) {
@@ -375,7 +376,7 @@ Test(limits, products_of_nothing)
     float bias[3] = {1, 2, 3};
     memcpy(o.w.data, bias, sizeof bias);
     const struct cuda_epilogue more = {.bias = (const float *)o.w.data};
-    cr_assert_eq(cuda_conv_ways(&c, (size_t)227 << 10, 132, &way, 1), 0);
+    cr_assert_eq(cuda_conv_candidates(&c, (size_t)227 << 10, 132, &candidate, 1), 0);
     cuda_conv_simt(stream, DTYPE_F32, o.x.data, o.x.data, o.y.data, DTYPE_F32, &c, &more);
     finished("a product of no depth");
     for (int i = 0; i < 6; i++)
@@ -421,7 +422,7 @@ Test(limits, bytes_of_nothing)
     cuda_int8_widen(stream, (const int32_t *)(const void *)o.x.data, DTYPE_F32, o.y.data, 0);
     struct cuda_int8_binary binary = {.a_type = DTYPE_U8, .b_type = DTYPE_U8, .y_type = DTYPE_U8};
     for (binary.is_dense = 0; binary.is_dense < 2; binary.is_dense++) {
-        binary.walk = (struct cuda_walk){.rank = 2, .dims = {0, 4}, .a_steps = {4, 1}};
+        binary.walk = (struct cuda_access_map){.rank = 2, .dims = {0, 4}, .a_steps = {4, 1}};
         cuda_int8_apply_binary(stream, o.x.data, o.x.data, o.y.data, &binary);
     }
     cuda_int8_rows(stream, o.x.data, o.y.data, 0, 16, 16, 0, NULL);
@@ -443,7 +444,7 @@ Test(limits, one_number)
     const float *w = (const float *)o.w.data;
     memcpy(o.x.data, &two, sizeof two);
     memcpy(o.w.data, &half, sizeof half);
-    const struct cuda_walk walk = {0};
+    const struct cuda_access_map walk = {0};
     const struct cuda_epilogue none = {0};
     const struct cuda_conv c = conv_of_rows(1, 1, 1);
     const struct cuda_axis axis = {.outer = 1, .extent = 1, .inner = 1, .dtype = DTYPE_F32};

@@ -1,4 +1,4 @@
-/* Runs of a session on a device: two under way, bytes of photos, the best classes alone; and that
+/* Runs of a session on a device: two in flight, bytes of photos, the best classes alone; and that
  * every wait in engine/cuda/runs.c is needed. */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -199,7 +199,7 @@ Test(runs, the_best_classes_come_alone)
 
 enum { STREAM = 5 }; /* runs */
 
-/* STREAM runs of several sizes, two under way; how many of them gave what they give alone. */
+/* STREAM runs of several sizes, two in flight; how many of them gave what they give alone. */
 static int run_stream(struct session *session, float *const *batches,
                       float (*expected)[MOST * CLASSES])
 {

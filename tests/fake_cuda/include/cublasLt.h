@@ -60,7 +60,7 @@ typedef struct fake_desc *cublasLtMatmulDesc_t;
 typedef struct fake_layout *cublasLtMatrixLayout_t;
 typedef struct fake_preference *cublasLtMatmulPreference_t;
 typedef struct {
-    int way;
+    int candidate;
     size_t workspace;
     uint32_t alignments[4]; /* that it was chosen for: of a, b, c, d */
 } cublasLtMatmulAlgo_t;
