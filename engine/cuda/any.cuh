@@ -3,20 +3,7 @@
 #pragma once
 
 #include "engine/cuda/device.cuh"
-
-/* ONNX's numbers, as engine/tensor.h has them, beside those of device.cuh. */
-enum {
-    T_U8 = 2,
-    T_I8 = 3,
-    T_U16 = 4,
-    T_I16 = 5,
-    T_I32 = 6,
-    T_I64 = 7,
-    T_BOOL = 9,
-    T_F64 = 11,
-    T_U32 = 12,
-    T_U64 = 13,
-};
+#include "engine/cuda/kernels_number.h"
 
 template <typename C> __device__ static inline C load_any(const void *x, int dtype, int64_t i)
 {
@@ -49,7 +36,8 @@ template <typename C> __device__ static inline C load_any(const void *x, int dty
 }
 
 /* A float truncated; NaN is 0, what does not fit ends at the nearer end. */
-template <typename I, typename C> __device__ static inline I saturated(C x, double low, double high)
+template <typename I, typename C>
+__device__ static inline I saturating_cast(C x, double low, double high)
 {
     const double wide = (double)x;
     if (wide != wide)
@@ -68,7 +56,7 @@ template <typename I, typename C> __device__ static inline I whole(C x, double l
     if constexpr ((C)0.5 == (C)0)
         return (I)x;
     else
-        return saturated<I>(x, low, high);
+        return saturating_cast<I>(x, low, high);
 }
 
 template <typename C> __device__ static inline void store_any(void *y, int dtype, size_t i, C x)
@@ -114,3 +102,18 @@ template <typename C> __device__ static inline void store_any(void *y, int dtype
         ((int64_t *)y)[i] = whole<int64_t>(x, -9223372036854775808.0, 9223372036854775808.0);
     }
 }
+
+/* Runs `call` with C as the C++ type of a domain. */
+#define WITH_DOMAIN(domain, call)                                                                  \
+    do {                                                                                           \
+        if ((domain) == CUDA_IN_FLOAT) {                                                           \
+            using C = float;                                                                       \
+            call;                                                                                  \
+        } else if ((domain) == CUDA_IN_DOUBLE) {                                                   \
+            using C = double;                                                                      \
+            call;                                                                                  \
+        } else {                                                                                   \
+            using C = int64_t;                                                                     \
+            call;                                                                                  \
+        }                                                                                          \
+    } while (0)

@@ -44,14 +44,14 @@ static bool take_group(const struct walk_group *group, struct cuda_group *ret)
     return true;
 }
 
-static bool take_walk(const struct walk *walk, struct cuda_matrices *ret)
+static bool take_map(const struct walk *map, struct cuda_matrices *ret)
 {
     int64_t step;
-    if (!walk_is_even(&walk->group[2], &step) || step > INT_MAX || step < INT_MIN)
+    if (!walk_is_even(&map->group[2], &step) || step > INT_MAX || step < INT_MIN)
         return false;
-    ret->offset = walk->offset;
+    ret->offset = map->offset;
     ret->column_step = (int)step;
-    return take_group(&walk->group[0], &ret->batch) && take_group(&walk->group[1], &ret->rows);
+    return take_group(&map->group[0], &ret->batch) && take_group(&map->group[1], &ret->rows);
 }
 
 static bool take(const struct attention *from, struct cuda_attention *ret)
@@ -68,10 +68,10 @@ static bool take(const struct attention *from, struct cuda_attention *ret)
                                    .nan_is_zero = from->nan_is_zero,
                                    .bias_count = (int)from->bias_count};
     for (size_t b = 0; b < from->bias_count; b++)
-        if (!take_walk(&from->bias[b], &ret->bias[b]))
+        if (!take_map(&from->bias[b], &ret->bias[b]))
             return false;
-    return take_walk(&from->q, &ret->q) && take_walk(&from->k, &ret->k) &&
-           take_walk(&from->v, &ret->v) && take_walk(&from->y, &ret->y);
+    return take_map(&from->q, &ret->q) && take_map(&from->k, &ret->k) &&
+           take_map(&from->v, &ret->v) && take_map(&from->y, &ret->y);
 }
 
 static bool attention_operands_fit(const struct node *node)

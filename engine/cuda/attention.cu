@@ -4,24 +4,17 @@
  * in tiles of 64: scores of a tile stay in registers, the row's greatest score and its sum are kept
  * as they go, and what has been summed is scaled down when a greater score comes (the online
  * softmax: Milakov and Gimelshein, 2018; FlashAttention-2). Tiles of k and v come by copies behind
- * the arithmetic into one of two slots. What that does not take (float32, odd sizes) has a block a
- * row. */
+ * the arithmetic into one of two slots. Everything else (float32, odd sizes) has a block a row. */
 #include "engine/cuda/tensor_core.cuh"
 
 namespace
 {
-enum { WARP = 32, TILE = 64, BLOCK = 128 };
+enum { TILE = 64, BLOCK = 128 };
 
 /* Where step i of a group is, in elements. */
 __device__ static inline int64_t group_at(const cuda_group &group, int i)
 {
-    int64_t at = 0;
-    for (int p = group.count - 1; p > 0; p--) {
-        const int rest = i / group.extent[p];
-        at += (int64_t)(i - rest * group.extent[p]) * group.stride[p];
-        i = rest;
-    }
-    return group.count ? at + (int64_t)i * group.stride[0] : at;
+    return strided_at(i, group.count, group.extent, group.stride);
 }
 
 __device__ static inline int64_t matrix_at(const cuda_matrices &m, int batch)
@@ -47,14 +40,7 @@ __device__ static inline void copy_rows(T *to, const T *from, const cuda_group &
     }
 }
 
-__device__ static inline uint32_t pack(__half low, __half high)
-{
-    uint16_t bits[2];
-    memcpy(&bits[0], &low, 2);
-    memcpy(&bits[1], &high, 2);
-    return bits[0] | (uint32_t)bits[1] << 16;
-}
-__device__ static inline uint32_t pack(__nv_bfloat16 low, __nv_bfloat16 high)
+template <typename T> __device__ static inline uint32_t pack_pair(T low, T high)
 {
     uint16_t bits[2];
     memcpy(&bits[0], &low, 2);
@@ -128,7 +114,7 @@ __device__ static inline void take_tile(tile_scores &s, row_state<DEPTH> &state)
         for (int j = 0; j < TILE / 8; j++)
             greatest = fmaxf(greatest, fmaxf(s.at[j][r * 2], s.at[j][r * 2 + 1]));
         greatest = quad_max(greatest);
-        /* As long as all is -inf there is nothing to be relative to. */
+        /* If all scores are -inf, 0 stands for the greatest. */
         const float base = greatest == -INFINITY ? 0.0f : greatest;
         const float shrink = expf(state.greatest[r] - base);
         UNROLL
@@ -185,8 +171,8 @@ __device__ static inline void add_values(const tile_scores &s, const T *values,
         uint32_t a[4];
         UNROLL
         for (int i = 0; i < 4; i++)
-            a[i] = pack(from_float<T>(s.at[k * 2 + i / 2][i % 2 * 2]),
-                        from_float<T>(s.at[k * 2 + i / 2][i % 2 * 2 + 1]));
+            a[i] = pack_pair(from_float<T>(s.at[k * 2 + i / 2][i % 2 * 2]),
+                             from_float<T>(s.at[k * 2 + i / 2][i % 2 * 2 + 1]));
         UNROLL
         for (int d = 0; d < DEPTH / 16; d++) {
             uint32_t b[4];
@@ -206,8 +192,8 @@ __device__ static inline void store_rows(const row_state<DEPTH> &state, const cu
     for (int r = 0; r < 2; r++) {
         const int row = first + g + r * 8;
         const float sum = quad_sum(state.sum[r]); /* by all lanes, whatever their row */
-        const bool is_flawed = sum != sum || state.greatest[r] == -INFINITY;
-        const float factor = is_flawed ? NAN : 1.0f / sum;
+        const bool is_undefined = sum != sum || state.greatest[r] == -INFINITY;
+        const float factor = is_undefined ? NAN : 1.0f / sum;
         if (row >= a.rows)
             continue;
         T *to = y + group_at(a.y.rows, row);
@@ -217,9 +203,9 @@ __device__ static inline void store_rows(const row_state<DEPTH> &state, const cu
             if (column >= a.width)
                 continue;
             float low = state.y[d][r * 2] * factor, high = state.y[d][r * 2 + 1] * factor;
-            if (is_flawed && a.nan_is_zero)
+            if (is_undefined && a.nan_is_zero)
                 low = high = 0.0f;
-            *(uint32_t *)(to + column) = pack(from_float<T>(low), from_float<T>(high));
+            *(uint32_t *)(to + column) = pack_pair(from_float<T>(low), from_float<T>(high));
         }
     }
 }
@@ -256,7 +242,7 @@ __global__ void __launch_bounds__(BLOCK)
     uint32_t q[DEPTH / 16][4];
     for (int key = 0, slot = 0; key < a.keys; key += TILE, slot ^= 1) {
         copies_wait<0>();
-        __syncthreads(); /* this slot is there for all, the other one has been read by all */
+        __syncthreads(); /* all threads see this slot, and have read the other one */
         if (key == 0) {
             UNROLL
             for (int i = 0; i < DEPTH / 16; i++)
@@ -281,8 +267,8 @@ __global__ void __launch_bounds__(BLOCK)
 }
 
 template <typename T, int DEPTH>
-void launch(cudaStream_t stream, const struct cuda_attention_data *data,
-            const struct cuda_attention *a)
+void attention_launch(cudaStream_t stream, const struct cuda_attention_data *data,
+                      const struct cuda_attention *a)
 {
     const int tiles = (a->rows + TILE - 1) / TILE;
     constexpr int SHARED = 5 * TILE * (DEPTH + 8) * 2;
@@ -306,35 +292,19 @@ void attention_tensor(cudaStream_t stream, const struct cuda_attention_data *dat
 {
     switch (padded_depth(a)) {
     case 32:
-        return launch<T, 32>(stream, data, a);
+        return attention_launch<T, 32>(stream, data, a);
     case 64:
-        return launch<T, 64>(stream, data, a);
+        return attention_launch<T, 64>(stream, data, a);
     case 80:
-        return launch<T, 80>(stream, data, a);
+        return attention_launch<T, 80>(stream, data, a);
     case 96:
-        return launch<T, 96>(stream, data, a);
+        return attention_launch<T, 96>(stream, data, a);
     default:
-        return launch<T, 128>(stream, data, a);
+        return attention_launch<T, 128>(stream, data, a);
     }
 }
 
 /* ---- a block a row ---- */
-
-template <bool IS_MAX> __device__ static inline float block_all(float x, float *shared)
-{
-    for (int distance = WARP / 2; distance; distance /= 2) {
-        float other = __shfl_xor_sync(0xffffffffu, x, distance);
-        x = IS_MAX ? fmaxf(x, other) : x + other;
-    }
-    if (threadIdx.x % WARP == 0)
-        shared[threadIdx.x / WARP] = x;
-    __syncthreads();
-    x = shared[0];
-    for (int w = 1; w < BLOCK / WARP; w++)
-        x = IS_MAX ? fmaxf(x, shared[w]) : x + shared[w];
-    __syncthreads();
-    return x;
-}
 
 template <typename T>
 __global__ void attention_row_kernel(cuda_attention_data data, cuda_attention a)
@@ -361,12 +331,13 @@ __global__ void attention_row_kernel(cuda_attention_data data, cuda_attention a)
         scores[key] = x;
         greatest = fmaxf(greatest, x);
     }
-    greatest = block_all<true>(greatest, partial);
+    greatest = block_join<BLOCK>(greatest, partial, [](float a, float b) { return fmaxf(a, b); });
     for (int key = (int)threadIdx.x; key < a.keys; key += BLOCK) {
         scores[key] = expf(scores[key] - greatest); /* NaN where all is -inf */
         sum += scores[key];
     }
-    sum = block_all<false>(sum, partial); /* its barriers also show all scores to all */
+    /* Its barriers also show all scores to all. */
+    sum = block_join<BLOCK>(sum, partial, [](float a, float b) { return a + b; });
     for (int d = (int)threadIdx.x; d < a.width; d += BLOCK) {
         float x = 0;
         for (int key = 0; key < a.keys; key++)

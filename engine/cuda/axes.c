@@ -6,7 +6,7 @@
 #include "engine/base/size.h"
 #include "engine/ops/resolve.h"
 
-enum { MOST_TOP = 16384 }; /* of TopK: the chosen ones are compared each with each */
+enum { MOST_TOP = 16384 }; /* of TopK: each chosen element is compared with each other one */
 
 struct axis_step {
     struct cuda_step step;
@@ -47,7 +47,8 @@ static enum status axes_run(struct cuda_step *base, struct cuda_program *program
     return cuda_launched(base, program, err);
 }
 
-/* In what numbers of a dtype are compared and added up; false for those beyond int64. */
+/* The type in which numbers of a dtype are compared and added; false for those that int64 cannot
+ * hold. */
 static bool axes_domain_of(enum dtype dtype, enum cuda_domain *ret)
 {
     *ret = is_computed(dtype)      ? CUDA_IN_FLOAT
@@ -92,28 +93,13 @@ static bool fold_of(enum op op, enum cuda_fold *ret)
     return false;
 }
 
-/* Appends a dimension, joined to the last one where that is walked without a jump. */
-static void add_dim(int64_t *dims, int64_t *steps, int *rank, int64_t dim, int64_t step)
-{
-    const int last = *rank - 1;
-    if (dim == 1)
-        return;
-    if (last >= 0 && steps[last] == dim * step) {
-        dims[last] *= dim;
-        steps[last] = step;
-        return;
-    }
-    dims[*rank] = dim;
-    steps[(*rank)++] = step;
-}
-
 static bool read_fold(const struct node *node, struct axis_step *s)
 {
     const struct value *x = node->inputs[0];
     const struct tensor *operands[2] = {0};
     struct cuda_reduce_axes *r = &s->fold;
     struct reduction reduction;
-    int64_t steps[TENSOR_MAX_RANK], step = 1;
+    int64_t steps[TENSOR_MAX_RANK];
     if (node->input_count > 1 && node->inputs[1] && !node->inputs[1]->known)
         return false;
     operands[1] = node_input(node, 1) ? node->inputs[1]->known : NULL;
@@ -127,24 +113,19 @@ static bool read_fold(const struct node *node, struct axis_step *s)
         r->domain = CUDA_IN_DOUBLE;
     r->dtype = (int)x->dtype;
     r->count = r->each = 1;
-    for (int d = x->shape.rank - 1; d >= 0; d--) {
-        steps[d] = step;
-        step *= x->shape.dims[d];
-    }
+    cuda_dense_steps(&x->shape, steps);
     for (int d = 0; d < x->shape.rank; d++) {
         const int64_t dim = x->shape.dims[d];
-        if (reduction.axes & 1u << d) {
-            add_dim(r->reduced_dims, r->reduced_steps, &r->reduced, dim, steps[d]);
-            r->each *= (size_t)dim;
-        } else {
-            add_dim(r->kept_dims, r->kept_steps, &r->kept, dim, steps[d]);
-            r->count *= (size_t)dim;
-        }
+        const bool is_reduced = reduction.axes & 1u << d;
+        /* x has at most CUDA_MAX_RANK dimensions. */
+        (void)cuda_map_append(is_reduced ? &r->reduced : &r->kept, dim,
+                              (const int64_t[CUDA_OPERANDS]){steps[d]});
+        *(is_reduced ? &r->each : &r->count) *= (size_t)dim;
     }
     return true;
 }
 
-/* Before opset 13 everything from the axis on is one. */
+/* Before opset 13 the axis and all behind it count as one. */
 static bool read_softmax(const struct node *node, struct axis_step *s)
 {
     const bool coerced = node->opset < 13;

@@ -1,21 +1,11 @@
-/* What works along axes of a tensor: folds over any of them, extremes, softmax, sorting. A block
- * has a line where lines are long and lie dense, a thread where neighbours read neighbours. */
+/* Kernels along axes of a tensor: folds over any of them, extremes, softmax, sorting. A block works
+ * on a line if lines are long and dense, else a thread does. */
 #include "engine/cuda/any.cuh"
 #include "engine/cuda/kernels_axis.h"
 
 namespace
 {
-enum { WARP = 32, LONG_LINE = 64 };
-
-__device__ inline int64_t walk_to(size_t i, int rank, const int64_t *dims, const int64_t *steps)
-{
-    int64_t at = 0;
-    for (int d = rank - 1; d >= 0; d--) {
-        at += (int64_t)(i % (size_t)dims[d]) * steps[d];
-        i /= (size_t)dims[d];
-    }
-    return at;
-}
+enum { LONG_LINE = 64 };
 
 /* ---- folds ---- */
 
@@ -47,35 +37,35 @@ template <> __device__ inline int64_t greatest_of<int64_t>()
     return INT64_MAX;
 }
 
-/* Sums of integers are taken without signs, so that they wrap. */
-template <typename C> __device__ inline C plus(C a, C b)
+/* Integers are added and multiplied as unsigned ones, so that they wrap. */
+template <typename C> __device__ inline C wrapping_sum(C a, C b)
 {
     return a + b;
 }
-template <> __device__ inline int64_t plus<int64_t>(int64_t a, int64_t b)
+template <> __device__ inline int64_t wrapping_sum<int64_t>(int64_t a, int64_t b)
 {
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
-template <typename C> __device__ inline C times(C a, C b)
+template <typename C> __device__ inline C wrapping_product(C a, C b)
 {
     return a * b;
 }
-template <> __device__ inline int64_t times<int64_t>(int64_t a, int64_t b)
+template <> __device__ inline int64_t wrapping_product<int64_t>(int64_t a, int64_t b)
 {
     return (int64_t)((uint64_t)a * (uint64_t)b);
 }
 
-template <typename C> __device__ inline C join(int fold, C a, C b)
+template <typename C> __device__ inline C fold_join(int fold, C a, C b)
 {
     switch (fold) {
     case CUDA_FOLD_MAX:
-        return a != a ? a : b != b ? b : a > b ? a : b;
+        return greater_of(a, b);
     case CUDA_FOLD_MIN:
-        return a != a ? a : b != b ? b : a < b ? a : b;
+        return less_of(a, b);
     case CUDA_FOLD_PRODUCT:
-        return times(a, b);
+        return wrapping_product(a, b);
     default:
-        return plus(a, b);
+        return wrapping_sum(a, b);
     }
 }
 
@@ -96,10 +86,10 @@ template <typename C> __device__ inline C mapped(int fold, C x, C shift)
 {
     switch (fold) {
     case CUDA_FOLD_L1:
-        return x < 0 ? times(x, (C)-1) : x;
+        return x < 0 ? wrapping_product(x, (C)-1) : x;
     case CUDA_FOLD_L2:
     case CUDA_FOLD_SQUARES:
-        return times(x, x);
+        return wrapping_product(x, x);
     case CUDA_FOLD_LOG_SUM_EXP:
         return exponential(x - shift);
     default:
@@ -135,8 +125,8 @@ __device__ inline C fold_some(const void *x, const cuda_reduce_axes &r, int fold
 {
     C value = start_of(fold, greatest_of<C>());
     for (size_t i = first; i < r.each; i += stride) {
-        const int64_t at = base + walk_to(i, r.reduced, r.reduced_dims, r.reduced_steps);
-        value = join(fold, value, mapped(fold, load_any<C>(x, r.dtype, at), shift));
+        const int64_t at = base + strided_at(i, r.reduced.rank, r.reduced.dims, r.reduced.steps[0]);
+        value = fold_join(fold, value, mapped(fold, load_any<C>(x, r.dtype, at), shift));
     }
     return value;
 }
@@ -144,23 +134,14 @@ __device__ inline C fold_some(const void *x, const cuda_reduce_axes &r, int fold
 /* The same result in every thread of the block. */
 template <typename C> __device__ inline C fold_block(C value, int fold, C *shared)
 {
-    shared[threadIdx.x] = value;
-    __syncthreads();
-    for (unsigned half = THREADS / 2; half; half /= 2) {
-        if (threadIdx.x < half)
-            shared[threadIdx.x] = join(fold, shared[threadIdx.x], shared[threadIdx.x + half]);
-        __syncthreads();
-    }
-    value = shared[0];
-    __syncthreads();
-    return value;
+    return block_join(value, shared, [=](C a, C b) { return fold_join(fold, a, b); });
 }
 
 template <typename C> __global__ void fold_block_kernel(const void *x, void *y, cuda_reduce_axes r)
 {
-    __shared__ C shared[THREADS];
+    __shared__ C shared[WARPS];
     for (size_t o = blockIdx.x; o < r.count; o += gridDim.x) {
-        const int64_t base = walk_to(o, r.kept, r.kept_dims, r.kept_steps);
+        const int64_t base = strided_at(o, r.kept.rank, r.kept.dims, r.kept.steps[0]);
         C shift = 0;
         if (r.fold == CUDA_FOLD_LOG_SUM_EXP) {
             shift = fold_some<C>(x, r, CUDA_FOLD_MAX, 0, base, threadIdx.x, THREADS);
@@ -177,7 +158,7 @@ template <typename C> __global__ void fold_thread_kernel(const void *x, void *y,
 {
     FOR_EACH(o, r.count)
     {
-        const int64_t base = walk_to(o, r.kept, r.kept_dims, r.kept_steps);
+        const int64_t base = strided_at(o, r.kept.rank, r.kept.dims, r.kept.steps[0]);
         C shift = 0;
         if (r.fold == CUDA_FOLD_LOG_SUM_EXP)
             shift = shift_of(fold_some<C>(x, r, CUDA_FOLD_MAX, 0, base, 0, 1));
@@ -189,27 +170,13 @@ template <typename C> __global__ void fold_thread_kernel(const void *x, void *y,
 template <typename C>
 void run_fold(cudaStream_t stream, const void *x, void *y, const struct cuda_reduce_axes *r)
 {
-    const bool is_dense = r->reduced == 0 || r->reduced_steps[r->reduced - 1] == 1;
+    const bool is_dense = r->reduced.rank == 0 || r->reduced.steps[0][r->reduced.rank - 1] == 1;
     if (r->each > LONG_LINE && (is_dense || r->count < 8192))
         LAUNCH_BLOCK(fold_block_kernel<C>, blocks_of(r->count, 1), THREADS, stream, x, y, *r);
     else
         LAUNCH(fold_thread_kernel<C>, blocks_for(r->count), THREADS, stream, x, y, *r);
 }
 } // namespace
-
-#define WITH_DOMAIN(domain, call)                                                                  \
-    do {                                                                                           \
-        if ((domain) == CUDA_IN_FLOAT) {                                                           \
-            using C = float;                                                                       \
-            call;                                                                                  \
-        } else if ((domain) == CUDA_IN_DOUBLE) {                                                   \
-            using C = double;                                                                      \
-            call;                                                                                  \
-        } else {                                                                                   \
-            using C = int64_t;                                                                     \
-            call;                                                                                  \
-        }                                                                                          \
-    } while (0)
 
 void cuda_fold_axes(cudaStream_t stream, const void *x, void *y,
                     const struct cuda_reduce_axes *reduce)
@@ -251,46 +218,31 @@ __global__ void extreme_thread_kernel(const void *x, int64_t *y, cuda_axis axis,
     }
 }
 
-/* A thread's part of the line is a piece of it, so that places stay in their order. */
+template <typename C> struct extreme {
+    C value;
+    int64_t index; /* -1: none */
+};
+
+/* Threads take every THREADS-th element: which of two values wins depends on their places. */
 template <typename C>
 __global__ void extreme_block_kernel(const void *x, int64_t *y, cuda_axis axis, int is_least,
                                      int is_last, size_t count)
 {
-    __shared__ C values[THREADS];
-    __shared__ int64_t indices[THREADS];
+    __shared__ extreme<C> shared[WARPS];
+    const auto winner = [=](const extreme<C> &a, const extreme<C> &b) {
+        if (a.index < 0 || b.index < 0)
+            return a.index < 0 ? b : a;
+        const extreme<C> &first = a.index < b.index ? a : b, &later = a.index < b.index ? b : a;
+        return is_better(first.value, later.value, is_least, is_last) ? later : first;
+    };
     for (size_t line = blockIdx.x; line < count; line += gridDim.x) {
-        const size_t base = line * axis.extent;
-        C best = 0;
-        int64_t index = -1;
-        for (size_t k = threadIdx.x; k < axis.extent; k += THREADS) {
-            const C value = load_any<C>(x, axis.dtype, (int64_t)(base + k));
-            if (index < 0 || is_better(best, value, is_least, is_last)) {
-                best = value;
-                index = (int64_t)k;
-            }
-        }
-        values[threadIdx.x] = best;
-        indices[threadIdx.x] = index;
-        __syncthreads();
-        for (unsigned half = THREADS / 2; half; half /= 2) {
-            if (threadIdx.x < half && indices[threadIdx.x + half] >= 0) {
-                const unsigned other = threadIdx.x + half;
-                const bool other_is_later = indices[threadIdx.x] < indices[other];
-                const bool wins =
-                    indices[threadIdx.x] < 0 ||
-                    (other_is_later
-                         ? is_better(values[threadIdx.x], values[other], is_least, is_last)
-                         : !is_better(values[other], values[threadIdx.x], is_least, is_last));
-                if (wins) {
-                    values[threadIdx.x] = values[other];
-                    indices[threadIdx.x] = indices[other];
-                }
-            }
-            __syncthreads();
-        }
+        extreme<C> best = {0, -1};
+        for (size_t k = threadIdx.x; k < axis.extent; k += THREADS)
+            best = winner(
+                best, {load_any<C>(x, axis.dtype, (int64_t)(line * axis.extent + k)), (int64_t)k});
+        best = block_join(best, shared, winner);
         if (threadIdx.x == 0)
-            y[line] = indices[0];
-        __syncthreads();
+            y[line] = best.index;
     }
 }
 
@@ -329,7 +281,7 @@ __device__ inline float line_fold(const T *x, const axis_line &l, int fold, floa
     float value = fold == CUDA_FOLD_MAX ? -INFINITY : 0.0f;
     for (size_t k = l.first; k < l.extent; k += l.stride) {
         const float v = to_float(x[l.base + k * l.step]);
-        value = fold == CUDA_FOLD_MAX ? join(fold, value, v) : value + expf(v - greatest);
+        value = fold == CUDA_FOLD_MAX ? fold_join(fold, value, v) : value + expf(v - greatest);
     }
     return value;
 }
@@ -381,7 +333,7 @@ __global__ void softmax_thread_kernel(const T *x, T *y, cuda_axis axis, int kind
 template <typename T>
 __global__ void softmax_block_kernel(const T *x, T *y, cuda_axis axis, int kind, size_t count)
 {
-    __shared__ float shared[THREADS];
+    __shared__ float shared[WARPS];
     for (size_t i = blockIdx.x; i < count; i += gridDim.x) {
         const axis_line l = {i / axis.inner * axis.extent * axis.inner + i % axis.inner, axis.inner,
                              threadIdx.x, THREADS, axis.extent};
@@ -419,7 +371,7 @@ __global__ void sum_so_far_kernel(const void *x, void *y, cuda_axis axis, int is
             const size_t place = is_reverse ? axis.extent - 1 - k : k;
             const size_t at = base + place * axis.inner;
             const C value = load_any<C>(x, axis.dtype, (int64_t)at);
-            const C next = plus(sum, value);
+            const C next = wrapping_sum(sum, value);
             store_any(y, axis.dtype, at, is_exclusive ? sum : next);
             sum = next;
         }
@@ -445,7 +397,7 @@ void cuda_sum_so_far(cudaStream_t stream, const void *x, void *y, const struct c
  *
  * Elements become 64-bit keys that order as they do. A block finds the k-th greatest key of its
  * line digit by digit, from the counts of each digit's values; then every thread collects what is
- * chosen of its own piece of the line, behind what the threads before it have; and each of the
+ * chosen of its own part of the line, behind what the threads before it have; and each of the
  * chosen counts those that come before it, which is its place. */
 
 namespace
@@ -479,9 +431,9 @@ __global__ void top_k_kernel(const void *x, unsigned char *values, int64_t *indi
     __shared__ uint64_t found;    /* the digits of the k-th key that are known */
     __shared__ size_t still_open; /* how many of the chosen begin with them */
     const unsigned self = threadIdx.x;
-    const size_t piece = (axis.extent + THREADS - 1) / THREADS;
-    const size_t first = self * piece < axis.extent ? self * piece : axis.extent;
-    const size_t last = first + piece < axis.extent ? first + piece : axis.extent;
+    const size_t part = (axis.extent + THREADS - 1) / THREADS;
+    const size_t first = self * part < axis.extent ? self * part : axis.extent;
+    const size_t last = first + part < axis.extent ? first + part : axis.extent;
     chosen *mine = workspace + blockIdx.x * k;
     for (size_t l = blockIdx.x; l < lines; l += gridDim.x) {
         const int64_t base = (int64_t)(l / axis.inner * axis.extent * axis.inner + l % axis.inner);

@@ -14,12 +14,8 @@ struct position {
 
 __device__ static inline position position_of(const cuda_conv &c, size_t p)
 {
-    position at;
-    at.w = (int)(p % (size_t)c.ow) * c.stride_w - c.pad_w;
-    p /= (size_t)c.ow;
-    at.h = (int)(p % (size_t)c.oh) * c.stride_h - c.pad_h;
-    at.n = (int)(p / (size_t)c.oh);
-    return at;
+    const output_item item(p, 1, c.ow, c.oh);
+    return {item.n, item.oh * c.stride_h - c.pad_h, item.ow * c.stride_w - c.pad_w};
 }
 
 /* The address of x at window place k of a position, or NULL in the padding. cg: channels of a

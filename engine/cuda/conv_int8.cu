@@ -10,16 +10,9 @@
 
 namespace
 {
-/* What the kernel has to know beside the convolution. */
-struct int8_split {
-    int tiles_across; /* tiles of channels of a group */
-    int steps, each;  /* of Tile::DEPTH: all, and of a block */
-    int *sums;        /* [splits, positions, m] instead of y; NULL: y */
-};
-
 /* Eight neighbouring sums of position p, from the group's channel m on, go where they belong. */
 __device__ static inline void store_eight(const int *from, void *y, const cuda_conv &c,
-                                          const cuda_int8_epilogue &e, const int8_split &g,
+                                          const cuda_int8_epilogue &e, const conv_split<int> &g,
                                           size_t p, int m)
 {
     const int mg = c.m / c.groups, column = (int)blockIdx.y * mg + m, count = mg - m;
@@ -37,12 +30,11 @@ __device__ static inline void store_eight(const int *from, void *y, const cuda_c
             to[i] = v[i];
 }
 
-/* grid: x = tiles, channels first (neighbours share positions), y = group, z = split. c counts
- * channels of x, and rows of weights, in twos. */
+/* c counts channels of x, and rows of weights, in twos. */
 template <typename T, typename Tile, int VEC>
 __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     conv_int8_kernel(const T *x, const T *weights, void *y, cuda_conv c, cuda_int8_epilogue e,
-                     int8_split g, const T *padding)
+                     conv_split<int> g, const T *padding)
 {
     SHARED_MEMORY(memory);
     const int p0 = (int)blockIdx.x / g.tiles_across * Tile::POSITIONS;
@@ -84,56 +76,26 @@ struct cuda_conv in_pairs(const struct cuda_conv *conv)
     return c;
 }
 
-template <typename T, typename Tile, int VEC>
-void launch(cudaStream_t stream, const void *x, const void *weights, void *y,
-            const struct cuda_conv &c, const struct cuda_int8_epilogue *e, int splits,
-            void *workspace, const void *padding)
-{
-    int8_split g = {};
-    g.tiles_across = divide_up(c.m / c.groups, Tile::CHANNELS);
-    g.steps = divide_up(c.kh * c.kw * (c.c / c.groups), Tile::DEPTH);
-    g.each = divide_up(g.steps, splits);
-    splits = divide_up(g.steps, g.each); /* none of them is empty */
-    g.sums = splits > 1 ? (int *)workspace : nullptr;
-    const int tiles = divide_up(c.n * c.oh * c.ow, Tile::POSITIONS) * g.tiles_across;
-    const dim3 grid((unsigned)tiles, (unsigned)c.groups, (unsigned)splits);
-    LAUNCH_SHARED((conv_int8_kernel<T, Tile, VEC>), grid, Tile::THREADS_, Tile::SHARED, stream,
-                  (const T *)x, (const T *)weights, y, c, *e, g, (const T *)padding);
-    if (splits > 1)
-        cuda_int8_finish(stream, g.sums, splits, y, (size_t)c.n * (size_t)c.oh * (size_t)c.ow,
-                         (size_t)c.m, e);
-}
+template <typename T> struct int8_launch {
+    cudaStream_t stream;
+    const void *x, *weights, *padding;
+    void *y;
+    const struct cuda_conv &c;
+    const struct cuda_int8_epilogue &e;
+    int splits;
+    void *workspace;
 
-template <typename T, typename Tile, bool SMALL>
-void launch_vector(cudaStream_t stream, const void *x, const void *weights, void *y,
-                   const struct cuda_conv &c, const struct cuda_int8_epilogue *e, int splits,
-                   void *workspace, const void *padding)
-{
-    const int cg = c.c / c.groups;
-    if (cg % 8 == 0) {
-        launch<T, Tile, 8>(stream, x, weights, y, c, e, splits, workspace, padding);
-    } else if constexpr (SMALL) {
-        if (cg % 4 == 0)
-            launch<T, Tile, 4>(stream, x, weights, y, c, e, splits, workspace, padding);
-        else
-            launch<T, Tile, 2>(stream, x, weights, y, c, e, splits, workspace, padding);
+    template <typename Tile, int VEC> void start() const
+    {
+        const conv_split<int> g = split_of<Tile, int>(c, splits, workspace);
+        LAUNCH_SHARED((conv_int8_kernel<T, Tile, VEC>), grid_of<Tile>(c, g), Tile::THREADS_,
+                      Tile::SHARED, stream, (const T *)x, (const T *)weights, y, c, e, g,
+                      (const T *)padding);
+        if (g.sums)
+            cuda_int8_finish(stream, g.sums, g.splits, y, (size_t)c.n * (size_t)c.oh * (size_t)c.ow,
+                             (size_t)c.m, &e);
     }
-}
-
-template <typename T>
-void launch_tile(cudaStream_t stream, const void *x, const void *weights, void *y,
-                 const struct cuda_conv &c, const struct cuda_int8_epilogue *e,
-                 const struct cuda_conv_candidate *candidate, void *workspace, const void *padding)
-{
-#define TILE_CASE(number, p, ch, d, wp, wc, s, b)                                                  \
-    case number:                                                                                   \
-        return launch_vector<T, tile##number, (number >= SMALL_TILES)>(                            \
-            stream, x, weights, y, c, e, candidate->splits, workspace, padding);
-    switch (candidate->tile) {
-        TILES(TILE_CASE)
-    }
-#undef TILE_CASE
-}
+};
 } // namespace
 
 int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
@@ -151,12 +113,15 @@ void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weigh
                            const struct cuda_conv_candidate *candidate, void *workspace)
 {
     const struct cuda_conv pairs = in_pairs(&conv->conv);
+    const int splits = candidate->splits;
     if (conv->x_type == T_I8)
-        launch_tile<s8_pair>(stream, x, weights, y, pairs, epilogue, candidate, workspace,
-                             conv->padding);
+        start_tile(candidate->tile, pairs,
+                   int8_launch<s8_pair>{stream, x, weights, conv->padding, y, pairs, *epilogue,
+                                        splits, workspace});
     else
-        launch_tile<u8_pair>(stream, x, weights, y, pairs, epilogue, candidate, workspace,
-                             conv->padding);
+        start_tile(candidate->tile, pairs,
+                   int8_launch<u8_pair>{stream, x, weights, conv->padding, y, pairs, *epilogue,
+                                        splits, workspace});
 }
 
 void cuda_int8_finish(cudaStream_t stream, const int32_t *sums, int splits, void *y, size_t rows,

@@ -7,14 +7,6 @@
 
 namespace
 {
-/* What the kernel has to know beside the convolution. */
-struct conv_split {
-    int tiles_across; /* tiles of channels of a group */
-    int steps, each;  /* of Tile::DEPTH: all, and of a block */
-    int y_is_float;
-    float *sums; /* [splits, positions, m] instead of y; NULL: y */
-};
-
 /* Eight neighbours of a row that may be float32 or T, and may not all be there. */
 template <typename T>
 __device__ static inline void load_some(float (&to)[8], const void *from, bool is_float, bool whole,
@@ -51,8 +43,8 @@ __device__ static inline void store_some(void *to, const float (&from)[8], bool 
 /* Eight neighbouring sums of position p, from the group's channel m on, go where they belong. */
 template <typename T>
 __device__ static inline void store_eight(const float *from, void *y, const cuda_conv &c,
-                                          const cuda_epilogue &e, const conv_split &g, size_t p,
-                                          int m)
+                                          const cuda_epilogue &e, const conv_split<float> &g,
+                                          bool y_is_float, size_t p, int m)
 {
     const int mg = c.m / c.groups, column = (int)blockIdx.y * mg + m, count = mg - m;
     const size_t at = p * (size_t)c.m + (size_t)column;
@@ -63,7 +55,7 @@ __device__ static inline void store_eight(const float *from, void *y, const cuda
         const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
         return store_some<T>(g.sums + blockIdx.z * outputs + at, v, true, whole, count);
     }
-    const size_t bytes = at * (g.y_is_float ? 4 : 2);
+    const size_t bytes = at * (y_is_float ? 4 : 2);
     if (e.bias) {
         load_some<T>(more, e.bias + column, true, whole, count);
         UNROLL
@@ -71,20 +63,19 @@ __device__ static inline void store_eight(const float *from, void *y, const cuda
             v[i] += more[i];
     }
     if (e.residual) {
-        load_some<T>(more, (const char *)e.residual + bytes, g.y_is_float, whole, count);
+        load_some<T>(more, (const char *)e.residual + bytes, y_is_float, whole, count);
         UNROLL
         for (int i = 0; i < 8; i++)
             v[i] += more[i];
     }
     activate_all(v, e.activation, e.alpha, e.beta);
-    store_some<T>((char *)y + bytes, v, g.y_is_float, whole, count);
+    store_some<T>((char *)y + bytes, v, y_is_float, whole, count);
 }
 
-/* grid: x = tiles, channels first (neighbours share positions), y = group, z = split. */
 template <typename T, typename Tile, int VEC>
 __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     conv_tensor_kernel(const T *x, const T *weights, void *y, cuda_conv c, cuda_epilogue e,
-                       conv_split g)
+                       conv_split<float> g, bool y_is_float)
 {
     SHARED_MEMORY(memory);
     const int p0 = (int)blockIdx.x / g.tiles_across * Tile::POSITIONS;
@@ -95,7 +86,7 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     multiply_tile<T, Tile, VEC, float>((T *)memory, x, weights, c, p0, m0, first, steps, nullptr,
                                        sums);
     store_tile<Tile>((float *)memory, sums, c, p0, m0, [&](const float *from, size_t p, int m) {
-        store_eight<T>(from, y, c, e, g, p, m);
+        store_eight<T>(from, y, c, e, g, y_is_float, p, m);
     });
 }
 
@@ -140,12 +131,12 @@ void sum_splits(cudaStream_t stream, const float *sums, int splits, const struct
 
 /* ---- candidates ---- */
 
-struct tile_facts {
+struct tile_traits {
     int positions, channels, depth, shared, threads;
     double pace; /* how much of a processor's rate it may reach, roughly: bytes read a product */
 };
 
-#define TILE_FACTS(number, p, c, d, wp, wc, s, b)                                                  \
+#define TILE_TRAITS(number, p, c, d, wp, wc, s, b)                                                 \
     {p,                                                                                            \
      c,                                                                                            \
      d,                                                                                            \
@@ -154,8 +145,8 @@ struct tile_facts {
      wp * wc >= 64 * 64   ? 1.0                                                                    \
      : wp * wc >= 64 * 32 ? 0.8                                                                    \
                           : 0.55},
-const tile_facts facts[TILE_COUNT] = {TILES(TILE_FACTS)};
-#undef TILE_FACTS
+const tile_traits traits[TILE_COUNT] = {TILES(TILE_TRAITS)};
+#undef TILE_TRAITS
 
 int vector_of(const struct cuda_conv *c)
 {
@@ -163,7 +154,7 @@ int vector_of(const struct cuda_conv *c)
     return cg % 8 == 0 ? 8 : cg % 4 == 0 ? 4 : cg % 2 == 0 ? 2 : 0;
 }
 
-int steps_of(const struct cuda_conv *c, const tile_facts &t)
+int conv_steps_of(const struct cuda_conv *c, const tile_traits &t)
 {
     return divide_up(c->kh * c->kw * (c->c / c->groups), t.depth);
 }
@@ -175,8 +166,8 @@ struct estimate {
 
 estimate estimate_of(const struct cuda_conv *c, int tile, int splits, int processors)
 {
-    const tile_facts &t = facts[tile];
-    const int positions = c->n * c->oh * c->ow, steps = steps_of(c, t);
+    const tile_traits &t = traits[tile];
+    const int positions = c->n * c->oh * c->ow, steps = conv_steps_of(c, t);
     const int each = divide_up(steps, splits);
     const double blocks = (double)divide_up(positions, t.positions) *
                           (double)divide_up(c->m / c->groups, t.channels) * c->groups *
@@ -204,57 +195,28 @@ bool fits_kernel(const struct cuda_conv *c)
            (int64_t)c->kh * c->kw * (c->c / c->groups) < INT32_MAX - 64 && c->groups <= GRID_MOST;
 }
 
-template <typename T, typename Tile, int VEC>
-void launch(cudaStream_t stream, const void *x, const void *weights, void *y, bool y_is_float,
-            const struct cuda_conv *c, const struct cuda_epilogue *e, int splits, void *workspace)
-{
-    conv_split g = {};
-    g.tiles_across = divide_up(c->m / c->groups, Tile::CHANNELS);
-    g.steps = divide_up(c->kh * c->kw * (c->c / c->groups), Tile::DEPTH);
-    g.each = divide_up(g.steps, splits);
-    g.y_is_float = y_is_float;
-    splits = divide_up(g.steps, g.each); /* none of them is empty */
-    g.sums = splits > 1 ? (float *)workspace : nullptr;
-    const int tiles = divide_up(c->n * c->oh * c->ow, Tile::POSITIONS) * g.tiles_across;
-    const dim3 grid((unsigned)tiles, (unsigned)c->groups, (unsigned)splits);
-    LAUNCH_SHARED((conv_tensor_kernel<T, Tile, VEC>), grid, Tile::THREADS_, Tile::SHARED, stream,
-                  (const T *)x, (const T *)weights, y, *c, *e, g);
-    if (splits > 1 && y_is_float)
-        sum_splits<float>(stream, g.sums, splits, c, y, e);
-    else if (splits > 1)
-        sum_splits<T>(stream, g.sums, splits, c, y, e);
-}
+template <typename T> struct tensor_launch {
+    cudaStream_t stream;
+    const void *x, *weights;
+    void *y;
+    bool y_is_float;
+    const struct cuda_conv &c;
+    const struct cuda_epilogue &e;
+    int splits;
+    void *workspace;
 
-template <typename T, typename Tile, bool SMALL>
-void launch_vector(cudaStream_t stream, const void *x, const void *weights, void *y,
-                   bool y_is_float, const struct cuda_conv *c, const struct cuda_epilogue *e,
-                   int splits, void *workspace)
-{
-    int vector = vector_of(c);
-    if (vector == 8) {
-        launch<T, Tile, 8>(stream, x, weights, y, y_is_float, c, e, splits, workspace);
-    } else if constexpr (SMALL) {
-        if (vector == 4)
-            launch<T, Tile, 4>(stream, x, weights, y, y_is_float, c, e, splits, workspace);
-        else
-            launch<T, Tile, 2>(stream, x, weights, y, y_is_float, c, e, splits, workspace);
+    template <typename Tile, int VEC> void start() const
+    {
+        const conv_split<float> g = split_of<Tile, float>(c, splits, workspace);
+        LAUNCH_SHARED((conv_tensor_kernel<T, Tile, VEC>), grid_of<Tile>(c, g), Tile::THREADS_,
+                      Tile::SHARED, stream, (const T *)x, (const T *)weights, y, c, e, g,
+                      y_is_float);
+        if (g.sums && y_is_float)
+            sum_splits<float>(stream, g.sums, g.splits, &c, y, &e);
+        else if (g.sums)
+            sum_splits<T>(stream, g.sums, g.splits, &c, y, &e);
     }
-}
-
-template <typename T>
-void launch_tile(cudaStream_t stream, const void *x, const void *weights, void *y, bool y_is_float,
-                 const struct cuda_conv *c, const struct cuda_epilogue *e,
-                 const struct cuda_conv_candidate *candidate, void *workspace)
-{
-#define TILE_CASE(number, p, ch, d, wp, wc, s, b)                                                  \
-    case number:                                                                                   \
-        return launch_vector<T, tile##number, (number >= SMALL_TILES)>(                            \
-            stream, x, weights, y, y_is_float, c, e, candidate->splits, workspace);
-    switch (candidate->tile) {
-        TILES(TILE_CASE)
-    }
-#undef TILE_CASE
-}
+};
 } // namespace
 
 int cuda_conv_candidates(const struct cuda_conv *c, size_t shared_limit, int processors,
@@ -265,12 +227,12 @@ int cuda_conv_candidates(const struct cuda_conv *c, size_t shared_limit, int pro
     if (!fits_kernel(c) || !vector_of(c))
         return 0;
     for (int t = vector_of(c) == 8 ? 0 : SMALL_TILES; t < TILE_COUNT; t++) {
-        const int mg = c->m / c->groups, steps = steps_of(c, facts[t]);
-        if ((size_t)facts[t].shared > shared_limit ||
-            (facts[t].channels >= 2 * mg && facts[t].channels > 32))
+        const int mg = c->m / c->groups, steps = conv_steps_of(c, traits[t]);
+        if ((size_t)traits[t].shared > shared_limit ||
+            (traits[t].channels >= 2 * mg && traits[t].channels > 32))
             continue;
-        const int blocks = divide_up(c->n * c->oh * c->ow, facts[t].positions) *
-                           divide_up(mg, facts[t].channels) * c->groups;
+        const int blocks = divide_up(c->n * c->oh * c->ow, traits[t].positions) *
+                           divide_up(mg, traits[t].channels) * c->groups;
         found[count++] = estimate_of(c, t, 1, processors);
         /* Splits that give every processor a block, or two; each has some steps to do. */
         for (int rounds = 1; rounds <= 2 && blocks < processors; rounds++) {
@@ -313,9 +275,14 @@ void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void 
                       int y_dtype, const struct cuda_conv *c, const struct cuda_epilogue *e,
                       const struct cuda_conv_candidate *candidate, void *workspace)
 {
+    const bool y_is_float = y_dtype == T_F32;
+    const int splits = candidate->splits;
     if (dtype == T_BF16)
-        launch_tile<__nv_bfloat16>(stream, x, weights, y, y_dtype == T_F32, c, e, candidate,
-                                   workspace);
+        start_tile(candidate->tile, *c,
+                   tensor_launch<__nv_bfloat16>{stream, x, weights, y, y_is_float, *c, *e, splits,
+                                                workspace});
     else
-        launch_tile<__half>(stream, x, weights, y, y_dtype == T_F32, c, e, candidate, workspace);
+        start_tile(
+            candidate->tile, *c,
+            tensor_launch<__half>{stream, x, weights, y, y_is_float, *c, *e, splits, workspace});
 }

@@ -71,6 +71,54 @@ enum { TILE_COUNT = 10, SMALL_TILES = 7 };
 TILES(TILE_TYPE)
 #undef TILE_TYPE
 
+/* How a convolution is divided among blocks. */
+template <typename S> struct conv_split {
+    int tiles_across; /* tiles of channels of a group */
+    int steps, each;  /* of Tile::DEPTH: all, and of a block */
+    int splits;       /* blocks that share a tile; none of them is empty */
+    S *sums;          /* [splits, positions, m] instead of y; NULL: y */
+};
+
+template <typename Tile, typename S>
+conv_split<S> split_of(const struct cuda_conv &c, int splits, void *workspace)
+{
+    conv_split<S> g;
+    g.tiles_across = divide_up(c.m / c.groups, Tile::CHANNELS);
+    g.steps = divide_up(c.kh * c.kw * (c.c / c.groups), Tile::DEPTH);
+    g.each = divide_up(g.steps, splits);
+    g.splits = divide_up(g.steps, g.each);
+    g.sums = g.splits > 1 ? (S *)workspace : nullptr;
+    return g;
+}
+
+/* x = tiles, channels first (neighbours share positions), y = group, z = split. */
+template <typename Tile, typename S> dim3 grid_of(const struct cuda_conv &c, const conv_split<S> &g)
+{
+    const int tiles = divide_up(c.n * c.oh * c.ow, Tile::POSITIONS) * g.tiles_across;
+    return dim3((unsigned)tiles, (unsigned)c.groups, (unsigned)g.splits);
+}
+
+/* Calls launch.start<Tile, VEC>() for tile `number`; VEC: channels of x that are read at a time. */
+template <typename Launch> void start_tile(int number, const struct cuda_conv &c, Launch launch)
+{
+    const int cg = c.c / c.groups;
+#define TILE_CASE(number, ...)                                                                     \
+    case number:                                                                                   \
+        if (cg % 8 == 0) {                                                                         \
+            launch.template start<tile##number, 8>();                                              \
+        } else if constexpr (number >= SMALL_TILES) {                                              \
+            if (cg % 4 == 0)                                                                       \
+                launch.template start<tile##number, 4>();                                          \
+            else                                                                                   \
+                launch.template start<tile##number, 2>();                                          \
+        }                                                                                          \
+        break;
+    switch (number) {
+        TILES(TILE_CASE)
+    }
+#undef TILE_CASE
+}
+
 /* A thread's share in filling a tile of x: one column of pieces of VEC channels, some rows. */
 template <typename T, typename Tile, int VEC> struct image_copies {
     static constexpr int PIECES = Tile::DEPTH / VEC, STEP = Tile::THREADS_ / PIECES;

@@ -1,7 +1,7 @@
-/* Depthwise convolutions over [N, H, W, C] images: a channel of y comes of one channel of x, so
- * that there is no product of matrices in them, and memory is what they wait for. A thread makes
- * eight neighbouring channels (16 bytes of 16-bit numbers) of some neighbouring outputs of a row,
- * whose windows overlap: what it has loaded serves all of them. */
+/* Depthwise convolutions over [N, H, W, C] images: each channel of y depends on one channel of x,
+ * so there is no matrix product, and memory bounds them. A thread makes eight neighbouring channels
+ * (16 bytes of 16-bit numbers) of some neighbouring outputs of a row, whose windows overlap: what
+ * it has loaded serves all of them. */
 #include "engine/cuda/depthwise.cuh"
 
 namespace
@@ -54,15 +54,11 @@ template <typename T, typename Y, int EACH>
 __global__ void depthwise_any_kernel(const T *x, const T *weights, Y *y, cuda_conv c,
                                      cuda_epilogue e, size_t count)
 {
-    const int pieces = c.c / EACH;
     FOR_EACH(i, count)
     {
-        const int channel = (int)(i % (size_t)pieces) * EACH;
-        size_t rest = i / (size_t)pieces;
-        const int left = (int)(rest % (size_t)c.ow) * c.stride_w - c.pad_w;
-        rest /= (size_t)c.ow;
-        const int top = (int)(rest % (size_t)c.oh) * c.stride_h - c.pad_h;
-        const int n = (int)(rest / (size_t)c.oh);
+        const output_item at(i, c.c / EACH, c.ow, c.oh);
+        const int channel = at.item * EACH, n = at.n;
+        const int left = at.ow * c.stride_w - c.pad_w, top = at.oh * c.stride_h - c.pad_h;
         float sums[EACH] = {};
         for (int r = 0; r < c.kh; r++) {
             const int h = top + r * c.dilation_h;
@@ -92,8 +88,8 @@ __global__ void depthwise_any_kernel(const T *x, const T *weights, Y *y, cuda_co
 }
 
 template <typename T, int KERNEL, int STRIDE>
-void launch(cudaStream_t stream, const T *x, const T *weights, T *y, const struct cuda_conv *c,
-            const struct cuda_epilogue *e)
+void depthwise_launch(cudaStream_t stream, const T *x, const T *weights, T *y,
+                      const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
     constexpr int WIDE = 4;
     const size_t rows = (size_t)c->n * (size_t)c->oh * (size_t)(c->c / 8);
@@ -116,19 +112,19 @@ bool depthwise_common(cudaStream_t stream, const T *x, const T *weights, T *y,
         return false;
     switch (c->kh * 10 + c->stride_h) {
     case 31:
-        launch<T, 3, 1>(stream, x, weights, y, c, e);
+        depthwise_launch<T, 3, 1>(stream, x, weights, y, c, e);
         return true;
     case 32:
-        launch<T, 3, 2>(stream, x, weights, y, c, e);
+        depthwise_launch<T, 3, 2>(stream, x, weights, y, c, e);
         return true;
     case 51:
-        launch<T, 5, 1>(stream, x, weights, y, c, e);
+        depthwise_launch<T, 5, 1>(stream, x, weights, y, c, e);
         return true;
     case 52:
-        launch<T, 5, 2>(stream, x, weights, y, c, e);
+        depthwise_launch<T, 5, 2>(stream, x, weights, y, c, e);
         return true;
     case 71:
-        launch<T, 7, 1>(stream, x, weights, y, c, e);
+        depthwise_launch<T, 7, 1>(stream, x, weights, y, c, e);
         return true;
     default:
         return false;

@@ -1,4 +1,4 @@
-/* Private to depthwise.cu and int8.cu: how depthwise kernels of windows without dilation walk. */
+/* Private to depthwise.cu and int8.cu: which outputs a thread of a depthwise kernel makes. */
 #pragma once
 
 #include "engine/cuda/device.cuh"
@@ -10,13 +10,11 @@ template <int STRIDE, int WIDE> struct depthwise_item {
 
     __device__ inline depthwise_item(const cuda_conv &c, size_t i)
     {
-        const int eights = c.c / 8, groups = (c.ow + WIDE - 1) / WIDE;
-        channel = (int)(i % (size_t)eights) * 8;
-        size_t rest = i / (size_t)eights;
-        first = (int)(rest % (size_t)groups) * WIDE;
-        rest /= (size_t)groups;
-        oh = (int)(rest % (size_t)c.oh);
-        n = (int)(rest / (size_t)c.oh);
+        const output_item at(i, c.c / 8, (c.ow + WIDE - 1) / WIDE, c.oh);
+        channel = at.item * 8;
+        first = at.ow * WIDE;
+        oh = at.oh;
+        n = at.n;
         left = first * STRIDE - c.pad_w;
         top = oh * STRIDE - c.pad_h;
     }

@@ -1,4 +1,4 @@
-/* What the kernels share: number types, activations, and how a kernel is started.
+/* What the kernels share: launches, reductions, strided access, number types, activations.
  *
  * The kernels are compiled twice: by nvcc for GPUs, and by the host's C++ compiler for the test
  * double (tests/fake_cuda), where LENSD_FAKE_CUDA is defined and a launch runs blocks and threads
@@ -6,7 +6,7 @@
  * kernels whose threads wait for each other, LAUNCH_SHARED for those with dynamic shared memory.
  *
  * A grid has at most GRID_MOST blocks along y and along z; what may be more than that is folded
- * into x, or walked in strides. */
+ * into x, or looped over in strides. */
 #pragma once
 
 #include "engine/cuda/kernels.h"
@@ -27,8 +27,8 @@ enum { GRID_MOST = 65535 }; /* blocks along y, and along z */
 #define START(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #define START_BLOCK                             START
 
-/* Beyond 48 KiB of dynamic shared memory a kernel has to be allowed it, on every device. It is
- * allowed all there is, never what one launch needs: another thread's launch may need more. */
+/* More than 48 KiB of dynamic shared memory has to be allowed for a kernel, on every device. It is
+ * allowed all there is, as another thread's launch may need more than this one. */
 template <typename... P> static inline bool allow_shared(void (*kernel)(P...), size_t bytes)
 {
     int device = 0, most = 0;
@@ -52,7 +52,7 @@ template <typename... P> static inline bool allow_shared(void (*kernel)(P...), s
     } while (0)
 #endif
 
-/* Of an empty tensor there is nothing to do; CUDA calls a grid without blocks an error. */
+/* An empty tensor needs no launch; CUDA calls a grid without blocks an error. */
 static inline bool has_blocks(dim3 grid)
 {
     return grid.x && grid.y && grid.z;
@@ -68,9 +68,23 @@ static inline bool has_blocks(dim3 grid)
 #define LAUNCH_SHARED(kernel, grid, ...) LAUNCH_WITH(START_SHARED, kernel, grid, __VA_ARGS__)
 
 /* ONNX's numbers, as engine/tensor.h has them. */
-enum { T_F32 = 1, T_F16 = 10, T_BF16 = 16 };
+enum {
+    T_F32 = 1,
+    T_U8 = 2,
+    T_I8 = 3,
+    T_U16 = 4,
+    T_I16 = 5,
+    T_I32 = 6,
+    T_I64 = 7,
+    T_BOOL = 9,
+    T_F16 = 10,
+    T_F64 = 11,
+    T_U32 = 12,
+    T_U64 = 13,
+    T_BF16 = 16,
+};
 
-enum { THREADS = 256 };
+enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP };
 
 static inline unsigned blocks_of(size_t count, size_t threads)
 {
@@ -86,6 +100,121 @@ static inline unsigned blocks_for(size_t count)
 #define FOR_EACH(i, count)                                                                         \
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count);                    \
          i += (size_t)gridDim.x * blockDim.x)
+
+/* ---- joining the values of threads ----
+ *
+ * join(a, b) is join(b, a). The order is fixed, so that the same values give the same result to the
+ * last bit. */
+
+template <typename V> __device__ static inline V lane_exchange(V value, int lane_mask)
+{
+    static_assert(sizeof(V) % sizeof(uint32_t) == 0, "whole words");
+    uint32_t words[sizeof(V) / sizeof(uint32_t)];
+    memcpy(words, &value, sizeof value);
+    UNROLL
+    for (uint32_t &word : words)
+        word = __shfl_xor_sync(0xffffffffu, word, lane_mask);
+    memcpy(&value, words, sizeof value);
+    return value;
+}
+
+/* The join of a warp's values, in every lane. */
+template <typename V, typename Join> __device__ static inline V warp_join(V value, Join join)
+{
+    UNROLL
+    for (int lane_mask = WARP / 2; lane_mask; lane_mask /= 2)
+        value = join(value, lane_exchange(value, lane_mask));
+    return value;
+}
+
+/* The join of the values of a block of BLOCK threads, in every thread. `shared` has a place for
+ * each warp; it may be used again at once. */
+template <int BLOCK = THREADS, typename V, typename Join>
+__device__ static inline V block_join(V value, V *shared, Join join)
+{
+    value = warp_join(value, join);
+    if (threadIdx.x % WARP == 0)
+        shared[threadIdx.x / WARP] = value;
+    __syncthreads();
+    value = shared[0];
+    for (int w = 1; w < BLOCK / WARP; w++)
+        value = join(value, shared[w]);
+    __syncthreads();
+    return value;
+}
+
+/* NaN where one of them is. */
+template <typename C> __device__ static inline C greater_of(C a, C b)
+{
+    return a != a ? a : b != b ? b : a > b ? a : b;
+}
+template <typename C> __device__ static inline C less_of(C a, C b)
+{
+    return a != a ? a : b != b ? b : a < b ? a : b;
+}
+
+/* ---- strided access ---- */
+
+static inline size_t element_count(int rank, const int64_t *dims)
+{
+    size_t count = 1;
+    for (int d = 0; d < rank; d++)
+        count *= (size_t)dims[d];
+    return count;
+}
+
+/* Calls visit(d, index) for element i of a dense tensor, from the last dimension to the first. */
+template <typename I, typename Dim, typename Visit>
+__device__ static inline void for_each_index(I i, int rank, const Dim *dims, Visit visit)
+{
+    for (int d = rank - 1; d > 0; d--) {
+        const I rest = i / (I)dims[d];
+        visit(d, i - rest * (I)dims[d]);
+        i = rest;
+    }
+    if (rank > 0)
+        visit(0, i);
+}
+
+/* How far element i lies from the first one. */
+template <typename I, typename Dim>
+__device__ static inline int64_t strided_at(I i, int rank, const Dim *dims, const Dim *steps)
+{
+    int64_t at = 0;
+    for_each_index(i, rank, dims, [&](int d, I index) { at += (int64_t)index * steps[d]; });
+    return at;
+}
+
+/* Where element i's operands lie. */
+template <int OPERANDS>
+__device__ static inline void map_at(const cuda_access_map &map, size_t i, int64_t (&at)[OPERANDS])
+{
+    UNROLL
+    for (int o = 0; o < OPERANDS; o++)
+        at[o] = o == 0 ? map.offset : 0;
+    for_each_index(i, map.rank, map.dims, [&](int d, size_t index) {
+        UNROLL
+        for (int o = 0; o < OPERANDS; o++)
+            at[o] += (int64_t)index * map.steps[o][d];
+    });
+}
+
+/* Item i of a kernel that makes outputs of images in `across` items of channels each. */
+struct output_item {
+    int item, ow, oh, n;
+
+    __device__ inline output_item(size_t i, int across, int width, int height)
+    {
+        item = (int)(i % (size_t)across);
+        i /= (size_t)across;
+        ow = (int)(i % (size_t)width);
+        i /= (size_t)width;
+        oh = (int)(i % (size_t)height);
+        n = (int)(i / (size_t)height);
+    }
+};
+
+/* ---- numbers ---- */
 
 __device__ static inline float to_float(float x)
 {
@@ -276,6 +405,24 @@ __device__ static inline void finish(Y *y, size_t at, int column, float value,
         value += to_float(((const Y *)e.residual)[at]);
     y[at] = from_float<Y>(activate(value, e.activation, e.alpha, e.beta));
 }
+
+/* Runs `call` with T as an unsigned type of `size` bytes: 1, 2, 4 or 8. */
+#define WITH_SIZE(size, call)                                                                      \
+    do {                                                                                           \
+        if ((size) == 1) {                                                                         \
+            using T = uint8_t;                                                                     \
+            call;                                                                                  \
+        } else if ((size) == 2) {                                                                  \
+            using T = uint16_t;                                                                    \
+            call;                                                                                  \
+        } else if ((size) == 4) {                                                                  \
+            using T = uint32_t;                                                                    \
+            call;                                                                                  \
+        } else {                                                                                   \
+            using T = uint64_t;                                                                    \
+            call;                                                                                  \
+        }                                                                                          \
+    } while (0)
 
 /* Runs `call` with T as the C++ type of a dtype. */
 #define WITH_TYPE(dtype, call)                                                                     \

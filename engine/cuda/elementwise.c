@@ -5,8 +5,8 @@ struct cuda_elementwise_step {
     struct cuda_step step;
     enum { KIND_UNARY, KIND_BINARY, KIND_SCALE_SHIFT } kind;
     enum cuda_binary binary;
-    struct epilogue activation; /* the unary itself, or what follows the others */
-    struct cuda_access_map walk;
+    struct epilogue activation; /* KIND_UNARY: the operator; else what follows it */
+    struct cuda_access_map map;
     uint32_t a, b, y;
     const void *a_constant, *b_constant; /* on the device, instead of the values */
     const float *scale, *shift;
@@ -28,7 +28,7 @@ static enum status elementwise_run(struct cuda_step *base, struct cuda_program *
         cuda_activate(stream, (int)s->dtype, a, y, s->count, (int)e->activation, e->alpha, e->beta);
         break;
     case KIND_BINARY:
-        cuda_apply_binary(stream, (int)s->dtype, s->binary, a, b, y, &s->walk, (int)e->activation,
+        cuda_apply_binary(stream, (int)s->dtype, s->binary, a, b, y, &s->map, (int)e->activation,
                           e->alpha, e->beta);
         break;
     case KIND_SCALE_SHIFT:
@@ -91,40 +91,6 @@ bool cuda_takes_elementwise(const struct node *node)
     return elementwise_classify(node, &ignored);
 }
 
-/* Joins neighbouring dimensions that both operands walk through without a jump. */
-static struct cuda_access_map walk_of(const struct shape *y, const struct shape *a,
-                                      const struct shape *b)
-{
-    struct cuda_access_map inner_first = {0}, walk = {0};
-    int64_t a_step = 1, b_step = 1;
-    int count = 0;
-    for (int d = 0; d < y->rank; d++) {
-        int64_t dim = y->dims[y->rank - 1 - d];
-        int64_t a_dim = d < a->rank ? a->dims[a->rank - 1 - d] : 1;
-        int64_t b_dim = d < b->rank ? b->dims[b->rank - 1 - d] : 1;
-        int64_t as = a_dim == 1 ? 0 : a_step, bs = b_dim == 1 ? 0 : b_step;
-        a_step *= a_dim;
-        b_step *= b_dim;
-        if (dim == 1)
-            continue;
-        if (count && as == inner_first.a_steps[count - 1] * inner_first.dims[count - 1] &&
-            bs == inner_first.b_steps[count - 1] * inner_first.dims[count - 1]) {
-            inner_first.dims[count - 1] *= dim;
-            continue;
-        }
-        inner_first.dims[count] = dim;
-        inner_first.a_steps[count] = as;
-        inner_first.b_steps[count++] = bs;
-    }
-    walk.rank = count;
-    for (int d = 0; d < count; d++) {
-        walk.dims[d] = inner_first.dims[count - 1 - d];
-        walk.a_steps[d] = inner_first.a_steps[count - 1 - d];
-        walk.b_steps[d] = inner_first.b_steps[count - 1 - d];
-    }
-    return walk;
-}
-
 static enum status elementwise_fill(const struct cuda_compile *compile,
                                     struct cuda_elementwise_step *s, struct error *err)
 {
@@ -140,7 +106,7 @@ static enum status elementwise_fill(const struct cuda_compile *compile,
         const struct value *b = node->inputs[1];
         s->b = b->index;
         TRY(cuda_weights_of(compile->backend, b, s->dtype, &s->b_constant, err));
-        s->walk = walk_of(&y->shape, &a->shape, &b->shape);
+        s->map = cuda_map_broadcast(&y->shape, (const struct shape[]){a->shape, b->shape}, 2);
     }
     if (s->kind == KIND_SCALE_SHIFT) {
         TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &data, err));

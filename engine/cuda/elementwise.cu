@@ -67,50 +67,28 @@ __device__ static inline float combine(int op, float a, float b)
     case CUDA_DIV:
         return a / b;
     case CUDA_MAX:
-        return a != a ? a : b != b ? b : a > b ? a : b;
+        return greater_of(a, b);
     default:
-        return a != a ? a : b != b ? b : a < b ? a : b;
+        return less_of(a, b);
     }
-}
-
-__device__ static inline void offsets(const cuda_access_map &walk, size_t i, int64_t *a, int64_t *b)
-{
-    int64_t at_a = walk.a_offset, at_b = 0;
-    for (int d = walk.rank - 1; d >= 0; d--) {
-        int64_t rest = (int64_t)(i / (size_t)walk.dims[d]);
-        int64_t k = (int64_t)i - rest * walk.dims[d];
-        at_a += k * walk.a_steps[d];
-        at_b += k * walk.b_steps[d];
-        i = (size_t)rest;
-    }
-    *a = at_a;
-    *b = at_b;
-}
-
-static size_t walk_count(const struct cuda_access_map *walk)
-{
-    size_t count = 1;
-    for (int d = 0; d < walk->rank; d++)
-        count *= (size_t)walk->dims[d];
-    return count;
 }
 
 template <typename T>
-__global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_map walk,
+__global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_map map,
                               size_t count, int activation, float alpha, float beta)
 {
     FOR_EACH(i, count)
     {
-        int64_t at_a, at_b;
-        offsets(walk, i, &at_a, &at_b);
-        float value = combine(op, to_float(a[at_a]), to_float(b[at_b]));
+        int64_t at[2];
+        map_at(map, i, at);
+        float value = combine(op, to_float(a[at[0]]), to_float(b[at[1]]));
         y[i] = from_float<T>(activate(value, activation, alpha, beta));
     }
 }
 
 /* Eight neighbours of the innermost dimension, in which an operand moves by 1 or not at all. */
 template <typename T>
-__device__ static inline void load_walked(float (&to)[8], const T *from, int step)
+__device__ static inline void load_stepped(float (&to)[8], const T *from, int step)
 {
     if (step)
         return load8(to, from);
@@ -120,19 +98,19 @@ __device__ static inline void load_walked(float (&to)[8], const T *from, int ste
         to[i] = x;
 }
 
-/* The walk is one over eights: its innermost dimension is an eighth as long. */
+/* The map counts eights: its innermost dimension is an eighth as long. */
 template <typename T>
-__global__ void binary_eights_kernel(int op, const T *a, const T *b, T *y, cuda_access_map walk,
+__global__ void binary_eights_kernel(int op, const T *a, const T *b, T *y, cuda_access_map map,
                                      int a_step, int b_step, size_t count, int activation,
                                      float alpha, float beta)
 {
     FOR_EACH(i, count)
     {
-        int64_t at_a, at_b;
+        int64_t at[2];
         float left[8], right[8];
-        offsets(walk, i, &at_a, &at_b);
-        load_walked(left, a + at_a, a_step);
-        load_walked(right, b + at_b, b_step);
+        map_at(map, i, at);
+        load_stepped(left, a + at[0], a_step);
+        load_stepped(right, b + at[1], b_step);
         switch (op) { /* outside the loop */
         case CUDA_ADD:
             UNROLL
@@ -154,40 +132,40 @@ __global__ void binary_eights_kernel(int op, const T *a, const T *b, T *y, cuda_
     }
 }
 
-/* The walk in eights; false where pieces would not be whole and aligned. */
-static bool walk_in_eights(const struct cuda_access_map *walk, struct cuda_access_map *ret)
+/* The map in eights; false where these would not be whole and aligned. */
+static bool map_in_eights(const struct cuda_access_map *map, struct cuda_access_map *ret)
 {
-    const int last = walk->rank - 1;
-    if (last < 0 || walk->dims[last] % 8 || walk->a_offset || walk->a_steps[last] > 1 ||
-        walk->b_steps[last] > 1)
+    const int last = map->rank - 1;
+    if (last < 0 || map->dims[last] % 8 || map->offset || map->steps[0][last] > 1 ||
+        map->steps[1][last] > 1)
         return false;
     for (int d = 0; d < last; d++)
-        if ((walk->a_steps[d] % 8 && walk->a_steps[last]) ||
-            (walk->b_steps[d] % 8 && walk->b_steps[last]))
+        if ((map->steps[0][d] % 8 && map->steps[0][last]) ||
+            (map->steps[1][d] % 8 && map->steps[1][last]))
             return false;
-    *ret = *walk;
+    *ret = *map;
     ret->dims[last] /= 8;
-    ret->a_steps[last] *= 8;
-    ret->b_steps[last] *= 8;
+    ret->steps[0][last] *= 8;
+    ret->steps[1][last] *= 8;
     return true;
 }
 
 void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, const void *a,
-                       const void *b, void *y, const struct cuda_access_map *walk, int activation,
+                       const void *b, void *y, const struct cuda_access_map *map, int activation,
                        float alpha, float beta)
 {
-    size_t count = walk_count(walk);
+    size_t count = element_count(map->rank, map->dims);
     struct cuda_access_map eights;
-    const int last = walk->rank - 1;
-    if (walk_in_eights(walk, &eights))
+    const int last = map->rank - 1;
+    if (map_in_eights(map, &eights))
         WITH_TYPE(dtype,
                   LAUNCH(binary_eights_kernel<T>, blocks_for(count / 8), THREADS, stream, (int)op,
-                         (const T *)a, (const T *)b, (T *)y, eights, (int)walk->a_steps[last],
-                         (int)walk->b_steps[last], count / 8, activation, alpha, beta));
+                         (const T *)a, (const T *)b, (T *)y, eights, (int)map->steps[0][last],
+                         (int)map->steps[1][last], count / 8, activation, alpha, beta));
     else
-        WITH_TYPE(dtype, LAUNCH(binary_kernel<T>, blocks_for(count), THREADS, stream, (int)op,
-                                (const T *)a, (const T *)b, (T *)y, *walk, count, activation, alpha,
-                                beta));
+        WITH_TYPE(dtype,
+                  LAUNCH(binary_kernel<T>, blocks_for(count), THREADS, stream, (int)op,
+                         (const T *)a, (const T *)b, (T *)y, *map, count, activation, alpha, beta));
 }
 
 template <typename T>
@@ -282,13 +260,13 @@ void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, s
 }
 
 template <typename T>
-__global__ void copy_strided_kernel(const T *x, T *y, cuda_access_map walk, size_t count)
+__global__ void copy_strided_kernel(const T *x, T *y, cuda_access_map map, size_t count)
 {
     FOR_EACH(i, count)
     {
-        int64_t at, unused;
-        offsets(walk, i, &at, &unused);
-        y[i] = x[at];
+        int64_t at[1];
+        map_at(map, i, at);
+        y[i] = x[at[0]];
     }
 }
 
@@ -315,17 +293,17 @@ template <typename T> __global__ void transpose_kernel(const T *x, T *y, int row
     }
 }
 
-/* Is the walk a swap of two neighbouring dimensions of a dense tensor (NCHW <-> NHWC)? */
-static bool is_transpose(const struct cuda_access_map *walk, int64_t *planes, int *rows,
+/* Is the map a swap of two neighbouring dimensions of a dense tensor (NCHW <-> NHWC)? */
+static bool is_transpose(const struct cuda_access_map *map, int64_t *planes, int *rows,
                          int *columns)
 {
-    int r = walk->rank;
-    if (r < 2 || r > 3 || walk->a_offset != 0)
+    int r = map->rank;
+    if (r < 2 || r > 3 || map->offset != 0)
         return false;
     /* y is [.., columns, rows], x is [.., rows, columns] */
-    int64_t n = walk->dims[r - 1], m = walk->dims[r - 2], p = r == 3 ? walk->dims[0] : 1;
-    if (walk->a_steps[r - 1] != m || walk->a_steps[r - 2] != 1 || n > INT32_MAX || m > INT32_MAX ||
-        p > GRID_MOST || (n + TILE - 1) / TILE > GRID_MOST || (r == 3 && walk->a_steps[0] != n * m))
+    int64_t n = map->dims[r - 1], m = map->dims[r - 2], p = r == 3 ? map->dims[0] : 1;
+    if (map->steps[0][r - 1] != m || map->steps[0][r - 2] != 1 || n > INT32_MAX || m > INT32_MAX ||
+        p > GRID_MOST || (n + TILE - 1) / TILE > GRID_MOST || (r == 3 && map->steps[0][0] != n * m))
         return false;
     *planes = p;
     *rows = (int)n;
@@ -335,35 +313,35 @@ static bool is_transpose(const struct cuda_access_map *walk, int64_t *planes, in
 
 template <typename T>
 static void copy_sized(cudaStream_t stream, const void *x, void *y,
-                       const struct cuda_access_map *walk)
+                       const struct cuda_access_map *map)
 {
-    size_t count = walk_count(walk);
+    size_t count = element_count(map->rank, map->dims);
     int64_t planes;
     int rows, columns;
-    if (is_transpose(walk, &planes, &rows, &columns)) {
+    if (is_transpose(map, &planes, &rows, &columns)) {
         dim3 grid((unsigned)((columns + TILE - 1) / TILE), (unsigned)((rows + TILE - 1) / TILE),
                   (unsigned)planes);
         dim3 block(TILE, TILE_ROWS);
         LAUNCH_BLOCK(transpose_kernel<T>, grid, block, stream, (const T *)x, (T *)y, rows, columns);
         return;
     }
-    LAUNCH(copy_strided_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x, (T *)y, *walk,
+    LAUNCH(copy_strided_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x, (T *)y, *map,
            count);
 }
 
 /* Neighbours that are moved together anyway are moved as one of twice the size, up to 16 bytes. */
-static int widen(int size, struct cuda_access_map *walk)
+static int widen(int size, struct cuda_access_map *map)
 {
-    const int last = walk->rank - 1;
-    while (size < 16 && last >= 0 && walk->a_steps[last] == 1 && walk->dims[last] % 2 == 0 &&
-           walk->a_offset % 2 == 0) {
+    const int last = map->rank - 1;
+    while (size < 16 && last >= 0 && map->steps[0][last] == 1 && map->dims[last] % 2 == 0 &&
+           map->offset % 2 == 0) {
         for (int d = 0; d < last; d++)
-            if (walk->a_steps[d] % 2)
+            if (map->steps[0][d] % 2)
                 return size;
         for (int d = 0; d < last; d++)
-            walk->a_steps[d] /= 2;
-        walk->dims[last] /= 2;
-        walk->a_offset /= 2;
+            map->steps[0][d] /= 2;
+        map->dims[last] /= 2;
+        map->offset /= 2;
         size *= 2;
     }
     return size;
@@ -373,18 +351,12 @@ void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
                        const struct cuda_access_map *narrow)
 {
     struct cuda_access_map wide = *narrow;
-    const struct cuda_access_map *walk = &wide;
+    const struct cuda_access_map *map = &wide;
     size = widen(size, &wide);
     if (size == 16)
-        return copy_sized<words4>(stream, x, y, walk);
-    if (size == 1)
-        copy_sized<uint8_t>(stream, x, y, walk);
-    else if (size == 2)
-        copy_sized<uint16_t>(stream, x, y, walk);
-    else if (size == 4)
-        copy_sized<uint32_t>(stream, x, y, walk);
+        copy_sized<words4>(stream, x, y, map);
     else
-        copy_sized<uint64_t>(stream, x, y, walk);
+        WITH_SIZE(size, copy_sized<T>(stream, x, y, map));
 }
 
 template <typename T, typename I>
@@ -421,12 +393,5 @@ static void gather_sized(cudaStream_t stream, const void *x, const void *indices
 void cuda_gather(cudaStream_t stream, int size, const void *x, const void *indices, int index_bytes,
                  void *y, size_t outer, size_t axis, size_t count, size_t inner)
 {
-    if (size == 1)
-        gather_sized<uint8_t>(stream, x, indices, index_bytes, y, outer, axis, count, inner);
-    else if (size == 2)
-        gather_sized<uint16_t>(stream, x, indices, index_bytes, y, outer, axis, count, inner);
-    else if (size == 4)
-        gather_sized<uint32_t>(stream, x, indices, index_bytes, y, outer, axis, count, inner);
-    else
-        gather_sized<uint64_t>(stream, x, indices, index_bytes, y, outer, axis, count, inner);
+    WITH_SIZE(size, gather_sized<T>(stream, x, indices, index_bytes, y, outer, axis, count, inner));
 }

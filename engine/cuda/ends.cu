@@ -2,7 +2,7 @@
  */
 #include "engine/cuda/device.cuh"
 
-/* The table is read three times a pixel, at random: from shared memory. */
+/* The table is read at random three times a pixel, so it is in shared memory. */
 template <typename T, int CHANNELS>
 __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_bytes,
                               const float *table, T *y, size_t rows, size_t row, size_t pitch,
@@ -33,7 +33,7 @@ __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_b
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
                  const float *table, int dtype, void *y, const struct cuda_pixels *p)
 {
-    /* Some numbers a thread, so that filling the table is little beside them. */
+    /* Several numbers a thread, so that filling the table takes little of the time. */
     const unsigned wide = blocks_for((p->row + 7) / 8);
     const dim3 grid(wide, (unsigned)(p->rows < (size_t)GRID_MOST ? p->rows : (size_t)GRID_MOST));
     if (p->channels == 1)
@@ -53,96 +53,67 @@ struct best_score {
 };
 struct best_row {
     double sum;
-    long long flaw;
+    long long first_nonfinite;
     float greatest;
     unsigned count;
     best_score scores[1];
 };
 
-enum { NOBODY = 0xffffffffu };
+enum : unsigned { NO_INDEX = 0xffffffffu };
 
 /* Does a come before b? */
-__device__ static inline bool comes_first(float a, unsigned a_index, float b, unsigned b_index)
+__device__ static inline bool comes_first(const best_score &a, const best_score &b)
 {
-    if (a_index == (unsigned)NOBODY || b_index == (unsigned)NOBODY)
-        return b_index == (unsigned)NOBODY && a_index != (unsigned)NOBODY;
-    return a > b || (a == b && a_index < b_index);
+    if (a.index == NO_INDEX || b.index == NO_INDEX)
+        return b.index == NO_INDEX && a.index != NO_INDEX;
+    return a.score > b.score || (a.score == b.score && a.index < b.index);
 }
 
-/* A block a row. The next best is the first of those that come after the last one: `best` walks
- * over a row that lies in the cache, each with a tournament of the threads' candidates. */
+/* A block a row. The next best is the first of those that come after the last one: each round reads
+ * the row again, which lies in the cache, and joins the threads' candidates. */
 template <typename T>
 __global__ void best_kernel(const T *x, unsigned row, int best, unsigned char *y, size_t step)
 {
-    __shared__ float scores[THREADS];
-    __shared__ unsigned indices[THREADS];
-    __shared__ double sums[THREADS];
+    __shared__ unsigned firsts[WARPS];
+    __shared__ best_score scores[WARPS];
+    __shared__ double sums[WARPS];
     const T *in = x + (size_t)blockIdx.x * row;
     best_row *out = (best_row *)(y + blockIdx.x * step);
     const unsigned self = threadIdx.x;
-    /* The first score that is no number, and the greatest. */
-    unsigned flaw = (unsigned)NOBODY;
+    /* The first score that is not finite. */
+    unsigned first_nonfinite = NO_INDEX;
     for (unsigned i = self; i < row; i += THREADS) {
         float score = to_float(in[i]);
-        if (!(score - score == 0.0f) && i < flaw)
-            flaw = i;
+        if (!(score - score == 0.0f) && i < first_nonfinite)
+            first_nonfinite = i;
     }
-    indices[self] = flaw;
-    __syncthreads();
-    for (unsigned half = THREADS / 2; half > 0; half /= 2) {
-        if (self < half && indices[self + half] < indices[self])
-            indices[self] = indices[self + half];
-        __syncthreads();
-    }
-    flaw = indices[0];
-    __syncthreads();
-    float last = 0.0f, greatest = 0.0f;
-    unsigned last_index = (unsigned)NOBODY;
+    first_nonfinite =
+        block_join(first_nonfinite, firsts, [](unsigned a, unsigned b) { return a < b ? a : b; });
+    best_score last = {0.0f, NO_INDEX};
+    float greatest = 0.0f;
     for (int rank = 0; rank < best; rank++) {
-        float score = 0.0f;
-        unsigned index = (unsigned)NOBODY;
+        best_score own = {0.0f, NO_INDEX};
         for (unsigned i = self; i < row; i += THREADS) {
-            float candidate = to_float(in[i]);
-            bool is_left = rank == 0 || comes_first(last, last_index, candidate, i);
-            if (is_left && comes_first(candidate, i, score, index)) {
-                score = candidate;
-                index = i;
-            }
+            const best_score candidate = {to_float(in[i]), i};
+            bool is_left = rank == 0 || comes_first(last, candidate);
+            if (is_left && comes_first(candidate, own))
+                own = candidate;
         }
-        scores[self] = score;
-        indices[self] = index;
-        __syncthreads();
-        for (unsigned half = THREADS / 2; half > 0; half /= 2) {
-            if (self < half && comes_first(scores[self + half], indices[self + half], scores[self],
-                                           indices[self])) {
-                scores[self] = scores[self + half];
-                indices[self] = indices[self + half];
-            }
-            __syncthreads();
-        }
-        last = scores[0];
-        last_index = indices[0];
+        last = block_join(own, scores, [](const best_score &a, const best_score &b) {
+            return comes_first(b, a) ? b : a;
+        });
         if (rank == 0)
-            greatest = last;
-        if (self == 0) {
-            out->scores[rank].score = last;
-            out->scores[rank].index = last_index;
-        }
-        __syncthreads();
+            greatest = last.score;
+        if (self == 0)
+            out->scores[rank] = last;
     }
     double sum = 0.0;
     for (unsigned i = self; i < row; i += THREADS)
         sum += (double)expf(to_float(in[i]) - greatest);
-    sums[self] = sum;
-    __syncthreads();
-    for (unsigned half = THREADS / 2; half > 0; half /= 2) {
-        if (self < half)
-            sums[self] += sums[self + half];
-        __syncthreads();
-    }
+    sum = block_join(sum, sums, [](double a, double b) { return a + b; });
     if (self == 0) {
-        out->sum = sums[0];
-        out->flaw = flaw == (unsigned)NOBODY ? -1 : (long long)flaw;
+        out->sum = sum;
+        out->first_nonfinite = first_nonfinite == NO_INDEX ? -1 : (long long)first_nonfinite;
         out->greatest = greatest;
         out->count = (unsigned)best;
     }

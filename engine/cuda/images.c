@@ -88,7 +88,7 @@ static enum status images_create(const struct cuda_compile *compile, int kind, c
     return STATUS_OK;
 }
 
-/* A table of the host's in device memory, with the weights; takes the tensor over. */
+/* Uploads a table, kept with the weights; releases the tensor. */
 static enum status images_upload(const struct cuda_compile *compile, struct tensor *table,
                                  const void **ret, struct error *err)
 {
@@ -112,7 +112,7 @@ static struct shape channels_first(const struct shape *last)
     return plain;
 }
 
-/* What the node does to x of this shape; false where only a run knows. */
+/* How the node resizes x of this shape; false if that depends on values of a run. */
 static bool read_plan(const struct node *node, const struct shape *x, struct resize_plan *ret)
 {
     const struct tensor *operands[3] = {0}; /* roi, scales, sizes */
@@ -131,7 +131,7 @@ static bool resize_takes(const struct node *node)
     struct resize_plan plan;
     if (x->shape.rank != 4)
         return false;
-    /* Only the factors count: the shape may be ONNX's own or channels-last already. */
+    /* Only the factors matter here: the shape may be channels-first or channels-last. */
     struct shape any = x->shape;
     any.dims[0] = node->outputs[0]->shape.dims[0];
     any.dims[1] = node->outputs[0]->shape.dims[1];
@@ -168,14 +168,14 @@ static enum status make_tables(const struct cuda_compile *compile, const struct 
     for (int d = 0; d < r->rank; d++) {
         const struct resize_axis *axis = &plan->axis[axes[d]];
         const size_t taps = axis->resized ? resize_tap_count(plan, axis) : 1;
-        size_t room;
-        if (taps > INT_MAX || !size_mul(taps, (size_t)axis->out, &room))
+        size_t entries;
+        if (taps > INT_MAX || !size_mul(taps, (size_t)axis->out, &entries))
             return error_set(err, STATUS_NO_MEMORY, "'%s' has too many taps", s->step.name);
         r->in[d] = axis->in;
         r->out[d] = axis->out;
         r->taps[d] = (int)taps;
         r->first[d] = (int64_t)total;
-        if (!size_add(total, room, &total))
+        if (!size_add(total, entries, &total))
             return error_set(err, STATUS_NO_MEMORY, "'%s' has too many taps", s->step.name);
         most = taps > most ? taps : most;
     }
@@ -244,7 +244,8 @@ static bool images_is_vector(const struct value *value, const struct shape *shap
            shape_count(&value->known->shape) == shape_count(shape);
 }
 
-/* Asked before and behind the layout pass: the parameters say how many channels there are. */
+/* Called before and after the layout pass, so the number of channels is taken from the parameters.
+ */
 static bool groups_take(const struct node *node)
 {
     if (node->op == OP_LRN)
@@ -307,24 +308,25 @@ static bool conv_transposed_takes(const struct node *node)
 }
 
 /* [c, m / groups, kh, kw] as [kh, kw, c, m / groups]. */
-static enum status turn_weights(const struct cuda_compile *compile, enum dtype dtype,
-                                const void **ret, struct error *err)
+static enum status transpose_weights(const struct cuda_compile *compile, enum dtype dtype,
+                                     const void **ret, struct error *err)
 {
     const struct tensor *from = compile->node->inputs[1]->known;
     const int64_t *dims = from->shape.dims;
     const size_t columns = (size_t)dims[0] * (size_t)dims[1], taps = (size_t)(dims[2] * dims[3]);
-    struct tensor *turned;
+    struct tensor *transposed;
     void *data = NULL;
-    TRY(tensor_create(NULL, DTYPE_F32, &SHAPE(dims[2], dims[3], dims[0], dims[1]), &turned, err));
+    TRY(tensor_create(NULL, DTYPE_F32, &SHAPE(dims[2], dims[3], dims[0], dims[1]), &transposed,
+                      err));
     const float *in = from->data;
-    float *out = turned->data;
+    float *out = transposed->data;
     for (size_t t = 0; t < taps; t++)
         for (size_t i = 0; i < columns; i++)
             out[t * columns + i] = in[i * taps + t];
     enum status status =
-        cuda_weights_get(compile->backend, turned, WEIGHT_AS_IS, dtype, &data, err);
+        cuda_weights_get(compile->backend, transposed, WEIGHT_AS_IS, dtype, &data, err);
     *ret = data;
-    tensor_unref(turned);
+    tensor_unref(transposed);
     return status;
 }
 
@@ -345,7 +347,7 @@ static enum status lower_transposed(const struct cuda_compile *compile, struct c
     if (bias)
         TRY(cuda_weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data,
                              err));
-    TRY(turn_weights(compile, x->dtype, &weights, err));
+    TRY(transpose_weights(compile, x->dtype, &weights, err));
     TRY(images_create(compile, IMAGE_CONV, "transposed conv", &s, ret, err));
     s->weights = weights;
     s->conv = conv;
@@ -398,7 +400,7 @@ static enum status lower_sample(const struct cuda_compile *compile, struct cuda_
     return STATUS_OK;
 }
 
-/* ---- the maker ---- */
+/* ---- the lowering ---- */
 
 /* May this node have its image channels-last? `node` is as ONNX has it, or laid out already. */
 bool cuda_image_takes_channels_last(const struct node *node)

@@ -5,8 +5,6 @@
 
 namespace
 {
-enum { WARP = 32, WARPS = THREADS / WARP };
-
 /* ---- resize ---- */
 
 /* EACH (8 or 1) neighbouring channels of an output pixel. */
@@ -14,16 +12,13 @@ template <typename T, int EACH>
 __global__ void resize_image_kernel(const T *x, T *y, const int32_t *index, const float *weight,
                                     cuda_resize r, size_t count)
 {
-    const size_t pieces = (size_t)r.out[3] / EACH;
     FOR_EACH(i, count)
     {
-        const size_t channel = i % pieces * EACH;
-        size_t rest = i / pieces;
-        const int64_t column = r.first[2] + (int64_t)(rest % (size_t)r.out[2]) * r.taps[2];
-        rest /= (size_t)r.out[2];
-        const int64_t row = r.first[1] + (int64_t)(rest % (size_t)r.out[1]) * r.taps[1];
+        const output_item at(i, (int)(r.out[3] / EACH), (int)r.out[2], (int)r.out[1]);
+        const int64_t column = r.first[2] + (int64_t)at.ow * r.taps[2];
+        const int64_t row = r.first[1] + (int64_t)at.oh * r.taps[1];
         const T *image =
-            x + rest / (size_t)r.out[1] * (size_t)(r.in[1] * r.in[2] * r.in[3]) + channel;
+            x + (size_t)at.n * (size_t)(r.in[1] * r.in[2] * r.in[3]) + (size_t)at.item * EACH;
         float sum[EACH] = {};
         for (int a = 0; a < r.taps[1]; a++) {
             const float outer = weight[row + a];
@@ -52,7 +47,7 @@ __global__ void resize_image_kernel(const T *x, T *y, const int32_t *index, cons
     }
 }
 
-/* The taps of all axes count like a number's digits. */
+/* Goes through all combinations of the axes' taps, those of the last axis first. */
 template <typename T>
 __global__ void resize_any_kernel(const T *x, T *y, const int32_t *index, const float *weight,
                                   cuda_resize r, size_t count)
@@ -61,14 +56,12 @@ __global__ void resize_any_kernel(const T *x, T *y, const int32_t *index, const 
     {
         int64_t at[CUDA_MAX_RANK];
         int tap[CUDA_MAX_RANK];
-        size_t rest = i;
         bool is_outside = false;
-        for (int d = r.rank - 1; d >= 0; d--) {
-            at[d] = r.first[d] + (int64_t)(rest % (size_t)r.out[d]) * r.taps[d];
-            rest /= (size_t)r.out[d];
+        for_each_index(i, r.rank, r.out, [&](int d, size_t place) {
+            at[d] = r.first[d] + (int64_t)place * r.taps[d];
             tap[d] = 0;
             is_outside = is_outside || index[at[d]] < 0;
-        }
+        });
         float sum = 0.0f;
         for (bool more = !is_outside; more;) {
             float factor = 1.0f;
@@ -89,20 +82,12 @@ __global__ void resize_any_kernel(const T *x, T *y, const int32_t *index, const 
         y[i] = from_float<T>(is_outside ? r.outside : sum);
     }
 }
-
-size_t resized_count(const struct cuda_resize *r)
-{
-    size_t count = 1;
-    for (int d = 0; d < r->rank; d++)
-        count *= (size_t)r->out[d];
-    return count;
-}
 } // namespace
 
 void cuda_resize_any(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
                      const float *weight, const struct cuda_resize *resize)
 {
-    const size_t count = resized_count(resize);
+    const size_t count = element_count(resize->rank, resize->out);
     WITH_TYPE(dtype, LAUNCH(resize_any_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x,
                             (T *)y, index, weight, *resize, count));
 }
@@ -110,7 +95,7 @@ void cuda_resize_any(cudaStream_t stream, int dtype, const void *x, void *y, con
 void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
                        const float *weight, const struct cuda_resize *resize)
 {
-    const size_t count = resized_count(resize);
+    const size_t count = element_count(resize->rank, resize->out);
     if (resize->out[3] % 8 == 0)
         WITH_TYPE(dtype, LAUNCH((resize_image_kernel<T, 8>), blocks_for(count / 8), THREADS, stream,
                                 (const T *)x, (T *)y, index, weight, *resize, count / 8));
@@ -129,7 +114,7 @@ namespace
 {
 enum { LONGEST_SUM = 512 }; /* pixels of a piece: short enough for sums in float32 */
 
-struct groups_room {
+struct groups_buffers {
     size_t pieces;
     float *partial;        /* [images, pieces, channels] */
     float *mean;           /* [images, channels] */
@@ -142,16 +127,16 @@ size_t pieces_of(const struct cuda_groups *g)
     return pieces < 1 ? 1 : pieces > 256 ? 256 : pieces;
 }
 
-struct groups_room room_of(const struct cuda_groups *g, void *workspace)
+struct groups_buffers buffers_of(const struct cuda_groups *g, void *workspace)
 {
-    struct groups_room room;
+    struct groups_buffers buffers;
     const size_t channels = g->images * g->channels;
-    room.pieces = pieces_of(g);
-    room.partial = (float *)workspace;
-    room.mean = room.partial + channels * room.pieces;
-    room.factor = room.mean + channels;
-    room.shift = room.factor + channels;
-    return room;
+    buffers.pieces = pieces_of(g);
+    buffers.partial = (float *)workspace;
+    buffers.mean = buffers.partial + channels * buffers.pieces;
+    buffers.factor = buffers.mean + channels;
+    buffers.shift = buffers.factor + channels;
+    return buffers;
 }
 
 /* partial[n, p, c] = sum over the piece's pixels of x, or of (x - mean)^2. A block: a lane a
@@ -193,21 +178,15 @@ __global__ void groups_join_kernel(const float *partial, const float *mean, cons
                                    const float *bias, float *to, float *shift, cuda_groups g,
                                    size_t pieces, size_t blocks)
 {
-    __shared__ float sums[THREADS];
+    __shared__ float sums[WARPS];
     const size_t groups = g.channels / g.per, parts = pieces * g.per;
     for (size_t block = blockIdx.x; block < blocks; block += gridDim.x) {
         const size_t group = block % groups, image = block / groups;
         float sum = 0.0f;
         for (size_t i = threadIdx.x; i < parts; i += THREADS)
             sum += partial[(image * pieces + i / g.per) * g.channels + group * g.per + i % g.per];
-        sums[threadIdx.x] = sum;
-        __syncthreads();
-        for (unsigned half = THREADS / 2; half; half /= 2) {
-            if (threadIdx.x < half)
-                sums[threadIdx.x] += sums[threadIdx.x + half];
-            __syncthreads();
-        }
-        const float value = sums[0] / ((float)g.per * (float)g.pixels);
+        sum = block_join(sum, sums, [](float a, float b) { return a + b; });
+        const float value = sum / ((float)g.per * (float)g.pixels);
         for (size_t i = threadIdx.x; i < g.per; i += THREADS) {
             const size_t channel = group * g.per + i, at = image * g.channels + channel;
             const size_t parameter = g.params_of_groups ? group : channel;
@@ -218,7 +197,6 @@ __global__ void groups_join_kernel(const float *partial, const float *mean, cons
                 to[at] = value;
             }
         }
-        __syncthreads();
     }
 }
 
@@ -247,27 +225,28 @@ __global__ void groups_write_kernel(const T *x, const float *factor, const float
 
 template <typename T>
 void run_groups(cudaStream_t stream, const T *x, const float *scale, const float *bias, T *y,
-                const struct cuda_groups *g, const struct groups_room *room)
+                const struct cuda_groups *g, const struct groups_buffers *buffers)
 {
     const size_t across = (g->channels + WARP - 1) / WARP;
-    const size_t blocks = g->images * room->pieces * across;
+    const size_t blocks = g->images * buffers->pieces * across;
     const size_t groups = g->images * (g->channels / g->per);
     const size_t count = g->images * g->pixels * g->channels;
     LAUNCH_BLOCK(groups_sums_kernel<T>, blocks_of(blocks, 1), THREADS, stream, x,
-                 (const float *)nullptr, room->partial, *g, room->pieces, blocks);
-    LAUNCH_BLOCK(groups_join_kernel, blocks_of(groups, 1), THREADS, stream, room->partial,
-                 (const float *)nullptr, (const float *)nullptr, (const float *)nullptr, room->mean,
-                 (float *)nullptr, *g, room->pieces, groups);
-    LAUNCH_BLOCK(groups_sums_kernel<T>, blocks_of(blocks, 1), THREADS, stream, x, room->mean,
-                 room->partial, *g, room->pieces, blocks);
-    LAUNCH_BLOCK(groups_join_kernel, blocks_of(groups, 1), THREADS, stream, room->partial,
-                 room->mean, scale, bias, room->factor, room->shift, *g, room->pieces, groups);
+                 (const float *)nullptr, buffers->partial, *g, buffers->pieces, blocks);
+    LAUNCH_BLOCK(groups_join_kernel, blocks_of(groups, 1), THREADS, stream, buffers->partial,
+                 (const float *)nullptr, (const float *)nullptr, (const float *)nullptr,
+                 buffers->mean, (float *)nullptr, *g, buffers->pieces, groups);
+    LAUNCH_BLOCK(groups_sums_kernel<T>, blocks_of(blocks, 1), THREADS, stream, x, buffers->mean,
+                 buffers->partial, *g, buffers->pieces, blocks);
+    LAUNCH_BLOCK(groups_join_kernel, blocks_of(groups, 1), THREADS, stream, buffers->partial,
+                 buffers->mean, scale, bias, buffers->factor, buffers->shift, *g, buffers->pieces,
+                 groups);
     if (g->channels % 8 == 0)
-        LAUNCH((groups_write_kernel<T, 8>), blocks_for(count / 8), THREADS, stream, x, room->factor,
-               room->shift, y, *g, count / 8);
+        LAUNCH((groups_write_kernel<T, 8>), blocks_for(count / 8), THREADS, stream, x,
+               buffers->factor, buffers->shift, y, *g, count / 8);
     else
-        LAUNCH((groups_write_kernel<T, 1>), blocks_for(count), THREADS, stream, x, room->factor,
-               room->shift, y, *g, count);
+        LAUNCH((groups_write_kernel<T, 1>), blocks_for(count), THREADS, stream, x, buffers->factor,
+               buffers->shift, y, *g, count);
 }
 } // namespace
 
@@ -280,8 +259,8 @@ void cuda_normalise_groups(cudaStream_t stream, int dtype, const void *x, const 
                            const float *bias, void *y, const struct cuda_groups *groups,
                            void *workspace)
 {
-    const struct groups_room room = room_of(groups, workspace);
-    WITH_TYPE(dtype, run_groups(stream, (const T *)x, scale, bias, (T *)y, groups, &room));
+    const struct groups_buffers buffers = buffers_of(groups, workspace);
+    WITH_TYPE(dtype, run_groups(stream, (const T *)x, scale, bias, (T *)y, groups, &buffers));
 }
 
 /* ---- LRN ---- */
@@ -333,14 +312,11 @@ template <typename T, typename Y, int EACH>
 __global__ void transposed_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e,
                                   size_t count)
 {
-    const int cg = c.c / c.groups, mg = c.m / c.groups, pieces = c.m / EACH;
+    const int cg = c.c / c.groups, mg = c.m / c.groups;
     FOR_EACH(i, count)
     {
-        const int m = (int)(i % (size_t)pieces) * EACH, group = m / mg;
-        size_t rest = i / (size_t)pieces;
-        const int ow = (int)(rest % (size_t)c.ow);
-        rest /= (size_t)c.ow;
-        const int oh = (int)(rest % (size_t)c.oh), n = (int)(rest / (size_t)c.oh);
+        const output_item at(i, c.m / EACH, c.ow, c.oh);
+        const int m = at.item * EACH, group = m / mg, ow = at.ow, oh = at.oh, n = at.n;
         float sums[EACH] = {};
         for (int r = 0; r < c.kh; r++) {
             const int h = transposed_from(oh, r, c.dilation_h, c.stride_h, c.pad_h, c.h);
@@ -415,8 +391,8 @@ __device__ static inline double reflected(double x, double low, double high)
     if (x >= low && x <= high)
         return x;
     const double distance = x < low ? low - x : x - high;
-    const double turns = trunc(distance / range), rest = distance - turns * range;
-    const bool even = fmod(turns, 2.0) == 0;
+    const double laps = trunc(distance / range), rest = distance - laps * range;
+    const bool even = fmod(laps, 2.0) == 0;
     return (x < low) == even ? low + rest : high - rest;
 }
 

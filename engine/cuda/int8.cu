@@ -95,28 +95,25 @@ __global__ void int8_depthwise_any_kernel(const unsigned char *x, const int16_t 
     const cuda_conv &c = conv.conv;
     const bool is_signed = conv.x_type == T_I8;
     const int padding = byte_of(conv.padding[0], is_signed);
-    const int each = c.c / EACH;
     FOR_EACH(i, count)
     {
-        const int channel = (int)(i % (size_t)each) * EACH;
-        const size_t p = i / (size_t)each;
-        const int ow = (int)(p % (size_t)c.ow), oh = (int)(p / (size_t)c.ow % (size_t)c.oh);
-        const size_t n = p / (size_t)c.ow / (size_t)c.oh;
+        const output_item at(i, c.c / EACH, c.ow, c.oh);
+        const int channel = at.item * EACH, ow = at.ow, oh = at.oh;
         int sums[EACH] = {};
         for (int tap = 0; tap < c.kh * c.kw; tap++) {
             const int h = oh * c.stride_h - c.pad_h + tap / c.kw * c.dilation_h;
             const int w = ow * c.stride_w - c.pad_w + tap % c.kw * c.dilation_w;
             const bool has = h >= 0 && h < c.h && w >= 0 && w < c.w;
-            const size_t at =
-                has ? ((n * (size_t)c.h + (size_t)h) * (size_t)c.w + (size_t)w) * (size_t)c.c : 0;
+            const size_t from =
+                has ? (((size_t)at.n * c.h + (size_t)h) * c.w + (size_t)w) * (size_t)c.c : 0;
             int v[EACH], taps[EACH];
-            load_pixel(v, x + at + channel, has, padding, is_signed);
+            load_pixel(v, x + from + channel, has, padding, is_signed);
             load_taps(taps, weights + (size_t)tap * (size_t)c.c + (size_t)channel);
             UNROLL
             for (int k = 0; k < EACH; k++)
                 sums[k] = multiplied(sums[k], v[k], taps[k]);
         }
-        finish_sums(sums, y, p * (size_t)c.c + (size_t)channel, channel, true, EACH, e);
+        finish_sums(sums, y, i * EACH, channel, true, EACH, e);
     }
 }
 
@@ -130,21 +127,19 @@ __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weight
     const int cg = c.c / c.groups, mg = c.m / c.groups;
     FOR_EACH(i, count)
     {
-        const int m = (int)(i % (size_t)c.m);
-        const size_t p = i / (size_t)c.m;
-        const int ow = (int)(p % (size_t)c.ow), oh = (int)(p / (size_t)c.ow % (size_t)c.oh);
-        const size_t n = p / (size_t)c.ow / (size_t)c.oh;
+        const output_item at(i, c.m, c.ow, c.oh);
+        const int m = at.item, ow = at.ow, oh = at.oh;
         const int16_t *taps = weights + (size_t)m * (size_t)c.row;
         int sum[1] = {};
         for (int tap = 0; tap < c.kh * c.kw; tap++, taps += cg) {
             const int h = oh * c.stride_h - c.pad_h + tap / c.kw * c.dilation_h;
             const int w = ow * c.stride_w - c.pad_w + tap % c.kw * c.dilation_w;
             const bool has = h >= 0 && h < c.h && w >= 0 && w < c.w;
-            const size_t at =
-                has ? ((n * (size_t)c.h + (size_t)h) * (size_t)c.w + (size_t)w) * (size_t)c.c : 0;
-            const unsigned char *from = x + at + m / mg * cg;
+            const size_t from =
+                has ? (((size_t)at.n * c.h + (size_t)h) * c.w + (size_t)w) * (size_t)c.c : 0;
+            const unsigned char *pixel = x + from + m / mg * cg;
             for (int k = 0; k < cg; k++)
-                sum[0] = multiplied(sum[0], has ? byte_of(from[k], is_signed) : padding, taps[k]);
+                sum[0] = multiplied(sum[0], has ? byte_of(pixel[k], is_signed) : padding, taps[k]);
         }
         finish_sums(sum, y, i, m, true, 1, e);
     }

@@ -4,9 +4,6 @@
 #include "engine/cuda/kernels_int8.h"
 #include "engine/cuda/tensor_core.cuh"
 
-/* ONNX's numbers, as engine/tensor.h has them. */
-enum { T_U8 = 2, T_I8 = 3, T_I32 = 6 };
-
 /* Products and sums that are rounded one by one, as on the CPU: nvcc would make them one fma. */
 __device__ static inline float times(float a, float b)
 {
@@ -44,7 +41,7 @@ __device__ static inline int byte_of(unsigned char byte, bool is_signed)
 }
 
 /* A whole number that is stored; NaN becomes the lowest. */
-__device__ static inline int saturated(float x, int lowest)
+__device__ static inline int clamped_byte(float x, int lowest)
 {
     const float low = (float)lowest, high = low + 255.0f;
     x = x > low ? x : low;
@@ -53,7 +50,7 @@ __device__ static inline int saturated(float x, int lowest)
 
 __device__ static inline int requantised(float real, int zero, int lowest)
 {
-    return saturated(plus(rintf(real), (float)zero), lowest);
+    return clamped_byte(plus(rintf(real), (float)zero), lowest);
 }
 
 /* QLinearAdd of stored numbers. */
@@ -61,7 +58,7 @@ __device__ static inline int added(int own, float own_ratio, int other, float ot
                                    float fixed, int lowest)
 {
     const float second = plus(fixed, times((float)other, other_ratio));
-    return saturated(rintf(plus(second, times((float)own, own_ratio))), lowest);
+    return clamped_byte(rintf(plus(second, times((float)own, own_ratio))), lowest);
 }
 
 /* sums wrap */

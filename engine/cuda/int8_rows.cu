@@ -1,5 +1,5 @@
-/* What happens to 8-bit integers between products: to and from floats, sums and products of two
- * tensors, tables, pools. Memory is what all of them wait for, so that numbers are moved in pieces.
+/* Kernels on 8-bit integers between products: conversions, sums and products of two tensors,
+ * tables, pools. All of them are bound by memory, so that a thread moves several numbers at a time.
  */
 #include "engine/cuda/int8.cuh"
 
@@ -64,7 +64,7 @@ __device__ static inline unsigned char combined(const cuda_int8_binary &b, int p
     const float value =
         b.is_product ? plus(times((float)((p - b.a_zero) * (q - b.b_zero)), b.a_ratio), b.fixed)
                      : plus(plus(b.fixed, times((float)q, b.b_ratio)), times((float)p, b.a_ratio));
-    const unsigned char stored = (unsigned char)saturated(rintf(value), lowest);
+    const unsigned char stored = (unsigned char)clamped_byte(rintf(value), lowest);
     return b.table ? b.table[stored] : stored;
 }
 
@@ -89,27 +89,21 @@ __global__ void binary_dense_kernel(const unsigned char *x, const unsigned char 
 
 /* EACH neighbours of the innermost dimension, which are there together. */
 template <int EACH>
-__global__ void binary_walk_kernel(const unsigned char *x, const unsigned char *z, unsigned char *y,
-                                   cuda_int8_binary b)
+__global__ void binary_map_kernel(const unsigned char *x, const unsigned char *z, unsigned char *y,
+                                  cuda_int8_binary b)
 {
-    const int lowest = lowest_of(b.y_type), last = b.walk.rank - 1;
+    const int lowest = lowest_of(b.y_type), last = b.map.rank - 1;
     FOR_EACH(i, b.count / EACH)
     {
-        size_t rest = i * EACH;
-        int64_t p = 0, q = 0;
-        for (int d = last; d >= 0; d--) {
-            const int64_t at = (int64_t)(rest % (size_t)b.walk.dims[d]);
-            rest /= (size_t)b.walk.dims[d];
-            p += at * b.walk.a_steps[d];
-            q += at * b.walk.b_steps[d];
-        }
-        const int64_t p_step = last < 0 ? 0 : b.walk.a_steps[last];
-        const int64_t q_step = last < 0 ? 0 : b.walk.b_steps[last];
+        int64_t at[2];
+        map_at(b.map, i * EACH, at);
+        const int64_t p_step = last < 0 ? 0 : b.map.steps[0][last];
+        const int64_t q_step = last < 0 ? 0 : b.map.steps[1][last];
         unsigned char bytes[EACH];
         UNROLL
         for (int k = 0; k < EACH; k++)
-            bytes[k] = combined(b, byte_of(x[p + k * p_step], b.a_type == T_I8),
-                                byte_of(z[q + k * q_step], b.b_type == T_I8), lowest);
+            bytes[k] = combined(b, byte_of(x[at[0] + k * p_step], b.a_type == T_I8),
+                                byte_of(z[at[1] + k * q_step], b.b_type == T_I8), lowest);
         store_bytes(y + i * EACH, bytes, true, EACH);
     }
 }
@@ -141,15 +135,13 @@ __global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_
 {
     const cuda_pool &p = how.pool;
     const bool is_signed = how.type == T_I8;
-    const int pieces = p.c / EACH, lowest = lowest_of(how.type);
+    const int lowest = lowest_of(how.type);
     FOR_EACH(i, count)
     {
-        const int c = (int)(i % (size_t)pieces) * EACH;
-        size_t at = i / (size_t)pieces;
-        const int left = (int)(at % (size_t)p.ow) * p.stride_w - p.pad_w;
-        at /= (size_t)p.ow;
-        const int top = (int)(at % (size_t)p.oh) * p.stride_h - p.pad_h;
-        const size_t n = at / (size_t)p.oh;
+        const output_item at(i, p.c / EACH, p.ow, p.oh);
+        const int c = at.item * EACH;
+        const int left = at.ow * p.stride_w - p.pad_w, top = at.oh * p.stride_h - p.pad_h;
+        const size_t n = (size_t)at.n;
         int greatest[EACH];
         float sum[EACH];
         UNROLL
@@ -184,7 +176,8 @@ __global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_
         for (int k = 0; k < EACH; k++) {
             const float mean = divided(sum[k], (float)(taps ? taps : 1));
             const float shifted = plus(divided(mean, how.to_scale), (float)how.to_zero);
-            bytes[k] = (unsigned char)(p.is_max ? greatest[k] : saturated(rintf(shifted), lowest));
+            bytes[k] =
+                (unsigned char)(p.is_max ? greatest[k] : clamped_byte(rintf(shifted), lowest));
         }
         store_bytes(y + i * EACH, bytes, true, EACH);
     }
@@ -232,42 +225,38 @@ __global__ void int8_mean_kernel(const unsigned char *x, unsigned char *y, size_
 
 enum { RANGES = CUDA_INT8_RANGES };
 
-/* Each block leaves the least and greatest of its part, and of 0. */
-__global__ void range_kernel(const float *x, size_t count, float *ranges)
+struct value_range {
+    float low, high;
+};
+
+__device__ static inline value_range wider(const value_range &a, const value_range &b)
 {
-    __shared__ float least[THREADS], greatest[THREADS];
-    float low = 0, high = 0;
+    return {b.low < a.low ? b.low : a.low, b.high > a.high ? b.high : a.high};
+}
+
+/* Each block leaves the least and greatest of its part, and of 0. */
+__global__ void range_kernel(const float *x, size_t count, value_range *ranges)
+{
+    __shared__ value_range shared[WARPS];
+    value_range range = {0, 0};
     FOR_EACH(i, count)
     {
-        low = x[i] < low ? x[i] : low;
-        high = x[i] > high ? x[i] : high;
+        range = wider(range, {x[i], x[i]});
     }
-    least[threadIdx.x] = low;
-    greatest[threadIdx.x] = high;
-    for (unsigned half = THREADS / 2; half; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half) {
-            const unsigned other = threadIdx.x + half;
-            least[threadIdx.x] =
-                least[other] < least[threadIdx.x] ? least[other] : least[threadIdx.x];
-            greatest[threadIdx.x] =
-                greatest[other] > greatest[threadIdx.x] ? greatest[other] : greatest[threadIdx.x];
-        }
-    }
-    if (threadIdx.x == 0) {
-        ranges[blockIdx.x] = least[0];
-        ranges[RANGES + blockIdx.x] = greatest[0];
-    }
+    range = block_join(range, shared,
+                       [](const value_range &a, const value_range &b) { return wider(a, b); });
+    if (threadIdx.x == 0)
+        ranges[blockIdx.x] = range;
 }
 
 /* Scale and zero point of the whole range. */
-__global__ void scale_kernel(const float *ranges, int count, float *scale, unsigned char *zero)
+__global__ void scale_kernel(const value_range *ranges, int count, float *scale,
+                             unsigned char *zero)
 {
-    float low = 0, high = 0;
-    for (int i = 0; i < count; i++) {
-        low = ranges[i] < low ? ranges[i] : low;
-        high = ranges[RANGES + i] > high ? ranges[RANGES + i] : high;
-    }
+    value_range range = {0, 0};
+    for (int i = 0; i < count; i++)
+        range = wider(range, ranges[i]);
+    const float low = range.low, high = range.high;
     const float step = high == low ? 1.0f : divided(plus(high, -low), 255.0f);
     *scale = step;
     *zero = (unsigned char)requantised(divided(-low, step), 0, 0);
@@ -315,15 +304,15 @@ void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, v
                             const struct cuda_int8_binary *binary)
 {
     const unsigned char *p = (const unsigned char *)a, *q = (const unsigned char *)b;
-    const int last = binary->walk.rank - 1;
+    const int last = binary->map.rank - 1;
     if (binary->is_dense)
         LAUNCH(binary_dense_kernel, blocks_for((binary->count + 15) / 16), THREADS, stream, p, q,
                (unsigned char *)y, *binary);
-    else if (last >= 0 && binary->walk.dims[last] % 4 == 0)
-        LAUNCH(binary_walk_kernel<4>, blocks_for(binary->count / 4), THREADS, stream, p, q,
+    else if (last >= 0 && binary->map.dims[last] % 4 == 0)
+        LAUNCH(binary_map_kernel<4>, blocks_for(binary->count / 4), THREADS, stream, p, q,
                (unsigned char *)y, *binary);
     else
-        LAUNCH(binary_walk_kernel<1>, blocks_for(binary->count), THREADS, stream, p, q,
+        LAUNCH(binary_map_kernel<1>, blocks_for(binary->count), THREADS, stream, p, q,
                (unsigned char *)y, *binary);
 }
 
@@ -381,8 +370,8 @@ void cuda_int8_dynamic(cudaStream_t stream, const float *x, size_t count, void *
 {
     unsigned blocks = blocks_for((count + 15) / 16);
     blocks = blocks > RANGES ? (unsigned)RANGES : blocks;
-    LAUNCH_BLOCK(range_kernel, blocks, THREADS, stream, x, count, (float *)ranges);
-    LAUNCH(scale_kernel, 1, 1, stream, (const float *)ranges, (int)blocks, scale, zero);
+    LAUNCH_BLOCK(range_kernel, blocks, THREADS, stream, x, count, (value_range *)ranges);
+    LAUNCH(scale_kernel, 1, 1, stream, (const value_range *)ranges, (int)blocks, scale, zero);
     LAUNCH(dynamic_kernel, blocks_for(count), THREADS, stream, x, y, count, (const float *)scale,
            (const unsigned char *)zero);
 }

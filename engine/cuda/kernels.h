@@ -1,6 +1,6 @@
 /* The kernels, as the C side of the module calls them. Every function enqueues on `stream` and
  * returns at once; cudaGetLastError() tells whether the launch was accepted. Pointers are device
- * memory. Activations are float32 or bfloat16 (enum dtype); sums are float32. Images are
+ * memory. Activations are float32, bfloat16 or float16 (enum dtype); sums are float32. Images are
  * [N, H, W, C]. Counts are elements. */
 #pragma once
 
@@ -22,12 +22,15 @@ struct cuda_epilogue {
     float alpha, beta;
 };
 
-/* A walk over the elements of y, outermost dimension first; steps in elements, 0 = broadcast. */
+#define CUDA_OPERANDS 3
+
+/* A strided access map: where the operands of y's elements lie. y is dense, outermost dimension
+ * first; steps are elements of an operand, 0: the operand is repeated there. */
 struct cuda_access_map {
     int rank;
     int64_t dims[CUDA_MAX_RANK];
-    int64_t a_steps[CUDA_MAX_RANK], b_steps[CUDA_MAX_RANK];
-    int64_t a_offset;
+    int64_t steps[CUDA_OPERANDS][CUDA_MAX_RANK];
+    int64_t offset; /* of the first operand */
 };
 
 struct cuda_conv {
@@ -52,7 +55,7 @@ struct cuda_pool {
     int is_max, count_include_pad;
 };
 
-/* Attention: matrices that lie anywhere. A group counts through its parts, the last one fastest; a
+/* Attention on matrices with strides. A group counts through its parts, the last one fastest; a
  * part moves `stride` elements a step. */
 #define CUDA_GROUP_PARTS      6
 #define CUDA_ATTENTION_BIASES 3
@@ -92,9 +95,9 @@ void cuda_convert(cudaStream_t stream, int from, const void *x, int to, void *y,
 /* y = activation(x), in place allowed. */
 void cuda_activate(cudaStream_t stream, int dtype, const void *x, void *y, size_t count,
                    int activation, float alpha, float beta);
-/* y = activation(a op b) along the walk. */
+/* y = activation(a op b). */
 void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, const void *a,
-                       const void *b, void *y, const struct cuda_access_map *walk, int activation,
+                       const void *b, void *y, const struct cuda_access_map *map, int activation,
                        float alpha, float beta);
 /* y[r, c] = activation(x[r, c] * scale[c] + shift[c]); scale NULL: 1. */
 void cuda_scale_shift(cudaStream_t stream, int dtype, const void *x, const float *scale,
@@ -103,17 +106,17 @@ void cuda_scale_shift(cudaStream_t stream, int dtype, const void *x, const float
 /* The epilogue as a pass of its own, in place over y [rows, columns]. */
 void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
                          const struct cuda_epilogue *epilogue);
-/* y (dense) from x with the walk's a_offset and a_steps; elements of 1, 2, 4 or 8 bytes, both at
- * addresses of whole 16 bytes. */
+/* y from x, the only operand of the map; elements of 1, 2, 4 or 8 bytes, both at addresses of whole
+ * 16 bytes. */
 void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
-                       const struct cuda_access_map *walk);
+                       const struct cuda_access_map *map);
 /* y[o, i, r] = x[o, index[i], r]; indices int64 or int32 (bytes 8 or 4), negative ones from the
  * end, others clamped. */
 void cuda_gather(cudaStream_t stream, int size, const void *x, const void *indices, int index_bytes,
                  void *y, size_t outer, size_t axis, size_t count, size_t inner);
-/* Ways for a device of so many processors whose blocks may have `shared_limit` bytes of shared
- * memory, the most promising first; returns how many. 0: cuda_conv_tensor does not take it, because
- * a group has an odd number of channels, or an image is too large. */
+/* Candidates for a device with so many processors and `shared_limit` bytes of shared memory for a
+ * block, the most promising first; returns how many. 0: a group has an odd number of channels, or
+ * an image is too large for cuda_conv_tensor. */
 int cuda_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
                          struct cuda_conv_candidate *ret, int max);
 /* Bytes that a candidate needs beside its operands. */
@@ -164,7 +167,7 @@ void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const v
 
 /* ---- the ends of a run (ends.cu) ---- */
 
-/* The numbers of an image batch, of whose rows some came as bytes: y[r, e] = table[c][byte], e =
+/* The numbers of an image batch, some rows of which are bytes: y[r, e] = table[c][byte], e =
  * pixel * C + c, or the row's floats. Rows of x are `pitch` bytes apart, those of y `row`
  * elements. */
 struct cuda_pixels {

@@ -21,16 +21,14 @@ enum cuda_fold {
     CUDA_FOLD_LOG_SUM_EXP,
 };
 
-/* y[o] = the fold of x over the reduced dimensions. x is dense; a dimension moves `step` elements
- * of it. Both lists count outermost first. */
+/* y[o] = the fold of x over the reduced dimensions. x is dense. The maps list its dimensions
+ * that are kept, and those that are reduced. */
 struct cuda_reduce_axes {
     enum cuda_fold fold;
     enum cuda_domain domain;
-    int dtype; /* of x and y */
-    int kept, reduced;
-    int64_t kept_dims[CUDA_MAX_RANK], kept_steps[CUDA_MAX_RANK];
-    int64_t reduced_dims[CUDA_MAX_RANK], reduced_steps[CUDA_MAX_RANK];
-    size_t count, each; /* products of the two lists */
+    int dtype;                            /* of x and y */
+    struct cuda_access_map kept, reduced; /* of x */
+    size_t count, each;                   /* elements of the two maps */
 };
 void cuda_fold_axes(cudaStream_t stream, const void *x, void *y,
                     const struct cuda_reduce_axes *reduce);

@@ -37,9 +37,8 @@ struct cuda_int8_conv {
     const unsigned char *padding; /* 16 bytes, aligned, that hold x's zero point */
 };
 
-/* Ways on tensor cores (sm_75 and later), as cuda_conv_candidates; 0: cuda_int8_conv_tensor does
- * not take it, because the channels of a group do not come in fours, or an image is too large.
- * Workspaces as well: cuda_conv_workspace. */
+/* Candidates on tensor cores (sm_75 and later), as cuda_conv_candidates; 0: the channels of a group
+ * are no multiple of four, or an image is too large. cuda_conv_workspace says what they need. */
 int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
                               struct cuda_conv_candidate *ret, int max);
 /* weights: signed, rows of whole 16 bytes, [kh, kw, c / groups] and then zeroes. */
@@ -80,8 +79,8 @@ struct cuda_int8_binary {
     int is_product, a_type, b_type, y_type;
     float a_ratio, b_ratio, fixed;
     int a_zero, b_zero;
-    int is_dense; /* a and b are shaped like y: the walk is not needed */
-    struct cuda_access_map walk;
+    int is_dense; /* a and b are shaped like y: the map is not needed */
+    struct cuda_access_map map;
     size_t count;
     const unsigned char *table; /* as in an epilogue */
 };
@@ -94,8 +93,7 @@ void cuda_int8_rows(cudaStream_t stream, const void *x, void *y, size_t rows, si
                     size_t pitch, size_t offset, const unsigned char *table);
 
 /* The maximum of stored numbers, or QLinearAveragePool's mean: saturate(round(sum of (x -
- * from_zero)
- * * from_scale / taps / to_scale + to_zero)). */
+ * from_zero) * from_scale / taps / to_scale + to_zero)). */
 struct cuda_int8_pool {
     struct cuda_pool pool;
     int type;

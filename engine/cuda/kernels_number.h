@@ -7,8 +7,6 @@
 extern "C" {
 #endif
 
-#define CUDA_OPERANDS 3
-
 /* One operand: a; two: a and b; WHERE: a ? b : c. */
 enum cuda_number_op {
     CUDA_N_COPY, /* converts */
@@ -61,16 +59,15 @@ enum cuda_number_op {
 
 enum cuda_domain { CUDA_IN_FLOAT, CUDA_IN_DOUBLE, CUDA_IN_WHOLE };
 
-/* y, dense, from operands that are walked with steps of their own (elements, 0: repeated). Computed
- * in float32, in float64 or in 64-bit integers; what does not fit y's dtype wraps when it comes
- * from an integer and ends at the nearer end when it comes from a float, whose NaN is 0. */
+/* y, from operands that lie as the map says. Computed in float32, in float64 or in 64-bit integers;
+ * what does not fit y's dtype wraps when it comes from an integer and ends at the nearer end when
+ * it comes from a float, whose NaN is 0. */
 struct cuda_numbers {
     enum cuda_number_op op;
     enum cuda_domain domain;
     int operands;
     int dtypes[CUDA_OPERANDS], y_dtype;
-    int rank;
-    int64_t dims[CUDA_MAX_RANK], steps[CUDA_OPERANDS][CUDA_MAX_RANK];
+    struct cuda_access_map map;
     double alpha, beta;      /* of an operator that has such */
     int64_t lowest, highest; /* CLIP of integers */
 };

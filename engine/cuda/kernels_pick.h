@@ -23,7 +23,7 @@ void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y,
                   const struct cuda_pad *pad);
 
 /* Which slice of a tensor each of `count` tuples of indices is: part k, of extent[k], counts from
- * the end where it is negative, and moves step[k] elements. Others must not be there. */
+ * the end where it is negative, and moves step[k] elements. All indices must be in range. */
 struct cuda_tuples {
     int depth, index_bytes; /* 4 or 8 */
     int64_t extent[CUDA_MAX_RANK], step[CUDA_MAX_RANK];
@@ -38,15 +38,15 @@ void cuda_gather_tuples(cudaStream_t stream, int size, const void *x, const void
 void cuda_scatter_tuples(cudaStream_t stream, int size, const void *updates, const void *indices,
                          void *y, const struct cuda_tuples *tuples);
 
-/* y[…] = x[…, indices[…], …]: y and the indices count through walk->dims, x has walk->a_steps, 0
+/* y[…] = x[…, indices[…], …]: y and the indices count through map->dims, x has map->steps[0], 0
  * for the axis, along which an index moves axis_step elements of `extent`. */
 void cuda_gather_along(cudaStream_t stream, int size, const void *x, const void *indices,
-                       int index_bytes, void *y, const struct cuda_access_map *walk, int64_t extent,
+                       int index_bytes, void *y, const struct cuda_access_map *map, int64_t extent,
                        int64_t axis_step);
 /* The reverse: y[…, indices[…], …] = updates[…]. No two may go to the same place. */
 void cuda_scatter_along(cudaStream_t stream, int size, const void *updates, const void *indices,
-                        int index_bytes, void *y, const struct cuda_access_map *walk,
-                        int64_t extent, int64_t axis_step);
+                        int index_bytes, void *y, const struct cuda_access_map *map, int64_t extent,
+                        int64_t axis_step);
 
 #ifdef __cplusplus
 }

@@ -10,10 +10,10 @@
 
 struct cuda_move_step {
     struct cuda_step step;
-    enum { MOVE_WALK, MOVE_CONVERT, MOVE_BYTES, MOVE_GATHER } kind;
+    enum { MOVE_MAP, MOVE_CONVERT, MOVE_BYTES, MOVE_GATHER } kind;
     uint32_t x, y, indices;
     const void *x_constant, *indices_constant;
-    struct cuda_access_map walk;
+    struct cuda_access_map map;
     int size, index_bytes;
     enum dtype from, to;
     size_t count, bytes;
@@ -36,8 +36,8 @@ static enum status move_run(struct cuda_step *base, struct cuda_program *program
     const void *x = s->x_constant ? s->x_constant : program->data[s->x];
     void *y = program->data[s->y];
     switch (s->kind) {
-    case MOVE_WALK:
-        cuda_copy_strided(stream, s->size, x, y, &s->walk);
+    case MOVE_MAP:
+        cuda_copy_strided(stream, s->size, x, y, &s->map);
         break;
     case MOVE_CONVERT:
         cuda_convert(stream, (int)s->from, x, (int)s->to, y, s->count);
@@ -84,60 +84,24 @@ static void parts_free(struct cuda_step *base)
     free(s->offsets);
 }
 
-static void dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK])
-{
-    int64_t step = 1;
-    for (int d = shape->rank - 1; d >= 0; d--) {
-        steps[d] = step;
-        step *= shape->dims[d];
-    }
-}
-
-/* Drops dimensions of 1 and joins those that are walked without a jump. */
-static void collapse(struct cuda_access_map *walk)
-{
-    int kept = 0;
-    for (int d = 0; d < walk->rank; d++) {
-        if (walk->dims[d] == 1)
-            continue;
-        if (kept && walk->a_steps[kept - 1] == walk->a_steps[d] * walk->dims[d]) {
-            walk->dims[kept - 1] *= walk->dims[d];
-            walk->a_steps[kept - 1] = walk->a_steps[d];
-            continue;
-        }
-        walk->dims[kept] = walk->dims[d];
-        walk->a_steps[kept++] = walk->a_steps[d];
-    }
-    walk->rank = kept;
-}
-
-static bool transpose_walk(const struct node *node, struct cuda_access_map *walk)
+static bool transpose_map(const struct node *node, struct cuda_access_map *map)
 {
     const struct shape *x = &node->inputs[0]->shape;
     int64_t steps[TENSOR_MAX_RANK];
     size_t count;
     const int64_t *perm = node_ints(node, "perm", &count);
-    dense_steps(x, steps);
-    walk->rank = x->rank;
+    cuda_dense_steps(x, steps);
     for (int d = 0; d < x->rank; d++) {
-        int64_t from = perm ? perm[d] : x->rank - 1 - d;
-        walk->dims[d] = x->dims[from];
-        walk->a_steps[d] = steps[from];
+        const int64_t from = perm ? perm[d] : x->rank - 1 - d;
+        if (!cuda_map_append(map, x->dims[from], (const int64_t[CUDA_OPERANDS]){steps[from]}))
+            return false;
     }
     return true;
 }
 
-static bool expand_walk(const struct node *node, struct cuda_access_map *walk)
+static bool expand_map(const struct node *node, struct cuda_access_map *map)
 {
-    const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
-    int64_t steps[TENSOR_MAX_RANK];
-    dense_steps(x, steps);
-    walk->rank = y->rank;
-    for (int d = 0; d < y->rank; d++) {
-        int from = d - (y->rank - x->rank);
-        walk->dims[d] = y->dims[d];
-        walk->a_steps[d] = from < 0 || x->dims[from] == 1 ? 0 : steps[from];
-    }
+    *map = cuda_map_broadcast(&node->outputs[0]->shape, &node->inputs[0]->shape, 1);
     return true;
 }
 
@@ -160,22 +124,18 @@ static int known_ints(const struct node *node, size_t input, const char *attribu
 }
 
 /* Slice-1 … 13: starts are clamped as ONNX says; extents are the output's. */
-static bool slice_walk(const struct node *node, struct cuda_access_map *walk)
+static bool slice_map(const struct node *node, struct cuda_access_map *map)
 {
     const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
     int64_t starts[TENSOR_MAX_RANK], axes[TENSOR_MAX_RANK], jumps[TENSOR_MAX_RANK];
     int count = known_ints(node, 1, "starts", starts),
         axis_count = known_ints(node, 3, "axes", axes);
     int jump_count = known_ints(node, 4, "steps", jumps);
-    int64_t steps[TENSOR_MAX_RANK];
+    int64_t dense[TENSOR_MAX_RANK], steps[TENSOR_MAX_RANK];
     if (count < 0 || axis_count < 0 || jump_count < 0)
         return false;
-    dense_steps(x, steps);
-    walk->rank = y->rank;
-    for (int d = 0; d < y->rank; d++) {
-        walk->dims[d] = y->dims[d];
-        walk->a_steps[d] = steps[d];
-    }
+    cuda_dense_steps(x, dense);
+    cuda_dense_steps(x, steps);
     for (int i = 0; i < count; i++) {
         int64_t axis = axis_count ? axes[i] : i, jump = jump_count ? jumps[i] : 1;
         if (axis < 0)
@@ -185,9 +145,12 @@ static bool slice_walk(const struct node *node, struct cuda_access_map *walk)
         int64_t dim = x->dims[axis], start = starts[i] < 0 ? starts[i] + dim : starts[i];
         int64_t last = jump > 0 ? dim : dim - 1;
         start = start < 0 ? 0 : start > last ? last : start;
-        walk->a_offset += start * steps[axis];
-        walk->a_steps[axis] = jump * steps[axis];
+        map->offset += start * dense[axis];
+        steps[axis] = jump * dense[axis];
     }
+    for (int d = 0; d < y->rank; d++)
+        if (!cuda_map_append(map, y->dims[d], (const int64_t[CUDA_OPERANDS]){steps[d]}))
+            return false;
     return true;
 }
 
@@ -214,31 +177,27 @@ static enum status lower_map(const struct cuda_compile *compile,
                              bool (*describe)(const struct node *, struct cuda_access_map *),
                              struct cuda_step **ret, struct error *err)
 {
-    struct cuda_move_step s = {.kind = MOVE_WALK};
+    struct cuda_move_step s = {.kind = MOVE_MAP};
     s.size = (int)dtype_size(compile->node->inputs[0]->dtype);
-    if (!describe(compile->node, &s.walk))
+    if (!describe(compile->node, &s.map))
         return STATUS_OK;
-    collapse(&s.walk);
     return move_create(compile, &s, "copy", ret, err);
 }
 
-/* A chain of moves that a pass has made one (engine/ops/walk.h). */
+/* OP_MOVE: a chain of moves that a pass has merged (engine/ops/walk.h). */
 static enum status lower_chain(const struct cuda_compile *compile, struct cuda_step **ret,
                                struct error *err)
 {
     const struct value *x = compile->node->inputs[0];
-    struct cuda_move_step s = {.kind = MOVE_WALK, .size = (int)dtype_size(x->dtype)};
+    struct cuda_move_step s = {.kind = MOVE_MAP, .size = (int)dtype_size(x->dtype)};
     struct walk walk;
     TRY(walk_load(compile->node, "walk", 1, shape_count(&x->shape), &walk, err));
-    if (walk.group[0].count > CUDA_MAX_RANK)
-        return STATUS_OK;
-    s.walk.rank = walk.group[0].count;
-    s.walk.a_offset = walk.offset;
-    for (int d = 0; d < s.walk.rank; d++) {
-        s.walk.dims[d] = walk.group[0].parts[d].extent;
-        s.walk.a_steps[d] = walk.group[0].parts[d].stride;
-    }
-    collapse(&s.walk);
+    const struct walk_group *group = &walk.group[0];
+    s.map.offset = walk.offset;
+    for (int p = 0; p < group->count; p++)
+        if (!cuda_map_append(&s.map, group->parts[p].extent,
+                             (const int64_t[CUDA_OPERANDS]){group->parts[p].stride}))
+            return STATUS_OK;
     return move_create(compile, &s, "copy", ret, err);
 }
 
@@ -267,8 +226,7 @@ static enum status lower_gather(const struct cuda_compile *compile, struct cuda_
     int64_t axis = node_int(node, "axis", 0);
     if (axis < 0)
         axis += x->shape.rank;
-    /* Indices that a run computes may be out of range, which is an error that the host tells; so
-     * are constants that are. */
+    /* Indices that may be out of range run on the host, which reports the error. */
     if (!indices_stay_within(indices, x->shape.dims[axis]))
         return STATUS_OK;
     struct cuda_move_step s = {.kind = MOVE_GATHER,
@@ -365,11 +323,11 @@ enum status cuda_lower_move(const struct cuda_compile *compile, struct cuda_step
         return STATUS_OK;
     switch (node->op) {
     case OP_TRANSPOSE:
-        return lower_map(compile, transpose_walk, ret, err);
+        return lower_map(compile, transpose_map, ret, err);
     case OP_EXPAND:
-        return lower_map(compile, expand_walk, ret, err);
+        return lower_map(compile, expand_map, ret, err);
     case OP_SLICE:
-        return lower_map(compile, slice_walk, ret, err);
+        return lower_map(compile, slice_map, ret, err);
     case OP_GATHER:
         return lower_gather(compile, ret, err);
     case OP_MOVE:

@@ -1,4 +1,4 @@
-/* Elementwise steps that elementwise.c does not take: integers, booleans, float64, comparisons,
+/* Elementwise operators that elementwise.c does not take: integers, booleans, float64, comparisons,
  * Where, Cast, PRelu, powers and roots, Sum, Mean, Max and Min of any number of operands. */
 #include "engine/cuda/kernels_number.h"
 #include "engine/cuda/lowering.h"
@@ -9,8 +9,8 @@
 #include "engine/base/size.h"
 #include "engine/ops/resolve.h"
 
-/* A step is one launch, or, of more than two operands, one for each further operand, y being the
- * left one. */
+/* A step is one launch. With more than two operands, each further operand is one more launch, whose
+ * left operand is y. */
 struct numbers_launch {
     struct cuda_numbers numbers;
     uint32_t values[CUDA_OPERANDS];
@@ -52,7 +52,7 @@ enum kind {
     KIND_WHOLE = 2,  /* with integers and booleans */
     KIND_DOUBLE = 4, /* integers in float64 */
     KIND_CHAIN = 8,  /* any number of operands */
-    KIND_SMOOTH = 16 /* bends a layer's numbers: may be done on 16-bit ones */
+    KIND_SMOOTH = 16 /* smooth enough for 16-bit numbers */
 };
 
 struct numbers_entry {
@@ -124,13 +124,13 @@ static const struct numbers_entry *entry_of(enum op op)
     return NULL;
 }
 
-/* Operands that are numbers to compute with: not the target type of CastLike, nor Clip's bounds. */
+/* Operands that are computed with: neither the target type of CastLike nor Clip's bounds. */
 static size_t number_count(const struct node *node, const struct numbers_entry *entry)
 {
     return entry->kinds & KIND_CHAIN ? node->input_count : (size_t)entry->operands;
 }
 
-/* In what the operands are computed; false where they cannot be. */
+/* The type to compute in; false if there is none. */
 static bool numbers_domain_of(const struct node *node, const struct numbers_entry *entry,
                               enum cuda_domain *ret)
 {
@@ -152,7 +152,8 @@ static bool numbers_domain_of(const struct node *node, const struct numbers_entr
     return *ret == CUDA_IN_WHOLE ? entry->kinds & KIND_WHOLE : (entry->kinds & KIND_FLOAT) != 0;
 }
 
-/* An integer is never divided by zero, which would be an error that only the host can tell. */
+/* Divisors of integers are known not to be zero. Others run on the host, which reports the error.
+ */
 static bool divides_safely(const struct node *node)
 {
     const struct value *divisor = node->inputs[1];
@@ -166,7 +167,7 @@ static bool divides_safely(const struct node *node)
     return value_bounds(divisor, &bounds) && (bounds.low > 0 || bounds.high < 0);
 }
 
-/* Clip's bounds, where a run does not make them. */
+/* Clip's bounds; false if a run computes them. */
 static bool clip_of(const struct node *node, struct cuda_numbers *n)
 {
     n->alpha = -INFINITY;
@@ -239,42 +240,7 @@ bool cuda_numbers_may_be_narrow(const struct node *node)
     return entry && entry->kinds & KIND_SMOOTH && cuda_takes_numbers(node);
 }
 
-/* ---- the walk ---- */
-
-/* Dense steps of an operand along the result's dimensions; 0 where it is repeated. */
-static void steps_of(const struct shape *y, const struct shape *x, int64_t *ret)
-{
-    int64_t step = 1;
-    for (int d = 1; d <= y->rank; d++) {
-        const int64_t dim = d <= x->rank ? x->dims[x->rank - d] : 1;
-        ret[y->rank - d] = dim == 1 ? 0 : step;
-        step *= dim;
-    }
-}
-
-/* Drops dimensions of 1 and joins those that every operand walks through without a jump. */
-static void set_walk(struct cuda_numbers *n, const struct shape *y, const struct shape *operands)
-{
-    int64_t steps[CUDA_OPERANDS][CUDA_MAX_RANK];
-    for (int o = 0; o < n->operands; o++)
-        steps_of(y, &operands[o], steps[o]);
-    n->rank = 0;
-    for (int d = 0; d < y->rank; d++) {
-        const int64_t dim = y->dims[d];
-        const int last = n->rank - 1;
-        if (dim == 1)
-            continue;
-        bool joins = last >= 0;
-        for (int o = 0; o < n->operands; o++)
-            joins = joins && n->steps[o][last] == steps[o][d] * dim;
-        const int to = joins ? last : n->rank++;
-        n->dims[to] = joins ? n->dims[to] * dim : dim;
-        for (int o = 0; o < n->operands; o++)
-            n->steps[o][to] = steps[o][d];
-    }
-}
-
-/* ---- the maker ---- */
+/* ---- the lowering ---- */
 
 static enum status set_operand(const struct cuda_compile *compile, struct numbers_launch *launch,
                                int o, const struct value *value, struct error *err)
@@ -297,7 +263,7 @@ static enum status operand_shape(const struct node *node, size_t i, struct shape
     return STATUS_OK;
 }
 
-/* Launch l of a chain: y = y op the operand behind it; launch 0 begins with two. */
+/* Launch l of a chain: y = y op operand l + 1; launch 0 takes the first two operands. */
 static enum status fill_launch(const struct cuda_compile *compile, const struct cuda_numbers *n,
                                size_t l, struct numbers_launch *launch, struct error *err)
 {
@@ -315,11 +281,11 @@ static enum status fill_launch(const struct cuda_compile *compile, const struct 
             TRY(operand_shape(node, input, &shapes[o], err));
         TRY(set_operand(compile, launch, o, is_y ? y : node->inputs[input], err));
     }
-    set_walk(&launch->numbers, &y->shape, shapes);
+    launch->numbers.map = cuda_map_broadcast(&y->shape, shapes, n->operands);
     return STATUS_OK;
 }
 
-/* y = y / the number of operands, behind their sum; or the only operand as it is. */
+/* y = `from` * scale: the division of a mean, or a single operand as it is. */
 static enum status fill_single(const struct cuda_compile *compile, const struct value *from,
                                double scale, struct numbers_launch *launch, struct error *err)
 {
@@ -332,7 +298,7 @@ static enum status fill_single(const struct cuda_compile *compile, const struct 
                                             .y_dtype = (int)y->dtype,
                                             .alpha = scale};
     TRY(set_operand(compile, launch, 0, from, err));
-    set_walk(&launch->numbers, &y->shape, &from->shape);
+    launch->numbers.map = cuda_map_broadcast(&y->shape, &from->shape, 1);
     return STATUS_OK;
 }
 

@@ -1,5 +1,5 @@
-/* Elementwise operators on numbers of any dtype, with numpy broadcasting: what elementwise.cu,
- * which is for the large float tensors between layers, does not have. */
+/* Elementwise operators on numbers of any dtype, with numpy broadcasting. The large float tensors
+ * between layers use elementwise.cu. */
 #include "engine/cuda/any.cuh"
 #include "engine/cuda/kernels_number.h"
 
@@ -163,7 +163,7 @@ template <typename C> __device__ inline bool compared(const cuda_numbers &n, C x
     }
 }
 
-/* Integers; sums and products are taken without signs, so that they wrap. */
+/* Integers; sums and products are unsigned, so that they wrap. */
 template <> __device__ inline int64_t unary<int64_t>(const cuda_numbers &n, int64_t x)
 {
     switch (n.op) {
@@ -213,7 +213,7 @@ template <> __device__ inline int64_t binary<int64_t>(const cuda_numbers &n, int
         return (int64_t)(a - b);
     case CUDA_N_MUL:
         return (int64_t)(a * b);
-    case CUDA_N_DIV: /* never by 0: who makes the step sees to that */
+    case CUDA_N_DIV: /* never by 0: the lowering checks that */
         return y == -1 ? (int64_t)(0 - a) : y ? x / y : 0;
     case CUDA_N_MOD:
         if (y == 0 || y == -1)
@@ -240,15 +240,8 @@ __global__ void numbers_kernel(const void *a, const void *b, const void *c, void
 {
     FOR_EACH(i, count)
     {
-        int64_t at[OPERANDS] = {};
-        size_t rest = i;
-        for (int d = n.rank - 1; d >= 0; d--) {
-            const int64_t k = (int64_t)(rest % (size_t)n.dims[d]);
-            rest /= (size_t)n.dims[d];
-            UNROLL
-            for (int o = 0; o < OPERANDS; o++)
-                at[o] += k * n.steps[o][d];
-        }
+        int64_t at[OPERANDS];
+        map_at(n.map, i, at);
         if constexpr (OPERANDS == 1) {
             store_any(y, n.y_dtype, i, unary(n, load_any<C>(a, n.dtypes[0], at[0])));
         } else if constexpr (OPERANDS == 2) {
@@ -265,7 +258,7 @@ __global__ void numbers_kernel(const void *a, const void *b, const void *c, void
     }
 }
 
-/* One operand of the result's dtype, walked from front to back: eight at a time. */
+/* One operand of the result's dtype, read from front to back: eight at a time. */
 template <typename T>
 __global__ void unary_eights_kernel(const T *x, T *y, cuda_numbers n, size_t count)
 {
@@ -300,24 +293,18 @@ void run_numbers(cudaStream_t stream, const void *const operands[CUDA_OPERANDS],
 
 bool is_even(const struct cuda_numbers *n)
 {
-    return n->rank == 0 || (n->rank == 1 && n->steps[0][0] == 1);
+    return n->map.rank == 0 || (n->map.rank == 1 && n->map.steps[0][0] == 1);
 }
 } // namespace
 
 void cuda_compute_numbers(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
                           const struct cuda_numbers *n)
 {
-    size_t count = 1;
-    for (int d = 0; d < n->rank; d++)
-        count *= (size_t)n->dims[d];
+    const size_t count = element_count(n->map.rank, n->map.dims);
     if (n->domain == CUDA_IN_FLOAT && n->operands == 1 && n->dtypes[0] == n->y_dtype &&
         n->y_dtype != T_BOOL && is_even(n))
         WITH_TYPE(n->y_dtype, LAUNCH(unary_eights_kernel<T>, blocks_for(count / 8 + 1), THREADS,
                                      stream, (const T *)operands[0], (T *)y, *n, count));
-    else if (n->domain == CUDA_IN_FLOAT)
-        run_numbers<float>(stream, operands, y, n, count);
-    else if (n->domain == CUDA_IN_DOUBLE)
-        run_numbers<double>(stream, operands, y, n, count);
     else
-        run_numbers<int64_t>(stream, operands, y, n, count);
+        WITH_DOMAIN(n->domain, run_numbers<C>(stream, operands, y, n, count));
 }

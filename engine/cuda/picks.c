@@ -1,8 +1,8 @@
 /* Steps that pick elements: Pad, CenterCropPad, Tile, and gathers and scatters by indices.
  *
- * Indices that a run computes may be out of range, which is an error that the host's kernels tell;
- * here they are taken where it is known that they are not (bounds.c). Scatters to one place twice
- * have an order; here they are taken where no two indices are the same, which only constants show.
+ * Indices that may be out of range run on the host, which reports the error; here all are known to
+ * be in range (bounds.c). Scatters that write a place twice depend on the order; here no two
+ * indices are equal, which only constants can show.
  */
 #include "engine/cuda/kernels_pick.h"
 #include "engine/cuda/lowering.h"
@@ -22,7 +22,7 @@ struct pick_step {
     const void *x_constant, *from_constant, *indices_constant;
     size_t bytes; /* of x */
     struct cuda_pad pad;
-    struct cuda_access_map walk;
+    struct cuda_access_map map;
     struct cuda_tuples tuples;
     int index_bytes;
     int64_t extent, axis_step;
@@ -44,10 +44,10 @@ static void run_indexed(const struct pick_step *s, struct cuda_program *program,
     else if (s->kind == PICK_TUPLES)
         cuda_gather_tuples(stream, s->size, from, indices, y, &s->tuples);
     else if (s->scatters)
-        cuda_scatter_along(stream, s->size, from, indices, s->index_bytes, y, &s->walk, s->extent,
+        cuda_scatter_along(stream, s->size, from, indices, s->index_bytes, y, &s->map, s->extent,
                            s->axis_step);
     else
-        cuda_gather_along(stream, s->size, from, indices, s->index_bytes, y, &s->walk, s->extent,
+        cuda_gather_along(stream, s->size, from, indices, s->index_bytes, y, &s->map, s->extent,
                           s->axis_step);
 }
 
@@ -64,24 +64,16 @@ static enum status picks_run(struct cuda_step *base, struct cuda_program *progra
     if (s->kind == PICK_PAD)
         cuda_pad_any(stream, s->size, x, y, &s->pad);
     else if (s->kind == PICK_REPEAT)
-        cuda_copy_strided(stream, s->size, x, y, &s->walk);
+        cuda_copy_strided(stream, s->size, x, y, &s->map);
     else
         run_indexed(s, program, x, y);
     return cuda_launched(base, program, err);
 }
 
-static void dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK])
-{
-    int64_t step = 1;
-    for (int d = shape->rank - 1; d >= 0; d--) {
-        steps[d] = step;
-        step *= shape->dims[d];
-    }
-}
-
 /* ---- Pad ---- */
 
-/* The contents of the node's operands, which all but the first must be constants. */
+/* The constants that the node's operands are, but for the first one; false if one is not constant.
+ */
 static bool picks_read_operands(const struct node *node, const struct tensor *operands[4])
 {
     for (size_t i = 1; i < node->input_count && i < 4; i++) {
@@ -130,7 +122,7 @@ static bool read_pad(const struct node *node, struct pick_step *s)
               : padding.mode == PAD_WRAP  ? CUDA_PAD_WRAP
                                           : CUDA_PAD_CONSTANT;
     p->rank = x->shape.rank;
-    dense_steps(&x->shape, steps);
+    cuda_dense_steps(&x->shape, steps);
     for (int d = 0; d < p->rank; d++) {
         const int64_t begin = padding.begin[d], end = padding.end[d];
         p->out[d] = node->outputs[0]->shape.dims[d];
@@ -149,22 +141,12 @@ static bool read_tile(const struct node *node, struct pick_step *s)
 {
     const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
     int64_t steps[TENSOR_MAX_RANK] = {0};
-    dense_steps(x, steps);
+    cuda_dense_steps(x, steps);
     for (int d = 0; d < x->rank; d++) {
         const int64_t parts[2][2] = {{y->dims[d] / x->dims[d], 0}, {x->dims[d], steps[d]}};
         for (int p = 0; p < 2; p++) {
-            const int last = s->walk.rank - 1;
-            if (parts[p][0] == 1)
-                continue;
-            if (last >= 0 && s->walk.a_steps[last] == parts[p][0] * parts[p][1]) {
-                s->walk.dims[last] *= parts[p][0];
-                s->walk.a_steps[last] = parts[p][1];
-                continue;
-            }
-            if (s->walk.rank == CUDA_MAX_RANK)
+            if (!cuda_map_append(&s->map, parts[p][0], (const int64_t[CUDA_OPERANDS]){parts[p][1]}))
                 return false;
-            s->walk.dims[s->walk.rank] = parts[p][0];
-            s->walk.a_steps[s->walk.rank++] = parts[p][1];
         }
     }
     s->kind = PICK_REPEAT;
@@ -198,7 +180,7 @@ static bool read_gather(const struct node *node, struct pick_step *s)
                               .count = shape_count(&indices->shape),
                               .slice = inner};
     t->per_batch = t->count;
-    /* One axis in front, whose indices begin anew for each place, is what move.c's gather does. */
+    /* With elements in front of the axis move.c takes it. */
     return axis == 0 || resolve_extent(&x->shape, 0, (int)axis) == 1;
 }
 
@@ -213,7 +195,7 @@ static bool read_tuples(const struct node *node, struct pick_step *s)
     if (list->rank < 1 || batch_dims < 0 || batch_dims >= list->rank ||
         list->dims[list->rank - 1] > CUDA_MAX_RANK || !value_bounds(indices, &bounds))
         return false;
-    dense_steps(&x->shape, steps);
+    cuda_dense_steps(&x->shape, steps);
     t->depth = (int)list->dims[list->rank - 1];
     for (int k = 0; k < t->depth; k++) {
         const int64_t extent = x->shape.dims[batch_dims + k];
@@ -237,14 +219,14 @@ static bool read_along(const struct node *node, struct pick_step *s)
     int64_t axis, steps[TENSOR_MAX_RANK] = {0};
     if (!read_axis(node, &axis) || !indices_stay_within(indices, x->shape.dims[axis]))
         return false;
-    dense_steps(&x->shape, steps);
+    cuda_dense_steps(&x->shape, steps);
     s->kind = PICK_ALONG;
     s->extent = x->shape.dims[axis];
     s->axis_step = steps[axis];
-    s->walk.rank = x->shape.rank;
+    s->map.rank = x->shape.rank;
     for (int d = 0; d < x->shape.rank; d++) {
-        s->walk.dims[d] = indices->shape.dims[d];
-        s->walk.a_steps[d] = d == axis ? 0 : steps[d];
+        s->map.dims[d] = indices->shape.dims[d];
+        s->map.steps[0][d] = d == axis ? 0 : steps[d];
     }
     return shape_count(&indices->shape) > 0;
 }
@@ -262,9 +244,9 @@ static size_t place_of(const struct pick_step *s, const struct tensor *indices, 
     }
     const int64_t index = tensor_int(indices, i);
     at = (index < 0 ? index + s->extent : index) * s->axis_step;
-    for (int d = s->walk.rank - 1; d >= 0; d--) {
-        at += (int64_t)(i % (size_t)s->walk.dims[d]) * s->walk.a_steps[d];
-        i /= (size_t)s->walk.dims[d];
+    for (int d = s->map.rank - 1; d >= 0; d--) {
+        at += (int64_t)(i % (size_t)s->map.dims[d]) * s->map.steps[0][d];
+        i /= (size_t)s->map.dims[d];
     }
     return (size_t)at;
 }
@@ -286,7 +268,7 @@ static bool goes_nowhere_twice(const struct node *node, const struct pick_step *
     return once;
 }
 
-/* ---- the maker ---- */
+/* ---- the lowering ---- */
 
 static bool picks_classify(const struct node *node, struct pick_step *s)
 {

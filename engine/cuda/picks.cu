@@ -21,12 +21,10 @@ __global__ void pad_kernel(const T *x, T *y, cuda_pad pad, T fill, size_t count)
 {
     FOR_EACH(i, count)
     {
-        size_t rest = i;
         int64_t from = 0;
         bool is_inside = true;
-        for (int d = pad.rank - 1; d >= 0; d--) {
-            int64_t p = (int64_t)(rest % (size_t)pad.out[d]) - pad.before[d];
-            rest /= (size_t)pad.out[d];
+        for_each_index(i, pad.rank, pad.out, [&](int d, size_t index) {
+            int64_t p = (int64_t)index - pad.before[d];
             if (p < 0 || p >= pad.kept[d]) {
                 if (pad.mode == CUDA_PAD_CONSTANT)
                     is_inside = false;
@@ -34,7 +32,7 @@ __global__ void pad_kernel(const T *x, T *y, cuda_pad pad, T fill, size_t count)
                     p = brought_back(p, pad.kept[d], (int)pad.mode);
             }
             from += (pad.first[d] + p) * pad.steps[d];
-        }
+        });
         y[i] = is_inside ? x[from] : fill;
     }
 }
@@ -53,8 +51,8 @@ __device__ inline int64_t index_at(const void *indices, int bytes, size_t i)
     return bytes == 8 ? ((const int64_t *)indices)[i] : (int64_t)((const int32_t *)indices)[i];
 }
 
-/* Indices are known to lie within (bounds.c); one that does not all the same reads and writes its
- * own tensor, not another's memory. */
+/* Indices are known to be in range (bounds.c). One that is not all the same is clamped, so that it
+ * stays inside its own tensor. */
 __device__ inline int64_t brought_within(int64_t index, int64_t extent)
 {
     if (index < 0)
@@ -88,21 +86,18 @@ __global__ void tuples_kernel(const T *from, const void *indices, T *to, cuda_tu
 
 template <typename T, bool SCATTERS>
 __global__ void along_kernel(const T *from, const void *indices, int index_bytes, T *to,
-                             cuda_access_map walk, int64_t extent, int64_t axis_step, size_t count)
+                             cuda_access_map map, int64_t extent, int64_t axis_step, size_t count)
 {
     FOR_EACH(i, count)
     {
         const int64_t index = index_at(indices, index_bytes, i);
-        int64_t at = brought_within(index, extent) * axis_step;
-        size_t rest = i;
-        for (int d = walk.rank - 1; d >= 0; d--) {
-            at += (int64_t)(rest % (size_t)walk.dims[d]) * walk.a_steps[d];
-            rest /= (size_t)walk.dims[d];
-        }
+        int64_t at[1];
+        map_at(map, i, at);
+        at[0] += brought_within(index, extent) * axis_step;
         if constexpr (SCATTERS)
-            to[at] = from[i];
+            to[at[0]] = from[i];
         else
-            to[i] = from[at];
+            to[i] = from[at[0]];
     }
 }
 
@@ -111,60 +106,26 @@ void run_tuples(cudaStream_t stream, int size, const void *from, const void *ind
                 const struct cuda_tuples *t)
 {
     const size_t count = t->count * t->slice;
-    if (size == 1)
-        LAUNCH((tuples_kernel<uint8_t, SCATTERS>), blocks_for(count), THREADS, stream,
-               (const uint8_t *)from, indices, (uint8_t *)to, *t, count);
-    else if (size == 2)
-        LAUNCH((tuples_kernel<uint16_t, SCATTERS>), blocks_for(count), THREADS, stream,
-               (const uint16_t *)from, indices, (uint16_t *)to, *t, count);
-    else if (size == 4)
-        LAUNCH((tuples_kernel<uint32_t, SCATTERS>), blocks_for(count), THREADS, stream,
-               (const uint32_t *)from, indices, (uint32_t *)to, *t, count);
-    else
-        LAUNCH((tuples_kernel<uint64_t, SCATTERS>), blocks_for(count), THREADS, stream,
-               (const uint64_t *)from, indices, (uint64_t *)to, *t, count);
+    WITH_SIZE(size, LAUNCH((tuples_kernel<T, SCATTERS>), blocks_for(count), THREADS, stream,
+                           (const T *)from, indices, (T *)to, *t, count));
 }
 
 template <bool SCATTERS>
 void run_along(cudaStream_t stream, int size, const void *from, const void *indices,
-               int index_bytes, void *to, const struct cuda_access_map *walk, int64_t extent,
+               int index_bytes, void *to, const struct cuda_access_map *map, int64_t extent,
                int64_t axis_step)
 {
-    size_t count = 1;
-    for (int d = 0; d < walk->rank; d++)
-        count *= (size_t)walk->dims[d];
-    if (size == 1)
-        LAUNCH((along_kernel<uint8_t, SCATTERS>), blocks_for(count), THREADS, stream,
-               (const uint8_t *)from, indices, index_bytes, (uint8_t *)to, *walk, extent, axis_step,
-               count);
-    else if (size == 2)
-        LAUNCH((along_kernel<uint16_t, SCATTERS>), blocks_for(count), THREADS, stream,
-               (const uint16_t *)from, indices, index_bytes, (uint16_t *)to, *walk, extent,
-               axis_step, count);
-    else if (size == 4)
-        LAUNCH((along_kernel<uint32_t, SCATTERS>), blocks_for(count), THREADS, stream,
-               (const uint32_t *)from, indices, index_bytes, (uint32_t *)to, *walk, extent,
-               axis_step, count);
-    else
-        LAUNCH((along_kernel<uint64_t, SCATTERS>), blocks_for(count), THREADS, stream,
-               (const uint64_t *)from, indices, index_bytes, (uint64_t *)to, *walk, extent,
-               axis_step, count);
+    const size_t count = element_count(map->rank, map->dims);
+    WITH_SIZE(size, LAUNCH((along_kernel<T, SCATTERS>), blocks_for(count), THREADS, stream,
+                           (const T *)from, indices, index_bytes, (T *)to, *map, extent, axis_step,
+                           count));
 }
 } // namespace
 
 void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y, const struct cuda_pad *pad)
 {
-    size_t count = 1;
-    for (int d = 0; d < pad->rank; d++)
-        count *= (size_t)pad->out[d];
-    if (size == 1)
-        run_pad<uint8_t>(stream, x, y, pad, count);
-    else if (size == 2)
-        run_pad<uint16_t>(stream, x, y, pad, count);
-    else if (size == 4)
-        run_pad<uint32_t>(stream, x, y, pad, count);
-    else
-        run_pad<uint64_t>(stream, x, y, pad, count);
+    const size_t count = element_count(pad->rank, pad->out);
+    WITH_SIZE(size, run_pad<T>(stream, x, y, pad, count));
 }
 
 void cuda_gather_tuples(cudaStream_t stream, int size, const void *x, const void *indices, void *y,
@@ -180,15 +141,15 @@ void cuda_scatter_tuples(cudaStream_t stream, int size, const void *updates, con
 }
 
 void cuda_gather_along(cudaStream_t stream, int size, const void *x, const void *indices,
-                       int index_bytes, void *y, const struct cuda_access_map *walk, int64_t extent,
+                       int index_bytes, void *y, const struct cuda_access_map *map, int64_t extent,
                        int64_t axis_step)
 {
-    run_along<false>(stream, size, x, indices, index_bytes, y, walk, extent, axis_step);
+    run_along<false>(stream, size, x, indices, index_bytes, y, map, extent, axis_step);
 }
 
 void cuda_scatter_along(cudaStream_t stream, int size, const void *updates, const void *indices,
-                        int index_bytes, void *y, const struct cuda_access_map *walk,
-                        int64_t extent, int64_t axis_step)
+                        int index_bytes, void *y, const struct cuda_access_map *map, int64_t extent,
+                        int64_t axis_step)
 {
-    run_along<true>(stream, size, updates, indices, index_bytes, y, walk, extent, axis_step);
+    run_along<true>(stream, size, updates, indices, index_bytes, y, map, extent, axis_step);
 }

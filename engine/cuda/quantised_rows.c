@@ -1,6 +1,6 @@
 /* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear; the
  * operators of com.microsoft on stored numbers: Add, Mul, Sigmoid, LeakyRelu, Concat and pools; and
- * MaxPool. One scale and zero point a tensor; anything else is the host's. */
+ * MaxPool. One scale and zero point for each tensor; everything else runs on the host. */
 #include "engine/cuda/quantised.h"
 
 #include <math.h>
@@ -210,7 +210,7 @@ static enum status upload_table(const struct cuda_compile *compile, const unsign
     return status;
 }
 
-/* What the reference kernel makes of every stored number. */
+/* The reference kernel's result for each stored number. */
 static enum status function_table(const struct cuda_compile *compile, const unsigned char **ret,
                                   struct error *err)
 {
@@ -239,7 +239,8 @@ static enum status function_table(const struct cuda_compile *compile, const unsi
     return status;
 }
 
-/* Numbers stored on `from` terms, on those of `to`; *ret stays NULL where they are the same. */
+/* The table from numbers stored by `from` to those stored by `to`; *ret stays NULL if these are the
+ * same. */
 static enum status requantise_table(const struct cuda_compile *compile, enum dtype dtype,
                                     const struct terms *from, enum dtype to_dtype,
                                     const struct terms *to, const unsigned char **ret,
@@ -261,25 +262,6 @@ static enum status requantise_table(const struct cuda_compile *compile, enum dty
 }
 
 /* ---- steps ---- */
-
-/* The walk of y over both operands, which numpy's rules align at the end. */
-static struct cuda_access_map walk_of(const struct shape *y, const struct shape *a,
-                                      const struct shape *b)
-{
-    struct cuda_access_map walk = {.rank = y->rank};
-    int64_t a_step = 1, b_step = 1;
-    for (int d = y->rank - 1; d >= 0; d--) {
-        const int from_a = d - (y->rank - a->rank), from_b = d - (y->rank - b->rank);
-        const int64_t a_dim = from_a < 0 ? 1 : a->dims[from_a];
-        const int64_t b_dim = from_b < 0 ? 1 : b->dims[from_b];
-        walk.dims[d] = y->dims[d];
-        walk.a_steps[d] = a_dim == 1 ? 0 : a_step;
-        walk.b_steps[d] = b_dim == 1 ? 0 : b_step;
-        a_step *= a_dim;
-        b_step *= b_dim;
-    }
-    return walk;
-}
 
 static enum status operand(const struct cuda_compile *compile, const struct value *value,
                            uint32_t *ret, const void **ret_constant, struct error *err)
@@ -310,7 +292,7 @@ static enum status fill_binary(const struct cuda_compile *compile, struct int8_r
         terms_add(&s->from, &s->from_b, &s->to, &binary->a_ratio, &binary->b_ratio, &binary->fixed);
     }
     if (!binary->is_dense)
-        binary->walk = walk_of(&y->shape, &a->shape, &b->shape);
+        binary->map = cuda_map_broadcast(&y->shape, (const struct shape[]){a->shape, b->shape}, 2);
     TRY(operand(compile, a, &s->x, &s->x_constant, err));
     return operand(compile, b, &s->b, &s->b_constant, err);
 }

@@ -1,8 +1,6 @@
 /* One block, one row (or one column of rows): softmax, LayerNormalization, reductions, pools. */
 #include "engine/cuda/device.cuh"
 
-enum { ROW_THREADS = 256, WARP = 32 };
-
 struct add_op {
     __device__ float operator()(float a, float b) const
     {
@@ -13,43 +11,20 @@ struct add_op {
 struct max_op {
     __device__ float operator()(float a, float b) const
     {
-        return a != a ? a : b != b ? b : a > b ? a : b;
+        return greater_of(a, b);
     }
 };
 
 struct min_op {
     __device__ float operator()(float a, float b) const
     {
-        return a != a ? a : b != b ? b : a < b ? a : b;
+        return less_of(a, b);
     }
 };
 
-/* The same result in every thread of a block of ROW_THREADS. */
-template <typename Op> __device__ static float block_reduce(float value, Op op, float *shared)
-{
-    for (int distance = WARP / 2; distance; distance /= 2)
-        value = op(value, __shfl_xor_sync(0xffffffffu, value, distance));
-    if (threadIdx.x % WARP == 0)
-        shared[threadIdx.x / WARP] = value;
-    __syncthreads();
-    value = shared[0];
-    for (int w = 1; w < ROW_THREADS / WARP; w++)
-        value = op(value, shared[w]);
-    __syncthreads();
-    return value;
-}
-
-/* The same result in every lane of a warp. */
-template <typename Op> __device__ static inline float warp_reduce(float value, Op op)
-{
-    for (int distance = WARP / 2; distance; distance /= 2)
-        value = op(value, __shfl_xor_sync(0xffffffffu, value, distance));
-    return value;
-}
-
 /* ---- short rows: a warp a row, which stays in registers between the passes ---- */
 
-enum { ROWS_A_BLOCK = ROW_THREADS / WARP, MOST_PIECES = 4, SHORT_ROW = WARP * 8 * MOST_PIECES };
+enum { SHORT_ROW = WARP * 8 * 4 };
 
 /* A lane's numbers of a row: pieces of EACH (8 or 1) neighbours, WARP pieces apart. */
 template <typename T, int EACH> struct lane_numbers {
@@ -94,7 +69,7 @@ template <typename T, int EACH> struct lane_numbers {
 template <typename T, int EACH>
 __global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
 {
-    const size_t row = (size_t)blockIdx.x * ROWS_A_BLOCK + threadIdx.x / WARP;
+    const size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (row >= rows)
         return; /* a whole warp: no barrier follows */
     lane_numbers<T, EACH> v;
@@ -104,18 +79,18 @@ __global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
     for (int p = 0; p < v.PIECES; p++)
         UNROLL
     for (int k = 0; k < EACH; k++)
-        greatest = max_op()(greatest, v.at[p][k]);
-    greatest = warp_reduce(greatest, max_op());
+        greatest = greater_of(greatest, v.at[p][k]);
+    greatest = warp_join(greatest, max_op());
     UNROLL
     for (int p = 0; p < v.PIECES; p++)
         UNROLL
     for (int k = 0; k < EACH; k++) {
-        /* Beyond the row is nothing, also where all the row is -inf, whose result is NaN. */
+        /* Elements beyond the row add nothing, also if all the row is -inf, whose result is NaN. */
         bool inside = (p * WARP + (int)threadIdx.x % WARP) * EACH < count;
         v.at[p][k] = inside ? expf(v.at[p][k] - greatest) : 0.0f;
         sum += v.at[p][k];
     }
-    sum = warp_reduce(sum, add_op());
+    sum = warp_join(sum, add_op());
     UNROLL
     for (int p = 0; p < v.PIECES; p++)
         UNROLL
@@ -128,7 +103,7 @@ template <typename T, int EACH>
 __global__ void layer_norm_short_kernel(const T *x, const float *scale, const float *bias, T *y,
                                         size_t rows, int count, float epsilon, int is_rms)
 {
-    const size_t row = (size_t)blockIdx.x * ROWS_A_BLOCK + threadIdx.x / WARP;
+    const size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     const int lane = (int)threadIdx.x % WARP;
     if (row >= rows)
         return;
@@ -140,7 +115,7 @@ __global__ void layer_norm_short_kernel(const T *x, const float *scale, const fl
         UNROLL
     for (int k = 0; k < EACH; k++)
         sum += v.at[p][k];
-    const float mean = is_rms ? 0.0f : warp_reduce(sum, add_op()) / (float)count;
+    const float mean = is_rms ? 0.0f : warp_join(sum, add_op()) / (float)count;
     UNROLL
     for (int p = 0; p < v.PIECES; p++)
         UNROLL
@@ -148,7 +123,7 @@ __global__ void layer_norm_short_kernel(const T *x, const float *scale, const fl
         float d = (p * WARP + lane) * EACH < count ? v.at[p][k] - mean : 0.0f;
         squares += d * d;
     }
-    const float variance = warp_reduce(squares, add_op()) / (float)count;
+    const float variance = warp_join(squares, add_op()) / (float)count;
     const float inverse = 1.0f / sqrtf(variance + epsilon);
     UNROLL
     for (int p = 0; p < v.PIECES; p++) {
@@ -173,38 +148,38 @@ __global__ void layer_norm_short_kernel(const T *x, const float *scale, const fl
 
 static unsigned short_blocks(size_t rows)
 {
-    return (unsigned)((rows + ROWS_A_BLOCK - 1) / ROWS_A_BLOCK);
+    return (unsigned)((rows + WARPS - 1) / WARPS);
 }
 
 /* ---- any rows ---- */
 
 template <typename T> __global__ void softmax_kernel(const T *x, T *y, size_t row)
 {
-    __shared__ float shared[ROW_THREADS / WARP];
+    __shared__ float shared[WARPS];
     x += (size_t)blockIdx.x * row;
     y += (size_t)blockIdx.x * row;
     float greatest = -INFINITY;
-    for (size_t i = threadIdx.x; i < row; i += ROW_THREADS)
-        greatest = max_op()(greatest, to_float(x[i]));
-    greatest = block_reduce(greatest, max_op(), shared);
+    for (size_t i = threadIdx.x; i < row; i += THREADS)
+        greatest = greater_of(greatest, to_float(x[i]));
+    greatest = block_join(greatest, shared, max_op());
     float sum = 0;
-    for (size_t i = threadIdx.x; i < row; i += ROW_THREADS)
+    for (size_t i = threadIdx.x; i < row; i += THREADS)
         sum += expf(to_float(x[i]) - greatest);
-    sum = block_reduce(sum, add_op(), shared);
-    for (size_t i = threadIdx.x; i < row; i += ROW_THREADS)
+    sum = block_join(sum, shared, add_op());
+    for (size_t i = threadIdx.x; i < row; i += THREADS)
         y[i] = from_float<T>(expf(to_float(x[i]) - greatest) / sum);
 }
 
 void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t rows, size_t row)
 {
     if (row <= SHORT_ROW && row % 8 == 0)
-        WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, 8>), short_blocks(rows), ROW_THREADS,
+        WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, 8>), short_blocks(rows), THREADS,
                                       stream, (const T *)x, (T *)y, rows, (int)row));
     else if (row <= SHORT_ROW)
-        WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, 1>), short_blocks(rows), ROW_THREADS,
+        WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, 1>), short_blocks(rows), THREADS,
                                       stream, (const T *)x, (T *)y, rows, (int)row));
     else
-        WITH_TYPE(dtype, LAUNCH_BLOCK(softmax_kernel<T>, (unsigned)rows, ROW_THREADS, stream,
+        WITH_TYPE(dtype, LAUNCH_BLOCK(softmax_kernel<T>, (unsigned)rows, THREADS, stream,
                                       (const T *)x, (T *)y, row));
 }
 
@@ -212,21 +187,21 @@ template <typename T>
 __global__ void layer_norm_kernel(const T *x, const float *scale, const float *bias, T *y,
                                   size_t row, float epsilon, int is_rms)
 {
-    __shared__ float shared[ROW_THREADS / WARP];
+    __shared__ float shared[WARPS];
     x += (size_t)blockIdx.x * row;
     y += (size_t)blockIdx.x * row;
     float sum = 0;
-    for (size_t i = threadIdx.x; i < row; i += ROW_THREADS)
+    for (size_t i = threadIdx.x; i < row; i += THREADS)
         sum += to_float(x[i]);
-    float mean = is_rms ? 0.0f : block_reduce(sum, add_op(), shared) / (float)row;
+    float mean = is_rms ? 0.0f : block_join(sum, shared, add_op()) / (float)row;
     float squares = 0;
-    for (size_t i = threadIdx.x; i < row; i += ROW_THREADS) {
+    for (size_t i = threadIdx.x; i < row; i += THREADS) {
         float d = to_float(x[i]) - mean;
         squares += d * d;
     }
-    float variance = block_reduce(squares, add_op(), shared) / (float)row;
+    float variance = block_join(squares, shared, add_op()) / (float)row;
     float inverse = 1.0f / sqrtf(variance + epsilon);
-    for (size_t i = threadIdx.x; i < row; i += ROW_THREADS)
+    for (size_t i = threadIdx.x; i < row; i += THREADS)
         y[i] =
             from_float<T>((to_float(x[i]) - mean) * inverse * scale[i] + (bias ? bias[i] : 0.0f));
 }
@@ -235,15 +210,15 @@ void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float 
                      const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms)
 {
     if (row <= SHORT_ROW && row % 8 == 0)
-        WITH_TYPE(dtype, LAUNCH_BLOCK((layer_norm_short_kernel<T, 8>), short_blocks(rows),
-                                      ROW_THREADS, stream, (const T *)x, scale, bias, (T *)y, rows,
-                                      (int)row, epsilon, is_rms));
+        WITH_TYPE(dtype,
+                  LAUNCH_BLOCK((layer_norm_short_kernel<T, 8>), short_blocks(rows), THREADS, stream,
+                               (const T *)x, scale, bias, (T *)y, rows, (int)row, epsilon, is_rms));
     else if (row <= SHORT_ROW)
-        WITH_TYPE(dtype, LAUNCH_BLOCK((layer_norm_short_kernel<T, 1>), short_blocks(rows),
-                                      ROW_THREADS, stream, (const T *)x, scale, bias, (T *)y, rows,
-                                      (int)row, epsilon, is_rms));
+        WITH_TYPE(dtype,
+                  LAUNCH_BLOCK((layer_norm_short_kernel<T, 1>), short_blocks(rows), THREADS, stream,
+                               (const T *)x, scale, bias, (T *)y, rows, (int)row, epsilon, is_rms));
     else
-        WITH_TYPE(dtype, LAUNCH_BLOCK(layer_norm_kernel<T>, (unsigned)rows, ROW_THREADS, stream,
+        WITH_TYPE(dtype, LAUNCH_BLOCK(layer_norm_kernel<T>, (unsigned)rows, THREADS, stream,
                                       (const T *)x, scale, bias, (T *)y, row, epsilon, is_rms));
 }
 
@@ -251,12 +226,12 @@ void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float 
 template <typename T, typename Op>
 __global__ void reduce_row_kernel(const T *x, T *y, size_t reduced, Op op, float start, float scale)
 {
-    __shared__ float shared[ROW_THREADS / WARP];
+    __shared__ float shared[WARPS];
     x += (size_t)blockIdx.x * reduced;
     float value = start;
-    for (size_t r = threadIdx.x; r < reduced; r += ROW_THREADS)
+    for (size_t r = threadIdx.x; r < reduced; r += THREADS)
         value = op(value, to_float(x[r]));
-    value = block_reduce(value, op, shared);
+    value = block_join(value, shared, op);
     if (threadIdx.x == 0)
         y[blockIdx.x] = from_float<T>(value * scale);
 }
@@ -281,7 +256,7 @@ static void reduce_with(cudaStream_t stream, Op op, float start, float scale, co
                         void *y, size_t outer, size_t reduced, size_t inner)
 {
     if (inner == 1)
-        LAUNCH_BLOCK((reduce_row_kernel<T, Op>), (unsigned)outer, ROW_THREADS, stream, (const T *)x,
+        LAUNCH_BLOCK((reduce_row_kernel<T, Op>), (unsigned)outer, THREADS, stream, (const T *)x,
                      (T *)y, reduced, op, start, scale);
     else
         LAUNCH((reduce_column_kernel<T, Op>), blocks_for(outer * inner), THREADS, stream,
@@ -307,7 +282,7 @@ void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const v
 template <typename T, bool IS_MAX>
 __global__ void pool_global_kernel(const T *x, T *y, size_t positions, int channels)
 {
-    __shared__ float partial[ROWS_A_BLOCK][WARP * 8];
+    __shared__ float partial[WARPS][WARP * 8];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const int channel = ((int)blockIdx.x * WARP + lane) * 8;
     float value[8], v[8];
@@ -315,11 +290,11 @@ __global__ void pool_global_kernel(const T *x, T *y, size_t positions, int chann
     for (int k = 0; k < 8; k++)
         value[k] = IS_MAX ? -INFINITY : 0.0f;
     if (channel < channels)
-        for (size_t p = (size_t)warp; p < positions; p += ROWS_A_BLOCK) {
+        for (size_t p = (size_t)warp; p < positions; p += WARPS) {
             load8(v, x + ((size_t)blockIdx.y * positions + p) * (size_t)channels + channel);
             UNROLL
             for (int k = 0; k < 8; k++)
-                value[k] = IS_MAX ? max_op()(value[k], v[k]) : value[k] + v[k];
+                value[k] = IS_MAX ? greater_of(value[k], v[k]) : value[k] + v[k];
         }
     UNROLL
     for (int k = 0; k < 8; k++) /* a lane's numbers WARP apart: no two lanes in a bank */
@@ -329,9 +304,9 @@ __global__ void pool_global_kernel(const T *x, T *y, size_t positions, int chann
         return;
     UNROLL
     for (int k = 0; k < 8; k++) {
-        for (int w = 1; w < ROWS_A_BLOCK; w++) {
+        for (int w = 1; w < WARPS; w++) {
             float other = partial[w][k * WARP + lane];
-            value[k] = IS_MAX ? max_op()(value[k], other) : value[k] + other;
+            value[k] = IS_MAX ? greater_of(value[k], other) : value[k] + other;
         }
         if (!IS_MAX)
             value[k] /= (float)positions;
@@ -347,10 +322,10 @@ void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, si
         cuda_reduce(stream, dtype, is_max ? CUDA_REDUCE_MAX : CUDA_REDUCE_MEAN, x, y, n, positions,
                     channels);
     else if (is_max)
-        WITH_TYPE(dtype, LAUNCH_BLOCK((pool_global_kernel<T, true>), grid, ROW_THREADS, stream,
+        WITH_TYPE(dtype, LAUNCH_BLOCK((pool_global_kernel<T, true>), grid, THREADS, stream,
                                       (const T *)x, (T *)y, positions, (int)channels));
     else
-        WITH_TYPE(dtype, LAUNCH_BLOCK((pool_global_kernel<T, false>), grid, ROW_THREADS, stream,
+        WITH_TYPE(dtype, LAUNCH_BLOCK((pool_global_kernel<T, false>), grid, THREADS, stream,
                                       (const T *)x, (T *)y, positions, (int)channels));
 }
 
@@ -358,15 +333,11 @@ void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, si
 template <typename T, int EACH>
 __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
 {
-    const int pieces = p.c / EACH;
     FOR_EACH(i, count)
     {
-        const int c = (int)(i % (size_t)pieces) * EACH;
-        size_t at = i / (size_t)pieces;
-        const int left = (int)(at % (size_t)p.ow) * p.stride_w - p.pad_w;
-        at /= (size_t)p.ow;
-        const int top = (int)(at % (size_t)p.oh) * p.stride_h - p.pad_h;
-        const int n = (int)(at / (size_t)p.oh);
+        const output_item at(i, p.c / EACH, p.ow, p.oh);
+        const int c = at.item * EACH, n = at.n;
+        const int left = at.ow * p.stride_w - p.pad_w, top = at.oh * p.stride_h - p.pad_h;
         float value[EACH], v[EACH];
         UNROLL
         for (int k = 0; k < EACH; k++)
@@ -390,7 +361,7 @@ __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
                     v[0] = to_float(*from);
                 UNROLL
                 for (int k = 0; k < EACH; k++)
-                    value[k] = p.is_max ? max_op()(value[k], v[k]) : value[k] + v[k];
+                    value[k] = p.is_max ? greater_of(value[k], v[k]) : value[k] + v[k];
             }
         }
         UNROLL

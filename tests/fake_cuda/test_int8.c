@@ -430,10 +430,10 @@ Test(int8, sums_and_products_of_two)
                                      .b_zero = -5,
                                      .is_dense = i % 4 < 2,
                                      .count = (size_t)(rows * row)};
-        b.walk = (struct cuda_access_map){.rank = 2, .dims = {rows, row}, .a_steps = {row, 1}};
+        b.map = (struct cuda_access_map){.rank = 2, .dims = {rows, row}, .steps[0] = {row, 1}};
         const int b_kind = i / 4 % 3; /* of a row, of a column, one number */
-        b.walk.b_steps[0] = b_kind == 1;
-        b.walk.b_steps[1] = b_kind == 0;
+        b.map.steps[1][0] = b_kind == 1;
+        b.map.steps[1][1] = b_kind == 0;
         struct guarded x = random_bytes(b.count, &seed), z = random_bytes(b.count, &seed);
         struct guarded y = guarded_create(b.count), table = random_bytes(256, &seed);
         if (i % 5 == 0)
@@ -442,8 +442,8 @@ Test(int8, sums_and_products_of_two)
         finished("binary");
         for (size_t k = 0; k < b.count; k++) {
             const size_t at = b.is_dense ? k
-                                         : (k / (size_t)row) * (size_t)b.walk.b_steps[0] +
-                                               (k % (size_t)row) * (size_t)b.walk.b_steps[1];
+                                         : (k / (size_t)row) * (size_t)b.map.steps[1][0] +
+                                               (k % (size_t)row) * (size_t)b.map.steps[1][1];
             cr_assert_eq(
                 stored_at(y.data, b.y_type, k),
                 binary_number(&b, stored_at(x.data, b.a_type, k), stored_at(z.data, b.b_type, at)));

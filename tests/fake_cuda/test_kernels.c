@@ -476,10 +476,10 @@ Test(kernels, elements)
         const size_t count = (size_t)(outer * inner * last);
         /* b is [outer, 1, last], or [outer, inner, 1]. */
         const bool along = random_below(&seed, 2);
-        struct cuda_access_map walk = {.rank = 3,
-                                       .dims = {outer, inner, last},
-                                       .a_steps = {inner * last, last, 1},
-                                       .b_steps = {along ? last : inner, along ? 0 : 1, along}};
+        struct cuda_access_map map = {.rank = 3,
+                                      .dims = {outer, inner, last},
+                                      .steps[0] = {inner * last, last, 1},
+                                      .steps[1] = {along ? last : inner, along ? 0 : 1, along}};
         struct array a = make_array(dtype, count, &seed), b = make_array(dtype, count, &seed),
                      y = make_array(dtype, count, NULL), z = make_array(other, count, NULL);
         double *expected = malloc(count * sizeof *expected);
@@ -499,7 +499,7 @@ Test(kernels, elements)
                                         : fmin(p, q);
             expected[k] = fmax(r, 0);
         }
-        cuda_apply_binary(stream, (int)dtype, op, a.data, b.data, y.data, &walk, ACTIVATION_RELU, 0,
+        cuda_apply_binary(stream, (int)dtype, op, a.data, b.data, y.data, &map, ACTIVATION_RELU, 0,
                           0);
         check(&y, expected, 1e-6, "binary");
         cuda_convert(stream, (int)dtype, a.data, (int)other, z.data, count);

@@ -130,9 +130,9 @@ static void try_transpose(int64_t planes, int64_t rows, int64_t columns)
     struct guarded x_block, y_block;
     const float *x = random_floats(&x_block, count, &seed);
     const float *y = random_floats(&y_block, count, &seed);
-    const struct cuda_access_map walk = {
-        .rank = 3, .dims = {planes, columns, rows}, .a_steps = {rows * columns, 1, columns}};
-    cuda_copy_strided(stream, sizeof *x, x, y_block.data, &walk);
+    const struct cuda_access_map map = {
+        .rank = 3, .dims = {planes, columns, rows}, .steps[0] = {rows * columns, 1, columns}};
+    cuda_copy_strided(stream, sizeof *x, x, y_block.data, &map);
     finished("a transpose");
     for (size_t i = 0; i < count; i++) {
         const size_t at = i % plane, c = at / (size_t)rows, r = at % (size_t)rows;
@@ -237,24 +237,24 @@ static void expect_nothing(struct operands *o, const char *what)
 Test(limits, elements_of_nothing)
 {
     struct operands o = operands_create();
-    const struct cuda_access_map walk = {
-        .rank = 2, .dims = {0, 8}, .a_steps = {8, 1}, .b_steps = {0, 1}};
-    const struct cuda_access_map turned = {.rank = 2, .dims = {8, 0}, .a_steps = {1, 8}};
+    const struct cuda_access_map map = {
+        .rank = 2, .dims = {0, 8}, .steps[0] = {8, 1}, .steps[1] = {0, 1}};
+    const struct cuda_access_map transposed = {.rank = 2, .dims = {8, 0}, .steps[0] = {1, 8}};
     const struct cuda_epilogue none = {0};
     const float *w = (const float *)o.w.data;
     for (int t = 0; t < 3; t++) {
         const int dtype = (int)dtypes[t];
         cuda_convert(stream, dtype, o.x.data, DTYPE_F32, o.y.data, 0);
         cuda_activate(stream, dtype, o.x.data, o.y.data, 0, ACTIVATION_RELU, 0, 0);
-        cuda_apply_binary(stream, dtype, CUDA_ADD, o.x.data, o.w.data, o.y.data, &walk, 0, 0, 0);
+        cuda_apply_binary(stream, dtype, CUDA_ADD, o.x.data, o.w.data, o.y.data, &map, 0, 0, 0);
         cuda_scale_shift(stream, dtype, o.x.data, w, w, o.y.data, 0, 8, 0, 0, 0);
         cuda_scale_shift(stream, dtype, o.x.data, w, w, o.y.data, 8, 0, 0, 0, 0);
         cuda_apply_epilogue(stream, dtype, o.y.data, 0, 3, &none);
         expect_nothing(&o, "elements");
     }
     for (int size = 1; size <= 8; size *= 2) {
-        cuda_copy_strided(stream, size, o.x.data, o.y.data, &walk);
-        cuda_copy_strided(stream, size, o.x.data, o.y.data, &turned);
+        cuda_copy_strided(stream, size, o.x.data, o.y.data, &map);
+        cuda_copy_strided(stream, size, o.x.data, o.y.data, &transposed);
         cuda_gather(stream, size, o.x.data, o.w.data, 8, o.y.data, 0, 4, 2, 3);
         cuda_gather(stream, size, o.x.data, o.w.data, 4, o.y.data, 2, 4, 0, 3);
         const struct cuda_pad pad = {.rank = 1, .out = {0}, .kept = {0}, .steps = {1}};
@@ -263,8 +263,8 @@ Test(limits, elements_of_nothing)
             .depth = 1, .index_bytes = 8, .extent = {4}, .step = {1}, .slice = 1, .per_batch = 1};
         cuda_gather_tuples(stream, size, o.x.data, o.w.data, o.y.data, &tuples);
         cuda_scatter_tuples(stream, size, o.x.data, o.w.data, o.y.data, &tuples);
-        cuda_gather_along(stream, size, o.x.data, o.w.data, 8, o.y.data, &walk, 4, 1);
-        cuda_scatter_along(stream, size, o.x.data, o.w.data, 8, o.y.data, &walk, 4, 1);
+        cuda_gather_along(stream, size, o.x.data, o.w.data, 8, o.y.data, &map, 4, 1);
+        cuda_scatter_along(stream, size, o.x.data, o.w.data, 8, o.y.data, &map, 4, 1);
         expect_nothing(&o, "picks");
     }
     const void *const numbers[CUDA_OPERANDS] = {o.x.data, o.w.data, o.w.data};
@@ -274,8 +274,7 @@ Test(limits, elements_of_nothing)
                                        .operands = operands,
                                        .dtypes = {DTYPE_F32, DTYPE_F32, DTYPE_F32},
                                        .y_dtype = DTYPE_F32,
-                                       .rank = 1,
-                                       .steps = {{1}, {1}, {1}}};
+                                       .map = {.rank = 1, .steps = {{1}, {1}, {1}}}};
         cuda_compute_numbers(stream, numbers, o.y.data, &n);
     }
     expect_nothing(&o, "numbers");
@@ -329,13 +328,12 @@ Test(limits, rows_and_axes_of_nothing)
                                  .inner = 1,
                                  .dtype = types[d],
                                  .domain = (enum cuda_domain)d};
-        const struct cuda_reduce_axes fold = {.domain = axis.domain,
-                                              .dtype = axis.dtype,
-                                              .kept = 1,
-                                              .reduced = 1,
-                                              .reduced_dims = {100},
-                                              .reduced_steps = {1},
-                                              .each = 100};
+        const struct cuda_reduce_axes fold = {
+            .domain = axis.domain,
+            .dtype = axis.dtype,
+            .kept = {.rank = 1},
+            .reduced = {.rank = 1, .dims = {100}, .steps[0] = {1}},
+            .each = 100};
         cuda_fold_axes(stream, o.x.data, o.y.data, &fold);
         cuda_find_extreme(stream, o.x.data, (int64_t *)(void *)o.y.data, &axis, 0, 0);
         cuda_sum_so_far(stream, o.x.data, o.y.data, &axis, 0, 0);
@@ -422,7 +420,7 @@ Test(limits, bytes_of_nothing)
     cuda_int8_widen(stream, (const int32_t *)(const void *)o.x.data, DTYPE_F32, o.y.data, 0);
     struct cuda_int8_binary binary = {.a_type = DTYPE_U8, .b_type = DTYPE_U8, .y_type = DTYPE_U8};
     for (binary.is_dense = 0; binary.is_dense < 2; binary.is_dense++) {
-        binary.walk = (struct cuda_access_map){.rank = 2, .dims = {0, 4}, .a_steps = {4, 1}};
+        binary.map = (struct cuda_access_map){.rank = 2, .dims = {0, 4}, .steps[0] = {4, 1}};
         cuda_int8_apply_binary(stream, o.x.data, o.x.data, o.y.data, &binary);
     }
     cuda_int8_rows(stream, o.x.data, o.y.data, 0, 16, 16, 0, NULL);
@@ -444,7 +442,7 @@ Test(limits, one_number)
     const float *w = (const float *)o.w.data;
     memcpy(o.x.data, &two, sizeof two);
     memcpy(o.w.data, &half, sizeof half);
-    const struct cuda_access_map walk = {0};
+    const struct cuda_access_map map = {0};
     const struct cuda_epilogue none = {0};
     const struct cuda_conv c = conv_of_rows(1, 1, 1);
     const struct cuda_axis axis = {.outer = 1, .extent = 1, .inner = 1, .dtype = DTYPE_F32};
@@ -470,9 +468,9 @@ Test(limits, one_number)
     } while (0)
     EXPECT(cuda_convert(stream, DTYPE_F32, o.x.data, DTYPE_F32, y, 1), 2);
     EXPECT(cuda_activate(stream, DTYPE_F32, o.x.data, y, 1, ACTIVATION_RELU, 0, 0), 2);
-    EXPECT(cuda_apply_binary(stream, DTYPE_F32, CUDA_SUB, o.x.data, w, y, &walk, 0, 0, 0), 1.5);
+    EXPECT(cuda_apply_binary(stream, DTYPE_F32, CUDA_SUB, o.x.data, w, y, &map, 0, 0, 0), 1.5);
     EXPECT(cuda_scale_shift(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 0, 0, 0), 1.5);
-    EXPECT(cuda_copy_strided(stream, 4, o.x.data, y, &walk), 2);
+    EXPECT(cuda_copy_strided(stream, 4, o.x.data, y, &map), 2);
     EXPECT(cuda_softmax(stream, DTYPE_F32, o.x.data, y, 1, 1), 1);
     EXPECT(cuda_layer_norm(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 1e-5f, 0), 0.5);
     EXPECT(cuda_reduce(stream, DTYPE_F32, CUDA_REDUCE_MEAN, o.x.data, y, 1, 1, 1), 2);

@@ -38,6 +38,14 @@ void __syncthreads();
 void __syncwarp(unsigned mask = 0xffffffffu);
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask);
 float __shfl_sync(unsigned mask, float value, int lane);
+static inline uint32_t __shfl_xor_sync(unsigned mask, uint32_t value, int lane_mask)
+{
+    float bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits = __shfl_xor_sync(mask, bits, lane_mask);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
 
 /* In shared memory: a block is one system thread. */
 static inline unsigned atomicAdd(unsigned *to, unsigned more)
