@@ -81,7 +81,7 @@ static enum bf16_support bf16_support(const struct node *node)
     }
 }
 
-/* Of a sum or product of 8-bit integers. */
+/* The operand that a sum or product of 8-bit integers may overwrite; -1: none. */
 static int overwritten_term(const struct node *node)
 {
     const struct value *y = node->outputs[0];
@@ -93,7 +93,8 @@ static int overwritten_term(const struct node *node)
     return -1;
 }
 
-/* Kernels read what they overwrite in the same thread, so any operand of y's shape may be taken. */
+/* Each thread reads an element before it overwrites it, so y may take the place of any operand of
+ * its shape. */
 static int in_place(const struct node *node)
 {
     const struct value *y = node_output(node, 0), *a = node_input(node, 0);
@@ -128,7 +129,7 @@ static void backend_close(struct backend *base)
     if (!backend)
         return;
     cuda_ignore(cudaSetDevice(backend->device));
-    runs_close(backend); /* whatever state the device is in: nothing may still read what is freed */
+    runs_close(backend); /* whatever state the device is in: nothing may read what is freed next */
     cuda_weights_free(backend);
     cuda_ignore(cudaFree(backend->arena));
     if (backend->blas)
@@ -179,7 +180,7 @@ static enum status run_nothing(struct cuda_step *step, struct cuda_program *prog
     return STATUS_OK;
 }
 
-/* Where nothing comes out there is nothing to do. */
+/* A node whose outputs are empty has nothing to do. */
 static enum status lower_nothing(const struct cuda_compile *compile, struct cuda_step **ret,
                                  struct error *err)
 {
@@ -277,7 +278,7 @@ static size_t available_bytes(struct backend *base)
     size_t available = 0, total = 0;
     struct error ignored;
     if (use_device((struct cuda_backend *)base, &ignored) != STATUS_OK)
-        return SIZE_MAX; /* whatever is wrong shows when it is taken */
+        return SIZE_MAX; /* the allocation reports what is wrong */
     const cudaError_t result = cudaMemGetInfo(&available, &total);
     cuda_ignore(result);
     return result == cudaSuccess ? available : SIZE_MAX;

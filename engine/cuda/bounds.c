@@ -1,7 +1,7 @@
-/* Between which bounds the integers of a value lie, whatever a run computes: indices that come of
- * TopK, ArgMax or constants, and what is made of them, may be used on the device without a look at
- * each of them. Each step's have to fit its dtype: sums that may wrap are not known to lie
- * anywhere. */
+/* The range in which all integers of a value lie, whatever a run computes. Indices that are known
+ * to be in range (those of TopK, ArgMax and constants, and what is computed from them) need no
+ * check on the device. The range of every intermediate value has to fit its dtype; a value that may
+ * wrap has no known range. */
 #include "engine/cuda/lowering.h"
 
 #include "engine/ops/families.h"
@@ -70,7 +70,8 @@ static bool of_product(const struct bounds *a, const struct bounds *b, struct bo
     return true;
 }
 
-/* The remainder lies between 0 and the divisor, on its side, or on the dividend's. */
+/* The remainder has the sign of the divisor, or of the dividend, and is smaller than the divisor.
+ */
 static bool of_remainder(const struct node *node, const struct bounds *a, const struct bounds *b,
                          struct bounds *ret)
 {
@@ -120,7 +121,7 @@ static bool of_extent(const struct node *node, int64_t otherwise, struct bounds 
     return true;
 }
 
-/* Do all of them fit the dtype? What does not wraps in a run, to anything. */
+/* Do all of them fit the dtype? A number that does not would wrap. */
 static bool fits(const struct bounds *bounds, enum dtype dtype)
 {
     switch (dtype) {

@@ -1,10 +1,9 @@
 /* Conv on [N, H, W, C] images, and products of a matrix with constant weights, which are
  * convolutions of 1 x 1.
  *
- * 16-bit numbers run on tensor cores, with one of several candidates (shapes of tiles, splits;
- * cuBLASLt for what is a matrix product), of which the fastest is found by timing. float32, and
- * what those do not take, runs on ordinary cores; groups of few channels have a kernel of their
- * own. */
+ * 16-bit numbers run on tensor cores. The autotuner chooses among several candidates: shapes of
+ * tiles, splits, and cuBLASLt for matrix products. float32, and what tensor cores do not take, runs
+ * on ordinary cores; groups of few channels have a kernel of their own. */
 #include "engine/cuda/lowering.h"
 
 #include <limits.h>
@@ -26,9 +25,9 @@ struct conv_step {
     uint32_t x, y, residual;
     bool has_residual;
     enum dtype x_dtype, y_dtype;
-    int unpadded; /* channels of x as it comes, where the kernel wants one more; 0: as many */
+    int unpadded; /* channels of x where the kernel needs one more; 0: no padding */
     size_t padded_bytes;
-    /* CONV_TENSOR: candidate 0 is `product`, where there is one; own candidates follow. */
+    /* CONV_TENSOR: candidate 0 is `product` if there is one; `candidates` follow. */
     struct cuda_step *product;
     struct cuda_conv_candidate candidates[MOST_CANDIDATES];
     int candidate_count, candidate;
@@ -191,7 +190,7 @@ static enum status create_tensor(const struct cuda_compile *compile, struct cuda
     return STATUS_OK;
 }
 
-/* Way 0 of the step is `product`, which the step owns from now on. */
+/* Candidate 0 of the step is `product`, which the step owns from now on. */
 static void add_product(struct conv_step *s, struct cuda_step *product)
 {
     s->product = product;
@@ -238,7 +237,7 @@ static enum status conv_lower_pointwise(const struct cuda_compile *compile,
     return conv_create_product(compile, product.m, product.n, product.k, weights, bias, ret, err);
 }
 
-/* On tensor cores; *ret stays NULL where that cannot be. */
+/* On tensor cores; *ret stays NULL if they cannot run it. */
 static enum status conv_lower_tensor(const struct cuda_compile *compile, const struct cuda_conv *c,
                                      const float *bias, struct cuda_step **ret, struct error *err)
 {

@@ -1,5 +1,4 @@
-/* A device as the rest of the module uses it: which ones have failed for good, what CUDA's errors
- * become, memory, and copies. */
+/* Devices: failures that last, CUDA's errors as sentences, memory and copies. */
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -90,7 +89,7 @@ enum status cuda_check(cudaError_t result, int device, const char *what, struct 
 {
     if (result == cudaSuccess)
         return STATUS_OK;
-    (void)cudaGetLastError(); /* a failed allocation is no lasting fault */
+    (void)cudaGetLastError(); /* clears the error, which is no lasting fault */
     if (result == cudaErrorMemoryAllocation) {
         char have[24], all[24];
         size_t available = 0, total = 0;
@@ -157,7 +156,7 @@ enum status blas_check(cublasStatus_t result, int device, const char *what, stru
 {
     if (result == CUBLAS_STATUS_SUCCESS)
         return STATUS_OK;
-    cudaError_t cause = cudaGetLastError(); /* says more, where CUDA itself is what failed */
+    cudaError_t cause = cudaGetLastError(); /* more precise, if CUDA itself failed */
     if (cause != cudaSuccess)
         return cuda_check(cause, device, what, err);
     return error_set(err,

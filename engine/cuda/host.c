@@ -1,5 +1,6 @@
-/* Nodes without a kernel on the GPU: their operands come to the host, the reference kernel runs,
- * the results go back. Slow, never wrong; `lensd inspect --profile` shows such steps as "host". */
+/* Nodes without a kernel on the GPU: their operands are copied to the host, the reference kernel
+ * runs, and the results are copied back. This is slow but always right; `lensd inspect --profile`
+ * shows such steps as "host". */
 #include "engine/cuda/lowering.h"
 
 #include <stdlib.h>
@@ -12,9 +13,9 @@ struct host_step {
     kernel_fn kernel;
     struct node node;
     struct tensor **in, **out, ***out_slots;
-    bool *constant; /* in[i] is: the graph itself may let its constants go */
+    bool *constant; /* by input: in[i] holds a reference, as the graph may release its constants */
     bool *lent;
-    /* What a pass has put behind the node, run on the device. */
+    /* The node's epilogue, which runs on the device. */
     bool has_epilogue, has_residual;
     struct cuda_epilogue epilogue;
     uint32_t residual;
@@ -67,7 +68,7 @@ static enum status copy_up(struct host_step *s, struct cuda_program *program, st
                             columns, &epilogue);
         TRY(cuda_launched(&s->step, program, err));
     }
-    /* The tensors are this step's own: the next run may not overwrite them under the copy. */
+    /* Waits, because the next run overwrites the host tensors. */
     return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, s->step.name, err);
 }
 
@@ -125,7 +126,8 @@ static enum status make_tensors(const struct cuda_compile *compile, struct host_
     return STATUS_OK;
 }
 
-/* The reference kernel knows nothing of residual, activation and a MatMul's bias. */
+/* The reference kernel has no residual, no activation, and no bias of a MatMul: these run on the
+ * device. */
 static enum status take_epilogue(const struct cuda_compile *compile, struct host_step *s,
                                  struct error *err)
 {

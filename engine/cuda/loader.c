@@ -1,3 +1,5 @@
+/* Finds and loads the CUDA module, once for the process. Part of lensd itself, not of the module.
+ */
 #include "engine/cuda/module.h"
 
 #include <dlfcn.h>
@@ -14,13 +16,13 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const struct cuda_module *loaded;
 static char why_not[256];
 
-/* Loads `path`; false when there is no such file or it is not ours: why_not then says so. */
+/* Loads `path`; false if there is no such file, or with why_not set if it cannot be used. */
 static bool try_path(const char *path)
 {
     if (access(path, F_OK) != 0)
         return false;
-    /* Symbols of the program are taken first (RTLD_GLOBAL of the program itself), those of CUDA's
-     * libraries stay inside. */
+    /* The module finds the engine's functions in the program; the symbols of CUDA's libraries stay
+     * private to it. */
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
         const char *text = dlerror();
@@ -50,7 +52,7 @@ static void program_folder(char folder[static PATH_MAX])
         *slash = '\0';
 }
 
-static void load(void)
+static void load_module(void)
 {
     static const char *const places[] = {"", "/../lib/lensd", "/../engine/cuda"};
     char folder[PATH_MAX], path[PATH_MAX + 64];
@@ -64,8 +66,8 @@ static void load(void)
                      chosen);
         return;
     }
-    /* Without a driver nothing behind the module can work, and loading it (cuBLASLt is half a
-     * gigabyte) would only cost time. */
+    /* Without a driver the module is of no use, and loading it takes time: cuBLASLt is half a
+     * gigabyte. */
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (!driver) {
         snprintf(why_not, sizeof why_not, "no NVIDIA driver is installed");
@@ -82,7 +84,7 @@ static void load(void)
 
 const struct cuda_module *cuda_module(const char **ret_reason)
 {
-    pthread_once(&once, load);
+    pthread_once(&once, load_module);
     if (ret_reason)
         *ret_reason = loaded ? "" : why_not;
     return loaded;

@@ -31,7 +31,7 @@ static bool matmul_fits(const struct node *node)
     const struct value *bias = node_bias(node);
     if (bias && !(bias->known && bias->known->dtype == DTYPE_F32))
         return false;
-    /* Broadcast in the middle (one operand with some dimensions of 1) is the host's. */
+    /* Other broadcasts (one operand with some dimensions of 1) run on the host. */
     return bb == 1 || (bb == yb && (ab == yb || ab == 1));
 }
 

@@ -1,4 +1,4 @@
-/* The module's one symbol, and what GPUs there are. */
+/* The module's one symbol, and the list of GPUs. */
 #include "engine/cuda/module.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ extern const struct backend_ops backend_cuda;
 /* What the build has machine code for, and PTX (90: compute capability 9.0); 0 ends each. */
 static const int code_of[] = {CUDA_CODE}, ptx_of[] = {CUDA_PTX};
 
-/* A context takes hundreds of MiB of the device: only those are asked that have one anyway. */
+/* Asks only devices that have a context: making one takes hundreds of MiB. */
 static void ask_memory(int index, struct device_info *ret)
 {
     size_t available = 0, total = 0;

@@ -1,9 +1,9 @@
-/* What stands between lensd and its CUDA module, lensd_cuda.so.
+/* The interface between lensd and its CUDA module, lensd_cuda.so.
  *
  * The module is a shared object of its own, so that lensd starts on a machine without driver or
  * toolkit. It finds the functions of the engine in the program that loads it (which exports them),
- * and exports one symbol, lensd_cuda_module. loader.c is part of the program; everything else in
- * this folder is part of the module. */
+ * and exports one symbol, lensd_cuda_module. loader.c and nvml.c are part of the program;
+ * everything else in this folder is part of the module. */
 #pragma once
 
 #include "engine/backend.h"
@@ -15,9 +15,8 @@ struct cuda_module {
     uint32_t abi;
     const char *version; /* LENSD_VERSION of the build */
     const struct backend_ops *backend;
-    /* Every GPU; a GPU that is there but cannot be used is an entry with its reason. Returns how
-     * many; 0 with a sentence in `reason` when CUDA itself is not usable here. Makes no context, so
-     * that asking takes no memory of GPUs that others use. */
+    /* Lists every GPU; one that cannot be used has a reason. Returns how many; 0 with a sentence in
+     * `reason` if CUDA itself cannot be used. Creates no context, which would take memory. */
     size_t (*devices)(struct device_info *ret, size_t max, char *reason, size_t size);
     /* Can a context be made on this GPU? Makes one; false with a sentence. */
     bool (*try_device)(int index, char *reason, size_t size);

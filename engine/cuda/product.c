@@ -1,8 +1,7 @@
-/* Matrix products through cuBLASLt, whose algorithm is chosen by timing.
+/* Matrix products by cuBLASLt, whose algorithm the autotuner chooses.
  *
- * cuBLAS thinks in columns: a row-major y = a b is its transpose there, y' = b' a', so that
- * operands change places and our m and n are its n and m. float32 is computed in float32: TF32 is
- * never asked for. */
+ * cuBLASLt is column-major: a row-major y = a b is y' = b' a' there, so the operands change places,
+ * and our m and n are its n and m. float32 is computed in float32; TF32 is never used. */
 #include "engine/cuda/lowering.h"
 
 #include <stdlib.h>
@@ -12,8 +11,8 @@
 
 enum { MOST_CANDIDATES = 8, WORKSPACE = 32 << 20 };
 
-/* Members of a batch of one call: some of cuBLASLt's kernels count them along a grid's z, which
- * ends at 65535. The stand-in takes fewer, so that tests get beyond. */
+/* Most products of a batch in one call: some of cuBLASLt's kernels count them along a grid's z,
+ * which ends at 65535. The stand-in takes fewer, so that tests reach the limit. */
 #ifdef LENSD_FAKE_CUDA
 enum { MOST_MEMBERS = 1000 };
 #else
@@ -30,7 +29,7 @@ struct cuda_product_step {
     uint32_t a_value, b_value, y_value, residual_value;
     const void *weights; /* b on the device, or NULL: a value */
     bool has_residual;
-    bool own_epilogue; /* what cuBLASLt has no epilogue for follows as a pass of its own */
+    bool own_epilogue; /* cuBLASLt has no such epilogue: it runs as a kernel of its own */
     struct cuda_epilogue epilogue;
     size_t rows, columns;
     enum dtype y_dtype;
@@ -106,12 +105,12 @@ static enum status product_run(struct cuda_step *base, struct cuda_program *prog
     void *y = program->data[s->y_value];
     const void *residual = s->has_residual ? program->data[s->residual_value] : NULL;
     if (s->own_epilogue && residual == y) {
-        /* The product would overwrite it: it waits behind the product's own workspace. */
-        void *aside = backend->arena + program->value_bytes + WORKSPACE;
+        /* The product would overwrite it, so a copy is kept behind the product's workspace. */
+        void *kept = backend->arena + program->value_bytes + WORKSPACE;
         size_t bytes = s->rows * s->columns * dtype_size(s->y_dtype);
-        TRY(cuda_check(cudaMemcpyAsync(aside, y, bytes, cudaMemcpyDeviceToDevice, backend->stream),
+        TRY(cuda_check(cudaMemcpyAsync(kept, y, bytes, cudaMemcpyDeviceToDevice, backend->stream),
                        backend->device, base->name, err));
-        residual = aside;
+        residual = kept;
     }
     TRY(multiply(s, program, s->candidate, err));
     if (!s->own_epilogue)
@@ -122,19 +121,19 @@ static enum status product_run(struct cuda_step *base, struct cuda_program *prog
     return cuda_launched(base, program, err);
 }
 
-/* All that the time of a product depends on. */
+/* Everything that decides how long a product takes. */
 struct product_key {
     struct cuda_product product;
     int32_t activation, has_bias, has_residual;
 };
 
-/* The fastest of the candidates that cuBLASLt proposes, on whatever the arena holds. */
+/* Chooses the fastest of cuBLASLt's candidates. */
 static enum status product_tune(struct cuda_step *base, struct cuda_program *program,
                                 struct error *err)
 {
     struct cuda_product_step *s = (struct cuda_product_step *)base;
     struct product_key key;
-    memset(&key, 0, sizeof key); /* gaps, too: it is compared as bytes */
+    memset(&key, 0, sizeof key); /* padding, too: it is hashed as bytes */
     const struct cuda_product *p = &s->product;
     key.product.m = p->m;
     key.product.n = p->n;
@@ -186,7 +185,7 @@ static enum status product_set(const struct cuda_backend *backend, cublasLtMatmu
                       "a matrix product", err);
 }
 
-/* What cuBLASLt does behind a product; its GELU is the tanh form. */
+/* cuBLASLt's name for an epilogue; its GELU is the tanh form. */
 static cublasLtEpilogue_t fused_epilogue(bool bias, int activation)
 {
     if (activation == ACTIVATION_RELU)
@@ -244,7 +243,7 @@ static enum status product_find_candidates(const struct cuda_backend *backend,
                    err));
     cublasStatus_t result = cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
-    /* Places in the arena are multiples of 64 bytes; cuBLASLt would suppose 256. */
+    /* Values in the arena are aligned to 64 bytes; cuBLASLt assumes 256. */
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
@@ -264,7 +263,7 @@ static enum status product_find_candidates(const struct cuda_backend *backend,
     cublasLtMatmulPreferenceDestroy(preference);
     const int proposed = result == CUBLAS_STATUS_SUCCESS ? s->candidate_count : 0;
     s->candidate_count = 0;
-    for (int i = 0; i < proposed; i++) /* of the others nothing else is set */
+    for (int i = 0; i < proposed; i++) /* the others have no further fields set */
         if (s->candidates[i].state == CUBLAS_STATUS_SUCCESS &&
             s->candidates[i].workspaceSize <= WORKSPACE)
             s->candidates[s->candidate_count++] = s->candidates[i];
@@ -314,7 +313,8 @@ enum status cuda_product_create(const struct cuda_compile *compile,
     if (status == STATUS_OK)
         status = product_find_candidates(compile->backend, s, err);
     if (status == STATUS_OK && s->candidate_count == 0 && !s->own_epilogue) {
-        /* cuBLASLt has no candidate with this epilogue fused: the plain product, and a pass. */
+        /* cuBLASLt has no candidate with this epilogue fused: run the plain product, and the
+         * epilogue as a kernel of its own. */
         product_free(&s->step);
         s->a = s->b = s->c = NULL;
         s->desc = NULL;

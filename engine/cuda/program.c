@@ -1,4 +1,4 @@
-/* Programs and the arena that those of a backend share. */
+/* Programs, and the arena that all programs of a backend share. */
 #include <stdlib.h>
 
 #include "engine/base/size.h"
@@ -36,7 +36,7 @@ size_t cuda_program_activation_bytes(const struct program *base)
            RUNS * (program->staging_bytes + program->result_bytes);
 }
 
-/* The arena may have moved: addresses, and what was captured with them, are made anew. */
+/* Sets addresses after the arena may have moved; what was recorded with the old ones is dropped. */
 static void place_values(struct cuda_program *program)
 {
     struct cuda_backend *backend = program->backend;

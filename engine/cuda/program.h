@@ -2,11 +2,10 @@
  *
  * As on the CPU, plan_create() gives every value a place in one arena and each node becomes a step;
  * here the arena is device memory, a step enqueues work on the backend's stream, and constants are
- * uploaded once per backend in the layout and number type that their step reads. Nodes for which
- * there is no kernel run on the host through their reference kernel, between copies: right
- * everywhere, fast where kernels exist.
+ * uploaded once per backend in the layout and number type that their step reads. A node without a
+ * kernel runs on the host by its reference kernel, between copies.
  *
- * A program without host steps is captured into CUDA graphs when the arena is there, so that a
+ * A program without host steps is recorded as CUDA graphs once the arena is allocated, so that a
  * batch is one launch. One thread at a time per backend (engine/backend.h).
  *
  * Two runs may be in flight (runs.c): while one is computed, the next one's inputs come in and the
@@ -22,14 +21,14 @@
 
 struct cuda_step;
 
-/* struct backend and struct program of engine/backend.h are these. What stands in backend_ops takes
- * those, everything else these. */
+/* These are what struct backend and struct program of engine/backend.h stand for. Functions of
+ * backend_ops take the opaque types. */
 struct cuda_backend;
 struct cuda_program;
 
 enum {
     RUNS = 2,         /* in flight at a time */
-    RESULTS = 3,      /* and one whose results are being read */
+    RESULTS = 3,      /* those, and one whose results are being read */
     MOST_BEST = 32,   /* classes of a row that the device picks out */
     ARENA_ALIGN = 256 /* as cudaMalloc aligns */
 };
@@ -53,8 +52,8 @@ struct cuda_backend {
     int processors;         /* multiprocessors */
     size_t shared_limit;    /* bytes of shared memory that a block may have */
     size_t pitch_limit;     /* bytes between rows, of cudaMemcpy2DAsync */
-    struct graph_hash kind; /* of the device, and the software that runs there: tune_kind() */
-    cudaStream_t stream;    /* computes: what steps enqueue on */
+    struct graph_hash kind; /* of the device and its software: tune_kind() */
+    cudaStream_t stream;    /* on which steps compute */
     cudaStream_t in, out;
     cublasLtHandle_t blas;
     struct cuda_weight *weights; /* uploaded constants: weights.c */
@@ -66,17 +65,17 @@ struct cuda_backend {
     unsigned long submitted, collected;
     unsigned char *pinned; /* page-locked memory: results, then marks */
     size_t pinned_bytes, results_bytes;
-    float *pixel_table; /* on the device; NULL: no pixels come */
+    float *pixel_table; /* on the device; NULL: no input is pixels */
     int pixel_channels;
     bool pixels_are_reversed;
 };
 
-/* The image input of a program whose rows may come as bytes. Its numbers are written where its only
- * reader, a Cast, would write them, which then is no step; else into a place of their own. */
+/* An image input whose rows may arrive as bytes. If its only reader is a Cast, the numbers are
+ * written in that Cast's output, and the Cast is no step; else they have memory of their own. */
 struct pixels {
     bool are_there;
     uint32_t value;          /* whose memory gets the numbers */
-    size_t offset;           /* of that memory where it is not the planner's; in the arena */
+    size_t offset;           /* in the arena, with is_own */
     bool is_own;             /* it is not */
     const struct node *cast; /* that is no step; or NULL */
     enum dtype dtype;        /* of the numbers */
@@ -92,14 +91,14 @@ struct cuda_program {
     struct cuda_step **steps;
     size_t step_count;
     size_t value_bytes;    /* values, and pixels as numbers */
-    size_t workspace;      /* largest the steps ask for, behind them */
+    size_t workspace;      /* the largest of the steps', behind the values */
     size_t *input_offsets; /* in a slot's staging; by graph input */
     size_t staging_bytes;
     size_t *result_offsets; /* in a slot's results; by graph output */
     size_t best_offset, result_bytes;
     int rows; /* of the batch */
     struct pixels pixels;
-    struct tensor **constants; /* outputs that are; by graph output, else NULL */
+    struct tensor **constants; /* by graph output; NULL: a run computes it */
     bool has_host_steps;
     cudaGraphExec_t captured[RUNS]; /* by slot; NULL: it runs step by step */
 };
@@ -111,10 +110,10 @@ struct cuda_step {
     double flops;
     size_t bytes;
     size_t workspace;
-    bool on_host; /* waits for the stream: cannot be captured */
+    bool on_host; /* waits for the stream, so it cannot be recorded */
     enum status (*run)(struct cuda_step *step, struct cuda_program *program, struct error *err);
-    /* Chooses the fastest of several candidates by timing; may be NULL. The arena is there, its
-     * contents are anything. */
+    /* Chooses the fastest candidate; may be NULL. The arena is allocated, its contents are
+     * arbitrary. */
     enum status (*tune)(struct cuda_step *step, struct cuda_program *program, struct error *err);
     void (*free)(struct cuda_step *step);
 };
@@ -132,13 +131,13 @@ void *cuda_step_create(const struct cuda_compile *compile, size_t size,
 
 void cuda_step_free(struct cuda_step *step); /* NULL is fine */
 
-/* STATUS_OK, or the status that fits with "cuda:0: what: CUDA's words": STATUS_DEVICE_MEMORY when
- * memory ran out, STATUS_DEVICE for the rest. */
+/* STATUS_OK, STATUS_DEVICE_MEMORY when memory ran out, or STATUS_DEVICE; the error is "cuda:0:
+ * what: CUDA's description". */
 enum status cuda_check(cudaError_t result, int device, const char *what,
                        struct error *err) MUST_USE;
 enum status blas_check(cublasStatus_t result, int device, const char *what,
                        struct error *err) MUST_USE;
-/* For calls whose failure changes nothing: it is not to be taken for a later launch's. */
+/* For calls whose failure does not matter: clears the error, so that no later launch reports it. */
 static inline void cuda_ignore(cudaError_t result)
 {
     if (result != cudaSuccess)
@@ -148,10 +147,10 @@ static inline void cuda_ignore(cudaError_t result)
 enum status cuda_launched(const struct cuda_step *step, struct cuda_program *program,
                           struct error *err) MUST_USE;
 
-/* Sets *chosen, which step->run heeds, to the quickest candidate of 0 … count - 1 by the autotuner
- * (LENSD_CUDA_TUNING in the environment: tune.c). Candidate 0 is the best guess; count is at most
- * AUTOTUNE_CANDIDATES. `key` describes the step wholly, but for the device; what it describes is
- * measured once (engine/tuning/tuning_store.h). */
+/* Has the autotuner set *chosen, which step->run reads, to the fastest of the candidates 0 … count
+ * - 1 (LENSD_CUDA_TUNING: see tune.c). Candidate 0 is the best guess; count is at most
+ * AUTOTUNE_CANDIDATES. `key` identifies the step on a kind of device; each key is measured once
+ * (engine/tuning/tuning_store.h). */
 enum status tune_step(struct cuda_step *step, struct cuda_program *program, int *chosen, int count,
                       const void *key, size_t size, struct error *err) MUST_USE;
 
@@ -174,28 +173,27 @@ static inline bool is_computed(enum dtype dtype)
 /* ---- the device (device.c) ---- */
 
 /* An error that leaves the process's context on the device unusable (an illegal address, an ECC
- * error, a card that fell off the bus): every later call answers it, so the device is given up for
- * this process. Other errors are not remembered. */
+ * error, a card that fell off the bus): every later call returns it, so this process gives the
+ * device up. Other errors are not remembered. */
 void device_note_error(int device, cudaError_t error);
-cudaError_t device_failure(int device); /* what it was given up for; cudaSuccess: it works */
+cudaError_t device_failure(int device); /* why it was given up; cudaSuccess: it works */
 void device_note_success(int device);   /* a pass went well: it is not broken after all */
 
 /* This process has a context on the device from now on. */
 void device_note_opened(int device);
 bool device_has_context(int device);
-/* Makes a device with a context the thread's, if there is one: a thread that has chosen none would
- * be given one on cuda:0 by whatever it calls. */
+/* Selects a device that has a context, if there is one, for the calling thread: a thread without a
+ * device would create a context on cuda:0. */
 void device_use_any(void);
 
-/* Makes the backend's device the thread's. */
+/* Selects the backend's device for the calling thread. */
 enum status use_device(const struct cuda_backend *backend, struct error *err) MUST_USE;
 
-/* Copies to device memory, and waits: `from` may be any memory, and work that is enqueued later, on
- * whatever stream, finds the bytes there. */
+/* Copies to device memory, and waits for the copy. `from` may be any host memory. */
 enum status device_upload(const struct cuda_backend *backend, void *to, const void *from,
                           size_t bytes, const char *what, struct error *err) MUST_USE;
 
-/* Enqueues the copy of `rows` rows of `width` bytes, whose starts lie so many bytes apart. */
+/* Enqueues a copy of `rows` rows of `width` bytes; a pitch is the bytes from row to row. */
 struct pitched {
     const void *from;
     void *to;
@@ -205,14 +203,14 @@ enum status device_copy_rows(const struct cuda_backend *backend, const struct pi
                              enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
                              struct error *err) MUST_USE;
 
-/* Device memory; out of it, the sentence says how much is missing. cudaFree() frees. */
+/* Device memory, to be freed by cudaFree(). The error of a failure says how much is missing. */
 enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,
                          void **ret, struct error *err) MUST_USE;
 
 /* ---- programs and the arena that those of a backend share (program.c) ---- */
 
 void cuda_program_free(struct program *program); /* NULL is fine; takes it off its backend's list */
-/* Of the arena while this program alone is there. */
+/* Bytes of the arena that the program would need alone. */
 size_t cuda_program_activation_bytes(const struct program *program);
 /* Takes the arena for all programs of the backend, places their values, tunes and records them. */
 enum status cuda_programs_reserve(struct backend *backend, struct error *err) MUST_USE;
@@ -220,19 +218,22 @@ enum status cuda_programs_reserve(struct backend *backend, struct error *err) MU
 /* ---- runs (runs.c) ---- */
 
 enum status runs_open(struct cuda_backend *backend, struct error *err) MUST_USE;
-void runs_close(struct cuda_backend *backend); /* waits for what is in flight; half-open is fine */
+void runs_close(
+    struct cuda_backend *backend); /* waits for runs in flight; also after runs_open() failed */
 
-/* Settles where a program's inputs and results lie, before its plan is carried out. */
+/* Decides where a program's inputs and results lie, before its steps are made. */
 void runs_place(struct cuda_program *program);
-/* What runs of any program of the backend need beside their values. */
+/* Bytes of staging and results that suffice for every program of the backend. */
 void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results);
-/* Page-locked memory for them, and the slots' parts of the arena, which begin at `first`. */
+/* Allocates page-locked memory for them, and sets the slots' parts of the arena, from `first` on.
+ */
 enum status runs_reserve(struct cuda_backend *backend, unsigned char *first,
                          struct error *err) MUST_USE;
-/* Runs the program once on whatever is there, and records it for every slot. */
+/* Runs the program once, whatever its inputs hold, and records it for every slot. */
 enum status runs_capture(struct cuda_program *program, struct error *err) MUST_USE;
 /* What `launch` enqueues on backend->stream, as a CUDA graph that the caller destroys; *ret is left
- * alone on failure. What it launches has run before: a recording loads nothing. */
+ * alone on failure. All that it launches must have run before, as a recording cannot load anything.
+ */
 enum status runs_record(struct cuda_backend *backend,
                         enum status (*launch)(void *context, struct error *err), void *context,
                         cudaGraphExec_t *ret, struct error *err) MUST_USE;
@@ -263,15 +264,16 @@ enum weight_layout {
 };
 
 /* The constant in device memory, converted to `dtype` (a float constant to a float dtype; else its
- * own), there once per device for all sessions that read the same; valid as long as the backend. */
+ * own), kept once per device for all sessions that use the same constant; valid as long as the
+ * backend. */
 enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
                              enum weight_layout layout, enum dtype dtype, void **ret,
                              struct error *err) MUST_USE;
-/* The same of a value: NULL where a run makes it. */
+/* The same for a value; NULL if a run computes it. */
 enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
                             enum dtype dtype, const void **ret, struct error *err) MUST_USE;
-/* What `make` makes of a constant, and of another one `beside` it (or NULL): `count` numbers, made
- * once for each `kind`; else as cuda_weights_get. */
+/* As cuda_weights_get, for the `count` numbers that make() computes from a constant and another one
+ * (`beside`, or NULL); computed once for each `kind`. */
 enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *constant,
                               struct tensor *beside, int kind, enum dtype dtype, size_t count,
                               void (*make)(const void *context, void *to), const void *context,

@@ -1,11 +1,11 @@
 /* Products of 8-bit integers: QLinearConv, ConvInteger, QLinearMatMul, MatMulInteger, QGemm, with
  * constant weights. A matrix product is a convolution of one pixel.
  *
- * Weights lose their zero point when they are packed. Where signed 8 bits hold them then, and
- * channels come in fours (those of an image are filled up), products run on tensor cores in one of
- * several candidates, of which the fastest is found by timing; the rest runs on ordinary cores with
- * weights of 16 bits. What a zero point of x adds to a sum is taken from the bias; one that only a
- * run knows is multiplied by the sums of the weights. */
+ * Packing subtracts the weights' zero point. If the result fits signed 8 bits and channels are a
+ * multiple of four (those of an image are padded), products run on tensor cores, with the
+ * autotuner's choice of several candidates. Others run on ordinary cores with weights of 16 bits.
+ * What a constant zero point of x adds to a sum is subtracted from the bias; one that a run
+ * computes is multiplied by the sums of the weights. */
 #include "engine/cuda/quantised.h"
 
 #include <limits.h>
@@ -139,7 +139,7 @@ static bool quantised_operands_fit(const struct node *node, const struct quantis
            (o->is_conv || o->x->shape.rank >= 2);
 }
 
-/* Also what a pass may ask for before the image is channels-last. */
+/* Passes also ask this before the image is channels-last. */
 bool cuda_takes_quantised_product(const struct node *node)
 {
     struct quantised_operands o;
@@ -269,7 +269,7 @@ static enum status quantised_upload(const struct cuda_compile *compile, enum dty
     return status;
 }
 
-static int32_t bias_at(const struct quantised_operands *o, size_t m)
+static int32_t quantised_bias_at(const struct quantised_operands *o, size_t m)
 {
     return o->bias ? (int32_t)tensor_int(o->bias->known, m) : 0;
 }
@@ -291,7 +291,7 @@ static enum status make_bias(const struct cuda_compile *compile, const struct qu
         for (int64_t tap = 0; tap < p->taps; tap++)
             for (int64_t c = 0; c < p->depth; c++)
                 sum += (uint32_t)weight_at(p, (int64_t)m, tap, c);
-        sums[m] = (int32_t)(is_known ? (uint32_t)bias_at(o, m) - zero * sum : sum);
+        sums[m] = (int32_t)(is_known ? (uint32_t)quantised_bias_at(o, m) - zero * sum : sum);
     }
     enum status status = quantised_upload(compile, DTYPE_I32, sums, channels, &data, err);
     free(sums);
@@ -302,7 +302,7 @@ static enum status make_bias(const struct cuda_compile *compile, const struct qu
     return status;
 }
 
-/* In the order of the reference kernel, so that numbers between two steps fall alike. */
+/* Computed in the order of the reference kernel, so that both round alike. */
 static enum status make_scales(const struct cuda_compile *compile,
                                const struct quantised_operands *o, struct cuda_int8_epilogue *e,
                                struct error *err)
@@ -328,7 +328,7 @@ static enum status make_scales(const struct cuda_compile *compile,
     return status;
 }
 
-/* What a pass has put behind the product. */
+/* The epilogue that a pass has attached to the product. */
 static enum status make_further(const struct cuda_compile *compile,
                                 const struct quantised_operands *o, struct int8_step *s,
                                 struct error *err)
@@ -367,7 +367,7 @@ static enum status make_epilogue(const struct cuda_compile *compile,
     if (o->x_scale)
         TRY(make_scales(compile, o, &s->epilogue, err));
     s->has_x_zero = o->x_zero && !o->x_zero->known;
-    if (s->has_x_zero) { /* the run fills a part of the workspace with it */
+    if (s->has_x_zero) { /* a run writes it to the workspace */
         s->x_zero = o->x_zero->index;
         s->fill_bytes = ALIGN;
         return STATUS_OK;
@@ -464,7 +464,7 @@ static bool conv_of_rows(const struct quantised_operands *o, struct cuda_conv *r
     return true;
 }
 
-/* Channels of an image, or of a row, in fours; the candidates for that. */
+/* Pads channels to a multiple of four, and finds the candidates for tensor cores, if any. */
 static void try_tensor(const struct cuda_compile *compile, const struct quantised_packing *p,
                        struct int8_step *s)
 {

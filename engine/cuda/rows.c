@@ -47,7 +47,7 @@ static enum status rows_run(struct cuda_step *base, struct cuda_program *program
     return cuda_launched(base, program, err);
 }
 
-/* Elements of a row, or 0 when the node does not work on whole trailing rows. */
+/* Elements of a row; 0 if the node does not work on trailing dimensions. */
 static size_t row_length(const struct node *node)
 {
     const struct shape *shape = &node->inputs[0]->shape;
@@ -130,7 +130,7 @@ static bool reduced_block(const struct node *node, struct rows_step *s)
     return true;
 }
 
-/* Fills what depends on the node alone; false when it is not taken. */
+/* Sets what depends on the node alone; false if it is not taken. */
 static bool rows_classify(const struct node *node, struct rows_step *s)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);

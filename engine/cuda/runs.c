@@ -9,13 +9,12 @@
  *
  * Each run in flight has a slot: a place for its inputs (staging) and one for its results in device
  * memory. What the run computes is copied from the arena to its results before the next one
- * overwrites it. A slot is used again only when its last run has been collected, so nothing else
- * has to be waited for: every wait there is here is needed (tests/fake_cuda/test_runs.c leaves
- * each of them out). In page-locked memory there is room for one more run's results, so that a
- * caller can read those of one run while two others are in flight.
+ * overwrites it. A slot is used again only when its last run has been collected, so there are no
+ * other waits; tests/fake_cuda/test_runs.c shows that each one is needed. Page-locked memory holds
+ * the results of one run more, so that a caller can read them while two others are in flight.
  *
- * Tried and left out: copying results from the arena itself, which makes the next run wait for the
- * copy over the bus. */
+ * Results are not copied from the arena itself: that would make the next run wait for the copy over
+ * the bus. */
 #include "engine/cuda/program.h"
 
 #include <assert.h>
@@ -46,7 +45,7 @@ static enum status open_slot(struct cuda_backend *backend, struct cuda_slot *slo
 {
     cudaEvent_t *const events[] = {&slot->arrived, &slot->computed, &slot->fetched};
     for (size_t i = 0; i < COUNT_OF(events); i++) {
-        /* The host sleeps in the last one: decoding wants the core meanwhile. */
+        /* The host sleeps while it waits for the last one, so that decoding has the core. */
         const unsigned flags =
             cudaEventDisableTiming | (events[i] == &slot->fetched ? cudaEventBlockingSync : 0);
         TRY(cuda_check(cudaEventCreateWithFlags(events[i], flags), backend->device, "an event",
@@ -75,7 +74,7 @@ enum status runs_open(struct cuda_backend *backend, struct error *err)
                          "pixel tables", err);
 }
 
-/* Everything in flight ends, or has failed: host memory is the caller's again. */
+/* Waits until all runs in flight have ended or failed. The caller may then use its host memory. */
 static void settle(struct cuda_backend *backend)
 {
     cudaStream_t const streams[] = {backend->in, backend->stream, backend->out};
@@ -105,7 +104,7 @@ void runs_close(struct cuda_backend *backend)
 
 /* ---- where things lie ---- */
 
-/* The only reader of a value, when it is one node, once, and the value is no output. */
+/* The node that reads a value, if it is the only one, reads it once, and the value is no output. */
 static const struct node *only_reader(const struct graph *graph, const struct value *value)
 {
     const struct node *reader = NULL;
@@ -267,7 +266,7 @@ static enum status run_steps(struct cuda_program *program, struct error *err)
     return STATUS_OK;
 }
 
-/* Out of the arena, which the next run overwrites. */
+/* Copies results out of the arena, which the next run overwrites. */
 static enum status keep_results(struct cuda_program *program, const struct cuda_slot *slot,
                                 struct error *err)
 {
@@ -314,7 +313,7 @@ enum status runs_record(struct cuda_backend *backend,
     enum status status = launch(context, err);
     cudaError_t ended = cudaStreamEndCapture(backend->stream, &graph);
     if (status != STATUS_OK)
-        cuda_ignore(ended); /* it says no more than what went wrong before */
+        cuda_ignore(ended); /* the earlier error says more */
     else
         status = cuda_check(ended, backend->device, "recording a CUDA graph", err);
     if (status == STATUS_OK)
@@ -336,21 +335,21 @@ static enum status enqueue_slot(void *context, struct error *err)
     return enqueue(what->program, what->slot, err);
 }
 
-/* LENSD_CUDA_GRAPHS=off: for tools that want to see single launches, and to tell a fault of a
- * recording from one of what is recorded. */
+/* LENSD_CUDA_GRAPHS=off is for profilers, and for telling faults of recording from faults of
+ * kernels. */
 bool runs_records(void)
 {
     const char *wish = getenv("LENSD_CUDA_GRAPHS");
     return !wish || strcmp(wish, "off") != 0;
 }
 
-/* The first run is step by step: libraries and kernels load what they need, which a recording does
- * not allow. */
+/* The first run is not recorded: libraries and kernels load code, which a recording does not allow.
+ */
 enum status runs_capture(struct cuda_program *program, struct error *err)
 {
     struct cuda_backend *backend = program->backend;
     runs_forget(program);
-    if (program->has_host_steps) /* which may want other numbers than zeros */
+    if (program->has_host_steps) /* which may reject zeros */
         return STATUS_OK;
     TRY(enqueue(program, &backend->slots[0], err));
     TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "the first run", err));
@@ -363,8 +362,8 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
 /* ---- submit ---- */
 
 /* Rows of the image input: those that are bytes only as far as they go. */
-static enum status copy_rows(struct cuda_program *program, const struct cuda_slot *slot,
-                             const char *from, int fed, struct error *err)
+static enum status copy_image_rows(struct cuda_program *program, const struct cuda_slot *slot,
+                                   const char *from, int fed, struct error *err)
 {
     struct cuda_backend *backend = program->backend;
     const size_t input = backend->options.pixels_input;
@@ -403,7 +402,7 @@ static enum status copy_in(struct cuda_program *program, struct cuda_slot *slot,
         if (bytes == 0)
             continue;
         if (pixels->are_there && i == backend->options.pixels_input) {
-            TRY(copy_rows(program, slot, request->inputs[i], fed, err));
+            TRY(copy_image_rows(program, slot, request->inputs[i], fed, err));
             continue;
         }
         if (shape->rank > 0 && shape->dims[0] == program->rows)
@@ -417,7 +416,7 @@ static enum status copy_in(struct cuda_program *program, struct cuda_slot *slot,
                       "copying the inputs", err);
 }
 
-/* All bits set is NaN in every float: what a kernel leaves out shows. */
+/* All bits set is NaN in every float type, so that elements which a kernel leaves out show. */
 static enum status poison(struct cuda_backend *backend, const struct cuda_slot *slot,
                           struct error *err)
 {
@@ -525,14 +524,14 @@ enum status runs_submit(struct program *base, const struct run_request *request,
 
 /* ---- collect ---- */
 
-/* Short passes are waited for awake, as waking up takes its tens of microseconds; the core is left
- * to others while longer ones run. */
+/* Spins for short passes, as waking up takes tens of microseconds, and leaves the core to others
+ * during longer ones. */
 static void spin_until(cudaEvent_t event)
 {
     const int64_t end = clock_now() + SPIN;
     while (cudaEventQuery(event) == cudaErrorNotReady && clock_now() < end)
         __builtin_ia32_pause();
-    (void)cudaGetLastError(); /* not ready is one, too; others come again */
+    (void)cudaGetLastError(); /* "not ready" is an error, too; real ones are reported again */
 }
 
 enum status runs_collect(struct backend *base, struct run_result *ret, struct error *err)
@@ -572,8 +571,7 @@ enum status runs_time(struct program *base, const void *const *inputs, int runs,
     TRY(use_device(backend, err));
     TRY(copy_in(program, &backend->slots[i], &request, err));
     TRY(cuda_check(cudaStreamSynchronize(backend->in), backend->device, "measuring", err));
-    /* Making up the inputs has left the device idle: the first passes bring its clocks to where
-     * they are under load. */
+    /* The device was idle while inputs were made: the first passes raise its clocks. */
     int64_t start = 0;
     for (int turn = 0; turn < 2; turn++) {
         start = clock_now();

@@ -1,7 +1,6 @@
-/* Steps that can run in several variants (tiles, cuBLASLt's algorithms): the autotuner runs the
- * candidates, once for each shape on a kind of device. Networks repeat their layers and sessions
- * their models, so the tuning store keeps which was the quickest: as "3 9", candidate 3 of 9. Where
- * there are as many as then, they are the same. */
+/* Chooses among the candidates of a step (tiles, cuBLASLt's algorithms). The autotuner measures
+ * each shape once for a kind of device. The tuning store keeps the fastest as "3 9": candidate 3
+ * of 9. A step with another number of candidates is measured again. */
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,10 +16,10 @@
 
 enum {
     ROUNDS = 3,
-    MOST_LAUNCHES = 24, /* of a candidate in a round, of short kernels */
+    MOST_LAUNCHES = 24, /* of a short kernel in a round */
 };
 #define ROUND_MS  2.0   /* as many launches as fit, at least one */
-#define BUDGET_MS 150.0 /* of a step, not counting what a first launch loads */
+#define BUDGET_MS 150.0 /* of a step, without the loading of a first launch */
 
 /* Another candidate takes less than this share of the time of the best guess. A device repeats its
  * times within a per cent or two. */
@@ -60,8 +59,8 @@ static enum status time_round(struct tune_measurement *m, double *ret_ms, struct
     return STATUS_OK;
 }
 
-/* Short kernels are recorded, as they will be: where the host takes longer to launch one than the
- * device to run it, it is the host that would be timed. */
+/* Short kernels are recorded, as in a run: a launch may take the host longer than the device, and
+ * would be timed instead. */
 static enum status time_first(struct tune_measurement *m, double *ret_ms, struct error *err)
 {
     struct tune_timing *timing = &m->timings[*m->chosen];
@@ -77,7 +76,7 @@ static enum status time_first(struct tune_measurement *m, double *ret_ms, struct
     return STATUS_OK;
 }
 
-/* A candidate that the device refuses, though it was proposed, cannot run. */
+/* The device refuses this candidate, although it was proposed. */
 static bool is_refusal(enum status status, const struct cuda_program *program)
 {
     return status == STATUS_DEVICE && !device_failure(program->backend->device);
@@ -102,8 +101,8 @@ static enum status run_candidate(void *context, size_t candidate, struct autotun
     return STATUS_OK;
 }
 
-/* LENSD_CUDA_TUNING: "off" is candidate 0, the best guess; N is candidate N, counted round: so that
- * tests run each of them. */
+/* LENSD_CUDA_TUNING: "off" chooses candidate 0, the best guess; N chooses candidate N modulo their
+ * number, so that tests can run each of them. */
 static bool is_ordered(int count, int *ret_candidate)
 {
     const char *wish = getenv("LENSD_CUDA_TUNING");
@@ -169,14 +168,14 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
     return STATUS_OK;
 }
 
-/* ---- what decides beside the layer ---- */
+/* ---- the kind of device and software ---- */
 
 static void hash_text(struct graph_hash *hash, const char *text)
 {
     graph_hash_bytes(hash, text, strlen(text));
 }
 
-/* Another build of the module has other kernels, whatever its version says. */
+/* Two builds of a version may have different kernels. */
 static void hash_module(struct graph_hash *hash)
 {
     static const char here;
@@ -185,8 +184,8 @@ static void hash_module(struct graph_hash *hash)
     hash_text(hash, LENSD_VERSION);
     if (!dladdr(&here, &self) || !self.dli_fname || stat(self.dli_fname, &info) != 0)
         return;
-    const int64_t facts[] = {(int64_t)info.st_size, (int64_t)info.st_mtim.tv_sec};
-    graph_hash_bytes(hash, facts, sizeof facts);
+    const int64_t numbers[] = {(int64_t)info.st_size, (int64_t)info.st_mtim.tv_sec};
+    graph_hash_bytes(hash, numbers, sizeof numbers);
 }
 
 struct graph_hash tune_kind(int device)
@@ -198,10 +197,11 @@ struct graph_hash tune_kind(int device)
     const cudaError_t result = cudaGetDeviceProperties(&properties, device);
     cuda_ignore(result);
     if (result == cudaSuccess) {
-        const int64_t facts[] = {properties.major, properties.minor, properties.multiProcessorCount,
-                                 (int64_t)properties.totalGlobalMem};
+        const int64_t numbers[] = {properties.major, properties.minor,
+                                   properties.multiProcessorCount,
+                                   (int64_t)properties.totalGlobalMem};
         hash_text(&hash, properties.name);
-        graph_hash_bytes(&hash, facts, sizeof facts);
+        graph_hash_bytes(&hash, numbers, sizeof numbers);
     }
     cuda_ignore(cudaDriverGetVersion(&driver));
     const int64_t versions[] = {driver, CUDART_VERSION, (int64_t)cublasLtGetVersion()};

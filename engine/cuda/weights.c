@@ -1,9 +1,9 @@
-/* Constants on the devices: once each, whichever sessions read them.
+/* Constants on the devices, once per device for all sessions.
  *
- * What is uploaded is known by a hash of what it is made of, so that a second session of the same
- * weights on a device (another version of a model's labels, a trial of another precision's fp32
- * part) takes what is there, and one on another device copies it from there, where the two can
- * reach each other's memory: the file is read, and packed, once.
+ * A hash of its contents identifies an upload. A second session with the same weights on a device
+ * (another version of a model's labels, a trial of another precision) shares the upload. A session
+ * on another device copies it from there, if the two devices can reach each other's memory, so that
+ * weights are packed once.
  *
  * Locks: `lock` guards the list of all uploads and is held while one is made, so that two sessions
  * do not make the same. */
@@ -35,7 +35,7 @@ struct cuda_weight {
     enum weight_layout layout;
     enum dtype dtype;
     struct weight_upload *upload;
-    /* Of one that cuda_weights_make() has made: what it is made of, and how. */
+    /* From cuda_weights_make(): its source and kind. */
     struct tensor *source, *beside;
     int kind;
 };
@@ -60,7 +60,7 @@ struct weight_packing {
     size_t channels, taps; /* of a convolution's weights; channels with their padding */
 };
 
-static size_t in_eights(size_t count)
+static size_t whole_eights(size_t count)
 {
     return (count + 7) / 8 * 8;
 }
@@ -98,7 +98,7 @@ static struct weight_packing weight_packing_of(const struct tensor *constant,
         break;
     }
     if (layout != WEIGHT_CONV && layout != WEIGHT_DEPTHWISE)
-        p.row = in_eights(p.row);
+        p.row = whole_eights(p.row);
     return p;
 }
 
@@ -126,7 +126,7 @@ static size_t source_of(const struct tensor *constant, enum weight_layout layout
     }
 }
 
-/* float16 has no room beyond: what is finite stays so. */
+/* Finite numbers stay finite in float16. */
 static uint16_t half_of(float x)
 {
     const float greatest = 65504;
@@ -149,7 +149,7 @@ static void pack_one(const struct tensor *constant, size_t from, enum dtype dtyp
                                               : half_of(float_at(constant, from));
 }
 
-/* The host's copy as the device wants it; malloc'ed. NULL when out of memory. */
+/* The constant in the layout that the device needs; malloc'ed. NULL when out of memory. */
 static void *weight_pack(const struct tensor *constant, enum weight_layout layout, enum dtype dtype,
                          size_t *ret_bytes)
 {
@@ -204,7 +204,8 @@ static bool copy_from_peer(const struct cuda_backend *backend, const struct weig
                                          wanted->bytes, backend->stream);
         if (result == cudaSuccess)
             result = cudaStreamSynchronize(backend->stream);
-        (void)cudaGetLastError(); /* enabled already; or the host has it, too */
+        (void)cudaGetLastError(); /* "already enabled" is an error, too; else the host's copy is
+                                     used */
         if (result == cudaSuccess)
             return true;
     }
@@ -324,7 +325,7 @@ enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *const
     enum status status = cuda_weights_get(backend, packed, WEIGHT_AS_IS, dtype, ret, err);
     tensor_unref(packed);
     TRY(status);
-    struct cuda_weight *weight = backend->weights; /* a tensor that it has not seen comes first */
+    struct cuda_weight *weight = backend->weights; /* the newest is the first */
     tensor_unref(weight->constant);
     weight->constant = NULL;
     weight->source = tensor_ref(constant);
@@ -333,7 +334,7 @@ enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *const
     return STATUS_OK;
 }
 
-/* Everything is compiled: the host's copies may go. */
+/* Everything is compiled, so the host's copies are not needed any more. */
 void cuda_weights_settle(struct cuda_backend *backend)
 {
     for (struct cuda_weight *w = backend->weights; w; w = w->next) {

@@ -1,5 +1,5 @@
-/* Convolutions and pools of [N, H, W, C] images as the kernels have them. Their places, and the
- * numbers of a window, are int there: what does not fit is refused here. */
+/* Convolutions and pools of [N, H, W, C] images for the kernels, whose indices are int: shapes that
+ * do not fit are refused here. */
 #include <limits.h>
 
 #include "engine/cuda/lowering.h"

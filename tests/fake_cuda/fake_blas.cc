@@ -1,3 +1,4 @@
+/* cuBLASLt as plain loops, with the demands on operands and workspaces that the library has. */
 #include "cublasLt.h"
 
 #include <cmath>

@@ -1,6 +1,6 @@
 /* A kernel's blocks, one after the other. Threads of a kernel with barriers are fibers: a warp's
- * lanes run in turns from one warp operation to the next, warps one after the other from one
- * __syncthreads() to the next. The order of warps, and of lanes, is turned round with every phase,
+ * lanes run one after the other from one warp operation to the next, warps one after the other from
+ * one __syncthreads() to the next. The order of warps, and of lanes, is reversed with every phase,
  * so that what one thread leaves for another without a barrier is seen too early or too late. */
 #include <csetjmp>
 #include <cstdio>

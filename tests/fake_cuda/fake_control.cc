@@ -1,3 +1,4 @@
+/* Failures that a file orders for a whole server's devices. */
 #include "fake_control.h"
 
 #include <atomic>

@@ -1,3 +1,5 @@
+/* Finds accesses to device memory that nothing orders: vector clocks of streams, events and the
+ * host. */
 #include "fake_order.h"
 
 #include <atomic>

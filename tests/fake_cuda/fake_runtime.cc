@@ -1,3 +1,4 @@
+/* cudart: devices, memory, streams, events and recorded graphs, on threads of the host. */
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>

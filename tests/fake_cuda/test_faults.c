@@ -231,8 +231,8 @@ static bool is_usable(size_t index)
     return devices[index].usable;
 }
 
-/* An error that CUDA calls lasting sets the device aside; where a later run works all the same, it
- * was not, and the session goes on with what it has. */
+/* An error that CUDA calls lasting makes lensd give the device up; where a later run works all the
+ * same, it was not, and the session goes on with what it has. */
 Test(faults, a_device_that_works_again_is_not_called_broken)
 {
     struct session *session;
