@@ -194,8 +194,8 @@ def difference(got, expected):
     return float(numpy.abs(got - expected).max() / max(1e-9, float(numpy.abs(expected).max())))
 
 
-def way_of(name, precision):
-    """In bf16 each family takes another way of its layers than the quickest: those are compared, too, that no
+def candidate_of(name, precision):
+    """In bf16 each family takes another candidate of its layers than the quickest: those are compared, too, that no
     network of today happens to choose."""
     return 1 + networks.FAMILIES.index(name) if precision == "bf16" and name in networks.FAMILIES else None
 
@@ -206,8 +206,9 @@ def check_precision(part, name, folder, precision, images, reference, scratch):
     import numpy
     sizes = BATCHES if part.bundle.on_gpu else [1, 3]
     largest = sizes[-1]
-    way = way_of(name, precision)
-    with Forward(part.bundle, folder, precision, sizes, poison=True, patience=part.left(), way=way) as forward:
+    candidate = candidate_of(name, precision)
+    with Forward(part.bundle, folder, precision, sizes, poison=True, patience=part.left(),
+                 candidate=candidate) as forward:
         got = in_batches(forward, images[:len(images) // largest * largest], largest, scratch)
         rows, first = [got], len(got)
         expected = [reference.logits[:first]]
@@ -218,7 +219,7 @@ def check_precision(part, name, folder, precision, images, reference, scratch):
         load_s = forward.load_s
     got, expected = numpy.concatenate(rows), numpy.concatenate(expected)
     return {"family": name, "precision": precision, "rows": len(got), "batches": sizes, "load_s": load_s,
-            "way": way, "difference": difference(got, expected), "top1": agreement(got, expected),
+            "candidate": candidate, "difference": difference(got, expected), "top1": agreement(got, expected),
             "reference": reference.word, "pytorch_top1": reference.own.get(precision)}
 
 
@@ -295,7 +296,7 @@ def sanitizer(part):
 
 
 def sanitize(part, tool, check, precision, number, seconds):
-    """One checker over graphs of one precision. No trials of layers, of which each run takes other ways, and no
+    """One checker over graphs of one precision. No tuning of layers, which may choose otherwise on each run, and no
     CUDA graphs: what it finds has the name of a kernel."""
     what = f"compute-sanitizer {check}, {precision}"
     words = [tool, "--tool", check, "--target-processes", "all", "--error-exitcode", "9",

@@ -7,7 +7,7 @@
 Works in parts, each a process with a time limit of its own; one that fails or is late does not stop the
 others, and what it had measured until then counts. `--quick` ends within 9 minutes. `--resume` takes over
 the finished parts of an earlier report of the same programs on a GPU of the same kind, so that several short
-leases make one report; exported networks, trials of layers and what torch.compile made stay in the --work
+leases make one report; exported networks, tunings of layers and what torch.compile made stay in the --work
 folder for the next run. SIGTERM ends it early, with a report of what there was until then. Everything is said as it
 happens; last come the table and two files in --out: report.json (all numbers) and report.md (a page for
 docs/measurements).
@@ -516,7 +516,7 @@ def main():
         except OSError:
             sys.exit(f"gpu: another run works in {options.work}; --work names another folder")
         status = supervise(options)
-    print(f"networks and trials stay in {options.work} for the next run; rm -r it when there is none", flush=True)
+    print(f"networks and tunings stay in {options.work} for the next run; rm -r it when there is none", flush=True)
     return status
 
 

@@ -11,17 +11,16 @@
  * size and a batch of 1, 3 or 8 images of fresh numbers. It runs three times: as the first batch,
  * as the one that is recorded and as the recording, in memory that is filled with NaN before each
  * run (not with --no-poison, for a checker that looks for reads of what was never written). Of the
- * ways to run a layer on a GPU, every fourth seed takes those that are quickest, the others each a
- * further one, so that those are checked that no network happens to choose.
- * Differences count relative to the greatest expected number of an output. A graph whose outputs
- * differ by more than the tolerance is judged by its own sensitivity (sensitivity.h): by what the
- * reference's answer moves where every operand is off by as much as its precision allows, in a few
- * trials. Prints "RUN name seed"
- * before each graph, so that a crash or a hang has a name, a line for each that disagrees, and a
- * line of JSON last; ends with 1 when one disagreed, with 3 when the device is broken from one on:
- * a new process may go on with the next seed. After S seconds no further graph is begun. --small:
- * small images and batches only, for a device that is slow. --off: every answer counts as S further
- * off, to see how much is noticed. */
+ * candidates of a layer on a GPU, every fourth seed takes those that are quickest, the others each
+ * a further one, so that those are checked that no network happens to choose. Differences count
+ * relative to the greatest expected number of an output. A graph whose outputs differ by more than
+ * the tolerance is judged by its own sensitivity (sensitivity.h): by what the reference's answer
+ * moves where every operand is off by as much as its precision allows, in a few trials. Prints "RUN
+ * name seed" before each graph, so that a crash or a hang has a name, a line for each that
+ * disagrees, and a line of JSON last; ends with 1 when one disagreed, with 3 when the device is
+ * broken from one on: a new process may go on with the next seed. After S seconds no further graph
+ * is begun. --small: small images and batches only, for a device that is slow. --off: every answer
+ * counts as S further off, to see how much is noticed. */
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -84,14 +83,14 @@ static enum status make_input(struct one *one, struct error *err)
 static void choose_ways(uint32_t seed)
 {
     static int is_ours = -1;
-    char way[16] = "on";
+    char candidate[16] = "on";
     if (is_ours < 0)
         is_ours = getenv("LENSD_CUDA_TUNING") == NULL;
     if (!is_ours)
         return;
     if (seed % 4 != 0)
-        snprintf(way, sizeof way, "%u", (seed - seed / 4) % 16);
-    (void)setenv("LENSD_CUDA_TUNING", way, 1);
+        snprintf(candidate, sizeof candidate, "%u", (seed - seed / 4) % 16);
+    (void)setenv("LENSD_CUDA_TUNING", candidate, 1);
 }
 
 /* Operators on stored 8-bit numbers, which both sides compute in integers, or what is between

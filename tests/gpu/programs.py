@@ -139,12 +139,12 @@ class Bundle:
 class Forward:
     """bench_forward as a co-process: one model on one device, for use in a `with`."""
 
-    def __init__(self, bundle, model, precision, batches, device=None, poison=False, patience=300, way=None):
-        """way: every layer takes its way of that number, counted round, not its quickest."""
+    def __init__(self, bundle, model, precision, batches, device=None, poison=False, patience=300, candidate=None):
+        """candidate: every layer takes its candidate of that number, counted round, not its quickest."""
         words = [bundle.path("bench_forward"), "--device", device or bundle.device, "--precision", precision,
                  "--batch", ",".join(map(str, batches)), *(["--poison"] if poison else []),
                  *(["--cache", bundle.cache] if bundle.cache else []), "--serve", model]
-        environment = dict(bundle.environment, **({} if way is None else {"LENSD_CUDA_TUNING": str(way)}))
+        environment = dict(bundle.environment, **({} if candidate is None else {"LENSD_CUDA_TUNING": str(candidate)}))
         self.errors = tempfile.TemporaryFile()
         self.pending = b""
         self.on_gpu = bundle.device != "cpu"
