@@ -1,11 +1,11 @@
 /* Attention (engine/ops/attention.h): row blocks of a matrix against all of its keys, so that the
  * scores never leave the second-level cache.
  *
- * The work is matrices (images x heads) times blocks of rows, in one line that is cut into a run
- * for each thread; a thread packs keys and values of a matrix when it comes to it. A block: its
- * scores by the product of matrices (simd/gemm.c), their exponentials, the product with the values,
- * and the sums divided out while the rows go to where the result wants them. Where there are many
- * keys their scores come in portions: earlier results shrink by what the greatest score has grown
+ * The work is matrices (images x heads) times blocks of rows. A thread takes a range of blocks and
+ * packs the keys and values of each matrix that it reaches. A block's scores come from the product
+ * of matrices (simd/gemm.c); their exponentials are multiplied with the values, and divided by
+ * their sums as the rows are written to their places. Where there are many keys, scores are made in
+ * portions, and earlier results are scaled down by as much as the greatest score has grown
  * (Milakov and Gimelshein, "Online normalizer calculation for softmax"). bfloat16 is widened when
  * it is packed and narrowed when it is written. */
 #include "engine/ops/attention.h"
@@ -20,7 +20,7 @@
 #include "engine/cpu/simd/simd.h"
 
 /* Where rows and columns of an operand's matrix lie. */
-struct layout {
+struct attention_layout {
     struct walk walk;
     size_t *rows;    /* elements from the matrix's first, one entry a row */
     size_t *columns; /* the same of columns; NULL: one after the other */
@@ -33,7 +33,7 @@ struct attention_step {
     struct step step;
     struct attention a;
     const struct simd_kernels *simd;
-    struct layout q, k, v, y, bias[ATTENTION_BIASES];
+    struct attention_layout q, k, v, y, bias[ATTENTION_BIASES];
     size_t blocks;  /* of rows, a matrix */
     size_t portion; /* keys whose scores are made at a time … */
     size_t stride;  /* … and what lies between rows of them: not a multiple of 4096 bytes */
@@ -82,14 +82,14 @@ static size_t attention_lay_out(const struct attention_step *s, unsigned char *b
     return at + size_align(keys * sizeof(float *), TENSOR_ALIGN);
 }
 
-static size_t matrix_base(const struct layout *l, size_t matrix)
+static size_t matrix_base(const struct attention_layout *l, size_t matrix)
 {
     return (size_t)(l->walk.offset + walk_at(&l->walk.group[0], (int64_t)matrix));
 }
 
 /* A row of `count` elements as contiguous floats: in place where it lies so, else in `to`. */
-static const float *row(const struct attention_step *s, const struct layout *l, size_t base,
-                        size_t r, size_t count, float *to)
+static const float *row(const struct attention_step *s, const struct attention_layout *l,
+                        size_t base, size_t r, size_t count, float *to)
 {
     const size_t at = base + l->rows[r];
     if (!l->columns) {
@@ -142,7 +142,7 @@ static void weigh(const struct attention_step *s, size_t matrix, size_t first_ro
     for (size_t r = 0; r < rows; r++) {
         const float *biases[ATTENTION_BIASES];
         for (size_t b = 0; b < s->a.bias_count; b++) {
-            const struct layout *l = &s->bias[b];
+            const struct attention_layout *l = &s->bias[b];
             biases[b] = row(s, l, bases[b], first_row + r, count, t->bias[b]);
         }
         const float before = t->greatest[r];
@@ -266,7 +266,7 @@ static enum status attention_run(struct step *base, struct program *program, str
 
 /* ---- compile ---- */
 
-static void layout_done(struct layout *l)
+static void layout_done(struct attention_layout *l)
 {
     free(l->rows);
     free(l->columns);
@@ -292,10 +292,11 @@ static size_t *table(const struct walk_group *group)
     return at;
 }
 
-static bool layout_init(struct layout *l, const struct walk *walk, const struct value *value)
+static bool layout_init(struct attention_layout *l, const struct walk *walk,
+                        const struct value *value)
 {
     int64_t stride;
-    *l = (struct layout){.walk = *walk, .dtype = value->dtype, .value = value->index};
+    *l = (struct attention_layout){.walk = *walk, .dtype = value->dtype, .value = value->index};
     const bool even = walk_is_even(&walk->group[2], &stride) && stride <= 1 &&
                       (stride == 1 || walk_extent(&walk->group[2]) == 1);
     l->rows = table(&walk->group[1]);
@@ -353,7 +354,7 @@ enum status lower_attention(const struct compile *compile, struct step **ret, st
     s->step.flops =
         2 * (double)a.batch * (double)a.rows * (double)a.keys * (double)(a.depth + a.width);
     for (size_t i = 0; i < node->input_count; i++)
-        s->step.bytes += shape_count(&node->inputs[i]->shape) * dtype_size(node->inputs[i]->dtype);
+        s->step.bytes += value_bytes(node->inputs[i]);
     s->step.bytes += shape_count(&shape) * dtype_size(node->outputs[0]->dtype);
     return STATUS_OK;
 }

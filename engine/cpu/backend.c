@@ -18,8 +18,8 @@ void cpu_prefer_own_kernels(bool prefer)
     prefer_own_kernels = prefer;
 }
 
-/* The team of this thread, before anything is split over it: oneDNN's kernels count on all the
- * members they were made for, some wait for each other. */
+/* Starts this thread's team before a loop is split over it. oneDNN's kernels need all the members
+ * they were made for: some wait for each other. */
 static enum status take_threads(int threads, struct error *err)
 {
     errno = 0;
@@ -28,9 +28,9 @@ static enum status take_threads(int threads, struct error *err)
         return STATUS_OK;
     return error_set(
         err, STATUS_NO_MEMORY,
-        "of the %d threads of a forward pass the system starts only %d (%s); lower "
+        "the system starts only %d of the %d threads of a forward pass (%s); lower "
         "--threads, or raise the limit of threads (ulimit -u, a container's pids limit)",
-        threads, there, strerror(errno ? errno : EAGAIN));
+        there, threads, strerror(errno ? errno : EAGAIN));
 }
 
 static double cpu_time_ms(const struct backend *backend)

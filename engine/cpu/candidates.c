@@ -30,14 +30,14 @@ enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 /* What measuring may take, for all layers of a session. */
 #define BUDGET_MS 600.0
 
-/* Below, all are quick, and none can be told from another. */
+/* Layers below this are too quick to tell their kernels apart. */
 #define WORTH_FLOPS 4e6
 
-/* Another kernel than the rule's takes less than this share of its time. */
+/* Another kernel replaces the rule's when it takes less than this share of its time. */
 #define CLEARLY 0.92
 
-/* A kernel that reads weights which other steps have packed already may be that much slower than
- * one that would keep its own: what a measurement is off by. */
+/* How much slower a kernel may be that reads weights already packed for other steps: about the
+ * error of a measurement. */
 #define AS_QUICK 1.03
 
 /* ---- a layer's geometry ---- */
@@ -100,15 +100,15 @@ static bool recall(const struct graph_hash *key, size_t *ret_kernel)
 
 /* ---- measuring ---- */
 
-struct candidate {
+struct kernel_candidate {
     size_t kernel;
     struct step *step;
     struct weight *newest; /* of the backend's weights, once the step was made */
 };
 
-struct measurement {
+struct kernel_measurement {
     const struct compile *compile;
-    struct candidate candidates[KERNELS]; /* the first is the rule's choice */
+    struct kernel_candidate candidates[KERNELS]; /* the first is the rule's choice */
     size_t count;
     struct weight *oldest; /* before the first candidate */
     unsigned char *block;  /* operands, then scratch */
@@ -116,20 +116,14 @@ struct measurement {
     int rule_runs;         /* of the first candidate */
 };
 
-static double spent_ms(const struct measurement *m)
+static double spent_ms(const struct kernel_measurement *m)
 {
     return clock_ms(m->compile->backend->tuning_ns + clock_now() - m->begin);
 }
 
-/* Bytes of a value's operand in the block. */
-static size_t operand_bytes(const struct value *value)
-{
-    return size_align(shape_count(&value->shape) * dtype_size(value->dtype) + 1, TENSOR_ALIGN);
-}
-
 /* Gives the node's operands places in the block, or (block NULL) takes them back and only counts
  * the bytes. Constants have theirs. */
-static size_t place_operands(const struct measurement *m, unsigned char *block)
+static size_t place_operands(const struct kernel_measurement *m, unsigned char *block)
 {
     const struct node *node = m->compile->node;
     struct program *program = m->compile->program;
@@ -140,12 +134,12 @@ static size_t place_operands(const struct measurement *m, unsigned char *block)
         if (!value || value->known)
             continue;
         program->data[value->index] = block ? block + at : NULL;
-        at += operand_bytes(value);
+        at += size_align(value_bytes(value) + 1, TENSOR_ALIGN);
     }
     return at;
 }
 
-static enum status make_block(struct measurement *m, struct error *err)
+static enum status make_block(struct kernel_measurement *m, struct error *err)
 {
     enum { SMALL = 0x3c }; /* floats of such bytes are 0.0115, which no sum makes infinite */
     size_t scratch = 0;
@@ -162,13 +156,13 @@ static enum status make_block(struct measurement *m, struct error *err)
     return STATUS_OK;
 }
 
-/* The cost is the time on a core of the busiest member of the team, in milliseconds: other work on
- * a busy machine does not count. A member that is done with its part waits awake, as long as all
- * have cores; so where nothing disturbs it is the time that the step takes. */
+/* The cost is the CPU time of the busiest member of the team in milliseconds, so that other work on
+ * the machine does not count. Members that are done spin while each has a core, so on an idle
+ * machine the cost is the time that the step takes. */
 static enum status run_candidate(void *context, size_t c, struct autotune_run *ret,
                                  struct error *err)
 {
-    struct measurement *m = context;
+    struct kernel_measurement *m = context;
     struct step *step = m->candidates[c].step;
     int64_t before[MOST_TIMED], after[MOST_TIMED], most = 0;
     const double spent = spent_ms(m);
@@ -185,14 +179,15 @@ static enum status run_candidate(void *context, size_t c, struct autotune_run *r
 }
 
 /* Were weights packed for this candidate alone? */
-static bool packed_its_own(const struct measurement *m, size_t c)
+static bool packed_its_own(const struct kernel_measurement *m, size_t c)
 {
     return m->candidates[c].newest != (c ? m->candidates[c - 1].newest : m->oldest);
 }
 
 /* Of those that are as quick as `best`, one that shares its weights with the steps of other batch
  * sizes. */
-static size_t prefer_shared_weights(const struct measurement *m, const double *costs, size_t best)
+static size_t prefer_shared_weights(const struct kernel_measurement *m, const double *costs,
+                                    size_t best)
 {
     for (size_t c = 0; c < m->count && packed_its_own(m, best); c++)
         if (!packed_its_own(m, c) && costs[c] <= costs[best] * AS_QUICK)
@@ -201,7 +196,7 @@ static size_t prefer_shared_weights(const struct measurement *m, const double *c
 }
 
 /* Every candidate but `chosen` goes, with the weights that were packed for it alone. */
-static void drop_others(struct measurement *m, size_t chosen)
+static void drop_others(struct kernel_measurement *m, size_t chosen)
 {
     for (size_t c = m->count; c-- > 0;) {
         if (c == chosen)
@@ -212,28 +207,28 @@ static void drop_others(struct measurement *m, size_t chosen)
     }
 }
 
-/* Every other kernel that fits enters beside the rule's. */
-static enum status gather_candidates(struct measurement *m, size_t ruled, struct step *step,
+/* Every kernel that fits becomes a candidate, the rule's first. */
+static enum status gather_candidates(struct kernel_measurement *m, size_t ruled, struct step *step,
                                      struct error *err)
 {
     struct compile any = *m->compile;
     any.any = true;
     m->candidates[m->count++] =
-        (struct candidate){.kernel = ruled, .step = step, .newest = any.backend->weights};
+        (struct kernel_candidate){.kernel = ruled, .step = step, .newest = any.backend->weights};
     for (size_t k = 0; k < KERNELS; k++) {
         struct step *other = NULL;
         if (k == ruled)
             continue;
         const enum status status = kernels[k].lower(&any, &other, err);
         if (other)
-            m->candidates[m->count++] =
-                (struct candidate){.kernel = k, .step = other, .newest = any.backend->weights};
+            m->candidates[m->count++] = (struct kernel_candidate){
+                .kernel = k, .step = other, .newest = any.backend->weights};
         TRY(status);
     }
     return STATUS_OK;
 }
 
-static enum status measure_all(struct measurement *m, size_t *ret_chosen, struct error *err)
+static enum status measure_all(struct kernel_measurement *m, size_t *ret_chosen, struct error *err)
 {
     double costs[KERNELS];
     struct autotune tune = {
@@ -253,7 +248,7 @@ static enum status choose_by_measuring(const struct compile *compile, const stru
                                        size_t ruled, struct weight *oldest, struct step **ret,
                                        struct error *err)
 {
-    struct measurement m = {.compile = compile, .oldest = oldest, .begin = clock_now()};
+    struct kernel_measurement m = {.compile = compile, .oldest = oldest, .begin = clock_now()};
     unsigned char *scratch = compile->program->scratch;
     size_t chosen = 0;
     enum status status = gather_candidates(&m, ruled, *ret, err);
@@ -265,7 +260,7 @@ static enum status choose_by_measuring(const struct compile *compile, const stru
     free(m.block);
     *ret = m.candidates[chosen].step;
     (*ret)->tried = m.count > 1;
-    /* After a warm-up alone, which the budget ended, the next start goes on here. */
+    /* Nothing is kept where the budget ended after the warm-up: the next start measures again. */
     if (status == STATUS_OK && (m.count == 1 || m.rule_runs > 1))
         tuning_keep(TUNING_KERNEL, key, kernels[m.candidates[chosen].kernel].name);
     compile->backend->tuning_ns += clock_now() - m.begin;

@@ -154,7 +154,7 @@ static enum status transposed_weights(const struct tensor *weights, int64_t grou
         "weight layout", err);
 }
 
-/* oneDNN wants less than a stride of output_padding, and pads that are told. */
+/* oneDNN takes at most one stride of output_padding, and explicit pads only. */
 bool deconv_takes(const struct node *node)
 {
     const struct value *bias = node_bias(node);

@@ -386,8 +386,8 @@ static bool is_pointwise(const struct window *w)
     return pointwise;
 }
 
-/* Each row of results is a product of its own, which fetches the weights again: they have to be
- * near. */
+/* Each row of results is a separate product, which fetches the weights again: they have to be few.
+ */
 static bool reads_in_place(const struct dense_step *s)
 {
     enum { NEAR = 64 * 1024, FEWEST = 14 };

@@ -16,8 +16,8 @@ struct depthwise_step {
     bool makes_mean;
     struct depthwise kernel;
     size_t images, out_height, blocks;
-    /* Shared out are images x groups of blocks, whose weights stay in the cache, x bands of
-     * depthwise_rows rows. */
+    /* The threads share images x groups (of blocks whose weights stay in the cache) x bands (of
+     * depthwise_rows rows). */
     size_t groups, bands;
     enum dtype x_dtype, y_dtype, mean_dtype;
     const unsigned char *x_data;
@@ -236,7 +236,6 @@ enum status lower_depthwise(const struct compile *compile, struct step **ret, st
                          &step->kernel.weights, err));
     const double count = (double)shape_count(&y->shape);
     step->step.flops = 2 * count * (double)taps;
-    step->step.bytes = dtype_size(x->dtype) * shape_count(&x->shape) +
-                       dtype_size(y->dtype) * shape_count(&y->shape) + bytes;
+    step->step.bytes = value_bytes(x) + value_bytes(y) + bytes;
     return STATUS_OK;
 }

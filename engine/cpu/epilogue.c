@@ -16,7 +16,7 @@ struct residual residual_of(const struct compile *compile)
         .present = true,
         .copy = from->kind != PLACE_ARENA || from->offset != to->offset,
         .value = residual->index,
-        .bytes = shape_count(&residual->shape) * dtype_size(residual->dtype),
+        .bytes = value_bytes(residual),
     };
 }
 

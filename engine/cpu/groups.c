@@ -1,10 +1,10 @@
 /* GroupNormalization and InstanceNormalization of channels-last images, and LRN; float32.
  *
- * An image goes by three times, in pieces of pixels for the threads: sums of each channel, which
- * give the groups' means; squares of the differences from them, which give their variances; and the
- * results, (x - mean) * factor + shift for each channel. The mean is a rounded sum of many numbers:
- * where it is much greater than the deviation, what it is wrong by, the mean of the differences,
- * would be seen, and is taken out. */
+ * Each image is read three times, split by pixels over the threads: for the sums of each channel,
+ * which give the groups' means; for the squares of the differences from them, which give the
+ * variances; and for the results, (x - mean) * factor + shift for each channel. The mean is
+ * rounded. Where it is much greater than the deviation its error would show, so the mean of the
+ * differences is subtracted as well. */
 #include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"

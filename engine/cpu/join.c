@@ -120,6 +120,6 @@ enum status lower_join(const struct compile *compile, struct step **ret, struct 
     add_parts(step, node);
     step->rows = shape_count(&y->shape) / step->channels;
     step->step.flops = (double)shape_count(&y->shape);
-    step->step.bytes = 2 * dtype_size(y->dtype) * shape_count(&y->shape);
+    step->step.bytes = 2 * value_bytes(y);
     return STATUS_OK;
 }

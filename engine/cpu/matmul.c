@@ -5,12 +5,12 @@
 #include <string.h>
 
 /* One operand of a product: rank dims, innermost two possibly transposed. */
-struct operand {
+struct matmul_operand {
     int rank;
     dnnl_dims_t dims, strides;
 };
 
-static void row_major(struct operand *operand)
+static void row_major(struct matmul_operand *operand)
 {
     int64_t stride = 1;
     for (int a = operand->rank - 1; a >= 0; a--) {
@@ -19,7 +19,7 @@ static void row_major(struct operand *operand)
     }
 }
 
-static void transpose(struct operand *operand)
+static void transpose(struct matmul_operand *operand)
 {
     int a = operand->rank - 2, b = operand->rank - 1;
     int64_t dim = operand->dims[a], stride = operand->strides[a];
@@ -29,9 +29,9 @@ static void transpose(struct operand *operand)
     operand->strides[b] = stride;
 }
 
-static struct operand operand_of(const struct shape *shape)
+static struct matmul_operand operand_of(const struct shape *shape)
 {
-    struct operand operand = {.rank = shape->rank};
+    struct matmul_operand operand = {.rank = shape->rank};
     for (int a = 0; a < shape->rank; a++)
         operand.dims[a] = shape->dims[a];
     row_major(&operand);
@@ -39,9 +39,9 @@ static struct operand operand_of(const struct shape *shape)
 }
 
 /* [a, b, c] as [a * b, c]. */
-static struct operand flattened(const struct shape *shape)
+static struct matmul_operand flattened(const struct shape *shape)
 {
-    struct operand operand = {.rank = 2};
+    struct matmul_operand operand = {.rank = 2};
     int last = shape->rank - 1;
     operand.dims[1] = shape->dims[last];
     operand.dims[0] = 1;
@@ -51,7 +51,7 @@ static struct operand flattened(const struct shape *shape)
     return operand;
 }
 
-static enum status describe(const struct operand *operand, enum dtype dtype,
+static enum status describe(const struct matmul_operand *operand, enum dtype dtype,
                             dnnl_memory_desc_t *ret, struct error *err)
 {
     return dnnl_check(dnnl_memory_desc_init_by_strides(ret, operand->rank, operand->dims,
@@ -94,8 +94,10 @@ bool matmul_takes(const struct node *node)
 /* src x weights as one primitive. Of `desc` constants, weights_input and what 8-bit integers need
  * are set. */
 static enum status matmul_product(const struct compile *compile, struct product_desc *desc,
-                                  const struct operand *src, const struct operand *weights,
-                                  const struct operand *dst, struct step **ret, struct error *err)
+                                  const struct matmul_operand *src,
+                                  const struct matmul_operand *weights,
+                                  const struct matmul_operand *dst, struct step **ret,
+                                  struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *a = node->inputs[0], *b = node->inputs[desc->weights_input];
@@ -110,7 +112,7 @@ static enum status matmul_product(const struct compile *compile, struct product_
                                                 dnnl_format_tag_any),
                    "matrix layout", err));
     if (desc->bias_constant) {
-        struct operand row = {.rank = dst->rank};
+        struct matmul_operand row = {.rank = dst->rank};
         for (int i = 0; i < dst->rank; i++)
             row.dims[i] = i == dst->rank - 1 ? dst->dims[i] : 1;
         row_major(&row);
@@ -140,8 +142,8 @@ enum status lower_matmul(const struct compile *compile, struct step **ret, struc
                                 .bias_constant = bias ? bias->known : NULL};
     /* batched: equal ranks, batch dimensions equal or 1 */
     const bool batched = b->rank != 2;
-    struct operand src = batched ? operand_of(a) : flattened(a), weights = operand_of(b);
-    const struct operand dst = batched ? operand_of(y) : flattened(y);
+    struct matmul_operand src = batched ? operand_of(a) : flattened(a), weights = operand_of(b);
+    const struct matmul_operand dst = batched ? operand_of(y) : flattened(y);
     if (node->op == OP_GEMM && node_int(node, "transA", 0))
         transpose(&src);
     if (node->op == OP_GEMM && node_int(node, "transB", 0))
@@ -159,9 +161,9 @@ enum status lower_qmatmul(const struct compile *compile, struct step **ret, stru
     if (!qmatmul_takes(node))
         return STATUS_OK;
     TRY(qmatmul_describe(node, &desc, &scales, err));
-    const struct operand src = flattened(&node->inputs[0]->shape);
-    const struct operand dst = flattened(&node->outputs[0]->shape);
-    struct operand weights = operand_of(&node->inputs[3]->known->shape);
+    const struct matmul_operand src = flattened(&node->inputs[0]->shape);
+    const struct matmul_operand dst = flattened(&node->outputs[0]->shape);
+    struct matmul_operand weights = operand_of(&node->inputs[3]->known->shape);
     if (node->op == OP_QGEMM && node_int(node, "transB", 0))
         transpose(&weights);
     const enum status status = matmul_product(compile, &desc, &src, &weights, &dst, ret, err);

@@ -5,7 +5,7 @@
  *     node, shapes ──▶ kept? ──▶ program: [Transpose] product [Transpose] ──▶ out->data
  *                       └─ no ─▶ graph of one node ─ optimize_kernels ─▶ cpu_compile
  *
- * The number of programs is bounded; the one that was used longest ago goes. Packed weights stay:
+ * The number of programs is bounded; the least recently used one is freed. Packed weights stay:
  * they do not depend on the shapes, but for the few layouts that oneDNN chooses from. The arena
  * holds one node's operands and is shared. */
 #include "engine/cpu/interpret.h"

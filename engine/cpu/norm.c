@@ -132,7 +132,7 @@ enum status lower_norm(const struct compile *compile, struct step **ret, struct 
         step->bytes_per_thread = (row * sizeof(float) + 63) & ~(size_t)63;
         step->step.scratch = step->bytes_per_thread * (size_t)compile->backend->options.threads;
     }
-    step->step.bytes = 2 * shape_count(&x->shape) * dtype_size(x->dtype);
+    step->step.bytes = 2 * value_bytes(x);
     step->step.flops = 5 * (double)shape_count(&x->shape);
     return STATUS_OK;
 }

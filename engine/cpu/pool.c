@@ -108,7 +108,7 @@ static void pool_rows(void *context, size_t begin, size_t end)
 #define LONGEST_SUM 512
 #define FEW_PIECES  16
 
-/* Global: images times blocks of channels, all pixels of a block go by. */
+/* Channels of a block: the threads share the images' blocks of a global pool. */
 #define BLOCK 64
 
 /* All pixels of up to BLOCK channels: their maximum. */
@@ -300,7 +300,7 @@ enum status lower_pool(const struct compile *compile, struct step **ret, struct 
             step->pieces = (size_t)w->in[1] / LONGEST_SUM;
         step->step.scratch = step->images * step->pieces * step->channels * sizeof(float);
     }
-    step->step.bytes = dtype_size(x->dtype) * (shape_count(&x->shape) + shape_count(&y->shape));
+    step->step.bytes = value_bytes(x) + value_bytes(y);
     step->step.flops =
         (double)(global ? shape_count(&x->shape)
                         : shape_count(&y->shape) * (size_t)(w->kernel[0] * w->kernel[1]));

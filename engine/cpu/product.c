@@ -46,7 +46,7 @@ static enum status make_memory(dnnl_engine_t engine, const dnnl_memory_desc_t *d
                       "memory", err);
 }
 
-/* What 8-bit integers need beside: the scale of each output channel, zero points. */
+/* What 8-bit integers need in addition: the scale of each output channel, zero points. */
 static enum status set_quantised(dnnl_primitive_attr_t attr, const struct product_desc *desc,
                                  struct error *err)
 {
@@ -121,9 +121,9 @@ static enum status product_fill(const struct compile *compile, const struct prod
     return STATUS_OK;
 }
 
-/* Does this kind of primitive run what `desc` says? oneDNN's "brgconv" convolutions (2.6.3) run off
- * their arguments where a window lies wholly in the padding and the result is added to what dst
- * holds. */
+/* Does this kind of primitive run what `desc` says? oneDNN's "brgconv" convolutions (2.6.3) access
+ * memory out of bounds where a window lies wholly in the padding and the result is added to what
+ * dst holds. */
 static bool is_sound(const struct product_desc *desc, const_dnnl_primitive_desc_t kind)
 {
     const char *name = NULL;
@@ -132,8 +132,9 @@ static bool is_sound(const struct product_desc *desc, const_dnnl_primitive_desc_
                              strncmp(name, "brg", 3) != 0);
 }
 
-/* The quickest primitive that oneDNN has for it; *ret stays NULL when it has none. A kind that says
- * it can and then fails to generate its code (grouped and dilated ones) is passed over. */
+/* The quickest primitive that oneDNN has for it; *ret stays NULL when it has none. Skips an
+ * implementation that claims support and then fails to generate its code, as some do for grouped
+ * and dilated convolutions. */
 static enum status product_pick(const struct product_desc *desc, const_dnnl_primitive_attr_t attr,
                                 dnnl_engine_t engine, const char *name, dnnl_primitive_t *ret,
                                 struct error *err)

@@ -89,6 +89,9 @@ void step_free(struct step *step); /* NULL is fine */
 /* Is it a float32 constant? NULL: no. */
 bool is_f32_constant(const struct value *value);
 
+/* Bytes that a value of known shape takes. */
+size_t value_bytes(const struct value *value);
+
 /* Keeps a reference to a constant and makes it readable through program->data. */
 enum status program_keep_constant(struct program *program, const struct value *value,
                                   struct error *err);
@@ -168,9 +171,9 @@ typedef bool (*weights_pack)(const void *context, const struct tensor *constant,
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
                              size_t bytes, weights_pack pack, const void *context,
                              const float **ret, struct error *err) MUST_USE;
-/* Drops the packed weights from `newest` back to, but without, `oldest`: places that
- * backend->weights had. No step may read them. */
+/* Frees the packed weights from `newest` back to `oldest`, which stays; both are values that
+ * backend->weights has had. No step may read them. */
 void weights_drop(struct backend *backend, struct weight *newest, const struct weight *oldest);
-/* Compiling is over: constants that were packed into another layout are let go. */
+/* Ends compiling: releases the constants that were packed into another layout. */
 void weights_seal(struct backend *backend);
 void weights_free(struct backend *backend);

@@ -368,7 +368,6 @@ enum status lower_qrows(const struct compile *compile, struct step **ret, struct
         step->thread_bytes = size_align(step->channels * sizeof(int32_t), TENSOR_ALIGN);
         step->step.scratch = step->thread_bytes * (size_t)compile->backend->options.threads;
     }
-    step->step.bytes = shape_count(&x->shape) * dtype_size(x->dtype) +
-                       shape_count(&y->shape) * dtype_size(y->dtype);
+    step->step.bytes = value_bytes(x) + value_bytes(y);
     return STATUS_OK;
 }

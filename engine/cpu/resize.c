@@ -13,7 +13,7 @@
 
 /* Taps of each position along an axis; those with weight 0 are left out, so that an infinity beside
  * an exact position does not count. */
-struct taps {
+struct axis_taps {
     size_t *first; /* [out + 1], into the others */
     size_t *index;
     float *weight;
@@ -27,7 +27,7 @@ struct resize_step {
     enum dtype dtype;
     bool nearest;
     size_t height, width, out_height, out_width, channels, images;
-    struct taps rows, columns;
+    struct axis_taps rows, columns;
     size_t thread_bytes;
     const unsigned char *x_data;
     unsigned char *y_data, *scratch;
@@ -129,7 +129,7 @@ static enum status resize_run(struct step *base, struct program *program, struct
 static void resize_free(struct step *base)
 {
     struct resize_step *s = (struct resize_step *)base;
-    struct taps *both[2] = {&s->rows, &s->columns};
+    struct axis_taps *both[2] = {&s->rows, &s->columns};
     for (size_t i = 0; i < 2; i++) {
         free(both[i]->first);
         free(both[i]->index);
@@ -137,7 +137,7 @@ static void resize_free(struct step *base)
     }
 }
 
-static enum status taps_init(struct taps *taps, const struct resize_plan *plan,
+static enum status taps_init(struct axis_taps *taps, const struct resize_plan *plan,
                              const struct resize_axis *axis, struct error *err)
 {
     const size_t most = axis->resized ? resize_tap_count(plan, axis) : 1;
@@ -244,6 +244,6 @@ enum status lower_resize(const struct compile *compile, struct step **ret, struc
         s->thread_bytes = resize_lay_out(s, NULL, &scratch);
         s->step.scratch = s->thread_bytes * (size_t)compile->backend->options.threads;
     }
-    s->step.bytes = (shape_count(&x->shape) + shape_count(&y->shape)) * dtype_size(x->dtype);
+    s->step.bytes = value_bytes(x) + value_bytes(y);
     return STATUS_OK;
 }

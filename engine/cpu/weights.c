@@ -1,4 +1,4 @@
-/* Packed weights: each constant is brought into the layout its primitive likes, once.
+/* Packed weights: each constant is reordered once into the layout that its primitive prefers.
  *
  * Programs for several batch sizes come from clones of one graph, which share constants by
  * reference, and oneDNN mostly asks for the same layout whatever the batch size; so most weights
@@ -42,35 +42,39 @@ static bool same_contents(const struct tensor *a, const struct tensor *b)
     return a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
 }
 
-static bool is_packed_so(const struct weight *w, const dnnl_memory_desc_t *given,
-                         const dnnl_memory_desc_t *wanted)
+static bool is_packed_alike(const struct weight *a, const struct weight *b)
 {
-    return !w->layout && dnnl_memory_desc_equal(&w->given, given) &&
-           dnnl_memory_desc_equal(&w->wanted, wanted);
+    if (a->layout || b->layout)
+        return a->layout && b->layout && a->bytes == b->bytes && strcmp(a->layout, b->layout) == 0;
+    return dnnl_memory_desc_equal(&a->given, &b->given) &&
+           dnnl_memory_desc_equal(&a->wanted, &b->wanted);
 }
 
-static struct weight *find_same(struct backend *backend, const struct tensor *constant,
-                                const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted)
+/* The weight that holds `constant`, or another one of the same contents, packed as `wanted` says;
+ * NULL: there is none, and wanted->hash is set. */
+static struct weight *weight_find(struct backend *backend, const struct tensor *constant,
+                                  struct weight *wanted)
 {
     for (struct weight *w = backend->weights; w; w = w->next)
-        if (w->constant == constant && is_packed_so(w, given, wanted))
+        if (w->constant == constant && is_packed_alike(w, wanted))
+            return w;
+    wanted->hash = hash_bytes(constant->data, constant->bytes);
+    for (struct weight *w = backend->weights; w; w = w->next)
+        if (w->constant && w->hash == wanted->hash && is_packed_alike(w, wanted) &&
+            same_contents(w->constant, constant))
             return w;
     return NULL;
 }
 
-static bool is_equal(const struct weight *weight, const struct tensor *constant, uint64_t hash)
+/* Memory of its own for a weight of weight->bytes. */
+static enum status weight_alloc(struct weight *weight, struct error *err)
 {
-    return weight->constant && weight->hash == hash && same_contents(weight->constant, constant);
-}
-
-static struct weight *find_equal(struct backend *backend, const struct tensor *constant,
-                                 uint64_t hash, const dnnl_memory_desc_t *given,
-                                 const dnnl_memory_desc_t *wanted)
-{
-    for (struct weight *w = backend->weights; w; w = w->next)
-        if (is_equal(w, constant, hash) && is_packed_so(w, given, wanted))
-            return w;
-    return NULL;
+    weight->owned = true;
+    weight->data =
+        aligned_alloc(TENSOR_ALIGN, size_align(weight->bytes + !weight->bytes, TENSOR_ALIGN));
+    return weight->data ? STATUS_OK
+                        : error_set(err, STATUS_NO_MEMORY,
+                                    "out of memory: %zu bytes of packed weights", weight->bytes);
 }
 
 static enum status reorder(struct backend *backend, void *from, const dnnl_memory_desc_t *given,
@@ -101,110 +105,12 @@ static enum status reorder(struct backend *backend, void *from, const dnnl_memor
     return status;
 }
 
-/* A constant in a mapped file was read through: the system may have the pages again. */
+/* Gives the pages of a constant in a mapped file back to the system after it was read. */
 static void let_go(const struct tensor *constant)
 {
     struct mapping *mapping = tensor_mapping(constant);
     if (mapping)
         mapping_let_go(mapping);
-}
-
-static void enter(struct backend *backend, struct weight *weight, struct tensor *constant,
-                  size_t bytes)
-{
-    weight->bytes = bytes;
-    weight->constant = tensor_ref(constant);
-    weight->next = backend->weights;
-    backend->weights = weight;
-    backend->weight_bytes += bytes;
-}
-
-enum status weights_get(struct backend *backend, struct tensor *constant,
-                        const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted,
-                        void **ret_data, struct error *err)
-{
-    uint64_t hash = 0;
-    struct weight *weight = find_same(backend, constant, given, wanted);
-    if (!weight) {
-        hash = hash_bytes(constant->data, constant->bytes);
-        weight = find_equal(backend, constant, hash, given, wanted);
-    }
-    if (weight) {
-        *ret_data = weight->data;
-        return STATUS_OK;
-    }
-    size_t bytes = dnnl_memory_desc_get_size(wanted);
-    weight = calloc(1, sizeof *weight);
-    if (!weight)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
-    weight->given = *given;
-    weight->wanted = *wanted;
-    weight->hash = hash;
-    if (dnnl_memory_desc_equal(given, wanted)) {
-        weight->data = constant->data;
-    } else {
-        weight->data = aligned_alloc(TENSOR_ALIGN, size_align(bytes ? bytes : 1, TENSOR_ALIGN));
-        enum status status =
-            weight->data ? reorder(backend, constant->data, given, weight->data, wanted, err)
-                         : error_set(err, STATUS_NO_MEMORY,
-                                     "out of memory: %zu bytes of packed weights", bytes);
-        if (status != STATUS_OK) {
-            free(weight->data);
-            free(weight);
-            return status;
-        }
-        weight->owned = true;
-        let_go(constant);
-    }
-    enter(backend, weight, constant, bytes);
-    *ret_data = weight->data;
-    return STATUS_OK;
-}
-
-static struct weight *find_own(struct backend *backend, const struct tensor *constant,
-                               const char *layout, size_t bytes)
-{
-    struct weight *candidates = NULL;
-    for (struct weight *w = backend->weights; w; w = w->next) {
-        if (!w->layout || w->bytes != bytes || strcmp(w->layout, layout) != 0)
-            continue;
-        if (w->constant == constant)
-            return w;
-        candidates = candidates ? candidates : w;
-    }
-    uint64_t hash = candidates ? hash_bytes(constant->data, constant->bytes) : 0;
-    for (struct weight *w = candidates; w; w = w->next)
-        if (w->layout && w->bytes == bytes && !strcmp(w->layout, layout) &&
-            is_equal(w, constant, hash))
-            return w;
-    return NULL;
-}
-
-enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
-                             size_t bytes, weights_pack pack, const void *context,
-                             const float **ret, struct error *err)
-{
-    struct weight *same = find_own(backend, constant, layout, bytes);
-    if (same) {
-        *ret = same->data;
-        return STATUS_OK;
-    }
-    struct weight *weight = calloc(1, sizeof *weight);
-    if (weight)
-        weight->data = aligned_alloc(TENSOR_ALIGN, size_align(bytes ? bytes : 1, TENSOR_ALIGN));
-    if (!weight || !weight->data || !pack(context, constant, weight->data)) {
-        free(weight ? weight->data : NULL);
-        free(weight);
-        return error_set(err, STATUS_NO_MEMORY, "out of memory: %zu bytes of packed weights",
-                         bytes);
-    }
-    weight->layout = layout;
-    weight->hash = hash_bytes(constant->data, constant->bytes);
-    weight->owned = true;
-    let_go(constant);
-    enter(backend, weight, constant, bytes);
-    *ret = weight->data;
-    return STATUS_OK;
 }
 
 static void drop(struct weight *weight)
@@ -213,6 +119,69 @@ static void drop(struct weight *weight)
         free(weight->data);
     tensor_unref(weight->constant);
     free(weight);
+}
+
+/* Enters a copy of `made`, whose data is ready unless `status` says otherwise; takes the data. */
+static enum status weight_enter(struct backend *backend, const struct weight *made,
+                                struct tensor *constant, enum status status, struct weight **ret,
+                                struct error *err)
+{
+    struct weight *weight = status == STATUS_OK ? malloc(sizeof *weight) : NULL;
+    if (!weight) {
+        if (made->owned)
+            free(made->data);
+        return status != STATUS_OK
+                   ? status
+                   : error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+    }
+    *weight = *made;
+    if (weight->owned)
+        let_go(constant);
+    weight->constant = tensor_ref(constant);
+    weight->next = backend->weights;
+    backend->weights = weight;
+    backend->weight_bytes += weight->bytes;
+    *ret = weight;
+    return STATUS_OK;
+}
+
+enum status weights_get(struct backend *backend, struct tensor *constant,
+                        const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted,
+                        void **ret_data, struct error *err)
+{
+    struct weight made = {.given = *given,
+                          .wanted = *wanted,
+                          .data = constant->data,
+                          .bytes = dnnl_memory_desc_get_size(wanted)};
+    struct weight *weight = weight_find(backend, constant, &made);
+    if (!weight) {
+        enum status status = STATUS_OK;
+        if (!dnnl_memory_desc_equal(given, wanted)) {
+            TRY(weight_alloc(&made, err));
+            status = reorder(backend, constant->data, given, made.data, wanted, err);
+        }
+        TRY(weight_enter(backend, &made, constant, status, &weight, err));
+    }
+    *ret_data = weight->data;
+    return STATUS_OK;
+}
+
+enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
+                             size_t bytes, weights_pack pack, const void *context,
+                             const float **ret, struct error *err)
+{
+    struct weight made = {.layout = layout, .bytes = bytes};
+    struct weight *weight = weight_find(backend, constant, &made);
+    if (!weight) {
+        TRY(weight_alloc(&made, err));
+        const enum status status =
+            pack(context, constant, made.data)
+                ? STATUS_OK
+                : error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+        TRY(weight_enter(backend, &made, constant, status, &weight, err));
+    }
+    *ret = weight->data;
+    return STATUS_OK;
 }
 
 void weights_drop(struct backend *backend, struct weight *newest, const struct weight *oldest)

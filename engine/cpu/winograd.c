@@ -227,7 +227,7 @@ static float transformed(const float *g, const double *by)
     return (float)sum;
 }
 
-struct packing {
+struct winograd_packing {
     const struct simd_kernels *simd;
     const struct tensor *constant;
     float *packed;
@@ -237,7 +237,7 @@ struct packing {
 
 static void pack_points(void *context, size_t begin, size_t end)
 {
-    struct packing *packing = context;
+    struct winograd_packing *packing = context;
     const size_t count = packing->in * packing->out;
     const float *filters = packing->constant->data;
     float *plain = alloc_array(count, sizeof *plain);
@@ -259,12 +259,12 @@ static void pack_points(void *context, size_t begin, size_t end)
 static bool winograd_pack(const void *context, const struct tensor *constant, float *packed)
 {
     const struct winograd_step *s = context;
-    struct packing packing = {.simd = s->simd,
-                              .constant = constant,
-                              .packed = packed,
-                              .packed_each = s->packed,
-                              .in = s->channels,
-                              .out = s->out_channels};
+    struct winograd_packing packing = {.simd = s->simd,
+                                       .constant = constant,
+                                       .packed = packed,
+                                       .packed_each = s->packed,
+                                       .in = s->channels,
+                                       .out = s->out_channels};
     parallel_for(forkjoin_threads(), POINTS, packing.in * packing.out * 9, pack_points, &packing);
     return !packing.failed;
 }
@@ -388,7 +388,6 @@ enum status lower_winograd(const struct compile *compile, struct step **ret, str
                          err));
     const double count = (double)shape_count(&y->shape);
     step->step.flops = 18 * count * (double)step->channels;
-    step->step.bytes = dtype_size(x->dtype) * (shape_count(&x->shape) + shape_count(&y->shape)) +
-                       sizeof(float) * POINTS * step->packed;
+    step->step.bytes = value_bytes(x) + value_bytes(y) + sizeof(float) * POINTS * step->packed;
     return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-/* What attention needs beside products, compiled once per instruction set. */
+/* What attention needs besides products, compiled once per instruction set. */
 #include <math.h>
 
 #include "engine/cpu/simd/variant.h"

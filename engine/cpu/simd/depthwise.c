@@ -15,7 +15,7 @@
 enum ending { ENDING_CLAMP, ENDING_HARD_SWISH, ENDING_SILU, ENDING_OTHER, ENDING_ANY };
 
 /* Where a tile of results lies: elements of the image and of the result. */
-struct tile {
+struct depthwise_tile {
     const void *x; /* the image; at: the first tap of its first result, be it inside or not */
     void *y;
     ptrdiff_t x_at;
@@ -54,7 +54,7 @@ ALWAYS_INLINE void add_row(vec sum[ROWS][PIXELS], const void *x, ptrdiff_t at, s
 }
 
 /* All source rows of one block. The second result row reads stride_y rows further down. */
-ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct tile *t, ptrdiff_t at,
+ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct depthwise_tile *t, ptrdiff_t at,
                             const float *w, vec sum[ROWS][PIXELS], const int rows, const int taps,
                             const int stride, const bool bf16)
 {
@@ -85,7 +85,7 @@ ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct tile *t, ptr
 }
 
 /* The activation, and the store. */
-ALWAYS_INLINE void end_as(const struct depthwise *d, const struct tile *t, size_t at,
+ALWAYS_INLINE void end_as(const struct depthwise *d, const struct depthwise_tile *t, size_t at,
                           vec sum[ROWS][PIXELS], float *sums, const int rows,
                           const enum ending ending, const bool bf16)
 {
@@ -141,7 +141,7 @@ static enum ending ending_of(const struct depthwise *d)
 
 /* ENDING_ANY asks once a block, which takes a twentieth more time than a function for each ending,
  * and a quarter of the code. */
-ALWAYS_INLINE void end_block(const struct depthwise *d, const struct tile *t, size_t at,
+ALWAYS_INLINE void end_block(const struct depthwise *d, const struct depthwise_tile *t, size_t at,
                              vec sum[ROWS][PIXELS], float *sums, const int rows,
                              const enum ending ending, const bool bf16)
 {
@@ -165,7 +165,7 @@ ALWAYS_INLINE void end_block(const struct depthwise *d, const struct tile *t, si
     }
 }
 
-ALWAYS_INLINE void depthwise_run_tile(const struct depthwise *d, const struct tile *t,
+ALWAYS_INLINE void depthwise_run_tile(const struct depthwise *d, const struct depthwise_tile *t,
                                       const enum ending ending, const int rows, const int taps,
                                       const int stride, const bool bf16)
 {
@@ -185,14 +185,14 @@ ALWAYS_INLINE void depthwise_run_tile(const struct depthwise *d, const struct ti
     }
 }
 
-typedef void (*tile_fn)(const struct depthwise *d, const struct tile *t);
+typedef void (*tile_fn)(const struct depthwise *d, const struct depthwise_tile *t);
 
 #define TILE_JOIN(taps, stride, ending, bf16, rows)                                                \
     tile_##taps##_##stride##_##ending##_##bf16##_##rows
 #define TILE_NAME(taps, stride, ending, bf16, rows) TILE_JOIN(taps, stride, ending, bf16, rows)
 #define TILE(taps, stride, ending, bf16, rows)                                                     \
     static void TILE_NAME(taps, stride, ending, bf16, rows)(const struct depthwise *d,             \
-                                                            const struct tile *t)                  \
+                                                            const struct depthwise_tile *t)        \
     {                                                                                              \
         depthwise_run_tile(d, t, ending, rows, taps, stride, bf16);                                \
     }
@@ -271,7 +271,8 @@ void SIMD_NAMED(depthwise)(const struct depthwise *d, const void *x, void *y, si
     }
 #endif
     const tile_fn whole = choose(d, true), last = choose(d, false);
-    struct tile t = {.x = x, .y = y, .first = first_block, .last = last_block, .sums = sums};
+    struct depthwise_tile t = {
+        .x = x, .y = y, .first = first_block, .last = last_block, .sums = sums};
     for (size_t row = first; row < first + rows; row += ROWS) {
         const ptrdiff_t source = (ptrdiff_t)(row * d->stride_y) - (ptrdiff_t)d->pad_top;
         t.rows = smaller(first + rows - row, ROWS);
