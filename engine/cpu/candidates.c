@@ -1,6 +1,6 @@
 /* Convolutions and products of matrices: the kernels there are, and which of them a layer gets.
  *
- * The table is the place where a further kernel is entered. Each lowering takes a layer that its
+ * A new kernel is entered in the table below. Each lowering takes a layer that its
  * kernel fits and pays for, by a rule of its own; with compile->any, every layer that it fits. The
  * first that takes it is the rule's choice. While a session is made the autotuner runs all kernels
  * that fit a layer, as long as BUDGET_MS lasts. The tuning store keeps its choice by the layer's
@@ -195,7 +195,7 @@ static size_t prefer_shared_weights(const struct kernel_measurement *m, const do
     return best;
 }
 
-/* Every candidate but `chosen` goes, with the weights that were packed for it alone. */
+/* Frees every candidate but `chosen`, with the weights that were packed for it alone. */
 static void drop_others(struct kernel_measurement *m, size_t chosen)
 {
     for (size_t c = m->count; c-- > 0;) {

@@ -316,9 +316,10 @@ static bool pack_matrix(const void *context, const struct tensor *constant, floa
     return true;
 }
 
-/* oneDNN's products are as quick, but not its activations that need an exponential: those pay for
- * lensd's own, unless rows lie a multiple of 4096 bytes apart, where a block's rows would meet in
- * the same few sets of the first-level cache. Measured on Zen 4, layer by layer. */
+/* oneDNN's products are as quick, but its activations that need an exponential are slower, so that
+ * lensd's kernel pays for those. Not where rows lie a multiple of 4096 bytes apart: a block's rows
+ * would compete for the same few sets of the first-level cache. Measured on Zen 4, layer by layer.
+ */
 static bool dense_pays(const struct dense_step *s, const struct epilogue *e)
 {
     const bool exponential = e->activation >= ACTIVATION_SIGMOID &&
@@ -327,7 +328,8 @@ static bool dense_pays(const struct dense_step *s, const struct epilogue *e)
     return exponential && (!s->gathers || s->in_place) && s->k * sizeof(float) % 4096 != 0;
 }
 
-/* Weights are gated where an image's are fewer than what its rows hold, for what gating costs. */
+/* Gates the weights where they are fewer than the numbers of an image's rows, otherwise the rows.
+ */
 static enum gating choose_gating(const struct dense_step *s)
 {
     enum { MOST_BYTES = 1 << 20 };

@@ -71,7 +71,7 @@ static void depthwise_bands(void *context, size_t begin, size_t end)
     }
 }
 
-/* What the threads have summed up, divided by the number of pixels. The last block begins early. */
+/* The threads' sums over the number of pixels. The last block overlaps the one before. */
 static void finish_mean(const struct depthwise_step *s, size_t pixels, void *mean)
 {
     const size_t lanes = s->simd->depthwise_channels, channels = s->kernel.channels;

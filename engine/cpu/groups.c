@@ -144,8 +144,8 @@ static bool is_vector(const struct value *value, int64_t count)
     return is_f32_constant(value) && shape_count(&value->known->shape) == (size_t)count;
 }
 
-/* Asked before and behind the layout pass: a shape of x does not say which extent the channels are,
- * the parameters do. */
+/* Asked before and after the layout pass, so the shape of x does not tell which dimension the
+ * channels are; the parameters do. */
 bool groups_take(const struct node *node)
 {
     enum { WIDEST = 1024 };

@@ -18,7 +18,7 @@
 
 enum { MOST_PROGRAMS = 128, MOST_OPERANDS = 3 };
 
-/* Below, the reference kernel is as quick as a look-up and two Transposes. */
+/* Below this the reference kernel is as quick as a look-up and two Transposes. */
 #define WORTH_FLOPS 1e6
 
 struct node_program {

@@ -242,7 +242,7 @@ static bool classify_binary(const struct node *node, struct row_step *ret)
            is_gate(&a->shape, &b->shape);
 }
 
-/* A gate, or a known number, in front of its image is the same behind it. */
+/* The gate or the known number may be the first operand: the same with the operands swapped. */
 static bool classify_swapped(const struct node *node, struct row_step *ret)
 {
     const struct value *b = node_input(node, 3), *y = node->outputs[0];

@@ -276,9 +276,9 @@ static bool is_small(const struct winograd_step *s)
     return (double)POINTS * (double)s->channels * (double)s->out_channels * 4 <= MOST_WEIGHT_BYTES;
 }
 
-/* Is it quicker than the other way, which in bfloat16 has twice the rate?
- * Counted in multiply-adds, with what a transform of a tile's channel and a weight from the
- * third-level cache cost in them; measured on Zen 4. */
+/* Is it quicker than a direct convolution, which in bfloat16 has twice the rate?
+ * Costs are counted in multiply-adds: TRANSFORM for a tile's channel, FETCH for a weight from the
+ * third-level cache. Measured on Zen 4. */
 static bool winograd_pays(const struct winograd_step *s)
 {
     enum { TRANSFORM = 250, FETCH = 8, BF16_RATE = 2 };

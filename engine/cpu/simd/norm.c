@@ -107,8 +107,8 @@ void SIMD_NAMED(softmax)(const float *x, float *y, size_t n)
     }
 }
 
-/* The mean is rounded. Where it is much greater than the deviation its error would show, so the mean
- * of the differences is subtracted as well. */
+/* The mean is rounded. Where it is much greater than the deviation its error would show, so the
+ * mean of the differences is subtracted as well. */
 void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
                             float *y, size_t n)
 {
