@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "server/http/route_table.h"
+
 struct pipeline_options settings_pipeline(const struct config *config, struct metrics *metrics)
 {
     struct pipeline_options options = {.device_count = config->device_count,
@@ -55,6 +57,7 @@ struct http_options settings_http(const struct config *config, struct pipeline *
         .keys = {.keys_file = config->api_keys,
                  .admin_file = config->admin_key_file,
                  .protect_open = config->protect_health},
+        .routes = &http_route_table,
         .pipeline = pipeline,
         .loader = loader,
         .metrics = metrics,

@@ -4,6 +4,7 @@
 
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
+#include "server/http/route_table.h"
 
 #define TYPE_YAML "application/yaml"
 

@@ -15,6 +15,7 @@
 #include "proto/v2.h"
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
+#include "server/http/route_table.h"
 #include "server/http/urgency.h"
 #include "server/http/work.h"
 #include "server/schedule/postprocess.h"

@@ -11,6 +11,7 @@
 #include "server/describe.h"
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
+#include "server/http/route_table.h"
 #include "server/http/urgency.h"
 #include "server/http/work.h"
 

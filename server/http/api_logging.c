@@ -2,6 +2,7 @@
 #include "proto/logging_json.h"
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
+#include "server/http/route_table.h"
 #include "server/observe/log.h"
 
 static struct logging_settings current(void)

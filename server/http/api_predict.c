@@ -19,6 +19,7 @@
 #include "server/http/multipart.h"
 #include "server/http/negotiate.h"
 #include "server/http/respond.h"
+#include "server/http/route_table.h"
 #include "server/http/urgency.h"
 #include "server/http/work.h"
 

@@ -6,6 +6,7 @@
 
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
+#include "server/http/route_table.h"
 #include "server/loader.h"
 
 struct work {

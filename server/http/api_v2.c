@@ -8,6 +8,7 @@
 #include "proto/v2.h"
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
+#include "server/http/route_table.h"
 #include "server/observe/log.h"
 
 /* Triton says 400 while it is not ready, and 503 when it ends. */

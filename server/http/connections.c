@@ -16,6 +16,7 @@
 #include "engine/base/clock.h"
 #include "proto/answers.h"
 #include "server/http/penalty.h"
+#include "server/http/raw_answer.h"
 #include "server/http/respond.h"
 #include "server/http/tls.h"
 #include "server/schedule/thread.h"
@@ -204,7 +205,7 @@ static void refuse_with(struct connections *connections, struct connection *conn
     struct answer answer = {.status = http, .type = TYPE_JSON, .retry_after_s = http == 429};
     answer.text = error_json(sentence, code, &answer.size);
     size_t size = 0;
-    char *raw = respond_raw(&answer, NULL, &size);
+    char *raw = raw_answer(&answer, NULL, &size);
     free(answer.text);
     refuse_from_afar_locked(connections, connection, raw, size);
 }

@@ -7,6 +7,7 @@
 #include "proto/answers.h"
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
+#include "server/http/route_table.h"
 
 extern const unsigned char console_css[], console_icon[], console_js[];
 extern const size_t console_css_size, console_icon_size, console_js_size;

@@ -25,17 +25,15 @@
 
 #include "engine/base/clock.h"
 #include "server/http/admit.h"
+#include "server/http/answer.h"
 #include "server/http/connections.h"
+#include "server/http/raw_answer.h"
 #include "server/http/request_log.h"
 #include "server/http/respond.h"
 #include "server/http/tls.h"
 #include "server/observe/log.h"
 
-#define POOL_BYTES   (64 * 1024) /* of a connection; half of it is the read buffer */
-#define COMPRESS_MIN 2048        /* bytes; a packet or two more cost less than the work */
-
-/* Bytes from which on a job takes an offload thread some ten milliseconds. */
-#define LONG_JOB ((size_t)8 << 20)
+#define POOL_BYTES (64 * 1024) /* of a connection; half of it is the read buffer */
 
 /* ---- the log ---- */
 
@@ -134,59 +132,7 @@ static struct request_head read_head(struct MHD_Connection *handle, const char *
     return head;
 }
 
-const char *exchange_header(const struct exchange *x, const char *name)
-{
-    return x->handle ? header(x->handle, name) : NULL;
-}
-
 /* ---- answers ---- */
-
-static bool is_text(const char *type)
-{
-    return !strncmp(type, "text/", 5) || !strncmp(type, TYPE_JSON, sizeof TYPE_JSON - 1) ||
-           strstr(type, "yaml");
-}
-
-/* Text that is long enough to pay for it goes out compressed, to whom likes that. */
-static void compress_answer(struct exchange *x)
-{
-    struct answer *answer = &x->answer;
-    if (answer->is_packed)
-        return;
-    answer->is_packed = true;
-    if (answer->size < COMPRESS_MIN || !answer->type || !is_text(answer->type))
-        return;
-    respond_header(x, "Vary", "Accept-Encoding");
-    enum coding coding = coding_choose(exchange_header(x, "Accept-Encoding"));
-    size_t size;
-    char *text = coding_compress(coding, answer->text, answer->size, &size);
-    if (!text)
-        return;
-    free(answer->text);
-    answer->text = text;
-    answer->size = size;
-    respond_header(x, "Content-Encoding", "%s", coding_name(coding));
-}
-
-/* The answer as it goes out; from now on it is charged for what it is. */
-static void pack_answer(struct exchange *x)
-{
-    compress_answer(x);
-    http_budget_settle(&x->server->budget, &x->answer.charged, x->answer.size);
-}
-
-/* Lets go what it is made of as soon as the answer is there: only one of them takes memory. */
-static void write_answer(struct exchange *x)
-{
-    connection_watch(x->server->connections, x->connection, NULL);
-    if (!x->answer.status)
-        x->finish(x);
-    if (x->free_work)
-        x->free_work(x);
-    x->free_work = NULL;
-    upload_done(&x->body);
-    pack_answer(x);
-}
 
 /* Requests that a penalty may delay: not those of probes and dashboards. */
 static bool may_wait(const char *method)
@@ -207,7 +153,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
 {
     struct answer *answer = &x->answer;
     note_penalty(x, false);
-    pack_answer(x);
+    answer_pack(x);
     struct MHD_Response *response =
         MHD_create_response_from_buffer(answer->size, answer->text, MHD_RESPMEM_MUST_FREE);
     if (!response)
@@ -255,7 +201,7 @@ static void refuse_now(struct exchange *x)
 {
     size_t size = 0;
     note_penalty(x, true);
-    char *raw = respond_raw(&x->answer, x->request_id, &size);
+    char *raw = raw_answer(&x->answer, x->request_id, &size);
     connection_refuse(x->server->connections, x->connection, raw, size);
     free(raw);
     upload_done(&x->body);
@@ -435,7 +381,7 @@ static void inflate_body(struct exchange *x)
 
 static enum MHD_Result send_answer(struct exchange *x)
 {
-    write_answer(x);
+    answer_write(x);
     return queue_answer(x);
 }
 
@@ -544,50 +490,6 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
         connection_close(server->connections, *connection);
         *connection = NULL;
     }
-}
-
-const char *exchange_client(const struct exchange *x)
-{
-    if (x->key_name[0] || !x->connection)
-        return x->key_name;
-    return connection_address(x->connection);
-}
-
-void exchange_wait(struct exchange *x, struct predict_request *request,
-                   void (*finish)(struct exchange *exchange))
-{
-    bool is_new = x->state != EXCHANGE_WAITING;
-    if (is_new) /* else the HTTP's thread may be looking at it */
-        x->state = EXCHANGE_WAITING;
-    x->finish = finish;
-    connection_watch(x->server->connections, x->connection, request);
-    if (is_new)
-        MHD_suspend_connection(x->handle);
-}
-
-static void run_offloaded(void *context)
-{
-    struct exchange *x = context;
-    x->offloaded(x);
-}
-
-void exchange_offload(struct exchange *x, size_t bytes, void (*run)(struct exchange *exchange))
-{
-    x->offloaded = run;
-    x->offload =
-        (struct offload_job){.run = run_offloaded, .context = x, .is_long = bytes >= LONG_JOB};
-    offload_run(x->server->offload, &x->offload);
-}
-
-void exchange_answer(struct exchange *x)
-{
-    write_answer(x);
-    exchange_resume(x);
-}
-
-void exchange_resume(struct exchange *x)
-{
-    event_loop_resume(x->loop, x->handle);
 }
 
 /* ---- the library ---- */

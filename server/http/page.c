@@ -12,6 +12,7 @@
 #include "server/describe.h"
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
+#include "server/http/route_table.h"
 
 extern const unsigned char console_index[];
 
@@ -102,13 +103,13 @@ static void put_models(FILE *out, const struct exchange *x)
     free(models);
 }
 
-static void put_routes(FILE *out)
+static void put_routes(FILE *out, const struct route_table *table)
 {
-    for (size_t i = 0; i < http_route_count; i++) {
+    for (size_t i = 0; i < table->count; i++) {
+        const struct route *route = &table->routes[i];
         char methods[ALLOW_TEXT];
-        fprintf(out, "<tr><td><code>%s</code></td><td>%s</td><td>%s</td></tr>\n",
-                http_routes[i].path, route_allow(http_routes[i].methods, methods, sizeof methods),
-                http_routes[i].about);
+        fprintf(out, "<tr><td><code>%s</code></td><td>%s</td><td>%s</td></tr>\n", route->path,
+                route_allow(route->methods, methods, sizeof methods), route->about);
     }
 }
 
@@ -139,7 +140,7 @@ static void put_slot(FILE *out, const struct exchange *x, const char *name, size
     else if (!strcmp(slot, "max_body"))
         put_size(out, x->server->options.max_body);
     else if (!strcmp(slot, "routes"))
-        put_routes(out);
+        put_routes(out, x->server->options.routes);
 }
 
 void page_handle(struct exchange *x)

@@ -42,7 +42,3 @@ bool respond_if_long(struct exchange *exchange);
  * constant. A text that does not fit, or one header too many, is a bug (asserted). */
 void respond_header(struct exchange *exchange, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-/* A whole HTTP response with the answer in it, for connection_refuse(); malloc'ed, NULL when out of
- * memory. request_id may be NULL. */
-char *respond_raw(const struct answer *answer, const char *request_id, size_t *ret_size);

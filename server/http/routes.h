@@ -1,5 +1,5 @@
-/* The table of what is served: path, methods, handler. 404, 405 with its Allow header, HEAD for
- * what has GET, and the bound of a body all follow from it. */
+/* Routes: path, methods, handler. 404, 405 with its Allow header, HEAD for what has GET, and the
+ * bound of a body all follow from the table that the server is given. */
 #pragma once
 
 #include <stdbool.h>
@@ -45,12 +45,15 @@ struct route {
     const char *advice; /* what to do, for who asks with another method; or NULL */
 };
 
-extern const struct route http_routes[];
-extern const size_t http_route_count;
+struct route_table {
+    const struct route *routes;
+    size_t count;
+};
 
 /* The route of a path, or NULL; the first of the table that fits. *ret_match is set when there is
  * one. */
-const struct route *route_find(const char *path, struct route_match *ret_match);
+const struct route *route_find(const struct route_table *table, const char *path,
+                               struct route_match *ret_match);
 
 /* What may be asked of it: its methods, HEAD with GET, and OPTIONS. */
 unsigned route_methods(const struct route *route);
@@ -61,44 +64,3 @@ unsigned route_method(const char *name);
 #define ALLOW_TEXT 64
 /* "GET, HEAD" for the Allow header; returns text. */
 const char *route_allow(unsigned methods, char *text, size_t size);
-
-/* The handlers. */
-enum status predict_admit(struct exchange *exchange, struct error *err);
-void predict_handle(struct exchange *exchange);
-void health_handle(struct exchange *exchange);
-void livez_handle(struct exchange *exchange);
-void readyz_handle(struct exchange *exchange);
-void ping_handle(struct exchange *exchange);
-void devices_handle(struct exchange *exchange);
-void metrics_handle(struct exchange *exchange);
-void logging_handle(struct exchange *exchange);
-void page_handle(struct exchange *exchange);
-void root_handle(struct exchange *exchange);
-void docs_handle(struct exchange *exchange);
-void openapi_yaml_handle(struct exchange *exchange);
-void openapi_json_handle(struct exchange *exchange);
-void console_css_handle(struct exchange *exchange);
-void console_js_handle(struct exchange *exchange);
-void favicon_handle(struct exchange *exchange);
-void console_json_handle(struct exchange *exchange);
-void torchserve_handle(struct exchange *exchange);
-void kserve_predict_handle(struct exchange *exchange);
-void kserve_explain_handle(struct exchange *exchange);
-void kserve_model_handle(struct exchange *exchange);
-void kserve_models_handle(struct exchange *exchange);
-enum status v2_admit(struct exchange *exchange, struct error *err);
-void v2_live_handle(struct exchange *exchange);
-void v2_ready_handle(struct exchange *exchange);
-void v2_server_handle(struct exchange *exchange);
-void v2_model_ready_handle(struct exchange *exchange);
-void v2_metadata_handle(struct exchange *exchange);
-void v2_config_handle(struct exchange *exchange);
-void v2_stats_handle(struct exchange *exchange);
-void v2_infer_handle(struct exchange *exchange);
-void v2_index_handle(struct exchange *exchange);
-void v2_load_handle(struct exchange *exchange);
-void v2_unload_handle(struct exchange *exchange);
-void v2_regions_handle(struct exchange *exchange);
-void v2_unregister_handle(struct exchange *exchange);
-void v2_no_regions_handle(struct exchange *exchange);
-void v2_trace_handle(struct exchange *exchange);

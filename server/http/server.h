@@ -1,30 +1,32 @@
 /* The HTTP server: sockets, limits, routes; answers come from the pipeline.
  *
+ * What carries requests and answers. It knows handlers as pointers in a table only:
  *     server.c        start, reload, drain, end
  *     daemon.c        libmicrohttpd's callbacks: the life of a request (struct exchange)
  *     event_loop.c    the threads that drive it
  *     admit.c         what line and headers say, before the body is read
+ *     routes.c        which route a path has, and its methods
+ *     exchange.c      what a handler may do: read headers, wait, use an offload thread
+ *     respond.c       answers and errors             answer.c, raw_answer.c: their way out
  *     listen.c        the listening socket: bind, and the end of accepting without losing anyone
  *     connections.c   every open connection: hang-ups, time limits, limits per address
  *     penalty.c       how long a client waits that comes back at once though it was refused
  *     keys.c          API keys: who may ask for what, and how often
- *     tls.c           the certificate
- *     coding.c        gzip and deflate          negotiate.c: what a client would like
- *     upload.c        the body, bounded as it grows   http_budget.c: all bodies and answers
+ *     tls.c           the certificate                tls_client.c: for lensd health
+ *     upload.c        the body, bounded as it grows  http_budget.c: all bodies and answers
+ *     coding.c, multipart.c, negotiate.c, query.c, trace.c: parsers of what clients send
  *     offload.c       threads for large bodies and answers
- *     routes.c        the table of paths and methods
- *     api_predict.c   POST /predict                multipart.c, query.c: its parsers
- *     api_status.c    /health /livez /readyz /ping /devices /metrics
- *     api_logging.c   /v2/logging
- *     page.c          GET /
- *     urgency.c       time limits, priorities, whose a request is: for all that predicts
- *     request_log.c   the line in the log, counters;  trace.c: traceparent
- *     respond.c       answers and errors
+ *     request_log.c   the line in the log, counters
  *
- * libmicrohttpd is named in daemon.c and event_loop.c only, GnuTLS in keys.c, tls.c
- * and connections.c, zlib in coding.c. Handlers run on its threads and never
- * block: /predict suspends its connection until the pipeline is done. No request reaches the file
- * system. */
+ * What is served:
+ *     route_table.c   every path and its handler
+ *     api_*.c         one dialect or subject each    page.c, console.c: GET /
+ *     work.c          a predict request from its body to its answer
+ *     urgency.c       time limits, priorities, whose a request is: for all that predicts
+ *
+ * libmicrohttpd is named in daemon.c, event_loop.c and exchange.c only, GnuTLS in keys.c, tls*.c
+ * and connections.c, zlib in coding.c. Handlers run on its threads and never block: /predict
+ * suspends its connection until the pipeline is done. No request reaches the file system. */
 #pragma once
 
 #include <stdbool.h>
@@ -32,6 +34,7 @@
 
 #include "engine/base/status.h"
 #include "server/http/keys.h"
+#include "server/http/routes.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/pipeline.h"
 
@@ -57,9 +60,10 @@ struct http_options {
     const char *cors_origin;  /* "https://a.example,https://b.example" or "*"; NULL: none */
     struct keyring_options keys;
 
-    struct pipeline *pipeline; /* borrowed; outlives the server */
-    struct loader *loader;     /* borrowed; loads and unloads models; NULL: nobody does */
-    struct metrics *metrics;   /* borrowed; may be NULL */
+    const struct route_table *routes; /* what is served; borrowed, as the next three */
+    struct pipeline *pipeline;        /* outlives the server */
+    struct loader *loader;            /* loads and unloads models; NULL: nobody does */
+    struct metrics *metrics;          /* may be NULL */
 };
 
 struct http_server;

@@ -10,6 +10,7 @@
 #include "server/http/http_budget.h"
 #include "server/http/multipart.h"
 #include "server/http/query.h"
+#include "server/http/route_table.h"
 #include "server/http/upload.h"
 #include "server/http/urgency.h"
 
@@ -443,7 +444,8 @@ static const struct {
 Test(admit, table)
 {
     for (size_t i = 0; i < COUNT_OF(heads); i++) {
-        struct http_server server = {.options = {.max_body = 1000, .max_header = 4096}};
+        struct http_server server = {
+            .options = {.max_body = 1000, .max_header = 4096, .routes = &http_route_table}};
         struct exchange x = {.server = &server,
                              .target = strdup(heads[i].target),
                              .target_size = strlen(heads[i].target)};

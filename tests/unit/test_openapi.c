@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/http/routes.h"
+#include "server/http/route_table.h"
 
 #define PATHS_MAX 256
 
@@ -61,8 +61,8 @@ static const struct described *find(const char *path)
 
 Test(openapi, every_route_is_described, .init = read_document)
 {
-    for (size_t i = 0; i < http_route_count; i++) {
-        const struct route *route = &http_routes[i];
+    for (size_t i = 0; i < http_route_table.count; i++) {
+        const struct route *route = &http_route_table.routes[i];
         const struct described *entry = find(route->path);
         cr_expect(entry, "%s is served and not described", route->path);
         /* HEAD goes with GET, and is said once for all. */
@@ -76,8 +76,8 @@ Test(openapi, everything_described_is_served, .init = read_document)
 {
     for (size_t i = 0; i < count; i++) {
         size_t served = 0;
-        for (size_t k = 0; k < http_route_count; k++)
-            served += !strcmp(http_routes[k].path, described[i].path);
+        for (size_t k = 0; k < http_route_table.count; k++)
+            served += !strcmp(http_route_table.routes[k].path, described[i].path);
         cr_expect_eq(served, 1, "%s is described and served %zu times", described[i].path, served);
         cr_expect(described[i].methods, "%s has no method", described[i].path);
     }
@@ -85,26 +85,26 @@ Test(openapi, everything_described_is_served, .init = read_document)
 
 Test(openapi, a_path_finds_its_own_route, .init = read_document)
 {
-    for (size_t i = 0; i < http_route_count; i++) {
+    for (size_t i = 0; i < http_route_table.count; i++) {
         char path[256] = "";
         struct route_match match;
         /* {model} and {version} with something in their place. */
-        for (const char *at = http_routes[i].path; *at;) {
+        for (const char *at = http_route_table.routes[i].path; *at;) {
             size_t plain = strcspn(at, "{"), used = strlen(path);
             snprintf(path + used, sizeof path - used, "%.*s%s", (int)plain, at,
                      at[plain] ? (!strncmp(at + plain, "{version}", 9) ? "12" : "m") : "");
             at += plain + (at[plain] ? strcspn(at + plain, "}") + 1 : 0);
         }
-        const struct route *found = route_find(path, &match);
-        cr_expect(found == &http_routes[i], "%s leads to %s", path,
+        const struct route *found = route_find(&http_route_table, path, &match);
+        cr_expect(found == &http_route_table.routes[i], "%s leads to %s", path,
                   found ? found->path : "nothing");
-        if (strstr(http_routes[i].path, "{version}"))
+        if (strstr(http_route_table.routes[i].path, "{version}"))
             cr_expect_str_eq(match.version, "12");
-        if (strstr(http_routes[i].path, "{model}"))
+        if (strstr(http_route_table.routes[i].path, "{model}"))
             cr_expect_str_eq(match.model, "m");
     }
     struct route_match match;
-    cr_expect_null(route_find("/v2/models//infer", &match));
-    cr_expect_null(route_find("/v2/models/m/infer/", &match));
-    cr_expect_null(route_find("/v2/models/m/versions/1/2/infer", &match));
+    cr_expect_null(route_find(&http_route_table, "/v2/models//infer", &match));
+    cr_expect_null(route_find(&http_route_table, "/v2/models/m/infer/", &match));
+    cr_expect_null(route_find(&http_route_table, "/v2/models/m/versions/1/2/infer", &match));
 }
