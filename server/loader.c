@@ -14,8 +14,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "models/repository.h"
-#include "server/commands/commands.h"
 #include "server/loader_watch.h"
+#include "server/model_open.h"
 #include "server/observe/log.h"
 #include "server/schedule/thread.h"
 

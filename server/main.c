@@ -8,6 +8,8 @@
 #include "engine/base/size.h"
 #include "lensd_version.h"
 #include "server/commands/commands.h"
+#include "server/process.h"
+#include "server/serve.h"
 
 static const struct {
     const char *name;
@@ -59,7 +61,7 @@ static int unknown_command(const char *word)
                       nearest ? "did you mean '" : "", nearest ? nearest : "",
                       nearest ? "'? " : "");
     }
-    return command_failed(&err);
+    return process_failed(&err);
 }
 
 static int run_command(size_t which, int argc, char **argv)
@@ -69,7 +71,7 @@ static int run_command(size_t which, int argc, char **argv)
     enum config_action action;
     int result;
     if (config_read(commands[which].command, argc, argv, &config, &action, &err) != STATUS_OK) {
-        result = command_failed(&err);
+        result = process_failed(&err);
     } else if (action == CONFIG_HELP) {
         config_help(commands[which].command, stdout);
         result = 0;

@@ -208,3 +208,9 @@ enum status process_become(const struct process_user *user, bool core_dumps, str
     (void)prctl(PR_SET_DUMPABLE, core_dumps ? 1 : 0); /* a change of user has changed it, too */
     return STATUS_OK;
 }
+
+int process_failed(const struct error *err)
+{
+    fprintf(stderr, "lensd: %s\n", err->message);
+    return 2;
+}

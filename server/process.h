@@ -39,3 +39,7 @@ enum status process_find_user(const char *text, struct process_user *ret,
  */
 enum status process_become(const struct process_user *user, bool core_dumps,
                            struct error *err) MUST_USE;
+
+/* Writes "lensd: sentence" to standard error. Returns 2, the exit status for what users can put
+ * right. */
+int process_failed(const struct error *err);

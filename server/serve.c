@@ -11,6 +11,8 @@
  * The main thread only waits for signals and for the loader. A second signal ends the process at
  * once, unless it is the first one again within a second: timeout(1) and a closing terminal send
  * theirs to the process and to its group. */
+#include "server/serve.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -27,7 +29,6 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "lensd_version.h"
-#include "server/commands/commands.h"
 #include "server/loader.h"
 #include "server/observe/log.h"
 #include "server/process.h"
@@ -503,7 +504,7 @@ static int command_check(struct serve *serve)
     enum status status = check(serve, &err);
     if (status == STATUS_OK)
         printf("lensd: the settings are fine, and %s can be served\n", loader_name(serve->loader));
-    return status == STATUS_OK ? 0 : command_failed(&err);
+    return status == STATUS_OK ? 0 : process_failed(&err);
 }
 
 int command_serve(const struct config *config)
@@ -524,7 +525,7 @@ int command_serve(const struct config *config)
     if (config->check) {
         result = command_check(&serve);
     } else if (set_up(&serve, &err) != STATUS_OK) {
-        result = command_failed(&err);
+        result = process_failed(&err);
     } else {
         const char *cause = wait_for_end(&serve);
         hurry_on_next_signal(&serve);
@@ -532,7 +533,7 @@ int command_serve(const struct config *config)
             drain(&serve, cause);
         else {
             supervisor_say(serve.supervisor, "STATUS=%s", serve.load_error.message);
-            result = command_failed(&serve.load_error);
+            result = process_failed(&serve.load_error);
         }
     }
     tear_down(&serve);

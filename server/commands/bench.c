@@ -16,7 +16,9 @@
 #include "lensd_version.h"
 #include "proto/answers.h"
 #include "server/commands/commands.h"
+#include "server/model_open.h"
 #include "server/precision/precision.h"
+#include "server/process.h"
 #include "server/schedule/latency.h"
 
 enum {
@@ -436,13 +438,13 @@ int command_bench(const struct config *config)
     int result = 1;
     if (!bench) {
         (void)error_set(&err, STATUS_NO_MEMORY, "out of memory");
-        return command_failed(&err);
+        return process_failed(&err);
     }
     command_notes(config);
     bench->config = config;
     bench->bar = isatty(STDERR_FILENO);
     if (run_bench(bench, note, sizeof note, &err) != STATUS_OK) {
-        result = command_failed(&err);
+        result = process_failed(&err);
     } else {
         /* Fine when at least one device was measured. */
         for (size_t i = 0; i < bench->count; i++)

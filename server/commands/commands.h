@@ -6,7 +6,6 @@
 #include "models/model.h"
 #include "server/config.h"
 
-int command_serve(const struct config *config);
 int command_predict(const struct config *config);
 int command_devices(const struct config *config);
 int command_health(const struct config *config);
@@ -15,17 +14,8 @@ int command_profile(const struct config *config); /* inspect --profile */
 int command_bench(const struct config *config);
 int command_key(const struct config *config);
 
-/* Writes "lensd: sentence" to standard error and returns 2. */
-int command_failed(const struct error *err);
-
 /* What the settings are worth a word about, to standard error. */
 void command_notes(const struct config *config);
-
-/* The model of an option: NULL, and "digits" unless there is such a file, is the embedded one. */
-bool model_is_embedded(const char *model);
-/* `name` replaces the model's own; may be NULL. */
-enum status model_open(const char *model, const char *name, struct model **ret,
-                       struct error *err) MUST_USE;
 
 /* "3.4 MB", "812 bytes"; returns text. */
 #define SIZE_TEXT 32

@@ -7,6 +7,8 @@
 #include "models/onnx.h"
 #include "proto/answers.h"
 #include "server/commands/commands.h"
+#include "server/model_open.h"
+#include "server/process.h"
 
 #define LABELS_SHOWN 5
 
@@ -268,7 +270,7 @@ int command_inspect(const struct config *config)
     if (config->profile)
         return command_profile(config);
     if (look(config, &in, &err) != STATUS_OK) {
-        result = command_failed(&err);
+        result = process_failed(&err);
     } else {
         struct inspect_answer answer = answer_of(&in);
         if (config->json)

@@ -3,6 +3,7 @@
 
 #include "server/commands/commands.h"
 #include "server/http/keys.h"
+#include "server/process.h"
 
 int command_key(const struct config *config)
 {
@@ -10,7 +11,7 @@ int command_key(const struct config *config)
     struct error err;
     if (key_make(config->arguments[0], (double)config->key_rate, (double)config->key_burst, &made,
                  &err) != STATUS_OK)
-        return command_failed(&err);
+        return process_failed(&err);
     printf("%s\n", made.line);
     fprintf(stderr,
             "The key, shown only this once:\n\n    %s\n\nClients send it as Authorization: Bearer "

@@ -10,6 +10,8 @@
 #include "engine/base/size.h"
 #include "server/commands/commands.h"
 #include "server/describe.h"
+#include "server/model_open.h"
+#include "server/process.h"
 #include "server/settings.h"
 
 #define FILE_BYTES_MAX ((uint64_t)1 << 30)
@@ -163,7 +165,7 @@ int command_predict(const struct config *config)
     struct pipeline *pipeline;
     command_notes(config);
     if (open_pipeline(config, &pipeline, &err) != STATUS_OK)
-        return command_failed(&err);
+        return process_failed(&err);
     size_t count = config->argument_count;
     struct predict_request request = {
         .image_count = count, .top_k = (int)config->top_k, .started = clock_now()};
@@ -172,7 +174,7 @@ int command_predict(const struct config *config)
     int result = 2;
     if (!request.images || !files) {
         error_set(&err, STATUS_NO_MEMORY, "out of memory for %zu images", count);
-        result = command_failed(&err);
+        result = process_failed(&err);
         goto out;
     }
     for (size_t i = 0; i < count; i++) {
@@ -184,7 +186,7 @@ int command_predict(const struct config *config)
     if (run(pipeline, &request, &err) == STATUS_OK)
         hint_at_labels(&request), result = print_results(config, pipeline, &request);
     else
-        result = command_failed(&err);
+        result = process_failed(&err);
 out:
     predict_request_done(&request);
     for (size_t i = 0; files && i < count; i++)

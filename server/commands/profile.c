@@ -8,7 +8,9 @@
 #include "engine/peak.h"
 #include "proto/profile.h"
 #include "server/commands/commands.h"
+#include "server/model_open.h"
 #include "server/precision/precision.h"
+#include "server/process.h"
 
 #define PROFILE_RUNS 5
 
@@ -239,7 +241,7 @@ int command_profile(const struct config *config)
     if (status == STATUS_OK && config->profile_sort == PROFILE_BY_TIME)
         qsort(profile.layers, profile.count, sizeof *profile.layers, slowest_first);
     if (status != STATUS_OK)
-        result = command_failed(&err);
+        result = process_failed(&err);
     else if (config->json)
         result = print_profile_json(&profile);
     else

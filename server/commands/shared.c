@@ -1,15 +1,8 @@
+/* What several commands print. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "server/commands/commands.h"
-
-int command_failed(const struct error *err)
-{
-    fprintf(stderr, "lensd: %s\n", err->message);
-    return 2;
-}
 
 void command_notes(const struct config *config)
 {
@@ -17,28 +10,6 @@ void command_notes(const struct config *config)
         fprintf(stderr, "lensd: %s\n", config->memory_note);
     if (config->thread_note[0])
         fprintf(stderr, "lensd: %s\n", config->thread_note);
-}
-
-bool model_is_embedded(const char *model)
-{
-    return !model || (!strcmp(model, "digits") && access(model, F_OK) != 0);
-}
-
-enum status model_open(const char *model, const char *name, struct model **ret, struct error *err)
-{
-    if (!model_is_embedded(model))
-        return model_load(model, name, NULL, ret, err);
-    TRY(model_load_embedded(ret, err));
-    char *copy = name ? strdup(name) : NULL;
-    if (name && !copy) {
-        model_free(*ret);
-        return error_set(err, STATUS_NO_MEMORY, "out of memory");
-    }
-    if (copy) {
-        free((*ret)->name);
-        (*ret)->name = copy;
-    }
-    return STATUS_OK;
 }
 
 const char *size_text(uint64_t bytes, char text[static SIZE_TEXT])
