@@ -1,3 +1,5 @@
+/* Reads options from flags, environment variables and a JSON file, and checks them against the
+ * table of config_options.c. */
 #include "server/config.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* The table of options: name, kind, range, default, commands, help. */
 #include "server/config_options.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Writes the state of the pipeline, its models, devices and predictions as JSON. */
 #include "server/describe.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* The PID file, the user, and what a crash leaves behind. */
 #include "server/process.h"
 
 #include <ctype.h>

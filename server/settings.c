@@ -1,3 +1,4 @@
+/* Translates the options of the command line into those of the pipeline and the HTTP server. */
 #include "server/settings.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Sends state and watchdog messages to systemd (sd_notify). */
 #include "server/supervisor.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Checks the request line and headers, and refuses before the body is read. */
 #include "server/http/admit.h"
 
 #include <ctype.h>

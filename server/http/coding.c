@@ -1,3 +1,4 @@
+/* Inflates gzip and deflate bodies within a bound, and compresses answers. */
 #include "server/http/coding.h"
 
 #include <limits.h>

@@ -1,3 +1,4 @@
+/* The table of open connections, and the watcher thread that enforces their time limits. */
 #include "server/http/connections.h"
 
 #include <arpa/inet.h>

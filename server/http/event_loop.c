@@ -1,3 +1,4 @@
+/* Drives one libmicrohttpd daemon with poll() and MHD_run(), and resumes suspended requests. */
 #include "server/http/event_loop.h"
 
 #include <limits.h>

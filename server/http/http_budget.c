@@ -1,3 +1,4 @@
+/* Counts the bytes of all bodies and answers against --max-upload-memory. */
 #include "server/http/http_budget.h"
 
 bool http_budget_charge(struct http_budget *budget, size_t bytes)

@@ -1,3 +1,4 @@
+/* Reads the files of API keys, compares keys in constant time, and limits their rates. */
 #include "server/http/keys.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Opens the listening TCP or Unix socket, and closes it without losing a client. */
 #include "server/http/listen.h"
 
 #include <arpa/inet.h>

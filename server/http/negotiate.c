@@ -1,3 +1,4 @@
+/* Parses Accept, Accept-Encoding and If-None-Match. */
 #include "server/http/negotiate.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* A table of the clients that were refused, and when their next request may go on. */
 #include "server/http/penalty.h"
 
 #define MILLION INT64_C(1000000)

@@ -1,3 +1,4 @@
+/* Decodes percent-encoded paths and splits query parameters. */
 #include "server/http/query.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Writes the log line of each finished request and counts it in /metrics. */
 #include "server/http/request_log.h"
 
 #include <math.h>

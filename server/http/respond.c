@@ -1,3 +1,4 @@
+/* Sets the answer of an exchange: text, pages with an ETag, errors as JSON. */
 #include "server/http/respond.h"
 
 #include <assert.h>

@@ -1,3 +1,5 @@
+/* Loads and replaces the certificate, gives it to GnuTLS, and writes the last bytes of a refused
+ * connection. */
 #include "server/http/tls.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* A TLS client over a connected socket, for `lensd health`. */
 #include "server/http/tls_client.h"
 
 #include <gnutls/gnutls.h>

@@ -1,3 +1,4 @@
+/* Parses traceparent and makes the one that lensd answers with. */
 #include "server/http/trace.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* A request body in one growing buffer, within its limit and the common budget. */
 #include "server/http/upload.h"
 
 #include <stdlib.h>

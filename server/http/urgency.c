@@ -1,3 +1,4 @@
+/* Reads the time limit, the priority and the client of a request. */
 #include "server/http/urgency.h"
 
 #include <errno.h>

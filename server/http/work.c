@@ -1,3 +1,4 @@
+/* Submits a request to the pipeline, waits for it, and limits the memory of its answer. */
 #include "server/http/work.h"
 
 #include <stdio.h>

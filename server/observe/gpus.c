@@ -1,3 +1,4 @@
+/* Writes the metrics of NVIDIA GPUs. */
 #include "server/observe/gpus.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Formats log events as text or JSON and writes each in one call. */
 #include "server/observe/log.h"
 
 #include <errno.h>
