@@ -22,7 +22,7 @@
 
 /* A whole number at the start of text; *ret_rest is behind it. False when there is none, or it does
  * not fit. */
-static bool read_number(const char *text, int64_t *ret, const char **ret_rest)
+static bool config_read_number(const char *text, int64_t *ret, const char **ret_rest)
 {
     char *end;
     if (!isdigit((unsigned char)text[0]) && !(text[0] == '-' && isdigit((unsigned char)text[1])))
@@ -36,12 +36,13 @@ static bool read_number(const char *text, int64_t *ret, const char **ret_rest)
     return true;
 }
 
-static enum status set_number(const struct option *option, const char *origin, const char *text,
-                              int64_t *ret, struct error *err)
+static enum status config_set_number(const struct option *option, const char *origin,
+                                     const char *text, int64_t *ret, struct error *err)
 {
     const char *rest;
     int64_t value;
-    if (!read_number(text, &value, &rest) || *rest || value < option->min || value > option->max)
+    if (!config_read_number(text, &value, &rest) || *rest || value < option->min ||
+        value > option->max)
         return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be a number from %lld to %lld",
                          origin, text, (long long)option->min, (long long)option->max);
     *ret = value;
@@ -53,7 +54,7 @@ static bool read_bytes(const char *text, int64_t *ret)
 {
     const char *rest;
     int64_t value = -1, unit = 1;
-    bool known = read_number(text, &value, &rest);
+    bool known = config_read_number(text, &value, &rest);
     if (known && *rest) {
         static const char suffixes[] = "KMG";
         const char *suffix = strchr(suffixes, toupper((unsigned char)*rest));
@@ -138,7 +139,7 @@ static enum status set_switch(const char *origin, const char *text, bool *ret, s
     return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be true or false", origin, text);
 }
 
-static enum status set_text(const char *text, char **ret, struct error *err)
+static enum status config_set_text(const char *text, char **ret, struct error *err)
 {
     char *copy = strdup(text);
     if (!copy)
@@ -158,9 +159,9 @@ enum status config_set(struct config *config, const struct option *option, const
             return error_set(err, STATUS_CONFIG, "%s is empty; leave it out, or give a value%s%s%s",
                              origin, option->fallback ? " (" : "",
                              option->fallback ? option->fallback : "", option->fallback ? ")" : "");
-        return set_text(text, field, err);
+        return config_set_text(text, field, err);
     case OPTION_NUMBER:
-        return set_number(option, origin, text, field, err);
+        return config_set_number(option, origin, text, field, err);
     case OPTION_BYTES:
         return set_bytes(option, origin, text, field, err);
     case OPTION_SECONDS:
@@ -219,7 +220,7 @@ const char *config_nearest(const char *word, const char *const *names, size_t co
 }
 
 /* Whether `written`, of `length` characters, is `name`; '_' may be written for '-'. */
-static bool is_name(const char *name, const char *written, size_t length)
+static bool is_option_name(const char *name, const char *written, size_t length)
 {
     size_t k = 0;
     while (k < length && (name[k] == written[k] || (name[k] == '-' && written[k] == '_')))
@@ -237,14 +238,14 @@ static const struct option *find_option(const char *name, size_t length)
                    {"http-port", "port"},
                    {"log", "log-format"}};
     for (size_t i = 0; i < COUNT_OF(aliases); i++) {
-        if (!is_name(aliases[i].alias, name, length))
+        if (!is_option_name(aliases[i].alias, name, length))
             continue;
         name = aliases[i].name;
         length = strlen(name);
         break;
     }
     for (size_t i = 0; i < config_option_count; i++)
-        if (is_name(config_options[i].name, name, length))
+        if (is_option_name(config_options[i].name, name, length))
             return &config_options[i];
     return NULL;
 }
@@ -283,14 +284,14 @@ static const char *command_name(enum command command)
 /* ---- flags ---- */
 
 /* The state of reading: which options a stronger source has set. */
-struct reading {
+struct config_reading {
     struct config *config;
     bool set[OPTIONS_MAX];
     const char *empty_model; /* the variable that names no model, as "$M" unset does; or NULL */
     bool is_place_known;     /* a port or a socket's name: settle_listening() */
 };
 
-static bool *mark_of(struct reading *reading, const struct option *option)
+static bool *mark_of(struct config_reading *reading, const struct option *option)
 {
     return &reading->set[option - config_options];
 }
@@ -312,7 +313,7 @@ static enum status unknown_flag(enum command command, const char *flag, size_t l
 }
 
 /* argv[*at] is a flag: sets its option, and moves *at past its value. */
-static enum status read_flag(struct reading *reading, int argc, char *const *argv, int *at,
+static enum status read_flag(struct config_reading *reading, int argc, char *const *argv, int *at,
                              struct error *err)
 {
     enum command command = reading->config->command;
@@ -337,7 +338,8 @@ static enum status read_flag(struct reading *reading, int argc, char *const *arg
     return config_set(reading->config, option, origin, text, err);
 }
 
-static enum status add_model(struct reading *reading, const char *model, struct error *err)
+static enum status config_add_model(struct config_reading *reading, const char *model,
+                                    struct error *err)
 {
     const struct option *option = find_option("model", 5);
     if (*mark_of(reading, option))
@@ -348,15 +350,15 @@ static enum status add_model(struct reading *reading, const char *model, struct 
 }
 
 /* By its name: which file it is, and whether it is there, is of no interest yet. */
-static bool is_image_name(const char *path)
+static bool config_is_image_name(const char *path)
 {
     const char *dot = path ? strrchr(path, '.') : NULL;
     return dot &&
            (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
 }
 
-static enum status check_arguments(const struct reading *reading, char *const *words, size_t count,
-                                   struct error *err)
+static enum status check_arguments(const struct config_reading *reading, char *const *words,
+                                   size_t count, struct error *err)
 {
     switch (reading->config->command) {
     case COMMAND_SERVE:
@@ -381,7 +383,7 @@ static enum status check_arguments(const struct reading *reading, char *const *w
                              "lensd key takes one NAME, whose key it makes: lensd key alice");
         return STATUS_OK;
     case COMMAND_PREDICT:
-        if (is_image_name(reading->config->model))
+        if (config_is_image_name(reading->config->model))
             return error_set(err, STATUS_CONFIG,
                              "no model given; for the built-in one: lensd predict digits %.200s",
                              reading->config->model);
@@ -393,8 +395,9 @@ static enum status check_arguments(const struct reading *reading, char *const *w
 }
 
 /* Moves the words that are no flags to the front of `words`, in order. */
-static enum status read_flags(struct reading *reading, int argc, char *const *argv, char **words,
-                              size_t *ret_count, enum config_action *ret_action, struct error *err)
+static enum status read_flags(struct config_reading *reading, int argc, char *const *argv,
+                              char **words, size_t *ret_count, enum config_action *ret_action,
+                              struct error *err)
 {
     size_t count = 0;
     bool only_words = false;
@@ -449,7 +452,8 @@ static void warn_of(struct config *config, const char *variable, const char *opt
 }
 
 /* "LENSD_TOP_K=5" */
-static enum status read_variable(struct reading *reading, const char *entry, struct error *err)
+static enum status read_variable(struct config_reading *reading, const char *entry,
+                                 struct error *err)
 {
     char variable[80], name[80];
     size_t length = strcspn(entry, "=");
@@ -481,7 +485,7 @@ static enum status read_variable(struct reading *reading, const char *entry, str
     return config_set(reading->config, option, variable, text, err);
 }
 
-static enum status read_environment(struct reading *reading, struct error *err)
+static enum status read_environment(struct config_reading *reading, struct error *err)
 {
     for (char **entry = environ; *entry; entry++)
         if (!strncmp(*entry, "LENSD_", 6))
@@ -492,7 +496,7 @@ static enum status read_environment(struct reading *reading, struct error *err)
 static enum status set_from_file(void *context, const char *key, const char *text,
                                  struct error *err)
 {
-    struct reading *reading = context;
+    struct config_reading *reading = context;
     const struct option *option = find_option(key, strlen(key));
     if (!option || !strcmp(option->name, "config")) {
         const char *nearest = suggest(key, ~0u);
@@ -512,7 +516,7 @@ static enum status set_from_file(void *context, const char *key, const char *tex
     return status;
 }
 
-static enum status read_file(struct reading *reading, struct error *err)
+static enum status read_file(struct config_reading *reading, struct error *err)
 {
     const char *path = reading->config->config_file;
     if (!path)
@@ -540,7 +544,7 @@ static enum status read_file(struct reading *reading, struct error *err)
     return status;
 }
 
-static enum status read_defaults(struct reading *reading, struct error *err)
+static enum status read_defaults(struct config_reading *reading, struct error *err)
 {
     for (size_t i = 0; i < config_option_count; i++)
         if (!reading->set[i] && config_options[i].fallback)
@@ -743,7 +747,7 @@ static enum status check_together(struct config *config, struct error *err)
 
 /* One model and a folder of models exclude each other; what a stronger source says of the one also
  * answers the other: an image whose environment names a folder can still be told one model. */
-static void settle_models(struct reading *reading)
+static void settle_models(struct config_reading *reading)
 {
     bool *model = mark_of(reading, find_option("model", strlen("model")));
     bool *models = mark_of(reading, find_option("models", strlen("models")));
@@ -751,14 +755,14 @@ static void settle_models(struct reading *reading)
         *model = *models = true;
 }
 
-static bool is_set(struct reading *reading, const char *name)
+static bool is_set(struct config_reading *reading, const char *name)
 {
     return *mark_of(reading, find_option(name, strlen(name)));
 }
 
 /* A port and a socket's name exclude each other likewise: the strongest source that says either
  * decides, and must not say both. To be called behind each source. */
-static enum status settle_listening(struct reading *reading, struct error *err)
+static enum status settle_listening(struct config_reading *reading, struct error *err)
 {
     bool by_name = reading->config->unix_path != NULL;
     bool by_port = is_set(reading, "port") || is_set(reading, "host");
@@ -775,7 +779,7 @@ static enum status settle_listening(struct reading *reading, struct error *err)
     return STATUS_OK;
 }
 
-static enum status read_all(struct reading *reading, int argc, char *const *argv,
+static enum status read_all(struct config_reading *reading, int argc, char *const *argv,
                             enum config_action *ret_action, struct error *err)
 {
     struct config *config = reading->config;
@@ -790,7 +794,7 @@ static enum status read_all(struct reading *reading, int argc, char *const *argv
     size_t first = 0;
     if (count > 0 && !(config->command & (COMMAND_DEVICES | COMMAND_HEALTH | COMMAND_KEY)) &&
         !(config->command == COMMAND_PREDICT && config->model)) {
-        TRY(add_model(reading, words[0], err));
+        TRY(config_add_model(reading, words[0], err));
         first = 1;
     }
     TRY(check_arguments(reading, words + first, count - first, err));
@@ -818,7 +822,7 @@ enum status config_read(enum command command, int argc, char *const *argv, struc
 {
     *ret = (struct config){.command = command};
     *ret_action = CONFIG_RUN;
-    struct reading reading = {.config = ret};
+    struct config_reading reading = {.config = ret};
     assert(config_option_count <= COUNT_OF(reading.set));
     return read_all(&reading, argc, argv, ret_action, err);
 }

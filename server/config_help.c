@@ -61,7 +61,7 @@ static size_t width_of(const char *text, size_t size)
 }
 
 /* Prints words from column `at` on, wrapped, further lines indented to `indent`. */
-static void print_wrapped(FILE *out, const char *text, size_t at, size_t indent)
+static void help_print_wrapped(FILE *out, const char *text, size_t at, size_t indent)
 {
     bool first = true;
     while (*text) {
@@ -102,7 +102,7 @@ static void print_option(FILE *out, const struct option *option)
         width = 0;
     }
     fprintf(out, "%*s", (int)(TEXT_COLUMN - width), "");
-    print_wrapped(out, text, TEXT_COLUMN, TEXT_COLUMN);
+    help_print_wrapped(out, text, TEXT_COLUMN, TEXT_COLUMN);
 }
 
 void config_help(enum command command, FILE *out)
@@ -114,7 +114,7 @@ void config_help(enum command command, FILE *out)
     if (!help)
         return;
     fprintf(out, "Usage: %s\n\n", help->usage);
-    print_wrapped(out, help->about, 0, 0);
+    help_print_wrapped(out, help->about, 0, 0);
     fprintf(out, "\nExamples:\n%s", help->examples);
     const char *group = NULL;
     for (size_t i = 0; i < config_option_count; i++) {
@@ -127,9 +127,10 @@ void config_help(enum command command, FILE *out)
         print_option(out, option);
     }
     fputc('\n', out);
-    print_wrapped(out,
-                  "Each option is also an environment variable (--top-k: LENSD_TOP_K) and a key of "
-                  "the file that --config names (\"top-k\"). A flag wins over the environment, the "
-                  "environment over the file.",
-                  0, 0);
+    help_print_wrapped(
+        out,
+        "Each option is also an environment variable (--top-k: LENSD_TOP_K) and a key of "
+        "the file that --config names (\"top-k\"). A flag wins over the environment, the "
+        "environment over the file.",
+        0, 0);
 }

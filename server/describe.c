@@ -11,7 +11,7 @@
 
 /* ---- predictions ---- */
 
-static bool same_device(struct device_id a, struct device_id b)
+static bool describe_same_device(struct device_id a, struct device_id b)
 {
     return a.kind == b.kind && a.index == b.index;
 }
@@ -20,7 +20,7 @@ static bool same_device(struct device_id a, struct device_id b)
 static const char *precision_on(const struct model_status *model, struct device_id device)
 {
     for (size_t i = 0; model && i < model->lane_count; i++)
-        if (same_device(model->lanes[i].device, device))
+        if (describe_same_device(model->lanes[i].device, device))
             return precision_name(model->lanes[i].precision);
     return NULL;
 }
@@ -103,7 +103,7 @@ char *describe_predictions_as(enum describe_form form, const struct predict_requ
 /* ---- models and devices ---- */
 
 /* A snapshot of the models; NULL when out of memory. */
-static struct model_status *snapshot(struct pipeline *pipeline, size_t *ret_count)
+static struct model_status *describe_snapshot(struct pipeline *pipeline, size_t *ret_count)
 {
     struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
     *ret_count = models && pipeline ? pipeline_models(pipeline, models, PIPELINE_MAX_MODELS) : 0;
@@ -159,7 +159,7 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
                                          [MODEL_UNLOADING] = "unloading",
                                          [MODEL_UNLOADED] = "unloaded"};
     size_t count;
-    struct model_status *models = snapshot(pipeline, &count);
+    struct model_status *models = describe_snapshot(pipeline, &count);
     struct health_model *rows = alloc_array(count, sizeof *rows);
     struct quarantines *aside = alloc_array(count, sizeof *aside);
     char *text = NULL;
@@ -260,7 +260,7 @@ static void add_device(const struct device_info *info, const struct model_status
     size_t first = lanes->count;
     for (size_t m = 0; m < model_count; m++)
         for (size_t k = 0; k < models[m].lane_count; k++)
-            if (same_device(models[m].lanes[k].device, info->id))
+            if (describe_same_device(models[m].lanes[k].device, info->id))
                 add_lane(lanes, &models[m], k);
     *ret = (struct device_entry){.id = device_text(info->id, id),
                                  .name = info->name,
@@ -284,7 +284,7 @@ char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_
     struct device_entry entries[DEVICE_MAX];
     char ids[DEVICE_MAX][DEVICE_TEXT];
     size_t device_count = device_list(devices, DEVICE_MAX), model_count;
-    struct model_status *models = snapshot(pipeline, &model_count);
+    struct model_status *models = describe_snapshot(pipeline, &model_count);
     struct lanes *lanes = calloc(1, sizeof *lanes);
     char *text = NULL;
     if (models && lanes) {

@@ -34,12 +34,12 @@ struct known {
     bool is_seen; /* in the last look */
 };
 
-struct job {
+struct loader_task {
     enum loader_job kind;
     char *name;
     void (*on_done)(void *context, enum status status, const struct error *err);
     void *context;
-    struct job *next;
+    struct loader_task *next;
 };
 
 struct loader {
@@ -65,14 +65,15 @@ struct loader {
     struct error outcome_error;
 
     pthread_mutex_t lock;
-    struct job *jobs, **last_job;
+    struct loader_task *jobs, **last_job;
     size_t job_count;
     bool stopping;
 };
 
 /* ---- what there is ---- */
 
-static enum status look(const struct loader *loader, struct repository *ret, struct error *err)
+static enum status look_at_disk(const struct loader *loader, struct repository *ret,
+                                struct error *err)
 {
     if (loader->options.models)
         return repository_scan(loader->options.models, ret, err);
@@ -110,7 +111,7 @@ enum status loader_create(const struct loader_options *options, struct loader **
     loader->loaded_fd = -1;
     loader->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&loader->lock, NULL);
-    enum status status = look(loader, &loader->first, err);
+    enum status status = look_at_disk(loader, &loader->first, err);
     if (status == STATUS_OK && loader->wake_fd < 0)
         status = error_set(err, STATUS_IO, "cannot make an event: %s", strerror(errno));
     if (status == STATUS_OK && options->models && loader->first.count == 0 && !options->watch)
@@ -157,7 +158,7 @@ static struct known *find_known(struct loader *loader, const char *name, const c
 }
 
 /* The entry of a version, a new one if need be; NULL when out of memory. */
-static struct known *remember(struct loader *loader, const char *name, const char *version)
+static struct known *known_version(struct loader *loader, const char *name, const char *version)
 {
     struct known *known = find_known(loader, name, version);
     if (known)
@@ -175,7 +176,7 @@ static struct known *remember(struct loader *loader, const char *name, const cha
     return known;
 }
 
-static void forget(struct loader *loader, size_t i)
+static void forget_version(struct loader *loader, size_t i)
 {
     free(loader->known[i].name);
     loader->known[i] = loader->known[--loader->known_count];
@@ -244,9 +245,9 @@ static bool serves(const struct loader *loader, const char *name, const char *ex
 }
 
 /* Loads a version again whose files have changed, or for the first time. */
-static enum status follow(struct loader *loader, const struct repository_model *model,
-                          const struct repository_version *version, struct known *known,
-                          struct error *err)
+static enum status follow_version(struct loader *loader, const struct repository_model *model,
+                                  const struct repository_version *version, struct known *known,
+                                  struct error *err)
 {
     known->is_tried = true; /* the signature of what is no file may be any number, 0, too */
     known->signature = version->signature;
@@ -269,7 +270,7 @@ static void follow_spares(struct loader *loader, const struct repository_model *
         struct error failure = {0};
         if (!known || !known->is_served || known->signature == version->signature)
             continue;
-        if (follow(loader, model, version, known, &failure) != STATUS_OK &&
+        if (follow_version(loader, model, version, known, &failure) != STATUS_OK &&
             first->status == STATUS_OK)
             *first = failure;
     }
@@ -282,7 +283,7 @@ static enum status load_model(struct loader *loader, const struct repository_mod
 {
     struct error first = {0};
     if (model->problem.status != STATUS_OK) {
-        struct known *known = remember(loader, model->name, "");
+        struct known *known = known_version(loader, model->name, "");
         if (known && (again || !known->is_seen)) {
             pipeline_announce(loader->options.pipeline, model->name, NULL, 0);
             pipeline_progress(loader->options.pipeline, model->name, NULL, 0,
@@ -297,14 +298,14 @@ static enum status load_model(struct loader *loader, const struct repository_mod
     mend(loader, model->name);
     for (size_t i = model->version_count; i-- > 0 && !loader->cancel;) {
         const struct repository_version *version = &model->versions[i];
-        struct known *known = remember(loader, model->name, version->version);
+        struct known *known = known_version(loader, model->name, version->version);
         if (!known)
             return error_set(err, STATUS_NO_MEMORY, "out of memory");
         known->is_seen = true;
         if (!again && known->is_tried && known->signature == version->signature)
             continue;
         struct error failure = {0};
-        if (follow(loader, model, version, known, &failure) != STATUS_OK)
+        if (follow_version(loader, model, version, known, &failure) != STATUS_OK)
             first = first.status == STATUS_OK ? failure : first;
     }
     if (!serves(loader, model->name, ""))
@@ -332,7 +333,7 @@ static void drop_unseen(struct loader *loader, const struct repository *reposito
             (void)!pipeline_remove_model(loader->options.pipeline, known->name,
                                          model_is_there ? known->version : NULL, true, &ignored);
         }
-        forget(loader, i);
+        forget_version(loader, i);
     }
 }
 
@@ -414,7 +415,7 @@ static enum status load_by_name(struct loader *loader, const char *name, struct 
     struct repository repository;
     if (loader->is_embedded && !strcmp(name, loader->name))
         return load_version(loader, NULL, "1", err);
-    TRY(look(loader, &repository, err));
+    TRY(look_at_disk(loader, &repository, err));
     const struct repository_model *model = repository_find(&repository, name);
     enum status status = STATUS_OK;
     if (!model) {
@@ -441,10 +442,10 @@ static enum status unload_by_name(struct loader *loader, const char *name, struc
     return STATUS_OK;
 }
 
-static struct job *next_job(struct loader *loader)
+static struct loader_task *next_job(struct loader *loader)
 {
     pthread_mutex_lock(&loader->lock);
-    struct job *job = loader->jobs;
+    struct loader_task *job = loader->jobs;
     if (job) {
         loader->jobs = job->next;
         if (!loader->jobs)
@@ -455,9 +456,9 @@ static struct job *next_job(struct loader *loader)
     return job;
 }
 
-static void run_jobs(struct loader *loader)
+static void run_tasks(struct loader *loader)
 {
-    for (struct job *job; (job = next_job(loader));) {
+    for (struct loader_task *job; (job = next_job(loader));) {
         struct error err = {0};
         enum status status = STATUS_OK;
         if (loader->cancel)
@@ -478,7 +479,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
                                           const struct error *err),
                           void *context, struct error *err)
 {
-    struct job *job = calloc(1, sizeof *job);
+    struct loader_task *job = calloc(1, sizeof *job);
     char *copy = strdup(name);
     enum status status = STATUS_OK;
     uint64_t one = 1;
@@ -487,7 +488,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
         free(copy);
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     }
-    *job = (struct job){kind, copy, on_done, context, NULL};
+    *job = (struct loader_task){kind, copy, on_done, context, NULL};
     pthread_mutex_lock(&loader->lock);
     if (loader->stopping)
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
@@ -582,7 +583,7 @@ static void look_again(struct loader *loader)
 {
     struct repository repository;
     struct error err;
-    if (look(loader, &repository, &err) != STATUS_OK) {
+    if (look_at_disk(loader, &repository, &err) != STATUS_OK) {
         if (!loader->is_lost)
             log_event(LOG_ERROR, "models not looked at", LOG_STR("text", err.message));
         loader->is_lost = true; /* said once */
@@ -612,7 +613,7 @@ static void *loader_main(void *argument)
         (void)poll(events, 2, wait);
         uint64_t count;
         (void)!read(loader->wake_fd, &count, sizeof count);
-        run_jobs(loader);
+        run_tasks(loader);
         if (!watches || loader->cancel)
             continue;
         if (watch_take(loader->watch)) /* again and again while files are being written */
@@ -623,7 +624,7 @@ static void *loader_main(void *argument)
         look_again(loader);
         look_at = clock_now() + LOOK_MS * MILLION;
     }
-    run_jobs(loader); /* says that it is over */
+    run_tasks(loader); /* says that it is over */
     return NULL;
 }
 
@@ -656,7 +657,7 @@ void loader_stop(struct loader *loader)
     if (loader->started && !loader->joined)
         pthread_join(loader->thread, NULL);
     loader->joined = true;
-    run_jobs(loader);
+    run_tasks(loader);
 }
 
 void loader_free(struct loader *loader)
@@ -667,7 +668,7 @@ void loader_free(struct loader *loader)
     watch_free(loader->watch);
     repository_done(&loader->first);
     while (loader->known_count > 0)
-        forget(loader, loader->known_count - 1);
+        forget_version(loader, loader->known_count - 1);
     free(loader->known);
     for (size_t i = 0; i < loader->unloaded_count; i++)
         free(loader->unloaded[i]);

@@ -20,7 +20,7 @@ struct watch {
 };
 
 /* Adding a watch that is there already changes nothing. Recursion ends at DEPTH. */
-static void add(const struct watch *watch, const char *folder, int depth)
+static void watch_add(const struct watch *watch, const char *folder, int depth)
 {
     if (inotify_add_watch(watch->fd, folder, EVENTS | IN_ONLYDIR) < 0 || depth == 0)
         return;
@@ -29,7 +29,7 @@ static void add(const struct watch *watch, const char *folder, int depth)
         char *path;
         if (entry->d_name[0] == '.' || asprintf(&path, "%s/%s", folder, entry->d_name) < 0)
             continue;
-        add(watch, path, depth - 1); /* files are refused by IN_ONLYDIR */
+        watch_add(watch, path, depth - 1); /* files are refused by IN_ONLYDIR */
         free(path);
     }
     if (dir)
@@ -76,7 +76,7 @@ bool watch_take(struct watch *watch)
 void watch_renew(struct watch *watch)
 {
     if (watch)
-        add(watch, watch->folder, DEPTH);
+        watch_add(watch, watch->folder, DEPTH);
 }
 
 void watch_free(struct watch *watch)

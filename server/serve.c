@@ -375,7 +375,7 @@ static void hurry_on_next_signal(struct serve *serve)
     serve->has_watcher = pthread_create(&serve->watcher, NULL, watch_signals, serve) == 0;
 }
 
-static void sleep_ms(int64_t milliseconds)
+static void serve_sleep_ms(int64_t milliseconds)
 {
     struct timespec rest = {milliseconds / 1000, milliseconds % 1000 * MILLION};
     while (nanosleep(&rest, &rest) != 0 && errno == EINTR)
@@ -392,7 +392,7 @@ static void drain(struct serve *serve, const char *cause)
                    (long long)(config->drain_delay + config->grace + 2 * LAST_WORDS_MS) * 1000);
     http_server_begin_drain(serve->http);
     loader_stop(serve->loader);
-    sleep_ms(config->drain_delay);
+    serve_sleep_ms(config->drain_delay);
     http_server_stop_accepting(serve->http);
     int64_t deadline = clock_now() + config->grace * MILLION;
     bool quiet = http_server_wait_quiet(serve->http, deadline);
@@ -482,7 +482,7 @@ static const char *wait_for_end(struct serve *serve)
 }
 
 /* --check: all that serving begins with, but nobody can connect. */
-static enum status check(struct serve *serve, struct error *err)
+static enum status serve_check(struct serve *serve, struct error *err)
 {
     struct http_warnings warnings;
     struct http_options options;
@@ -501,7 +501,7 @@ static enum status check(struct serve *serve, struct error *err)
 static int command_check(struct serve *serve)
 {
     struct error err;
-    enum status status = check(serve, &err);
+    enum status status = serve_check(serve, &err);
     if (status == STATUS_OK)
         printf("lensd: the settings are fine, and %s can be served\n", loader_name(serve->loader));
     return status == STATUS_OK ? 0 : process_failed(&err);

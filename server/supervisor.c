@@ -160,7 +160,7 @@ static struct pulse *find_pulse(struct supervisor *supervisor, const struct mode
 }
 
 /* Has a model images that wait, and has answered none for the whole span? */
-static bool look(struct supervisor *supervisor)
+static bool supervisor_look(struct supervisor *supervisor)
 {
     size_t count = pipeline_models(supervisor->pipeline, supervisor->models, PIPELINE_MAX_MODELS);
     int64_t now = clock_now(), step = now - supervisor->looked;
@@ -190,7 +190,7 @@ static bool look(struct supervisor *supervisor)
     return !stuck;
 }
 
-static void *watch_thread(void *context)
+static void *supervisor_thread(void *context)
 {
     struct supervisor *supervisor = context;
     struct timespec until;
@@ -198,7 +198,7 @@ static void *watch_thread(void *context)
     pthread_mutex_lock(&supervisor->lock);
     while (!supervisor->stop) {
         pthread_mutex_unlock(&supervisor->lock);
-        if (look(supervisor))
+        if (supervisor_look(supervisor))
             supervisor_say(supervisor, "WATCHDOG=1");
         int64_t next = until.tv_nsec + supervisor->limit_ns / 4;
         until.tv_sec += next / 1000000000;
@@ -219,8 +219,9 @@ void supervisor_watch(struct supervisor *supervisor, struct pipeline *pipeline)
     supervisor->pipeline = pipeline;
     supervisor->looked = clock_now();
     supervisor->models = alloc_array(PIPELINE_MAX_MODELS, sizeof *supervisor->models);
-    supervisor->has_thread = supervisor->models && pthread_create(&supervisor->thread, NULL,
-                                                                  watch_thread, supervisor) == 0;
+    supervisor->has_thread =
+        supervisor->models &&
+        pthread_create(&supervisor->thread, NULL, supervisor_thread, supervisor) == 0;
     if (!supervisor->has_thread)
         log_event(LOG_WARN, "systemd", LOG_STR("text", "no thread for the watchdog"));
 }

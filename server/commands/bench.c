@@ -31,7 +31,7 @@ enum {
 };
 
 /* What one device is measured with. */
-struct contender {
+struct bench_target {
     char id[80]; /* as the user wrote it, or as the machine names it */
     char name[96];
     struct error problem; /* status != OK: why it is not measured */
@@ -45,19 +45,19 @@ struct contender {
     struct bench_batch rows[BATCHES_MAX];
 };
 
-struct bench {
+struct device_bench {
     const struct config *config;
     struct model *model;
     int batches[BATCHES_MAX], largest;
     size_t batch_count;
-    struct contender contenders[DEVICE_MAX];
+    struct bench_target targets[DEVICE_MAX];
     size_t count, loading; /* loading: which one the progress bar speaks of */
     bool bar;              /* standard error is a terminal */
 };
 
 /* ---- the progress bar ---- */
 
-static void show_progress(const struct bench *bench, const char *what, double share)
+static void show_progress(const struct device_bench *bench, const char *what, double share)
 {
     if (!bench->bar)
         return;
@@ -70,7 +70,7 @@ static void show_progress(const struct bench *bench, const char *what, double sh
     fflush(stderr);
 }
 
-static void clear_progress(const struct bench *bench)
+static void clear_progress(const struct device_bench *bench)
 {
     if (bench->bar)
         fprintf(stderr, "\r%*s\r", 40 + BAR + 10, "");
@@ -78,15 +78,15 @@ static void clear_progress(const struct bench *bench)
 
 static void on_load_progress(void *context, double fraction)
 {
-    const struct bench *bench = context;
+    const struct device_bench *bench = context;
     char what[96];
-    snprintf(what, sizeof what, "preparing %.64s", bench->contenders[bench->loading].id);
+    snprintf(what, sizeof what, "preparing %.64s", bench->targets[bench->loading].id);
     show_progress(bench, what, fraction);
 }
 
 /* ---- what is asked ---- */
 
-static enum status parse_batches(struct bench *bench, struct error *err)
+static enum status bench_parse_batches(struct device_bench *bench, struct error *err)
 {
     const char *rest = bench->config->batch;
     do {
@@ -106,30 +106,30 @@ static enum status parse_batches(struct bench *bench, struct error *err)
     return STATUS_OK;
 }
 
-static struct contender *add_contender(struct bench *bench, const char *id)
+static struct bench_target *add_target(struct device_bench *bench, const char *id)
 {
     if (bench->count == DEVICE_MAX)
         return NULL;
-    struct contender *contender = &bench->contenders[bench->count++];
-    snprintf(contender->id, sizeof contender->id, "%s", id);
-    return contender;
+    struct bench_target *target = &bench->targets[bench->count++];
+    snprintf(target->id, sizeof target->id, "%s", id);
+    return target;
 }
 
 /* Every usable device of the machine; those that are there and cannot be used say why. */
-static void add_all(struct bench *bench)
+static void add_all(struct device_bench *bench)
 {
     struct device_info devices[DEVICE_MAX];
     size_t count = device_list(devices, DEVICE_MAX);
     for (size_t i = 0; i < count; i++) {
         char id[DEVICE_TEXT];
-        struct contender *contender = add_contender(bench, device_text(devices[i].id, id));
-        if (contender && !devices[i].usable)
-            (void)error_set(&contender->problem, STATUS_DEVICE, "%s", devices[i].reason);
+        struct bench_target *target = add_target(bench, device_text(devices[i].id, id));
+        if (target && !devices[i].usable)
+            (void)error_set(&target->problem, STATUS_DEVICE, "%s", devices[i].reason);
     }
 }
 
 /* Each entry of --device by itself: one that is missing is a row that says so. */
-static void add_named(struct bench *bench)
+static void add_named(struct device_bench *bench)
 {
     char *list = strdup(bench->config->device), *rest = list;
     const char *word;
@@ -139,20 +139,20 @@ static void add_named(struct bench *bench)
         size_t count = 0;
         char fallback[256], id[DEVICE_TEXT];
         if (device_parse(word, ids, &count, fallback, sizeof fallback, &problem) != STATUS_OK) {
-            struct contender *contender = add_contender(bench, word);
-            if (contender)
-                contender->problem = problem;
+            struct bench_target *target = add_target(bench, word);
+            if (target)
+                target->problem = problem;
             continue;
         }
         for (size_t i = 0; i < count; i++)
-            add_contender(bench, device_text(ids[i], id));
+            add_target(bench, device_text(ids[i], id));
     }
     free(list);
 }
 
 /* ---- preparing ---- */
 
-static void fill_noise(void *data, enum dtype dtype, size_t bytes)
+static void bench_fill_noise(void *data, enum dtype dtype, size_t bytes)
 {
     uint32_t seed = 1;
     memset(data, 0, bytes); /* valid for every dtype: indices, lengths, masks */
@@ -165,47 +165,47 @@ static void fill_noise(void *data, enum dtype dtype, size_t bytes)
     }
 }
 
-static enum status make_inputs(struct contender *contender, struct error *err)
+static enum status bench_make_inputs(struct bench_target *target, struct error *err)
 {
-    const struct session_info *info = session_info(contender->session);
+    const struct session_info *info = session_info(target->session);
     const size_t images = (size_t)info->batches[info->batch_count - 1].size;
-    const size_t count = session_input_count(contender->session);
-    contender->inputs = alloc_array(count, sizeof *contender->inputs);
-    contender->outputs =
-        alloc_array(session_output_count(contender->session), sizeof *contender->outputs);
-    if (!contender->inputs || !contender->outputs)
+    const size_t count = session_input_count(target->session);
+    target->inputs = alloc_array(count, sizeof *target->inputs);
+    target->outputs = alloc_array(session_output_count(target->session), sizeof *target->outputs);
+    if (!target->inputs || !target->outputs)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     for (size_t i = 0; i < count; i++) {
-        const struct session_tensor *input = session_input(contender->session, i);
+        const struct session_tensor *input = session_input(target->session, i);
         size_t bytes;
         TRY(shape_check(&input->shape, input->dtype, NULL, &bytes, err));
         if (!size_mul(bytes, images, &bytes) || bytes > SIZE_MAX - TENSOR_ALIGN)
             return error_set(err, STATUS_TOO_LARGE, "input '%s' is too large", input->name);
-        contender->inputs[i] = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
-        if (!contender->inputs[i])
+        target->inputs[i] = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
+        if (!target->inputs[i])
             return error_set(err, STATUS_NO_MEMORY, "out of memory for input '%s'", input->name);
-        fill_noise(contender->inputs[i], input->dtype, bytes);
+        bench_fill_noise(target->inputs[i], input->dtype, bytes);
     }
     return STATUS_OK;
 }
 
-static void name_device(struct contender *contender, struct device_id id)
+static void name_device(struct bench_target *target, struct device_id id)
 {
     struct device_info devices[DEVICE_MAX];
     size_t count = device_list(devices, DEVICE_MAX);
     for (size_t i = 0; i < count; i++)
         if (devices[i].id.kind == id.kind && devices[i].id.index == id.index)
-            snprintf(contender->name, sizeof contender->name, "%s", devices[i].name);
+            snprintf(target->name, sizeof target->name, "%s", devices[i].name);
 }
 
-static enum status prepare(struct bench *bench, struct contender *contender, struct error *err)
+static enum status bench_prepare(struct device_bench *bench, struct bench_target *target,
+                                 struct error *err)
 {
     const struct model *model = bench->model;
     struct device_id ids[DEVICE_MAX];
     size_t count;
     char fallback[256];
-    TRY(device_parse(contender->id, ids, &count, fallback, sizeof fallback, err));
-    name_device(contender, ids[0]);
+    TRY(device_parse(target->id, ids, &count, fallback, sizeof fallback, err));
+    name_device(target, ids[0]);
     struct session_options options = {
         .device = ids[0],
         .precision = (enum precision)bench->config->precision,
@@ -223,60 +223,61 @@ static enum status prepare(struct bench *bench, struct contender *contender, str
     const struct precision_options how = {.limits = &limits, .cache = bench->config->cache};
     struct precision_choice choice;
     TRY(precision_choose(model, &how, &options, &choice, err));
-    TRY(session_create(model->graph, &options, &contender->session, err));
-    latency_init_session(&contender->latency, session_info(contender->session));
-    TRY(make_inputs(contender, err));
+    TRY(session_create(model->graph, &options, &target->session, err));
+    latency_init_session(&target->latency, session_info(target->session));
+    TRY(bench_make_inputs(target, err));
     for (size_t i = 0; i < bench->batch_count; i++) {
-        contender->times[i] = alloc_array(RUNS_MAX, sizeof(double));
-        if (!contender->times[i])
+        target->times[i] = alloc_array(RUNS_MAX, sizeof(double));
+        if (!target->times[i])
             return error_set(err, STATUS_NO_MEMORY, "out of memory");
     }
     return STATUS_OK;
 }
 
-static void contender_done(struct contender *contender)
+static void target_done(struct bench_target *target)
 {
-    if (contender->session && contender->inputs)
-        for (size_t i = 0; i < session_input_count(contender->session); i++)
-            free(contender->inputs[i]);
-    free(contender->inputs);
-    free(contender->outputs);
+    if (target->session && target->inputs)
+        for (size_t i = 0; i < session_input_count(target->session); i++)
+            free(target->inputs[i]);
+    free(target->inputs);
+    free(target->outputs);
     for (size_t i = 0; i < BATCHES_MAX; i++)
-        free(contender->times[i]);
-    session_free(contender->session);
+        free(target->times[i]);
+    session_free(target->session);
 }
 
 /* ---- measuring ---- */
 
-static enum status run_batch(struct contender *contender, int batch, struct error *err)
+static enum status bench_run_batch(struct bench_target *target, int batch, struct error *err)
 {
     for (int left = batch, count; left > 0; left -= count) {
-        count = latency_first(&contender->latency, left);
-        TRY(session_run(contender->session, count, (const void *const *)contender->inputs,
-                        contender->outputs, err));
+        count = latency_first(&target->latency, left);
+        TRY(session_run(target->session, count, (const void *const *)target->inputs,
+                        target->outputs, err));
     }
     return STATUS_OK;
 }
 
-static enum status run_turn(struct contender *contender, size_t which, int batch, struct error *err)
+static enum status bench_turn(struct bench_target *target, size_t which, int batch,
+                              struct error *err)
 {
     const int64_t turn = clock_now();
-    TRY(run_batch(contender, batch, err));
-    for (int i = 0; i < TURN && contender->counts[which] < RUNS_MAX; i++) {
+    TRY(bench_run_batch(target, batch, err));
+    for (int i = 0; i < TURN && target->counts[which] < RUNS_MAX; i++) {
         const int64_t begin = clock_now();
-        TRY(run_batch(contender, batch, err));
-        contender->times[which][contender->counts[which]++] = clock_ms(clock_now() - begin);
+        TRY(bench_run_batch(target, batch, err));
+        target->times[which][target->counts[which]++] = clock_ms(clock_now() - begin);
     }
-    contender->spent[which] += clock_ms(clock_now() - turn) * 1e-3;
+    target->spent[which] += clock_ms(clock_now() - turn) * 1e-3;
     return STATUS_OK;
 }
 
-static void show_measuring(const struct bench *bench, double seconds)
+static void show_measuring(const struct device_bench *bench, double seconds)
 {
     double spent = 0, total = 0;
     for (size_t i = 0; i < bench->count; i++) {
-        for (size_t k = 0; k < bench->batch_count && bench->contenders[i].session; k++) {
-            const double part = bench->contenders[i].spent[k];
+        for (size_t k = 0; k < bench->batch_count && bench->targets[i].session; k++) {
+            const double part = bench->targets[i].spent[k];
             spent += part < seconds ? part : seconds;
             total += seconds;
         }
@@ -285,18 +286,18 @@ static void show_measuring(const struct bench *bench, double seconds)
 }
 
 /* One round: every batch size on every device that has not had its time. False: all have. */
-static bool run_round(struct bench *bench, int round, double seconds)
+static bool run_round(struct device_bench *bench, int round, double seconds)
 {
     bool busy = false;
     for (size_t k = 0; k < bench->batch_count; k++) {
         for (size_t i = 0; i < bench->count; i++) {
-            struct contender *contender = &bench->contenders[i];
-            if (contender->problem.status != STATUS_OK || contender->counts[k] == RUNS_MAX ||
-                (round >= ROUNDS_MIN && contender->spent[k] >= seconds))
+            struct bench_target *target = &bench->targets[i];
+            if (target->problem.status != STATUS_OK || target->counts[k] == RUNS_MAX ||
+                (round >= ROUNDS_MIN && target->spent[k] >= seconds))
                 continue;
             struct error problem;
-            if (run_turn(contender, k, bench->batches[k], &problem) != STATUS_OK)
-                contender->problem = problem;
+            if (bench_turn(target, k, bench->batches[k], &problem) != STATUS_OK)
+                target->problem = problem;
             show_measuring(bench, seconds);
             busy = true;
         }
@@ -304,64 +305,64 @@ static bool run_round(struct bench *bench, int round, double seconds)
     return busy;
 }
 
-static int ascending(const void *a, const void *b)
+static int bench_ascending(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-static void summarise(struct bench *bench)
+static void summarise(struct device_bench *bench)
 {
-    const struct contender *first = NULL;
+    const struct bench_target *first = NULL;
     for (size_t i = 0; i < bench->count; i++) {
-        struct contender *contender = &bench->contenders[i];
-        if (contender->problem.status != STATUS_OK)
+        struct bench_target *target = &bench->targets[i];
+        if (target->problem.status != STATUS_OK)
             continue;
         if (!first)
-            first = contender;
+            first = target;
         for (size_t k = 0; k < bench->batch_count; k++) {
-            double *times = contender->times[k];
-            const size_t count = contender->counts[k];
-            qsort(times, count, sizeof *times, ascending);
+            double *times = target->times[k];
+            const size_t count = target->counts[k];
+            qsort(times, count, sizeof *times, bench_ascending);
             const double median = times[count / 2];
-            contender->rows[k] = (struct bench_batch){
+            target->rows[k] = (struct bench_batch){
                 .size = bench->batches[k],
                 .milliseconds = median,
                 .best_milliseconds = times[0],
                 .images_per_second = median > 0 ? bench->batches[k] * 1e3 / median : 0,
                 .speed_up = median > 0 ? first->rows[k].milliseconds / median : 0,
                 .runs = count};
-            if (contender == first)
-                contender->rows[k].speed_up = 1;
+            if (target == first)
+                target->rows[k].speed_up = 1;
         }
     }
 }
 
 /* ---- what is printed ---- */
 
-static void print_contender(const struct bench *bench, const struct contender *contender)
+static void print_target(const struct device_bench *bench, const struct bench_target *target)
 {
-    if (contender->problem.status != STATUS_OK) {
-        printf("%-9s not measured: %s\n", contender->id, contender->problem.message);
+    if (target->problem.status != STATUS_OK) {
+        printf("%-9s not measured: %s\n", target->id, target->problem.message);
         return;
     }
     for (size_t k = 0; k < bench->batch_count; k++) {
-        const struct bench_batch *row = &contender->rows[k];
-        printf("%-9s %-9s %6d %11.3f %11.3f %11.1f %9.2f\n", contender->id,
-               precision_name(session_info(contender->session)->precision), row->size,
+        const struct bench_batch *row = &target->rows[k];
+        printf("%-9s %-9s %6d %11.3f %11.3f %11.1f %9.2f\n", target->id,
+               precision_name(session_info(target->session)->precision), row->size,
                row->milliseconds, row->best_milliseconds, row->images_per_second, row->speed_up);
     }
 }
 
-static void print_table(const struct bench *bench, const char *note)
+static void bench_print_table(const struct device_bench *bench, const char *note)
 {
     printf("%s: one forward pass, input in memory\n\n", bench->model->name);
     for (size_t i = 0; i < bench->count; i++) {
-        const struct contender *contender = &bench->contenders[i];
-        if (contender->problem.status != STATUS_OK)
+        const struct bench_target *target = &bench->targets[i];
+        if (target->problem.status != STATUS_OK)
             continue;
-        const struct session_info *info = session_info(contender->session);
-        printf("%-9s %s", contender->id, contender->name);
+        const struct session_info *info = session_info(target->session);
+        printf("%-9s %s", target->id, target->name);
         if (info->threads > 0)
             printf(", %d thread%s", info->threads, info->threads == 1 ? "" : "s");
         printf("\n");
@@ -371,25 +372,25 @@ static void print_table(const struct bench *bench, const char *note)
     printf("\n%-9s %-9s %6s %11s %11s %11s %9s\n", "device", "precision", "batch", "ms median",
            "ms best", "images/s", "speed-up");
     for (size_t i = 0; i < bench->count; i++)
-        print_contender(bench, &bench->contenders[i]);
+        print_target(bench, &bench->targets[i]);
     if (note[0])
         printf("\n%s\n", note);
 }
 
-static int print_bench_json(const struct bench *bench, const char *note)
+static int print_bench_json(const struct device_bench *bench, const char *note)
 {
     struct bench_device devices[DEVICE_MAX];
     for (size_t i = 0; i < bench->count; i++) {
-        const struct contender *contender = &bench->contenders[i];
-        devices[i] = (struct bench_device){.id = contender->id, .name = contender->name};
-        if (contender->problem.status != STATUS_OK) {
-            devices[i].problem = contender->problem.message;
+        const struct bench_target *target = &bench->targets[i];
+        devices[i] = (struct bench_device){.id = target->id, .name = target->name};
+        if (target->problem.status != STATUS_OK) {
+            devices[i].problem = target->problem.message;
             continue;
         }
-        const struct session_info *info = session_info(contender->session);
+        const struct session_info *info = session_info(target->session);
         devices[i].precision = precision_name(info->precision);
         devices[i].threads = info->threads;
-        devices[i].batches = contender->rows;
+        devices[i].batches = target->rows;
         devices[i].batch_count = bench->batch_count;
     }
     const struct bench_answer answer = {.model = bench->model->name,
@@ -400,10 +401,11 @@ static int print_bench_json(const struct bench *bench, const char *note)
     return print_json(bench_answer_json(&answer, NULL));
 }
 
-static enum status run_bench(struct bench *bench, char *note, size_t note_size, struct error *err)
+static enum status run_bench(struct device_bench *bench, char *note, size_t note_size,
+                             struct error *err)
 {
     const struct config *config = bench->config;
-    TRY(parse_batches(bench, err));
+    TRY(bench_parse_batches(bench, err));
     TRY(model_open(config->model, NULL, &bench->model, err));
     if (!strcmp(config->device, "auto")) {
         struct device_id ids[DEVICE_MAX];
@@ -414,13 +416,13 @@ static enum status run_bench(struct bench *bench, char *note, size_t note_size, 
         add_named(bench);
     }
     for (size_t i = 0; i < bench->count; i++) {
-        struct contender *contender = &bench->contenders[i];
+        struct bench_target *target = &bench->targets[i];
         bench->loading = i;
         /* An error on the way is not yet a failure: what counts is what is returned. */
         struct error problem;
-        if (contender->problem.status == STATUS_OK &&
-            prepare(bench, contender, &problem) != STATUS_OK)
-            contender->problem = problem;
+        if (target->problem.status == STATUS_OK &&
+            bench_prepare(bench, target, &problem) != STATUS_OK)
+            target->problem = problem;
     }
     const double seconds = (double)config->bench_time / 1e3;
     for (int round = 0; run_round(bench, round, seconds); round++)
@@ -432,7 +434,7 @@ static enum status run_bench(struct bench *bench, char *note, size_t note_size, 
 
 int command_bench(const struct config *config)
 {
-    struct bench *bench = calloc(1, sizeof *bench);
+    struct device_bench *bench = calloc(1, sizeof *bench);
     struct error err;
     char note[256] = "";
     int result = 1;
@@ -448,15 +450,15 @@ int command_bench(const struct config *config)
     } else {
         /* Fine when at least one device was measured. */
         for (size_t i = 0; i < bench->count; i++)
-            if (bench->contenders[i].problem.status == STATUS_OK)
+            if (bench->targets[i].problem.status == STATUS_OK)
                 result = 0;
         if (config->json)
             result |= print_bench_json(bench, note);
         else
-            print_table(bench, note);
+            bench_print_table(bench, note);
     }
     for (size_t i = 0; i < bench->count; i++)
-        contender_done(&bench->contenders[i]);
+        target_done(&bench->targets[i]);
     model_free(bench->model);
     free(bench);
     return result;

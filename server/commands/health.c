@@ -40,7 +40,7 @@ static int connect_one(const struct addrinfo *address)
 }
 
 /* A connected socket, or -1 with a sentence. */
-static int open_connection(const char *host, int port, struct error *err)
+static int health_connect(const char *host, int port, struct error *err)
 {
     char service[8];
     struct addrinfo *list = NULL;
@@ -61,7 +61,7 @@ static int open_connection(const char *host, int port, struct error *err)
     return fd;
 }
 
-static int open_socket(const char *path, struct error *err)
+static int health_open_socket(const char *path, struct error *err)
 {
     struct timeval limit = {.tv_sec = HEALTH_TIMEOUT_S};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -88,7 +88,8 @@ static ssize_t receive(int fd, struct tls_client *tls, char *text, size_t size)
 }
 
 /* The one line of a file, without blanks around it: what goes into a header as it is. */
-static enum status read_key(const char *path, char key[static KEY_MAX + 3], struct error *err)
+static enum status health_read_key(const char *path, char key[static KEY_MAX + 3],
+                                   struct error *err)
 {
     FILE *file = fopen(path, "re");
     if (!file)
@@ -116,7 +117,7 @@ static enum status read_key(const char *path, char key[static KEY_MAX + 3], stru
 }
 
 /* The beginning of the answer to GET /readyz, as much as `text` holds; its length. */
-static size_t ask(int fd, struct tls_client *tls, const char *key, char *text, size_t size)
+static size_t health_ask(int fd, struct tls_client *tls, const char *key, char *text, size_t size)
 {
     char request[KEY_MAX + 160];
     size_t length = 0;
@@ -170,11 +171,11 @@ int command_health(const struct config *config)
         snprintf(where, sizeof where, "'%s'", path);
     else
         snprintf(where, sizeof where, "%s port %d", host, (int)config->port);
-    if (config->api_key_file && read_key(config->api_key_file, key, &err) != STATUS_OK) {
+    if (config->api_key_file && health_read_key(config->api_key_file, key, &err) != STATUS_OK) {
         fprintf(stderr, "lensd: %s\n", err.message);
         return 1;
     }
-    int fd = path ? open_socket(path, &err) : open_connection(host, (int)config->port, &err);
+    int fd = path ? health_open_socket(path, &err) : health_connect(host, (int)config->port, &err);
     if (fd < 0) {
         fprintf(stderr, "lensd: %s\n", err.message);
         return 1;
@@ -182,7 +183,7 @@ int command_health(const struct config *config)
     size_t length = 0;
     struct tls_client *tls = config->tls_cert ? tls_client_open(fd) : NULL;
     if (tls || !config->tls_cert)
-        length = ask(fd, tls, key, answer, sizeof answer);
+        length = health_ask(fd, tls, key, answer, sizeof answer);
     tls_client_free(tls);
     close(fd);
     if (length < sizeof "HTTP/1.1 200" || strncmp(answer, "HTTP/1.", 7) != 0) {

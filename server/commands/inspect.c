@@ -45,8 +45,8 @@ static enum status no_memory(struct error *err)
 /* ---- operators ---- */
 
 /* Of a graph: for the embedded model, which has no file to list. */
-static enum status count_operators(const struct graph *graph, struct inspection *in,
-                                   struct error *err)
+static enum status inspect_count_operators(const struct graph *graph, struct inspection *in,
+                                           struct error *err)
 {
     in->operators = alloc_array(graph->node_count, sizeof *in->operators);
     if (!in->operators)
@@ -70,7 +70,7 @@ static enum status count_operators(const struct graph *graph, struct inspection 
 static enum status list_operators(struct inspection *in, struct error *err)
 {
     if (!in->file)
-        return count_operators(in->model->graph, in, err);
+        return inspect_count_operators(in->model->graph, in, err);
     TRY(onnx_list_ops(in->file, &in->uses, &in->use_count, err));
     in->operators = alloc_array(in->use_count, sizeof *in->operators);
     if (!in->operators)
@@ -130,7 +130,8 @@ static enum status list_tensors(struct inspection *in, struct error *err)
 
 /* ---- the whole ---- */
 
-static enum status look(const struct config *config, struct inspection *in, struct error *err)
+static enum status inspect_model(const struct config *config, struct inspection *in,
+                                 struct error *err)
 {
     if (!model_is_embedded(config->model))
         TRY(model_find(config->model, &in->file, &in->name, err));
@@ -190,7 +191,7 @@ static void print_tensors(const char *title, const struct inspect_tensor *tensor
 }
 
 /* "title       words …", broken at blanks where a line would pass 80 columns. */
-static void print_wrapped(const char *title, const char *text)
+static void inspect_print_wrapped(const char *title, const char *text)
 {
     const size_t indent = 12, width = 80;
     size_t column = indent;
@@ -212,9 +213,9 @@ static void print_wrapped(const char *title, const char *text)
 static void print_labels(const struct inspect_answer *answer)
 {
     if (answer->label_count == 0)
-        print_wrapped("labels", "none");
+        inspect_print_wrapped("labels", "none");
     for (size_t i = 0; i < answer->label_count && i < LABELS_SHOWN; i++)
-        print_wrapped(i ? "" : "labels", answer->labels[i]);
+        inspect_print_wrapped(i ? "" : "labels", answer->labels[i]);
     if (answer->label_count > LABELS_SHOWN)
         printf("%-12s… and %zu more\n", "", answer->label_count - LABELS_SHOWN);
 }
@@ -244,7 +245,7 @@ static void print_answer(const struct inspect_answer *answer)
         printf("%-12s%llu (%s)\n", "parameters", (unsigned long long)answer->parameter_count,
                size_text(answer->parameter_bytes, size));
         if (answer->transform && answer->transform[0]) {
-            print_wrapped("photos", answer->transform);
+            inspect_print_wrapped("photos", answer->transform);
             printf("%-12s(from %s)\n", "", answer->transform_source);
         } else
             printf("%-12sno input looks like a photo\n", "photos");
@@ -269,7 +270,7 @@ int command_inspect(const struct config *config)
     int result;
     if (config->profile)
         return command_profile(config);
-    if (look(config, &in, &err) != STATUS_OK) {
+    if (inspect_model(config, &in, &err) != STATUS_OK) {
         result = process_failed(&err);
     } else {
         struct inspect_answer answer = answer_of(&in);

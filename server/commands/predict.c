@@ -23,7 +23,7 @@ struct wait {
     bool done;
 };
 
-static void on_done(struct predict_request *request)
+static void predict_on_done(struct predict_request *request)
 {
     struct wait *wait = request->context;
     pthread_mutex_lock(&wait->lock);
@@ -118,12 +118,12 @@ static int print_results(const struct config *config, struct pipeline *pipeline,
     return failed;
 }
 
-static enum status run(struct pipeline *pipeline, struct predict_request *request,
-                       struct error *err)
+static enum status predict_run(struct pipeline *pipeline, struct predict_request *request,
+                               struct error *err)
 {
     struct wait wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
     int retry_after_s;
-    request->on_done = on_done;
+    request->on_done = predict_on_done;
     request->context = &wait;
     TRY(pipeline_submit(pipeline, request, &retry_after_s, err));
     pthread_mutex_lock(&wait.lock);
@@ -183,7 +183,7 @@ int command_predict(const struct config *config)
         if (read_file(image->name, &files[i], &image->size, &image->preset) == STATUS_OK)
             image->data = files[i];
     }
-    if (run(pipeline, &request, &err) == STATUS_OK)
+    if (predict_run(pipeline, &request, &err) == STATUS_OK)
         hint_at_labels(&request), result = print_results(config, pipeline, &request);
     else
         result = process_failed(&err);

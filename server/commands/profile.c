@@ -30,8 +30,8 @@ struct profile {
     double batch_ms; /* L(b); 0: not measured */
 };
 
-static enum status open_session(const struct config *config, struct profile *profile,
-                                struct error *err)
+static enum status profile_open_session(const struct config *config, struct profile *profile,
+                                        struct error *err)
 {
     TRY(model_open(config->model, NULL, &profile->model, err));
     const struct model *model = profile->model;
@@ -86,7 +86,7 @@ static struct profile_layer rate(const struct profile *profile, struct profile_l
     return layer;
 }
 
-static double sum_of(const struct session_step *steps, size_t count)
+static double profile_sum(const struct session_step *steps, size_t count)
 {
     double ms = 0;
     for (size_t i = 0; i < count; i++)
@@ -103,7 +103,7 @@ static enum status run_passes(struct profile *profile, struct error *err)
         size_t count;
         TRY(session_profile(profile->session, profile->batch, 1, &steps, &count, err));
         const bool is_best =
-            run == 0 || sum_of(steps, count) < sum_of(profile->steps, profile->count);
+            run == 0 || profile_sum(steps, count) < profile_sum(profile->steps, profile->count);
         free(is_best ? profile->steps : steps);
         profile->steps = is_best ? steps : profile->steps;
         profile->count = count;
@@ -111,7 +111,7 @@ static enum status run_passes(struct profile *profile, struct error *err)
     return STATUS_OK;
 }
 
-static enum status measure(struct profile *profile, struct error *err)
+static enum status profile_measure(struct profile *profile, struct error *err)
 {
     const struct session_info *info = session_info(profile->session);
     TRY(run_passes(profile, err));
@@ -119,7 +119,7 @@ static enum status measure(struct profile *profile, struct error *err)
     profile->layers = alloc_array(profile->count, sizeof *profile->layers);
     if (!profile->layers)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
-    profile->total.milliseconds = sum_of(profile->steps, profile->count);
+    profile->total.milliseconds = profile_sum(profile->steps, profile->count);
     double bytes = 0;
     for (size_t i = 0; i < profile->count; i++) {
         profile->total.gflop += profile->steps[i].gflop;
@@ -138,7 +138,7 @@ static enum status measure(struct profile *profile, struct error *err)
     return STATUS_OK;
 }
 
-static int slowest_first(const void *a, const void *b)
+static int profile_slowest_first(const void *a, const void *b)
 {
     double x = ((const struct profile_layer *)a)->milliseconds;
     double y = ((const struct profile_layer *)b)->milliseconds;
@@ -170,7 +170,7 @@ static const char *note_of(const struct profile *profile)
 }
 
 /* Two passes at two times: where they differ, a reader wants to know by what. */
-static void print_times(const struct profile *profile)
+static void profile_print_times(const struct profile *profile)
 {
     const double with = profile->total.milliseconds, without = profile->batch_ms;
     printf(
@@ -186,7 +186,7 @@ static void print_times(const struct profile *profile)
             "small that clocks count\n");
 }
 
-static void print_table(const struct profile *profile)
+static void profile_print_table(const struct profile *profile)
 {
     const struct session_info *info = session_info(profile->session);
     char device[DEVICE_TEXT];
@@ -194,7 +194,7 @@ static void print_table(const struct profile *profile)
            device_text(info->device, device), info->threads, info->threads == 1 ? "" : "s",
            profile->batch);
     printf("precision   %s (%s)\n", precision_name(info->precision), profile->choice.why);
-    print_times(profile);
+    profile_print_times(profile);
     if (profile->peak.gflops > 0)
         printf("peak        %.0f GFLOP/s, measured (%s)\n", profile->peak.gflops,
                profile->peak.instructions);
@@ -233,19 +233,19 @@ int command_profile(const struct config *config)
     struct profile profile = {NULL};
     struct error err;
     int result = 0;
-    enum status status = open_session(config, &profile, &err);
+    enum status status = profile_open_session(config, &profile, &err);
     if (status == STATUS_OK) {
         settle_batch(config, &profile);
-        status = measure(&profile, &err);
+        status = profile_measure(&profile, &err);
     }
     if (status == STATUS_OK && config->profile_sort == PROFILE_BY_TIME)
-        qsort(profile.layers, profile.count, sizeof *profile.layers, slowest_first);
+        qsort(profile.layers, profile.count, sizeof *profile.layers, profile_slowest_first);
     if (status != STATUS_OK)
         result = process_failed(&err);
     else if (config->json)
         result = print_profile_json(&profile);
     else
-        print_table(&profile);
+        profile_print_table(&profile);
     free(profile.layers);
     free(profile.steps);
     session_free(profile.session);

@@ -214,7 +214,7 @@ static void check_access(struct exchange *x, const struct request_head *head)
 }
 
 /* Is `origin` one of the list "https://a.example,https://b.example", or the list "*"? */
-static bool is_listed(const char *list, const char *origin)
+static bool admit_is_listed(const char *list, const char *origin)
 {
     size_t length = strlen(origin);
     if (!strcmp(list, "*"))
@@ -239,7 +239,7 @@ static void allow_origin(struct exchange *x, const struct request_head *head)
     bool all = !strcmp(list, "*");
     if (!all)
         respond_header(x, "Vary", "Origin");
-    if (!head->origin || strlen(head->origin) > 120 || !is_listed(list, head->origin))
+    if (!head->origin || strlen(head->origin) > 120 || !admit_is_listed(list, head->origin))
         return;
     respond_header(x, "Access-Control-Allow-Origin", "%s", all ? "*" : head->origin);
     if (strcmp(x->method, "OPTIONS") != 0 || !head->preflight) {
@@ -272,7 +272,7 @@ static void check_coding(struct exchange *x, const struct request_head *head)
     respond_header(x, "Accept-Encoding", "gzip, deflate");
 }
 
-static void check_body(struct exchange *x, const struct request_head *head)
+static void admit_check_body(struct exchange *x, const struct request_head *head)
 {
     size_t limit = x->route->takes_body ? x->server->options.max_body : EXCHANGE_SWALLOW_MAX;
     struct error err;
@@ -311,7 +311,7 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
     if (!x->answer.status)
         check_access(x, head);
     if (!x->answer.status)
-        check_body(x, head);
+        admit_check_body(x, head);
     if (!x->answer.status)
         return ADMIT_READ;
     x->swallow = true;

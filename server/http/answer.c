@@ -12,7 +12,7 @@
 
 #define COMPRESS_MIN 2048 /* bytes; a packet or two more cost less than the work */
 
-static bool is_text(const char *type)
+static bool answer_is_text(const char *type)
 {
     return !strncmp(type, "text/", 5) || !strncmp(type, TYPE_JSON, sizeof TYPE_JSON - 1) ||
            strstr(type, "yaml");
@@ -25,7 +25,7 @@ static void compress_answer(struct exchange *x)
     if (answer->is_packed)
         return;
     answer->is_packed = true;
-    if (answer->size < COMPRESS_MIN || !answer->type || !is_text(answer->type))
+    if (answer->size < COMPRESS_MIN || !answer->type || !answer_is_text(answer->type))
         return;
     respond_header(x, "Vary", "Accept-Encoding");
     enum coding coding = coding_choose(exchange_header(x, "Accept-Encoding"));

@@ -22,7 +22,7 @@
 
 #define TYPE_BINARY "application/octet-stream"
 
-struct work {
+struct infer_work {
     struct predict_request request; /* first: work.h */
     struct v2_request *v2;          /* NULL: a raw body */
     const void **tensors;           /* of the model's inputs; NULL: photos */
@@ -33,10 +33,10 @@ struct work {
     size_t rows;
 };
 
-static void free_work(struct exchange *x)
+static void infer_free_work(struct exchange *x)
 {
-    struct work *work = x->work;
-    struct work rest = *work;
+    struct infer_work *work = x->work;
+    struct infer_work rest = *work;
     work_free(x); /* first: its images lie in the rest */
     v2_request_free(rest.v2);
     for (size_t i = 0; rest.memory && i < rest.input_count; i++)
@@ -62,7 +62,7 @@ enum status v2_admit(struct exchange *x, struct error *err)
 
 /* ---- inputs ---- */
 
-static enum status make_images(struct work *work, size_t count, struct error *err)
+static enum status infer_make_images(struct infer_work *work, size_t count, struct error *err)
 {
     work->rows = count;
     return work_images(&work->request, count, err);
@@ -96,8 +96,10 @@ static const char *wanted_shape(const struct served *served, const struct served
     return text;
 }
 
-static enum status check_shape(const struct served *served, const struct served_tensor *wanted,
-                               const struct v2_input *input, size_t *ret_rows, struct error *err)
+static enum status infer_check_shape(const struct served *served,
+                                     const struct served_tensor *wanted,
+                                     const struct v2_input *input, size_t *ret_rows,
+                                     struct error *err)
 {
     struct shape shape = input->shape;
     char given[SHAPE_TEXT], expected[SHAPE_TEXT];
@@ -116,8 +118,8 @@ static enum status check_shape(const struct served *served, const struct served_
 }
 
 /* Numbers in JSON: into memory of their own, which is charged as the body is. */
-static enum status read_numbers(struct exchange *x, const struct v2_input *input, void **ret,
-                                struct error *err)
+static enum status infer_read_numbers(struct exchange *x, const struct v2_input *input, void **ret,
+                                      struct error *err)
 {
     char text[SHAPE_TEXT];
     size_t size = dtype_size(input->dtype);
@@ -133,24 +135,25 @@ static enum status read_numbers(struct exchange *x, const struct v2_input *input
     return *ret ? v2_read_numbers(input, *ret, err) : no_memory(err);
 }
 
-static enum status take_tensor(struct exchange *x, struct work *work, const struct served *served,
-                               const struct v2_input *input, size_t i, struct error *err)
+static enum status take_tensor(struct exchange *x, struct infer_work *work,
+                               const struct served *served, const struct v2_input *input, size_t i,
+                               struct error *err)
 {
     size_t rows;
-    TRY(check_shape(served, &served->inputs[i], input, &rows, err));
+    TRY(infer_check_shape(served, &served->inputs[i], input, &rows, err));
     if (work->rows && rows != work->rows)
         return error_set(err, STATUS_INVALID,
                          "the inputs differ in their first dimension: %zu and %zu", work->rows,
                          rows);
     work->rows = rows;
     if (!input->binary)
-        TRY(read_numbers(x, input, &work->memory[i], err));
+        TRY(infer_read_numbers(x, input, &work->memory[i], err));
     work->tensors[i] = input->binary ? input->binary : work->memory[i];
     return STATUS_OK;
 }
 
-static enum status take_tensors(struct exchange *x, struct work *work, const struct served *served,
-                                struct error *err)
+static enum status take_tensors(struct exchange *x, struct infer_work *work,
+                                const struct served *served, struct error *err)
 {
     char names[200];
     work->input_count = served->input_count;
@@ -181,10 +184,10 @@ static enum status take_tensors(struct exchange *x, struct work *work, const str
                          "the request has %zu rows, but model '%s' takes at most %zu at a time "
                          "(--max-queue); send them in several requests",
                          work->rows, served->model->name, served->max_rows);
-    return make_images(work, work->rows, err);
+    return infer_make_images(work, work->rows, err);
 }
 
-static bool is_image(const uint8_t *data, size_t size)
+static bool infer_is_image(const uint8_t *data, size_t size)
 {
     return image_sniff(data, size) != IMAGE_UNKNOWN;
 }
@@ -194,13 +197,14 @@ static void take_base64(struct v2_bytes *bytes, uint8_t *texts)
 {
     size_t size;
     uint8_t *at = texts + (bytes->data - texts);
-    if (!is_image(bytes->data, bytes->size) &&
+    if (!infer_is_image(bytes->data, bytes->size) &&
         base64_decode((const char *)at, bytes->size, at, &size, NULL) == STATUS_OK)
         bytes->size = size;
 }
 
-static enum status take_images(struct exchange *x, struct work *work, const struct served *served,
-                               const struct v2_input *input, struct error *err)
+static enum status take_images(struct exchange *x, struct infer_work *work,
+                               const struct served *served, const struct v2_input *input,
+                               struct error *err)
 {
     size_t most = x->server->options.max_images;
     if (!served->takes_images || strcmp(input->name, served->inputs[0].name) != 0)
@@ -216,9 +220,9 @@ static enum status take_images(struct exchange *x, struct work *work, const stru
     struct v2_bytes *bytes = alloc_array(input->count, sizeof *bytes);
     if (!bytes)
         return no_memory(err);
-    enum status status = v2_read_bytes(input, is_image, bytes, &work->texts, err);
+    enum status status = v2_read_bytes(input, infer_is_image, bytes, &work->texts, err);
     if (status == STATUS_OK)
-        status = make_images(work, input->count, err);
+        status = infer_make_images(work, input->count, err);
     for (size_t i = 0; status == STATUS_OK && i < input->count; i++) {
         if (work->texts)
             take_base64(&bytes[i], work->texts);
@@ -232,8 +236,8 @@ static enum status take_images(struct exchange *x, struct work *work, const stru
 /* A body without JSON is the single input: an image, with or without its length before it, or one
  * row.
  */
-static enum status take_raw(struct exchange *x, struct work *work, const struct served *served,
-                            struct error *err)
+static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
+                                  const struct served *served, struct error *err)
 {
     const struct served_tensor *input = &served->inputs[0];
     const uint8_t *data = x->body.data;
@@ -242,9 +246,9 @@ static enum status take_raw(struct exchange *x, struct work *work, const struct 
         return error_set(err, STATUS_INVALID,
                          "model '%s' has %zu inputs; a raw body is for models with one",
                          served->model->name, served->input_count);
-    bool has_length = size > 4 && !is_image(data, size) && is_image(data + 4, size - 4);
-    if (served->takes_images && size > 0 && (has_length || is_image(data, size))) {
-        TRY(make_images(work, 1, err));
+    bool has_length = size > 4 && !infer_is_image(data, size) && infer_is_image(data + 4, size - 4);
+    if (served->takes_images && size > 0 && (has_length || infer_is_image(data, size))) {
+        TRY(infer_make_images(work, 1, err));
         work->request.images[0].data = data + (has_length ? 4 : 0);
         work->request.images[0].size = size - (has_length ? 4 : 0);
         return STATUS_OK;
@@ -258,11 +262,11 @@ static enum status take_raw(struct exchange *x, struct work *work, const struct 
     if (!work->tensors)
         return no_memory(err);
     work->tensors[0] = data;
-    return make_images(work, 1, err);
+    return infer_make_images(work, 1, err);
 }
 
-static enum status take_inputs(struct exchange *x, struct work *work, const struct served *served,
-                               struct error *err)
+static enum status infer_take_inputs(struct exchange *x, struct infer_work *work,
+                                     const struct served *served, struct error *err)
 {
     const struct v2_request *v2 = work->v2;
     for (size_t k = 0; k < v2->input_count; k++) {
@@ -305,7 +309,8 @@ static enum status check_classes(const char *name, size_t wanted, size_t classes
         wanted, name, classes, PREDICT_MAX_TOP_K);
 }
 
-static enum status check_outputs(struct work *work, const struct served *served, struct error *err)
+static enum status check_outputs(struct infer_work *work, const struct served *served,
+                                 struct error *err)
 {
     work->wanted = alloc_array(served->output_count, sizeof *work->wanted);
     if (!work->wanted)
@@ -327,7 +332,7 @@ static enum status check_outputs(struct work *work, const struct served *served,
 }
 
 /* What the answer may take until it has been sent. */
-static enum status expect_outputs(struct exchange *x, const struct work *work,
+static enum status expect_outputs(struct exchange *x, const struct infer_work *work,
                                   const struct served *served, struct error *err)
 {
     const struct v2_request *v2 = work->v2;
@@ -401,8 +406,8 @@ static enum status classify_row(struct shaping *s, const struct tensor *row, siz
 }
 
 /* What all rows of output `o` are together. */
-static enum status shape_rows(const struct work *work, size_t o, struct v2_answer_output *output,
-                              struct shaping *s)
+static enum status shape_rows(const struct infer_work *work, size_t o,
+                              struct v2_answer_output *output, struct shaping *s)
 {
     const struct served *served = work->request.hold;
     const struct tensor *first = work->request.images[0].outputs[o];
@@ -421,8 +426,8 @@ static enum status shape_rows(const struct work *work, size_t o, struct v2_answe
     return STATUS_OK;
 }
 
-static enum status classify(const struct work *work, size_t o, size_t classes,
-                            struct v2_answer_output *output, struct shaping *s)
+static enum status infer_classify(const struct infer_work *work, size_t o, size_t classes,
+                                  struct v2_answer_output *output, struct shaping *s)
 {
     const struct served *served = work->request.hold;
     const struct labels *labels = &served->model->labels;
@@ -438,7 +443,7 @@ static enum status classify(const struct work *work, size_t o, size_t classes,
     return STATUS_OK;
 }
 
-static enum status shape_output(const struct work *work, const struct v2_output *asked,
+static enum status shape_output(const struct infer_work *work, const struct v2_output *asked,
                                 size_t position, size_t o, struct shaping *s, size_t *text_at)
 {
     struct v2_answer_output *output = &s->outputs[position];
@@ -454,11 +459,11 @@ static enum status shape_output(const struct work *work, const struct v2_output 
     if (asked->classification == 0)
         return STATUS_OK;
     output->rows = NULL;
-    return classify(work, o, asked->classification, output, s);
+    return infer_classify(work, o, asked->classification, output, s);
 }
 
 /* The outputs in the order that was asked for, or the model's. */
-static enum status shape_outputs(const struct work *work, struct shaping *s, size_t count)
+static enum status shape_outputs(const struct infer_work *work, struct shaping *s, size_t count)
 {
     const struct served *served = work->request.hold;
     const struct v2_output all =
@@ -480,7 +485,7 @@ static enum status shape_outputs(const struct work *work, struct shaping *s, siz
     return status;
 }
 
-static enum status respond_outputs(struct exchange *x, struct work *work, struct error *err)
+static enum status respond_outputs(struct exchange *x, struct infer_work *work, struct error *err)
 {
     const struct served *served = work->request.hold;
     bool listed = work->v2 && work->v2->output_count > 0;
@@ -513,9 +518,9 @@ static enum status respond_outputs(struct exchange *x, struct work *work, struct
     return status;
 }
 
-static void finish(struct exchange *x)
+static void infer_finish(struct exchange *x)
 {
-    struct work *work = x->work;
+    struct infer_work *work = x->work;
     struct error err;
     exchange_note(x, &work->request);
     const struct predict_image *images = work->request.images;
@@ -566,7 +571,7 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
     size_t size = x->body.size, json = 0;
     if (x->json_length)
         return STATUS_OK;
-    if (is_image(data, size))
+    if (infer_is_image(data, size))
         return error_set(err, STATUS_INVALID,
                          "the body is a picture, not JSON; post pictures to /predict, or here with "
                          "the header Inference-Header-Content-Length: 0");
@@ -580,9 +585,9 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
-static enum status prepare(struct exchange *x, struct served *served, struct error *err)
+static enum status infer_prepare(struct exchange *x, struct served *served, struct error *err)
 {
-    struct work *work = x->work;
+    struct infer_work *work = x->work;
     const struct http_options *options = &x->server->options;
     const struct json_limits limits = {options->max_json_depth, 20000};
     size_t json;
@@ -590,7 +595,7 @@ static enum status prepare(struct exchange *x, struct served *served, struct err
     TRY(urgency_read(x, &work->request, err));
     TRY(json_size(x, &json, &is_raw, err));
     if (is_raw) {
-        TRY(take_raw(x, work, served, err));
+        TRY(infer_take_raw(x, work, served, err));
     } else {
         if (x->body.size == 0)
             return error_set(err, STATUS_INVALID,
@@ -601,7 +606,7 @@ static enum status prepare(struct exchange *x, struct served *served, struct err
         TRY(v2_request_parse(x->body.data, x->body.size, json, &limits, &work->v2, err));
         urgency_limit_us(&work->request, (uint64_t)work->v2->timeout_us);
         TRY(urgency_set_priority(&work->request, (uint64_t)work->v2->priority, err));
-        TRY(take_inputs(x, work, served, err));
+        TRY(infer_take_inputs(x, work, served, err));
         /* What was JSON has become memory of its own. */
         if (json == x->body.size)
             upload_release_bytes(&x->body);
@@ -614,17 +619,17 @@ static enum status prepare(struct exchange *x, struct served *served, struct err
     return STATUS_OK;
 }
 
-static void start(struct exchange *x)
+static void infer_start(struct exchange *x)
 {
-    struct work *work = work_create(x, sizeof *work, finish, free_work);
+    struct infer_work *work = work_create(x, sizeof *work, infer_finish, infer_free_work);
     if (work) {
         work->request.top_k = 1;
         work->request.raw_outputs = true;
     }
-    work_submit_served(x, prepare);
+    work_submit_served(x, infer_prepare);
 }
 
 void v2_infer_handle(struct exchange *x)
 {
-    work_handle(x, start);
+    work_handle(x, infer_start);
 }

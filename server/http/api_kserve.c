@@ -15,16 +15,16 @@
 #include "server/http/urgency.h"
 #include "server/http/work.h"
 
-struct work {
+struct kserve_work {
     struct predict_request request; /* first: work.h */
     struct v1_request *v1;
     void *numbers; /* rows of the model's input */
     const void *tensors[1];
 };
 
-static void free_work(struct exchange *x)
+static void kserve_free_work(struct exchange *x)
 {
-    struct work *work = x->work;
+    struct kserve_work *work = x->work;
     struct v1_request *v1 = work->v1;
     void *numbers = work->numbers;
     work_free(x); /* first: its images lie in the other two */
@@ -37,7 +37,7 @@ static enum status no_memory(struct error *err)
     return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
 }
 
-static enum status take_photos(struct work *work, struct error *err)
+static enum status take_photos(struct kserve_work *work, struct error *err)
 {
     TRY(work_images(&work->request, work->v1->image_count, err));
     for (size_t i = 0; i < work->v1->image_count; i++) {
@@ -50,8 +50,9 @@ static enum status take_photos(struct work *work, struct error *err)
     return STATUS_OK;
 }
 
-static enum status take_numbers(struct exchange *x, struct work *work, const struct served *served,
-                                const struct json_limits *limits, struct error *err)
+static enum status take_numbers(struct exchange *x, struct kserve_work *work,
+                                const struct served *served, const struct json_limits *limits,
+                                struct error *err)
 {
     const struct served_tensor *wanted = &served->inputs[0];
     size_t rows = work->v1->rows;
@@ -99,9 +100,9 @@ static enum status expect_rows(struct exchange *x, const struct served *served, 
     return work_expect_answer(x, bytes, err);
 }
 
-static enum status prepare(struct exchange *x, struct served *served, struct error *err)
+static enum status kserve_prepare(struct exchange *x, struct served *served, struct error *err)
 {
-    struct work *work = x->work;
+    struct kserve_work *work = x->work;
     const struct http_options *options = &x->server->options;
     struct json_limits limits = {options->max_json_depth, 16 * options->max_images + 1000};
     TRY(urgency_read(x, &work->request, err));
@@ -145,9 +146,9 @@ static char *write_rows(const struct predict_request *request, size_t *ret_size)
     return text;
 }
 
-static void finish(struct exchange *x)
+static void kserve_finish(struct exchange *x)
 {
-    struct work *work = x->work;
+    struct kserve_work *work = x->work;
     const struct predict_request *request = &work->request;
     x->write_seconds = request->write_seconds;
     for (size_t i = 0; i < request->image_count; i++) {
@@ -167,15 +168,15 @@ static void finish(struct exchange *x)
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 
-static void start(struct exchange *x)
+static void kserve_start(struct exchange *x)
 {
-    (void)work_create(x, sizeof(struct work), finish, free_work);
-    work_submit_served(x, prepare);
+    (void)work_create(x, sizeof(struct kserve_work), kserve_finish, kserve_free_work);
+    work_submit_served(x, kserve_prepare);
 }
 
 void kserve_predict_handle(struct exchange *x)
 {
-    work_handle(x, start);
+    work_handle(x, kserve_start);
 }
 
 void kserve_explain_handle(struct exchange *x)
@@ -188,7 +189,7 @@ void kserve_explain_handle(struct exchange *x)
 
 /* ---- what there is ---- */
 
-static struct model_status *snapshot(struct exchange *x, size_t *ret_count)
+static struct model_status *kserve_snapshot(struct exchange *x, size_t *ret_count)
 {
     struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
     *ret_count =
@@ -200,7 +201,7 @@ void kserve_model_handle(struct exchange *x)
 {
     size_t count, found = 0, size = 0;
     bool ready = false;
-    struct model_status *models = snapshot(x, &count);
+    struct model_status *models = kserve_snapshot(x, &count);
     struct v1_version *versions = alloc_array(count, sizeof *versions);
     for (size_t i = 0; models && versions && i < count; i++) {
         if (strcmp(models[i].name, x->match.model) != 0 ||
@@ -227,7 +228,7 @@ void kserve_model_handle(struct exchange *x)
 void kserve_models_handle(struct exchange *x)
 {
     size_t count, found = 0, size = 0;
-    struct model_status *models = snapshot(x, &count);
+    struct model_status *models = kserve_snapshot(x, &count);
     const char **names = alloc_array(count, sizeof *names);
     for (size_t i = 0; models && names && i < count; i++) {
         bool is_new = true;

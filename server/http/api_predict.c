@@ -26,7 +26,7 @@
 /* Parts that are no images but parameters may come on top. */
 #define PARAMETER_PARTS 8
 
-struct work {
+struct predict_work {
     struct predict_request request; /* first: work.h */
     bool as_list;
     struct multipart multipart; /* zeroed without one */
@@ -34,9 +34,9 @@ struct work {
     char model[128];            /* as asked for; "" for the default */
 };
 
-static void free_work(struct exchange *x)
+static void predict_free_work(struct exchange *x)
 {
-    struct work *work = x->work;
+    struct predict_work *work = x->work;
     struct multipart multipart = work->multipart;
     struct predict_json *json = work->json;
     work_free(x); /* first: its images lie in the other two */
@@ -96,7 +96,8 @@ enum status predict_admit(struct exchange *x, struct error *err)
 
 /* ---- parameters ---- */
 
-static enum status set_top_k(struct work *work, const char *text, size_t size, struct error *err)
+static enum status set_top_k(struct predict_work *work, const char *text, size_t size,
+                             struct error *err)
 {
     char digits[16], *end = digits;
     long value = 0;
@@ -113,7 +114,8 @@ static enum status set_top_k(struct work *work, const char *text, size_t size, s
     return STATUS_OK;
 }
 
-static enum status set_model(struct work *work, const char *text, size_t size, struct error *err)
+static enum status set_model(struct predict_work *work, const char *text, size_t size,
+                             struct error *err)
 {
     if (size == 0 || size >= sizeof work->model || !utf8_valid(text, size))
         return error_set(err, STATUS_INVALID, "model must be a name of 1 to %zu bytes",
@@ -123,8 +125,8 @@ static enum status set_model(struct work *work, const char *text, size_t size, s
     return STATUS_OK;
 }
 
-static enum status set_parameter(struct work *work, const char *name, const char *text, size_t size,
-                                 struct error *err)
+static enum status set_parameter(struct predict_work *work, const char *name, const char *text,
+                                 size_t size, struct error *err)
 {
     if (!strcmp(name, "top_k"))
         return set_top_k(work, text, size, err);
@@ -134,7 +136,8 @@ static enum status set_parameter(struct work *work, const char *name, const char
                      "unknown parameter '%.60s'; /predict takes top_k and model", name);
 }
 
-static enum status read_query(const struct exchange *x, struct work *work, struct error *err)
+static enum status read_query(const struct exchange *x, struct predict_work *work,
+                              struct error *err)
 {
     for (size_t i = 0; i < x->query.count; i++) {
         const struct query_parameter *p = &x->query.parameters[i];
@@ -145,7 +148,7 @@ static enum status read_query(const struct exchange *x, struct work *work, struc
 
 /* ---- the three forms of a body ---- */
 
-static enum status read_raw(const struct exchange *x, struct work *work, struct error *err)
+static enum status read_raw(const struct exchange *x, struct predict_work *work, struct error *err)
 {
     if (x->body.size == 0)
         return error_set(
@@ -159,14 +162,14 @@ static enum status read_raw(const struct exchange *x, struct work *work, struct 
 }
 
 /* A field that is no file is a parameter, unless its bytes are an image all the same. */
-static bool is_parameter(const struct multipart_part *part)
+static bool predict_is_parameter(const struct multipart_part *part)
 {
     return !part->has_filename && image_sniff(part->data, part->size) == IMAGE_UNKNOWN;
 }
 
 /* A form's field that is no file: a parameter, or an image whose @ was forgotten. */
-static enum status read_field(struct work *work, const struct multipart_part *part,
-                              struct error *err)
+static enum status predict_read_field(struct predict_work *work, const struct multipart_part *part,
+                                      struct error *err)
 {
     const char *text = (const char *)part->data;
     if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model"))
@@ -179,20 +182,21 @@ static enum status read_field(struct work *work, const struct multipart_part *pa
                      short_text ? text : "photo.jpg");
 }
 
-static enum status read_multipart(const struct exchange *x, struct work *work, struct error *err)
+static enum status read_multipart(const struct exchange *x, struct predict_work *work,
+                                  struct error *err)
 {
     size_t max_images = x->server->options.max_images, count = 0;
     TRY(multipart_parse(x->content_type, x->body.data, x->body.size, max_images + PARAMETER_PARTS,
                         &work->multipart, err));
     for (size_t i = 0; i < work->multipart.count; i++) {
         const struct multipart_part *part = &work->multipart.parts[i];
-        if (is_parameter(part) && !part->name[0])
+        if (predict_is_parameter(part) && !part->name[0])
             return error_set(err, STATUS_INVALID,
                              "a part of the form has no name and is no image; send images as "
                              "files: curl -F image=@photo.jpg %s/predict",
                              x->server->url);
-        if (is_parameter(part))
-            TRY(read_field(work, part, err));
+        if (predict_is_parameter(part))
+            TRY(predict_read_field(work, part, err));
         else
             count++;
     }
@@ -210,7 +214,7 @@ static enum status read_multipart(const struct exchange *x, struct work *work, s
     struct predict_image *image = work->request.images;
     for (size_t i = 0; i < work->multipart.count; i++) {
         const struct multipart_part *part = &work->multipart.parts[i];
-        if (is_parameter(part))
+        if (predict_is_parameter(part))
             continue;
         image->data = part->data;
         image->size = part->size;
@@ -220,7 +224,8 @@ static enum status read_multipart(const struct exchange *x, struct work *work, s
     return STATUS_OK;
 }
 
-static enum status read_json(struct exchange *x, struct work *work, struct error *err)
+static enum status predict_read_json(struct exchange *x, struct predict_work *work,
+                                     struct error *err)
 {
     const struct http_options *options = &x->server->options;
     struct predict_json_limits limits = {
@@ -258,13 +263,14 @@ static bool looks_like_json(const struct exchange *x)
     return brace || (x->content_type && strstr(x->content_type, "json") && x->body.size > 0);
 }
 
-static enum status read_body(struct exchange *x, struct work *work, struct error *err)
+static enum status predict_read_body(struct exchange *x, struct predict_work *work,
+                                     struct error *err)
 {
     if (x->body.size && image_sniff(x->body.data, x->body.size) != IMAGE_UNKNOWN)
         return read_raw(x, work, err);
     if (multipart_is(x->content_type))
         return read_multipart(x, work, err);
-    return looks_like_json(x) ? read_json(x, work, err) : read_raw(x, work, err);
+    return looks_like_json(x) ? predict_read_json(x, work, err) : read_raw(x, work, err);
 }
 
 /* ---- to the pipeline and back ---- */
@@ -291,9 +297,9 @@ static void hint_at_form(const struct exchange *x, struct predict_image *image)
               "%.380s; with curl, --data changes the file: use --data-binary @file", plain.message);
 }
 
-static void finish(struct exchange *x)
+static void predict_finish(struct exchange *x)
 {
-    struct work *work = x->work;
+    struct predict_work *work = x->work;
     struct predict_request *request = &work->request;
     hint_at_form(x, &request->images[0]);
     size_t size = 0;
@@ -313,14 +319,14 @@ static void finish(struct exchange *x)
 }
 
 /* From the body to a request for the pipeline. */
-static enum status prepare(struct exchange *x, struct error *err)
+static enum status predict_prepare(struct exchange *x, struct error *err)
 {
-    struct work *work = work_create(x, sizeof *work, finish, free_work);
+    struct predict_work *work = work_create(x, sizeof *work, predict_finish, predict_free_work);
     if (!work)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
     TRY(urgency_read(x, &work->request, err));
     TRY(read_query(x, work, err));
-    TRY(read_body(x, work, err));
+    TRY(predict_read_body(x, work, err));
     work->request.model = work->model[0] ? work->model : NULL;
     if (x->match.model[0]) { /* the path has the last word */
         work->request.model = x->match.model;
@@ -330,16 +336,16 @@ static enum status prepare(struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
-static void start(struct exchange *x)
+static void predict_start(struct exchange *x)
 {
     struct error err;
-    enum status status = prepare(x, &err);
+    enum status status = predict_prepare(x, &err);
     work_submit_or(x, status, &err);
 }
 
 void predict_handle(struct exchange *x)
 {
-    work_handle(x, start);
+    work_handle(x, predict_start);
 }
 
 /* ---- TorchServe ---- */

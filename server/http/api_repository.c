@@ -9,21 +9,21 @@
 #include "server/http/route_table.h"
 #include "server/loader.h"
 
-struct work {
+struct repository_work {
     struct exchange *exchange;
     struct error outcome; /* status OK: done */
 };
 
-static void free_work(struct exchange *x)
+static void repository_free_work(struct exchange *x)
 {
     free(x->work);
     x->work = NULL;
 }
 
 /* Triton answers success with an empty body. */
-static void finish(struct exchange *x)
+static void repository_finish(struct exchange *x)
 {
-    const struct work *work = x->work;
+    const struct repository_work *work = x->work;
     if (x->answer.status)
         return;
     if (work->outcome.status == STATUS_OK) {
@@ -34,9 +34,9 @@ static void finish(struct exchange *x)
     respond_error(x, &work->outcome);
 }
 
-static void on_done(void *context, enum status status, const struct error *err)
+static void repository_loaded(void *context, enum status status, const struct error *err)
 {
-    struct work *work = context;
+    struct repository_work *work = context;
     if (status != STATUS_OK)
         work->outcome = *err;
     exchange_resume(work->exchange);
@@ -51,7 +51,7 @@ static bool has_override(const struct exchange *x)
             memmem(body, x->body.size, "\"file:", 6));
 }
 
-static void submit(struct exchange *x, enum loader_job job)
+static void repository_submit(struct exchange *x, enum loader_job job)
 {
     struct error err;
     struct loader *loader = x->server->options.loader;
@@ -63,7 +63,7 @@ static void submit(struct exchange *x, enum loader_job job)
                         "\"file:\" parameters are not taken");
         return;
     }
-    struct work *work = loader ? calloc(1, sizeof *work) : NULL;
+    struct repository_work *work = loader ? calloc(1, sizeof *work) : NULL;
     if (!work) {
         error_set(&err, loader ? STATUS_NO_MEMORY : STATUS_NOT_READY,
                   loader ? "out of memory" : "this server loads no models");
@@ -72,9 +72,9 @@ static void submit(struct exchange *x, enum loader_job job)
     }
     work->exchange = x;
     x->work = work;
-    x->free_work = free_work;
-    exchange_wait(x, NULL, finish);
-    if (loader_submit(loader, job, x->match.model, on_done, work, &err) == STATUS_OK)
+    x->free_work = repository_free_work;
+    exchange_wait(x, NULL, repository_finish);
+    if (loader_submit(loader, job, x->match.model, repository_loaded, work, &err) == STATUS_OK)
         return;
     respond_error(x, &err);
     exchange_resume(x);
@@ -82,10 +82,10 @@ static void submit(struct exchange *x, enum loader_job job)
 
 void v2_load_handle(struct exchange *x)
 {
-    submit(x, LOADER_LOAD);
+    repository_submit(x, LOADER_LOAD);
 }
 
 void v2_unload_handle(struct exchange *x)
 {
-    submit(x, LOADER_UNLOAD);
+    repository_submit(x, LOADER_UNLOAD);
 }

@@ -65,7 +65,7 @@ void v2_model_ready_handle(struct exchange *x)
 /* ---- metadata and configuration ---- */
 
 /* The snapshot of all models, PIPELINE_MAX_MODELS at most; NULL when out of memory. */
-static struct model_status *snapshot(struct pipeline *pipeline, size_t *ret_count)
+static struct model_status *v2_snapshot(struct pipeline *pipeline, size_t *ret_count)
 {
     struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
     *ret_count = models ? pipeline_models(pipeline, models, PIPELINE_MAX_MODELS) : 0;
@@ -90,7 +90,7 @@ static char *describe_model(struct exchange *x, const struct served *served, doc
                             size_t *ret_size)
 {
     size_t count;
-    struct model_status *models = snapshot(x->server->options.pipeline, &count);
+    struct model_status *models = v2_snapshot(x->server->options.pipeline, &count);
     const char **versions = alloc_array(count, sizeof *versions);
     struct v2_tensor *inputs = describe_tensors(served, served->inputs, served->input_count);
     struct v2_tensor *outputs = describe_tensors(served, served->outputs, served->output_count);
@@ -213,7 +213,7 @@ void v2_stats_handle(struct exchange *x)
 {
     struct pipeline *pipeline = x->server->options.pipeline;
     size_t count, filled = 0, size = 0;
-    struct model_status *models = snapshot(pipeline, &count);
+    struct model_status *models = v2_snapshot(pipeline, &count);
     struct v2_stats *stats = alloc_array(count, sizeof *stats);
     struct v2_batch_stats(*batches)[BATCHER_MAX_BATCH] = alloc_array(count, sizeof *batches);
     struct error err = {0};
@@ -266,7 +266,7 @@ void v2_index_handle(struct exchange *x)
         return;
     }
     size_t count, filled = 0, size = 0;
-    struct model_status *models = snapshot(x->server->options.pipeline, &count);
+    struct model_status *models = v2_snapshot(x->server->options.pipeline, &count);
     struct v2_index_entry *entries = alloc_array(count, sizeof *entries);
     for (size_t i = 0; models && entries && i < count; i++) {
         if (ready_only && models[i].state != MODEL_READY)

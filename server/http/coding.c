@@ -68,7 +68,7 @@ static bool is_zlib_header(unsigned first, unsigned second)
     return (first & 15) == Z_DEFLATED && (first << 8 | second) % 31 == 0;
 }
 
-static enum status broken(enum coding coding, const char *why, struct error *err)
+static enum status coding_broken(enum coding coding, const char *why, struct error *err)
 {
     return error_set(err, STATUS_INVALID,
                      "the body is not what its Content-Encoding: %s says (%s); compress it again, "
@@ -94,7 +94,7 @@ static enum status inflate_chunk(struct inflation *inflation, const unsigned cha
         if (inflation->has_ended && stream->avail_in > 0) {
             /* gzip's members may follow each other; behind a deflate stream there is nothing. */
             if (inflation->coding != CODING_GZIP || inflateReset(stream) != Z_OK)
-                return broken(inflation->coding, "bytes behind its end", err);
+                return coding_broken(inflation->coding, "bytes behind its end", err);
             inflation->has_ended = false;
         }
         stream->next_out = chunk;
@@ -103,7 +103,8 @@ static enum status inflate_chunk(struct inflation *inflation, const unsigned cha
         if (outcome == Z_MEM_ERROR)
             return no_memory(err);
         if (outcome != Z_OK && outcome != Z_STREAM_END && outcome != Z_BUF_ERROR)
-            return broken(inflation->coding, stream->msg ? stream->msg : "unknown form", err);
+            return coding_broken(inflation->coding, stream->msg ? stream->msg : "unknown form",
+                                 err);
         size_t made = CHUNK - stream->avail_out;
         inflation->bytes_out += made;
         if (inflation->bytes_out > INFLATE_FREE &&
@@ -137,7 +138,7 @@ enum status coding_inflate(enum coding coding, const void *bytes, size_t size, s
                                err);
     inflateEnd(&inflation.stream);
     if (status == STATUS_OK && !inflation.has_ended)
-        return broken(coding, "it ends in the middle", err);
+        return coding_broken(coding, "it ends in the middle", err);
     return status;
 }
 

@@ -106,8 +106,8 @@ static bool is_busy(enum connection_phase phase)
     return phase != CONNECTION_WAITING && phase != CONNECTION_REFUSED;
 }
 
-static void enter_locked(struct connections *connections, struct connection *connection,
-                         enum connection_phase phase)
+static void connection_enter_locked(struct connections *connections, struct connection *connection,
+                                    enum connection_phase phase)
 {
     connections->busy -= is_busy(connection->phase);
     connections->busy += is_busy(phase);
@@ -123,7 +123,7 @@ bool connection_enter(struct connections *connections, struct connection *connec
     pthread_mutex_lock(&connections->lock);
     bool ours = connection->phase != CONNECTION_REFUSED;
     if (ours)
-        enter_locked(connections, connection, phase);
+        connection_enter_locked(connections, connection, phase);
     pthread_mutex_unlock(&connections->lock);
     return ours;
 }
@@ -134,7 +134,7 @@ void connection_answering(struct connections *connections, struct connection *co
     pthread_mutex_lock(&connections->lock);
     connection->answer_size = size;
     if (connection->phase != CONNECTION_REFUSED)
-        enter_locked(connections, connection, CONNECTION_ANSWERING);
+        connection_enter_locked(connections, connection, CONNECTION_ANSWERING);
     pthread_mutex_unlock(&connections->lock);
 }
 
@@ -150,7 +150,7 @@ static void refuse_locked(struct connections *connections, struct connection *co
     else if (answer)
         (void)!send(connection->fd, answer, size, MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)shutdown(connection->fd, SHUT_WR);
-    enter_locked(connections, connection, CONNECTION_REFUSED);
+    connection_enter_locked(connections, connection, CONNECTION_REFUSED);
 }
 
 void connection_refuse(struct connections *connections, struct connection *connection,
@@ -172,7 +172,7 @@ static void refuse_from_afar_locked(struct connections *connections, struct conn
         connection->last_words = answer;
         connection->last_words_size = answer ? size : 0;
         answer = NULL;
-        enter_locked(connections, connection, CONNECTION_REFUSED);
+        connection_enter_locked(connections, connection, CONNECTION_REFUSED);
     }
     free(answer);
 }
@@ -381,7 +381,7 @@ static void check_answer_locked(struct connections *connections, struct connecti
     metric_add(connections->timeout_total, 1);
     (void)setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     (void)shutdown(connection->fd, SHUT_RDWR);
-    enter_locked(connections, connection, CONNECTION_REFUSED);
+    connection_enter_locked(connections, connection, CONNECTION_REFUSED);
 }
 
 static void check_times_once(struct connections *connections, int64_t now,
@@ -485,7 +485,7 @@ bool connection_delay(struct connections *connections, struct connection *connec
     bool delays = !connections->delays_ended && connection->phase != CONNECTION_REFUSED;
     bool first = !connections->delayed;
     if (delays) {
-        enter_locked(connections, connection, CONNECTION_DELAYED);
+        connection_enter_locked(connections, connection, CONNECTION_DELAYED);
         connection->delayed_until = until;
         connection->resume = resume;
         connection->resume_context = context;
@@ -541,7 +541,7 @@ static int sleep_ms_locked(const struct connections *connections, bool ticks)
     return connections->open || ticks ? TICK_MS : -1;
 }
 
-static void *watch_thread(void *context)
+static void *connections_thread(void *context)
 {
     struct connections *connections = context;
     bool ticks = false;
@@ -608,7 +608,7 @@ enum status connections_create(const struct connection_limits *limits,
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
     if (connections->epoll_fd >= 0 && connections->wake_fd >= 0 &&
         epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, connections->wake_fd, &event) == 0)
-        failure = pthread_create(&connections->thread, NULL, watch_thread, connections);
+        failure = pthread_create(&connections->thread, NULL, connections_thread, connections);
     else
         failure = errno;
     connections->has_thread = failure == 0;

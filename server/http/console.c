@@ -43,7 +43,7 @@ static const char *resize_word(enum resize_mode mode)
     return "none";
 }
 
-static struct console_model describe(const struct served *served, bool is_default)
+static struct console_model console_describe(const struct served *served, bool is_default)
 {
     const struct model *model = served->model;
     const struct preprocess *p = &model->preprocess;
@@ -65,8 +65,8 @@ static struct console_model describe(const struct served *served, bool is_defaul
 }
 
 /* The ready ones. What is described stays alive through `held`. */
-static size_t gather(struct pipeline *pipeline, const struct model_status *models, size_t count,
-                     struct served **held, struct console_model *ret)
+static size_t console_gather(struct pipeline *pipeline, const struct model_status *models,
+                             size_t count, struct served **held, struct console_model *ret)
 {
     size_t found = 0;
     for (size_t i = 0; i < count; i++) {
@@ -74,7 +74,7 @@ static size_t gather(struct pipeline *pipeline, const struct model_status *model
         if (models[i].state == MODEL_READY &&
             pipeline_acquire(pipeline, models[i].name, models[i].version, &held[found], NULL,
                              &err) == STATUS_OK) {
-            ret[found] = describe(held[found], models[i].is_default);
+            ret[found] = console_describe(held[found], models[i].is_default);
             found++;
         }
     }
@@ -88,7 +88,7 @@ void console_json_handle(struct exchange *x)
     struct served *held[PIPELINE_MAX_MODELS];
     struct console_model shown[PIPELINE_MAX_MODELS];
     size_t count = models ? pipeline_models(pipeline, models, PIPELINE_MAX_MODELS) : 0;
-    count = gather(pipeline, models, count, held, shown);
+    count = console_gather(pipeline, models, count, held, shown);
     size_t size = 0;
     char *text = models ? console_answer_json(shown, count, &size) : NULL;
     for (size_t i = 0; i < count; i++)

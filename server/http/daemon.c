@@ -109,8 +109,8 @@ static enum MHD_Result note_framing(void *context, enum MHD_ValueKind kind, cons
     return MHD_YES;
 }
 
-static struct request_head read_head(struct MHD_Connection *handle, const char *method,
-                                     const char *version)
+static struct request_head daemon_read_head(struct MHD_Connection *handle, const char *method,
+                                            const char *version)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
@@ -240,7 +240,7 @@ static void refuse_lengths(void)
 {
     for (struct exchange *x = forming, *next; x; x = next) {
         next = x->forming_next;
-        struct request_head head = read_head(x->handle, "", "");
+        struct request_head head = daemon_read_head(x->handle, "", "");
         /* The first of several is the one that libmicrohttpd looks at. */
         head.length = header(x->handle, "Content-Length");
         if (!x->connection || exchange_check_length(x, &head))
@@ -315,12 +315,12 @@ static bool delay(struct exchange *x, const char *method)
     return true;
 }
 
-static enum MHD_Result begin(struct exchange *x, const char *method, const char *version)
+static enum MHD_Result begin_exchange(struct exchange *x, const char *method, const char *version)
 {
     forming_remove(x);
     if (delay(x, method))
         return MHD_YES;
-    struct request_head head = read_head(x->handle, method, version);
+    struct request_head head = daemon_read_head(x->handle, method, version);
     if (!connection_enter(x->server->connections, x->connection, CONNECTION_BODY))
         return MHD_NO;
     x->state = EXCHANGE_BODY;
@@ -426,7 +426,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *handle, 
     if (!x || !x->connection)
         return MHD_NO; /* out of memory when it began */
     if (x->state == EXCHANGE_NEW)
-        return begin(x, method, version);
+        return begin_exchange(x, method, version);
     if (*size > 0) {
         take_body(x, bytes, *size);
         *size = 0;

@@ -42,7 +42,7 @@ struct keyring {
 
 /* ---- a line ---- */
 
-static bool is_name(const char *text)
+static bool key_is_name(const char *text)
 {
     size_t length = strlen(text);
     for (size_t i = 0; i < length; i++)
@@ -80,7 +80,7 @@ static bool read_amount(const char *text, double *ret)
 }
 
 /* Takes a line to pieces, in place. *ret_used is false for one that says nothing. */
-static enum status read_line(char *line, struct key *key, bool *ret_used, struct error *err)
+static enum status read_key_line(char *line, struct key *key, bool *ret_used, struct error *err)
 {
     static const char blanks[] = " \t\r\n";
     char *rest, *word;
@@ -89,7 +89,7 @@ static enum status read_line(char *line, struct key *key, bool *ret_used, struct
     *ret_used = (word = strtok_r(line, blanks, &rest)) != NULL;
     if (!word)
         return STATUS_OK;
-    if (!is_name(word))
+    if (!key_is_name(word))
         return error_set(err, STATUS_CONFIG,
                          "a key's name has 1 to %d letters, digits or -_.@; write: NAME sha256:HEX",
                          KEY_NAME_MAX);
@@ -148,7 +148,7 @@ static enum status add_line(struct lines *lines, const struct key *key, struct e
     return STATUS_OK;
 }
 
-static enum status read_lines(FILE *file, bool is_admin, struct lines *lines, struct error *err)
+static enum status read_key_lines(FILE *file, bool is_admin, struct lines *lines, struct error *err)
 {
     char line[1024];
     size_t before = lines->count;
@@ -159,7 +159,7 @@ static enum status read_lines(FILE *file, bool is_admin, struct lines *lines, st
         if (!strchr(line, '\n') && !feof(file))
             status = error_set(err, STATUS_CONFIG, "the line is over %zu bytes", sizeof line - 2);
         else
-            status = read_line(line, &key, &used, err);
+            status = read_key_line(line, &key, &used, err);
         if (status == STATUS_OK && used) {
             key.is_admin = is_admin;
             status = add_line(lines, &key, err);
@@ -185,7 +185,7 @@ static enum status read_file(const char *path, bool is_admin, struct lines *line
     if (!file)
         return error_set(err, STATUS_CONFIG, "cannot read %s '%.200s': %s",
                          is_admin ? "--admin-key-file" : "--api-keys", path, strerror(errno));
-    enum status status = read_lines(file, is_admin, lines, err);
+    enum status status = read_key_lines(file, is_admin, lines, err);
     fclose(file);
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
 }
@@ -346,7 +346,7 @@ enum status key_make(const char *name, double rate, double burst, struct key_mad
     static const char prefix[] = "lensd-";
     uint8_t secret[KEY_BYTES], hash[HASH_BYTES];
     char hex[2 * HASH_BYTES + 1], limits[64] = "";
-    if (!is_name(name))
+    if (!key_is_name(name))
         return error_set(err, STATUS_CONFIG,
                          "'%.80s' cannot be a key's name: it has 1 to %d letters, digits or -_.@",
                          name, KEY_NAME_MAX);

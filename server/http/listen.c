@@ -45,7 +45,7 @@ static enum status cannot_listen(const char *host, int port, int cause, struct e
 }
 
 /* Bound only, so that nobody can connect, unless `listens`. -1 and errno. */
-static int open_socket(const struct addrinfo *address, bool listens)
+static int listen_open_socket(const struct addrinfo *address, bool listens)
 {
     int one = 1, zero = 0;
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -66,7 +66,7 @@ static int open_socket(const struct addrinfo *address, bool listens)
 }
 
 /* The port that was really bound, and an address clients on this machine can use. */
-static void describe(const struct listen_options *options, struct listener *listener)
+static void listen_describe(const struct listen_options *options, struct listener *listener)
 {
     struct sockaddr_storage bound;
     socklen_t size = sizeof bound;
@@ -109,7 +109,7 @@ static enum status bind_port(const struct listen_options *options, bool listens,
     *ret_fd = -1;
     *ret_cause = 0;
     for (const struct addrinfo *a = found; a && *ret_fd < 0; a = a->ai_next) {
-        *ret_fd = open_socket(a, listens);
+        *ret_fd = listen_open_socket(a, listens);
         *ret_cause = errno;
     }
     freeaddrinfo(found);
@@ -123,7 +123,7 @@ static enum status open_port(const struct listen_options *options, struct listen
     TRY(bind_port(options, true, &listener->fd, &cause, err));
     if (listener->fd < 0)
         return cannot_listen(options->host, options->port, cause, err);
-    describe(options, listener);
+    listen_describe(options, listener);
     return STATUS_OK;
 }
 

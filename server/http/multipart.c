@@ -118,7 +118,7 @@ static bool find_delimiter(const uint8_t *body, size_t size, size_t at, const ch
     return false;
 }
 
-static void read_header(const char *line, size_t length, struct multipart_part *part)
+static void multipart_read_header(const char *line, size_t length, struct multipart_part *part)
 {
     static const char wanted[] = "content-disposition:";
     if (length < sizeof wanted - 1 || strncasecmp(line, wanted, sizeof wanted - 1) != 0)
@@ -145,7 +145,7 @@ static enum status read_headers(const uint8_t *body, size_t end, size_t *at,
         *at += length + 2;
         if (length == 0)
             return STATUS_OK;
-        read_header((const char *)line, length, part);
+        multipart_read_header((const char *)line, length, part);
     }
 }
 
@@ -169,8 +169,8 @@ static enum status add_part(struct multipart *multipart, size_t *capacity, size_
     return STATUS_OK;
 }
 
-static enum status split(const uint8_t *body, size_t size, const char *mark, size_t max_parts,
-                         struct multipart *multipart, struct error *err)
+static enum status multipart_split(const uint8_t *body, size_t size, const char *mark,
+                                   size_t max_parts, struct multipart *multipart, struct error *err)
 {
     size_t mark_size = strlen(mark), capacity = 0;
     struct delimiter delimiter;
@@ -212,7 +212,7 @@ enum status multipart_parse(const char *content_type, const uint8_t *body, size_
                          BOUNDARY_MAX);
     memcpy(mark + 4, boundary, strlen(boundary) + 1);
     struct multipart multipart = {NULL, 0};
-    enum status status = split(body, size, mark, max_parts, &multipart, err);
+    enum status status = multipart_split(body, size, mark, max_parts, &multipart, err);
     if (status != STATUS_OK) {
         multipart_done(&multipart);
         return status;

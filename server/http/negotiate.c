@@ -7,7 +7,7 @@
 #include <strings.h>
 
 /* One entry of a list: its name, and its q. */
-struct entry {
+struct list_entry {
     const char *name;
     size_t length;
     double q;
@@ -35,7 +35,7 @@ static double read_q(const char *text, size_t length)
 }
 
 /* The next entry of a list; NULL at its end, else what is behind it. */
-static const char *next_entry(const char *list, struct entry *ret)
+static const char *next_entry(const char *list, struct list_entry *ret)
 {
     list += strspn(list, " \t,");
     if (!*list)
@@ -55,14 +55,14 @@ static const char *next_entry(const char *list, struct entry *ret)
     return list + strcspn(list, ",");
 }
 
-static bool is_named(const struct entry *entry, const char *name)
+static bool is_named(const struct list_entry *entry, const char *name)
 {
     return strlen(name) == entry->length && !strncasecmp(name, entry->name, entry->length);
 }
 
 double negotiate_token(const char *list, const char *token)
 {
-    struct entry entry;
+    struct list_entry entry;
     double any = -1;
     while ((list = next_entry(list, &entry))) {
         if (is_named(&entry, token))
@@ -76,7 +76,7 @@ double negotiate_token(const char *list, const char *token)
 }
 
 /* How closely a range fits a type: 0 not at all, 1 all types, 2 all of its family, 3 exactly. */
-static int closeness(const struct entry *range, const char *type)
+static int closeness(const struct list_entry *range, const char *type)
 {
     size_t family = strcspn(type, "/") + 1; /* with its slash */
     if (is_named(range, type))
@@ -89,7 +89,7 @@ static int closeness(const struct entry *range, const char *type)
 
 static double likes(const char *accept, const char *type)
 {
-    struct entry range;
+    struct list_entry range;
     int closest = 0;
     double q = 0;
     while ((accept = next_entry(accept, &range))) {

@@ -26,7 +26,7 @@ struct offload {
     bool stop; /* nothing is queued any more */
 };
 
-static struct offload_job *queue_pop(struct offload_queue *queue)
+static struct offload_job *offload_pop(struct offload_queue *queue)
 {
     struct offload_job *job = queue->head;
     if (!job)
@@ -37,13 +37,13 @@ static struct offload_job *queue_pop(struct offload_queue *queue)
     return job;
 }
 
-static void run_jobs(struct offload *offload, bool is_first)
+static void offload_run_jobs(struct offload *offload, bool is_first)
 {
     pthread_mutex_lock(&offload->lock);
     for (;;) {
-        struct offload_job *job = is_first ? NULL : queue_pop(&offload->long_jobs);
+        struct offload_job *job = is_first ? NULL : offload_pop(&offload->long_jobs);
         if (!job)
-            job = queue_pop(&offload->short_jobs);
+            job = offload_pop(&offload->short_jobs);
         if (job) {
             pthread_mutex_unlock(&offload->lock);
             job->run(job->context);
@@ -63,13 +63,13 @@ static void run_jobs(struct offload *offload, bool is_first)
 
 static void *first_thread(void *offload)
 {
-    run_jobs(offload, true);
+    offload_run_jobs(offload, true);
     return NULL;
 }
 
 static void *other_thread(void *offload)
 {
-    run_jobs(offload, false);
+    offload_run_jobs(offload, false);
     return NULL;
 }
 
@@ -99,7 +99,7 @@ enum status offload_create(struct offload **ret, struct error *err)
     return STATUS_OK;
 }
 
-static void push(struct offload *offload, struct offload_job *job)
+static void offload_push(struct offload *offload, struct offload_job *job)
 {
     struct offload_queue *queue = job->is_long ? &offload->long_jobs : &offload->short_jobs;
     job->next = NULL;
@@ -120,7 +120,7 @@ void offload_run(struct offload *offload, struct offload_job *job)
         pthread_mutex_lock(&offload->lock);
         queued = !offload->stop;
         if (queued)
-            push(offload, job);
+            offload_push(offload, job);
         pthread_mutex_unlock(&offload->lock);
     }
     if (!queued)

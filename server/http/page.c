@@ -16,7 +16,7 @@
 
 extern const unsigned char console_index[];
 
-static void put_escaped(FILE *out, const char *text)
+static void page_put_escaped(FILE *out, const char *text)
 {
     for (; *text; text++) {
         switch (*text) {
@@ -45,9 +45,9 @@ static void put_url(FILE *out, const struct exchange *x)
 {
     if (x->host) {
         fputs(x->server->options.tls_cert ? "https://" : "http://", out);
-        put_escaped(out, x->host);
+        page_put_escaped(out, x->host);
     } else {
-        put_escaped(out, x->server->url);
+        page_put_escaped(out, x->server->url);
     }
 }
 
@@ -55,7 +55,7 @@ static void put_note(FILE *out, const struct exchange *x)
 {
     if (x->server->options.note && x->server->options.note[0]) {
         fputs(" Note: ", out);
-        put_escaped(out, x->server->options.note);
+        page_put_escaped(out, x->server->options.note);
         fputc('.', out);
     }
 }
@@ -72,16 +72,16 @@ static void put_lanes(FILE *out, const struct model_status *model)
 static void put_model(FILE *out, const struct model_status *model)
 {
     fputs("<tr><td>", out);
-    put_escaped(out, model->name);
+    page_put_escaped(out, model->name);
     fputs(model->is_default ? " (default)</td><td>" : "</td><td>", out);
-    put_escaped(out, model->version);
+    page_put_escaped(out, model->version);
     fputs("</td><td>", out);
     if (model->state == MODEL_LOADING)
         fprintf(out, "loading, %.0f %%", model->progress * 100);
     else if (model->state == MODEL_READY)
         fputs("ready", out);
     else
-        put_escaped(out, model->failure);
+        page_put_escaped(out, model->failure);
     fputs("</td><td>", out);
     if (model->state == MODEL_READY)
         fprintf(out, "%d × %d × %d", model->width, model->height, model->channels);

@@ -23,7 +23,7 @@ void penalty_served(struct penalty *penalty)
     penalty->refused = 0;
 }
 
-static uint64_t hash_text(uint64_t hash, const char *text)
+static uint64_t penalty_hash_text(uint64_t hash, const char *text)
 {
     for (; *text; text++)
         hash = (hash ^ (unsigned char)*text) * 0x100000001B3u;
@@ -32,18 +32,18 @@ static uint64_t hash_text(uint64_t hash, const char *text)
 
 uint64_t penalty_client(const char *address, const char *forwarded_for)
 {
-    uint64_t hash = hash_text(0xCBF29CE484222325u, address);
-    return forwarded_for ? hash_text(hash, forwarded_for) : hash;
+    uint64_t hash = penalty_hash_text(0xCBF29CE484222325u, address);
+    return forwarded_for ? penalty_hash_text(hash, forwarded_for) : hash;
 }
 
-static struct penalty_client *place_of(struct penalty_table *table, uint64_t client)
+static struct penalty_client *penalty_place(struct penalty_table *table, uint64_t client)
 {
     return &table->clients[(client ^ client >> 32) % PENALTY_CLIENTS];
 }
 
-static struct penalty_client *find(struct penalty_table *table, uint64_t client)
+static struct penalty_client *penalty_search(struct penalty_table *table, uint64_t client)
 {
-    struct penalty_client *place = place_of(table, client);
+    struct penalty_client *place = penalty_place(table, client);
     if (place->client != client)
         *place = (struct penalty_client){.client = client};
     return place;
@@ -51,7 +51,7 @@ static struct penalty_client *find(struct penalty_table *table, uint64_t client)
 
 struct penalty *penalty_find(struct penalty_table *table, uint64_t client)
 {
-    return &find(table, client)->penalty;
+    return &penalty_search(table, client)->penalty;
 }
 
 /* Nobody who has waited for a second is delayed, or has a penalty to take along. */
@@ -65,7 +65,7 @@ void penalty_leave(struct penalty_table *table, uint64_t client, const struct pe
 {
     if (is_over(penalty, now))
         return;
-    struct penalty_client *place = find(table, client);
+    struct penalty_client *place = penalty_search(table, client);
     if (is_over(&place->penalty, now))
         place->fled = 0; /* those who fled before have waited long enough */
     place->penalty = *penalty;
@@ -75,7 +75,7 @@ void penalty_leave(struct penalty_table *table, uint64_t client, const struct pe
 void penalty_take_over(struct penalty_table *table, uint64_t client, int64_t opened, int64_t now,
                        struct penalty *penalty)
 {
-    struct penalty_client *place = place_of(table, client);
+    struct penalty_client *place = penalty_place(table, client);
     if (place->client != client || place->fled == 0 || opened < place->penalty.refused ||
         is_over(&place->penalty, now))
         return;

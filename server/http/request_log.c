@@ -59,7 +59,7 @@ static void count_status(struct request_log *log, int status)
     metric_add(metric, 1);
 }
 
-static void count(struct request_log *log, const struct exchange *x, int64_t now)
+static void count_request(struct request_log *log, const struct exchange *x, int64_t now)
 {
     int status = x->answer.status;
     if (x->write_seconds && x->state == EXCHANGE_ANSWERED)
@@ -73,13 +73,13 @@ static void count(struct request_log *log, const struct exchange *x, int64_t now
 }
 
 /* Microseconds are as exact as it makes sense. */
-static double rounded(double milliseconds)
+static double rounded_ms(double milliseconds)
 {
     return round(milliseconds * 1000) / 1000;
 }
 
 /* Fields that say nothing are left out. */
-static void write_line(const struct exchange *x, const char *outcome, double milliseconds)
+static void write_request_line(const struct exchange *x, const char *outcome, double milliseconds)
 {
     struct log_field fields[32] = {
         LOG_STR("event", "request"),
@@ -106,12 +106,12 @@ static void write_line(const struct exchange *x, const char *outcome, double mil
     fields[n++] = LOG_INT("bytes_in", x->bytes_in);
     fields[n++] = LOG_INT("bytes_out", x->head || x->answer.status == 304 ? 0 : x->answer.size);
     if (x->phases.forward_ms > 0 || x->phases.decode_ms > 0) {
-        fields[n++] = LOG_REAL("decode_ms", rounded(x->phases.decode_ms));
-        fields[n++] = LOG_REAL("preprocess_ms", rounded(x->phases.preprocess_ms));
-        fields[n++] = LOG_REAL("queue_ms", rounded(x->phases.queue_ms));
-        fields[n++] = LOG_REAL("forward_ms", rounded(x->phases.forward_ms));
+        fields[n++] = LOG_REAL("decode_ms", rounded_ms(x->phases.decode_ms));
+        fields[n++] = LOG_REAL("preprocess_ms", rounded_ms(x->phases.preprocess_ms));
+        fields[n++] = LOG_REAL("queue_ms", rounded_ms(x->phases.queue_ms));
+        fields[n++] = LOG_REAL("forward_ms", rounded_ms(x->phases.forward_ms));
     }
-    fields[n++] = LOG_REAL("ms", rounded(milliseconds));
+    fields[n++] = LOG_REAL("ms", rounded_ms(milliseconds));
     log_fields(LOG_INFO, fields);
 }
 
@@ -143,9 +143,9 @@ static bool is_sampled(struct request_log *log, const struct exchange *x, int64_
 void request_log_write(struct request_log *log, const struct exchange *x, const char *outcome)
 {
     int64_t now = clock_now();
-    count(log, x, now);
+    count_request(log, x, now);
     if (is_sampled(log, x, now))
-        write_line(x, outcome, clock_ms(now - x->started));
+        write_request_line(x, outcome, clock_ms(now - x->started));
 }
 
 void request_log_late(struct request_log *log, const char *address, int64_t waited)
@@ -154,7 +154,7 @@ void request_log_late(struct request_log *log, const char *address, int64_t wait
     count_status(log, status);
     log_event(LOG_INFO, "request", LOG_STR("client", address), LOG_INT("status", status),
               LOG_STR("outcome", "refused"), LOG_STR("code", status_word(STATUS_REQUEST_TIMEOUT)),
-              LOG_REAL("ms", rounded(clock_ms(waited))));
+              LOG_REAL("ms", rounded_ms(clock_ms(waited))));
 }
 
 void exchange_note(struct exchange *x, const struct predict_request *request)

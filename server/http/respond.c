@@ -41,7 +41,7 @@ void respond_empty(struct exchange *exchange, int http)
 }
 
 /* FNV-1a: tells one page from another, no more. */
-static uint64_t hash_of(const char *text, size_t size)
+static uint64_t respond_hash(const char *text, size_t size)
 {
     uint64_t hash = 0xCBF29CE484222325u;
     for (size_t i = 0; i < size; i++)
@@ -56,7 +56,7 @@ void respond_page(struct exchange *exchange, const char *type, char *text, size_
     if (!text)
         return;
     /* Weak: compressed and plain are the same page. */
-    snprintf(etag, sizeof etag, "W/\"%016llx\"", (unsigned long long)hash_of(text, size));
+    snprintf(etag, sizeof etag, "W/\"%016llx\"", (unsigned long long)respond_hash(text, size));
     exchange->answer.may_keep = true;
     respond_header(exchange, "ETag", "%s", etag);
     if (negotiate_etag(exchange_header(exchange, "If-None-Match"), etag))

@@ -85,7 +85,7 @@ static bool on_tick(void *context)
     return request_log_tell_left_out(server->daemon->log, false);
 }
 
-static enum status start(struct http_server *server, struct error *err)
+static enum status server_start(struct http_server *server, struct error *err)
 {
     const struct http_options *options = &server->options;
     struct connection_limits limits = {.per_address = options->max_connections_per_address,
@@ -129,7 +129,7 @@ enum status http_server_start(const struct http_options *options, struct http_se
     server->started = clock_now();
     if (getrandom(&server->id_seed, sizeof server->id_seed, 0) != sizeof server->id_seed)
         server->id_seed = (uint64_t)clock_now();
-    enum status status = start(server, err);
+    enum status status = server_start(server, err);
     if (status != STATUS_OK) {
         http_server_free(server);
         return status;

@@ -101,8 +101,8 @@ static enum status read_chain(const char *path, const gnutls_datum_t *text, stru
     return STATUS_OK;
 }
 
-static enum status read_key(const char *path, const gnutls_datum_t *text, struct pair *pair,
-                            struct error *err)
+static enum status tls_read_key(const char *path, const gnutls_datum_t *text, struct pair *pair,
+                                struct error *err)
 {
     struct stat file;
     int failure = gnutls_privkey_init(&pair->key);
@@ -154,13 +154,13 @@ static void pair_free(struct pair *pair)
     free(pair);
 }
 
-static enum status fill(const struct tls *tls, struct pair *pair, gnutls_datum_t *cert,
-                        gnutls_datum_t *key, struct error *err)
+static enum status tls_fill(const struct tls *tls, struct pair *pair, gnutls_datum_t *cert,
+                            gnutls_datum_t *key, struct error *err)
 {
     TRY(read_file("--tls-cert", tls->cert_file, cert, err));
     TRY(read_file("--tls-key", tls->key_file, key, err));
     TRY(read_chain(tls->cert_file, cert, pair, err));
-    TRY(read_key(tls->key_file, key, pair, err));
+    TRY(tls_read_key(tls->key_file, key, pair, err));
     return check_match(tls, pair, err);
 }
 
@@ -170,7 +170,7 @@ enum status tls_reload(struct tls *tls, struct error *err)
     if (!pair)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a certificate");
     gnutls_datum_t cert = {NULL, 0}, key = {NULL, 0};
-    enum status status = fill(tls, pair, &cert, &key, err);
+    enum status status = tls_fill(tls, pair, &cert, &key, err);
     data_done(&cert);
     data_done(&key);
     if (status != STATUS_OK) {

@@ -10,8 +10,8 @@
 #define MAX_TIMEOUT_MS 86400000 /* a day */
 
 /* A header's whole number; *ret stays as it is without the header. */
-static enum status read_number(const struct exchange *x, const char *header, long least, long most,
-                               long *ret, struct error *err)
+static enum status urgency_read_number(const struct exchange *x, const char *header, long least,
+                                       long most, long *ret, struct error *err)
 {
     const char *text = exchange_header(x, header);
     char *end = NULL;
@@ -30,7 +30,7 @@ static enum status read_number(const struct exchange *x, const char *header, lon
 }
 
 /* FNV-1a; seeded with what nobody outside knows, so that keys cannot be made to collide. */
-static uint64_t hash(const char *text, uint64_t seed)
+static uint64_t urgency_hash(const char *text, uint64_t seed)
 {
     uint64_t value = 0xCBF29CE484222325u ^ seed;
     for (; *text; text++)
@@ -42,13 +42,13 @@ enum status urgency_read(const struct exchange *x, struct predict_request *reque
                          struct error *err)
 {
     long timeout_ms = (long)x->server->options.default_timeout_ms, priority = 0;
-    TRY(read_number(x, "X-Request-Timeout-Ms", 1, MAX_TIMEOUT_MS, &timeout_ms, err));
-    TRY(read_number(x, "X-Priority", 0, QUEUE_URGENCIES, &priority, err));
+    TRY(urgency_read_number(x, "X-Request-Timeout-Ms", 1, MAX_TIMEOUT_MS, &timeout_ms, err));
+    TRY(urgency_read_number(x, "X-Priority", 0, QUEUE_URGENCIES, &priority, err));
     const char *client = exchange_client(x);
     request->started = x->started;
     request->deadline = timeout_ms ? x->started + (int64_t)timeout_ms * 1000000 : 0;
     request->priority = (int)priority;
-    request->client = client[0] ? hash(client, x->server->id_seed) : 0;
+    request->client = client[0] ? urgency_hash(client, x->server->id_seed) : 0;
     return STATUS_OK;
 }
 

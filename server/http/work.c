@@ -99,7 +99,7 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
 }
 
 /* On a thread of the pipeline, or the watcher's: writing megabytes is not their affair either. */
-static void on_done(struct predict_request *request)
+static void work_done(struct predict_request *request)
 {
     struct exchange *x = request->context;
     struct error err;
@@ -125,7 +125,7 @@ void *work_create(struct exchange *x, size_t size, void (*finish)(struct exchang
     x->free_work = free_work;
     x->finish = finish;
     request->top_k = x->server->options.top_k;
-    request->on_done = on_done;
+    request->on_done = work_done;
     request->context = x;
     return request;
 }
