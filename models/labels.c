@@ -9,13 +9,9 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/base/utf8.h"
 #include "models/model_internal.h"
-
-static enum status no_memory(struct error *err)
-{
-    return error_set(err, STATUS_NO_MEMORY, "out of memory while reading labels");
-}
 
 /* Stands for every class without a label: a file that names class 999999 alone costs pointers, not
  * a million allocations. */
@@ -76,12 +72,12 @@ static enum status put(struct builder *b, size_t index, const char *name, size_t
         return error_set(err, STATUS_MODEL,
                          "the label of class %zu is not UTF-8; convert the file to UTF-8", index);
     if (!make_room(b, index + 1))
-        return no_memory(err);
+        return error_no_memory(err, "while reading labels");
     if (*b->labels.names[index])
         return error_set(err, STATUS_MODEL, "class %zu is named twice", index);
     char *copy = strndup(name, size);
     if (!copy)
-        return no_memory(err);
+        return error_no_memory(err, "while reading labels");
     drop(b->labels.names[index]);
     b->labels.names[index] = copy;
     return STATUS_OK;
@@ -260,15 +256,9 @@ struct python {
     size_t length;
 };
 
-static void skip_blanks(struct python *p)
-{
-    while (p->at < p->size && strchr(" \t\r\n", p->text[p->at]) && p->text[p->at])
-        p->at++;
-}
-
 static bool take(struct python *p, char c)
 {
-    skip_blanks(p);
+    p->at = text_skip_blanks(p->text, p->at, p->size);
     if (p->at >= p->size || p->text[p->at] != c)
         return false;
     p->at++;
@@ -279,7 +269,7 @@ static bool take_number(struct python *p, size_t *ret)
 {
     char digits[16];
     size_t n = 0;
-    skip_blanks(p);
+    p->at = text_skip_blanks(p->text, p->at, p->size);
     while (p->at < p->size && n < sizeof digits - 1 && p->text[p->at] >= '0' &&
            p->text[p->at] <= '9')
         digits[n++] = p->text[p->at++];
@@ -371,7 +361,8 @@ enum status labels_from_python(const char *text, size_t size, struct labels *ret
 {
     struct builder b = {0};
     struct python p = {.text = text, .size = size, .word = malloc(size + 1)};
-    enum status status = p.word ? read_python(&b, &p, err) : no_memory(err);
+    enum status status =
+        p.word ? read_python(&b, &p, err) : error_no_memory(err, "while reading labels");
     free(p.word);
     return finish(&b, status, ret);
 }

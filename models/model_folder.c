@@ -13,16 +13,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "models/access.h"
 #include "models/model_internal.h"
 
 #define SIDE_FILE_MAX ((size_t)64 << 20)
-
-static enum status no_memory(struct error *err)
-{
-    return error_set(err, STATUS_NO_MEMORY, "out of memory while looking for a model");
-}
 
 void model_place_done(struct model_place *place)
 {
@@ -118,7 +114,7 @@ static enum status note_checkpoint(const char *name, struct survey *survey, stru
         return STATUS_OK;
     free(survey->checkpoint);
     survey->checkpoint = strdup(name);
-    return survey->checkpoint ? STATUS_OK : no_memory(err);
+    return survey->checkpoint ? STATUS_OK : error_no_memory(err, "while looking for a model");
 }
 
 static enum status survey_entry(const char *folder, const char *name, const char *wanted,
@@ -128,7 +124,7 @@ static enum status survey_entry(const char *folder, const char *name, const char
     uint64_t version;
     char *path = join(folder, name);
     if (!path)
-        return no_memory(err);
+        return error_no_memory(err, "while looking for a model");
     if (length > 5 && name[0] != '.' && !strcmp(name + length - 5, ".onnx") && is_file(path)) {
         survey->files++;
         free(survey->only);
@@ -193,7 +189,7 @@ static enum status find_in_folder(struct model_place *place, const char *version
     place->file = join(folder, "onnx/model.onnx");
     if (is_file(place->file)) {
         place->folders[1] = join(folder, "onnx");
-        return place->folders[1] ? STATUS_OK : no_memory(err);
+        return place->folders[1] ? STATUS_OK : error_no_memory(err, "while looking for a model");
     }
     free(place->file);
     place->file = NULL;
@@ -208,7 +204,8 @@ static enum status find_in_folder(struct model_place *place, const char *version
         if (asprintf(&place->version, "%llu", (unsigned long long)survey.version) < 0)
             place->version = NULL;
         place->file = place->folders[0] ? join(place->folders[0], "model.onnx") : NULL;
-        status = place->file && place->version ? STATUS_OK : no_memory(err);
+        status = place->file && place->version ? STATUS_OK
+                                               : error_no_memory(err, "while looking for a model");
     } else if (status == STATUS_OK && survey.files == 1) {
         place->file = survey.only;
         survey.only = NULL;
@@ -243,18 +240,18 @@ static enum status find(const char *path, const char *version, struct model_plac
             length--;
         place->folders[0] = strndup(path, length);
         if (!place->folders[0] || !place->version || !place->name)
-            return no_memory(err);
+            return error_no_memory(err, "while looking for a model");
         return find_in_folder(place, version, err);
     }
     place->file = strdup(path);
     place->folders[0] = parent_of(path);
     if (!place->file || !place->folders[0] || !place->version || !place->name)
-        return no_memory(err);
+        return error_no_memory(err, "while looking for a model");
     if (!strcmp(place->name, "model")) { /* every folder has one: the folder's name says more */
         free(place->name);
         place->name = name_of_path(place->folders[0]);
     }
-    return place->name ? STATUS_OK : no_memory(err);
+    return place->name ? STATUS_OK : error_no_memory(err, "while looking for a model");
 }
 
 enum status model_place_find(const char *path, const char *version, struct model_place *ret,
@@ -284,29 +281,19 @@ enum status model_find(const char *path, char **ret_file, char **ret_name, struc
 
 static enum status read_side(const char *path, char **ret, size_t *ret_size, struct error *err)
 {
-    FILE *file = fopen(path, "rbe");
-    if (!file)
-        return error_set(err, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO,
-                         "%s%s", strerror(errno), access_advice(errno));
-    struct stat info;
-    char *data = NULL;
-    size_t size = 0;
-    enum status status = STATUS_OK;
-    if (fstat(fileno(file), &info) || !S_ISREG(info.st_mode))
-        status = error_set(err, STATUS_IO, "not a regular file");
-    else if ((uint64_t)info.st_size > SIDE_FILE_MAX)
-        status = error_set(err, STATUS_MODEL, "%llu bytes, more than lensd reads of such a file",
-                           (unsigned long long)info.st_size);
-    else if (!(data = malloc((size_t)info.st_size + 1)))
-        status = no_memory(err);
-    else
-        size = fread(data, 1, (size_t)info.st_size, file);
-    fclose(file);
-    if (status != STATUS_OK)
-        return status;
-    data[size] = '\0';
-    *ret = data;
-    *ret_size = size;
+    uint8_t *data;
+    struct error cause;
+    enum status status = file_read(path, SIDE_FILE_MAX, true, &data, ret_size, &cause);
+    if (status == STATUS_NOT_FOUND || status == STATUS_IO)
+        return error_set(err, status, "%s%s", cause.message, access_advice(errno));
+    if (status == STATUS_INVALID)
+        return error_set(err, STATUS_IO, "%s", cause.message);
+    if (status == STATUS_TOO_LARGE)
+        return error_set(err, STATUS_MODEL, "%zu bytes, more than lensd reads of such a file",
+                         *ret_size);
+    if (status == STATUS_NO_MEMORY)
+        return error_no_memory(err, "while looking for a model");
+    *ret = (char *)data;
     return STATUS_OK;
 }
 
@@ -316,7 +303,7 @@ enum status model_side_file(const struct model_place *place, const char *name, c
     for (size_t i = 0; i < COUNT_OF(place->folders); i++) {
         char *path = place->folders[i] ? join(place->folders[i], name) : NULL;
         if (place->folders[i] && !path)
-            return no_memory(err);
+            return error_no_memory(err, "while looking for a model");
         enum status status = path ? read_side(path, ret, ret_size, err) : STATUS_NOT_FOUND;
         if (status != STATUS_OK && status != STATUS_NOT_FOUND)
             status = error_prefix(err, "%.200s", path);
@@ -338,7 +325,7 @@ enum status model_side_folder(const struct model_place *place, const char *name,
         struct stat info;
         char *path = place->folders[i] ? join(place->folders[i], name) : NULL;
         if (place->folders[i] && !path)
-            return no_memory(err);
+            return error_no_memory(err, "while looking for a model");
         if (path && stat(path, &info) == 0 && S_ISDIR(info.st_mode))
             *ret = path;
         else

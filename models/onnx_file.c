@@ -5,9 +5,9 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/file.h"
 #include "models/access.h"
 #include "models/onnx_wire.h"
 
@@ -26,46 +26,22 @@ enum status onnx_charge(struct onnx_file *file, size_t bytes, struct error *err)
 
 /* ---- reading files ---- */
 
-static enum status read_all(int fd, uint8_t *data, size_t size, struct error *err)
+static enum status onnx_read_file(const char *path, struct onnx_file *file, struct error *err)
 {
-    for (size_t done = 0; done < size;) {
-        ssize_t n = read(fd, data + done, size - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return error_set(err, STATUS_IO, "cannot read it: %s",
-                             n < 0 ? strerror(errno) : "it became shorter meanwhile");
-        done += (size_t)n;
-    }
-    return STATUS_OK;
-}
-
-static enum status read_file(const char *path, struct onnx_file *file, struct error *err)
-{
-    struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
-        return error_set(err, STATUS_IO, "cannot open it: %s%s", strerror(errno),
+    uint8_t *data;
+    size_t size;
+    struct error cause;
+    enum status status = file_read(path, file->limit, true, &data, &size, &cause);
+    if (status == STATUS_INVALID)
+        return error_set(err, STATUS_IO,
+                         "it is not a regular file; name an .onnx file or a model's folder");
+    if (status == STATUS_NOT_FOUND || status == STATUS_IO)
+        return error_set(err, STATUS_IO, "cannot open it: %s%s", cause.message,
                          access_advice(errno));
-    enum status status = STATUS_OK;
-    uint8_t *data = NULL;
-    if (fstat(fd, &info))
-        status = error_set(err, STATUS_IO, "cannot read it: %s", strerror(errno));
-    else if (!S_ISREG(info.st_mode))
-        status = error_set(err, STATUS_IO,
-                           "it is not a regular file; name an .onnx file or a model's folder");
-    else
-        status = onnx_charge(file, (size_t)info.st_size, err);
-    size_t size = status == STATUS_OK ? (size_t)info.st_size : 0;
-    if (status == STATUS_OK && !(data = malloc(size ? size : 1)))
-        status = error_set(err, STATUS_NO_MEMORY, "out of memory for its %zu bytes", size);
-    if (status == STATUS_OK)
-        status = read_all(fd, data, size, err);
-    close(fd);
-    if (status != STATUS_OK) {
-        free(data);
-        return status;
-    }
+    if (status == STATUS_NO_MEMORY)
+        return error_set(err, status, "%s", cause.message);
+    /* One that is too large does not fit the limit, which says so. */
+    TRY(onnx_charge(file, size, err));
     file->data = file->owned = data;
     file->size = size;
     return STATUS_OK;
@@ -99,7 +75,7 @@ enum status onnx_file_open(struct onnx_file *file, const char *path,
                            const struct onnx_options *options, struct error *err)
 {
     *file = new_file(options);
-    TRY(read_file(path, file, err));
+    TRY(onnx_read_file(path, file, err));
     const char *known = wire_recognise(file->data, file->size);
     if (known)
         return error_set(err, STATUS_MODEL, "%s", known);

@@ -13,11 +13,6 @@
 
 #define MAX_ATTRIBUTES 256
 
-static enum status no_memory(struct import *import)
-{
-    return error_set(import->err, STATUS_NO_MEMORY, "out of memory while expanding a function");
-}
-
 static const char *plain_domain(const char *domain)
 {
     return domain && strcmp(domain, "ai.onnx") ? domain : "";
@@ -43,7 +38,7 @@ enum status functions_index(struct import *import)
         const char *kept = key ? arena_copy_text(import->keys, key, strlen(key)) : NULL;
         free(key);
         if (!kept)
-            return no_memory(import);
+            return error_no_memory(import->err, "while expanding a function");
         if (!*name || name_map_find(&import->functions, kept))
             return error_set(import->err, STATUS_MODEL,
                              "function '%.100s' is defined twice or has no name", name);
@@ -53,7 +48,7 @@ enum status functions_index(struct import *import)
         if (opsets_check(&opsets, import->err) != STATUS_OK)
             return error_prefix(import->err, "function '%.100s'", name);
         if (!name_map_put(&import->functions, kept, function))
-            return no_memory(import);
+            return error_no_memory(import->err, "while expanding a function");
     }
     return STATUS_OK;
 }
@@ -129,7 +124,7 @@ static enum status bind_operands(struct scope *caller, const Onnx__NodeProto *ca
             return error_set(import->err, STATUS_MODEL, "the function has two inputs '%.60s'",
                              function->input[i]);
         if (!name_map_put(&scope->names, function->input[i], value))
-            return no_memory(import);
+            return error_no_memory(import->err, "while expanding a function");
     }
     for (size_t i = 0; i < function->n_output; i++) {
         struct value *value = NULL;
@@ -139,7 +134,7 @@ static enum status bind_operands(struct scope *caller, const Onnx__NodeProto *ca
             return error_set(import->err, STATUS_MODEL, "the function has two outputs '%.60s'",
                              function->output[i]);
         if (!name_map_put(&scope->results, function->output[i], value))
-            return no_memory(import);
+            return error_no_memory(import->err, "while expanding a function");
     }
     return STATUS_OK;
 }
@@ -219,7 +214,7 @@ enum status function_call(struct scope *caller, const Onnx__NodeProto *call,
     Onnx__AttributeProto *renamed = alloc_array(call->n_attribute, sizeof *renamed);
     enum status status = bindings && renamed
                              ? expand(caller, call, function, &scope, bindings, renamed)
-                             : no_memory(import);
+                             : error_no_memory(import->err, "while expanding a function");
     scope_done(&scope);
     free(bindings);
     free(renamed);

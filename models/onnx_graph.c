@@ -3,11 +3,6 @@
 
 #include "models/onnx_import.h"
 
-static enum status no_memory(struct import *import)
-{
-    return error_set(import->err, STATUS_NO_MEMORY, "out of memory while building the graph");
-}
-
 /* ---- nodes ---- */
 
 static enum status declare_outputs(struct scope *scope, const Onnx__NodeProto *node)
@@ -67,7 +62,7 @@ static enum status name_dims(struct scope *scope, const Onnx__ValueInfoProto *in
         const char *name = text_or_empty(type->shape->dim[i]->dim_param);
         if (*name &&
             !(value->dim_names[i] = arena_copy_text(scope->graph->arena, name, strlen(name))))
-            return no_memory(scope->import);
+            return error_no_memory(scope->import->err, "while building the graph");
     }
     return STATUS_OK;
 }
@@ -101,14 +96,14 @@ static enum status import_inputs(struct scope *scope, const Onnx__GraphProto *pr
     enum status status = STATUS_OK;
     graph->inputs = arena_alloc(graph->arena, proto->n_input, sizeof *graph->inputs);
     if (!graph->inputs)
-        return no_memory(scope->import);
+        return error_no_memory(scope->import->err, "while building the graph");
     for (size_t i = 0; status == STATUS_OK && i < proto->n_input; i++) {
         const char *name = text_or_empty(proto->input[i]->name);
         if (name_map_find(&seen, name))
             status = error_set(scope->import->err, STATUS_MODEL,
                                "the graph has two inputs named '%.100s'", name);
         else if (!name_map_put(&seen, name, NULL))
-            status = no_memory(scope->import);
+            status = error_no_memory(scope->import->err, "while building the graph");
         else if (!name_map_find(&scope->names, name))
             status = import_input(scope, proto->input[i], is_body);
     }
@@ -122,7 +117,7 @@ static enum status import_outputs(struct scope *scope, const Onnx__GraphProto *p
     struct import *import = scope->import;
     graph->outputs = arena_alloc(graph->arena, proto->n_output, sizeof *graph->outputs);
     if (!graph->outputs)
-        return no_memory(import);
+        return error_no_memory(import->err, "while building the graph");
     for (size_t i = 0; i < proto->n_output; i++) {
         const Onnx__ValueInfoProto *info = proto->output[i];
         const char *name = text_or_empty(info->name);
@@ -190,7 +185,7 @@ enum status import_graph(struct scope *scope, const Onnx__GraphProto *proto, boo
     const char *name = text_or_empty(proto->name);
     graph->name = arena_copy_text(graph->arena, name, strlen(name));
     if (!graph->name)
-        return no_memory(scope->import);
+        return error_no_memory(scope->import->err, "while building the graph");
     graph->opset = opset_of(&scope->opsets, "");
     TRY(import_initializers(scope, proto));
     TRY(import_inputs(scope, proto, is_body));

@@ -15,11 +15,6 @@ struct list {
     struct arena *keys;
 };
 
-static enum status no_memory(struct error *err)
-{
-    return error_set(err, STATUS_NO_MEMORY, "out of memory while listing operators");
-}
-
 static struct onnx_op_use *add_use(struct list *list, const char *key)
 {
     if (list->count == list->capacity) {
@@ -50,12 +45,12 @@ static enum status list_node(struct list *list, const Onnx__NodeProto *node,
         return STATUS_OK;
     char *key;
     if (asprintf(&key, "%s\n%s\n%d", domain, name, opset) < 0)
-        return no_memory(list->import.err);
+        return error_no_memory(list->import.err, "while listing operators");
     const struct name_slot *slot = name_map_find(&list->index, key);
     struct onnx_op_use *use = slot ? &list->uses[(uintptr_t)slot->value - 1] : add_use(list, key);
     free(key);
     if (!use)
-        return no_memory(list->import.err);
+        return error_no_memory(list->import.err, "while listing operators");
     if (!use->count) {
         snprintf(use->name, sizeof use->name, "%s", name);
         snprintf(use->domain, sizeof use->domain, "%s", domain);
@@ -109,7 +104,8 @@ static enum status list_file(struct onnx_file *file, struct onnx_op_use **ret, s
     const Onnx__ModelProto *model = (const Onnx__ModelProto *)messages.root;
     struct list list = {.keys = arena_create(0)};
     list.import = (struct import){.file = file, .model = model, .keys = list.keys, .err = err};
-    enum status status = list.keys ? list_model(&list, model) : no_memory(err);
+    enum status status =
+        list.keys ? list_model(&list, model) : error_no_memory(err, "while listing operators");
     name_map_done(&list.index);
     name_map_done(&list.import.functions);
     arena_free(list.keys);

@@ -11,11 +11,6 @@
 #include "engine/base/size.h"
 #include "models/onnx_import.h"
 
-static enum status no_memory(struct import *import)
-{
-    return error_set(import->err, STATUS_NO_MEMORY, "out of memory while building the graph");
-}
-
 /* ---- attributes ---- */
 
 enum { /* AttributeProto.AttributeType */
@@ -89,7 +84,7 @@ static const char *copy_string(struct import *import, struct graph *graph,
     }
     const char *copy = arena_copy_text(graph->arena, (const char *)bytes->data, bytes->len);
     if (!copy)
-        (void)no_memory(import);
+        (void)error_no_memory(import->err, "while building the graph");
     return copy;
 }
 
@@ -98,7 +93,7 @@ static enum status copy_list(struct import *import, struct graph *graph, const v
 {
     void *copy = arena_alloc(graph->arena, count, size);
     if (!copy)
-        return no_memory(import);
+        return error_no_memory(import->err, "while building the graph");
     if (count)
         memcpy(copy, src, count * size);
     memcpy(ret_pointer, &copy, sizeof copy);
@@ -110,7 +105,7 @@ static enum status copy_strings(struct import *import, struct graph *graph,
 {
     const char **strings = arena_alloc(graph->arena, proto->n_strings, sizeof *strings);
     if (!strings)
-        return no_memory(import);
+        return error_no_memory(import->err, "while building the graph");
     for (size_t i = 0; i < proto->n_strings; i++)
         if (!(strings[i] = copy_string(import, graph, &proto->strings[i])))
             return import->err->status;
@@ -129,7 +124,7 @@ static enum status import_body(struct scope *scope, const Onnx__GraphProto *prot
     TRY(onnx_charge(import->file, 64 * 1024, import->err)); /* the body's own arena */
     struct graph *body = graph_create(scope->graph->budget);
     if (!body)
-        return no_memory(import);
+        return error_no_memory(import->err, "while building the graph");
     body->parent = scope->graph;
     struct scope inner = {.import = import,
                           .graph = body,
@@ -149,7 +144,7 @@ static enum status import_body(struct scope *scope, const Onnx__GraphProto *prot
             continue;
         const char *copy = arena_copy_text(scope->graph->arena, key, strlen(key));
         if (!copy || !name_map_put(captures, copy, inner.captured[i]))
-            status = no_memory(import);
+            status = error_no_memory(import->err, "while building the graph");
     }
     scope_done(&inner);
     if (status != STATUS_OK) {
@@ -268,7 +263,7 @@ static enum status import_attribute(struct scope *scope, const struct op_info *i
     *attr = (struct attr){.kind = (enum attr_kind)spec->kind};
     attr->name = arena_copy_text(scope->graph->arena, name, strlen(name));
     if (!attr->name)
-        return no_memory(import);
+        return error_no_memory(import->err, "while building the graph");
     enum status status = attribute_value(scope, proto, captures, attr);
     if (status != STATUS_OK)
         attribute_drop(attr);
@@ -312,7 +307,7 @@ static enum status import_attributes(struct scope *scope, const struct op_info *
         return error_set(import->err, STATUS_MODEL, "%zu attributes", proto->n_attribute);
     struct attr *attrs = arena_alloc(graph->arena, proto->n_attribute, sizeof *attrs);
     if (!attrs)
-        return no_memory(import);
+        return error_no_memory(import->err, "while building the graph");
     node->attrs = attrs;
     for (size_t i = 0; status == STATUS_OK && i < proto->n_attribute; i++) {
         status = one_attribute(scope, info, proto->attribute[i], node, attrs, &captures);
@@ -323,7 +318,7 @@ static enum status import_attributes(struct scope *scope, const struct op_info *
     if (status == STATUS_OK && captures.count) {
         node->captures = arena_alloc(graph->arena, captures.count, sizeof *node->captures);
         if (!node->captures)
-            status = no_memory(import);
+            status = error_no_memory(import->err, "while building the graph");
         for (size_t i = 0; node->captures && i < captures.capacity; i++)
             if (captures.slots[i].name)
                 node->captures[node->capture_count++] = captures.slots[i].value;
@@ -425,7 +420,7 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
                     import->err));
     struct node *node = graph_add_node(scope->graph, op, name, inputs, outputs);
     if (!node)
-        return no_memory(import);
+        return error_no_memory(import->err, "while building the graph");
     node->opset = opset;
     for (size_t i = 0; i < outputs; i++) {
         struct value *value;

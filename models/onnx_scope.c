@@ -6,11 +6,6 @@
 
 #include "models/onnx_import.h"
 
-static enum status no_memory(struct import *import)
-{
-    return error_set(import->err, STATUS_NO_MEMORY, "out of memory while building the graph");
-}
-
 enum status import_work(struct import *import, size_t units)
 {
     if (units > IMPORT_MAX_WORK || import->work > IMPORT_MAX_WORK - units)
@@ -46,7 +41,7 @@ static enum status add_value(struct scope *scope, const char *name, enum dtype d
     }
     struct value *value = graph_add_value(scope->graph, name, dtype, shape);
     if (!value)
-        return no_memory(import);
+        return error_no_memory(import->err, "while building the graph");
     *ret = value;
     return STATUS_OK;
 }
@@ -62,7 +57,7 @@ enum status scope_declare(struct scope *scope, const char *name, enum dtype dtyp
     if (!value)
         TRY(add_value(scope, name, dtype, shape, &value));
     if (!name_map_put(&scope->names, name, value))
-        return no_memory(scope->import);
+        return error_no_memory(scope->import->err, "while building the graph");
     *ret = value;
     return STATUS_OK;
 }
@@ -100,7 +95,7 @@ static enum status find(struct scope *scope, const char *name, bool *ret_found, 
     TRY(add_value(scope, name, outer->dtype, &outer->shape, &value));
     value->outer = outer;
     if (!name_map_put(&scope->names, name, value) || !remember_capture(scope, outer))
-        return no_memory(scope->import);
+        return error_no_memory(scope->import->err, "while building the graph");
     *ret = value;
     return STATUS_OK;
 }

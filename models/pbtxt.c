@@ -54,7 +54,7 @@ static enum status refuse(const struct syntax *s, const char *expected)
     return error_set(s->err, STATUS_MODEL, "line %zu: expected %s, not '%c'", line, expected, c);
 }
 
-static void skip_blanks(struct syntax *s)
+static void skip_blanks_and_comments(struct syntax *s)
 {
     for (;;) {
         s->at += strspn(s->at, " \t\r\n\v\f");
@@ -88,7 +88,7 @@ static enum status skip_texts(struct syntax *s)
                              "line %zu: the text that begins here has no end: %c is missing",
                              pbtxt_line(s->text, s->at), *s->at);
         s->at = end + 1;
-        skip_blanks(s);
+        skip_blanks_and_comments(s);
     }
     return STATUS_OK;
 }
@@ -111,7 +111,7 @@ static enum status skip_scalar(struct syntax *s)
         return skip_texts(s);
     if (*s->at == '-') {
         s->at++;
-        skip_blanks(s);
+        skip_blanks_and_comments(s);
     }
     if (isdigit((unsigned char)*s->at) || *s->at == '.')
         skip_number(s);
@@ -155,10 +155,10 @@ static enum status read_field(struct syntax *s, enum expected *ret_next)
     skip_word(s);
     const int length = (int)(s->at - name < 40 ? s->at - name : 40);
     const size_t line = pbtxt_line(s->text, name);
-    skip_blanks(s);
+    skip_blanks_and_comments(s);
     if (*s->at == ':') {
         s->at++;
-        skip_blanks(s);
+        skip_blanks_and_comments(s);
     } else if (!*s->at || !strchr("{<[", *s->at)) {
         return error_set(s->err, STATUS_MODEL, "line %zu: expected ':' behind '%.*s'", line, length,
                          name);
@@ -183,7 +183,8 @@ enum status pbtxt_check(const char *text, size_t size, struct error *err)
     enum expected next = FIELD;
     if (!strncmp(text, mark, sizeof mark - 1))
         s.at += sizeof mark - 1;
-    for (skip_blanks(&s); *s.at || s.depth > 0 || next != FIELD; skip_blanks(&s)) {
+    for (skip_blanks_and_comments(&s); *s.at || s.depth > 0 || next != FIELD;
+         skip_blanks_and_comments(&s)) {
         if (next != ITEM && closes(&s)) {
             s.depth--;
             s.at++;

@@ -16,11 +16,6 @@
 #define MODELS_MAX   4096
 #define VERSIONS_MAX 1024
 
-static enum status no_memory(struct error *err)
-{
-    return error_set(err, STATUS_NO_MEMORY, "out of memory while looking through a repository");
-}
-
 void repository_done(struct repository *repository)
 {
     for (size_t i = 0; repository->models && i < repository->count; i++) {
@@ -102,7 +97,7 @@ static enum status add_version(struct repository_model *model, uint64_t number, 
     struct repository_version *grown =
         reallocarray(model->versions, model->version_count + 1, sizeof *grown);
     if (!grown)
-        return no_memory(err);
+        return error_no_memory(err, "while looking through a repository");
     model->versions = grown;
     struct repository_version *version = &grown[model->version_count++];
     *version = (struct repository_version){.number = number, .signature = signature};
@@ -136,7 +131,7 @@ static enum status find_versions(struct repository_model *model, struct error *e
             continue;
         if (asprintf(&folder, "%s/%s", model->path, entry->d_name) < 0 ||
             asprintf(&file, "%s/model.onnx", folder) < 0)
-            status = no_memory(err);
+            status = error_no_memory(err, "while looking through a repository");
         else if (stat(file, &info) == 0 && S_ISREG(info.st_mode))
             status = add_version(model, number, shared * 31 + folder_signature(folder), err);
         free(folder);
@@ -216,16 +211,17 @@ static enum status add_model(struct repository *repository, const char *path, co
     struct repository_model *grown =
         reallocarray(repository->models, repository->count + 1, sizeof *grown);
     if (!grown)
-        return no_memory(err);
+        return error_no_memory(err, "while looking through a repository");
     repository->models = grown;
     struct repository_model *model = &grown[repository->count++];
     *model = (struct repository_model){.name = strdup(name), .path = strdup(path)};
     if (!model->name || !model->path)
-        return no_memory(err);
+        return error_no_memory(err, "while looking through a repository");
     enum status status = describe(model, &model->problem);
     if (status == STATUS_OK)
         model->problem = (struct error){0};
-    return status == STATUS_NO_MEMORY ? no_memory(err) : STATUS_OK;
+    return status == STATUS_NO_MEMORY ? error_no_memory(err, "while looking through a repository")
+                                      : STATUS_OK;
 }
 
 static bool ends_in_onnx(const char *name, size_t *ret_stem)
@@ -255,7 +251,7 @@ static enum status add_entry(struct repository *repository, const char *folder, 
     if (entry[0] == '.')
         return STATUS_OK;
     if (asprintf(&path, "%s/%s", folder, entry) < 0)
-        return no_memory(err);
+        return error_no_memory(err, "while looking through a repository");
     enum status status = STATUS_OK;
     bool there = stat(path, &info) == 0;
     if (there && S_ISDIR(info.st_mode))

@@ -27,11 +27,6 @@ struct scan {
     struct error *err;
 };
 
-static enum status no_memory(struct error *err)
-{
-    return error_set(err, STATUS_NO_MEMORY, "out of memory while reading a configuration");
-}
-
 void triton_config_done(struct triton_config *config)
 {
     free(config->label_file);
@@ -78,13 +73,13 @@ static enum status take_text(struct scan *s, const char *text, size_t size)
         struct triton_input *input = &config->inputs[config->input_count - 1];
         free(input->name);
         input->name = strndup(text, size);
-        return input->name ? STATUS_OK : no_memory(s->err);
+        return input->name ? STATUS_OK : error_no_memory(s->err, "while reading a configuration");
     }
     if (strcmp(key, "label_filename") != 0 || size == 0 || config->label_file)
         return STATUS_OK; /* the first output's labels count */
     config->label_file = strndup(text, size);
     if (!config->label_file)
-        return no_memory(s->err);
+        return error_no_memory(s->err, "while reading a configuration");
     if (strchr(config->label_file, '/') || strstr(config->label_file, ".."))
         return error_set(s->err, STATUS_MODEL,
                          "label_filename '%.60s' is not the name of a file in the model's folder",

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/base/hex.h"
+#include "engine/base/text.h"
 #include "engine/base/utf8.h"
 
 #define JSON_BYTES_MAX ((size_t)1 << 30)
@@ -38,13 +39,6 @@ static enum status wrong(const struct scan *s, const char *expected)
 static char peek(const struct scan *s)
 {
     return s->at < s->size ? s->text[s->at] : '\0';
-}
-
-static void skip_blanks(struct scan *s)
-{
-    while (s->at < s->size && (s->text[s->at] == ' ' || s->text[s->at] == '\t' ||
-                               s->text[s->at] == '\n' || s->text[s->at] == '\r'))
-        s->at++;
 }
 
 static enum status count_value(struct scan *s)
@@ -203,12 +197,12 @@ static enum status open_level(struct scan *s)
 
 static enum status scan_key(struct scan *s)
 {
-    skip_blanks(s);
+    s->at = text_skip_blanks(s->text, s->at, s->size);
     if (peek(s) != '"')
         return wrong(s, "a key in quotes");
     TRY(count_value(s));
     TRY(scan_string(s));
-    skip_blanks(s);
+    s->at = text_skip_blanks(s->text, s->at, s->size);
     if (peek(s) != ':')
         return wrong(s, "':'");
     s->at++;
@@ -220,7 +214,7 @@ static enum status scan_after_value(struct scan *s, bool *ret_more)
 {
     *ret_more = false;
     while (s->depth > 0) {
-        skip_blanks(s);
+        s->at = text_skip_blanks(s->text, s->at, s->size);
         bool object = in_object(s);
         if (peek(s) == ',') {
             s->at++;
@@ -239,13 +233,13 @@ static enum status scan_after_value(struct scan *s, bool *ret_more)
 static enum status scan_value(struct scan *s, bool *ret_opened)
 {
     *ret_opened = false;
-    skip_blanks(s);
+    s->at = text_skip_blanks(s->text, s->at, s->size);
     TRY(count_value(s));
     char c = peek(s);
     if (c != '{' && c != '[')
         return scan_scalar(s);
     TRY(open_level(s));
-    skip_blanks(s);
+    s->at = text_skip_blanks(s->text, s->at, s->size);
     if (peek(s) == (c == '{' ? '}' : ']')) {
         s->at++;
         s->depth--;
@@ -268,7 +262,7 @@ enum status json_check(const char *text, size_t size, const struct json_limits *
         if (!more)
             TRY(scan_after_value(&s, &more));
     }
-    skip_blanks(&s);
+    s.at = text_skip_blanks(s.text, s.at, s.size);
     if (s.at != size)
         return wrong(&s, "the end");
     return STATUS_OK;

@@ -48,11 +48,6 @@ char *torchserve_answer_json(const struct predict_answer *answer, size_t *ret_si
 
 /* ---- KServe V1: the request ---- */
 
-static enum status no_memory(struct error *err)
-{
-    return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
-}
-
 /* The base64 text of an instance; NULL: it has none. */
 static cJSON *find_base64(cJSON *instance)
 {
@@ -84,7 +79,7 @@ static enum status read_images(struct v1_request *request, cJSON *list, size_t m
                          max_images);
     request->images = alloc_array(count, sizeof *request->images);
     if (!request->images)
-        return no_memory(err);
+        return error_no_memory(err, "for a request");
     cJSON *instance;
     cJSON_ArrayForEach(instance, list)
     {
@@ -136,7 +131,7 @@ static enum status parse(const char *text, size_t size, const struct json_limits
     size_t rest_size, count;
     char *rest = malloc(size + 1);
     if (!rest)
-        return no_memory(err);
+        return error_no_memory(err, "for a request");
     enum status status =
         json_carve(text, size, &rule, rest, &rest_size, &instances, 1, &count, err);
     bool photos = status == STATUS_OK && count == 1 && strchr("{\"]", first_byte(&instances));
@@ -159,7 +154,7 @@ static enum status parse(const char *text, size_t size, const struct json_limits
     }
     request->tree = cJSON_ParseWithLength(text, size);
     if (!request->tree)
-        return no_memory(err);
+        return error_no_memory(err, "for a request");
     return read_images(request, cJSON_GetObjectItemCaseSensitive(request->tree, "instances"),
                        max_images, err);
 }
@@ -168,8 +163,8 @@ enum status v1_request_parse(const char *text, size_t size, const struct json_li
                              size_t max_images, struct v1_request **ret, struct error *err)
 {
     struct v1_request *request = calloc(1, sizeof *request);
-    enum status status =
-        request ? parse(text, size, limits, max_images, request, err) : no_memory(err);
+    enum status status = request ? parse(text, size, limits, max_images, request, err)
+                                 : error_no_memory(err, "for a request");
     if (status != STATUS_OK) {
         v1_request_free(request);
         return status;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "proto/v2.h"
 
 struct cursor {
@@ -38,13 +39,6 @@ static enum status wrong(const struct cursor *c, const char *expected)
 static char peek(const struct cursor *c)
 {
     return c->at < c->size ? c->text[c->at] : '\0';
-}
-
-static void skip_blanks(struct cursor *c)
-{
-    while (c->at < c->size && (c->text[c->at] == ' ' || c->text[c->at] == '\n' ||
-                               c->text[c->at] == '\t' || c->text[c->at] == '\r'))
-        c->at++;
 }
 
 /* A number of RFC 8259, its value in two forms. */
@@ -275,7 +269,7 @@ static enum status next_scalar(struct cursor *c, struct walk *w, bool *ret_done)
 {
     *ret_done = false;
     for (;;) {
-        skip_blanks(c);
+        c->at = text_skip_blanks(c->text, c->at, c->size);
         char at = peek(c);
         if (w->is_behind && w->depth == 0) {
             if (c->at != c->size)

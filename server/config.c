@@ -11,11 +11,12 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "proto/json.h"
 #include "server/config_options.h"
 
-#define CONFIG_FILE_MAX (1024 * 1024)
+#define CONFIG_FILE_MAX (1024 * 1024 - 1)
 #define OPTIONS_MAX     160
 
 /* ---- one value ---- */
@@ -516,32 +517,25 @@ static enum status set_from_file(void *context, const char *key, const char *tex
     return status;
 }
 
-static enum status read_file(struct config_reading *reading, struct error *err)
+static enum status read_config_file(struct config_reading *reading, struct error *err)
 {
     const char *path = reading->config->config_file;
     if (!path)
         return STATUS_OK;
-    FILE *file = fopen(path, "rb");
-    if (!file)
+    uint8_t *text;
+    size_t size;
+    struct error cause;
+    enum status status = file_read(path, CONFIG_FILE_MAX, false, &text, &size, &cause);
+    if (status == STATUS_NO_MEMORY)
+        return error_no_memory(err, NULL);
+    if (status == STATUS_TOO_LARGE)
+        return error_set(err, STATUS_CONFIG, "the settings in '%.200s' are over 1 MiB", path);
+    if (status != STATUS_OK)
         return error_set(err, STATUS_CONFIG, "cannot read the settings in '%.200s': %s", path,
-                         strerror(errno));
-    char *text = malloc(CONFIG_FILE_MAX);
-    size_t size = text ? fread(text, 1, CONFIG_FILE_MAX, file) : 0;
-    int cause = errno;
-    bool broken = ferror(file);
-    fclose(file);
-    enum status status;
-    if (!text)
-        status = error_set(err, STATUS_NO_MEMORY, "out of memory");
-    else if (broken)
-        status = error_set(err, STATUS_CONFIG, "cannot read the settings in '%.200s': %s", path,
-                           strerror(cause));
-    else if (size == CONFIG_FILE_MAX)
-        status = error_set(err, STATUS_CONFIG, "the settings in '%.200s' are over 1 MiB", path);
-    else if ((status = json_settings(text, size, set_from_file, reading, err)) != STATUS_OK)
-        error_prefix(err, "%.200s", path);
+                         cause.message);
+    status = json_settings((const char *)text, size, set_from_file, reading, err);
     free(text);
-    return status;
+    return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
 }
 
 static enum status read_defaults(struct config_reading *reading, struct error *err)
@@ -806,7 +800,7 @@ static enum status read_all(struct config_reading *reading, int argc, char *cons
     TRY(read_environment(reading, err));
     settle_models(reading);
     TRY(settle_listening(reading, err));
-    TRY(read_file(reading, err));
+    TRY(read_config_file(reading, err));
     settle_models(reading);
     TRY(settle_listening(reading, err));
     if (reading->empty_model && !*mark_of(reading, find_option("model", strlen("model"))))

@@ -69,6 +69,12 @@ enum status error_set(struct error *err, enum status status, const char *format,
 #define error_set(err, status, ...) ((void)(error_set)((err), (status), __VA_ARGS__), (status))
 #endif
 
+/* "out of memory", or "out of memory WHAT": "while reading labels", "for a request". */
+static inline enum status error_no_memory(struct error *err, const char *what)
+{
+    return error_set(err, STATUS_NO_MEMORY, "out of memory%s%s", what ? " " : "", what ? what : "");
+}
+
 /* Ends the message already in *err with "; advice", unless it says already what to do: who is
  * nearer to the fault knows better. Where there is no room the message is cut, not the advice.
  * Returns err's status. */

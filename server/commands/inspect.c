@@ -37,11 +37,6 @@ static void inspection_done(struct inspection *in)
     free(in->uses);
 }
 
-static enum status no_memory(struct error *err)
-{
-    return error_set(err, STATUS_NO_MEMORY, "out of memory");
-}
-
 /* ---- operators ---- */
 
 /* Of a graph: for the embedded model, which has no file to list. */
@@ -50,7 +45,7 @@ static enum status inspect_count_operators(const struct graph *graph, struct ins
 {
     in->operators = alloc_array(graph->node_count, sizeof *in->operators);
     if (!in->operators)
-        return no_memory(err);
+        return error_no_memory(err, NULL);
     for (size_t i = 0; i < graph->node_count; i++) {
         const struct node *node = graph->nodes[i];
         size_t k = 0;
@@ -74,7 +69,7 @@ static enum status list_operators(struct inspection *in, struct error *err)
     TRY(onnx_list_ops(in->file, &in->uses, &in->use_count, err));
     in->operators = alloc_array(in->use_count, sizeof *in->operators);
     if (!in->operators)
-        return no_memory(err);
+        return error_no_memory(err, NULL);
     for (size_t i = 0; i < in->use_count; i++)
         in->operators[i] = (struct inspect_operator){.name = in->uses[i].name,
                                                      .domain = in->uses[i].domain,
@@ -116,7 +111,7 @@ static enum status list_tensors(struct inspection *in, struct error *err)
     in->outputs = alloc_array(graph->output_count, sizeof *in->outputs);
     in->shapes = alloc_array(graph->input_count + graph->output_count, sizeof *in->shapes);
     if (!in->inputs || !in->outputs || !in->shapes)
-        return no_memory(err);
+        return error_no_memory(err, NULL);
     for (size_t i = 0; i < graph->input_count + graph->output_count; i++) {
         bool input = i < graph->input_count;
         const struct value *value =

@@ -1,12 +1,11 @@
 /* lensd predict: images from files through the same pipeline the server uses. */
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "server/commands/commands.h"
 #include "server/describe.h"
@@ -14,7 +13,7 @@
 #include "server/process.h"
 #include "server/settings.h"
 
-#define FILE_BYTES_MAX ((uint64_t)1 << 30)
+#define FILE_BYTES_MAX ((size_t)1 << 30)
 
 /* The main thread waits here for the pipeline. */
 struct wait {
@@ -32,31 +31,23 @@ static void predict_on_done(struct predict_request *request)
     pthread_mutex_unlock(&wait->lock);
 }
 
-static enum status read_file(const char *path, uint8_t **ret, size_t *ret_size, struct error *err)
+static enum status predict_read_file(const char *path, uint8_t **ret, size_t *ret_size,
+                                     struct error *err)
 {
-    struct stat info;
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return error_set(err, STATUS_NOT_FOUND, "cannot read it: %s", strerror(errno));
-    uint8_t *data = NULL;
-    enum status status = STATUS_OK;
-    size_t size = 0;
-    if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode))
-        status = error_set(err, STATUS_INVALID, "not a regular file");
-    else if ((uint64_t)info.st_size > FILE_BYTES_MAX)
-        status = error_set(err, STATUS_TOO_LARGE, "larger than 1 GB");
-    else if (!(data = malloc((size_t)info.st_size + 1)))
-        status = error_set(err, STATUS_NO_MEMORY, "out of memory for the file");
-    else if ((size = fread(data, 1, (size_t)info.st_size, file)) != (size_t)info.st_size)
-        status = error_set(err, STATUS_IO, "cannot read all of it");
-    fclose(file);
-    if (status != STATUS_OK) {
-        free(data);
-        return status;
+    struct error cause;
+    enum status status = file_read(path, FILE_BYTES_MAX, true, ret, ret_size, &cause);
+    switch (status) {
+    case STATUS_OK:
+        return STATUS_OK;
+    case STATUS_TOO_LARGE:
+        return error_set(err, status, "larger than 1 GB");
+    case STATUS_NO_MEMORY:
+        return error_no_memory(err, "for the file");
+    case STATUS_INVALID:
+        return error_set(err, status, "%s", cause.message);
+    default:
+        return error_set(err, STATUS_NOT_FOUND, "cannot read it: %s", cause.message);
     }
-    *ret = data;
-    *ret_size = size;
-    return STATUS_OK;
 }
 
 static void print_image(const char *path, const struct predict_image *image)
@@ -180,7 +171,7 @@ int command_predict(const struct config *config)
     for (size_t i = 0; i < count; i++) {
         struct predict_image *image = &request.images[i];
         image->name = config->arguments[i];
-        if (read_file(image->name, &files[i], &image->size, &image->preset) == STATUS_OK)
+        if (predict_read_file(image->name, &files[i], &image->size, &image->preset) == STATUS_OK)
             image->data = files[i];
     }
     if (predict_run(pipeline, &request, &err) == STATUS_OK)

@@ -47,11 +47,6 @@ static void infer_free_work(struct exchange *x)
     free(rest.wanted);
 }
 
-static enum status no_memory(struct error *err)
-{
-    return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
-}
-
 enum status v2_admit(struct exchange *x, struct error *err)
 {
     if (atomic_load(&x->server->draining))
@@ -132,7 +127,7 @@ static enum status infer_read_numbers(struct exchange *x, const struct v2_input 
                          input->json_size);
     TRY(upload_charge(&x->body, input->count * size, err)); /* it fits: shape_check() */
     *ret = alloc_array(input->count, size);
-    return *ret ? v2_read_numbers(input, *ret, err) : no_memory(err);
+    return *ret ? v2_read_numbers(input, *ret, err) : error_no_memory(err, "for a request");
 }
 
 static enum status take_tensor(struct exchange *x, struct infer_work *work,
@@ -160,7 +155,7 @@ static enum status take_tensors(struct exchange *x, struct infer_work *work,
     work->tensors = alloc_array(served->input_count, sizeof *work->tensors);
     work->memory = alloc_array(served->input_count, sizeof *work->memory);
     if (!work->tensors || !work->memory)
-        return no_memory(err);
+        return error_no_memory(err, "for a request");
     for (size_t k = 0; k < work->v2->input_count; k++) {
         const struct v2_input *input = &work->v2->inputs[k];
         size_t i = 0;
@@ -219,7 +214,7 @@ static enum status take_images(struct exchange *x, struct infer_work *work,
         TRY(upload_charge(&x->body, input->json_size, err));
     struct v2_bytes *bytes = alloc_array(input->count, sizeof *bytes);
     if (!bytes)
-        return no_memory(err);
+        return error_no_memory(err, "for a request");
     enum status status = v2_read_bytes(input, infer_is_image, bytes, &work->texts, err);
     if (status == STATUS_OK)
         status = infer_make_images(work, input->count, err);
@@ -260,7 +255,7 @@ static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
                          served->takes_images ? ", or a JPEG or PNG" : "");
     work->tensors = alloc_array(1, sizeof *work->tensors);
     if (!work->tensors)
-        return no_memory(err);
+        return error_no_memory(err, "for a request");
     work->tensors[0] = data;
     return infer_make_images(work, 1, err);
 }
@@ -314,7 +309,7 @@ static enum status check_outputs(struct infer_work *work, const struct served *s
 {
     work->wanted = alloc_array(served->output_count, sizeof *work->wanted);
     if (!work->wanted)
-        return no_memory(err);
+        return error_no_memory(err, "for a request");
     for (size_t k = 0; work->v2 && k < work->v2->output_count; k++) {
         size_t i = 0;
         TRY(output_index(served, work->v2->outputs[k].name, &i, err));
@@ -388,7 +383,7 @@ static enum status classify_row(struct shaping *s, const struct tensor *row, siz
         return STATUS_OK;
     struct ranking ranking = {alloc_array(k, sizeof *ranking.best), k, 0};
     if (!ranking.best)
-        return no_memory(s->err);
+        return error_no_memory(s->err, "for a request");
     for (size_t i = 0; i < count; i++)
         ranking_add(&ranking, tensor_number(row, i), i);
     ranking_sort(&ranking);
@@ -399,7 +394,7 @@ static enum status classify_row(struct shaping *s, const struct tensor *row, siz
                                 ? labels->names[index]
                                 : NULL;
         if (!add_text(s, v2_classification(ranking.best[i].value, index, label)))
-            status = no_memory(s->err);
+            status = error_no_memory(s->err, "for a request");
     }
     free(ranking.best);
     return status;
@@ -470,7 +465,7 @@ static enum status shape_outputs(const struct infer_work *work, struct shaping *
         work->v2 ? work->v2->default_output : (struct v2_output){.binary = true};
     bool listed = work->v2 && work->v2->output_count > 0;
     size_t *text_at = alloc_array(count, sizeof *text_at);
-    enum status status = text_at ? STATUS_OK : no_memory(s->err);
+    enum status status = text_at ? STATUS_OK : error_no_memory(s->err, "for a request");
     for (size_t k = 0; status == STATUS_OK && k < count; k++) {
         size_t o = k;
         if (listed)
@@ -496,7 +491,7 @@ static enum status respond_outputs(struct exchange *x, struct infer_work *work, 
         shaping.rows = alloc_array(cells, sizeof *shaping.rows);
     enum status status = shaping.outputs && shaping.rows && add_text(&shaping, strdup(""))
                              ? shape_outputs(work, &shaping, count)
-                             : no_memory(err);
+                             : error_no_memory(err, "for a request");
     if (status == STATUS_OK) {
         struct v2_answer answer = {.model = served->model->name,
                                    .version = served->model->version,

@@ -32,11 +32,6 @@ static void kserve_free_work(struct exchange *x)
     free(numbers);
 }
 
-static enum status no_memory(struct error *err)
-{
-    return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
-}
-
 static enum status take_photos(struct kserve_work *work, struct error *err)
 {
     TRY(work_images(&work->request, work->v1->image_count, err));
@@ -81,7 +76,7 @@ static enum status take_numbers(struct exchange *x, struct kserve_work *work,
     TRY(upload_charge(&x->body, bytes, err));
     work->numbers = malloc(bytes ? bytes : 1);
     if (!work->numbers)
-        return no_memory(err);
+        return error_no_memory(err, "for a request");
     TRY(v2_read_numbers(&input, work->numbers, err));
     work->tensors[0] = work->numbers;
     work->request.tensors = work->tensors;

@@ -76,11 +76,6 @@ static enum status coding_broken(enum coding coding, const char *why, struct err
                      names[coding], why);
 }
 
-static enum status no_memory(struct error *err)
-{
-    return error_set(err, STATUS_NO_MEMORY, "out of memory for a compressed body");
-}
-
 static enum status inflate_chunk(struct inflation *inflation, const unsigned char *bytes,
                                  size_t size, struct upload *upload, struct error *err)
 {
@@ -101,7 +96,7 @@ static enum status inflate_chunk(struct inflation *inflation, const unsigned cha
         stream->avail_out = CHUNK;
         outcome = inflate(stream, Z_NO_FLUSH);
         if (outcome == Z_MEM_ERROR)
-            return no_memory(err);
+            return error_no_memory(err, "for a compressed body");
         if (outcome != Z_OK && outcome != Z_STREAM_END && outcome != Z_BUF_ERROR)
             return coding_broken(inflation->coding, stream->msg ? stream->msg : "unknown form",
                                  err);
@@ -131,7 +126,7 @@ enum status coding_inflate(enum coding coding, const void *bytes, size_t size, s
                  : size < 2 || is_zlib_header(from[0], from[1]) ? WINDOW_ZLIB
                                                                 : WINDOW_RAW;
     if (inflateInit2(&inflation.stream, window) != Z_OK)
-        return no_memory(err);
+        return error_no_memory(err, "for a compressed body");
     enum status status = STATUS_OK;
     for (size_t at = 0; status == STATUS_OK && at < size; at += CHUNK)
         status = inflate_chunk(&inflation, from + at, size - at < CHUNK ? size - at : CHUNK, upload,

@@ -13,7 +13,7 @@ struct list_entry {
     double q;
 };
 
-static const char *skip_blanks(const char *text)
+static const char *skip_list_blanks(const char *text)
 {
     return text + strspn(text, " \t");
 }
@@ -43,14 +43,14 @@ static const char *next_entry(const char *list, struct list_entry *ret)
     ret->name = list;
     ret->length = strcspn(list, " \t,;");
     ret->q = 1;
-    list = skip_blanks(list + ret->length);
+    list = skip_list_blanks(list + ret->length);
     while (*list == ';') {
-        list = skip_blanks(list + 1);
+        list = skip_list_blanks(list + 1);
         size_t length = strcspn(list, " \t,;");
         double q = read_q(list, length);
         if (q >= 0)
             ret->q = q;
-        list = skip_blanks(list + length);
+        list = skip_list_blanks(list + length);
     }
     return list + strcspn(list, ",");
 }
@@ -106,7 +106,7 @@ int negotiate_type(const char *accept, const char *const *offers, size_t count)
 {
     int best = -1;
     double best_q = 0;
-    if (!accept || !*skip_blanks(accept))
+    if (!accept || !*skip_list_blanks(accept))
         return 0;
     for (size_t i = 0; i < count; i++) {
         double q = likes(accept, offers[i]);

@@ -2,7 +2,6 @@
  * connection. */
 #include "server/http/tls.h"
 
-#include <errno.h>
 #include <gnutls/x509.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,8 +11,10 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "engine/base/file.h"
+
 #define CHAIN_MAX    16
-#define FILE_MAX     (1024 * 1024)
+#define FILE_MAX     (1024 * 1024 - 1)
 #define SOON_SECONDS (14 * 24 * 3600)
 
 /* A certificate with what belongs to it; immutable once it is shown. */
@@ -36,28 +37,26 @@ static struct pair *shown; /* guarded by lock */
 
 /* ---- files ---- */
 
-static enum status read_file(const char *option, const char *path, gnutls_datum_t *ret,
-                             struct error *err)
+static enum status tls_read_file(const char *option, const char *path, gnutls_datum_t *ret,
+                                 struct error *err)
 {
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return error_set(err, STATUS_CONFIG, "cannot read %s '%.200s': %s", option, path,
-                         strerror(errno));
-    unsigned char *data = malloc(FILE_MAX);
-    size_t size = data ? fread(data, 1, FILE_MAX, file) : 0;
-    int cause = ferror(file) ? errno : 0;
-    fclose(file);
-    if (data && !cause && size > 0 && size < FILE_MAX) {
-        *ret = (gnutls_datum_t){data, (unsigned)size};
-        return STATUS_OK;
-    }
-    free(data);
-    if (!data)
+    uint8_t *data;
+    size_t size;
+    struct error cause;
+    enum status status = file_read(path, FILE_MAX, false, &data, &size, &cause);
+    if (status == STATUS_NO_MEMORY)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for %s", option);
-    return error_set(err, STATUS_CONFIG, "%s '%.200s' %s", option, path,
-                     cause       ? strerror(cause)
-                     : size == 0 ? "is empty"
-                                 : "is larger than 1 MiB");
+    if (status == STATUS_TOO_LARGE)
+        return error_set(err, STATUS_CONFIG, "%s '%.200s' is larger than 1 MiB", option, path);
+    if (status != STATUS_OK)
+        return error_set(err, STATUS_CONFIG, "cannot read %s '%.200s': %s", option, path,
+                         cause.message);
+    if (size == 0) {
+        free(data);
+        return error_set(err, STATUS_CONFIG, "%s '%.200s' is empty", option, path);
+    }
+    *ret = (gnutls_datum_t){data, (unsigned)size};
+    return STATUS_OK;
 }
 
 static void data_done(gnutls_datum_t *data)
@@ -157,8 +156,8 @@ static void pair_free(struct pair *pair)
 static enum status tls_fill(const struct tls *tls, struct pair *pair, gnutls_datum_t *cert,
                             gnutls_datum_t *key, struct error *err)
 {
-    TRY(read_file("--tls-cert", tls->cert_file, cert, err));
-    TRY(read_file("--tls-key", tls->key_file, key, err));
+    TRY(tls_read_file("--tls-cert", tls->cert_file, cert, err));
+    TRY(tls_read_file("--tls-key", tls->key_file, key, err));
     TRY(read_chain(tls->cert_file, cert, pair, err));
     TRY(tls_read_key(tls->key_file, key, pair, err));
     return check_match(tls, pair, err);
