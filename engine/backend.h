@@ -1,5 +1,5 @@
 /* Backends: what a device must be able to do. Behind this table stands the
- * CPU's implementation (engine/cpu); a further one is entered in session.c's backend_find() and
+ * CPU's implementation (engine/cpu); a further one is entered in session_create.c's backend_find() and
  * device.c's list.
  *
  * A backend object belongs to one session. compile() may be called for several graphs (one per

@@ -1,7 +1,13 @@
 /* Private to engine/session*.c: a session and its compiled batch sizes.
  *
- * session.c makes one, session_compile.c compiles a batch size, session_run.c runs them,
- * session_measure.c feeds them made-up numbers to time, check and profile them. */
+ * A file uses only files on its left:
+ *
+ *     session_state ◀ session_image, session_memory, session_weights ◀ session_compile
+ *       ◀ session_run ◀ session_measure ◀ session_create
+ *
+ * session_compile.c compiles a batch size, session_run.c runs it, session_measure.c feeds it
+ * made-up numbers to time, check and profile it, and session_create.c does all of that for a new
+ * session. */
 #pragma once
 
 #include "engine/backend.h"
@@ -67,8 +73,16 @@ struct session {
     uint8_t *all_pixels; /* as many ones as the largest batch; NULL: it takes none */
 };
 
+/* ---- session_state.c ---- */
+
 /* STATUS_NO_MEMORY, with the sentence for it. */
 enum status session_no_memory(struct error *err);
+
+/* The smallest that takes n images; NULL when n is too many, or less than 1. */
+struct compiled *compiled_for(struct session *session, int n);
+
+/* Lets go of what the last run of the data-dependent tail left. */
+void compiled_drop_tail_outputs(struct session *session, struct compiled *c);
 
 /* ---- session_compile.c ---- */
 
@@ -112,12 +126,6 @@ enum status session_prepare_runs(struct session *session, struct error *err) MUS
 enum status compiled_run(struct session *session, struct compiled *c, const void *const *inputs,
                          const uint8_t *are_pixels, const struct tensor **outputs,
                          struct error *err) MUST_USE;
-
-/* The smallest that takes n images; NULL when n is too many, or less than 1. */
-struct compiled *compiled_for(struct session *session, int n);
-
-/* Lets go of what the last run of the data-dependent tail left. */
-void compiled_drop_tail_outputs(struct session *session, struct compiled *c);
 
 /* ---- session_memory.c ---- */
 

@@ -6,16 +6,6 @@
 #include "engine/cpu/interpret.h"
 #include "engine/session_internal.h"
 
-void compiled_drop_tail_outputs(struct session *session, struct compiled *c)
-{
-    for (size_t i = 0; c->tail && c->tail_outputs && i < c->tail->output_count; i++) {
-        tensor_unref(c->tail_outputs[i]);
-        c->tail_outputs[i] = NULL;
-    }
-    if (session->last == c)
-        session->last = NULL;
-}
-
 static enum status run_tail(struct session *session, struct compiled *c, struct error *err)
 {
     size_t first = c->graph->output_count - c->crossing;
@@ -51,14 +41,6 @@ static enum status wrap(struct session *session, struct compiled *c, int batch,
         outputs[i] = tensor;
     }
     return STATUS_OK;
-}
-
-struct compiled *compiled_for(struct session *session, int n)
-{
-    for (size_t i = 0; n >= 1 && i < session->compiled_count; i++)
-        if (session->compiled[i].size >= n)
-            return &session->compiled[i];
-    return NULL;
 }
 
 /* Does the image input have as many channels as the pixels? */
@@ -180,12 +162,4 @@ enum status session_run(struct session *session, int batch, const void *const *i
 const struct session_best *session_best_of(const struct session *session, int row)
 {
     return (const void *)(session->best + (size_t)row * session->best_step);
-}
-
-int session_batch_for(const struct session *session, int n)
-{
-    for (size_t i = 0; i < session->compiled_count; i++)
-        if (session->compiled[i].size >= n)
-            return session->compiled[i].size;
-    return 0;
 }

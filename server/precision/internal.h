@@ -14,6 +14,11 @@
 size_t candidates_find(struct device_id device, const struct graph *graph,
                        enum precision ret[PRECISION_COUNT]);
 
+/* ---- choice.c ---- */
+
+/* Writes choice->why from its trials: the one that was chosen first. */
+void choice_explain(struct precision_choice *choice);
+
 /* ---- trial.c ---- */
 
 struct trial_input {

@@ -1,7 +1,8 @@
+/* How --precision auto chooses: a choice of an earlier start, or trials, or fp32 where nothing else
+ * is worth a trial. */
 #include "server/precision/precision.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,112 +28,6 @@
  * share one outcome. */
 #define TRIAL_BATCH 8
 
-const char *choice_origin_name(enum choice_origin origin)
-{
-    static const char *const names[] = {[CHOICE_PINNED] = "pinned",
-                                        [CHOICE_ONLY] = "only",
-                                        [CHOICE_MEASURED] = "measured",
-                                        [CHOICE_CACHED] = "cached"};
-    return names[origin];
-}
-
-const char *trial_outcome_name(enum trial_outcome outcome)
-{
-    static const char *const names[] = {[TRIAL_PASSED] = "passed",
-                                        [TRIAL_SLOWER] = "slower",
-                                        [TRIAL_DIFFERS] = "differs",
-                                        [TRIAL_FAILED] = "failed"};
-    return names[outcome];
-}
-
-const struct precision_trial *precision_chosen_trial(const struct precision_choice *choice)
-{
-    for (size_t i = 0; i < choice->trial_count; i++)
-        if (choice->trials[i].precision == choice->precision &&
-            choice->trials[i].outcome == TRIAL_PASSED)
-            return &choice->trials[i];
-    return NULL;
-}
-
-/* ---- the reason, for people ---- */
-
-static void say(struct precision_choice *choice, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void say(struct precision_choice *choice, const char *format, ...)
-{
-    va_list args;
-    const size_t used = strlen(choice->why);
-    va_start(args, format);
-    vsnprintf(choice->why + used, sizeof choice->why - used, format, args);
-    va_end(args);
-}
-
-static void say_agreement(struct precision_choice *choice, const struct precision_trial *trial)
-{
-    const struct agreement *a = &trial->agreement;
-    if (!isfinite(a->mean)) {
-        say(choice, "some of its numbers are not finite");
-        return;
-    }
-    if (a->clear > 0)
-        say(choice, "%zu of %zu clear best classes agree, ", a->agreeing, a->clear);
-    if (a->is_vector)
-        say(choice, "the best class's probability changes by %.4f in the mean, correlation %.5f",
-            a->mean, a->correlation);
-    else
-        say(choice, "relative error %.4f", a->mean);
-    say(choice, ", %d images", a->images);
-}
-
-static void say_bounds(struct precision_choice *choice, const struct agreement *a)
-{
-    say(choice, " (needed: %g %% of the classes, %s of at most %g", 100 * AGREEMENT_SHARE,
-        a->is_vector ? "a change" : "an error",
-        a->is_vector ? AGREEMENT_PROBABILITY : AGREEMENT_RELATIVE);
-    if (agreement_needs_correlation(a) && a->mean <= AGREEMENT_PROBABILITY)
-        say(choice, ", a correlation of %g", 1 - AGREEMENT_VECTOR);
-    say(choice, ")");
-}
-
-static void say_trial(struct precision_choice *choice, const struct precision_trial *trial)
-{
-    const char *name = precision_name(trial->precision);
-    if (choice->why[0])
-        say(choice, "; ");
-    switch (trial->outcome) {
-    case TRIAL_PASSED:
-        say(choice, "%s is %.2f times as fast as fp32: ", name, trial->speed);
-        say_agreement(choice, trial);
-        break;
-    case TRIAL_SLOWER:
-        say(choice, "%s does not pay: it is %.2f times as fast as fp32, and %g is asked for", name,
-            trial->speed, PRECISION_GAIN);
-        break;
-    case TRIAL_DIFFERS:
-        say(choice, "%s is %.2f times as fast as fp32 but answers differently: ", name,
-            trial->speed);
-        say_agreement(choice, trial);
-        say_bounds(choice, &trial->agreement);
-        say(choice, ", --precision %s takes it all the same", name);
-        break;
-    case TRIAL_FAILED:
-        say(choice, "%s cannot run this model", name);
-        break;
-    }
-}
-
-static void explain(struct precision_choice *choice)
-{
-    const struct precision_trial *taken = precision_chosen_trial(choice);
-    choice->why[0] = '\0';
-    if (taken)
-        say_trial(choice, taken);
-    for (size_t i = 0; i < choice->trial_count; i++)
-        if (&choice->trials[i] != taken)
-            say_trial(choice, &choice->trials[i]);
-}
-
 static void take_only(struct precision_choice *choice, const char *why)
 {
     choice->precision = PRECISION_FP32;
@@ -156,7 +51,7 @@ static void judge(struct precision_choice *choice)
         choice->precision = trial->precision;
     }
     choice->origin = CHOICE_MEASURED;
-    explain(choice);
+    choice_explain(choice);
 }
 
 /* A first start that takes its time says why. */
@@ -184,11 +79,12 @@ static enum status try_all(struct trial_input *input, const enum precision *cand
                            size_t count, struct precision_choice *ret, struct error *err)
 {
     struct run_time one;
+    char why[64];
     const bool is_gpu = input->options.device.kind != DEVICE_CPU;
     TRY(trial_time_one(input, &one, err));
     if (one.cpu_ms < (is_gpu ? GPU_QUICK_MS : QUICK_MS)) {
-        take_only(ret, "");
-        say(ret, "the model is small: %.2f ms in fp32", one.cpu_ms);
+        snprintf(why, sizeof why, "the model is small: %.2f ms in fp32", one.cpu_ms);
+        take_only(ret, why);
         return STATUS_OK;
     }
     begin_trials(input, candidates, count, one.ms);
@@ -281,7 +177,7 @@ static enum status choose(const struct model *model, const struct precision_opti
     tried.max_batch = trial_batch(model, session);
     const struct graph_hash key = choice_key_of(model, &tried);
     if (choice_find(&key, ret) && is_offered(ret->precision, candidates, count)) {
-        explain(ret);
+        choice_explain(ret);
         return STATUS_OK;
     }
     *ret = (struct precision_choice){0};
@@ -306,7 +202,7 @@ enum status precision_choose(const struct model *model, const struct precision_o
     if (session->precision == PRECISION_AUTO)
         TRY(choose(model, options, session, ret, err));
     else
-        say(ret, "--precision %s", precision_name(session->precision));
+        snprintf(ret->why, sizeof ret->why, "--precision %s", precision_name(session->precision));
     session->precision = ret->precision;
     return STATUS_OK;
 }

@@ -15,26 +15,6 @@
 #include "engine/cuda/module.h"
 #include "engine/session_internal.h"
 
-const char *precision_name(enum precision precision)
-{
-    static const char *const names[] = {[PRECISION_FP32] = "fp32",
-                                        [PRECISION_BF16] = "bf16",
-                                        [PRECISION_FP16] = "fp16",
-                                        [PRECISION_INT8] = "int8",
-                                        [PRECISION_AUTO] = "auto"};
-    return names[precision];
-}
-
-bool session_is_quantised(const struct graph *graph)
-{
-    return optimize_is_quantised(graph);
-}
-
-enum status session_no_memory(struct error *err)
-{
-    return error_set(err, STATUS_NO_MEMORY, "out of memory while creating a session");
-}
-
 /* As for one image, also where the file fixes a larger batch. */
 static struct session_tensor described(const struct compiled *c, const char *name,
                                        const struct value *value)
@@ -389,34 +369,4 @@ void session_free(struct session *session)
     free(session->inputs);
     free(session->outputs);
     free(session);
-}
-
-const struct session_info *session_info(const struct session *session)
-{
-    return &session->info;
-}
-
-const struct session_facts *session_facts(const struct session *session)
-{
-    return &session->facts;
-}
-
-size_t session_input_count(const struct session *session)
-{
-    return session->input_count;
-}
-
-size_t session_output_count(const struct session *session)
-{
-    return session->output_count;
-}
-
-const struct session_tensor *session_input(const struct session *session, size_t i)
-{
-    return &session->inputs[i];
-}
-
-const struct session_tensor *session_output(const struct session *session, size_t i)
-{
-    return &session->outputs[i];
 }
