@@ -47,10 +47,7 @@ struct session {
     struct backend *backend;
     struct session_info info;
     struct session_facts facts;
-    struct {
-        double wall, cpu;         /* the least of a run of this session; 0: none */
-    } times[SESSION_MAX_BATCHES]; /* by compiled size, while these are measured */
-    struct graph *base;           /* only while creating */
+    struct graph *base; /* only while creating */
     struct {
         int at, count; /* which of how many sizes is compiled now */
     } compiling;
@@ -139,21 +136,15 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
 
 /* ---- session_measure.c ---- */
 
-/* Measures each compiled size a few times, in turns: the quickest run becomes L(b) in info.batches,
- * 0 when made-up inputs do not run. Where options.known has a time for every size, each is run once
- * and the quicker time counts. STATUS_CANCELLED. */
+/* Runs the compiled sizes in turns (engine/tuning/autotune.h) and puts L(b) into info.batches: the
+ * least CPU time of a pass, times what the run that was disturbed least took by the clock for each
+ * millisecond of CPU time. 0 when made-up inputs do not run. Where options.known has a time for
+ * every size, two rounds are all, and the quicker time counts. STATUS_CANCELLED. */
 enum status session_measure(struct session *session, struct error *err) MUST_USE;
 
-/* Which time counts where an earlier session had `known` ms (0: nothing) and the first measurement
- * of this one is `ms` (0: could not be measured), of which the CPU was at work for `cpu` (0: not
- * known): other work on the machine adds to ms, but hardly to cpu. */
-double session_believed_time(double known, double ms, double cpu);
-
-/* Takes out of L(b) what other work on the machine has added: a long pass is disturbed more often
- * than a short one, so that the quickest of a few runs is no fair measure of both. Where a size
- * took clearly more than its CPU time times the least ratio of the two there is, it counts as that.
- */
-void session_leave_out_disturbances(struct session *session);
+/* Which time counts where an earlier session had `known` ms (0: nothing) and this one measured `ms`
+ * (0: nothing): the quicker, unless `known` cannot be true (SESSION_BELIEVED). */
+double session_believed_time(double known, double ms);
 
 /* Does a batch of two give each image what it gets alone? */
 enum status session_rows_are_independent(struct session *session, bool *ret,

@@ -7,13 +7,14 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "engine/session_internal.h"
+#include "engine/tuning/autotune.h"
 
-/* A run that takes so much longer than its CPU time lets expect was not alone on its cores. */
-#define DISTURBED 1.2
-
-/* Rounds of measurements of all sizes; none is begun behind the first round after so long. */
-#define ROUNDS  3
-#define MOST_MS 900
+/* Rounds after the warm-up, and the milliseconds after which no further round begins. */
+#define ROUNDS    4
+#define BUDGET_MS 600
+/* The same where the times of an earlier session only need to be confirmed. */
+#define CONFIRM_ROUNDS    1
+#define CONFIRM_BUDGET_MS 50
 
 struct feed {
     void **buffers;
@@ -81,126 +82,97 @@ double session_cpu_ms(const struct session *session)
     return session->ops->cpu_ms ? session->ops->cpu_ms(session->backend) : 0;
 }
 
-/* The quickest of up to three runs, fewer when one takes long: what else the machine does only adds
- * to a time. The first one ever is a warm-up, unless it is the only one that is affordable. */
-static enum status measure(struct session *session, struct compiled *c, bool is_warm,
-                           double *ret_ms, double *ret_cpu, struct error *err)
-{
-    enum { RUNS = 4, ENOUGH_MS = 30 };
-    double times[RUNS], cpu[RUNS], total = 0;
+struct measurement {
+    struct session *session;
     struct feed feed;
-    const struct tensor **outputs = alloc_array(session->output_count, sizeof *outputs);
-    enum status status = outputs ? feed_init(session, c, &feed, err) : session_no_memory(err);
-    int runs = 0;
-    while (status == STATUS_OK && runs < RUNS && (runs == 0 || total < ENOUGH_MS)) {
-        const double before = session_cpu_ms(session);
-        int64_t start = clock_now();
-        /* Images as the server sends them: bytes, where the session takes those. */
-        status = compiled_run(session, c, (const void *const *)feed.buffers, session->all_pixels,
-                              outputs, err);
-        times[runs] = clock_ms(clock_now() - start);
-        cpu[runs] = session_cpu_ms(session) - before;
-        total += times[runs++];
-    }
-    /* Made-up contents may be wrong for an input that holds axes, indices or sizes: that says
-     * nothing about the model, and nothing could be measured. */
+    const struct tensor **outputs;
+    int runs, most;      /* so far; of all rounds */
+    double wall_per_cpu; /* the least time by the clock of any run, as a multiple of its CPU time */
+};
+
+/* Runs compiled size `i` once. */
+static enum status measure_run(void *context, size_t i, struct autotune_run *ret, struct error *err)
+{
+    struct measurement *m = context;
+    struct session *session = m->session;
+    const struct session_options *options = &session->options;
+    if (options->cancel && *options->cancel)
+        return error_set(err, STATUS_CANCELLED, "loading was cancelled");
+    const double before = session_cpu_ms(session);
+    const int64_t start = clock_now();
+    /* Images as the server sends them: bytes, where the session takes those. */
+    const enum status status =
+        compiled_run(session, &session->compiled[i], (const void *const *)m->feed.buffers,
+                     session->all_pixels, m->outputs, err);
+    const double ms = clock_ms(clock_now() - start), cpu = session_cpu_ms(session) - before;
+    if (options->on_progress)
+        options->on_progress(options->progress_context,
+                             PROGRESS_ROWS + (1 - PROGRESS_ROWS) * ++m->runs / m->most);
+    /* Made-up contents may be wrong for an input that holds axes, indices or sizes. That says
+     * nothing about the model: this size cannot be measured. */
     if (session->input_count > 1 &&
-        (status == STATUS_SHAPE || status == STATUS_MODEL || status == STATUS_INVALID)) {
-        *ret_ms = 0;
-        status = STATUS_OK;
-        runs = 0;
-    }
-    if (status == STATUS_OK && runs > 0) {
-        const int first = runs > 1 && !is_warm;
-        *ret_ms = times[first];
-        *ret_cpu = cpu[first];
-        for (int i = first + 1; i < runs; i++) {
-            *ret_ms = fmin(*ret_ms, times[i]);
-            *ret_cpu = fmin(*ret_cpu, cpu[i]);
-        }
-    }
-    if (outputs)
-        feed_done(&feed);
-    free(outputs);
-    return status;
-}
-
-/* Takes over what options.known says of this session's sizes; true when it says something of all.
- */
-static bool recall_times(struct session *session)
-{
-    const struct session_facts *known = session->options.known;
-    size_t found = 0;
-    for (size_t i = 0; known && i < session->compiled_count; i++)
-        for (size_t k = 0; k < known->count; k++)
-            if (known->times[k].size == session->compiled[i].size &&
-                known->times[k].milliseconds > 0) {
-                session->info.batches[i].milliseconds = known->times[k].milliseconds;
-                found++;
-                break;
-            }
-    return found == session->compiled_count;
-}
-
-double session_believed_time(double known, double ms, double cpu)
-{
-    const double least = cpu > 0 ? fmin(cpu, ms) : ms;
-    if (ms <= 0 || (known > 0 && known < ms && known >= SESSION_BELIEVED * least))
-        return known;
-    return ms;
-}
-
-/* One more measurement of compiled size number i. */
-static enum status measure_size(struct session *session, size_t i, struct error *err)
-{
-    struct session_time *time = &session->facts.times[i];
-    double ms, cpu = 0, *best = &session->info.batches[i].milliseconds;
-    const bool is_warm = time->size != 0;
-    TRY(measure(session, &session->compiled[i], is_warm, &ms, &cpu, err));
-    if (!is_warm)
-        *best = session_believed_time(*best, ms, cpu);
-    else if (*best <= 0 || (ms > 0 && ms < *best))
-        *best = ms;
-    session->times[i].wall = is_warm ? fmin(session->times[i].wall, ms) : ms;
-    session->times[i].cpu = is_warm ? fmin(session->times[i].cpu, cpu) : cpu;
-    *time = (struct session_time){session->compiled[i].size, *best};
+        (status == STATUS_SHAPE || status == STATUS_MODEL || status == STATUS_INVALID))
+        return STATUS_OK;
+    TRY(status);
+    ret->spent = ms;
+    ret->cost = cpu > 0 ? cpu : ms;
+    m->wall_per_cpu = fmin(m->wall_per_cpu, ms / ret->cost);
     return STATUS_OK;
 }
 
-void session_leave_out_disturbances(struct session *session)
+/* Milliseconds of a pass of `size` images in an earlier session; 0: not known. */
+static double known_time(const struct session *session, int size)
 {
-    double clean = INFINITY; /* wall : CPU of the size that was disturbed least */
+    const struct session_facts *known = session->options.known;
+    for (size_t k = 0; known && k < known->count; k++)
+        if (known->times[k].size == size)
+            return known->times[k].milliseconds;
+    return 0;
+}
+
+double session_believed_time(double known, double ms)
+{
+    return ms <= 0 || (known > 0 && known < ms && known >= SESSION_BELIEVED * ms) ? known : ms;
+}
+
+static enum status measure_sizes(struct measurement *m, double *costs, struct error *err)
+{
+    struct session *session = m->session;
+    size_t known = 0, ignored;
     for (size_t i = 0; i < session->compiled_count; i++)
-        if (session->times[i].cpu > 0)
-            clean = fmin(clean, session->times[i].wall / session->times[i].cpu);
-    clean = fmax(clean, 1);
-    for (size_t i = 0; isfinite(clean) && i < session->compiled_count; i++) {
-        double *ms = &session->info.batches[i].milliseconds;
-        const double alone = session->times[i].cpu * clean;
-        if (alone > 0 && *ms > DISTURBED * alone)
-            *ms = alone;
-        session->facts.times[i].milliseconds = *ms;
-    }
+        known += known_time(session, session->compiled[i].size) > 0;
+    const bool all_known = known == session->compiled_count;
+    const struct autotune tune = {.count = session->compiled_count,
+                                  .rounds = all_known ? CONFIRM_ROUNDS : ROUNDS,
+                                  .budget = all_known ? CONFIRM_BUDGET_MS : BUDGET_MS,
+                                  .all = true,
+                                  .run = measure_run,
+                                  .context = m};
+    m->most = (int)tune.count * (1 + tune.rounds);
+    return autotune_choose(&tune, costs, &ignored, err);
 }
 
 enum status session_measure(struct session *session, struct error *err)
 {
-    const int rounds = recall_times(session) ? 1 : ROUNDS;
-    const size_t sizes = session->compiled_count;
-    const int64_t start = clock_now();
-    for (size_t k = 0; k < sizes * (size_t)rounds; k++) {
-        if (session->options.cancel && *session->options.cancel)
-            return error_set(err, STATUS_CANCELLED, "loading was cancelled");
-        if (k >= sizes && clock_ms(clock_now() - start) > MOST_MS)
-            break;
-        TRY(measure_size(session, k % sizes, err));
-        const double share = (double)(k + 1) / (double)(sizes * (size_t)rounds);
-        if (session->options.on_progress)
-            session->options.on_progress(session->options.progress_context,
-                                         PROGRESS_ROWS + (1 - PROGRESS_ROWS) * share);
+    const size_t count = session->compiled_count;
+    double costs[SESSION_MAX_BATCHES];
+    struct measurement m = {.session = session, .wall_per_cpu = INFINITY};
+    m.outputs = alloc_array(session->output_count, sizeof *m.outputs);
+    enum status status = m.outputs ? feed_init(session, &session->compiled[count - 1], &m.feed, err)
+                                   : session_no_memory(err);
+    if (status == STATUS_OK)
+        status = measure_sizes(&m, costs, err);
+    feed_done(&m.feed);
+    free(m.outputs);
+    TRY(status);
+    for (size_t i = 0; i < count; i++) {
+        const int size = session->compiled[i].size;
+        const double ms = isfinite(costs[i]) ? costs[i] * fmax(m.wall_per_cpu, 1) : 0;
+        const double believed = session_believed_time(known_time(session, size), ms);
+        session->info.batches[i].milliseconds = believed;
+        session->facts.times[i] = (struct session_time){size, believed};
     }
-    session->facts.count = sizes;
-    session_leave_out_disturbances(session);
+    session->facts.count = count;
     return STATUS_OK;
 }
 

@@ -20,7 +20,7 @@ static enum status warm_up(const struct autotune *tune, double *costs, double *s
 {
     for (size_t i = 0; i < tune->count; i++)
         costs[i] = INFINITY;
-    for (size_t i = 0; i < tune->count && (i == 0 || *spent < tune->budget); i++) {
+    for (size_t i = 0; i < tune->count && (i == 0 || tune->all || *spent < tune->budget); i++) {
         struct autotune_run run = {.cost = INFINITY};
         TRY(tune->run(tune->context, i, &run, err));
         costs[i] = run.cost;
@@ -32,7 +32,8 @@ static enum status warm_up(const struct autotune *tune, double *costs, double *s
 static enum status run_round(const struct autotune *tune, int round, double *costs, double *spent,
                              struct error *err)
 {
-    const double most = round == 0 ? INFINITY : FAR_BEHIND * least_of(costs, tune->count);
+    const double most =
+        round == 0 || tune->all ? INFINITY : FAR_BEHIND * least_of(costs, tune->count);
     for (size_t turn = 0; turn < tune->count; turn++) {
         const size_t i = ((size_t)round + turn) % tune->count;
         struct autotune_run run = {.cost = INFINITY};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/graph.h"
+#include "engine/tuning/autotune.h"
 #include "engine/tuning/tuning_store.h"
 #include "server/precision/agreement.h"
 #include "server/precision/precision.h"
@@ -43,44 +44,28 @@ struct trial_work {
  * closer to 0.99 with what was done, faster the less is expected. */
 void trial_note(const struct trial_input *input, double images);
 
-/* How long a run took: by the clock, and the CPU time of a thread (0: not known). */
+/* How long a run took by the clock, and what it cost (engine/tuning/autotune.h): CPU time, and on a
+ * GPU the time by the clock. */
 struct run_time {
-    double ms, cpu_ms;
+    double ms, cost;
 };
+
+/* A baseline (0) and a candidate (1) in turns, timed by `run`: for budget_ms at most once each has
+ * run. *ret: how many times as fast as the baseline the candidate is. Errors: those of `run`. */
+enum status trial_compare_speed(enum status (*run)(void *context, size_t side,
+                                                   struct autotune_run *ret, struct error *err),
+                                void *context, double budget_ms, double *ret,
+                                struct error *err) MUST_USE;
 
 /* Runs the candidate beside input->reference. One that does not compile or run is an outcome, not
  * an error. STATUS_CANCELLED, STATUS_NO_MEMORY. */
 enum status trial_run(const struct trial_input *input, enum precision precision,
                       struct precision_trial *ret, struct error *err) MUST_USE;
 
-/* fp32 on one image: ret->ms is the median of some runs, disturbed or not; ret->cpu_ms what the
- * quickest would take undisturbed, which tells small models. */
+/* fp32 on one image: ret->ms is the mean of some runs, ret->cost the least of them, which tells
+ * small models. */
 enum status trial_time_one(const struct trial_input *input, struct run_time *ret,
                            struct error *err) MUST_USE;
-
-/* ---- speed.c ---- */
-
-enum { SPEED_MOST_TURNS = 25 };
-
-/* A baseline (0) and a candidate (1), and a way to time one of them once. */
-struct speed_contest {
-    enum status (*time)(void *context, size_t which, struct run_time *ret, struct error *err);
-    void *context;
-    double bound;           /* the verdict that is looked for: is the gain this or more? */
-    double budget_ms;       /* no turn begins later, but the first … */
-    const bool *is_settled; /* … nor after time() has set this: the gain does not matter any more;
-                               NULL: it does */
-};
-
-/* *ret: how many times as fast as the baseline the candidate is. Errors: those of `time`. */
-enum status speed_compare(const struct speed_contest *contest, double *ret,
-                          struct error *err) MUST_USE;
-
-/* Of one turn. */
-double speed_ratio(const struct run_time *baseline, const struct run_time *candidate);
-
-/* Sorts them; 0 of none. */
-double speed_median(double *values, size_t count);
 
 /* ---- outputs.c ---- */
 

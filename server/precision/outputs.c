@@ -47,7 +47,8 @@ enum status outputs_run(struct outputs *outputs, struct session *session, const 
     const int64_t start = clock_now();
     TRY(session_run(session, images, inputs, outputs->tensors, err));
     ret->ms = clock_ms(clock_now() - start);
-    ret->cpu_ms = session_cpu_ms(session) - before;
+    const double cpu = session_cpu_ms(session) - before;
+    ret->cost = cpu > 0 ? cpu : ret->ms;
     return STATUS_OK;
 }
 

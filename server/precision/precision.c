@@ -82,8 +82,8 @@ static enum status try_all(struct trial_input *input, const enum precision *cand
     char why[64];
     const bool is_gpu = input->options.device.kind != DEVICE_CPU;
     TRY(trial_time_one(input, &one, err));
-    if (one.cpu_ms < (is_gpu ? GPU_QUICK_MS : QUICK_MS)) {
-        snprintf(why, sizeof why, "the model is small: %.2f ms in fp32", one.cpu_ms);
+    if (one.cost < (is_gpu ? GPU_QUICK_MS : QUICK_MS)) {
+        snprintf(why, sizeof why, "the model is small: %.2f ms in fp32", one.cost);
         take_only(ret, why);
         return STATUS_OK;
     }

@@ -4,7 +4,7 @@
  *                           │ miss
  *                           ▼
  *         candidates ─▶ trial: fp32 and the candidate run the probe images in turns (A B A B …)
- *         (hardware,      │  clearly quicker?  same answers?  (speed.c, agreement.h)
+ *         (hardware,      │  clearly quicker?  same answers?  (autotune.h, agreement.h)
  *          model)         ▼
  *                       the quickest that passes, else fp32 ─▶ cache ─▶ choice
  *

@@ -12,6 +12,9 @@
 
 enum { REFERENCE, CANDIDATE, SIDES };
 
+/* Turns in which speeds are compared, after the warm-up. */
+#define SPEED_ROUNDS 5
+
 struct trial {
     const struct trial_input *input;
     struct session *sessions[SIDES];
@@ -26,11 +29,8 @@ struct trial {
     size_t image_floats; /* of a probe */
     float *values;       /* a batch of probes */
     float *answers[SIDES];
-    size_t answers_capacity, each[SIDES]; /* floats of an image's answer */
-    struct times {
-        double one[SPEED_MOST_TURNS], batch[SPEED_MOST_TURNS];
-        size_t count;
-    } times[SIDES];
+    size_t answers_capacity, each[SIDES];  /* floats of an image's answer */
+    double one_ms[SIDES], batch_ms[SIDES]; /* the quickest runs */
 };
 
 void trial_note(const struct trial_input *input, double images)
@@ -174,44 +174,53 @@ static int next_batch(const struct trial *trial)
     return next + trial->batch <= probes_count(trial->input->probes) ? next : 0;
 }
 
-/* speed_contest.time: a single image and a batch, both alike (geometric mean), since a server runs
- * both. */
-static enum status time_side(void *context, size_t side, struct run_time *ret, struct error *err)
+/* autotune.run: a single image and a batch, both alike (geometric mean), since a server runs both.
+ * Once the answers cannot agree any more, the speed does not matter. */
+static enum status time_side(void *context, size_t side, struct autotune_run *ret,
+                             struct error *err)
 {
     struct trial *trial = context;
-    struct times *times = &trial->times[side];
     struct run_time one, batch;
     if (trial->ran[REFERENCE] && trial->ran[CANDIDATE])
         TRY(load_probes(trial, next_batch(trial), err));
     TRY(outputs_run(&trial->outputs, trial->sessions[side], trial->values, 1, &one, err));
     trial_note(trial->input, 1);
     TRY(run_batch(trial, (int)side, &batch, err));
-    ret->ms = sqrt(one.ms * batch.ms);
-    ret->cpu_ms = sqrt(fmax(one.cpu_ms, 0) * fmax(batch.cpu_ms, 0));
-    times->one[times->count] = one.ms;
-    times->batch[times->count++] = batch.ms;
+    ret->cost = sqrt(one.cost * batch.cost);
+    ret->spent = trial->is_lost ? INFINITY : one.ms + batch.ms;
+    trial->one_ms[side] = fmin(trial->one_ms[side], one.ms);
+    trial->batch_ms[side] = fmin(trial->batch_ms[side], batch.ms);
+    return STATUS_OK;
+}
+
+enum status trial_compare_speed(enum status (*run)(void *context, size_t side,
+                                                   struct autotune_run *ret, struct error *err),
+                                void *context, double budget_ms, double *ret, struct error *err)
+{
+    double costs[SIDES];
+    size_t ignored;
+    const struct autotune tune = {.count = SIDES,
+                                  .rounds = SPEED_ROUNDS,
+                                  .budget = budget_ms,
+                                  .all = true,
+                                  .run = run,
+                                  .context = context};
+    TRY(autotune_choose(&tune, costs, &ignored, err));
+    *ret = costs[REFERENCE] / costs[CANDIDATE];
     return STATUS_OK;
 }
 
 static enum status time_both(struct trial *trial, struct error *err)
 {
-    struct run_time ignored;
-    const struct speed_contest contest = {.time = time_side,
-                                          .context = trial,
-                                          .bound = PRECISION_GAIN,
-                                          .budget_ms = trial->input->speed_ms,
-                                          .is_settled = &trial->is_lost};
-    TRY(load_probes(trial, 0, err));
-    for (size_t side = 0; side < SIDES; side++) /* first runs fetch what later ones find */
-        TRY(time_side(trial, side, &ignored, err));
-    trial->times[REFERENCE].count = trial->times[CANDIDATE].count = 0;
-    TRY(speed_compare(&contest, &trial->ret->speed, err));
     struct precision_trial *ret = trial->ret;
-    struct times *fp32 = &trial->times[REFERENCE], *other = &trial->times[CANDIDATE];
-    ret->fp32_one_ms = speed_median(fp32->one, fp32->count);
-    ret->one_ms = speed_median(other->one, other->count);
-    ret->fp32_image_ms = speed_median(fp32->batch, fp32->count) / trial->batch;
-    ret->image_ms = speed_median(other->batch, other->count) / trial->batch;
+    TRY(load_probes(trial, 0, err));
+    for (int side = 0; side < SIDES; side++)
+        trial->one_ms[side] = trial->batch_ms[side] = INFINITY;
+    TRY(trial_compare_speed(time_side, trial, trial->input->speed_ms, &ret->speed, err));
+    ret->fp32_one_ms = trial->one_ms[REFERENCE];
+    ret->one_ms = trial->one_ms[CANDIDATE];
+    ret->fp32_image_ms = trial->batch_ms[REFERENCE] / trial->batch;
+    ret->image_ms = trial->batch_ms[CANDIDATE] / trial->batch;
     return STATUS_OK;
 }
 
@@ -267,20 +276,19 @@ enum status trial_run(const struct trial_input *input, enum precision precision,
 
 enum status trial_time_one(const struct trial_input *input, struct run_time *ret, struct error *err)
 {
+    enum { RUNS = 3 };
     struct precision_trial ignored = {.precision = PRECISION_FP32};
     struct trial trial = {.input = input, .ret = &ignored};
-    double ms[5], least = INFINITY;
+    struct run_time run, sum = {0, INFINITY};
     enum status status = trial_init(&trial, err);
     if (status == STATUS_OK)
         status = probes_write(input->probes, 0, trial.values, err);
-    for (size_t i = 0; status == STATUS_OK && i < COUNT_OF(ms); i++) {
-        struct run_time time = {0};
-        status = outputs_run(&trial.outputs, input->reference, trial.values, 1, &time, err);
-        ms[i] = time.ms;
-        least = fmin(least, time.cpu_ms > 0 ? fmin(time.cpu_ms, time.ms) : time.ms);
+    for (int i = 0; status == STATUS_OK && i < RUNS; i++) {
+        status = outputs_run(&trial.outputs, input->reference, trial.values, 1, &run, err);
+        if (status == STATUS_OK)
+            sum = (struct run_time){sum.ms + run.ms / RUNS, fmin(sum.cost, run.cost)};
     }
     trial_done(&trial);
-    if (status == STATUS_OK)
-        *ret = (struct run_time){.ms = speed_median(ms, COUNT_OF(ms)), .cpu_ms = least};
+    *ret = sum;
     return status;
 }

@@ -44,7 +44,12 @@ static enum status run_on(void *context, size_t candidate, struct autotune_run *
 
 static size_t choose(struct machine *machine, size_t count, double budget, double *costs)
 {
-    const struct autotune tune = {count, 5, 0.92, budget, run_on, machine};
+    const struct autotune tune = {.count = count,
+                                  .rounds = 5,
+                                  .clear = 0.92,
+                                  .budget = budget,
+                                  .run = run_on,
+                                  .context = machine};
     struct error err = {0};
     size_t chosen;
     machine->runs = 0;
@@ -109,12 +114,39 @@ Test(autotune, a_budget_ends_it)
     cr_expect_str_eq(machine.order, "012012");
 }
 
+Test(autotune, all_costs_are_measured_on_demand)
+{
+    double costs[8];
+    size_t chosen;
+    struct error err = {0};
+    struct machine machine = {.costs = {1, 9, 3}, .failing_run = -1};
+    struct autotune tune = {.count = 3,
+                            .rounds = 2,
+                            .clear = 1,
+                            .budget = INFINITY,
+                            .all = true,
+                            .run = run_on,
+                            .context = &machine};
+    cr_assert_eq(autotune_choose(&tune, costs, &chosen, &err), STATUS_OK);
+    cr_expect_str_eq(machine.order, "012012120");
+    machine = (struct machine){.costs = {1, 9, 3}, .failing_run = -1};
+    tune.budget = 0;
+    cr_assert_eq(autotune_choose(&tune, costs, &chosen, &err), STATUS_OK);
+    cr_expect_str_eq(machine.order, "012");
+    cr_expect_float_eq((float)costs[1], 9, 1e-6f);
+}
+
 Test(autotune, an_error_ends_it)
 {
     double costs[8];
     for (int failing = 0; failing < 18; failing++) {
         struct machine machine = {.costs = {1, 1, 1}, .failing_run = failing};
-        const struct autotune tune = {3, 5, 0.92, INFINITY, run_on, &machine};
+        const struct autotune tune = {.count = 3,
+                                      .rounds = 5,
+                                      .clear = 0.92,
+                                      .budget = INFINITY,
+                                      .run = run_on,
+                                      .context = &machine};
         struct error err = {0};
         size_t chosen = 7;
         cr_expect_eq(autotune_choose(&tune, costs, &chosen, &err), STATUS_DEVICE);

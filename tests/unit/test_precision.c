@@ -249,15 +249,14 @@ Test(outputs, know_where_channels_lie)
     }
 }
 
-/* ---- speed.c, with times that are made up ---- */
+/* ---- speeds, with times that are made up ---- */
 
 struct pace {
-    double ratio;      /* the candidate's true speed */
-    double noise;      /* each time is up to so much longer, as a share */
-    int slowed, of;    /* so many of so many turns: one side is kept from the cores */
-    bool has_cpu_time; /* else the clock is all there is */
+    double ratio;   /* the candidate's true speed */
+    double noise;   /* each time is up to so much longer, as a share */
+    int slowed, of; /* so many of so many runs take up to four times as long */
     uint32_t state;
-    int times[2];
+    int runs[2];
 };
 
 static double unit(struct pace *pace)
@@ -266,47 +265,33 @@ static double unit(struct pace *pace)
     return (pace->state >> 8) * 0x1p-24;
 }
 
-static enum status tell(void *context, size_t which, struct run_time *ret, struct error *err)
+static enum status tell(void *context, size_t side, struct autotune_run *ret, struct error *err)
 {
     struct pace *pace = context;
     (void)err;
-    const double work = 10 / (which ? pace->ratio : 1);
-    ret->cpu_ms = pace->has_cpu_time ? work * (1 + pace->noise / 4 * unit(pace)) : 0;
-    ret->ms = work * (1 + pace->noise * unit(pace));
+    const double work = 10 / (side ? pace->ratio : 1);
+    ret->cost = work * (1 + pace->noise * unit(pace));
     if ((int)(unit(pace) * pace->of) < pace->slowed)
-        ret->ms += 3 * work * unit(pace);
-    pace->times[which]++;
+        ret->cost += 3 * work * unit(pace);
+    ret->spent = ret->cost;
+    pace->runs[side]++;
     return STATUS_OK;
 }
 
-static double compare_speed(struct pace *pace, uint32_t seed)
+static double compare_speed(struct pace *pace, double budget_ms, uint32_t seed)
 {
-    const struct speed_contest contest = {
-        .time = tell, .context = pace, .bound = PRECISION_GAIN, .budget_ms = 60000};
     struct error err;
     double speed = 0;
     pace->state = seed;
-    pace->times[0] = pace->times[1] = 0;
-    cr_assert_eq(speed_compare(&contest, &speed, &err), STATUS_OK);
-    cr_expect_eq(pace->times[0], pace->times[1]);
+    pace->runs[0] = pace->runs[1] = 0;
+    cr_assert_eq(trial_compare_speed(tell, pace, budget_ms, &speed, &err), STATUS_OK);
+    cr_expect_eq(pace->runs[0], pace->runs[1]);
     return speed;
 }
 
-Test(speed, is_told_after_a_few_turns_where_it_is_clear)
-{
-    struct pace fast = {.ratio = 2}, slow = {.ratio = 0.9},
-                near = {.ratio = PRECISION_GAIN, .noise = 0.1};
-    cr_expect_float_eq(compare_speed(&fast, 1), 2, 1e-9);
-    cr_expect_eq(fast.times[0], 5);
-    cr_expect_float_eq(compare_speed(&slow, 1), 0.9, 1e-9);
-    cr_expect_eq(slow.times[0], 5);
-    (void)compare_speed(&near, 1);
-    cr_expect_gt(near.times[0], 5);
-    cr_expect_leq(near.times[0], SPEED_MOST_TURNS);
-}
-
 /* Where the gain is 1.1 or more, or none at all, a thousand starts come to one verdict, also where
- * one run in five is up to four times as long, and each up to 10 % longer than it should be. */
+ * each run costs up to 4 % more than it should, and where one in five costs up to four times as
+ * much. */
 Test(speed, has_one_verdict_in_a_thousand_starts)
 {
     static const struct {
@@ -316,45 +301,30 @@ Test(speed, has_one_verdict_in_a_thousand_starts)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         int paid = 0;
         for (uint32_t seed = 0; seed < 1000; seed++) {
-            struct pace pace = {
-                .ratio = cases[i].ratio, .noise = 0.1, .slowed = 1, .of = 5, .has_cpu_time = true};
-            paid += compare_speed(&pace, seed * 7919 + 1) >= PRECISION_GAIN;
+            struct pace pace = {.ratio = cases[i].ratio, .noise = 0.04, .slowed = 1, .of = 5};
+            paid += compare_speed(&pace, 60000, seed * 7919 + 1) >= PRECISION_GAIN;
         }
         cr_expect_eq(paid, cases[i].pays ? 1000 : 0, "%g times as fast: chosen in %d of 1000",
                      cases[i].ratio, paid);
     }
 }
 
-Test(speed, counts_cpu_time_in_a_turn_that_was_disturbed)
+static enum status refuse(void *context, size_t side, struct autotune_run *ret, struct error *err)
 {
-    const struct run_time calm = {10, 9.9}, quick = {5, 4.9}, disturbed = {25, 5};
-    const struct run_time gpu = {10, 0}, quick_gpu = {5, 0};
-    cr_expect_float_eq(speed_ratio(&calm, &quick), 2, 1e-9);
-    cr_expect_float_eq(speed_ratio(&calm, &disturbed), 9.9 / 5, 1e-9);
-    cr_expect_float_eq(speed_ratio(&gpu, &quick_gpu), 2, 1e-9);
-}
-
-static enum status refuse(void *context, size_t which, struct run_time *ret, struct error *err)
-{
-    (void)context, (void)which, (void)ret;
+    (void)context, (void)side, (void)ret;
     return error_set(err, STATUS_CANCELLED, "loading was cancelled");
 }
 
 Test(speed, ends_with_its_budget_and_with_an_error)
 {
-    struct pace pace = {.ratio = 1};
+    struct pace pace = {.ratio = 2};
     struct error err;
     double speed = 0;
-    const struct speed_contest brief = {.time = tell, .context = &pace, .bound = 1.05};
-    cr_assert_eq(speed_compare(&brief, &speed, &err), STATUS_OK);
-    cr_expect_eq(pace.times[0], 1, "a turn is always taken");
-    const bool settled = true;
-    const struct speed_contest needless = {
-        .time = tell, .context = &pace, .bound = 1.05, .budget_ms = 60000, .is_settled = &settled};
-    cr_assert_eq(speed_compare(&needless, &speed, &err), STATUS_OK);
-    cr_expect_eq(pace.times[0], 2, "one turn more");
-    const struct speed_contest refused = {.time = refuse, .bound = 1.05, .budget_ms = 1000};
-    cr_expect_eq(speed_compare(&refused, &speed, &err), STATUS_CANCELLED);
+    cr_expect_float_eq(compare_speed(&pace, 0, 1), 2, 1e-9);
+    cr_expect_eq(pace.runs[0], 1, "each runs once");
+    cr_expect_float_eq(compare_speed(&pace, 60000, 1), 2, 1e-9);
+    cr_expect_gt(pace.runs[0], 4);
+    cr_expect_eq(trial_compare_speed(refuse, NULL, 1000, &speed, &err), STATUS_CANCELLED);
 }
 
 Test(pictures, are_many_and_always_the_same)
