@@ -8,59 +8,58 @@
 #include "engine/graph.h"
 #include "engine/image_numbers.h"
 
-/* Numbers of a forward pass. PRECISION_AUTO is a wish that is settled before a session is made
- * (server/precision); the order is that of the option's choices. */
+/* The number format of a forward pass. PRECISION_AUTO is resolved before a session is created
+ * (server/precision). The order is that of the option's choices. */
 enum precision {
-    PRECISION_FP32, /* also what a quantised file computes, in float32 between its QuantizeLinear */
+    PRECISION_FP32, /* a quantised file computes in float32 between its QuantizeLinear nodes */
     PRECISION_BF16,
-    PRECISION_FP16, /* of GPUs: what exceeds 65504 becomes infinite, which a trial sees */
-    PRECISION_INT8, /* for quantised files (session_is_quantised): products of 8-bit integers */
+    PRECISION_FP16, /* GPUs only. Numbers above 65504 become infinite; a trial detects that. */
+    PRECISION_INT8, /* products of 8-bit integers, for quantised files (session_is_quantised) */
     PRECISION_AUTO,
 };
-#define PRECISION_COUNT PRECISION_AUTO /* those a session can have */
+#define PRECISION_COUNT PRECISION_AUTO /* number of precisions that a session can have */
 
 const char *precision_name(enum precision precision); /* "fp32", "auto" */
 
-/* Does the file carry quantisation, QDQ or QOperator? Only then may PRECISION_INT8 be asked for;
- * QLinear… operators are computed in integers whatever the precision. */
+/* True for a file quantised as QDQ or QOperator. PRECISION_INT8 requires it. QLinear… operators
+ * compute in integers at any precision. */
 bool session_is_quantised(const struct graph *graph);
 
 /* How the caller lays out the image input that session_options.image_input names. */
 enum image_layout {
     IMAGE_AS_DECLARED, /* as the file declares it: raw tensors */
-    IMAGE_NHWC_F32,    /* [N, H, W, C] float32, whatever the file declares: what decoders write */
-    IMAGE_NHWC_ANY,    /* [N, H, W, C] of the numbers that suit the session: info.image */
+    IMAGE_NHWC_F32,    /* [N, H, W, C] float32, as decoders write it, whatever the file declares */
+    IMAGE_NHWC_ANY,    /* [N, H, W, C] in the data type that the session chooses: info.image */
 };
 
 #define SESSION_MAX_BATCHES 16
 
-/* Rows of the image input may come as bytes instead of floats, where info.takes_pixels says so:
- * [H, W, C] uint8 at the beginning of the row's place. On its device a session makes of them
+/* Where info.takes_pixels is set, rows of the image input may be bytes instead of floats: [H, W, C]
+ * uint8 at the start of the row. The session converts them on its device:
  *
  *     y[h, w, c] = table[c][x[h, w, is_reversed ? C - 1 - c : c]]
  *
- * so that a quarter of the bytes is copied there, and the numbers are those that the table's maker
- * would have written himself, to the bit. */
+ * This copies a quarter of the bytes. The result equals the floats of the table to the bit. */
 struct session_pixels {
     float table[3][256];
     int channels; /* C: 1 or 3 */
     bool is_reversed;
 };
 
-/* What a session found out about itself by running. It holds for sessions of the same graph,
- * options, machine and build; handed to the next of them it saves the runs that it took. */
-struct session_facts {
-    bool rows_checked; /* the largest batch was searched for images that change each other, and none
-                          was found */
-    size_t count;
+/* What a session measured about itself. It holds for sessions of the same graph, options, machine
+ * and build, and saves a later one of them the measurements. */
+struct timing_profile {
+    bool rows_checked; /* the largest batch was checked: its images do not change each other's
+                          results */
+    size_t count;      /* 0: nothing was measured */
     struct session_time {
         int size;
-        double milliseconds; /* the quickest run of that compiled size there has been */
+        double milliseconds; /* the shortest pass of that compiled size so far; 0: not measurable */
     } times[SESSION_MAX_BATCHES];
 };
 
-/* A known time below that share of what the session measures itself is not believed: the machine
- * became slower, or the time was never true. */
+/* A known time below this share of the session's own measurement is ignored: the machine became
+ * slower, or the time was never right. */
 #define SESSION_BELIEVED 0.5
 
 struct session_options {
@@ -71,8 +70,7 @@ struct session_options {
     int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
     bool trial;    /* compile 1 and max_batch alone and measure nothing: a session that is made to
                       be compared and thrown away */
-    bool no_kernel_trials; /* kernels by what is known (tuning_store.h) and by rule: quick to make
-                            */
+    bool no_kernel_trials; /* choose kernels by the tuning store and by rule, without measuring */
     size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
     const struct session_pixels *pixels; /* for image_input; borrowed by session_create; or NULL */
@@ -88,9 +86,9 @@ struct session_options {
                                            of so many largest batches and so many single images */
     void (*on_progress)(void *context, double fraction); /* 0 … 1, from session_create; or NULL */
     void *progress_context;
-    const struct session_facts *known; /* of an earlier session; borrowed by session_create; or
-                                          NULL. Each size is still run once, and the quicker time
-                                          counts where it is believed (SESSION_BELIEVED) */
+    const struct timing_profile *known_times; /* of an earlier session, or NULL; borrowed by
+                                                 session_create. Each size still runs, and the
+                                                 shorter time counts (SESSION_BELIEVED) */
     const _Atomic int
         *cancel; /* session_create stops with STATUS_CANCELLED when it turns 1; or NULL */
 };
@@ -111,7 +109,7 @@ struct session_tensor {
 
 struct session_batch {
     int size;
-    double milliseconds;     /* L(b): the quickest run when it was created; 0: not measurable */
+    double milliseconds;     /* L(b), measured at creation; 0: not measurable */
     size_t activation_bytes; /* planned arena */
 };
 
@@ -142,15 +140,15 @@ enum status session_create(const struct graph *graph, const struct session_optio
                            struct session **ret, struct error *err) MUST_USE;
 void session_free(struct session *session);
 
-/* To be called by a thread that is going to run the session and has not made it: takes what its
- * passes need of the system (the threads they are split over), for as long as that thread lives.
- * STATUS_NO_MEMORY: it must not run the session. */
+/* A thread that did not create the session calls this before its first run. It starts the worker
+ * threads that passes are split over; they live as long as the calling thread. STATUS_NO_MEMORY:
+ * the thread must not run the session. */
 enum status session_enter(struct session *session, struct error *err) MUST_USE;
 
 const struct session_info *session_info(const struct session *session);
 
-/* For session_options.known; count 0: nothing was measured. */
-const struct session_facts *session_facts(const struct session *session);
+/* For session_options.known_times; owned by the session. */
+const struct timing_profile *session_timing_profile(const struct session *session);
 
 size_t session_input_count(const struct session *session);
 size_t session_output_count(const struct session *session);
@@ -164,7 +162,7 @@ int session_batch_for(const struct session *session, int n);
 
 /* ---- runs ---- */
 
-/* What a run shall bring back. Zeroed: every output. */
+/* What a run returns. Zeroed: every output. */
 struct session_want {
     const bool *outputs; /* by output: false, and it is not copied from the device; NULL: all */
     int best;            /* 1 … info.best: no output at all, but the best so many of each row of
@@ -179,11 +177,11 @@ struct session_score {
 
 /* The best scores of one row, in order: the higher first, of equal ones the lower index. */
 struct session_best {
-    double sum;     /* of exp(score - greatest) over the row */
-    int64_t flaw;   /* index of the first score that is NaN or infinite; -1: none. Then the rest of
-                       this struct means nothing. */
-    float greatest; /* score of the row */
-    uint32_t count; /* of scores: session_want.best, or the whole row when it is shorter */
+    double sum;              /* of exp(score - greatest) over the row */
+    int64_t first_nonfinite; /* index of the first score that is NaN or infinite, -1: none. If there
+                                is one, the other fields are undefined. */
+    float greatest;          /* score of the row */
+    uint32_t count;          /* of scores: session_want.best, or the whole row when it is shorter */
     struct session_score scores[];
 };
 
@@ -238,8 +236,8 @@ struct session_step {
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,
                             size_t *ret_count, struct error *err) MUST_USE;
 
-/* Milliseconds of CPU time so far, as backend_ops.cpu_ms has it: the difference around a run is
- * what it takes where nothing disturbs it. On the thread that runs the session. 0: not known. */
+/* Milliseconds of CPU time so far (backend_ops.cpu_ms): the difference around a run is how long it
+ * takes on an idle machine. Call it on the thread that runs the session. 0: not known. */
 double session_cpu_ms(const struct session *session);
 
 /* For measurements: milliseconds of `runs` passes of batch size `batch` in a row, from the start of

@@ -1,4 +1,4 @@
-/* One batch size of a session: from the session's graph to a program of its backend. */
+/* Compiles one batch size of a session: from the session's graph to a program of its backend. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ void compiled_done(struct session *session, struct compiled *c)
     *c = (struct compiled){0};
 }
 
-/* Wrappers that point at the program's output memory; where that is, a run tells. */
+/* Creates the tensors that will point at the program's output memory. Each run sets the address. */
 static enum status wrap_outputs(struct session *session, struct compiled *c, struct error *err)
 {
     struct graph *graph = c->graph;
@@ -50,7 +50,7 @@ static enum status wrap_outputs(struct session *session, struct compiled *c, str
     return STATUS_OK;
 }
 
-/* Programs keep references to the constants they read; the graph need not hold them too. */
+/* Programs hold references to the constants they read, so the graph can drop its own. */
 static void drop_constants(struct graph *graph)
 {
     for (size_t v = 0; v < graph->value_count; v++) {
@@ -106,15 +106,14 @@ static enum status specialise(struct session *session, struct compiled *c, struc
     return status;
 }
 
-/* The shape of output i of the session, SHAPE_NONE when it depends on data. */
 const struct value *compiled_output(const struct compiled *c, size_t i)
 {
     return c->output_of[i] >= 0 ? c->graph->outputs[c->output_of[i]]
                                 : c->tail->outputs[-1 - c->output_of[i]];
 }
 
-/* Does every output grow with the batch? Its first dimension is the batch, and was 1 for one image:
- * a dimension that happens to be as large does not count. */
+/* True when the first dimension of every output is the batch size and was 1 for one image. A
+ * dimension that happens to be as large does not count. */
 static bool outputs_follow_batch(const struct session *session, const struct graph *graph, int size)
 {
     const struct compiled *one = &session->compiled[0];
@@ -129,7 +128,7 @@ static bool outputs_follow_batch(const struct session *session, const struct gra
     return true;
 }
 
-/* In float32 whatever the session's precision: coordinates of boxes need it. */
+/* The tail always computes in float32: coordinates of boxes need it. */
 static enum status open_tail_backend(struct session *session, struct error *err)
 {
     struct backend_options options = {.device = session->options.device,
@@ -228,7 +227,7 @@ enum status session_feed_channels_last(struct session *session, struct error *er
     return STATUS_OK;
 }
 
-/* Multiply-adds of one image, times two; what a backend does besides is small beside it. */
+/* Floating-point operations of the convolutions and matrix products; the rest is negligible. */
 static double graph_flops(const struct graph *graph)
 {
     double flops = 0;
@@ -249,8 +248,9 @@ static double graph_flops(const struct graph *graph)
     return flops;
 }
 
-/* Splitting a loop over threads costs some ten microseconds each time; a model that one core runs
- * in a fraction of a millisecond is faster on one, and leaves the others to the decode workers. */
+/* Splitting a loop over threads costs about ten microseconds. A model that one core runs in a
+ * fraction of a millisecond is faster on one thread, which leaves the other cores to the decoders.
+ */
 enum status session_choose_threads(struct session *session, struct error *err)
 {
     static const double small = 16e6;

@@ -15,7 +15,7 @@
 #include "engine/cuda/module.h"
 #include "engine/session_internal.h"
 
-/* As for one image, also where the file fixes a larger batch. */
+/* The description for one image, also where the file fixes a larger batch. */
 static struct session_tensor described(const struct compiled *c, const char *name,
                                        const struct value *value)
 {
@@ -25,7 +25,7 @@ static struct session_tensor described(const struct compiled *c, const char *nam
     return (struct session_tensor){name, value->dtype, shape};
 }
 
-/* `graph` has the names: passes replace values. */
+/* Output names come from `graph`, because optimizer passes replace values. */
 static enum status describe(struct session *session, const struct graph *graph, struct error *err)
 {
     const struct compiled *c = &session->compiled[0];
@@ -78,7 +78,7 @@ static bool file_fixes_batch(const struct session *session)
            session->base->inputs[options->image_input]->shape.dims[0] >= 1;
 }
 
-/* Compiles 1, 2, 4 … max; a size that the graph does not allow ends the list. */
+/* Compiles the sizes 1, 2, 4 … max. The first size that the graph does not allow ends the list. */
 static enum status compile_all(struct session *session, struct error *err)
 {
     enum { MOST_IMAGES = 4096 };
@@ -138,7 +138,7 @@ static enum status compile_all(struct session *session, struct error *err)
     return STATUS_OK;
 }
 
-/* Batches mix images: only one at a time is right. */
+/* Keeps only the smallest size: in a batch, images change each other's results. */
 static void forbid_batches(struct session *session, const char *why)
 {
     while (session->compiled_count > 1)
@@ -155,7 +155,7 @@ static enum status check_rows(struct session *session, struct error *err)
         return STATUS_OK;
     if (!file_fixes_batch(session)) {
         TRY(session_rows_ignore_neighbours(session, &independent, err));
-        session->facts.rows_checked = independent;
+        session->timing.rows_checked = independent;
         if (!independent)
             forbid_batches(session, "what one gets depends on the others of its batch");
         return STATUS_OK;
@@ -169,7 +169,7 @@ static enum status check_rows(struct session *session, struct error *err)
     return STATUS_OK;
 }
 
-/* Settles L(b) and the memory of each size. */
+/* Fills info.batches: the memory and L(b) of each size. */
 static enum status measure_all(struct session *session, struct error *err)
 {
     for (size_t i = 0; i < session->compiled_count; i++) {
@@ -184,8 +184,8 @@ static enum status measure_all(struct session *session, struct error *err)
     return session->options.trial ? STATUS_OK : session_measure(session, err);
 }
 
-/* What was there when it was planned may be gone when it is taken: then without the largest batch,
- * and so on, unless that is what was asked for. */
+/* Takes the planned memory from the device. Memory that was free when it was planned may be gone;
+ * then the largest size is dropped, and so on, unless the user asked for it. */
 static enum status reserve(struct session *session, struct error *err)
 {
     for (;;) {
@@ -235,13 +235,13 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(session_settle_weights(graph, err));
     progress(session, PROGRESS_ROWS);
     TRY(measure_all(session, err));
-    /* All sizes have run: those that the scheduler does not run shall take no memory. */
+    /* All sizes have run. Sizes that the scheduler does not use should hold no memory. */
     if (session->ops->release_pages)
         session->ops->release_pages(session->backend);
     progress(session, 1);
     session->options.on_progress = NULL; /* its context is the caller's, too */
     session->options.pixels = NULL;      /* the caller's */
-    session->options.known = NULL;
+    session->options.known_times = NULL;
     if (session->ops->reserved_bytes)
         session->info.activation_bytes = session->ops->reserved_bytes(session->backend);
     if (session->tail_backend)
@@ -251,7 +251,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     return STATUS_OK;
 }
 
-/* Where a further backend is entered. NULL with a sentence when it is not there. */
+/* The table of all backends. NULL with an error when the device's backend is not available. */
 static const struct backend_ops *backend_find(struct device_id device, struct error *err)
 {
     const char *reason;

@@ -1,6 +1,6 @@
-/* The image input of a compiled batch: where the first thing that happens to the image is that its
- * numbers are rounded or quantised, the input takes them so, and whoever writes them does it
- * (session_info.image).
+/* Chooses the data type of the image input. Where the first operators only round or quantise the
+ * image, the input takes rounded or quantised numbers, and the caller writes them so
+ * (session_info.image):
  *
  *     image float32 → Cast → bfloat16 → Conv …            ─▶     image bfloat16 → Conv …
  *     image float32 → QuantizeLinear → uint8 → QLinearConv ─▶    image uint8 → QLinearConv …
@@ -26,7 +26,7 @@ static bool quantises(const struct node *node, struct image_numbers *ret)
     return true;
 }
 
-/* Does `node` make of the image nothing but other numbers? */
+/* True when `node` only converts the image to another data type. */
 static bool converts(const struct node *node, const struct value *image, struct image_numbers *ret)
 {
     if (node->op == OP_NONE || node->input_count < 1 || node->inputs[0] != image ||
@@ -47,8 +47,8 @@ static bool is_output(const struct graph *graph, const struct value *value)
     return false;
 }
 
-/* The image, or the last of the Reshapes that alone read it: views, which the layout pass leaves.
- */
+/* Follows the image through Reshapes that are its only readers (the layout pass leaves them) and
+ * returns the last result. */
 static struct value *behind_views(const struct edit *edit, struct value *image)
 {
     const struct graph *graph = edit->graph;
@@ -62,7 +62,7 @@ static struct value *behind_views(const struct edit *edit, struct value *image)
     return value;
 }
 
-/* What all readers of `image` make of it, when it is the same. */
+/* True when all readers of `image` convert it to the same data type, which is then *ret. */
 static bool all_convert(const struct edit *edit, const struct value *image,
                         struct image_numbers *ret)
 {
@@ -81,8 +81,8 @@ static bool all_convert(const struct edit *edit, const struct value *image,
     return found > 0 && found == edit->readers[image->index];
 }
 
-/* The image arrives converted; `last` is the image or what views make of it, and who converted
- * that goes. */
+/* Makes the image input take converted numbers and removes the conversions behind `last`, which is
+ * the image or its last Reshape. */
 static enum status take_converted(struct graph *graph, struct value *last, enum dtype dtype,
                                   struct error *err)
 {
@@ -100,7 +100,7 @@ static enum status take_converted(struct graph *graph, struct value *last, enum 
     return edit_sweep(graph, err);
 }
 
-/* The image arrives as bfloat16, as other batch sizes like it, and is read as float32. */
+/* Makes the input bfloat16, as in other batch sizes, and converts it to float32 in the graph. */
 static enum status widen_image(struct graph *graph, size_t input, struct error *err)
 {
     struct value *image = graph->inputs[input];

@@ -35,18 +35,18 @@ struct submitted_run {
     int batch;
 };
 
-/* What of a session's making is done, by what it mostly takes: the first size packs the weights and
- * tries kernels, the others take what there is. */
+/* Progress of session_create() after each phase. The first size takes longest: it packs the weights
+ * and measures kernels, which the others reuse. */
 #define PROGRESS_WEIGHTS 0.05 /* folded, checked */
 #define PROGRESS_FIRST   0.45 /* the first size is compiled */
-#define PROGRESS_ALL     0.55 /* all are */
-#define PROGRESS_ROWS    0.65 /* images were seen not to mix; then sizes are measured */
+#define PROGRESS_ALL     0.55 /* all sizes are compiled */
+#define PROGRESS_ROWS    0.65 /* images were checked not to mix; measuring sizes is left */
 
 struct session {
     const struct backend_ops *ops;
     struct backend *backend;
     struct session_info info;
-    struct session_facts facts;
+    struct timing_profile timing;
     struct graph *base; /* only while creating */
     struct {
         int at, count; /* which of how many sizes is compiled now */
@@ -72,13 +72,13 @@ struct session {
 
 /* ---- session_state.c ---- */
 
-/* STATUS_NO_MEMORY, with the sentence for it. */
+/* Sets the error "out of memory while creating a session" and returns STATUS_NO_MEMORY. */
 enum status session_no_memory(struct error *err);
 
-/* The smallest that takes n images; NULL when n is too many, or less than 1. */
+/* The smallest compiled size for n images; NULL when n is less than 1 or above the largest. */
 struct compiled *compiled_for(struct session *session, int n);
 
-/* Lets go of what the last run of the data-dependent tail left. */
+/* Releases the outputs of the last run of the data-dependent tail. */
 void compiled_drop_tail_outputs(struct session *session, struct compiled *c);
 
 /* ---- session_compile.c ---- */
@@ -86,7 +86,7 @@ void compiled_drop_tail_outputs(struct session *session, struct compiled *c);
 /* Puts an [N, H, W, C] float32 input in front of the declared image input of session->base. */
 enum status session_feed_channels_last(struct session *session, struct error *err) MUST_USE;
 
-/* Settles options.threads where the caller left it to the session. */
+/* Chooses options.threads where the caller left it 0. */
 enum status session_choose_threads(struct session *session, struct error *err) MUST_USE;
 
 /* Compiles session->base for `size` images into *c, which is to be freed with compiled_done() in
@@ -100,23 +100,23 @@ const struct value *compiled_output(const struct compiled *c, size_t i);
 
 /* ---- session_image.c ---- */
 
-/* With IMAGE_NHWC_ANY: makes the image input of a batch's graph, ready to be compiled, take the
- * numbers that its first operators would make of float32. The first batch size settles
- * (info.image) what all of them take. STATUS_SHAPE when this one cannot. */
+/* With IMAGE_NHWC_ANY: gives the image input of a graph that is ready to be compiled the data type
+ * into which its first operators would convert float32. The first batch size decides (info.image)
+ * for all. STATUS_SHAPE when this one cannot follow. */
 enum status session_take_image(struct session *session, struct graph *graph, bool is_first,
                                struct error *err) MUST_USE;
 
 /* ---- session_weights.c ---- */
 
-/* Once everything is compiled: of the constants of `graph`, the caller's, that lie in mapped files,
- * those that programs read in place become memory of their own, the others' pages are given back.
- * STATUS_IO when a file has shrunk since it was mapped. */
+/* Call once everything is compiled. Constants of the caller's `graph` that lie in mapped files and
+ * that programs read in place are copied to memory of the process; the pages of the others are
+ * given back. STATUS_IO when a file has shrunk since it was mapped. */
 enum status session_settle_weights(const struct graph *graph, struct error *err) MUST_USE;
 
 /* ---- session_run.c ---- */
 
-/* What runs need beside their programs; settles info's depth, takes_pixels and best. Once
- * everything is compiled. */
+/* Allocates what runs need beside their programs and sets info.depth, info.takes_pixels and
+ * info.best. Call once everything is compiled. */
 enum status session_prepare_runs(struct session *session, struct error *err) MUST_USE;
 
 /* Runs this very size, with nothing under way. are_pixels: as in struct session_run. */
@@ -126,32 +126,33 @@ enum status compiled_run(struct session *session, struct compiled *c, const void
 
 /* ---- session_memory.c ---- */
 
-/* Before anything is compiled: do the weights of session->base fit into memory_limit?
+/* Checks, before anything is compiled, that the weights of session->base fit into memory_limit.
  * STATUS_NO_MEMORY says how much is missing. */
 enum status session_check_weights(const struct session *session, struct error *err) MUST_USE;
 
-/* Does the batch size compiled last fit into memory_limit? STATUS_NO_MEMORY says how much is
- * missing, and which size would fit. */
+/* Checks that the batch size compiled last fits into memory_limit. STATUS_NO_MEMORY says how much
+ * is missing and which size would fit. */
 enum status session_check_memory(struct session *session, struct error *err) MUST_USE;
 
 /* ---- session_measure.c ---- */
 
 /* Runs the compiled sizes in turns (engine/tuning/autotune.h) and puts L(b) into info.batches: the
  * least CPU time of a pass, times what the run that was disturbed least took by the clock for each
- * millisecond of CPU time. 0 when made-up inputs do not run. Where options.known has a time for
- * every size, two rounds are all, and the quicker time counts. STATUS_CANCELLED. */
+ * millisecond of CPU time. 0 when made-up inputs do not run. Where options.known_times has a time
+ * for every size, two rounds are all, and the quicker time counts. STATUS_CANCELLED. */
 enum status session_measure(struct session *session, struct error *err) MUST_USE;
 
 /* Which time counts where an earlier session had `known` ms (0: nothing) and this one measured `ms`
  * (0: nothing): the quicker, unless `known` cannot be true (SESSION_BELIEVED). */
 double session_believed_time(double known, double ms);
 
-/* Does a batch of two give each image what it gets alone? */
+/* *ret: whether each image of a batch of two gets the result it gets alone, but for rounding. */
 enum status session_rows_are_independent(struct session *session, bool *ret,
                                          struct error *err) MUST_USE;
 
-/* Does an image of a batch get the same answer, to the bit, whoever its neighbours are? A graph
- * with a mean over the batch gives one client numbers made of another's. Runs the largest batch;
- * where that has been done before (options.known), the next to the smallest. */
+/* *ret: whether the first image of a batch gets the same result, to the bit, when the other images
+ * change. In a graph with a mean over the batch it does not, and one client would get numbers that
+ * depend on another's image. Runs the largest batch, or the second smallest where an earlier
+ * session has run the largest (options.known_times). */
 enum status session_rows_ignore_neighbours(struct session *session, bool *ret,
                                            struct error *err) MUST_USE;

@@ -1,5 +1,5 @@
-/* What a session finds out about itself by running on made-up numbers: how long a batch takes,
- * whether images of a batch are independent, where the time goes. */
+/* Runs a session on made-up inputs to learn how long each batch size takes, whether images of a
+ * batch are independent, and where the time goes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,9 +28,8 @@ static void feed_done(struct feed *feed)
     free(feed->buffers);
 }
 
-/* Small numbers that differ from element to element (a fixed sequence); in an image of integers,
- * inside or for the caller, too, numbers of a pixel's range. Other integers stay 0: they may be
- * indices. */
+/* Fills `data` with a fixed sequence of small numbers; `pixels`: with numbers from 0 to 255.
+ * Integers that are no pixels stay 0, since they may be indices. */
 static void feed_numbers(void *data, enum dtype dtype, size_t count, bool pixels)
 {
     uint32_t state = 12345;
@@ -56,8 +55,9 @@ static bool is_image_of_integers(const struct session *session, size_t i)
            (session->image_is_integer || !dtype_is_float(session->info.image.dtype));
 }
 
-/* Input buffers for a batch with ordinary values, so that warm-up runs the paths that requests run
- * and images differ. */
+/* Allocates and fills inputs for compiled size `c`. The images differ, and their values are
+ * ordinary, so that a pass takes the same paths as with a request. Free with feed_done(), also on
+ * failure. */
 static enum status feed_init(const struct session *session, const struct compiled *c,
                              struct feed *feed, struct error *err)
 {
@@ -100,7 +100,7 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
         return error_set(err, STATUS_CANCELLED, "loading was cancelled");
     const double before = session_cpu_ms(session);
     const int64_t start = clock_now();
-    /* Images as the server sends them: bytes, where the session takes those. */
+    /* Send images as the server does: as bytes where the session accepts them. */
     const enum status status =
         compiled_run(session, &session->compiled[i], (const void *const *)m->feed.buffers,
                      session->all_pixels, m->outputs, err);
@@ -123,7 +123,7 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
 /* Milliseconds of a pass of `size` images in an earlier session; 0: not known. */
 static double known_time(const struct session *session, int size)
 {
-    const struct session_facts *known = session->options.known;
+    const struct timing_profile *known = session->options.known_times;
     for (size_t k = 0; known && k < known->count; k++)
         if (known->times[k].size == size)
             return known->times[k].milliseconds;
@@ -170,9 +170,9 @@ enum status session_measure(struct session *session, struct error *err)
         const double ms = isfinite(costs[i]) ? costs[i] * fmax(m.wall_per_cpu, 1) : 0;
         const double believed = session_believed_time(known_time(session, size), ms);
         session->info.batches[i].milliseconds = believed;
-        session->facts.times[i] = (struct session_time){size, believed};
+        session->timing.times[i] = (struct session_time){size, believed};
     }
-    session->facts.count = count;
+    session->timing.count = count;
     return STATUS_OK;
 }
 
@@ -283,7 +283,7 @@ static bool first_rows_equal(const struct session *session, const struct compile
 
 enum status session_rows_ignore_neighbours(struct session *session, bool *ret, struct error *err)
 {
-    const struct session_facts *known = session->options.known;
+    const struct timing_profile *known = session->options.known_times;
     const bool briefly = known && known->rows_checked;
     struct compiled *c = &session->compiled[briefly ? 1 : session->compiled_count - 1];
     struct feed feed = {0};
@@ -313,7 +313,7 @@ enum status session_rows_ignore_neighbours(struct session *session, bool *ret, s
     }
     if (status == STATUS_OK)
         *ret = first_rows_equal(session, c, outputs, kept);
-    /* Made-up contents may not run (axes, indices): that says nothing about the model. */
+    /* Made-up axes or indices may be invalid, which says nothing about the model. */
     if (status == STATUS_SHAPE || status == STATUS_MODEL || status == STATUS_INVALID)
         status = STATUS_OK;
     feed_done(&feed);

@@ -1,7 +1,6 @@
-/* The memory limit of a session. Everything a session takes is known from its plans before it is
- * taken: packed weights, the arena of the largest batch, and the input batches that the caller
- * keeps for it. So what does not fit is refused, or compiled for smaller batches, while nothing has
- * been reserved yet. */
+/* The memory limit of a session. Packed weights, the arena of the largest batch and the caller's
+ * input batches are known from plans before any memory is taken. So a model that does not fit is
+ * refused, or compiled for smaller batches, before anything is reserved. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -32,7 +31,7 @@ static size_t times(size_t a, size_t b)
     return size_mul(a, b, &product) ? product : SIZE_MAX;
 }
 
-/* What the caller keeps: the image inputs of its batches. */
+/* Bytes of the input batches that the caller keeps. */
 static size_t input_bytes(const struct session *session, const struct compiled *c)
 {
     const struct session_options *options = &session->options;
@@ -52,7 +51,7 @@ static size_t wanted_bytes(const struct session *session, const struct compiled 
                input_bytes(session, c));
 }
 
-/* Bytes of the constants that nodes read, each once. */
+/* Bytes of the constants that nodes read, each counted once. */
 static enum status constant_bytes(const struct graph *graph, size_t *ret, struct error *err)
 {
     bool *seen = alloc_array(graph->value_count, sizeof *seen);

@@ -1,4 +1,4 @@
-/* Running a session: on its lane's thread, without allocating. */
+/* Runs a session on its lane's thread, without allocating memory. */
 #include <assert.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ static enum status run_tail(struct session *session, struct compiled *c, struct 
     return STATUS_OK;
 }
 
-/* Outputs of a run whose static part has given c->static_data. */
+/* Sets outputs[] from c->static_data, where the static part has left its results, and the tail. */
 static enum status wrap(struct session *session, struct compiled *c, int batch,
                         const struct tensor **outputs, struct error *err)
 {
@@ -43,7 +43,7 @@ static enum status wrap(struct session *session, struct compiled *c, int batch,
     return STATUS_OK;
 }
 
-/* Does the image input have as many channels as the pixels? */
+/* True when the image input can be fed with bytes: float32 with as many channels as the pixels. */
 static bool can_take_pixels(const struct session *session)
 {
     const struct session_options *options = &session->options;

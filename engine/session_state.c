@@ -1,5 +1,4 @@
-/* What everything in a session is built on: its names, what it says of itself, and its compiled
- * sizes. */
+/* Accessors of a session, and small helpers that the other session files share. */
 #include "engine/session_internal.h"
 
 const char *precision_name(enum precision precision)
@@ -27,9 +26,9 @@ const struct session_info *session_info(const struct session *session)
     return &session->info;
 }
 
-const struct session_facts *session_facts(const struct session *session)
+const struct timing_profile *session_timing_profile(const struct session *session)
 {
-    return &session->facts;
+    return &session->timing;
 }
 
 size_t session_input_count(const struct session *session)

@@ -1,8 +1,8 @@
-/* What a session leaves of weights that were mapped from files: nothing that depends on the file.
+/* Makes a session independent of the files that its weights were mapped from.
  *
- * Most constants are packed into layouts of their own while a session is compiled, and their pages
- * can be given back. What programs go on reading in place is made memory of the process. Were a
- * file to shrink meanwhile, what was packed would be zeros in part: then the session is refused. */
+ * Compiling packs most constants into other layouts; their mapped pages are given back. Constants
+ * that programs read in place are copied to memory of the process. If a file has shrunk meanwhile,
+ * packed weights may contain zeros, and the session is refused. */
 #include "engine/session_internal.h"
 #include "engine/tensor_file.h"
 
@@ -23,7 +23,7 @@ static enum status settle(const struct tensor *tensor, struct error *err)
     return status;
 }
 
-/* Bodies are nested as deep as the importer allows. */
+/* Recurses into subgraphs, whose depth the importer bounds. */
 enum status session_settle_weights(const struct graph *graph, struct error *err)
 {
     for (size_t v = 0; v < graph->value_count; v++)

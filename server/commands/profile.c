@@ -49,12 +49,12 @@ static enum status profile_open_session(const struct config *config, struct prof
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {.limits = &limits, .cache = config->cache};
     TRY(precision_choose(model, &how, &options, &profile->choice, err));
-    struct session_facts known;
+    struct timing_profile known;
     struct graph_hash key;
-    if (precision_recall_facts(model, &options, &key, &known))
-        options.known = &known;
+    if (precision_recall_times(model, &options, &key, &known))
+        options.known_times = &known;
     TRY(session_create(model->graph, &options, &profile->session, err));
-    precision_keep_facts(&key, session_facts(profile->session));
+    precision_keep_times(&key, session_timing_profile(profile->session));
     precision_write_cache(config->cache);
     model_drop_graph(profile->model);
     return STATUS_OK;

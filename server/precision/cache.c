@@ -76,9 +76,9 @@ static void hash_file(struct graph_hash *hash, const char *path)
     hash_text(hash, path);
     if (stat(path, &info) != 0)
         return;
-    const int64_t facts[] = {(int64_t)info.st_size, (int64_t)info.st_mtim.tv_sec,
+    const int64_t stamp[] = {(int64_t)info.st_size, (int64_t)info.st_mtim.tv_sec,
                              (int64_t)info.st_mtim.tv_nsec};
-    graph_hash_bytes(hash, facts, sizeof facts);
+    graph_hash_bytes(hash, stamp, sizeof stamp);
 }
 
 static void hash_calibration(struct graph_hash *hash, const char *folder)

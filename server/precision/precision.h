@@ -82,12 +82,12 @@ enum status precision_choose(const struct model *model, const struct precision_o
                              struct session_options *session, struct precision_choice *ret,
                              struct error *err) MUST_USE;
 
-/* What earlier sessions of this model with these very options (their precision settled) found out
- * on this machine, for session_options.known; false: nothing. Behind precision_choose(). What a
- * session knows that was made since is kept under that key. */
-bool precision_recall_facts(const struct model *model, const struct session_options *session,
-                            struct graph_hash *ret_key, struct session_facts *ret);
-void precision_keep_facts(const struct graph_hash *key, const struct session_facts *facts);
+/* The timing profile of earlier sessions of this model with the same options on this machine, for
+ * session_options.known_times; false: there is none. Call it after precision_choose(), and keep the
+ * new session's profile under *ret_key. */
+bool precision_recall_times(const struct model *model, const struct session_options *session,
+                            struct graph_hash *ret_key, struct timing_profile *ret);
+void precision_keep_times(const struct graph_hash *key, const struct timing_profile *timing);
 
 /* Writes all that was measured and is new (choices, kernels of layers, times) to the folder, once
  * sessions were made; precision_choose() reads it. `cache` as in precision_options. Failing costs

@@ -150,16 +150,16 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
             .max_batch_is_pinned = options->max_batch > 0,
         };
         count_inputs(options, &session);
-        struct session_facts known;
+        struct timing_profile known;
         struct graph_hash key;
         TRY(choose_precision(building, &session, err));
-        if (precision_recall_facts(model, &session, &key, &known))
-            session.known = &known;
+        if (precision_recall_times(model, &session, &key, &known))
+            session.known_times = &known;
         TRY(lane_create(model, &session, building->budget, building->turns[i], &instance->lanes[i],
                         err));
         instance->lane_count++;
         if (!options->only_cached_precision)
-            precision_keep_facts(&key, session_facts(lane_session(instance->lanes[i])));
+            precision_keep_times(&key, session_timing_profile(lane_session(instance->lanes[i])));
     }
     if (!options->only_cached_precision)
         precision_write_cache(options->cache);

@@ -235,8 +235,8 @@ enum status scores_from_best(const struct session_best *best, size_t count, bool
                              struct prediction **ret_predictions, size_t *ret_count,
                              struct error *err)
 {
-    if (best->flaw >= 0)
-        return not_finite((size_t)best->flaw, "not a number (NaN) or infinite", err);
+    if (best->first_nonfinite >= 0)
+        return not_finite((size_t)best->first_nonfinite, "not a number (NaN) or infinite", err);
     if (k > best->count)
         k = best->count;
     struct prediction *predictions = alloc_array(k, sizeof *predictions);

@@ -145,7 +145,7 @@ static void check_best(const struct session_best *best, const float *scores, int
 {
     double sum = 0;
     bool taken[CLASSES] = {false};
-    cr_assert_eq(best->flaw, -1);
+    cr_assert_eq(best->first_nonfinite, -1);
     cr_assert_eq(best->count, (uint32_t)k);
     for (int rank = 0; rank < k; rank++) {
         int first = -1;
@@ -191,8 +191,8 @@ Test(runs, the_best_classes_come_alone)
     cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(session_best_of(session, 0)->count, CLASSES);
-    cr_assert_eq(session_best_of(session, 0)->flaw, -1);
-    cr_assert_eq(session_best_of(session, 1)->flaw, 0);
+    cr_assert_eq(session_best_of(session, 0)->first_nonfinite, -1);
+    cr_assert_eq(session_best_of(session, 1)->first_nonfinite, 0);
     free(batch);
     session_free(session);
 }

@@ -349,17 +349,17 @@ void precision_write_cache(const char *cache)
     (void)cache;
 }
 
-bool precision_recall_facts(const struct model *model, const struct session_options *session,
-                            struct graph_hash *ret_key, struct session_facts *ret)
+bool precision_recall_times(const struct model *model, const struct session_options *session,
+                            struct graph_hash *ret_key, struct timing_profile *ret)
 {
     (void)model, (void)session, (void)ret;
     *ret_key = (struct graph_hash){{0, 0}};
     return false;
 }
 
-void precision_keep_facts(const struct graph_hash *key, const struct session_facts *facts)
+void precision_keep_times(const struct graph_hash *key, const struct timing_profile *timing)
 {
-    (void)key, (void)facts;
+    (void)key, (void)timing;
 }
 
 enum status session_create(const struct graph *graph, const struct session_options *options,
@@ -431,9 +431,9 @@ enum status session_enter(struct session *session, struct error *err)
     return session->plan.refuses ? error_set(err, STATUS_NO_MEMORY, "no thread for it") : STATUS_OK;
 }
 
-const struct session_facts *session_facts(const struct session *session)
+const struct timing_profile *session_timing_profile(const struct session *session)
 {
-    static const struct session_facts none;
+    static const struct timing_profile none;
     (void)session;
     return &none;
 }

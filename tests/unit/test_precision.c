@@ -418,22 +418,23 @@ Test(choice_cache, takes_nothing_else)
     cr_expect(choice_find(&key, &got));
 }
 
-static struct session_facts recall(const struct model *model, const struct session_options *options)
+static struct timing_profile recall(const struct model *model,
+                                    const struct session_options *options)
 {
-    struct session_facts facts = {.count = 0};
+    struct timing_profile timing = {.count = 0};
     struct graph_hash ignored;
-    (void)precision_recall_facts(model, options, &ignored, &facts);
-    return facts;
+    (void)precision_recall_times(model, options, &ignored, &timing);
+    return timing;
 }
 
-/* Keeps the facts under the model's key, and returns what is known then. */
-static struct session_facts keep(const struct model *model, const struct session_facts *facts)
+/* Keeps the timing under the model's key, and returns what is known then. */
+static struct timing_profile keep(const struct model *model, const struct timing_profile *timing)
 {
     const struct session_options options = {.precision = PRECISION_FP32};
-    struct session_facts ignored;
-    struct graph_hash facts_key;
-    (void)precision_recall_facts(model, &options, &facts_key, &ignored);
-    precision_keep_facts(&facts_key, facts);
+    struct timing_profile ignored;
+    struct graph_hash times_key;
+    (void)precision_recall_times(model, &options, &times_key, &ignored);
+    precision_keep_times(&times_key, timing);
     return recall(model, &options);
 }
 
@@ -441,25 +442,25 @@ Test(choice_cache, keeps_times)
 {
     struct error err = {0};
     struct model *model;
-    struct session_facts facts = {true, 2, {{1, 3.5}, {8, 21.25}}}, nothing = {true, 0}, got;
+    struct timing_profile timing = {true, 2, {{1, 3.5}, {8, 21.25}}}, nothing = {true, 0}, got;
     cr_assert_eq(model_load_embedded(&model, &err), STATUS_OK, "%s", err.message);
     cr_expect_eq(keep(model, &nothing).count, 0);
-    got = keep(model, &facts);
+    got = keep(model, &timing);
     cr_expect(got.rows_checked);
     cr_assert_eq(got.count, 2);
     cr_expect_eq(got.times[1].size, 8);
     cr_expect_float_eq((float)got.times[1].milliseconds, 21.25f, 1e-4f);
     const struct session_options others = {.precision = PRECISION_BF16};
     cr_expect_eq(recall(model, &others).count, 0);
-    facts.times[0].milliseconds = 6; /* no news: slower */
-    cr_expect_float_eq((float)keep(model, &facts).times[0].milliseconds, 3.5f, 1e-4f);
-    facts.times[0].milliseconds = 9; /* 3.5 was not believed */
-    cr_expect_float_eq((float)keep(model, &facts).times[0].milliseconds, 9, 1e-4f);
-    facts.times[0].milliseconds = 3.5;
-    (void)keep(model, &facts);
-    facts.times[1].milliseconds = 0; /* nothing was measured */
-    facts.times[0].milliseconds = 1;
-    cr_expect_float_eq((float)keep(model, &facts).times[0].milliseconds, 3.5f, 1e-4f);
+    timing.times[0].milliseconds = 6; /* no news: slower */
+    cr_expect_float_eq((float)keep(model, &timing).times[0].milliseconds, 3.5f, 1e-4f);
+    timing.times[0].milliseconds = 9; /* 3.5 was not believed */
+    cr_expect_float_eq((float)keep(model, &timing).times[0].milliseconds, 9, 1e-4f);
+    timing.times[0].milliseconds = 3.5;
+    (void)keep(model, &timing);
+    timing.times[1].milliseconds = 0; /* nothing was measured */
+    timing.times[0].milliseconds = 1;
+    cr_expect_float_eq((float)keep(model, &timing).times[0].milliseconds, 3.5f, 1e-4f);
     model_free(model);
 }
 
@@ -482,13 +483,13 @@ Test(choice_cache, takes_no_other_times)
     const struct session_options options = {.precision = PRECISION_FP32};
     struct error err = {0};
     struct model *model;
-    struct session_facts got;
-    struct graph_hash facts_key;
+    struct timing_profile got;
+    struct graph_hash times_key;
     cr_assert_eq(model_load_embedded(&model, &err), STATUS_OK, "%s", err.message);
-    (void)precision_recall_facts(model, &options, &facts_key, &got);
+    (void)precision_recall_times(model, &options, &times_key, &got);
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
-        tuning_keep(TUNING_BATCHES, &facts_key, texts[i]);
-        cr_expect_not(precision_recall_facts(model, &options, &facts_key, &got), "text %zu", i);
+        tuning_keep(TUNING_BATCHES, &times_key, texts[i]);
+        cr_expect_not(precision_recall_times(model, &options, &times_key, &got), "text %zu", i);
     }
     model_free(model);
 }

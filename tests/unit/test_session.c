@@ -379,7 +379,7 @@ Test(session, takes_over_what_is_known)
     struct error err = {0};
     struct graph *graph = random_graph(1003, 12, 11);
     struct session *first = create(graph, 4), *second = NULL;
-    struct session_facts known = *session_facts(first);
+    struct timing_profile known = *session_timing_profile(first);
     cr_assert_eq(known.count, 3);
     cr_expect(known.rows_checked);
     for (size_t i = 0; i < known.count; i++) {
@@ -390,14 +390,14 @@ Test(session, takes_over_what_is_known)
     known.times[1].milliseconds = 1e7;  /* slower than can be */
     known.times[2].size = 5;            /* not one of its sizes */
     const struct session_options options = {
-        .threads = 1, .max_batch = 4, .image_layout = IMAGE_NHWC_F32, .known = &known};
+        .threads = 1, .max_batch = 4, .image_layout = IMAGE_NHWC_F32, .known_times = &known};
     cr_assert_eq(session_create(graph, &options, &second, &err), STATUS_OK, "%s", err.message);
     const struct session_info *info = session_info(second);
     cr_expect_gt(info->batches[0].milliseconds, 1e-6);
-    cr_expect_gt(session_facts(second)->times[0].milliseconds, 1e-6); /* what is kept */
+    cr_expect_gt(session_timing_profile(second)->times[0].milliseconds, 1e-6); /* what is kept */
     cr_expect(info->batches[1].milliseconds > 1e-6 && info->batches[1].milliseconds < 1e6);
     cr_expect(info->batches[2].milliseconds > 1e-6 && info->batches[2].milliseconds < 1e6);
-    cr_expect_eq(session_facts(second)->times[2].size, 4);
+    cr_expect_eq(session_timing_profile(second)->times[2].size, 4);
     session_free(first);
     session_free(second);
     graph_free(graph);
