@@ -11,6 +11,7 @@
 
 struct image {
     struct batch_item item;
+    int client;     /* of those that ask in turn */
     double arrived; /* milliseconds */
 };
 
@@ -35,6 +36,7 @@ struct run {
     struct worker workers[MAX_WORKERS];
     struct lane lanes[MAX_DEVICES];
     int worker_count;
+    double *next_asks; /* of clients that ask in turn, INFINITY while they wait */
     uint64_t seed;
     double now; /* milliseconds */
     struct outcome *outcome;
@@ -58,13 +60,18 @@ static void arrive(struct run *run)
     image->item = (struct batch_item){
         .owner = image,
         .client = 1 + (uint64_t)(next_random(&run->seed) * CLIENTS),
-        .deadline = now + (int64_t)(run->world->machine->deadline_ms * MS),
+        .deadline = run->world->clients > 0
+                        ? NO_DEADLINE
+                        : now + (int64_t)(run->world->machine->deadline_ms * MS),
         .bytes = 100000,
     };
     struct load load;
     int64_t predicted = 0;
     struct admission_request request = {
-        .images = 1, .bytes = 100000, .time_left = image->item.deadline - now, .model = "m"};
+        .images = 1,
+        .bytes = 100000,
+        .time_left = image->item.deadline == NO_DEADLINE ? INT64_MAX : image->item.deadline - now,
+        .model = "m"};
     batcher_load(run->batcher, image->item.client, 0, now, &load);
     if (admission_check(&run->admission, &load, &request, &predicted, NULL, NULL) != STATUS_OK)
         run->outcome->refused++;
@@ -148,6 +155,9 @@ static void end_pass(struct run *run, int i)
     for (int k = 0; k < lane->batch.count; k++) {
         double took = run->now - ((const struct image *)lane->batch.items[k])->arrived;
         run->answers[run->answered++] = took;
+        if (run->world->clients > 0)
+            run->next_asks[((const struct image *)lane->batch.items[k])->client] =
+                run->now + run->world->think_ms * (0.5 + next_random(&run->seed));
         if (took <= deadline)
             run->outcome->on_time++;
         else
@@ -162,7 +172,11 @@ static void end_pass(struct run *run, int i)
 
 static double next_event(const struct run *run)
 {
-    double next = run->arrived < run->world->count ? run->world->arrivals[run->arrived] : INFINITY;
+    double next = INFINITY;
+    if (run->world->clients == 0 && run->arrived < run->world->count)
+        next = run->world->arrivals[run->arrived];
+    for (int i = 0; i < run->world->clients && run->arrived < run->world->count; i++)
+        next = fmin(next, run->next_asks[i]);
     for (int i = 0; i < run->worker_count; i++)
         if (run->workers[i].image)
             next = fmin(next, run->workers[i].until);
@@ -183,8 +197,16 @@ static void go(struct run *run)
         if (next == INFINITY)
             return;
         run->now = next;
-        while (run->arrived < run->world->count && run->world->arrivals[run->arrived] <= run->now)
+        while (run->world->clients == 0 && run->arrived < run->world->count &&
+               run->world->arrivals[run->arrived] <= run->now)
             arrive(run);
+        for (int i = 0; i < run->world->clients && run->arrived < run->world->count; i++) {
+            if (run->next_asks[i] > run->now)
+                continue;
+            run->next_asks[i] = INFINITY;
+            run->images[run->arrived].client = i;
+            arrive(run);
+        }
         for (int i = 0; i < run->worker_count; i++)
             if (run->workers[i].image && run->workers[i].until <= run->now)
                 end_decode(run, &run->workers[i]);
@@ -202,6 +224,7 @@ void simulate_lensd(const struct world *world, double max_delay_ms, size_t max_q
                       .admission = {.max_images = max_queue},
                       .images = calloc(world->count, sizeof *run.images),
                       .answers = calloc(world->count, sizeof *run.answers),
+                      .next_asks = calloc((size_t)world->clients + 1, sizeof *run.next_asks),
                       .worker_count = machine->workers_a_device * world->devices,
                       .seed = world->seed,
                       .outcome = ret};
@@ -215,7 +238,9 @@ void simulate_lensd(const struct world *world, double max_delay_ms, size_t max_q
         .workers = run.worker_count,
         .max_images = max_queue,
         .max_delay = (int64_t)(max_delay_ms * MS)});
-    if (!run.images || !run.answers || !run.batcher) {
+    for (int i = 0; run.next_asks && i < world->clients; i++)
+        run.next_asks[i] = world->think_ms * next_random(&run.seed);
+    if (!run.images || !run.answers || !run.batcher || !run.next_asks) {
         fprintf(stderr, "out of memory\n");
         exit(2);
     }
@@ -229,4 +254,6 @@ void simulate_lensd(const struct world *world, double max_delay_ms, size_t max_q
     batcher_free(run.batcher);
     free(run.answers);
     free(run.images);
+    free(run.next_asks);
+    ret->seconds = run.now / 1000;
 }

@@ -30,6 +30,9 @@ struct world {
     const double *arrivals; /* milliseconds, ascending */
     size_t count;
     uint64_t seed; /* of the noise in pass times */
+    int clients;   /* that ask in turn, `think_ms` after each answer, `count` times in all; 0:
+                      arrivals */
+    double think_ms;
 };
 
 /* Sums to `count`. */
@@ -37,6 +40,7 @@ struct outcome {
     size_t on_time, late, refused,
         dropped;           /* dropped: admitted, but not run, its time being over */
     double p50_ms, p99_ms; /* of those that were answered */
+    double seconds;        /* lensd alone: until the last answer */
 };
 
 /* lensd: the batcher as it is, with this --max-delay-us and --max-queue. */
