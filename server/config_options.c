@@ -81,8 +81,8 @@ const struct option config_options[] = {
 
     {"max-delay-us", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_delay_us), 0, 1000000, "2000", "N",
      DEVICE,
-     "microseconds an idle device may wait for more images, when arrivals and measured times say "
-     "that a larger batch pays; 0: never"},
+     "longest batching delay in microseconds: an idle device waits for more images where a larger "
+     "batch pays, never longer than a quarter of a forward pass; 0: no delay"},
 
     {"host", OPTION_TEXT, COMMAND_SERVE | COMMAND_HEALTH, FIELD(host), 0, 0, "127.0.0.1", "ADDRESS",
      SERVER, "address to listen on; 0.0.0.0 or :: accepts connections from other machines"},

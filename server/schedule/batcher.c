@@ -1,5 +1,5 @@
-/* Locks: none here; every function runs under the lock of its caller (scheduler.c). The hold rule
- * is in hold.c. */
+/* Locks: none here; every function runs under the lock of its caller (scheduler.c). The
+ * batching delay is in batching_delay.c. */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -187,7 +187,7 @@ static void close_forming(struct batcher *batcher, enum batch_close reason, int6
     batcher->closed_buffers++;
 }
 
-static void apply_hold_rule(struct batcher *batcher, int64_t now)
+static void close_if_due(struct batcher *batcher, int64_t now)
 {
     enum batch_close reason = batcher_should_close(batcher, now);
     if (reason != BATCH_OPEN)
@@ -223,7 +223,7 @@ struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *it
     if (item->deadline < buffer->earliest)
         buffer->earliest = item->deadline;
     batcher->slots_taken++;
-    apply_hold_rule(batcher, now);
+    close_if_due(batcher, now);
     return place;
 }
 
@@ -246,7 +246,7 @@ void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t no
     slot->state = SLOT_READY;
     if (buffer->ready++ == 0)
         buffer->first_ready = now;
-    apply_hold_rule(batcher, now);
+    close_if_due(batcher, now);
 }
 
 /* No image of the buffer is written or waits any more. */
@@ -277,7 +277,7 @@ void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t n
         }
     }
     /* An emptied closed buffer may have been meant for a lane that is idle. */
-    apply_hold_rule(batcher, now);
+    close_if_due(batcher, now);
 }
 
 /* --- lanes --- */
@@ -295,7 +295,7 @@ void batcher_lane_idle(struct batcher *batcher, int index, int64_t now)
     lane->busy_until = 0;
     lane->works = true;
     set_idle(batcher, lane, true);
-    apply_hold_rule(batcher, now);
+    close_if_due(batcher, now);
 }
 
 void batcher_lane_works(struct batcher *batcher, int index, bool works, int64_t now)
@@ -304,7 +304,7 @@ void batcher_lane_works(struct batcher *batcher, int index, bool works, int64_t 
     lane->works = works;
     if (!works)
         set_idle(batcher, lane, false);
-    apply_hold_rule(batcher, now);
+    close_if_due(batcher, now);
 }
 
 void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns)
@@ -491,7 +491,7 @@ static void take_piece(struct batcher *batcher, int index, struct buffer *buffer
 bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch *ret)
 {
     struct piece piece;
-    apply_hold_rule(batcher, now);
+    close_if_due(batcher, now);
     if (!batcher->lanes[index].idle)
         return false;
     struct buffer *buffer = find_piece(batcher, index, now, &piece);
@@ -618,7 +618,7 @@ void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64
     buffer->order = --batcher->first_order;
     buffer->ready += batch->count;
     batcher->slots_taken += (size_t)batch->count;
-    apply_hold_rule(batcher, now);
+    close_if_due(batcher, now);
 }
 
 /* --- numbers --- */
@@ -687,7 +687,7 @@ void batcher_answered(struct batcher *batcher, size_t images)
 void batcher_drain(struct batcher *batcher, int64_t now)
 {
     batcher->draining = true;
-    apply_hold_rule(batcher, now);
+    close_if_due(batcher, now);
 }
 
 struct batcher_counts batcher_counts(const struct batcher *batcher)

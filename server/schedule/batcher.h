@@ -19,9 +19,8 @@
  * buffer what L(b) says is fastest: all of it, padded up to a compiled size, or a part (5 as 4 and
  * 1), the rest being there for the next idle lane. Each taken part is a `struct batch`.
  *
- * The hold rule: an idle lane takes what is there, at once, unless arrivals that are expected
- * within max_delay make the passes so much larger that more images a second come out, and every
- * deadline in the batch still holds.
+ * The batching delay: an idle lane takes what is ready at once, unless waiting a moment for images
+ * on their way gives more images a second and keeps every deadline (batching_delay.c).
  *
  * Tickets are what keeps preparing threads from ever waiting. A thread may decode an image only
  * with a ticket, and tickets are granted only while a slot for each is sure to exist when its
@@ -49,9 +48,9 @@ enum batch_close {
     BATCH_OPEN,        /* it is not */
     BATCH_FULL,        /* every slot is reserved */
     BATCH_IDLE_DEVICE, /* a device had nothing else to do */
-    BATCH_DELAY,       /* it was held for more images, as long as max_delay allows */
-    BATCH_DEADLINE,    /* more images were expected, but one could not wait for them */
-    BATCH_DRAIN,       /* shutting down: nothing is held back any more */
+    BATCH_DELAY,       /* the batching delay is over */
+    BATCH_DEADLINE,    /* more images were expected, but a deadline left no time for them */
+    BATCH_DRAIN,       /* shutting down: no batch is delayed any more */
 };
 
 #define BATCH_CLOSE_REASONS 6
@@ -68,8 +67,7 @@ struct batcher_config {
     int depth;         /* batches that a lane may have at a time, 1 … BATCHER_MAX_DEPTH; 0: 1 */
     int workers;       /* threads that prepare images, for predictions; 0: they cost nothing */
     size_t max_images; /* bound of admitted and not answered images, at least 1 */
-    int64_t max_delay; /* nanoseconds that an idle device may leave a ready image waiting for more
-                          images; 0: not at all */
+    int64_t max_delay; /* longest batching delay, nanoseconds; 0: none */
 };
 
 struct batch_slot {
@@ -162,35 +160,34 @@ void batcher_lane_idle(struct batcher *batcher, int lane, int64_t now);
  * aside does not. An idle lane that does not work is idle no more. */
 void batcher_lane_works(struct batcher *batcher, int lane, bool works, int64_t now);
 
-/* The hold rule: should the forming batch close now, and why? Full: yes. Else only with an idle
- * device that no closed batch is meant for already, and with one image at least that is ready.
- * Slots still being written are waited for after the close; that takes no longer than one resize.
- */
+/* Whether the forming batch should close now, and why. A full one: yes. Otherwise it takes an idle
+ * device that no closed batch is meant for, at least one ready image, and no reason for a batching
+ * delay. Slots still being written are waited for after the close: no longer than one resize. */
 enum batch_close batcher_should_close(const struct batcher *batcher, int64_t now);
 
-/* When batcher_should_close turns by time alone; INT64_MAX: not before the next event. */
+/* When to call batcher_should_close again although nothing happens; INT64_MAX: not at all. */
 int64_t batcher_wake_at(const struct batcher *batcher, int64_t now);
 
-/* Is anything ready that an idle lane could run, now or when the hold rule lets it go? */
+/* Whether anything is ready that an idle lane could run, now or after its batching delay. */
 bool batcher_has_ready(const struct batcher *batcher);
 
 /* Whether batcher_take would give a batch now. */
 bool batcher_can_take(const struct batcher *batcher, int64_t now);
 
 /* An idle lane takes from the oldest closed batch whose slots are all written, closing the forming
- * one first if the hold rule says so. How many: as L(b) of this lane says, fewer where that saves a
+ * one first if it is due. How many: as L(b) of this lane says, fewer where that saves a
  * deadline. False when there is none: *ret is then untouched and the lane stays idle. The memory of
  * the batch is the lane's until batcher_done or batcher_give_back. */
 bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *ret);
 
 /* A lane that has a batch, and room for another one (depth), takes what shall follow without a gap:
- * of a closed batch; or, with `at_last` (its device is about to be free), of the forming one, if
- * the hold rule would let that go now. Never while another lane has nothing under way. Else as
+ * of a closed batch; or, with `at_last` (its device is about to be free), of the forming one,
+ * unless a batching delay would hold it. Never while another lane has nothing under way. Else as
  * batcher_take. */
 bool batcher_take_ahead(struct batcher *batcher, int lane, bool at_last, int64_t now,
                         struct batch *ret);
 
-/* The hold rule for that: nothing is closed, and the forming batch is not to be held for more. */
+/* Whether the forming batch may be taken ahead: nothing is closed, and no delay is worth it. */
 bool batcher_may_close_ahead(const struct batcher *batcher, int64_t now);
 
 /* A forward pass of `images` on this lane took `ns`: keeps L(b) current. */
@@ -211,7 +208,7 @@ void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64
 /* `images` admitted ones have been answered, one way or the other. */
 void batcher_answered(struct batcher *batcher, size_t images);
 
-/* From now on nothing is held back. */
+/* From now on no batch is delayed. */
 void batcher_drain(struct batcher *batcher, int64_t now);
 
 /* Takes the image whose turn it is out of the queue, not to be prepared at all (its time is over);

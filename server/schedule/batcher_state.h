@@ -1,4 +1,4 @@
-/* What a batcher keeps; for batcher.c and hold.c only. Guarded by the batcher's caller. */
+/* What a batcher keeps; private to batcher.c and batching_delay.c. Its caller's lock guards it. */
 #pragma once
 
 #include "server/schedule/batcher.h"

@@ -581,8 +581,8 @@ static bool wait_ready(struct scheduler *scheduler, struct turn *turn)
     return !stopping;
 }
 
-/* With the device in hand: takes a batch, perhaps after the hold rule's wait. False: there is none
- * any more, or others want the device meanwhile. */
+/* Called with the device: takes a batch, perhaps after a batching delay. False: nothing is left, or
+ * another lane waits for the device. */
 static bool take(struct scheduler *scheduler, int lane, struct turn *turn, struct batch *ret)
 {
     struct batcher *batcher = scheduler->batcher;
@@ -709,7 +709,7 @@ enum aside_event scheduler_wait_aside(struct scheduler *scheduler, int lane, int
                 break;
             }
         }
-        /* What is ready and cannot be had is being written, or held for a moment. */
+        /* A ready image that cannot be taken has a neighbour being written, or is delayed. */
         bool soon = scheduler->is_lost && batcher_has_ready(batcher);
         condition_wait(&scheduler->aside, &scheduler->lock,
                        soon ? clock_now() + 1000000 : probe_at);

@@ -89,7 +89,7 @@ Test(scenarios, sizes_follow_measured_times)
     RUN(scenarios);
 }
 
-Test(scenarios, hold_rule)
+Test(scenarios, batching_delay)
 {
     static const struct scenario scenarios[] = {
         {"images that are being decoded are waited for, where they come nearly for free",
@@ -114,6 +114,10 @@ Test(scenarios, hold_rule)
          {FLAT, 4, 1, 1.2},
          "+ abcdefghijklmnopqrst; claim a; @1; slot a; commit a; claim bcdefg; idle 0; take 0 = -;"
          "@2.1; take 0 = a delay"},
+        {"not where the wait is more than a quarter of the pass",
+         {FLAT, 4, 1, 5, .workers = 1},
+         "+ abcdefghijklmnopqrst; claim a; @8; slot a; commit a; claim b; idle 0;"
+         "take 0 = a idle_device"},
         {"it does not begin when what it takes is beyond the cap",
          {FLAT, 4, 1, 0.1},
          "+ abcdefghijklmnopqrst; claim a; @1; slot a; commit a; claim bcdefg; idle 0;"
@@ -126,7 +130,7 @@ Test(scenarios, hold_rule)
          {FLAT, 4, 1, 5},
          "+ a d30; + bcdefghijklmnopqrst; claim a; @1; slot a; commit a; claim bcdefg; idle 0;"
          "take 0 = -; slot bcd; commit bcd; take 0 = abcd full"},
-        {"an urgent deadline that joins a held batch ends it",
+        {"an urgent deadline that joins a delayed batch ends it",
          {FLAT, 4, 1, 5},
          "+ a; + b d13; + cdefghijklmnopqrst; claim a; @1; slot a; commit a; claim bcdefg; idle 0;"
          "take 0 = -; @1.1; slot b; take 0 = -; commit b; take 0 = ab deadline"},

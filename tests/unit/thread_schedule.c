@@ -273,20 +273,20 @@ static int by_size(const void *a, const void *b)
 }
 
 /* One after the other: a device that may wait for more images does not. The machine may be busy
- * with other things, and any one thread may stand still for long: what is not waited for shows in
- * the quick ones, and a hold, far longer than such a standstill, would show in all of them. */
+ * with other things, and any one thread may stand still for long. The quick requests show that
+ * nothing waits: a batching delay would show in all of them. */
 static void test_one_at_a_time_nothing_waits(void)
 {
     struct pipeline *pipeline =
         start((struct pipeline_options){.max_batch = 8, .max_delay_us = 1000000});
     double waits[200];
-    int as_held = 0;
+    int delayed = 0;
     for (size_t i = 0; i < COUNT_OF(waits); i++) {
         struct job *job = submit(pipeline, 1, 0);
         job_wait(job);
         waits[i] = job->images[0].queue_ms;
-        as_held += waits[i] >= 900;
-        CHECK(as_held <= 5);
+        delayed += waits[i] >= 900;
+        CHECK(delayed <= 5);
         finish(job, STATUS_OK);
     }
     qsort(waits, COUNT_OF(waits), sizeof waits[0], by_size);

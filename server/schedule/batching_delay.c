@@ -1,30 +1,34 @@
-/* The hold rule: may the forming batch stay open although a device is idle?
+/* The batching delay: whether the forming batch stays open although a device is idle.
  *
- * Only if all of this holds:
- *   - more images are on their way for certain (being decoded, or about to be), or arrivals are so
- *     frequent that passes of the present size would fall behind them: a device that keeps up gains
- *     nothing by waiting, throughput is what arrives;
- *   - waiting for the next compiled size, for as long as its missing images are expected to take
- *     (those that are being decoded first, then arrivals at the present rate), gives more images a
- *     second, the waiting counted in;
- *   - every deadline in the batch still holds after that, with a quarter of the pass to spare;
- *   - it does not take longer than max_delay since the first image was ready.
+ * It does if all of this holds:
+ *   - more images are certain to come (they are being decoded, or about to be), or arrivals are so
+ *     frequent that passes of the present size would fall behind them. A device that keeps up gains
+ *     nothing by waiting: its throughput is what arrives;
+ *   - waiting for the next compiled size gives more images a second, the wait included. The wait is
+ *     estimated from the images being decoded, then from the arrival rate;
+ *   - every deadline in the batch still holds after the wait, with a quarter of the pass to spare;
+ *   - the wait, since the first image was ready, is at most max_delay and a quarter of the pass. A
+ *     longer wait leaves the device idle for more than the larger batch saves.
+ *
+ * docs/measurements/scheduling.md shows what it gains: clients that each wait for their answer fall
+ * into step and share passes.
  *
  * Locks: none here, as in batcher.c. */
 #include "server/schedule/batcher_state.h"
 
-#define DEMAND    0.9  /* arrivals, as a part of what passes of this size can do */
-#define GAIN      1.05 /* images a second by waiting, compared with not waiting */
-#define SAFETY_OF 4    /* of a pass: what deadlines must leave beyond it */
+#define DEMAND    0.9  /* least arrival rate, as a share of what passes of this size can do */
+#define GAIN      1.05 /* least images a second with the wait, relative to those without */
+#define SAFETY_OF 4    /* a deadline must leave this fraction of the pass: a quarter */
+#define DELAY_OF  4    /* the longest wait is this fraction of the pass: a quarter */
 
-struct hold {
-    bool gains;     /* waiting raises throughput */
-    int64_t wait;   /* for the images it takes */
-    int64_t finish; /* the batch would be done then */
+/* What waiting for a larger batch would bring. */
+struct delay_estimate {
+    bool gains;     /* more images a second */
+    int64_t wait;   /* nanoseconds until the missing images are ready */
+    int64_t finish; /* when the larger batch would be done */
 };
 
-/* What the hold rule looks at when time does not matter: an idle lane that nothing closed is meant
- * for, and something to run. */
+/* An idle lane that no closed batch is meant for, and something ready for it. */
 static bool lane_wants_forming(const struct batcher *batcher)
 {
     if (batcher->forming < 0 || batcher->buffers[batcher->forming].ready == 0)
@@ -40,8 +44,8 @@ static bool lane_wants_forming(const struct batcher *batcher)
     return batcher->idle_lanes > promised;
 }
 
-/* Nanoseconds until `missing` more images will be there, as far as one can tell: first those that
- * are being decoded, then those that wait for a worker, then those that arrive. */
+/* Estimated nanoseconds until `missing` more images are ready: first those being decoded, then
+ * those that wait for a worker, then new arrivals. */
 static double expected_wait(const struct batcher *batcher, int missing, double rate)
 {
     double known = (double)(batcher->preparing + batcher->granted), wait = 0;
@@ -56,16 +60,22 @@ static double expected_wait(const struct batcher *batcher, int missing, double r
     return wait > decoded ? wait : decoded;
 }
 
-static struct hold weigh(const struct batcher *batcher, int64_t now)
+static int64_t longest_delay(const struct batcher *batcher, int64_t pass)
 {
-    struct hold hold = {0};
+    return batcher->config.max_delay < pass / DELAY_OF ? batcher->config.max_delay
+                                                       : pass / DELAY_OF;
+}
+
+static struct delay_estimate estimate_delay(const struct batcher *batcher, int64_t now)
+{
+    struct delay_estimate estimate = {0};
     const struct buffer *forming = &batcher->buffers[batcher->forming];
     const struct latency *latency = &batcher->lanes[0].latency;
     int count = forming->ready + forming->writing;
     double run = (double)latency_total(latency, (size_t)count);
     double rate = arrivals_rate(&batcher->arrivals, now);
     if (run <= 0)
-        return hold;
+        return estimate;
     bool is_busy = rate * run >= DEMAND * count * batcher->config.lanes;
     size_t known = batcher->preparing + batcher->granted;
     double best = GAIN * count / run;
@@ -76,23 +86,25 @@ static struct hold weigh(const struct batcher *batcher, int64_t now)
         if (!is_busy && (size_t)(size - count) > known)
             break;
         double wait = expected_wait(batcher, size - count, rate);
-        if (wait > (double)batcher->config.max_delay)
-            break;
         double pass = (double)latency_run(latency, size);
+        if (wait > (double)longest_delay(batcher, (int64_t)pass))
+            break;
         if (size / (wait + pass) > best) {
             best = size / (wait + pass);
-            hold.gains = true;
-            hold.wait = (int64_t)wait + 1;
-            hold.finish = now + (int64_t)(wait + pass + pass / SAFETY_OF);
+            estimate.gains = true;
+            estimate.wait = (int64_t)wait + 1;
+            estimate.finish = now + (int64_t)(wait + pass + pass / SAFETY_OF);
         }
     }
-    return hold;
+    return estimate;
 }
 
-static int64_t hold_cap(const struct batcher *batcher)
+static int64_t delay_end(const struct batcher *batcher)
 {
-    int64_t first = batcher->buffers[batcher->forming].first_ready, end;
-    return __builtin_add_overflow(first, batcher->config.max_delay, &end) ? INT64_MAX : end;
+    const struct buffer *forming = &batcher->buffers[batcher->forming];
+    size_t count = (size_t)(forming->ready + forming->writing);
+    int64_t pass = latency_total(&batcher->lanes[0].latency, count);
+    return forming->first_ready + longest_delay(batcher, pass);
 }
 
 enum batch_close batcher_should_close(const struct batcher *batcher, int64_t now)
@@ -108,12 +120,12 @@ enum batch_close batcher_should_close(const struct batcher *batcher, int64_t now
         return BATCH_DRAIN;
     if (batcher->config.max_delay == 0)
         return BATCH_IDLE_DEVICE;
-    struct hold hold = weigh(batcher, now);
-    if (!hold.gains)
+    struct delay_estimate estimate = estimate_delay(batcher, now);
+    if (!estimate.gains)
         return BATCH_IDLE_DEVICE;
-    if (now + hold.wait > hold_cap(batcher))
+    if (now + estimate.wait > delay_end(batcher))
         return BATCH_DELAY;
-    return hold.finish > forming->earliest ? BATCH_DEADLINE : BATCH_OPEN;
+    return estimate.finish > forming->earliest ? BATCH_DEADLINE : BATCH_OPEN;
 }
 
 int64_t batcher_wake_at(const struct batcher *batcher, int64_t now)
@@ -122,8 +134,8 @@ int64_t batcher_wake_at(const struct batcher *batcher, int64_t now)
         return INT64_MAX;
     if (batcher->draining || batcher->config.max_delay == 0)
         return now;
-    struct hold hold = weigh(batcher, now);
-    return hold.gains ? now + hold.wait : now;
+    struct delay_estimate estimate = estimate_delay(batcher, now);
+    return estimate.gains ? now + estimate.wait : now;
 }
 
 bool batcher_may_close_ahead(const struct batcher *batcher, int64_t now)
@@ -133,5 +145,6 @@ bool batcher_may_close_ahead(const struct batcher *batcher, int64_t now)
     const struct buffer *forming = &batcher->buffers[batcher->forming];
     if (forming->ready == 0 || forming->writing > 0)
         return false;
-    return batcher->draining || batcher->config.max_delay == 0 || !weigh(batcher, now).gains;
+    return batcher->draining || batcher->config.max_delay == 0 ||
+           !estimate_delay(batcher, now).gains;
 }
