@@ -129,7 +129,7 @@ const char *describe_state(struct pipeline *pipeline, bool draining)
     return "failed";
 }
 
-/* The devices that were set aside for one model. */
+/* The devices that are quarantined for one model. */
 struct quarantines {
     struct health_quarantine rows[DEVICE_MAX];
     char ids[DEVICE_MAX][DEVICE_TEXT];
@@ -139,12 +139,12 @@ static size_t list_quarantines(const struct model_status *model, struct quaranti
 {
     size_t count = 0;
     for (size_t i = 0; i < model->lane_count; i++) {
-        if (!model->health[i].is_aside)
+        if (!model->health[i].is_quarantined)
             continue;
         ret->rows[count] = (struct health_quarantine){
             .device = device_text(model->lanes[i].device, ret->ids[count]),
             .reason = model->health[i].reason,
-            .seconds = model->health[i].aside_s};
+            .seconds = model->health[i].quarantined_s};
         count++;
     }
     return count;
@@ -161,9 +161,9 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
     size_t count;
     struct model_status *models = describe_snapshot(pipeline, &count);
     struct health_model *rows = alloc_array(count, sizeof *rows);
-    struct quarantines *aside = alloc_array(count, sizeof *aside);
+    struct quarantines *quarantined = alloc_array(count, sizeof *quarantined);
     char *text = NULL;
-    for (size_t i = 0; rows && aside && i < count; i++)
+    for (size_t i = 0; rows && quarantined && i < count; i++)
         rows[i] = (struct health_model){
             .name = models[i].name,
             .version = models[i].version,
@@ -172,11 +172,11 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
             .progress = models[i].progress,
             .is_default = models[i].is_default,
             .precision = models[i].lane_count ? precision_name(models[i].lanes[0].precision) : NULL,
-            .quarantined = aside[i].rows,
-            .quarantined_count = list_quarantines(&models[i], &aside[i]),
+            .quarantined = quarantined[i].rows,
+            .quarantined_count = list_quarantines(&models[i], &quarantined[i]),
             .queued = models[i].queued,
             .in_flight = models[i].in_flight};
-    if (models && rows && aside) {
+    if (models && rows && quarantined) {
         struct health_answer answer = {.state = describe_state(pipeline, draining),
                                        .version = LENSD_VERSION,
                                        .uptime_s = uptime_s,
@@ -187,7 +187,7 @@ char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s,
     }
     free(models);
     free(rows);
-    free(aside);
+    free(quarantined);
     return text;
 }
 
@@ -248,7 +248,7 @@ static void add_lane(struct lanes *lanes, const struct model_status *model, size
                                  .batched = session->batched,
                                  .parameter_bytes = session->parameter_bytes,
                                  .activation_bytes = session->activation_bytes,
-                                 .quarantined = health->is_aside ? health->reason : NULL,
+                                 .quarantined = health->is_quarantined ? health->reason : NULL,
                                  .batches = batches,
                                  .batch_count = session->batch_count};
     add_choice(row, lanes->trials[lanes->count++], &model->choices[session->device.kind]);

@@ -12,7 +12,7 @@
 
 /* The slower of two lines that every image goes through: the workers that prepare, then the lanes.
  * A lane's line: it becomes free, runs full batches (all lanes together at `rate`), then ours. */
-int64_t admission_predict(const struct load *load, size_t images)
+int64_t admission_predict(const struct model_load *load, size_t images)
 {
     if (load->rate <= 0)
         return 0;
@@ -68,7 +68,7 @@ static enum status check_size(const struct admission *admission,
     return STATUS_OK;
 }
 
-static enum status check_bounds(const struct admission *admission, const struct load *load,
+static enum status check_bounds(const struct admission *admission, const struct model_load *load,
                                 const struct admission_request *request, int seconds,
                                 struct error *err)
 {
@@ -95,7 +95,7 @@ static enum status check_bounds(const struct admission *admission, const struct 
     return STATUS_OK;
 }
 
-static enum status check_time(const struct admission *admission, const struct load *load,
+static enum status check_time(const struct admission *admission, const struct model_load *load,
                               const struct admission_request *request, int64_t predicted,
                               int seconds, struct error *err)
 {
@@ -123,7 +123,7 @@ static enum status check_time(const struct admission *admission, const struct lo
     return STATUS_OK;
 }
 
-enum status admission_check(const struct admission *admission, const struct load *load,
+enum status admission_check(const struct admission *admission, const struct model_load *load,
                             const struct admission_request *request, int64_t *ret_predicted,
                             int *ret_retry_after_s, struct error *err)
 {

@@ -20,7 +20,7 @@ struct admission {
 
 /* What is inside a model's scheduler, as far as admission cares; batcher_load fills it in. Times
  * are nanoseconds; 0 where nothing is known yet, which lets requests in. */
-struct load {
+struct model_load {
     size_t images;         /* admitted and not answered */
     size_t bytes;          /* waiting in the queue */
     size_t of_client;      /* images of the asking client in the queue */
@@ -39,7 +39,7 @@ struct load {
 };
 
 /* Nanoseconds until `images` more would be answered; 0 when not known. */
-int64_t admission_predict(const struct load *load, size_t images);
+int64_t admission_predict(const struct model_load *load, size_t images);
 
 struct admission_request {
     size_t images;     /* at least 1 */
@@ -54,6 +54,6 @@ struct admission_request {
  * predicted to be done. The last eighth of max_images is kept for clients that have few images in
  * the queue, so that one that fills it does not keep the others out. *ret_predicted (may be NULL):
  * what admission_predict says, set also on refusal. */
-enum status admission_check(const struct admission *admission, const struct load *load,
+enum status admission_check(const struct admission *admission, const struct model_load *load,
                             const struct admission_request *request, int64_t *ret_predicted,
                             int *ret_retry_after_s, struct error *err) MUST_USE;

@@ -89,7 +89,7 @@ struct latency *batcher_latency(struct batcher *batcher, int lane)
  *     close early     the loss was counted under hungry, which falls by 1
  *     close full      nothing lost
  *     take, give back nothing changes
- *     done            of the last piece: hungry + 1 (at most -(max_batch - 1)), a free buffer
+ *     done            of the last micro-batch: hungry + 1 (at most -(max_batch - 1)), a free buffer
  *                     (+ max_batch)
  *     abandon         never takes a slot away; an emptied closed buffer counts as done does */
 static size_t room(const struct batcher *batcher)
@@ -203,7 +203,7 @@ static void open_buffer(struct batcher *batcher, int64_t now)
     *buffer = (struct buffer){
         .state = BUFFER_FORMING, .opened = now, .earliest = NO_DEADLINE, .slots = buffer->slots};
     for (int slot = 0; slot < batcher->config.max_batch; slot++)
-        buffer->slots[slot] = (struct slot){.state = SLOT_FREE};
+        buffer->slots[slot] = (struct buffer_slot){.state = SLOT_FREE};
     batcher->forming = i;
     batcher->free_buffers--;
 }
@@ -218,7 +218,7 @@ struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *it
     struct batch_slot place = {.buffer = batcher->forming, .slot = 0};
     while (buffer->slots[place.slot].state != SLOT_FREE)
         place.slot++;
-    buffer->slots[place.slot] = (struct slot){SLOT_WRITING, item, item->owner};
+    buffer->slots[place.slot] = (struct buffer_slot){SLOT_WRITING, item, item->owner};
     buffer->writing++;
     if (item->deadline < buffer->earliest)
         buffer->earliest = item->deadline;
@@ -239,7 +239,7 @@ static struct buffer *written_buffer(struct batcher *batcher, struct batch_slot 
 void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t now)
 {
     struct buffer *buffer = written_buffer(batcher, place);
-    struct slot *slot = &buffer->slots[place.slot];
+    struct buffer_slot *slot = &buffer->slots[place.slot];
     double took = (double)(now - slot->item->claimed);
     batcher->prepare_ns +=
         batcher->prepare_ns > 0 ? PREPARE_WEIGHT * (took - batcher->prepare_ns) : took;
@@ -253,7 +253,7 @@ void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t no
 static void leave_closed(struct batcher *batcher, struct buffer *buffer)
 {
     batcher->closed_buffers--;
-    if (buffer->pieces > 0) {
+    if (buffer->micro_batches > 0) {
         buffer->state = BUFFER_RUNNING;
         batcher->running_buffers++;
     } else {
@@ -265,7 +265,7 @@ static void leave_closed(struct batcher *batcher, struct buffer *buffer)
 void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t now)
 {
     struct buffer *buffer = written_buffer(batcher, place);
-    buffer->slots[place.slot] = (struct slot){.state = SLOT_FREE};
+    buffer->slots[place.slot] = (struct buffer_slot){.state = SLOT_FREE};
     batcher->slots_taken--;
     if (buffer->writing + buffer->ready == 0) {
         if (buffer->state == BUFFER_CLOSED) {
@@ -314,14 +314,14 @@ void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns)
 
 /* A part of a closed buffer that one pass may run: `count` ready images in slots[], to lie from
  * `first` on; up to `end` (exclusive) the memory is theirs. */
-struct piece {
+struct micro_batch {
     int first, end, count;
     int slots[BATCHER_MAX_BATCH];
 };
 
 /* The first run of ready slots that no slot of another lane interrupts. */
 static void find_ready(const struct batcher *batcher, const struct buffer *buffer,
-                       struct piece *ret)
+                       struct micro_batch *ret)
 {
     ret->first = ret->count = 0;
     ret->end = batcher->config.capacity;
@@ -341,14 +341,14 @@ static void find_ready(const struct batcher *batcher, const struct buffer *buffe
 
 /* How many of the images that wait in the buffer would miss their deadline, if the first pass had
  * `first` of them. */
-static int count_misses(const struct buffer *buffer, const struct piece *piece, int first,
+static int count_misses(const struct buffer *buffer, const struct micro_batch *micro, int first,
                         const struct latency *latency, int64_t now)
 {
     int64_t end = now + latency_run(latency, first);
-    int64_t last = end + latency_total(latency, (size_t)(piece->count - first));
+    int64_t last = end + latency_total(latency, (size_t)(micro->count - first));
     int misses = 0;
-    for (int i = 0; i < piece->count; i++)
-        misses += buffer->slots[piece->slots[i]].item->deadline < (i < first ? end : last);
+    for (int i = 0; i < micro->count; i++)
+        misses += buffer->slots[micro->slots[i]].item->deadline < (i < first ? end : last);
     return misses;
 }
 
@@ -364,16 +364,16 @@ static bool has_backlog(const struct batcher *batcher, const struct buffer *buff
  * saves deadlines. Not with a backlog: the time that is lost there would make all that follow
  * later, which would then have to be saved in the same way. */
 static int choose_count(const struct batcher *batcher, const struct buffer *buffer,
-                        const struct piece *piece, const struct latency *latency, int64_t now)
+                        const struct micro_batch *micro, const struct latency *latency, int64_t now)
 {
-    int count = latency_first(latency, piece->count);
+    int count = latency_first(latency, micro->count);
     if (buffer->earliest == NO_DEADLINE || count == 1 || has_backlog(batcher, buffer))
         return count;
-    int misses = count_misses(buffer, piece, count, latency, now);
+    int misses = count_misses(buffer, micro, count, latency, now);
     for (int i = latency->count - 1, plan = count; misses > 0 && i >= 0; i--) {
         if (latency->sizes[i] >= plan)
             continue;
-        int fewer = count_misses(buffer, piece, latency->sizes[i], latency, now);
+        int fewer = count_misses(buffer, micro, latency->sizes[i], latency, now);
         if (fewer < misses) {
             misses = fewer;
             count = latency->sizes[i];
@@ -382,19 +382,19 @@ static int choose_count(const struct batcher *batcher, const struct buffer *buff
     return count;
 }
 
-/* Cuts the piece to what one pass of this lane takes. False when its padding would reach into what
+/* Cuts it to what one pass of this lane takes. False when its padding would reach into what
  * another lane runs: then that has to end first. */
-static bool cut_piece(const struct batcher *batcher, const struct buffer *buffer,
-                      struct piece *piece, const struct latency *latency, int64_t now)
+static bool cut_micro_batch(const struct batcher *batcher, const struct buffer *buffer,
+                            struct micro_batch *micro, const struct latency *latency, int64_t now)
 {
-    int count = choose_count(batcher, buffer, piece, latency, now);
+    int count = choose_count(batcher, buffer, micro, latency, now);
     for (int i = latency->count;; count = latency->sizes[i]) {
-        int end = count < piece->count ? piece->slots[count] : piece->end;
-        int padded = piece->first + latency_padded(latency, count);
+        int end = count < micro->count ? micro->slots[count] : micro->end;
+        int padded = micro->first + latency_padded(latency, count);
         if (padded <= end) {
-            int last = piece->slots[count - 1] + 1;
-            piece->end = padded > last ? padded : last;
-            piece->count = count;
+            int last = micro->slots[count - 1] + 1;
+            micro->end = padded > last ? padded : last;
+            micro->count = count;
             return true;
         }
         do
@@ -407,21 +407,21 @@ static bool cut_piece(const struct batcher *batcher, const struct buffer *buffer
 
 /* What a lane would take now: the oldest closed buffer that nobody writes to, and how much of it.
  * NULL when there is none. */
-static struct buffer *find_piece(const struct batcher *batcher, int lane, int64_t now,
-                                 struct piece *ret)
+static struct buffer *find_micro_batch(const struct batcher *batcher, int lane, int64_t now,
+                                       struct micro_batch *ret)
 {
     struct buffer *oldest = NULL;
-    struct piece piece;
+    struct micro_batch micro;
     for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++) {
         struct buffer *buffer = &batcher->buffers[i];
         if (buffer->state != BUFFER_CLOSED || buffer->writing > 0 ||
             (oldest && buffer->order > oldest->order))
             continue;
-        find_ready(batcher, buffer, &piece);
-        if (!cut_piece(batcher, buffer, &piece, &batcher->lanes[lane].latency, now))
+        find_ready(batcher, buffer, &micro);
+        if (!cut_micro_batch(batcher, buffer, &micro, &batcher->lanes[lane].latency, now))
             continue;
         oldest = buffer;
-        *ret = piece;
+        *ret = micro;
     }
     return oldest;
 }
@@ -448,56 +448,56 @@ static void learn(struct batcher *batcher, const struct batch_item *item, int64_
     batcher->spread += LEARNING_WEIGHT * (fabs(surprise) - batcher->spread);
 }
 
-/* The lane owns the piece's slots, and those its padding reaches. */
-static void hand_over(struct batcher *batcher, struct buffer *buffer, const struct piece *piece,
-                      int index, int64_t now, struct batch *ret)
+/* The lane owns the slots of the micro-batch, and those its padding reaches. */
+static void give_to_lane(struct batcher *batcher, struct buffer *buffer,
+                         const struct micro_batch *micro, int index, int64_t now, struct batch *ret)
 {
     struct lane_state *lane = &batcher->lanes[index];
     ret->lane = index;
     ret->buffer = (int)(buffer - batcher->buffers);
-    ret->first = piece->first;
+    ret->first = micro->first;
     ret->reason = buffer->reason;
     ret->is_first = !buffer->is_taken;
     buffer->is_taken = true;
     ret->opened = buffer->opened;
     ret->closed = buffer->closed;
-    ret->count = piece->count;
-    for (int i = 0; i < piece->count; i++) {
-        ret->slots[i] = piece->slots[i];
-        ret->items[i] = buffer->slots[piece->slots[i]].owner;
+    ret->count = micro->count;
+    for (int i = 0; i < micro->count; i++) {
+        ret->slots[i] = micro->slots[i];
+        ret->items[i] = buffer->slots[micro->slots[i]].owner;
     }
-    for (int slot = piece->first; slot < piece->end && slot < batcher->config.max_batch; slot++)
+    for (int slot = micro->first; slot < micro->end && slot < batcher->config.max_batch; slot++)
         buffer->slots[slot].state = SLOT_RUNNING;
     lane->held[lane->held_count++] =
-        (struct held){ret->buffer, piece->first, piece->end, piece->count};
+        (struct lane_batch){ret->buffer, micro->first, micro->end, micro->count};
     const int64_t free = lane->busy_until > now ? lane->busy_until : now;
-    lane->busy_until = free + latency_run(&lane->latency, piece->count);
-    learn(batcher, buffer->slots[piece->slots[0]].item, lane->busy_until);
+    lane->busy_until = free + latency_run(&lane->latency, micro->count);
+    learn(batcher, buffer->slots[micro->slots[0]].item, lane->busy_until);
 }
 
-static void take_piece(struct batcher *batcher, int index, struct buffer *buffer,
-                       const struct piece *piece, int64_t now, struct batch *ret)
+static void take_micro_batch(struct batcher *batcher, int index, struct buffer *buffer,
+                             const struct micro_batch *micro, int64_t now, struct batch *ret)
 {
-    hand_over(batcher, buffer, piece, index, now, ret);
+    give_to_lane(batcher, buffer, micro, index, now, ret);
     set_idle(batcher, &batcher->lanes[index], false);
-    buffer->ready -= piece->count;
-    buffer->pieces++;
+    buffer->ready -= micro->count;
+    buffer->micro_batches++;
     if (buffer->ready == 0)
         leave_closed(batcher, buffer);
-    batcher->running += (size_t)piece->count;
-    batcher->slots_taken -= (size_t)piece->count;
+    batcher->running += (size_t)micro->count;
+    batcher->slots_taken -= (size_t)micro->count;
 }
 
 bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch *ret)
 {
-    struct piece piece;
+    struct micro_batch micro;
     close_if_due(batcher, now);
     if (!batcher->lanes[index].idle)
         return false;
-    struct buffer *buffer = find_piece(batcher, index, now, &piece);
+    struct buffer *buffer = find_micro_batch(batcher, index, now, &micro);
     if (!buffer)
         return false;
-    take_piece(batcher, index, buffer, &piece, now, ret);
+    take_micro_batch(batcher, index, buffer, &micro, now, ret);
     return true;
 }
 
@@ -514,16 +514,16 @@ bool batcher_take_ahead(struct batcher *batcher, int index, bool at_last, int64_
                         struct batch *ret)
 {
     const struct lane_state *lane = &batcher->lanes[index];
-    struct piece piece;
+    struct micro_batch micro;
     if (!lane->works || lane->held_count == 0 || lane->held_count >= batcher->config.depth ||
         another_lane_is_free(batcher))
         return false;
     if (at_last && batcher_may_close_ahead(batcher, now))
         close_forming(batcher, BATCH_IDLE_DEVICE, now);
-    struct buffer *buffer = find_piece(batcher, index, now, &piece);
+    struct buffer *buffer = find_micro_batch(batcher, index, now, &micro);
     if (!buffer)
         return false;
-    take_piece(batcher, index, buffer, &piece, now, ret);
+    take_micro_batch(batcher, index, buffer, &micro, now, ret);
     return true;
 }
 
@@ -532,17 +532,17 @@ static struct buffer *take_from_lane(struct batcher *batcher, int index, int whi
 {
     struct lane_state *lane = &batcher->lanes[index];
     assert(which < lane->held_count);
-    const struct held held = lane->held[which];
+    const struct lane_batch held = lane->held[which];
     struct buffer *buffer = &batcher->buffers[held.buffer];
     for (int slot = held.first; slot < held.end && slot < batcher->config.max_batch; slot++)
-        buffer->slots[slot] = (struct slot){.state = SLOT_FREE,
-                                            .item = buffer->slots[slot].item,
-                                            .owner = buffer->slots[slot].owner};
+        buffer->slots[slot] = (struct buffer_slot){.state = SLOT_FREE,
+                                                   .item = buffer->slots[slot].item,
+                                                   .owner = buffer->slots[slot].owner};
     for (int i = which + 1; i < lane->held_count; i++)
         lane->held[i - 1] = lane->held[i];
     if (--lane->held_count == 0)
         lane->busy_until = 0;
-    buffer->pieces--;
+    buffer->micro_batches--;
     batcher->running -= (size_t)held.images;
     return buffer;
 }
@@ -566,10 +566,10 @@ bool batcher_has_ready(const struct batcher *batcher)
     return false;
 }
 
-static void end_piece(struct batcher *batcher, int index, int which)
+static void end_micro_batch(struct batcher *batcher, int index, int which)
 {
     struct buffer *buffer = take_from_lane(batcher, index, which);
-    if (buffer->pieces > 0 || buffer->state == BUFFER_CLOSED)
+    if (buffer->micro_batches > 0 || buffer->state == BUFFER_CLOSED)
         return;
     buffer->state = BUFFER_FREE;
     batcher->running_buffers--;
@@ -578,12 +578,12 @@ static void end_piece(struct batcher *batcher, int index, int which)
 
 void batcher_done(struct batcher *batcher, int index)
 {
-    end_piece(batcher, index, 0);
+    end_micro_batch(batcher, index, 0);
 }
 
 void batcher_done_batch(struct batcher *batcher, const struct batch *batch)
 {
-    end_piece(batcher, batch->lane, which_held(&batcher->lanes[batch->lane], batch));
+    end_micro_batch(batcher, batch->lane, which_held(&batcher->lanes[batch->lane], batch));
 }
 
 void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64_t now)
@@ -592,9 +592,9 @@ void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64
     const int first = batcher->lanes[batch->lane].held[which].first;
     const int end = batcher->lanes[batch->lane].held[which].end;
     struct buffer *buffer = &batcher->buffers[batch->buffer];
-    struct slot again[BATCHER_MAX_BATCH];
+    struct buffer_slot again[BATCHER_MAX_BATCH];
     if (batch->count == 0) {
-        end_piece(batcher, batch->lane, which);
+        end_micro_batch(batcher, batch->lane, which);
         return;
     }
     /* Which item an owner has is known from the slots it was taken from; items of images that were
@@ -605,7 +605,7 @@ void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64
                 again[i] = buffer->slots[slot];
     (void)take_from_lane(batcher, batch->lane, which);
     for (int slot = first; slot < end && slot < batcher->config.max_batch; slot++)
-        buffer->slots[slot] = (struct slot){.state = SLOT_FREE};
+        buffer->slots[slot] = (struct buffer_slot){.state = SLOT_FREE};
     for (int i = 0; i < batch->count; i++) {
         buffer->slots[batch->slots[i]] = again[i];
         buffer->slots[batch->slots[i]].state = SLOT_READY;
@@ -635,7 +635,7 @@ int64_t batcher_shortest_run(const struct batcher *batcher)
 
 /* The working lanes' part of a snapshot. The lane that is free first stands for all where passes of
  * one lane are asked for. */
-static void load_of_lanes(const struct batcher *batcher, int64_t now, struct load *ret)
+static void load_of_lanes(const struct batcher *batcher, int64_t now, struct model_load *ret)
 {
     const struct lane_state *soonest = NULL;
     int64_t least = INT64_MAX;
@@ -661,19 +661,19 @@ static void load_of_lanes(const struct batcher *batcher, int64_t now, struct loa
 }
 
 void batcher_load(const struct batcher *batcher, uint64_t client, int urgency, int64_t now,
-                  struct load *ret)
+                  struct model_load *ret)
 {
     size_t ahead = queue_ahead(&batcher->queue, client, urgency);
-    *ret = (struct load){.images = batcher->admitted,
-                         .bytes = batcher->queue.bytes,
-                         .of_client = client ? queue_of_client(&batcher->queue, client) : 0,
-                         .before_prepare = batcher->preparing + ahead,
-                         .before_run = batcher->slots_taken + batcher->preparing + ahead,
-                         .prepare = (int64_t)batcher->prepare_ns,
-                         .workers = batcher->config.workers,
-                         .max_batch = (size_t)batcher->config.max_batch,
-                         .arrivals = arrivals_rate(&batcher->recent, now),
-                         .margin = margin_of(batcher)};
+    *ret = (struct model_load){.images = batcher->admitted,
+                               .bytes = batcher->queue.bytes,
+                               .of_client = client ? queue_of_client(&batcher->queue, client) : 0,
+                               .before_prepare = batcher->preparing + ahead,
+                               .before_run = batcher->slots_taken + batcher->preparing + ahead,
+                               .prepare = (int64_t)batcher->prepare_ns,
+                               .workers = batcher->config.workers,
+                               .max_batch = (size_t)batcher->config.max_batch,
+                               .arrivals = arrivals_rate(&batcher->recent, now),
+                               .margin = margin_of(batcher)};
     load_of_lanes(batcher, now, ret);
 }
 

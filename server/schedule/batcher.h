@@ -9,10 +9,10 @@
  *                │                                    │                    │
  *             remove (its client has gone)         give_up              abandon  (the image failed)
  *
- *     FREE ──reserve──▶ FORMING ──close──▶ CLOSED ──take, piece by piece──▶ RUNNING ──┐
+ *     FREE ──reserve──▶ FORMING ──close──▶ CLOSED ──take micro-batches ──▶ RUNNING ──┐
  *      ▲                                     ▲  │                                     │
  *      │                                     └──┴───────────── give_back ◀────────────┤
- *      └──────────────────────────────────────── done (the last piece) ◀──────────────┘
+ *      └──────────────────────────────────────── done (the last one)── ◀──────────────┘
  *
  * A buffer is memory for one batch. One buffer at most is FORMING; several may be CLOSED and wait
  * for a lane (a device) or for the slots that are still being written. A lane takes of a closed
@@ -123,7 +123,7 @@ void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t pre
 
 /* A snapshot for admission: how a new image of this client and urgency (0: the default) stands. */
 void batcher_load(const struct batcher *batcher, uint64_t client, int urgency, int64_t now,
-                  struct load *ret);
+                  struct model_load *ret);
 
 /* How many more tickets may be handed to preparing threads now; they count as granted. Ask after
  * every event. */
@@ -156,8 +156,8 @@ int64_t batcher_shortest_run(const struct batcher *batcher);
  * it a batch. */
 void batcher_lane_idle(struct batcher *batcher, int lane, int64_t now);
 
-/* Whether a lane counts when times are predicted (they all do at first): a device that has been set
- * aside does not. An idle lane that does not work is idle no more. */
+/* Whether a lane works. Predictions leave a quarantined one out, and it is not idle. All work at
+ * first. */
 void batcher_lane_works(struct batcher *batcher, int lane, bool works, int64_t now);
 
 /* Whether the forming batch should close now, and why. A full one: yes. Otherwise it takes an idle

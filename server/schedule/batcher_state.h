@@ -6,7 +6,7 @@
 enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };
 enum buffer_state { BUFFER_FREE, BUFFER_FORMING, BUFFER_CLOSED, BUFFER_RUNNING };
 
-struct slot {
+struct buffer_slot {
     enum slot_state state;
     struct batch_item *item;
     void *owner;
@@ -16,22 +16,22 @@ struct buffer {
     enum buffer_state state;
     enum batch_close reason;
     int writing, ready; /* slots in these states */
-    int pieces;         /* that lanes have taken */
+    int micro_batches;  /* that lanes have taken */
     bool is_taken;      /* a lane has had one */
     int64_t opened, first_ready, closed;
     int64_t earliest; /* deadline of its images, or earlier */
     int64_t order;    /* the least closed one is taken first */
-    struct slot *slots;
+    struct buffer_slot *slots;
 };
 
-/* A piece of a buffer that a lane has. */
-struct held {
+/* A micro-batch that a lane has taken: slots first … end - 1 of the buffer. */
+struct lane_batch {
     int buffer, first, end, images;
 };
 
 struct lane_state {
     bool works, idle;
-    struct held held[BATCHER_MAX_DEPTH]; /* the oldest first */
+    struct lane_batch held[BATCHER_MAX_DEPTH]; /* the oldest first */
     int held_count;
     int64_t busy_until; /* predicted; 0 when it is not busy */
     struct latency latency;
@@ -40,7 +40,7 @@ struct lane_state {
 struct batcher {
     struct batcher_config config;
     struct buffer *buffers;
-    struct slot *slots; /* of all buffers */
+    struct buffer_slot *slots; /* of all buffers */
     struct lane_state *lanes;
     int forming; /* index, or -1 */
     int free_buffers, closed_buffers, running_buffers;

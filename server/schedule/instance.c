@@ -17,8 +17,8 @@
 struct building {
     const struct pipeline_options *options;
     struct pool *pool;
-    struct budget *budget;
-    struct turns *const *turns;
+    struct memory_budget *budget;
+    struct device_queue *const *device_queues;
     struct model *model; /* NULL once the description owns it */
     struct instance *instance;
     void (*on_progress)(void *context, double fraction);
@@ -155,8 +155,8 @@ static enum status create_lanes_in_turn(struct building *building, const _Atomic
         TRY(choose_precision(building, &session, err));
         if (precision_recall_times(model, &session, &key, &known))
             session.known_times = &known;
-        TRY(lane_create(model, &session, building->budget, building->turns[i], &instance->lanes[i],
-                        err));
+        TRY(lane_create(model, &session, building->budget, building->device_queues[i],
+                        &instance->lanes[i], err));
         instance->lane_count++;
         if (!options->only_cached_precision)
             precision_keep_times(&key, session_timing_profile(lane_session(instance->lanes[i])));
@@ -176,7 +176,7 @@ static enum status create_lanes(struct building *building, const _Atomic int *ca
     return status;
 }
 
-static enum status describe(struct building *building, struct error *err)
+static enum status describe_instance(struct building *building, struct error *err)
 {
     struct instance *instance = building->instance;
     TRY(served_create(building->model, lane_session(instance->lanes[0]), &instance->served, err));
@@ -239,7 +239,8 @@ static enum status create_scheduler(struct building *building, struct error *err
 }
 
 enum status instance_create(const struct pipeline_options *options, struct pool *pool,
-                            struct budget *budget, struct turns *const *turns, struct model *model,
+                            struct memory_budget *budget, struct device_queue *const *device_queues,
+                            struct model *model,
                             void (*on_progress)(void *context, double fraction),
                             void *progress_context, const _Atomic int *cancel,
                             struct instance **ret, struct error *err)
@@ -247,7 +248,7 @@ enum status instance_create(const struct pipeline_options *options, struct pool 
     struct building building = {.options = options,
                                 .pool = pool,
                                 .budget = budget,
-                                .turns = turns,
+                                .device_queues = device_queues,
                                 .model = model,
                                 .instance = calloc(1, sizeof *building.instance),
                                 .on_progress = on_progress,
@@ -259,7 +260,7 @@ enum status instance_create(const struct pipeline_options *options, struct pool 
     if (status == STATUS_OK)
         status = create_lanes(&building, cancel, err);
     if (status == STATUS_OK)
-        status = describe(&building, err);
+        status = describe_instance(&building, err);
     if (status == STATUS_OK)
         status = create_scheduler(&building, err);
     if (status == STATUS_OK) {

@@ -1,5 +1,6 @@
 /* An instance: what serves one version of a model. Its lanes (a thread and a compiled session on
- * each device) and its scheduler, built aside, ended when the version is replaced or leaves.
+ * each device) and its scheduler, built beside what is served and ended when the version is
+ * replaced or leaves.
  *
  *     instance_create ─▶ serves ─▶ instance_retire: no new requests, answers what it has
  *                                       └─▶ instance_free: threads joined, buffers and sessions
@@ -26,9 +27,10 @@ struct instance {
 
 /* Compiles `model` on the devices of `options`, starts its threads. Takes over `model` on success
  * and on failure. Its memory is booked in `budget`; its lane on options->devices[i]
- * takes turns in turns[i]. Errors as pipeline_add_model's. */
+ * takes turns in device_queues[i]. Errors as pipeline_add_model's. */
 enum status instance_create(const struct pipeline_options *options, struct pool *pool,
-                            struct budget *budget, struct turns *const *turns, struct model *model,
+                            struct memory_budget *budget, struct device_queue *const *device_queues,
+                            struct model *model,
                             void (*on_progress)(void *context, double fraction),
                             void *progress_context, const _Atomic int *cancel,
                             struct instance **ret, struct error *err) MUST_USE;

@@ -11,19 +11,20 @@ static enum status allocate(struct lane *lane, struct error *err)
 {
     size_t padded = (size_t)session_batch_for(lane->session, 1);
     lane->input_count = session_input_count(lane->session);
-    TRY(batch_layout_init(lane->session, padded, &lane->aside_layout, err));
-    TRY(session_buffer_create(lane->info.device, lane->aside_layout.bytes, &lane->aside, err));
+    TRY(batch_layout_init(lane->session, padded, &lane->retry_layout, err));
+    TRY(session_buffer_create(lane->info.device, lane->retry_layout.bytes, &lane->retry_rows, err));
     lane->outputs = alloc_array(session_output_count(lane->session), sizeof *lane->outputs);
     lane->inputs = alloc_array(lane->input_count, sizeof *lane->inputs);
-    lane->aside_marks = alloc_array(padded, sizeof *lane->aside_marks);
-    bool has_flights = true;
+    lane->retry_marks = alloc_array(padded, sizeof *lane->retry_marks);
+    bool has_inflight = true;
     for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++) {
-        struct flight *flight = &lane->flights[i];
-        flight->inputs = alloc_array(lane->input_count, sizeof *flight->inputs);
-        flight->wanted = alloc_array(session_output_count(lane->session), sizeof *flight->wanted);
-        has_flights = has_flights && flight->inputs && flight->wanted;
+        struct inflight_batch *inflight = &lane->inflight[i];
+        inflight->inputs = alloc_array(lane->input_count, sizeof *inflight->inputs);
+        inflight->wanted =
+            alloc_array(session_output_count(lane->session), sizeof *inflight->wanted);
+        has_inflight = has_inflight && inflight->inputs && inflight->wanted;
     }
-    if (!lane->outputs || !lane->inputs || !lane->aside_marks || !has_flights)
+    if (!lane->outputs || !lane->inputs || !lane->retry_marks || !has_inflight)
         return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
     return STATUS_OK;
 }
@@ -34,19 +35,19 @@ static size_t booked_bytes(const struct lane *lane, const struct session_options
     size_t rows = (size_t)lane_padded_batch(lane, lane_max_batch(lane)), row_bytes = 0;
     rows = rows * options->input_batches + options->input_images;
     for (size_t k = 0; k < lane->input_count; k++)
-        row_bytes += lane->aside_layout.row_bytes[k];
+        row_bytes += lane->retry_layout.row_bytes[k];
     return lane->info.parameter_bytes + lane->info.activation_bytes + rows * row_bytes;
 }
 
 enum status lane_create(const struct model *model, const struct session_options *options,
-                        struct budget *budget, struct turns *turns, struct lane **ret,
+                        struct memory_budget *budget, struct device_queue *queue, struct lane **ret,
                         struct error *err)
 {
     struct lane *lane = calloc(1, sizeof *lane);
     if (!lane)
         return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
     lane->model = model;
-    turn_init(&lane->turn, turns);
+    device_turn_init(&lane->turn, queue);
     pthread_mutex_init(&lane->lock, NULL);
     sem_init(&lane->warm, 0, 0);
     lane->info.device = options->device;
@@ -63,7 +64,7 @@ enum status lane_create(const struct model *model, const struct session_options 
     lane->budget = budget;
     lane->booked = booked_bytes(lane, options);
     if (budget)
-        budget_take(budget, lane->info.device, lane->booked);
+        budget_book(budget, lane->info.device, lane->booked);
     *ret = lane;
     return STATUS_OK;
 }
@@ -89,14 +90,14 @@ int lane_max_batch(const struct lane *lane)
 static bool warm_up(struct lane *lane)
 {
     for (size_t k = 0; k < lane->input_count; k++)
-        lane->inputs[k] = batch_layout_row(&lane->aside_layout, lane->aside, k, 0);
+        lane->inputs[k] = batch_layout_row(&lane->retry_layout, lane->retry_rows, k, 0);
     struct error ignored;
     lane->entered = session_enter(lane->session, &lane->refusal);
     const bool entered = lane->entered == STATUS_OK;
     if (entered) {
-        turn_begin(&lane->turn);
+        device_turn_begin(&lane->turn);
         (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
-        turn_end(&lane->turn, 0, false);
+        device_turn_end(&lane->turn, 0, false);
     }
     sem_post(&lane->warm);
     return entered;
@@ -109,8 +110,8 @@ static void *lane_main(void *argument)
     bool goes_on = warm_up(lane);
     while (goes_on && scheduler_next_batch(lane->scheduler, lane->index, &lane->turn, &batch)) {
         lane_serve(lane, &batch);
-        if (lane_is_set_aside(lane))
-            goes_on = lane_stay_aside(lane);
+        if (lane_is_quarantined(lane))
+            goes_on = lane_stay_quarantined(lane);
     }
     return NULL;
 }
@@ -144,17 +145,17 @@ void lane_free(struct lane *lane)
         return;
     if (lane->started)
         pthread_join(lane->thread, NULL);
-    turn_done(&lane->turn);
+    device_turn_done(&lane->turn);
     pthread_mutex_destroy(&lane->lock);
     sem_destroy(&lane->warm);
     scores_buffer_done(&lane->scores);
-    batch_layout_done(&lane->aside_layout);
-    session_buffer_free(lane->info.device, lane->aside);
+    batch_layout_done(&lane->retry_layout);
+    session_buffer_free(lane->info.device, lane->retry_rows);
     for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++) {
-        free(lane->flights[i].inputs);
-        free(lane->flights[i].wanted);
+        free(lane->inflight[i].inputs);
+        free(lane->inflight[i].wanted);
     }
-    free(lane->aside_marks);
+    free(lane->retry_marks);
     free(lane->inputs);
     free(lane->outputs);
     session_free(lane->session);

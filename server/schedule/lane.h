@@ -13,7 +13,7 @@ struct lane;
  * It takes turns on its device with the other lanes of `turns`, which outlives it.
  */
 enum status lane_create(const struct model *model, const struct session_options *options,
-                        struct budget *budget, struct turns *turns, struct lane **ret,
+                        struct memory_budget *budget, struct device_queue *queue, struct lane **ret,
                         struct error *err) MUST_USE;
 
 /* For descriptions only; it is the lane's thread's to run. */
@@ -23,7 +23,7 @@ const struct session *lane_session(const struct lane *lane);
 const struct session_info *lane_info(const struct lane *lane);
 int lane_max_batch(const struct lane *lane);
 
-/* Whether it has been set aside because its device fails. Any thread. */
+/* Whether it is quarantined because its device fails. Any thread. */
 void lane_describe_health(struct lane *lane, struct lane_health *ret);
 
 /* Starts the thread as lane `index` (0, 1 …) of `scheduler`, which outlives it. STATUS_NO_MEMORY

@@ -11,7 +11,7 @@
 
 /* A split goes on with a part that is a smaller compiled size, or below those half of 256 images at
  * most, and leaves the rest. */
-#define MOST_PIECES (SESSION_MAX_BATCHES + 10)
+#define MAX_SUB_BATCHES (SESSION_MAX_BATCHES + 10)
 
 void lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
                     const struct error *err)
@@ -39,7 +39,7 @@ const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch,
 
 /* A forward pass of `count` images at lane->inputs, with nothing else under way; the inputs hold as
  * many as it is padded to. */
-static enum status run(struct lane *lane, int count, double *ret_ms, struct error *err)
+static enum status lane_run(struct lane *lane, int count, double *ret_ms, struct error *err)
 {
     const struct session_run run = {
         .batch = count, .inputs = lane->inputs, .are_pixels = lane->marks, .fed = lane->fed};
@@ -55,7 +55,8 @@ static enum status run(struct lane *lane, int count, double *ret_ms, struct erro
 }
 
 /* Scores of one image to its predictions. */
-static enum status classify(struct lane *lane, int batch, int row, struct predict_image *image)
+static enum status answer_classes(struct lane *lane, int batch, int row,
+                                  struct predict_image *image)
 {
     const float *scores;
     size_t count;
@@ -75,14 +76,14 @@ static enum status classify(struct lane *lane, int batch, int row, struct predic
 static enum status take_outputs(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     if (!image->request->raw_outputs)
-        return classify(lane, batch, row, image);
+        return answer_classes(lane, batch, row, image);
     return rows_copy(lane->outputs, lane->served->output_count, image->request->wanted_outputs,
                      batch, row, &image->outputs, &image->error);
 }
 
 /* Row `row` of a run was this image: finishes it. */
-static void answer(struct lane *lane, struct predict_image *image, int row,
-                   const struct outcome *outcome)
+static void answer_image(struct lane *lane, struct predict_image *image, int row,
+                         const struct outcome *outcome)
 {
     struct meters *meters = scheduler_meters(lane->scheduler);
     image->batch = outcome->batch;
@@ -129,153 +130,153 @@ static void lower_cap(struct lane *lane, int count)
               LOG_INT("cap", lane->cap.cap));
 }
 
-/* Points lane->inputs at the images of a piece, where a pass may read them. A retry must not read
+/* Points lane->inputs at the images of a sub-batch. A retry must not read
  * its neighbours, nor what an earlier batch left in the slots behind it, as padding: they may be
  * what made it fail. */
-static void place(struct lane *lane, const struct batch *batch, struct piece piece, bool is_retry)
+static void place_inputs(struct lane *lane, const struct batch *batch, struct sub_batch part,
+                         bool is_retry)
 {
-    size_t padded = (size_t)lane_padded_batch(lane, piece.count), count = (size_t)piece.count;
-    lane->marks = lane_marks_of(lane, batch, piece.first);
-    lane->fed = piece.count;
+    size_t padded = (size_t)lane_padded_batch(lane, part.count), count = (size_t)part.count;
+    lane->marks = lane_marks_of(lane, batch, part.first);
+    lane->fed = part.count;
     const bool is_padded = is_retry && padded != count;
     if (is_padded)
         lane->fed = (int)padded;
     if (is_padded && lane->marks) {
-        memset(lane->aside_marks, 0, padded);
-        memcpy(lane->aside_marks, lane->marks, count);
-        lane->marks = lane->aside_marks;
+        memset(lane->retry_marks, 0, padded);
+        memcpy(lane->retry_marks, lane->marks, count);
+        lane->marks = lane->retry_marks;
     }
     for (size_t k = 0; k < lane->input_count; k++) {
         const void *rows =
-            scheduler_row(lane->scheduler, batch->buffer, k, batch->first + piece.first);
+            scheduler_row(lane->scheduler, batch->buffer, k, batch->first + part.first);
         lane->inputs[k] = rows;
         if (!is_padded)
             continue;
-        size_t each = lane->aside_layout.row_bytes[k];
-        char *aside = batch_layout_row(&lane->aside_layout, lane->aside, k, 0);
-        memcpy(aside, rows, count * each);
-        memset(aside + count * each, 0, (padded - count) * each);
-        lane->inputs[k] = aside;
+        size_t each = lane->retry_layout.row_bytes[k];
+        char *retry = batch_layout_row(&lane->retry_layout, lane->retry_rows, k, 0);
+        memcpy(retry, rows, count * each);
+        memset(retry + count * each, 0, (padded - count) * each);
+        lane->inputs[k] = retry;
     }
 }
 
-/* Whether a retry of that many images would need padding that `aside` has no room for. */
+/* Whether a retry of that many images would need more padding than `retry_rows` has room for. */
 static bool is_awkward(const struct lane *lane, int count)
 {
     return lane_padded_batch(lane, count) != count && count > lane_padded_batch(lane, 1);
 }
 
 /* Milliseconds of the image that took longest to prepare. */
-static double slowest_input(const struct batch *batch, struct piece piece)
+static double slowest_input(const struct batch *batch, struct sub_batch part)
 {
     double slowest = 0;
-    for (int i = 0; i < piece.count; i++) {
-        const struct predict_image *image = batch->items[piece.first + i];
+    for (int i = 0; i < part.count; i++) {
+        const struct predict_image *image = batch->items[part.first + i];
         double ms = image->decode_ms + image->preprocess_ms;
         slowest = ms > slowest ? ms : slowest;
     }
     return slowest;
 }
 
-void lane_answer_piece(struct lane *lane, const struct batch *batch, struct piece piece,
-                       const struct outcome *outcome)
+void lane_answer_sub_batch(struct lane *lane, const struct batch *batch, struct sub_batch part,
+                           const struct outcome *outcome)
 {
     bool good = outcome->status == STATUS_OK;
     if (good)
-        served_note_run(lane->served, piece.count, slowest_input(batch, piece),
-                        outcome->forward_ms);
-    for (int i = 0; i < piece.count; i++)
-        answer(lane, batch->items[piece.first + i], i, outcome);
+        served_note_run(lane->served, part.count, slowest_input(batch, part), outcome->forward_ms);
+    for (int i = 0; i < part.count; i++)
+        answer_image(lane, batch->items[part.first + i], i, outcome);
     if (good)
-        served_note_output(lane->served, piece.count, clock_ms(clock_now() - outcome->ended));
+        served_note_output(lane->served, part.count, clock_ms(clock_now() - outcome->ended));
 }
 
 void lane_end_turn(struct lane *lane)
 {
-    turn_end(&lane->turn, lane->turn_used, scheduler_has_ready(lane->scheduler));
+    device_turn_end(&lane->turn, lane->turn_used, scheduler_has_ready(lane->scheduler));
     lane->turn_used = 0;
 }
 
-/* What became of a piece. */
-enum piece_end { PIECE_ANSWERED, PIECE_AGAIN, PIECE_DEVICE };
+/* What became of a part. */
+enum sub_batch_end { SUB_BATCH_ANSWERED, SUB_BATCH_AGAIN, SUB_BATCH_DEVICE };
 
-/* The first attempt of a piece, or another one. */
-static void attempt(struct lane *lane, const struct batch *batch, struct piece piece, bool is_retry,
-                    struct outcome *ret)
+/* Runs a sub-batch, for the first time or as a retry. */
+static void lane_attempt(struct lane *lane, const struct batch *batch, struct sub_batch part,
+                         bool is_retry, struct outcome *ret)
 {
     int64_t start = clock_now();
-    *ret = (struct outcome){.batch = piece.count};
-    place(lane, batch, piece, is_retry);
+    *ret = (struct outcome){.batch = part.count};
+    place_inputs(lane, batch, part, is_retry);
     ret->copy_in_ms = clock_ms(clock_now() - start);
-    ret->status = run(lane, piece.count, &ret->forward_ms, &ret->failure);
+    ret->status = lane_run(lane, part.count, &ret->forward_ms, &ret->failure);
     ret->ended = lane->ended;
 }
 
 /* Runs one piece, unless `ran` says how that went, and answers it, unless it is to be run again in
  * parts, or the device is the one to blame. `*has_probed`: whether the device has been tried since
  * the batch was taken. */
-static enum piece_end run_piece(struct lane *lane, const struct batch *batch, struct piece piece,
-                                const struct outcome *ran, bool is_retry, bool is_last,
-                                bool *has_probed)
+static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *batch,
+                                        struct sub_batch part, const struct outcome *ran,
+                                        bool is_retry, bool is_last, bool *has_probed)
 {
     struct outcome outcome;
     if (ran)
         outcome = *ran;
     else
-        attempt(lane, batch, piece, is_retry, &outcome);
+        lane_attempt(lane, batch, part, is_retry, &outcome);
     enum status status = outcome.status;
     if (status == STATUS_DEVICE && !*has_probed) {
         *has_probed = true;
         if (!lane_device_is_well(lane))
-            return PIECE_DEVICE;
+            return SUB_BATCH_DEVICE;
     }
-    bool may_recover = piece.count > 1 || (!is_retry && lane_padded_batch(lane, 1) > 1);
+    bool may_recover = part.count > 1 || (!is_retry && lane_padded_batch(lane, 1) > 1);
     if (is_out_of_memory(status))
-        lower_cap(lane, piece.count);
+        lower_cap(lane, part.count);
     if (status != STATUS_OK && may_recover) {
         metric_add(
             is_out_of_memory(status) ? lane->meters.memory_splits : lane->meters.failure_splits, 1);
-        return PIECE_AGAIN;
+        return SUB_BATCH_AGAIN;
     }
     /* The outputs are the session's own: the buffer may fill again meanwhile. */
     if (is_last) {
         scheduler_release(lane->scheduler, batch);
-        if (lane->flight_count == 0)
+        if (lane->inflight_count == 0)
             lane_end_turn(lane);
     }
-    lane_answer_piece(lane, batch, piece, &outcome);
-    return PIECE_ANSWERED;
+    lane_answer_sub_batch(lane, batch, part, &outcome);
+    return SUB_BATCH_ANSWERED;
 }
 
-int lane_run_pieces(struct lane *lane, const struct batch *batch, const struct outcome *ran)
+int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const struct outcome *ran)
 {
-    struct piece pieces[MOST_PIECES] = {{0, batch->count}};
+    struct sub_batch parts[MAX_SUB_BATCHES] = {{0, batch->count}};
     int count = 1;
     bool is_retry = false, has_probed = false;
     while (count > 0) {
-        struct piece piece = pieces[--count];
+        struct sub_batch part = parts[--count];
         int cap = batch_cap_now(&lane->cap, clock_now());
-        bool too_large = piece.count > cap || (is_retry && is_awkward(lane, piece.count));
+        bool too_large = part.count > cap || (is_retry && is_awkward(lane, part.count));
         if (!too_large || ran) {
-            enum piece_end end =
-                run_piece(lane, batch, piece, ran, is_retry, count == 0, &has_probed);
+            enum sub_batch_end end =
+                run_sub_batch(lane, batch, part, ran, is_retry, count == 0, &has_probed);
             ran = NULL;
-            if (end == PIECE_DEVICE)
-                return piece.first;
-            if (end == PIECE_ANSWERED)
+            if (end == SUB_BATCH_DEVICE)
+                return part.first;
+            if (end == SUB_BATCH_ANSWERED)
                 continue;
             is_retry = true;
         }
-        if (piece.count == 1) { /* again, beside zeros */
-            pieces[count++] = piece;
+        if (part.count == 1) { /* again, beside zeros */
+            parts[count++] = part;
             continue;
         }
-        int part = smaller_batch(lane, piece.count);
-        if (part > cap)
-            part = smaller_batch(lane, cap + 1);
-        assert(count + 2 <= MOST_PIECES);
-        pieces[count++] = (struct piece){piece.first + part, piece.count - part};
-        pieces[count++] = (struct piece){piece.first, part};
+        int fewer = smaller_batch(lane, part.count);
+        if (fewer > cap)
+            fewer = smaller_batch(lane, cap + 1);
+        assert(count + 2 <= MAX_SUB_BATCHES);
+        parts[count++] = (struct sub_batch){part.first + fewer, part.count - fewer};
+        parts[count++] = (struct sub_batch){part.first, fewer};
     }
     return batch->count;
 }

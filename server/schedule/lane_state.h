@@ -1,9 +1,9 @@
-/* Private to lane*.c: what a lane is made of. lane.c makes it and has its thread; lane_flights.c
- * takes batches and keeps the device busy; lane_passes.c runs them in parts and answers;
- * lane_device.c sets the lane aside when its device fails. Calls go down in that order.
+/* Private to lane*.c: what a lane is made of. lane.c makes it and has its thread; lane_inflight.c
+ * takes batches and keeps the device busy; lane_passes.c runs and answers them; lane_device.c
+ * quarantines the lane when its device fails. Calls go down in that order.
  *
- * Locks: `lock` guards the lines for lane_describe_health, and is held for nothing else; the
- * scheduler's and the turns' calls take their own for themselves. The session, the scores buffer
+ * Locks: `lock` guards the two members below it, and is held for nothing else. Calls to the
+ * scheduler and the device queue take their own locks. The session, the scores buffer
  * and the batch that was taken belong to the lane's thread alone. */
 #pragma once
 
@@ -13,8 +13,8 @@
 #include "server/schedule/lane.h"
 #include "server/schedule/postprocess.h"
 
-/* A batch between take and answer. */
-struct flight {
+/* An in-flight batch: taken, not answered yet. */
+struct inflight_batch {
     struct batch batch;
     size_t taken; /* images, those that were dropped included */
     bool is_submitted;
@@ -33,7 +33,7 @@ struct lane {
     struct session *session;
     struct session_info info;
     size_t input_count;
-    struct budget *budget; /* NULL: none, or nothing is booked yet */
+    struct memory_budget *budget; /* NULL: none, or nothing is booked yet */
     size_t booked;
     struct scheduler *scheduler;
     struct served *served;
@@ -45,35 +45,35 @@ struct lane {
     struct error refusal;
 
     pthread_mutex_t lock;
-    int64_t aside_since; /* guarded by lock; 0: it works */
-    char aside_reason[sizeof((struct lane_health *)0)->reason];
+    int64_t quarantined_since; /* guarded by lock; 0: it works */
+    char quarantine_reason[sizeof((struct lane_health *)0)->reason];
 
     /* the thread's own */
-    struct turn turn;
+    struct device_turn turn;
     int64_t turn_used;             /* of its turn's time */
     struct error device_error;     /* of the last probe that failed */
     const struct tensor **outputs; /* of the last run, session_output_count */
     const void **inputs;           /* of the next run, input_count */
-    struct flight flights[BATCHER_MAX_DEPTH];
-    int first_flight, flight_count;
+    struct inflight_batch inflight[BATCHER_MAX_DEPTH];
+    int first_inflight, inflight_count;
     int64_t ended; /* when the last pass did */
     bool has_best; /* the run collected last: only the best classes came back */
     struct scores_buffer scores;
     struct batch_cap cap;
     struct lane_meters meters;
-    struct batch_layout aside_layout;
-    void *aside; /* a batch of the smallest compiled size: for retries, and to warm up */
-    uint8_t *aside_marks;
+    struct batch_layout retry_layout;
+    void *retry_rows; /* a batch of the smallest compiled size, for retries, probes and warm-up */
+    uint8_t *retry_marks;
     const uint8_t *marks; /* of the images at `inputs`; NULL: floats */
     int fed;              /* images there */
 };
 
-/* Part of a taken batch: what one forward pass runs. */
-struct piece {
+/* Images of a taken batch that one forward pass runs: all, or a part when the pass is retried. */
+struct sub_batch {
     int first, count;
 };
 
-/* A run of a batch that has ended. */
+/* How a forward pass ended. */
 struct outcome {
     int batch;
     double copy_in_ms, forward_ms;
@@ -88,47 +88,47 @@ static inline int lane_padded_batch(const struct lane *lane, int batch)
     return session_batch_for(lane->session, batch);
 }
 
-/* All of these: the lane's thread alone, but lane_is_set_aside. */
+/* All of these: the lane's thread alone, but lane_is_quarantined. */
 
-/* ---- lane_flights.c ---- */
+/* ---- lane_inflight.c ---- */
 
-/* A batch, and those that follow without a gap; with the device in hand, which it gives back. */
+/* Runs and answers a batch, and those that follow it without a gap. Called during the lane's turn
+ * on the device, which it ends. */
 void lane_serve(struct lane *lane, const struct batch *first);
 
 /* ---- lane_passes.c ---- */
 
-/* The whole batch in one pass, if that works (`ran`: it has been tried, and did not). What fails is
- * split, down to the images that fail by themselves; and what is larger than the cap is split at
- * once. Returns how many images, from the first on, were answered: all of them, unless the device
- * fails. */
-int lane_run_pieces(struct lane *lane, const struct batch *batch, const struct outcome *ran);
+/* Runs the batch whole; `ran`, if not NULL, is how that has failed already. A sub-batch that fails
+ * is split further, down to the single images that fail; one larger than the cap is split at once.
+ * Returns how many images, from the first on, were answered: all, unless the device fails. */
+int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const struct outcome *ran);
 
-/* The pass of a piece has ended as `outcome` says, whose rows are its images: finishes them all. */
-void lane_answer_piece(struct lane *lane, const struct batch *batch, struct piece piece,
-                       const struct outcome *outcome);
+/* Finishes the images of a sub-batch whose pass has ended; row i of the pass is its image i. */
+void lane_answer_sub_batch(struct lane *lane, const struct batch *batch, struct sub_batch part,
+                           const struct outcome *outcome);
 
 /* A forward pass of `count` images has ended, `took` nanoseconds after it could begin. */
 void lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
                     const struct error *err);
 
-/* Photos that are run again come as what they were: bytes or floats. */
+/* Which rows from `first` on are bytes, not floats (session_run.are_pixels). NULL: none. */
 const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch, int first);
 
-/* Lets others have the device. In line again at once if there is more to run: not only when what
- * was run has been answered. */
+/* Ends the lane's turn on the device. With more to run it queues for the next one at once, before
+ * it answers. */
 void lane_end_turn(struct lane *lane);
 
 /* ---- lane_device.c ---- */
 
-/* Any thread; what the scheduler is told follows it. */
-bool lane_is_set_aside(struct lane *lane);
+/* Any thread. The scheduler is told right afterwards. */
+bool lane_is_quarantined(struct lane *lane);
 
-/* Zeros may be what a model cannot work with; only a failure of the device counts. */
+/* Probes the device. Only STATUS_DEVICE counts: a model may refuse zeros for reasons of its own. */
 bool lane_device_is_well(struct lane *lane);
 
-/* The device fails: of the batch the images from `answered` on go to other lanes, or fail where
- * there are none. Returns how many of the batch were finished. */
+/* The device fails: the images from `answered` on go to other lanes, or fail where there are none.
+ * Returns how many images of the batch are finished. */
 int lane_give_up_device(struct lane *lane, struct batch *batch, int answered);
 
-/* Until the device works again; false: the lane shall end. */
-bool lane_stay_aside(struct lane *lane);
+/* Returns true when the device works again, false when the lane shall end. */
+bool lane_stay_quarantined(struct lane *lane);

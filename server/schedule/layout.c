@@ -13,8 +13,8 @@ void batch_layout_done(struct batch_layout *layout)
     *layout = (struct batch_layout){0};
 }
 
-static enum status place(const struct session_tensor *input, size_t i, struct batch_layout *layout,
-                         struct error *err)
+static enum status layout_place(const struct session_tensor *input, size_t i,
+                                struct batch_layout *layout, struct error *err)
 {
     size_t all;
     TRY(shape_check(&input->shape, input->dtype, NULL, &layout->row_bytes[i], err));
@@ -37,7 +37,7 @@ enum status batch_layout_init(const struct session *session, size_t rows, struct
     if (!layout.row_bytes || !layout.offsets)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the layout of a batch");
     for (size_t i = 0; status == STATUS_OK && i < layout.input_count; i++)
-        status = place(session_input(session, i), i, &layout, err);
+        status = layout_place(session_input(session, i), i, &layout, err);
     if (status != STATUS_OK) {
         batch_layout_done(&layout);
         return status;

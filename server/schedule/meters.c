@@ -14,8 +14,9 @@ static const char images_help[] = "Images answered, by result.";
 static const char phase_help[] = "Seconds that images and requests spent in each phase.";
 
 /* The series of a model with one more label, or none (key NULL). */
-static struct metric *get(const struct meters *meters, enum metric_kind kind, const char *name,
-                          const char *help, const char *key, const char *value)
+static struct metric *meter_get(const struct meters *meters, enum metric_kind kind,
+                                const char *name, const char *help, const char *key,
+                                const char *value)
 {
     char labels[SERIES_LABELS];
     if (key)
@@ -100,23 +101,24 @@ void meters_init(struct meters *meters, struct metrics *metrics, const char *mod
     *meters = (struct meters){.metrics = metrics};
     metrics_escape(model, meters->model, sizeof meters->model);
     meters->images_ok =
-        get(meters, METRIC_COUNTER, "lensd_images_total", images_help, "result", "ok");
+        meter_get(meters, METRIC_COUNTER, "lensd_images_total", images_help, "result", "ok");
     for (int i = 0; i < PHASE_COUNT; i++)
-        meters->phases[i] =
-            get(meters, METRIC_HISTOGRAM, "lensd_phase_seconds", phase_help, "phase", phases[i]);
-    meters->latency = get(meters, METRIC_HISTOGRAM, "lensd_latency_seconds",
-                          "Seconds from a request's first byte to its answer.", NULL, NULL);
+        meters->phases[i] = meter_get(meters, METRIC_HISTOGRAM, "lensd_phase_seconds", phase_help,
+                                      "phase", phases[i]);
+    meters->latency = meter_get(meters, METRIC_HISTOGRAM, "lensd_latency_seconds",
+                                "Seconds from a request's first byte to its answer.", NULL, NULL);
     meters->predicted =
-        get(meters, METRIC_HISTOGRAM, "lensd_predicted_seconds",
-            "Seconds from admission to the answer, as predicted at admission.", NULL, NULL);
+        meter_get(meters, METRIC_HISTOGRAM, "lensd_predicted_seconds",
+                  "Seconds from admission to the answer, as predicted at admission.", NULL, NULL);
     for (int i = BATCH_FULL; i < BATCH_CLOSE_REASONS; i++)
-        meters->closed[i] =
-            get(meters, METRIC_COUNTER, "lensd_batches_closed_total", "Batches closed, by reason.",
-                "reason", batch_close_name((enum batch_close)i));
-    meters->queue_images = get(meters, METRIC_GAUGE, "lensd_queue_images",
-                               "Images that wait for a decode worker.", NULL, NULL);
-    meters->in_flight_images = get(meters, METRIC_GAUGE, "lensd_in_flight_images",
-                                   "Images between the decode worker and the answer.", NULL, NULL);
+        meters->closed[i] = meter_get(meters, METRIC_COUNTER, "lensd_batches_closed_total",
+                                      "Batches closed, by reason.", "reason",
+                                      batch_close_name((enum batch_close)i));
+    meters->queue_images = meter_get(meters, METRIC_GAUGE, "lensd_queue_images",
+                                     "Images that wait for a decode worker.", NULL, NULL);
+    meters->in_flight_images =
+        meter_get(meters, METRIC_GAUGE, "lensd_in_flight_images",
+                  "Images between the decode worker and the answer.", NULL, NULL);
     char labels[SERIES_LABELS], escaped[64];
     snprintf(labels, sizeof labels, "model=\"%s\"", meters->model);
     meters->prediction_ratio =
@@ -131,9 +133,10 @@ void meters_init(struct meters *meters, struct metrics *metrics, const char *mod
 void meters_image(struct meters *meters, enum status status)
 {
     /* Failures are rare enough to look their series up, and few statuses ever occur. */
-    struct metric *series = status == STATUS_OK ? meters->images_ok
-                                                : get(meters, METRIC_COUNTER, "lensd_images_total",
-                                                      images_help, "result", status_word(status));
+    struct metric *series = status == STATUS_OK
+                                ? meters->images_ok
+                                : meter_get(meters, METRIC_COUNTER, "lensd_images_total",
+                                            images_help, "result", status_word(status));
     metric_add(series, 1);
     if (status == STATUS_OK)
         metric_add(meters->triton.count, 1);
@@ -178,8 +181,8 @@ void meters_prediction(struct meters *meters, int64_t predicted, int64_t actual)
 void meters_refusal(struct meters *meters, enum status cause, size_t images)
 {
     metric_add(meters->triton.failures[triton_failure(cause)], 1);
-    metric_add(get(meters, METRIC_COUNTER, "lensd_refused_total",
-                   "Images that were not let in, by cause.", "cause", status_word(cause)),
+    metric_add(meter_get(meters, METRIC_COUNTER, "lensd_refused_total",
+                         "Images that were not let in, by cause.", "cause", status_word(cause)),
                (double)images);
 }
 
@@ -235,7 +238,7 @@ void lane_meters_init(struct lane_meters *lane, const struct meters *meters,
         {&lane->device_seconds, METRIC_COUNTER, "lensd_device_seconds_total",
          "Seconds that the device spent on forward passes.", NULL, NULL},
         {&lane->quarantined, METRIC_GAUGE, "lensd_device_quarantined",
-         "Lanes set aside because their device fails.", NULL, NULL},
+         "Lanes quarantined because their device fails.", NULL, NULL},
     };
     for (size_t i = 0; i < COUNT_OF(families); i++)
         *families[i].series = lane_get(&labels, families[i].kind, families[i].name,

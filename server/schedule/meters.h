@@ -16,7 +16,7 @@
  *                                               or "memory", where the cap was lowered as well
  *     lensd_batch_cap{model,device}             gauge: images a lane runs together now
  *     lensd_device_seconds_total{model,device}  time the device spent on the model's passes
- *     lensd_device_quarantined{model,device}    gauge: lanes set aside because the device fails
+ *     lensd_device_quarantined{model,device}    gauge: lanes quarantined because the device fails
  *     lensd_refused_total{model,cause}          images not let in; cause: a status word
  *     lensd_queue_images{model}                 gauge: admitted, waiting for a decode worker
  *     lensd_in_flight_images{model}             gauge: admitted, past that

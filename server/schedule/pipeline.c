@@ -59,7 +59,7 @@ static int threads_per_lane(const struct pipeline_options *options)
     return threads > 1 ? threads : 1;
 }
 
-static struct budget *create_budget(const struct pipeline_options *options)
+static struct memory_budget *create_budget(const struct pipeline_options *options)
 {
     struct budget_limit limits[DEVICE_MAX];
     budget_limits(options->devices, options->memory_limits, options->device_count, limits);
@@ -92,8 +92,8 @@ enum status pipeline_create(const struct pipeline_options *options, struct pipel
     pipeline->budget = create_budget(&pipeline->options);
     bool has_turns = true;
     for (size_t i = 0; i < options->device_count; i++) {
-        pipeline->turns[i] = turns_create();
-        has_turns = has_turns && pipeline->turns[i];
+        pipeline->device_queues[i] = device_queue_create();
+        has_turns = has_turns && pipeline->device_queues[i];
     }
     if (!pipeline->entries || !pipeline->budget || !has_turns)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the table of models");
@@ -160,7 +160,7 @@ static enum status explain_not_found_locked(struct pipeline *pipeline, const cha
                      name ? name : "default", pipeline->entry_count ? names : "none yet");
 }
 
-static enum status explain_not_ready(const struct entry *entry, int *ret_retry_after_s,
+static enum status explain_not_ready(const struct model_entry *entry, int *ret_retry_after_s,
                                      struct error *err)
 {
     if (ret_retry_after_s)
@@ -183,7 +183,7 @@ static enum status acquire(struct pipeline *pipeline, const char *name, const ch
 {
     enum status status = STATUS_OK;
     pthread_mutex_lock(&pipeline->lock);
-    const struct entry *entry = table_find_locked(pipeline, name, version);
+    const struct model_entry *entry = table_find_locked(pipeline, name, version);
     if (!entry && name) {
         status = explain_not_found_locked(pipeline, name, version, err);
     } else if (!entry || entry->state != MODEL_READY) {
@@ -302,7 +302,7 @@ enum status pipeline_check(struct pipeline *pipeline, const struct predict_reque
 bool pipeline_default(struct pipeline *pipeline, char *ret, size_t size)
 {
     pthread_mutex_lock(&pipeline->lock);
-    const struct entry *entry = table_find_locked(pipeline, NULL, NULL);
+    const struct model_entry *entry = table_find_locked(pipeline, NULL, NULL);
     bool is_ready = entry && entry->state == MODEL_READY;
     snprintf(ret, size, "%s", is_ready ? entry->name : "");
     pthread_mutex_unlock(&pipeline->lock);
@@ -354,7 +354,7 @@ void predict_request_done(struct predict_request *request)
 
 /* --- states and the end --- */
 
-static void describe(const struct entry *entry, struct model_status *ret)
+static void describe_model(const struct model_entry *entry, struct model_status *ret)
 {
     *ret = (struct model_status){.state = entry->state, .progress = entry->progress};
     snprintf(ret->name, sizeof ret->name, "%s", entry->name);
@@ -404,8 +404,8 @@ size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size
         bool exists = count < pipeline->entry_count && count < max;
         struct instance *instance = NULL;
         if (exists) {
-            const struct entry *entry = &pipeline->entries[count];
-            describe(entry, &ret[count]);
+            const struct model_entry *entry = &pipeline->entries[count];
+            describe_model(entry, &ret[count]);
             ret[count].is_default =
                 entry->state == MODEL_READY && entry == table_find_locked(pipeline, NULL, NULL);
             instance = entry->instance;
@@ -485,7 +485,7 @@ void pipeline_free(struct pipeline *pipeline)
     free(pipeline->entries);
     budget_free(pipeline->budget);
     for (size_t i = 0; i < DEVICE_MAX; i++)
-        turns_free(pipeline->turns[i]);
+        device_queue_free(pipeline->device_queues[i]);
     pthread_cond_destroy(&pipeline->released);
     pthread_mutex_destroy(&pipeline->lock);
     free(pipeline);

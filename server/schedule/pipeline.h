@@ -18,7 +18,7 @@
  * postprocess.c turns scores into classes, rows.c moves raw rows; served.c describes a version of a
  * model, instance.c is its threads and buffers; pipeline.c is the table of models and versions.
  *
- * A version is replaced, or leaves, while requests go on: the new one is compiled and warmed aside,
+ * A version is replaced, or leaves, while requests go on: the new one is compiled and warmed first,
  * then the table is switched in one step; the old one answers what it was given, then its threads
  * and buffers go. No request is refused because of it.
  *
@@ -244,11 +244,11 @@ void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request)
  * refused or never submitted. */
 void predict_request_done(struct predict_request *request);
 
-/* Whether a lane works, or has been set aside because its device fails. */
+/* Whether a lane works, or is quarantined because its device fails. */
 struct lane_health {
-    bool is_aside;
-    double aside_s;   /* for how long */
-    char reason[256]; /* "cuda:1: …" */
+    bool is_quarantined;
+    double quarantined_s; /* for how long */
+    char reason[256];     /* "cuda:1: …" */
 };
 
 /* What /health and /devices show of a model; snapshot, copied. */

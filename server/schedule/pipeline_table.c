@@ -26,11 +26,11 @@ static int compare_versions(const char *a, const char *b)
     return a_digits != b_digits ? (a_digits > b_digits ? 1 : -1) : strcmp(a, b);
 }
 
-static struct entry *find_version_locked(struct pipeline *pipeline, const char *name,
-                                         const char *version)
+static struct model_entry *find_version_locked(struct pipeline *pipeline, const char *name,
+                                               const char *version)
 {
     for (size_t i = 0; i < pipeline->entry_count; i++) {
-        struct entry *entry = &pipeline->entries[i];
+        struct model_entry *entry = &pipeline->entries[i];
         if (!strcmp(entry->name, name) && !strcmp(entry->version, version))
             return entry;
     }
@@ -38,11 +38,11 @@ static struct entry *find_version_locked(struct pipeline *pipeline, const char *
 }
 
 /* Of one name: a ready one before others, then the newest. */
-static struct entry *find_best_locked(struct pipeline *pipeline, const char *name)
+static struct model_entry *find_best_locked(struct pipeline *pipeline, const char *name)
 {
-    struct entry *best = NULL;
+    struct model_entry *best = NULL;
     for (size_t i = 0; i < pipeline->entry_count; i++) {
-        struct entry *entry = &pipeline->entries[i];
+        struct model_entry *entry = &pipeline->entries[i];
         if (strcmp(entry->name, name) != 0)
             continue;
         bool ready = entry->state == MODEL_READY;
@@ -57,7 +57,7 @@ static struct entry *find_best_locked(struct pipeline *pipeline, const char *nam
 /* The first model that was served, while it is; then the first of the table that is. */
 static const char *default_name_locked(struct pipeline *pipeline)
 {
-    const struct entry *first = find_best_locked(pipeline, pipeline->default_name);
+    const struct model_entry *first = find_best_locked(pipeline, pipeline->default_name);
     if (first && first->state == MODEL_READY)
         return first->name;
     for (size_t i = 0; i < pipeline->entry_count; i++)
@@ -66,7 +66,8 @@ static const char *default_name_locked(struct pipeline *pipeline)
     return pipeline->entry_count > 0 ? pipeline->entries[0].name : NULL;
 }
 
-struct entry *table_find_locked(struct pipeline *pipeline, const char *name, const char *version)
+struct model_entry *table_find_locked(struct pipeline *pipeline, const char *name,
+                                      const char *version)
 {
     if (!name)
         name = default_name_locked(pipeline);
@@ -88,21 +89,22 @@ void table_release(struct pipeline *pipeline, struct instance *instance)
 
 /* The entry of a version, a new one if need be; NULL when the table is full. What was announced
  * without a version gets it now. */
-static struct entry *enter_locked(struct pipeline *pipeline, const char *name, const char *version)
+static struct model_entry *table_enter_locked(struct pipeline *pipeline, const char *name,
+                                              const char *version)
 {
-    struct entry *entry = find_version_locked(pipeline, name, version);
+    struct model_entry *entry = find_version_locked(pipeline, name, version);
     if (!entry && (entry = find_version_locked(pipeline, name, "")) != NULL)
         snprintf(entry->version, sizeof entry->version, "%s", version);
     if (entry || pipeline->entry_count == PIPELINE_MAX_MODELS)
         return entry;
     entry = &pipeline->entries[pipeline->entry_count++];
-    *entry = (struct entry){.state = MODEL_LOADING};
+    *entry = (struct model_entry){.state = MODEL_LOADING};
     snprintf(entry->name, sizeof entry->name, "%s", name);
     snprintf(entry->version, sizeof entry->version, "%s", version);
     return entry;
 }
 
-static void leave_locked(struct pipeline *pipeline, struct entry *entry)
+static void leave_locked(struct pipeline *pipeline, struct model_entry *entry)
 {
     size_t behind = (size_t)(pipeline->entries + pipeline->entry_count - entry) - 1;
     memmove(entry, entry + 1, behind * sizeof *entry);
@@ -114,8 +116,8 @@ static void count_names_locked(struct pipeline *pipeline, size_t *ret_ready, siz
 {
     *ret_ready = *ret_failed = 0;
     for (size_t i = 0; i < pipeline->entry_count; i++) {
-        const struct entry *entry = &pipeline->entries[i];
-        const struct entry *best = find_best_locked(pipeline, entry->name);
+        const struct model_entry *entry = &pipeline->entries[i];
+        const struct model_entry *best = find_best_locked(pipeline, entry->name);
         if (best->state != MODEL_READY)
             *ret_failed += entry->state == MODEL_FAILED;
         else if (best == entry)
@@ -155,9 +157,9 @@ void pipeline_announce(struct pipeline *pipeline, const char *name, const char *
                        size_t required_total)
 {
     pthread_mutex_lock(&pipeline->lock);
-    struct entry *entry = version ? NULL : find_best_locked(pipeline, name);
+    struct model_entry *entry = version ? NULL : find_best_locked(pipeline, name);
     if (!entry)
-        entry = enter_locked(pipeline, name, version ? version : "");
+        entry = table_enter_locked(pipeline, name, version ? version : "");
     if (entry && entry->state != MODEL_READY && entry->state != MODEL_LOADING) { /* tried again */
         entry->state = MODEL_LOADING;
         entry->progress = 0;
@@ -173,7 +175,7 @@ void pipeline_progress(struct pipeline *pipeline, const char *name, const char *
                        double fraction, const char *failure)
 {
     pthread_mutex_lock(&pipeline->lock);
-    struct entry *entry = version ? find_version_locked(pipeline, name, version) : NULL;
+    struct model_entry *entry = version ? find_version_locked(pipeline, name, version) : NULL;
     if (!entry)
         entry = find_version_locked(pipeline, name, "");
     if (!entry && !version)
@@ -193,7 +195,7 @@ void pipeline_mend(struct pipeline *pipeline, const char *name)
 {
     pthread_mutex_lock(&pipeline->lock);
     for (size_t i = 0; i < pipeline->entry_count; i++) {
-        struct entry *entry = &pipeline->entries[i];
+        struct model_entry *entry = &pipeline->entries[i];
         if (entry->state == MODEL_READY && !strcmp(entry->name, name))
             entry->failure[0] = '\0';
     }
@@ -246,7 +248,7 @@ static struct instance *take_one(struct pipeline *pipeline, const char *name, co
     struct instance *taken = NULL;
     pthread_mutex_lock(&pipeline->lock);
     for (size_t i = 0; !taken && i < pipeline->entry_count; i++) {
-        struct entry *entry = &pipeline->entries[i];
+        struct model_entry *entry = &pipeline->entries[i];
         if (strcmp(entry->name, name) != 0 || !entry->instance ||
             (version && strcmp(entry->version, version) != 0))
             continue;
@@ -270,7 +272,7 @@ enum status pipeline_remove_model(struct pipeline *pipeline, const char *name, c
         retire(pipeline, instance);
     pthread_mutex_lock(&pipeline->lock);
     for (size_t i = pipeline->entry_count; i-- > 0;) {
-        struct entry *entry = &pipeline->entries[i];
+        struct model_entry *entry = &pipeline->entries[i];
         if (strcmp(entry->name, name) != 0 || entry->state == MODEL_READY ||
             (version && strcmp(entry->version, version) != 0))
             continue;
@@ -308,8 +310,8 @@ static enum status no_place(struct error *err)
                      PIPELINE_MAX_MODELS);
 }
 
-static enum status begin(struct pipeline *pipeline, const char *name, const char *version,
-                         struct error *err)
+static enum status table_begin(struct pipeline *pipeline, const char *name, const char *version,
+                               struct error *err)
 {
     enum status status = STATUS_OK;
     pthread_mutex_lock(&pipeline->lock);
@@ -324,7 +326,7 @@ static enum status begin(struct pipeline *pipeline, const char *name, const char
                            name, sizeof pipeline->entries->version - 1);
     else if (pipeline->draining)
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
-    else if (!enter_locked(pipeline, name, version))
+    else if (!table_enter_locked(pipeline, name, version))
         status = no_place(err);
     pthread_mutex_unlock(&pipeline->lock);
     return status;
@@ -336,12 +338,12 @@ static enum status publish(const struct loading *loading, struct instance *insta
 {
     struct pipeline *pipeline = loading->pipeline;
     pthread_mutex_lock(&pipeline->lock);
-    struct entry *entry = NULL;
+    struct model_entry *entry = NULL;
     enum status status = STATUS_OK;
     *ret_old = NULL;
     if (pipeline->draining)
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
-    else if (!(entry = enter_locked(pipeline, loading->name, loading->version)))
+    else if (!(entry = table_enter_locked(pipeline, loading->name, loading->version)))
         status = no_place(err);
     if (status == STATUS_OK) {
         *ret_old = entry->instance;
@@ -364,7 +366,7 @@ enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
 {
     char name[sizeof pipeline->entries->name], version[sizeof pipeline->entries->version];
     struct error failure = {0};
-    enum status status = begin(pipeline, model->name, model->version, &failure);
+    enum status status = table_begin(pipeline, model->name, model->version, &failure);
     if (status != STATUS_OK) {
         model_free(model);
         if (err)
@@ -375,8 +377,9 @@ enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
     snprintf(version, sizeof version, "%s", model->version);
     struct loading loading = {pipeline, name, version};
     struct instance *instance = NULL, *old = NULL;
-    status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget, pipeline->turns,
-                             model, on_progress, &loading, cancel, &instance, &failure);
+    status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
+                             pipeline->device_queues, model, on_progress, &loading, cancel,
+                             &instance, &failure);
     if (status != STATUS_OK)
         error_prefix(&failure, "%s", name);
     if (status == STATUS_OK)

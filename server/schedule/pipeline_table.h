@@ -12,7 +12,7 @@
 #include "server/schedule/pipeline.h"
 
 /* One line of the table: a version of a model. */
-struct entry {
+struct model_entry {
     char name[sizeof((struct model_status *)0)->name];
     char version[sizeof((struct model_status *)0)->version]; /* "": not known yet */
     int state;                                               /* MODEL_… of struct model_status */
@@ -24,13 +24,13 @@ struct entry {
 struct pipeline {
     struct pipeline_options options; /* immutable, defaults filled in */
     struct pool *pool;
-    struct budget *budget;
-    struct turns *turns[DEVICE_MAX]; /* of options.devices */
-    _Atomic int state;               /* enum pipeline_state */
+    struct memory_budget *budget;
+    struct device_queue *device_queues[DEVICE_MAX]; /* of options.devices */
+    _Atomic int state;                              /* enum pipeline_state */
 
     pthread_mutex_t lock;
-    pthread_cond_t released; /* an instance has lost its last user */
-    struct entry *entries;   /* PIPELINE_MAX_MODELS, of which entry_count are in use */
+    pthread_cond_t released;     /* an instance has lost its last user */
+    struct model_entry *entries; /* PIPELINE_MAX_MODELS, of which entry_count are in use */
     size_t entry_count;
     char default_name[sizeof((struct model_status *)0)->name]; /* "": none yet */
     size_t required_total;
@@ -43,7 +43,8 @@ void table_update_state_locked(struct pipeline *pipeline);
 
 /* The version that answers for a name (NULL: the default model): the one asked for, else the newest
  * that is ready, else one that tells why none is. NULL: there is no such model or version. */
-struct entry *table_find_locked(struct pipeline *pipeline, const char *name, const char *version);
+struct model_entry *table_find_locked(struct pipeline *pipeline, const char *name,
+                                      const char *version);
 
 /* Counts the caller out of an instance's users. */
 void table_release(struct pipeline *pipeline, struct instance *instance);

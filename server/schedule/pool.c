@@ -37,7 +37,7 @@ static int64_t monotonic_now(void)
     return clock_now();
 }
 
-static void append_locked(struct pool *pool, struct pool_source *source)
+static void pool_append_locked(struct pool *pool, struct pool_source *source)
 {
     if (source->used < pool->clock)
         source->used = pool->clock;
@@ -72,11 +72,11 @@ static struct pool_source *next_source_locked(struct pool *pool, int64_t *ret_ch
     source->used += source->expected;
     unlink_locked(pool, source);
     if (--source->tickets > 0)
-        append_locked(pool, source);
+        pool_append_locked(pool, source);
     return source;
 }
 
-/* What the piece really took, in the place of what was expected. */
+/* Replaces the expected time of a task by what it took. */
 static void settle_locked(struct pool_source *source, int64_t charged, int64_t spent)
 {
     source->used += spent - charged;
@@ -156,7 +156,7 @@ void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets)
         return;
     pthread_mutex_lock(&pool->lock);
     if (source->tickets == 0)
-        append_locked(pool, source);
+        pool_append_locked(pool, source);
     source->tickets += tickets;
     size_t sleepers = (size_t)pool->waiting;
     pthread_mutex_unlock(&pool->lock);

@@ -1,6 +1,6 @@
 /* The pool: threads that work for several sources in turn.
  *
- * A source (a model's scheduler) offers tickets, each good for one piece of work; a thread takes a
+ * A source (a model's scheduler) offers tickets, each good for one task; a thread takes a
  * ticket of the source whose turn it is and calls run(state, source), which finds out itself what
  * the work is. The turn is that of the source which has used least time: a model with a thousand
  * waiting images cannot keep the threads from another's single one, and of two models with work the
@@ -20,8 +20,8 @@
 struct pool_source {
     struct pool_source *next;
     size_t tickets;
-    int64_t used; /* nanoseconds, on the pool's own scale; those of pieces under way as expected */
-    int64_t expected; /* of a piece, lately */
+    int64_t used;     /* nanoseconds, on the pool's own scale; those of running tasks as expected */
+    int64_t expected; /* of a task, lately */
 };
 
 struct pool_options {
@@ -48,5 +48,5 @@ void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets);
  * freed, if nobody offers for it any more. From any thread but the pool's own. */
 void pool_forget(struct pool *pool, struct pool_source *source);
 
-/* Threads finish the piece they are at and end; tickets left are dropped. NULL is fine. */
+/* Threads finish their task and end; tickets left are dropped. NULL is fine. */
 void pool_free(struct pool *pool);

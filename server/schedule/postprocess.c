@@ -41,7 +41,7 @@ void scores_buffer_done(struct scores_buffer *buffer)
     *buffer = (struct scores_buffer){NULL, 0};
 }
 
-static enum status reserve(struct scores_buffer *buffer, size_t count, struct error *err)
+static enum status scores_reserve(struct scores_buffer *buffer, size_t count, struct error *err)
 {
     if (count <= buffer->capacity)
         return STATUS_OK;
@@ -80,7 +80,7 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
         *ret_count = count;
         return STATUS_OK;
     }
-    TRY(reserve(buffer, count, err));
+    TRY(scores_reserve(buffer, count, err));
     switch (output->dtype) {
     case DTYPE_F16:
         for (size_t i = 0; i < count; i++)
@@ -112,7 +112,7 @@ static bool comes_before(const struct ranked *a, const struct ranked *b)
 }
 
 /* Moves the entry at `root` down until no child is worse: the root of the heap is the worst. */
-static void sift_down(struct ranked *heap, size_t size, size_t root)
+static void ranking_sift_down(struct ranked *heap, size_t size, size_t root)
 {
     for (;;) {
         size_t worst = root, left = 2 * root + 1;
@@ -131,7 +131,7 @@ static void sift_down(struct ranked *heap, size_t size, size_t root)
 static void make_heap(struct ranking *ranking)
 {
     for (size_t i = ranking->count / 2; i-- > 0;)
-        sift_down(ranking->best, ranking->count, i);
+        ranking_sift_down(ranking->best, ranking->count, i);
 }
 
 /* Once full, `best` is a heap whose root is the one to beat. */
@@ -144,7 +144,7 @@ void ranking_add(struct ranking *ranking, double value, size_t index)
             make_heap(ranking);
     } else if (comes_before(&added, &ranking->best[0])) {
         ranking->best[0] = added;
-        sift_down(ranking->best, ranking->k, 0);
+        ranking_sift_down(ranking->best, ranking->k, 0);
     }
 }
 
@@ -156,7 +156,7 @@ void ranking_sort(struct ranking *ranking)
         struct ranked worst = ranking->best[0];
         ranking->best[0] = ranking->best[size - 1];
         ranking->best[size - 1] = worst;
-        sift_down(ranking->best, size - 1, 0);
+        ranking_sift_down(ranking->best, size - 1, 0);
     }
 }
 

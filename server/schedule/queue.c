@@ -39,7 +39,7 @@ static struct queue_client **bucket_of(const struct queue *queue, uint64_t key)
     return &queue->buckets[(key >> 32) & queue->bucket_mask];
 }
 
-static struct queue_client *find(const struct queue *queue, uint64_t key)
+static struct queue_client *client_find(const struct queue *queue, uint64_t key)
 {
     struct queue_client *client = *bucket_of(queue, key);
     while (client && client->key != key)
@@ -47,9 +47,9 @@ static struct queue_client *find(const struct queue *queue, uint64_t key)
     return client;
 }
 
-static struct queue_client *enter(struct queue *queue, uint64_t key)
+static struct queue_client *line_enter(struct queue *queue, uint64_t key)
 {
-    struct queue_client *client = find(queue, key);
+    struct queue_client *client = client_find(queue, key);
     if (client)
         return client;
     client = queue->free;
@@ -105,7 +105,7 @@ void queue_push(struct queue *queue, struct batch_item *item)
     assert(queue->count < queue->capacity && !item->is_queued);
     size_t c = class_of(item->urgency);
     struct queue_class *class = &queue->classes[c];
-    struct queue_client *client = enter(queue, item->client);
+    struct queue_client *client = line_enter(queue, item->client);
     struct queue_line *line = &client->lines[c];
     if (line->count == 0)
         append_turn(class, client, c);
@@ -211,7 +211,7 @@ struct batch_item *queue_pop(struct queue *queue)
 
 size_t queue_of_client(const struct queue *queue, uint64_t client)
 {
-    const struct queue_client *found = find(queue, client);
+    const struct queue_client *found = client_find(queue, client);
     return found ? found->count : 0;
 }
 
@@ -223,7 +223,7 @@ size_t queue_ahead(const struct queue *queue, uint64_t client, int urgency)
     const struct queue_class *class = &queue->classes[own_class];
     if (class->count == 0 || !takes_turns(class, own_class))
         return ahead + class->count;
-    const struct queue_client *found = find(queue, client);
+    const struct queue_client *found = client_find(queue, client);
     size_t own = found ? found->lines[own_class].count : 0;
     size_t others = class->clients - (own > 0), theirs = class->count - own, share;
     if (!size_mul(others, own + 1, &share) || share > theirs)

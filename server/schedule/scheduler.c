@@ -37,8 +37,8 @@ struct scheduler {
     _Atomic int64_t shortest_run; /* batcher_shortest_run, to be read without the lock */
 
     pthread_mutex_t lock;
-    pthread_cond_t lane_ready; /* a lane may find a batch, or shall end */
-    pthread_cond_t aside;      /* the same, for lanes that are set aside */
+    pthread_cond_t lane_ready;       /* a lane may find a batch, or shall end */
+    pthread_cond_t quarantine_event; /* the same, for quarantined lanes */
     pthread_cond_t all_answered;
     struct batcher *batcher;
     struct admission admission;
@@ -46,9 +46,9 @@ struct scheduler {
     int lanes, sleeping; /* all; those that wait in lane_ready without being idle */
     int coming;          /* those that have seen work and are about to take it */
     int ahead;           /* those that wait in it for what shall follow their batch */
-    bool is_aside[DEVICE_MAX];
-    int aside_count;
-    char aside_reason[256]; /* of the lane set aside last */
+    bool is_quarantined[DEVICE_MAX];
+    int quarantined_count;
+    char quarantine_reason[256]; /* of the lane quarantined last */
 };
 
 static int depth_of(const struct scheduler_options *options)
@@ -106,7 +106,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     scheduler->accepting = true;
     pthread_mutex_init(&scheduler->lock, NULL);
     condition_init(&scheduler->lane_ready);
-    condition_init(&scheduler->aside);
+    condition_init(&scheduler->quarantine_event);
     scheduler->lanes = options->lanes;
     condition_init(&scheduler->all_answered);
     meters_init(&scheduler->meters, options->metrics, options->served->model->name,
@@ -148,7 +148,7 @@ void scheduler_free(struct scheduler *scheduler)
     batcher_free(scheduler->batcher);
     pthread_cond_destroy(&scheduler->all_answered);
     pthread_cond_destroy(&scheduler->lane_ready);
-    pthread_cond_destroy(&scheduler->aside);
+    pthread_cond_destroy(&scheduler->quarantine_event);
     pthread_mutex_destroy(&scheduler->lock);
     free(scheduler);
 }
@@ -229,17 +229,17 @@ static void unlock_and_wake(struct scheduler *scheduler)
     bool wake_lane =
         (counts.idle_lanes + scheduler->sleeping > 0 && wakes_lane(scheduler, clock_now())) ||
         (scheduler->ahead > 0 && counts.closed_buffers > 0);
-    bool wake_aside = scheduler->aside_count == scheduler->lanes;
+    bool wake_quarantined = scheduler->quarantined_count == scheduler->lanes;
     bool answered = counts.admitted == 0 && !scheduler->accepting;
     metric_set(scheduler->meters.queue_images, (double)counts.queued);
     metric_set(scheduler->meters.triton.pending, (double)(counts.admitted - counts.running));
     metric_set(scheduler->meters.in_flight_images, (double)(counts.admitted - counts.queued));
     pthread_mutex_unlock(&scheduler->lock);
-    /* Not the signal of one: it might be one that another model keeps from its device. */
+    /* Broadcast: a single wake-up could reach a lane still waiting for its device. */
     if (wake_lane)
         pthread_cond_broadcast(&scheduler->lane_ready);
-    if (wake_aside)
-        pthread_cond_broadcast(&scheduler->aside);
+    if (wake_quarantined)
+        pthread_cond_broadcast(&scheduler->quarantine_event);
     if (answered)
         pthread_cond_broadcast(&scheduler->all_answered);
     pool_offer(scheduler->pool, &scheduler->source, tickets);
@@ -266,9 +266,9 @@ void scheduler_finish(struct scheduler *scheduler, struct predict_image *image)
 
 /* --- the way in and the way out --- */
 
-static struct admission_request ask(const struct scheduler *scheduler,
-                                    const struct predict_request *request, size_t images,
-                                    size_t bytes, int64_t now)
+static struct admission_request admission_request_of(const struct scheduler *scheduler,
+                                                     const struct predict_request *request,
+                                                     size_t images, size_t bytes, int64_t now)
 {
     return (struct admission_request){.images = images,
                                       .bytes = bytes,
@@ -281,7 +281,7 @@ static enum status lost_error_locked(const struct scheduler *scheduler, struct e
 {
     return error_set(err, STATUS_DEVICE,
                      "no device is left for model '%s': %s; they are tried again from time to time",
-                     scheduler_model(scheduler)->name, scheduler->aside_reason);
+                     scheduler_model(scheduler)->name, scheduler->quarantine_reason);
 }
 
 static enum status check_locked(struct scheduler *scheduler, const struct predict_request *request,
@@ -295,15 +295,15 @@ static enum status check_locked(struct scheduler *scheduler, const struct predic
         return error_set(err, STATUS_DRAINING,
                          "the server is shutting down; send the request to another one");
     }
-    if (scheduler->aside_count == scheduler->lanes) {
+    if (scheduler->quarantined_count == scheduler->lanes) {
         if (ret_retry_after_s)
             *ret_retry_after_s = 1;
         return lost_error_locked(scheduler, err);
     }
     if (images == 0)
         return STATUS_OK;
-    struct load load;
-    struct admission_request asked = ask(scheduler, request, images, bytes, now);
+    struct model_load load;
+    struct admission_request asked = admission_request_of(scheduler, request, images, bytes, now);
     batcher_load(scheduler->batcher, request->client, request->priority, now, &load);
     return admission_check(&scheduler->admission, &load, &asked, ret_predicted, ret_retry_after_s,
                            err);
@@ -460,7 +460,7 @@ enum status scheduler_check_in_time(struct scheduler *scheduler, const struct pr
     TRY(scheduler_check_wanted(scheduler, image, err));
     if (image->request->deadline == 0)
         return STATUS_OK;
-    struct load load;
+    struct model_load load;
     int64_t now = clock_now();
     pthread_mutex_lock(&scheduler->lock);
     batcher_load(scheduler->batcher, 0, 0, now, &load);
@@ -563,12 +563,12 @@ bool scheduler_has_ready(struct scheduler *scheduler)
 }
 
 /* Sleeps until something is ready; false at the end. */
-static bool wait_ready(struct scheduler *scheduler, struct turn *turn)
+static bool wait_ready(struct scheduler *scheduler, struct device_turn *turn)
 {
     pthread_mutex_lock(&scheduler->lock);
     if (!scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
         pthread_mutex_unlock(&scheduler->lock);
-        turn_end(turn, 0, false); /* it may have been in line for more */
+        device_turn_end(turn, 0, false); /* it may have been in line for more */
         pthread_mutex_lock(&scheduler->lock);
     }
     scheduler->sleeping++;
@@ -583,7 +583,8 @@ static bool wait_ready(struct scheduler *scheduler, struct turn *turn)
 
 /* Called with the device: takes a batch, perhaps after a batching delay. False: nothing is left, or
  * another lane waits for the device. */
-static bool take(struct scheduler *scheduler, int lane, struct turn *turn, struct batch *ret)
+static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                       struct batch *ret)
 {
     struct batcher *batcher = scheduler->batcher;
     pthread_mutex_lock(&scheduler->lock);
@@ -591,7 +592,7 @@ static bool take(struct scheduler *scheduler, int lane, struct turn *turn, struc
     batcher_lane_idle(batcher, lane, clock_now());
     bool taken;
     while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
-           batcher_has_ready(batcher) && !turn_is_contended(turn))
+           batcher_has_ready(batcher) && !device_turn_is_contended(turn))
         condition_wait(&scheduler->lane_ready, &scheduler->lock,
                        batcher_wake_at(batcher, clock_now()));
     if (!taken) { /* idle no more, but it works */
@@ -602,32 +603,32 @@ static bool take(struct scheduler *scheduler, int lane, struct turn *turn, struc
     return taken;
 }
 
-bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct turn *turn,
+bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
                           struct batch *ret)
 {
     for (;;) {
         if (!wait_ready(scheduler, turn)) {
-            turn_end(turn, 0, false);
+            device_turn_end(turn, 0, false);
             return false;
         }
-        turn_begin(turn);
-        if (take(scheduler, lane, turn, ret)) {
+        device_turn_begin(turn);
+        if (take_batch(scheduler, lane, turn, ret)) {
             if (ret->is_first)
                 metric_add(scheduler->meters.closed[ret->reason], 1);
             return true;
         }
-        turn_end(turn, 0, false);
+        device_turn_end(turn, 0, false);
     }
 }
 
-bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct turn *turn, int64_t until,
-                          bool may_close, struct batch *ret)
+bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                          int64_t until, bool may_close, struct batch *ret)
 {
     bool taken = false;
     pthread_mutex_lock(&scheduler->lock);
     scheduler->ahead++;
     for (;;) {
-        if (scheduler->stopping || turn_is_contended(turn))
+        if (scheduler->stopping || device_turn_is_contended(turn))
             break;
         const int64_t now = clock_now();
         const bool at_last = now >= until;
@@ -669,13 +670,13 @@ static enum status refuse_lost(struct scheduler *scheduler, struct error *err)
     return status;
 }
 
-void scheduler_set_aside(struct scheduler *scheduler, int lane, const char *reason)
+void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *reason)
 {
     pthread_mutex_lock(&scheduler->lock);
-    scheduler->aside_count += !scheduler->is_aside[lane];
-    scheduler->is_aside[lane] = true;
-    snprintf(scheduler->aside_reason, sizeof scheduler->aside_reason, "%s", reason);
-    bool is_lost = scheduler->aside_count == scheduler->lanes;
+    scheduler->quarantined_count += !scheduler->is_quarantined[lane];
+    scheduler->is_quarantined[lane] = true;
+    snprintf(scheduler->quarantine_reason, sizeof scheduler->quarantine_reason, "%s", reason);
+    bool is_lost = scheduler->quarantined_count == scheduler->lanes;
     scheduler->is_lost = is_lost;
     batcher_lane_works(scheduler->batcher, lane, false, clock_now());
     unlock_and_wake(scheduler);
@@ -683,21 +684,21 @@ void scheduler_set_aside(struct scheduler *scheduler, int lane, const char *reas
         empty_queue(scheduler, refuse_lost);
 }
 
-void scheduler_take_back(struct scheduler *scheduler, int lane)
+void scheduler_end_quarantine(struct scheduler *scheduler, int lane)
 {
     pthread_mutex_lock(&scheduler->lock);
-    scheduler->aside_count -= scheduler->is_aside[lane];
-    scheduler->is_aside[lane] = false;
+    scheduler->quarantined_count -= scheduler->is_quarantined[lane];
+    scheduler->is_quarantined[lane] = false;
     scheduler->is_lost = false;
     batcher_lane_works(scheduler->batcher, lane, true, clock_now());
     unlock_and_wake(scheduler);
 }
 
-enum aside_event scheduler_wait_aside(struct scheduler *scheduler, int lane, int64_t probe_at,
-                                      struct batch *ret)
+enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, int lane,
+                                                 int64_t probe_at, struct batch *ret)
 {
     struct batcher *batcher = scheduler->batcher;
-    enum aside_event event = ASIDE_PROBE;
+    enum quarantine_event event = QUARANTINE_PROBE;
     pthread_mutex_lock(&scheduler->lock);
     while (!scheduler->stopping && clock_now() < probe_at) {
         if (scheduler->is_lost && batcher_has_ready(batcher)) {
@@ -705,17 +706,17 @@ enum aside_event scheduler_wait_aside(struct scheduler *scheduler, int lane, int
             bool taken = batcher_take(batcher, lane, clock_now(), ret);
             batcher_lane_works(batcher, lane, false, clock_now());
             if (taken) {
-                event = ASIDE_FAIL;
+                event = QUARANTINE_FAIL;
                 break;
             }
         }
         /* A ready image that cannot be taken has a neighbour being written, or is delayed. */
         bool soon = scheduler->is_lost && batcher_has_ready(batcher);
-        condition_wait(&scheduler->aside, &scheduler->lock,
+        condition_wait(&scheduler->quarantine_event, &scheduler->lock,
                        soon ? clock_now() + 1000000 : probe_at);
     }
-    if (scheduler->stopping && event == ASIDE_PROBE)
-        event = ASIDE_END;
+    if (scheduler->stopping && event == QUARANTINE_PROBE)
+        event = QUARANTINE_END;
     unlock_and_wake(scheduler);
     return event;
 }
@@ -728,8 +729,8 @@ bool scheduler_is_lost(const struct scheduler *scheduler)
 bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane)
 {
     pthread_mutex_lock(&scheduler->lock);
-    int working = scheduler->lanes - scheduler->aside_count;
-    if (but_lane >= 0 && !scheduler->is_aside[but_lane])
+    int working = scheduler->lanes - scheduler->quarantined_count;
+    if (but_lane >= 0 && !scheduler->is_quarantined[but_lane])
         working--;
     pthread_mutex_unlock(&scheduler->lock);
     return working > 0;
@@ -827,5 +828,5 @@ void scheduler_stop(struct scheduler *scheduler)
     scheduler->stopping = true;
     pthread_mutex_unlock(&scheduler->lock);
     pthread_cond_broadcast(&scheduler->lane_ready);
-    pthread_cond_broadcast(&scheduler->aside);
+    pthread_cond_broadcast(&scheduler->quarantine_event);
 }

@@ -12,11 +12,11 @@
 
 #include "server/schedule/admission.h"
 #include "server/schedule/batcher.h"
+#include "server/schedule/device_queue.h"
 #include "server/schedule/layout.h"
 #include "server/schedule/meters.h"
 #include "server/schedule/pipeline.h"
 #include "server/schedule/pool.h"
-#include "server/schedule/turns.h"
 
 struct scheduler;
 
@@ -121,9 +121,10 @@ void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot);
 /* --- lanes --- */
 
 /* Sleeps until a batch is there for lane `lane`, which has nothing to do, and the device is the
- * lane's turn; the device stays its own until turn_end. False: the lane shall end, without a turn.
+ * lane's turn; the device stays its own until device_turn_end. False: the lane shall end, without a
+ * turn.
  */
-bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct turn *turn,
+bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
                           struct batch *ret);
 
 /* Is anything ready for an idle lane? */
@@ -139,8 +140,8 @@ void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int s
 /* A lane that has a batch takes the one that shall follow it (batcher_take_ahead), sleeping until
  * `until` at most, when the device is about to be free; then, `may_close`, of what is forming, too.
  * False: there is none, or others want the device. */
-bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct turn *turn, int64_t until,
-                          bool may_close, struct batch *ret);
+bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                          int64_t until, bool may_close, struct batch *ret);
 
 /* Marks of a buffer's rows, as session_run.are_pixels. A slot's belongs to whom its memory belongs.
  * NULL: every row is floats. */
@@ -153,17 +154,17 @@ void scheduler_release(struct scheduler *scheduler, const struct batch *batch);
  * one. */
 void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch);
 
-/* Sets the lane aside, because its device fails: predictions do not count on it, and with the last
- * one all that is inside fails with STATUS_DEVICE and `reason`, and submit refuses. */
-void scheduler_set_aside(struct scheduler *scheduler, int lane, const char *reason);
-void scheduler_take_back(struct scheduler *scheduler, int lane);
+/* Quarantines a lane whose device fails: predictions leave it out. With the last lane every
+ * admitted image fails with STATUS_DEVICE and `reason`, and submit refuses. */
+void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *reason);
+void scheduler_end_quarantine(struct scheduler *scheduler, int lane);
 
-enum aside_event { ASIDE_PROBE, ASIDE_FAIL, ASIDE_END };
+enum quarantine_event { QUARANTINE_PROBE, QUARANTINE_FAIL, QUARANTINE_END };
 
-/* What a lane that is set aside does: sleeps until `probe_at` (ASIDE_PROBE). When no lane is left
- * it gets the batches there still are, to fail all of them (ASIDE_FAIL). */
-enum aside_event scheduler_wait_aside(struct scheduler *scheduler, int lane, int64_t probe_at,
-                                      struct batch *ret);
+/* What a quarantined lane does: sleeps until `probe_at` (QUARANTINE_PROBE). When no lane is
+ * left it gets the batches there still are, to fail all of them (QUARANTINE_FAIL). */
+enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, int lane,
+                                                 int64_t probe_at, struct batch *ret);
 
 /* Has it no lane that works? Takes no lock. */
 bool scheduler_is_lost(const struct scheduler *scheduler);

@@ -127,7 +127,8 @@ static bool follows_rows(const struct served_tensor *tensor)
            (tensor->shape.rank >= 1 && tensor->shape.dims[0] == 1);
 }
 
-static enum status describe(struct served *served, const struct session *session, struct error *err)
+static enum status served_describe(struct served *served, const struct session *session,
+                                   struct error *err)
 {
     const struct session_info *info = session_info(session);
     served->input_count = session_input_count(session);
@@ -164,7 +165,7 @@ enum status served_create(struct model *model, const struct session *session, st
         return error_set(err, STATUS_NO_MEMORY, "no memory to describe a model");
     served->refs = 1;
     served->model = model;
-    enum status status = describe(served, session, err);
+    enum status status = served_describe(served, session, err);
     if (status != STATUS_OK) {
         served->model = NULL; /* still the caller's */
         served_unref(served);
@@ -192,15 +193,15 @@ void served_unref(struct served *served)
 
 /* ---- counting ---- */
 
-static void add(_Atomic uint64_t *number, uint64_t more)
+static void served_add(_Atomic uint64_t *number, uint64_t more)
 {
     atomic_fetch_add_explicit(number, more, memory_order_relaxed);
 }
 
 static void count_ms(struct served_count *count, double ms)
 {
-    add(&count->ns, ms > 0 ? (uint64_t)(ms * 1e6) : 0);
-    add(&count->count, 1);
+    served_add(&count->ns, ms > 0 ? (uint64_t)(ms * 1e6) : 0);
+    served_add(&count->count, 1);
 }
 
 void served_note_request(struct served *served, const struct predict_request *request)
@@ -222,7 +223,7 @@ void served_note_request(struct served *served, const struct predict_request *re
     atomic_store_explicit(&stats->last_ms,
                           (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000,
                           memory_order_relaxed);
-    add(&stats->rows, good);
+    served_add(&stats->rows, good);
     double total = clock_ms(clock_now() - request->started);
     if (good < request->image_count) {
         count_ms(&stats->fail, total);
@@ -237,7 +238,7 @@ void served_note_request(struct served *served, const struct predict_request *re
 
 void served_note_run(struct served *served, int rows, double input_ms, double infer_ms)
 {
-    add(&served->stats.executions, 1);
+    served_add(&served->stats.executions, 1);
     if (rows < 1 || rows > BATCHER_MAX_BATCH)
         return;
     struct served_batch *batch = &served->stats.batches[rows];

@@ -54,8 +54,8 @@ static double end_phase(struct scheduler *scheduler, struct predict_image *image
 }
 
 /* Everything before the slot. */
-static enum status decode(struct worker *worker, struct scheduler *scheduler,
-                          struct predict_image *image, struct image *ret)
+static enum status worker_decode(struct worker *worker, struct scheduler *scheduler,
+                                 struct predict_image *image, struct image *ret)
 {
     struct error *err = &image->error;
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
@@ -122,7 +122,7 @@ void worker_run(void *state, struct pool_source *source)
         return;
     struct image pixels = {0};
     image->status = image->request->tensors ? begin_row(scheduler, image)
-                                            : decode(worker, scheduler, image, &pixels);
+                                            : worker_decode(worker, scheduler, image, &pixels);
     struct batch_slot slot;
     if (image->status == STATUS_OK && !scheduler_reserve(scheduler, image, &slot))
         image->status = scheduler_cut_error(&image->error);

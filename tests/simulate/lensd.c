@@ -65,7 +65,7 @@ static void arrive(struct run *run)
                         : now + (int64_t)(run->world->machine->deadline_ms * MS),
         .bytes = 100000,
     };
-    struct load load;
+    struct model_load load;
     int64_t predicted = 0;
     struct admission_request request = {
         .images = 1,

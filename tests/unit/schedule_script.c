@@ -96,7 +96,7 @@ static void do_ask(struct run *run, const char *rest)
     char letters[64], word[32] = "";
     int count = read_images(run, rest, letters), seconds = 0, wanted = 0;
     const struct batch_item *item = &image_of(run, letters[0])->item;
-    struct load load;
+    struct model_load load;
     struct error err = {0};
     int64_t predicted = 0;
     batcher_load(run->batcher, item->client, item->urgency, run->now, &load);

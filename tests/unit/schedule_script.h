@@ -19,7 +19,7 @@
  *     ran 0 4 12.5              a pass of 4 images took lane 0 12.5 ms
  *     done 0                    its batch has run and is answered
  *     back 0 abc                it gives its batch back, of which abc are left
- *     away 0                    its device is set aside
+ *     away 0                    its device is quarantined
  *     wake = 3.5 / never        when the lanes should look again
  *     in = 5                    images admitted and not answered
  *     tickets = 3               tickets granted now

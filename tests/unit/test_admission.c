@@ -29,7 +29,7 @@ Test(admission, bound_of_images)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct error err = {0};
         int seconds = -1;
-        struct load load = {.images = cases[i].admitted, .max_batch = 4};
+        struct model_load load = {.images = cases[i].admitted, .max_batch = 4};
         struct admission_request request = ask(cases[i].images, 0, INT64_MAX);
         enum status status = admission_check(&admission, &load, &request, NULL, &seconds, &err);
         cr_assert_eq(status, cases[i].status, "case %zu: %s", i, err.message);
@@ -38,7 +38,7 @@ Test(admission, bound_of_images)
             cr_assert(strstr(err.message, "'digits'") && strstr(err.message, "10"), "%s",
                       err.message);
     }
-    struct load full = {.images = 10, .max_batch = 4};
+    struct model_load full = {.images = 10, .max_batch = 4};
     struct admission_request request = ask(1, 0, INT64_MAX);
     cr_assert_eq(admission_check(&admission, &full, &request, NULL, NULL, NULL), STATUS_OVERLOADED);
 }
@@ -60,7 +60,7 @@ Test(admission, the_last_eighth_is_for_clients_with_little_in_the_queue)
     };
     const struct admission admission = {.max_images = 64};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct load load = {
+        struct model_load load = {
             .images = cases[i].inside, .of_client = cases[i].of_client, .max_batch = 4};
         struct admission_request request = ask(cases[i].images, 0, INT64_MAX);
         cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL),
@@ -79,7 +79,7 @@ Test(admission, bound_of_bytes)
         {500, 501, STATUS_OVERLOADED}, {1000, 1, STATUS_OVERLOADED}, {2000, 0, STATUS_OVERLOADED},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct load load = {.images = 1, .bytes = cases[i].waiting, .max_batch = 1};
+        struct model_load load = {.images = 1, .bytes = cases[i].waiting, .max_batch = 1};
         struct admission_request request = ask(1, cases[i].bytes, INT64_MAX);
         cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL),
                      cases[i].status, "case %zu", i);
@@ -87,9 +87,9 @@ Test(admission, bound_of_bytes)
 }
 
 /* One lane: 10 ms for one image, 24 ms for eight. */
-static struct load one_lane(size_t before_run)
+static struct model_load one_lane(size_t before_run)
 {
-    return (struct load){.images = before_run,
+    return (struct model_load){.images = before_run,
                          .before_prepare = before_run,
                          .before_run = before_run,
                          .max_batch = 8,
@@ -101,7 +101,7 @@ static struct load one_lane(size_t before_run)
 
 Test(admission, predicts_from_batches_lanes_and_workers)
 {
-    struct load load = one_lane(0);
+    struct model_load load = one_lane(0);
     cr_assert_eq(admission_predict(&load, 1), 10 * MS, "alone");
     cr_assert_eq(admission_predict(&load, 8), 24 * MS, "a full batch");
     load = one_lane(7);
@@ -145,7 +145,7 @@ Test(admission, deadlines)
         {"none", 900, INT64_MAX, STATUS_OK, -1},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct load load = one_lane(cases[i].inside);
+        struct model_load load = one_lane(cases[i].inside);
         struct admission_request request = ask(1, 0, cases[i].time_left);
         struct error err = {0};
         int seconds = -1;
@@ -156,7 +156,7 @@ Test(admission, deadlines)
         cr_assert(predicted > 0 || cases[i].status == STATUS_TIMEOUT);
     }
     /* A slow phase has passed, nobody is inside: only a pass can tell, so one is let in. */
-    struct load stale = one_lane(0);
+    struct model_load stale = one_lane(0);
     stale.single = stale.batch = 500 * MS;
     struct admission_request request = ask(1, 0, 100 * MS);
     cr_assert_eq(admission_check(&admission, &stale, &request, NULL, NULL, NULL), STATUS_OK);
@@ -169,7 +169,7 @@ Test(admission, bound_of_milliseconds)
 {
     const struct admission admission = {.max_images = 1000, .max_wait_ns = 50 * MS};
     struct admission_request request = ask(1, 0, INT64_MAX);
-    struct load load = one_lane(16);
+    struct model_load load = one_lane(16);
     struct error err = {0};
     cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, &err), STATUS_OVERLOADED);
     cr_assert(strstr(err.message, "58 ms") && strstr(err.message, "--max-queue-ms"), "%s",
@@ -200,7 +200,7 @@ Test(admission, retry_after_is_when_what_is_too_much_is_done)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const struct admission admission = {.max_images = cases[i].inside};
         double batch_ns = cases[i].batch_ms * 1e6;
-        struct load load = {.images = cases[i].inside,
+        struct model_load load = {.images = cases[i].inside,
                             .before_run = cases[i].inside,
                             .max_batch = 8,
                             .rate = batch_ns > 0 ? 8 * cases[i].lanes / batch_ns : 0,

@@ -8,16 +8,16 @@
 
 Test(budget, what_is_left_is_shared)
 {
-    struct budget *budget =
+    struct memory_budget *budget =
         budget_create((const struct budget_limit[]){{DEVICE_HOST, 1000}, {GPU, 0}}, 2);
     cr_assert(budget_begin(budget, NULL));
     cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 1000);
     cr_assert_eq(budget_share(budget, DEVICE_HOST, 2), 500);
-    budget_take(budget, DEVICE_HOST, 450);
+    budget_book(budget, DEVICE_HOST, 450);
     cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 550);
-    budget_take(budget, DEVICE_HOST, 550);
+    budget_book(budget, DEVICE_HOST, 550);
     cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 1, "a limit stays a limit");
-    budget_take(budget, DEVICE_HOST, 5); /* planned a little more than there was */
+    budget_book(budget, DEVICE_HOST, 5); /* planned a little more than there was */
     cr_assert_eq(budget_share(budget, DEVICE_HOST, 3), 1);
     budget_end(budget);
     size_t limit;
@@ -30,9 +30,9 @@ Test(budget, what_is_left_is_shared)
 
 Test(budget, without_limit_only_counts)
 {
-    struct budget *budget = budget_create(NULL, 0);
+    struct memory_budget *budget = budget_create(NULL, 0);
     cr_assert_eq(budget_share(budget, GPU, 1), 0);
-    budget_take(budget, GPU, 77);
+    budget_book(budget, GPU, 77);
     cr_assert_eq(budget_share(budget, GPU, 1), 0);
     cr_assert_eq(budget_used(budget, GPU, NULL), 77);
     cr_assert_eq(budget_used(budget, DEVICE_HOST, NULL), 0);
@@ -42,7 +42,7 @@ Test(budget, without_limit_only_counts)
 
 Test(budget, one_load_at_a_time)
 {
-    struct budget *budget = budget_create(NULL, 0);
+    struct memory_budget *budget = budget_create(NULL, 0);
     _Atomic int cancel = 1;
     cr_assert(budget_begin(budget, &cancel), "nobody is before it");
     cr_assert_not(budget_begin(budget, &cancel));

@@ -256,7 +256,7 @@ Test(scenarios, admission)
         {"two devices take half the time",
          {LINEAR, 1, 2},
          "ask abcd = ok; ask e d29 = overloaded; ask e d30 = ok"},
-        {"a device that is set aside does not count",
+        {"a quarantined device does not count",
          {LINEAR, 1, 2},
          "idle 0; idle 1; away 1; ask abcd = ok; ask e d49 = overloaded; ask e d50 = ok"},
         {"an urgent request is not refused for the queue behind it",
@@ -337,12 +337,12 @@ Test(scenarios, lanes)
          {FLAT, 4, 2},
          "+ abcd; ready abcd; idle 0; take 0 = abcd full; back 0; in = 0; + ef; ready ef;"
          "idle 1; take 1 = ef idle_device"},
-        {"a piece of a split comes back beside the one that runs",
+        {"a micro-batch comes back beside the one that runs",
          {LINEAR, 8, 3},
          "+ abcdef; ready abcdef; idle 0; idle 1; take 0 = abcd idle_device;"
          "take 1 = ef idle_device; back 1 ef; idle 2; take 2 = ef idle_device; done 0; done 2;"
          "in = 0"},
-        {"a lane that is set aside leaves its share to the other",
+        {"a quarantined lane leaves its share to the other",
          {FLAT, 4, 2},
          "idle 0; idle 1; away 0; + a; ready a; take 0 = -; take 1 = a idle_device"},
         {"and has work again when it comes back",

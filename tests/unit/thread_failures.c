@@ -132,14 +132,14 @@ static struct pipeline *start_on_gpus(size_t count, struct metrics *metrics)
     return pipeline;
 }
 
-/* How many of the model's devices are set aside; *ret has what is told of the last one. */
-static size_t count_aside(struct pipeline *pipeline, struct lane_health *ret)
+/* How many of the model's devices are quarantined; *ret has what is told of the last one. */
+static size_t count_quarantined(struct pipeline *pipeline, struct lane_health *ret)
 {
     struct model_status *models = calloc(1, sizeof *models);
     CHECK(models && pipeline_models(pipeline, models, 1) == 1);
     size_t count = 0;
     for (size_t i = 0; i < models[0].lane_count; i++) {
-        if (!models[0].health[i].is_aside)
+        if (!models[0].health[i].is_quarantined)
             continue;
         *ret = models[0].health[i];
         count++;
@@ -148,13 +148,13 @@ static size_t count_aside(struct pipeline *pipeline, struct lane_health *ret)
     return count;
 }
 
-static void wait_aside(struct pipeline *pipeline, size_t expected)
+static void wait_quarantined(struct pipeline *pipeline, size_t expected)
 {
     struct lane_health health;
     int64_t end = clock_now() + 10000000000;
-    while (count_aside(pipeline, &health) != expected && clock_now() < end)
+    while (count_quarantined(pipeline, &health) != expected && clock_now() < end)
         usleep(1000);
-    CHECK(count_aside(pipeline, &health) == expected);
+    CHECK(count_quarantined(pipeline, &health) == expected);
 }
 
 static void test_a_large_request_is_split_across_devices(void)
@@ -173,7 +173,7 @@ static void test_a_large_request_is_split_across_devices(void)
     pipeline_free(pipeline);
 }
 
-static void test_a_device_that_fails_is_set_aside(void)
+static void test_a_device_that_fails_is_quarantined(void)
 {
     struct metrics *metrics = metrics_create();
     struct pipeline *pipeline = start_on_gpus(2, metrics);
@@ -187,7 +187,7 @@ static void test_a_device_that_fails_is_set_aside(void)
         for (int k = 0; k < 4; k++)
             finish_job(jobs[k]);
     }
-    CHECK(count_aside(pipeline, &health) == 1);
+    CHECK(count_quarantined(pipeline, &health) == 1);
     CHECK(strstr(health.reason, "cuda:1: the fake device is broken"));
     CHECK(!pipeline_is_lost(pipeline));
     CHECK(metric_value(metrics_get(metrics, METRIC_GAUGE, "lensd_device_quarantined", "",
@@ -196,7 +196,7 @@ static void test_a_device_that_fails_is_set_aside(void)
     /* It is tried again, and taken back. */
     int before = fake_runs_on(GPU(1));
     fake_break(GPU(1), false);
-    wait_aside(pipeline, 0);
+    wait_quarantined(pipeline, 0);
     CHECK(metric_value(metrics_get(metrics, METRIC_GAUGE, "lensd_device_quarantined", "",
                                    "model=\"a\",device=\"cuda:1\"", NULL, 0)) == 0);
     fake_shut_runs(1);
@@ -236,11 +236,11 @@ static void test_without_a_device_everything_fails_at_once(void)
     CHECK(status_http(STATUS_DEVICE) == 503);
     /* One comes back. */
     fake_break(GPU(0), false);
-    wait_aside(pipeline, 1);
+    wait_quarantined(pipeline, 1);
     CHECK(!pipeline_is_lost(pipeline));
     CHECK(pipeline_submit(pipeline, &late->request, &retry_after, &err) == STATUS_OK);
     finish_job(late);
-    CHECK(pipeline_drain(pipeline, 1000)); /* with one still aside */
+    CHECK(pipeline_drain(pipeline, 1000)); /* with one still quarantined */
     pipeline_free(pipeline);
     fake_break(GPU(1), false);
 }
@@ -256,11 +256,11 @@ static void test_images_that_break_devices_do_not_travel(void)
     struct job *job = submit_job(pipeline, "a", "ok 1");
     job_wait(job);
     CHECK(job->images[0].status == STATUS_DEVICE);
-    CHECK(count_aside(pipeline, &health) <= 2);
+    CHECK(count_quarantined(pipeline, &health) <= 2);
     job_free(job);
     for (int i = 0; i < 4; i++)
         fake_break(GPU(i), false);
-    wait_aside(pipeline, 0);
+    wait_quarantined(pipeline, 0);
     finish_job(submit_job(pipeline, "a", "ok 1"));
     pipeline_free(pipeline);
 }
@@ -362,7 +362,7 @@ int main(void)
         {"a batch that was not begun is not answered",
          test_a_batch_that_was_not_begun_is_not_answered},
         {"a large request is split across devices", test_a_large_request_is_split_across_devices},
-        {"a device that fails is set aside", test_a_device_that_fails_is_set_aside},
+        {"a device that fails is quarantined", test_a_device_that_fails_is_quarantined},
         {"without a device everything fails at once",
          test_without_a_device_everything_fails_at_once},
         {"images that break devices do not travel", test_images_that_break_devices_do_not_travel},

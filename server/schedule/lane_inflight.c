@@ -1,5 +1,5 @@
-/* Where the session lets runs overlap (info.depth), the lane begins the next pass before the last
- * one has ended, so that its inputs come in and the device goes on without a gap:
+/* Keeps batches in flight. Where the session lets runs overlap (info.depth), the lane submits the
+ * next pass before the last one has ended, so that the device runs without a gap:
  *
  *     take n ─ submit n ─ take n+1 ─ submit n+1 ─ collect n ─ take n+2 ─ submit n+2 ─ answer n …
  *
@@ -67,9 +67,9 @@ static void close_gaps(struct lane *lane, struct batch *batch)
                    layout->row_bytes[k]);
 }
 
-static struct flight *flight_at(struct lane *lane, int i)
+static struct inflight_batch *inflight_at(struct lane *lane, int i)
 {
-    return &lane->flights[(lane->first_flight + i) % BATCHER_MAX_DEPTH];
+    return &lane->inflight[(lane->first_inflight + i) % BATCHER_MAX_DEPTH];
 }
 
 /* What of the outputs the images of a batch want: the best classes alone, where that is all. */
@@ -97,178 +97,182 @@ static struct session_want want_of(const struct lane *lane, const struct batch *
     return want;
 }
 
-static void submit(struct lane *lane, struct flight *flight)
+static void inflight_submit(struct lane *lane, struct inflight_batch *inflight)
 {
-    const struct batch *batch = &flight->batch;
+    const struct batch *batch = &inflight->batch;
     for (size_t k = 0; k < lane->input_count; k++)
-        flight->inputs[k] = scheduler_row(lane->scheduler, batch->buffer, k, batch->first);
-    flight->want = want_of(lane, batch, flight->wanted);
+        inflight->inputs[k] = scheduler_row(lane->scheduler, batch->buffer, k, batch->first);
+    inflight->want = want_of(lane, batch, inflight->wanted);
     const struct session_run run = {.batch = batch->count,
-                                    .inputs = flight->inputs,
+                                    .inputs = inflight->inputs,
                                     .are_pixels = lane_marks_of(lane, batch, 0),
                                     .fed = batch->count,
-                                    .want = flight->want};
-    flight->status = session_submit(lane->session, &run, &flight->error);
-    flight->is_submitted = flight->status == STATUS_OK;
+                                    .want = inflight->want};
+    inflight->status = session_submit(lane->session, &run, &inflight->error);
+    inflight->is_submitted = inflight->status == STATUS_OK;
 }
 
 /* A batch that was taken: what is still wanted of it begins its pass, unless it is too large for
  * that at the moment. */
-static void begin_flight(struct lane *lane, const struct batch *taken)
+static void inflight_begin(struct lane *lane, const struct batch *taken)
 {
-    struct flight *flight = flight_at(lane, lane->flight_count);
-    struct batch *batch = &flight->batch;
+    struct inflight_batch *inflight = inflight_at(lane, lane->inflight_count);
+    struct batch *batch = &inflight->batch;
     *batch = *taken;
-    flight->taken = (size_t)batch->count;
-    flight->status = STATUS_OK;
-    flight->is_submitted = false;
+    inflight->taken = (size_t)batch->count;
+    inflight->status = STATUS_OK;
+    inflight->is_submitted = false;
     scheduler_drop_unwanted(lane->scheduler, batch);
     drop_late(lane, batch);
     if (batch->count == 0) {
         scheduler_release(lane->scheduler, batch);
-        scheduler_answered(lane->scheduler, flight->taken);
+        scheduler_answered(lane->scheduler, inflight->taken);
         return;
     }
-    flight->begun = clock_now();
+    inflight->begun = clock_now();
     for (int i = 0; i < batch->count; i++) {
         struct predict_image *image = batch->items[i];
-        image->queue_ms += clock_ms(flight->begun - image->since);
-        image->since = flight->begun;
+        image->queue_ms += clock_ms(inflight->begun - image->since);
+        image->since = inflight->begun;
     }
     close_gaps(lane, batch);
-    lane->flight_count++;
+    lane->inflight_count++;
     if (batch->count <= batch_cap_now(&lane->cap, clock_now()))
-        submit(lane, flight);
-    flight->copy_in_ms = clock_ms(clock_now() - flight->begun);
+        inflight_submit(lane, inflight);
+    inflight->copy_in_ms = clock_ms(clock_now() - inflight->begun);
 }
 
-/* When the device is about to be free of the first flight, so that what follows has to be there. */
+/* When the device will soon be done with the oldest batch in flight and needs the next one. */
 static int64_t nearly_free(struct lane *lane)
 {
     static const int64_t at_least = 100000, share = 8;
-    const struct flight *flight = flight_at(lane, 0);
+    const struct inflight_batch *inflight = inflight_at(lane, 0);
     struct latency latency;
     scheduler_latency(lane->scheduler, lane->index, &latency);
-    const int64_t pass = latency_run(&latency, flight->batch.count);
-    const int64_t begun = flight->begun > lane->ended ? flight->begun : lane->ended;
+    const int64_t pass = latency_run(&latency, inflight->batch.count);
+    const int64_t begun = inflight->begun > lane->ended ? inflight->begun : lane->ended;
     return begun + pass - pass / share - at_least;
 }
 
 /* Fills the device's line: with `waits` until it is nearly free, else with what is closed. */
-static void begin_ahead(struct lane *lane, bool waits)
+static void inflight_fill(struct lane *lane, bool waits)
 {
     struct batch batch;
-    while (lane->flight_count > 0 && lane->flight_count < lane->info.depth) {
-        for (int i = 0; i < lane->flight_count; i++)
-            if (!flight_at(lane, i)->is_submitted)
+    while (lane->inflight_count > 0 && lane->inflight_count < lane->info.depth) {
+        for (int i = 0; i < lane->inflight_count; i++)
+            if (!inflight_at(lane, i)->is_submitted)
                 return; /* it runs alone */
         if (!scheduler_take_ahead(lane->scheduler, lane->index, &lane->turn,
                                   waits ? nearly_free(lane) : 0, waits, &batch))
             return;
-        begin_flight(lane, &batch);
+        inflight_begin(lane, &batch);
     }
 }
 
-/* Waits for a flight's pass, the oldest under way. */
-static struct outcome collect(struct lane *lane, struct flight *flight)
+/* Waits for the pass of the oldest batch in flight. */
+static struct outcome inflight_collect(struct lane *lane, struct inflight_batch *inflight)
 {
-    struct outcome outcome = {.batch = flight->batch.count,
-                              .copy_in_ms = flight->copy_in_ms,
-                              .status = flight->status,
-                              .failure = flight->error};
-    if (flight->is_submitted)
+    struct outcome outcome = {.batch = inflight->batch.count,
+                              .copy_in_ms = inflight->copy_in_ms,
+                              .status = inflight->status,
+                              .failure = inflight->error};
+    if (inflight->is_submitted)
         outcome.status = session_collect(lane->session, lane->outputs, &outcome.failure);
-    const int64_t begun = flight->begun > lane->ended ? flight->begun : lane->ended;
+    const int64_t begun = inflight->begun > lane->ended ? inflight->begun : lane->ended;
     lane->ended = outcome.ended = clock_now();
-    lane->has_best = flight->want.best > 0;
+    lane->has_best = inflight->want.best > 0;
     outcome.forward_ms = clock_ms(outcome.ended - begun);
     lane_note_pass(lane, outcome.batch, outcome.ended - begun, outcome.status, &outcome.failure);
     return outcome;
 }
 
-static struct flight *end_flight(struct lane *lane)
+static struct inflight_batch *inflight_pop(struct lane *lane)
 {
-    struct flight *flight = flight_at(lane, 0);
-    lane->first_flight = (lane->first_flight + 1) % BATCHER_MAX_DEPTH;
-    lane->flight_count--;
-    return flight;
+    struct inflight_batch *inflight = inflight_at(lane, 0);
+    lane->first_inflight = (lane->first_inflight + 1) % BATCHER_MAX_DEPTH;
+    lane->inflight_count--;
+    return inflight;
 }
 
-/* A flight's pass has ended well; what follows it begins before it is answered. */
-static void land(struct lane *lane, struct flight *flight, const struct outcome *outcome)
+/* Answers a batch whose pass has succeeded. The next batch has been submitted already. */
+static void inflight_answer(struct lane *lane, struct inflight_batch *inflight,
+                            const struct outcome *outcome)
 {
-    scheduler_release(lane->scheduler, &flight->batch);
-    if (lane->flight_count == 0)
+    scheduler_release(lane->scheduler, &inflight->batch);
+    if (lane->inflight_count == 0)
         lane_end_turn(lane);
-    lane_answer_piece(lane, &flight->batch, (struct piece){0, flight->batch.count}, outcome);
-    scheduler_answered(lane->scheduler, flight->taken);
+    lane_answer_sub_batch(lane, &inflight->batch, (struct sub_batch){0, inflight->batch.count},
+                          outcome);
+    scheduler_answered(lane->scheduler, inflight->taken);
 }
 
-/* The batch of a flight, with nothing under way: whole, in parts, or given up with the device. */
-static void run_alone(struct lane *lane, struct flight *flight, const struct outcome *ran)
+/* Runs a batch with nothing else in flight: whole, in sub-batches, or given up with the device. */
+static void inflight_run_alone(struct lane *lane, struct inflight_batch *inflight,
+                               const struct outcome *ran)
 {
-    struct batch *batch = &flight->batch;
-    size_t dropped = flight->taken - (size_t)batch->count;
-    int answered = lane_is_set_aside(lane) ? 0 : lane_run_pieces(lane, batch, ran);
+    struct batch *batch = &inflight->batch;
+    size_t dropped = inflight->taken - (size_t)batch->count;
+    int answered = lane_is_quarantined(lane) ? 0 : lane_run_sub_batches(lane, batch, ran);
     if (answered < batch->count)
         answered = lane_give_up_device(lane, batch, answered);
     scheduler_answered(lane->scheduler, dropped + (size_t)answered);
 }
 
-/* Larger than the cap, so that it waits for a pass of its own parts. */
-static bool is_held_back(const struct flight *flight)
+/* Larger than the cap: not submitted, to be run in sub-batches. */
+static bool exceeds_cap(const struct inflight_batch *inflight)
 {
-    return !flight->is_submitted && flight->status == STATUS_OK;
+    return !inflight->is_submitted && inflight->status == STATUS_OK;
 }
 
-/* The first flight did not go well: the others land or fail, too, before anything is run again. */
-static void recover(struct lane *lane, struct flight *flight, const struct outcome *outcome)
+/* The oldest batch has failed. Collects all others in flight before anything is retried. */
+static void inflight_recover(struct lane *lane, struct inflight_batch *inflight,
+                             const struct outcome *outcome)
 {
-    struct flight *again[BATCHER_MAX_DEPTH] = {flight};
+    struct inflight_batch *again[BATCHER_MAX_DEPTH] = {inflight};
     struct outcome outcomes[BATCHER_MAX_DEPTH] = {*outcome};
     const struct outcome *ran[BATCHER_MAX_DEPTH] = {&outcomes[0]};
     int count = 1;
-    while (lane->flight_count > 0) {
-        struct flight *next = end_flight(lane);
+    while (lane->inflight_count > 0) {
+        struct inflight_batch *next = inflight_pop(lane);
         again[count] = next;
         ran[count] = NULL;
-        if (!is_held_back(next)) {
-            outcomes[count] = collect(lane, next);
+        if (!exceeds_cap(next)) {
+            outcomes[count] = inflight_collect(lane, next);
             ran[count] = &outcomes[count];
         }
         if (ran[count] && ran[count]->status == STATUS_OK) {
-            lane->flight_count++; /* the device is still needed */
-            land(lane, next, ran[count]);
-            lane->flight_count--;
+            lane->inflight_count++; /* the device is still needed */
+            inflight_answer(lane, next, ran[count]);
+            lane->inflight_count--;
         } else {
             count++;
         }
     }
     for (int i = 0; i < count; i++) {
-        lane->flight_count = count - 1 - i; /* those whose turn comes, for end_turn */
-        run_alone(lane, again[i], ran[i]);
+        lane->inflight_count = count - 1 - i; /* those whose turn comes, for end_turn */
+        inflight_run_alone(lane, again[i], ran[i]);
     }
-    lane->flight_count = 0;
+    lane->inflight_count = 0;
 }
 
 void lane_serve(struct lane *lane, const struct batch *first)
 {
-    begin_flight(lane, first);
-    if (lane->flight_count == 0)
+    inflight_begin(lane, first);
+    if (lane->inflight_count == 0)
         lane_end_turn(lane);
-    while (lane->flight_count > 0) {
-        begin_ahead(lane, true);
-        struct flight *flight = end_flight(lane);
-        if (is_held_back(flight)) {
-            run_alone(lane, flight, NULL);
+    while (lane->inflight_count > 0) {
+        inflight_fill(lane, true);
+        struct inflight_batch *inflight = inflight_pop(lane);
+        if (exceeds_cap(inflight)) {
+            inflight_run_alone(lane, inflight, NULL);
             continue;
         }
-        struct outcome outcome = collect(lane, flight);
+        struct outcome outcome = inflight_collect(lane, inflight);
         if (outcome.status != STATUS_OK) {
-            recover(lane, flight, &outcome);
+            inflight_recover(lane, inflight, &outcome);
             continue;
         }
-        begin_ahead(lane, false);
-        land(lane, flight, &outcome);
+        inflight_fill(lane, false);
+        inflight_answer(lane, inflight, &outcome);
     }
 }

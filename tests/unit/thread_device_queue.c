@@ -8,13 +8,13 @@
 #include <unistd.h>
 
 #include "engine/base/size.h"
-#include "server/schedule/turns.h"
+#include "server/schedule/device_queue.h"
 #include "tests/unit/tap.h"
 
 /* A lane that always has work, whose passes take `cost`. */
 struct lane {
     pthread_t thread;
-    struct turn turn;
+    struct device_turn turn;
     int64_t cost;
     _Atomic int64_t used;
     int passes;          /* to run; 0: until `stop` */
@@ -27,13 +27,13 @@ static void *run(void *argument)
 {
     struct lane *lane = argument;
     for (int i = 0; lane->passes ? i < lane->passes : !atomic_load(&stop); i++) {
-        turn_begin(&lane->turn);
+        device_turn_begin(&lane->turn);
         CHECK(atomic_fetch_add(&inside, 1) == 0);
         atomic_fetch_add(&lane->used, lane->cost);
         CHECK(atomic_fetch_sub(&inside, 1) == 1);
-        turn_end(&lane->turn, lane->cost, !lane->leaves_between);
+        device_turn_end(&lane->turn, lane->cost, !lane->leaves_between);
     }
-    turn_end(&lane->turn, 0, false);
+    device_turn_end(&lane->turn, 0, false);
     return NULL;
 }
 
@@ -44,16 +44,16 @@ static void start(struct lane *lane)
 
 static void test_equal_time_not_equal_passes(void)
 {
-    struct turns *turns = turns_create();
+    struct device_queue *queue = device_queue_create();
     struct lane slow = {.cost = 100, .passes = 300}, fast = {.cost = 7};
-    CHECK(turns);
-    turn_init(&slow.turn, turns);
-    turn_init(&fast.turn, turns);
-    turn_begin(&slow.turn); /* both are in line before the first pass */
+    CHECK(queue);
+    device_turn_init(&slow.turn, queue);
+    device_turn_init(&fast.turn, queue);
+    device_turn_begin(&slow.turn); /* both are in line before the first pass */
     start(&fast);
-    while (!turn_is_contended(&slow.turn))
+    while (!device_turn_is_contended(&slow.turn))
         usleep(100);
-    turn_end(&slow.turn, 0, true);
+    device_turn_end(&slow.turn, 0, true);
     start(&slow);
     int64_t most = 0;
     while (atomic_load(&slow.used) < 29900) {
@@ -68,81 +68,81 @@ static void test_equal_time_not_equal_passes(void)
     atomic_store(&stop, 1);
     pthread_join(fast.thread, NULL);
     atomic_store(&stop, 0);
-    turn_done(&slow.turn);
-    turn_done(&fast.turn);
-    turns_free(turns);
+    device_turn_done(&slow.turn);
+    device_turn_done(&fast.turn);
+    device_queue_free(queue);
 }
 
 static void test_nobody_saves_up_time(void)
 {
-    struct turns *turns = turns_create();
-    struct turn early, late;
-    turn_init(&early, turns);
-    turn_init(&late, turns);
+    struct device_queue *queue = device_queue_create();
+    struct device_turn early, late;
+    device_turn_init(&early, queue);
+    device_turn_init(&late, queue);
     for (int i = 0; i < 50; i++) { /* alone, for long */
-        turn_begin(&early);
-        turn_end(&early, 1000, false);
+        device_turn_begin(&early);
+        device_turn_end(&early, 1000, false);
     }
     /* Late comes from nothing: it gets one turn, then they alternate. */
-    turn_begin(&early);
+    device_turn_begin(&early);
     CHECK(early.used == 50000);
-    turn_end(&early, 1000, true); /* nobody else: it has the device again */
+    device_turn_end(&early, 1000, true); /* nobody else: it has the device again */
     CHECK(early.has);
     late.used = 0;
-    turn_end(&early, 0, false);
-    turn_begin(&late);
+    device_turn_end(&early, 0, false);
+    device_turn_begin(&late);
     CHECK(late.used >= 50000);
-    turn_end(&late, 1000, true);
-    turn_end(&late, 0, false);
-    turn_done(&early);
-    turn_done(&late);
-    turns_free(turns);
+    device_turn_end(&late, 1000, true);
+    device_turn_end(&late, 0, false);
+    device_turn_done(&early);
+    device_turn_done(&late);
+    device_queue_free(queue);
 }
 
 static void test_many_lanes_one_device(void)
 {
-    struct turns *turns = turns_create();
+    struct device_queue *queue = device_queue_create();
     struct lane lanes[8];
     memset(lanes, 0, sizeof lanes);
     for (size_t i = 0; i < COUNT_OF(lanes); i++) {
         lanes[i].cost = 10 + (int64_t)i;
         lanes[i].passes = 500;
         lanes[i].leaves_between = i % 2;
-        turn_init(&lanes[i].turn, turns);
+        device_turn_init(&lanes[i].turn, queue);
     }
     for (size_t i = 0; i < COUNT_OF(lanes); i++)
         start(&lanes[i]);
     for (size_t i = 0; i < COUNT_OF(lanes); i++) {
         pthread_join(lanes[i].thread, NULL);
         CHECK(atomic_load(&lanes[i].used) == 500 * lanes[i].cost);
-        turn_done(&lanes[i].turn);
+        device_turn_done(&lanes[i].turn);
     }
-    turns_free(turns);
+    device_queue_free(queue);
 }
 
 static void test_leaving_passes_the_device_on(void)
 {
-    struct turns *turns = turns_create();
-    struct turn has;
+    struct device_queue *queue = device_queue_create();
+    struct device_turn has;
     struct lane waits = {.cost = 1, .passes = 1};
-    turn_init(&has, turns);
-    turn_init(&waits.turn, turns);
-    turn_begin(&has);
+    device_turn_init(&has, queue);
+    device_turn_init(&waits.turn, queue);
+    device_turn_begin(&has);
     start(&waits);
-    while (!turn_is_contended(&has))
+    while (!device_turn_is_contended(&has))
         usleep(100);
-    turn_done(&has); /* while it has the device */
+    device_turn_done(&has); /* while it has the device */
     pthread_join(waits.thread, NULL);
     CHECK(atomic_load(&waits.used) == 1);
     /* In line, but it never comes. */
-    turn_begin(&waits.turn);
-    turn_init(&has, turns);
-    turn_end(&waits.turn, 1, true);
-    turn_done(&waits.turn);
-    turn_begin(&has);
-    turn_done(&has);
-    turns_free(turns);
-    turns_free(NULL);
+    device_turn_begin(&waits.turn);
+    device_turn_init(&has, queue);
+    device_turn_end(&waits.turn, 1, true);
+    device_turn_done(&waits.turn);
+    device_turn_begin(&has);
+    device_turn_done(&has);
+    device_queue_free(queue);
+    device_queue_free(NULL);
 }
 
 int main(void)
