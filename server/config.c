@@ -209,7 +209,7 @@ const char *config_nearest(const char *word, const char *const *names, size_t co
     size_t best = strlen(word) / 3 + 1;
     for (size_t i = 0; i < count; i++) {
         size_t d = distance(word, names[i]);
-        /* A beginning of a name is as near as one slip of the finger: --max-bo. */
+        /* The beginning of a name counts as one typing error: --max-bo. */
         if (strlen(word) >= 3 && !strncmp(word, names[i], strlen(word)) && d > 1)
             d = 1;
         if (d <= best && (!nearest || d < best)) {
@@ -350,7 +350,7 @@ static enum status config_add_model(struct config_reading *reading, const char *
     return config_set(reading->config, option, "MODEL", model, err);
 }
 
-/* By its name: which file it is, and whether it is there, is of no interest yet. */
+/* Recognised by its name; whether the file exists is checked later. */
 static bool config_is_image_name(const char *path)
 {
     const char *dot = path ? strrchr(path, '.') : NULL;
@@ -426,7 +426,8 @@ static enum status read_flags(struct config_reading *reading, int argc, char *co
 
 /* ---- environment, file, defaults ---- */
 
-/* Of other parts of the house, and what Kubernetes says of a service with our name. */
+/* Variables that other programs of lensd read, and those that Kubernetes sets for a service named
+ * lensd. */
 static bool is_foreign(const char *name, const char *value)
 {
     static const char *const known[] = {"SHARED", "FAMILIES", "SKIP_PACKAGES", "CUDA_MODULE"};
@@ -438,8 +439,7 @@ static bool is_foreign(const char *name, const char *value)
            !strncmp(value, "udp://", 6);
 }
 
-/* A variable that nobody reads is mostly a slip of the finger; it is said once, and is no reason
- * not to start. */
+/* An unknown variable is mostly a typing error: warn once and start anyway. */
 static void warn_of(struct config *config, const char *variable, const char *option)
 {
     const char *nearest = suggest(option, config->command);
@@ -506,7 +506,7 @@ static enum status set_from_file(void *context, const char *key, const char *tex
                          nearest ? "\"?" : "");
     }
     bool *set = mark_of(reading, option);
-    /* A file serves several commands: what does not concern this one is checked all the same. */
+    /* One file serves several commands: options of the others are checked, too. */
     struct config scratch = {.command = reading->config->command};
     bool counts = !*set && option->commands & reading->config->command;
     char origin[80];
@@ -556,8 +556,8 @@ static bool names_device(const char *name, size_t length)
            strspn(name + 5, "0123456789") >= length - 5;
 }
 
-/* The settings of several machines may be one text: a limit for what only others have counts for
- * nothing here, and is said. */
+/* Several machines may share their settings: a limit for a device that only others have is ignored
+ * with a note. */
 static void note_memory(struct config *config, const char *option, const char *names, size_t length)
 {
     if (!config->memory_note[0])
@@ -633,7 +633,7 @@ static bool is_origin(const char *text, size_t length)
                                        !strpbrk(origin, " \t*?#") && !strchr(host + 3, '/'));
 }
 
-/* One that no browser sends would never be matched, and nobody would know why. */
+/* An origin that no browser sends would never match, without any sign of why. */
 static enum status check_origins(const struct config *config, struct error *err)
 {
     const char *list = config->cors_origin;
@@ -663,8 +663,8 @@ static int cpu_lanes(const struct config *config)
     return config->command & (COMMAND_SERVE | COMMAND_PREDICT) ? lanes : 1;
 }
 
-/* More threads than cores are taken, as they are asked for, and said: they wait for each other. A
- * few workers and HTTP threads more do no harm. */
+/* More threads than cores are accepted with a note: they wait for each other. A few more workers
+ * and HTTP threads do no harm. */
 static void note_threads(struct config *config)
 {
     const int cores = device_cpu_threads(), lanes = cpu_lanes(config);

@@ -24,7 +24,7 @@
 #define QUIET_MS 500
 #define LOOK_MS  5000 /* without a word from inotify */
 
-/* A version that was tried: what its files looked like then. */
+/* A version that was tried, with the signature of its files at that time. */
 struct known {
     char *name;
     char version[sizeof((struct repository_version *)0)->version];
@@ -56,7 +56,7 @@ struct loader {
     /* the thread's own */
     struct known *known;
     size_t known_count;
-    char **unloaded; /* by API: left alone until they are loaded by API */
+    char **unloaded; /* unloaded by API: not loaded again until the API asks for it */
     size_t unloaded_count;
     bool is_lost;                                              /* the last look failed */
     char default_name[sizeof((struct model_status *)0)->name]; /* the last there was; "": none */
@@ -182,7 +182,7 @@ static void forget_version(struct loader *loader, size_t i)
     loader->known[i] = loader->known[--loader->known_count];
 }
 
-/* What was there at start has been loaded; from now on things change. */
+/* Everything present at start has been tried; later changes are logged as such. */
 static bool is_running(const struct loader *loader)
 {
     return loader->started && loader->loaded_fd < 0;
@@ -249,7 +249,7 @@ static enum status follow_version(struct loader *loader, const struct repository
                                   const struct repository_version *version, struct known *known,
                                   struct error *err)
 {
-    known->is_tried = true; /* the signature of what is no file may be any number, 0, too */
+    known->is_tried = true; /* apart from the signature, which may be any number, also 0 */
     known->signature = version->signature;
     enum status status = load_version(loader, model, version->version, err);
     if (status == STATUS_OK)
@@ -337,7 +337,7 @@ static void drop_unseen(struct loader *loader, const struct repository *reposito
     }
 }
 
-/* Who names no model gets another one's answers from now on: that is not to happen unsaid. */
+/* Requests without a model are now answered by another one: log that. */
 static void look_at_default(struct loader *loader)
 {
     char name[sizeof loader->default_name];
@@ -521,7 +521,7 @@ static bool has_failed(const struct loader *loader, const char *name)
     return true;
 }
 
-/* What the banner says of a folder some of whose models have failed. */
+/* The banner's text for a folder in which some models have failed. */
 static void sum_up(struct loader *loader)
 {
     const size_t all = loader->first.count;
@@ -599,7 +599,7 @@ static void *loader_main(void *argument)
 {
     struct loader *loader = argument;
     bool watches = loader->options.watch && !loader->is_embedded;
-    /* Before the first look is acted on, so that nothing is missed in between. */
+    /* Watch before acting on the first look, so that no change is missed in between. */
     if (watches)
         loader->watch =
             watch_create(loader->options.models ? loader->options.models : loader->options.model);

@@ -19,7 +19,7 @@ struct watch {
     char *folder;
 };
 
-/* Adding a watch that is there already changes nothing. Recursion ends at DEPTH. */
+/* Watching a folder again changes nothing. Recursion ends at DEPTH. */
 static void watch_add(const struct watch *watch, const char *folder, int depth)
 {
     if (inotify_add_watch(watch->fd, folder, EVENTS | IN_ONLYDIR) < 0 || depth == 0)

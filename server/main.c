@@ -82,7 +82,7 @@ static int run_command(size_t which, int argc, char **argv)
     return result;
 }
 
-/* What was printed may still be in the buffer: a full disk shows here at the latest. */
+/* Output may still be buffered: a full disk shows here at the latest. */
 static int finish_output(int result)
 {
     bool failed = ferror(stdout);
@@ -92,7 +92,7 @@ static int finish_output(int result)
         failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: closed, but nothing to say */
     if (!failed)
         return result;
-    if (errno == EPIPE) /* who reads has seen enough: lensd inspect MODEL | head */
+    if (errno == EPIPE) /* the reader has closed the pipe: lensd inspect MODEL | head */
         return result ? result : 1;
     fprintf(stderr, "lensd: cannot write the output%s%s\n", errno ? ": " : "",
             errno ? strerror(errno) : "");
@@ -101,7 +101,7 @@ static int finish_output(int result)
 
 int main(int argc, char **argv)
 {
-    /* A client or a pipe that goes away, or a file at its limit, is an error of that write. */
+    /* A closed pipe or a file at its size limit is to be an error of write(), not a signal. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     if (argc < 2) {

@@ -21,7 +21,7 @@ static void forbid_dumps(void)
         limit.rlim_cur = 0;
         (void)setrlimit(RLIMIT_CORE, &limit);
     }
-    /* A core_pattern that is a program gets its dump whatever the limit says. */
+    /* A core_pattern that pipes to a program ignores the size limit. */
     (void)prctl(PR_SET_DUMPABLE, 0);
 }
 
@@ -64,7 +64,7 @@ enum status process_check_number_file(const char *option, const char *path, bool
     char text[64] = "";
     long number;
     if (lstat(path, &info) != 0)
-        return STATUS_OK; /* it is not there; writing says what else is wrong */
+        return STATUS_OK; /* it does not exist; other problems show when it is written */
     if (!S_ISREG(info.st_mode))
         return error_set(err, STATUS_CONFIG,
                          "%s '%.200s' is there already and is %s, not a file; name one that may be "
@@ -88,7 +88,7 @@ enum status process_check_number_file(const char *option, const char *path, bool
     return STATUS_OK;
 }
 
-/* A file of that name that a killed process left is replaced, nothing else is. */
+/* Replaces the file that a killed process has left, and nothing but a regular file. */
 static FILE *create_aside(const char *path)
 {
     struct stat info;
@@ -133,7 +133,7 @@ void process_remove_number(const char *path, long number)
         return;
     if (unlink(path) == 0)
         return;
-    /* Where it may neither be emptied it stays: it names nobody who is alive. */
+    /* If it may not be emptied either it stays; it names no living process. */
     int fd = open(path, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd >= 0)
         close(fd);

@@ -1,4 +1,4 @@
-/* The process itself: its number in a file, whose it is, and what it leaves when it dies. */
+/* The process: its PID file, its user, core dumps. */
 #pragma once
 
 #include <stdbool.h>
@@ -35,8 +35,8 @@ struct process_user {
 enum status process_find_user(const char *text, struct process_user *ret,
                               struct error *err) MUST_USE;
 
-/* Gives root's rights up for good, in all threads. Does nothing for whoever is that user already.
- */
+/* Drops root's rights for good, in all threads. Does nothing if the process already runs as that
+ * user. */
 enum status process_become(const struct process_user *user, bool core_dumps,
                            struct error *err) MUST_USE;
 

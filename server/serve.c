@@ -37,17 +37,16 @@
 
 #define MILLION INT64_C(1000000)
 
-/* What is left of a drain whose grace time is over: answers that say so still go out. */
+/* Extra time after --grace, in which requests that were cut short still get their answers. */
 #define LAST_WORDS_MS 1000
 
-/* The same signal again within this time is the first one, sent twice. */
+/* The same signal within this time counts as one signal sent twice. */
 #define SAME_SIGNAL_MS 1000
 
-/* A load that takes longer says that it goes on: first after this, then whenever systemd is told.
- */
+/* A longer load reports that it goes on: first after this time, then whenever systemd is told. */
 #define LOADING_MS 2000
 
-/* While models load, systemd is asked for this much more time, again and again. */
+/* While models load, systemd is asked for this much more time, repeatedly. */
 #define EXTEND_MS 20000
 
 struct serve {
@@ -81,7 +80,7 @@ static enum status take_signals(struct serve *serve, struct error *err)
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
-    /* nohup(1) has it ignored, but a descriptor would get it all the same. */
+    /* nohup(1) ignores it, but signalfd would still deliver it. */
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
         sigaddset(&signals, SIGHUP);
     sigaddset(&signals, SIGUSR1);
@@ -102,8 +101,8 @@ static void warn_of_cache(const char *cache)
         log_event(LOG_WARN, "cache", LOG_STR("text", warning));
 }
 
-/* What both serving and checking begin with: the user is there, so is the model, and nothing
- * is replaced that should not be. */
+/* Checks shared by serving and --check: the user and the model exist, and no file is replaced that
+ * should not be. */
 static enum status find_all(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
@@ -128,7 +127,7 @@ static enum status find_all(struct serve *serve, struct error *err)
     return loader_create(&loader_options, &serve->loader, err);
 }
 
-/* What root has read, and SIGHUP wants to read again. */
+/* Files that root has read and that SIGHUP must be able to read again. */
 static void warn_of_reload(const struct config *config)
 {
     const struct {
@@ -149,7 +148,7 @@ static void warn_of_reload(const struct config *config)
     }
 }
 
-/* From here on it is the user who reads and writes. */
+/* From here on files are accessed as the user. */
 static enum status become_user(const struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
@@ -162,7 +161,7 @@ static enum status become_user(const struct serve *serve, struct error *err)
     return STATUS_OK;
 }
 
-/* What was opened as root, and is closed as the user. */
+/* Opened as root, closed as the user. */
 static enum status give_up_root(const struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
@@ -318,7 +317,7 @@ static void say_ready(struct serve *serve)
         precision = precision_name(status->lanes[status->lane_count - 1].precision);
     if (status || serve->config->models)
         print_banner(serve, status, devices, threads);
-    /* Only a courtesy, the log says it as well: nobody need be there to read it. */
+    /* Best effort: the log says it as well, and standard output may be closed. */
     if (fflush(stdout) != 0)
         clearerr(stdout);
     log_event(LOG_INFO, "ready", LOG_STR("model", loader_served(serve->loader)),
@@ -346,7 +345,7 @@ static bool is_end(const struct signalfd_siginfo *info)
     }
 }
 
-/* The second signal: whoever sends it does not want to wait. */
+/* A second signal: stop at once. */
 static void *watch_signals(void *context)
 {
     struct serve *serve = context;
@@ -410,7 +409,7 @@ static void change_level(int step)
     int before = (int)log_lowest(), after = before + step;
     if (after < LOG_DEBUG || after > LOG_ERROR)
         return;
-    /* Said at a level that is to be seen before or after. */
+    /* Log while the more verbose of the two levels holds, so that the line is shown. */
     enum log_level seen = (enum log_level)(after > before ? after : before);
     log_set_lowest((enum log_level)(after < before ? after : before));
     log_event(seen, "log", LOG_STR("level", log_level_name((enum log_level)after)));
@@ -427,7 +426,7 @@ static void reload(struct serve *serve)
         supervisor_say(serve->supervisor, "READY=1");
 }
 
-/* Does what a signal asks for that does not end the server; false for one that does. */
+/* Handles non-terminating signals; returns false for a terminating one. */
 static bool handle_signal(struct serve *serve, const struct signalfd_siginfo *info)
 {
     if (is_end(info))
@@ -452,7 +451,7 @@ static const char *wait_for_end(struct serve *serve)
         struct signalfd_siginfo info;
         int ready = poll(events, 2, serve->is_loaded ? -1 : is_said ? EXTEND_MS / 2 : LOADING_MS);
         if (ready <= 0) {
-            /* A large model takes its time: systemd shall not lose its patience meanwhile. */
+            /* A large model loads for long: keep systemd from giving up meanwhile. */
             if (ready == 0 && !serve->is_loaded) {
                 supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%d", EXTEND_MS * 1000);
                 log_event(LOG_INFO, "loading", LOG_STR("model", loader_name(serve->loader)),
@@ -481,7 +480,7 @@ static const char *wait_for_end(struct serve *serve)
     }
 }
 
-/* --check: all that serving begins with, but nobody can connect. */
+/* --check: everything serving begins with, without accepting connections. */
 static enum status serve_check(struct serve *serve, struct error *err)
 {
     struct http_warnings warnings;

@@ -1,4 +1,4 @@
-/* From the user's options to those of the rooms. */
+/* Translates the user's options into those of the pipeline and the HTTP server. */
 #pragma once
 
 #include "server/config.h"

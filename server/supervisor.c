@@ -17,11 +17,11 @@
 #include "engine/base/size.h"
 #include "server/observe/log.h"
 
-/* What a model had answered when it was last seen to move. */
+/* How many images a model had answered when the count last changed. */
 struct pulse {
     char name[128], version[16];
     uint64_t answered;
-    int64_t still_ns; /* for so long it has answered nothing while images waited */
+    int64_t still_ns; /* how long it has answered nothing while images waited */
     uint64_t round;   /* when it was last seen */
 };
 
@@ -61,7 +61,7 @@ static bool take_address(struct supervisor *supervisor, const char *path)
     return true;
 }
 
-/* The watchdog may be another process's, when we were started by somebody else's child. */
+/* The watchdog may be meant for another process, if a child of that one started us. */
 static int64_t watchdog_ns(void)
 {
     const char *span = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
@@ -142,7 +142,7 @@ void supervisor_reloading(struct supervisor *supervisor)
 
 /* ---- the watchdog ---- */
 
-/* The pulse of a model; a new one begins where the table has none for it. */
+/* The pulse of a model, added to the table if it is new. */
 static struct pulse *find_pulse(struct supervisor *supervisor, const struct model_status *model)
 {
     struct pulse *unused = &supervisor->pulses[0];
@@ -159,13 +159,13 @@ static struct pulse *find_pulse(struct supervisor *supervisor, const struct mode
     return unused;
 }
 
-/* Has a model images that wait, and has answered none for the whole span? */
+/* Whether a model has images waiting and has answered none for the whole span. */
 static bool supervisor_look(struct supervisor *supervisor)
 {
     size_t count = pipeline_models(supervisor->pipeline, supervisor->models, PIPELINE_MAX_MODELS);
     int64_t now = clock_now(), step = now - supervisor->looked;
     bool stuck = false;
-    /* The whole process may have been stopped meanwhile: that is nobody's fault in here. */
+    /* The whole process may have been stopped meanwhile: that is no fault of a model. */
     if (step > supervisor->limit_ns / 2)
         step = supervisor->limit_ns / 2;
     supervisor->looked = now;

@@ -248,6 +248,7 @@ static void target_done(struct bench_target *target)
 
 /* ---- measuring ---- */
 
+/* A batch runs in the passes that the server would run it in. */
 static enum status bench_run_batch(struct bench_target *target, int batch, struct error *err)
 {
     for (int left = batch, count; left > 0; left -= count) {
@@ -418,7 +419,7 @@ static enum status run_bench(struct device_bench *bench, char *note, size_t note
     for (size_t i = 0; i < bench->count; i++) {
         struct bench_target *target = &bench->targets[i];
         bench->loading = i;
-        /* An error on the way is not yet a failure: what counts is what is returned. */
+        /* An error in between is no failure yet: the exit status decides. */
         struct error problem;
         if (target->problem.status == STATUS_OK &&
             bench_prepare(bench, target, &problem) != STATUS_OK)

@@ -14,7 +14,7 @@ int command_profile(const struct config *config); /* inspect --profile */
 int command_bench(const struct config *config);
 int command_key(const struct config *config);
 
-/* What the settings are worth a word about, to standard error. */
+/* Prints the notes that the settings gave rise to on standard error. */
 void command_notes(const struct config *config);
 
 /* "3.4 MB", "812 bytes"; returns text. */

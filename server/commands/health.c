@@ -15,7 +15,7 @@
 #define HEALTH_TIMEOUT_S 3
 #define KEY_MAX          256 /* bytes of a key */
 
-/* Where a client finds a daemon that listens on every address. */
+/* The address at which a client reaches a daemon that listens on every address. */
 static const char *client_host(const char *host)
 {
     if (!strcmp(host, "0.0.0.0"))
@@ -142,8 +142,7 @@ static size_t health_ask(int fd, struct tls_client *tls, const char *key, char *
     return length;
 }
 
-/* A server that speaks TLS tells a plain request off with an alert (a record of type 21), or just
- * closes. */
+/* A TLS server answers a plain request with an alert (a record of type 21) or just closes. */
 static void say_no_answer(const char *where, bool tls, const char *answer, size_t length)
 {
     if (tls)

@@ -131,7 +131,7 @@ static enum status inspect_model(const struct config *config, struct inspection 
     if (!model_is_embedded(config->model))
         TRY(model_find(config->model, &in->file, &in->name, err));
     enum status status = model_open(config->model, NULL, &in->model, &in->problem);
-    /* What lensd lacks is what this command is there to list; a broken file is an error. */
+    /* Missing operators are what this command lists; a broken file is an error. */
     if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || !in->file)) {
         *err = in->problem;
         return status;

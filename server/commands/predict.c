@@ -68,7 +68,7 @@ static void print_image(const char *path, const struct predict_image *image)
     }
 }
 
-/* Once, on standard error: numbers where names could be. */
+/* Printed once on standard error: the answers have numbers instead of names. */
 static void hint_at_labels(const struct predict_request *request)
 {
     bool nameless = false;

@@ -63,7 +63,7 @@ static void check_framing(struct exchange *x, const struct request_head *head)
         x->expected = head->length ? strtoull(head->length, NULL, 10) : 0;
         return;
     }
-    /* Where the body ends is unknown: nothing behind it may be read as a request. */
+    /* The end of the body is unknown, so nothing after it may be read as a request. */
     x->chunked = true;
 }
 
@@ -90,8 +90,8 @@ bool exchange_check_length(struct exchange *x, const struct request_head *head)
     return false;
 }
 
-/* "http://host/path", as proxies are asked, is the path (RFC 9112, section 3.2.2): who is meant, we
- * are. NULL: no host in it. */
+/* Reduces "http://host/path", the form used with proxies (RFC 9112, section 3.2.2), to the path;
+ * the host is ignored. NULL: it has no host. */
 static char *origin_form(char *target)
 {
     size_t scheme = !strncasecmp(target, "http://", 7)    ? 7
@@ -104,7 +104,7 @@ static char *origin_form(char *target)
         return NULL;
     if (*rest == '/')
         return rest;
-    *--rest = '/'; /* no path is the root; the host is not needed any more */
+    *--rest = '/'; /* an empty path means "/"; the host is no longer needed */
     return rest;
 }
 
@@ -150,7 +150,7 @@ static void check_route(struct exchange *x)
 {
     x->route = route_find(x->server->options.routes, x->path, &x->match);
     if (!x->route && !strcmp(x->path, "*") && !strcmp(x->method, "OPTIONS")) {
-        respond_empty(x, 204); /* of the server as a whole (RFC 9110, section 9.3.7) */
+        respond_empty(x, 204); /* asks about the whole server (RFC 9110, section 9.3.7) */
         x->answer.allow = METHOD_GET | METHOD_HEAD | METHOD_POST | METHOD_OPTIONS;
     } else if (!x->route) {
         respond_refusal(x, 404, "not_found",
@@ -248,7 +248,7 @@ static void allow_origin(struct exchange *x, const struct request_head *head)
                        "Inference-Header-Content-Length");
         return;
     }
-    /* The browser asks beforehand, without a key, what it may send. */
+    /* A preflight: the browser asks, without a key, what it may send. */
     char allow[ALLOW_TEXT];
     respond_header(x, "Access-Control-Allow-Methods", "%s",
                    route_allow(route_methods(x->route), allow, sizeof allow));

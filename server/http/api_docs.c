@@ -1,5 +1,5 @@
-/* What this API is: proto/openapi.yaml, which is part of the binary, as it is, as JSON, and as a
- * page. Everything but the YAML is made from it when lensd is built (proto/openapi.py). */
+/* The description of the API: proto/openapi.yaml as it is, as JSON, and as a page. All but the YAML
+ * are generated when lensd is built (proto/openapi.py). */
 #include <string.h>
 
 #include "server/http/exchange.h"
@@ -26,7 +26,7 @@ void docs_handle(struct exchange *x)
     respond_asset(x, TYPE_HTML, openapi_page, openapi_page_size);
 }
 
-/* The console; TorchServe's clients ask the same path with OPTIONS what there is. */
+/* GET answers with the console; OPTIONS, as TorchServe's clients send it, with the API. */
 void root_handle(struct exchange *x)
 {
     if (!strcmp(x->method, "OPTIONS"))

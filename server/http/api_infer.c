@@ -118,7 +118,7 @@ static enum status infer_read_numbers(struct exchange *x, const struct v2_input 
 {
     char text[SHAPE_TEXT];
     size_t size = dtype_size(input->dtype);
-    /* Each has a digit and something behind it: a shape alone buys no memory. */
+    /* Each number takes two bytes at least, so that a shape alone cannot allocate memory. */
     if (input->count > input->json_size)
         return error_set(err, STATUS_INVALID,
                          "input '%.80s' has too little data for its shape %s: %zu elements are "
@@ -326,7 +326,7 @@ static enum status check_outputs(struct infer_work *work, const struct served *s
     return STATUS_OK;
 }
 
-/* What the answer may take until it has been sent. */
+/* Charges the memory that the answer may take until it has been sent. */
 static enum status expect_outputs(struct exchange *x, const struct infer_work *work,
                                   const struct served *served, struct error *err)
 {
@@ -558,8 +558,8 @@ static enum status json_size(const struct exchange *x, size_t *ret, bool *ret_ra
     return STATUS_OK;
 }
 
-/* All of the body should be JSON, and is not: most likely a header is missing, or this is not the
- * place. */
+/* The whole body should be JSON and is not: most likely a header is missing, or the client meant
+ * another path. */
 static enum status check_is_json(const struct exchange *x, struct error *err)
 {
     const uint8_t *data = x->body.data;

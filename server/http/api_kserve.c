@@ -84,7 +84,7 @@ static enum status take_numbers(struct exchange *x, struct kserve_work *work,
     return work_images(&work->request, rows, err);
 }
 
-/* What the rows of a model's outputs may take until they have been sent. */
+/* Charges the memory that the rows of a model's outputs may take until they have been sent. */
 static enum status expect_rows(struct exchange *x, const struct served *served, size_t rows,
                                struct error *err)
 {

@@ -1,4 +1,4 @@
-/* /v2/logging: what the log says, asked and changed while the server runs. */
+/* GET and POST /v2/logging: shows the log's settings and changes them at run time. */
 #include "proto/logging_json.h"
 #include "server/http/exchange.h"
 #include "server/http/respond.h"
@@ -29,7 +29,7 @@ static void change(struct exchange *x, const struct logging_settings *wanted)
                             : wanted->info      ? LOG_INFO
                             : wanted->warning   ? LOG_WARN
                                                 : LOG_ERROR;
-    /* Said while it is still, or already, to be seen. */
+    /* Log while the more verbose of the two levels holds, so that the line is shown. */
     enum log_level before = log_lowest();
     log_set_lowest(lowest < before ? lowest : before);
     log_event(LOG_INFO, "log", LOG_STR("level", log_level_name(lowest)),

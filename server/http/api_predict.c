@@ -49,8 +49,7 @@ static void predict_free_work(struct exchange *x)
 /* The forms of an answer, in the order of enum describe_form; errors are JSON in all of them. */
 static const char *const forms[] = {"application/json", "text/plain", "application/octet-stream"};
 
-/* Forms and JSON may name their model inside: then nothing is known yet of the one that is meant.
- */
+/* Multipart and JSON bodies may name their model inside, so it is not known yet. */
 static enum status check_room(struct exchange *x, struct error *err)
 {
     const char *model = query_value(&x->query, "model");
@@ -235,7 +234,7 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
     if (limits.json.max_values < 1000)
         limits.json.max_values = 1000;
     TRY(predict_json_parse((const char *)x->body.data, x->body.size, &limits, &work->json, err));
-    /* Everything has been copied into the tree: the text need not wait for the pipeline. */
+    /* The tree holds copies: the text may go before the pipeline is done. */
     upload_drop_bytes(&x->body);
     const struct predict_json *json = work->json;
     if (json->top_k)
@@ -275,7 +274,7 @@ static enum status predict_read_body(struct exchange *x, struct predict_work *wo
 
 /* ---- to the pipeline and back ---- */
 
-/* A PNG whose first line end has gone, or a JPEG of many bytes without any. */
+/* Whether line ends were stripped: a PNG without its first one, or a long JPEG without any. */
 static bool lost_line_ends(const uint8_t *data, size_t size)
 {
     if (size > 5 && !memcmp(data, "\x89PNG", 4))
@@ -303,7 +302,7 @@ static void predict_finish(struct exchange *x)
     struct predict_request *request = &work->request;
     hint_at_form(x, &request->images[0]);
     size_t size = 0;
-    /* One image's failure is the request's; several answer for themselves. */
+    /* With one image its failure fails the request; with several, each reports its own. */
     const struct predict_image *image = &request->images[0];
     int http = work->as_list || image->status == STATUS_OK ? 200 : status_http(image->status);
     static const char *const types[] = {TYPE_JSON, TYPE_TEXT, TYPE_BYTES, TYPE_JSON, TYPE_JSON};

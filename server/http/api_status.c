@@ -1,4 +1,4 @@
-/* What probes, dashboards and people ask: never behind the queue of images. */
+/* State and metrics for probes, dashboards and people; never behind the queue of images. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -73,7 +73,7 @@ void metrics_handle(struct exchange *x)
 {
     size_t size = 0;
     struct metrics *metrics = x->server->options.metrics;
-    /* Looked at only here: no need to keep it up to date with every byte. */
+    /* Updated only when /metrics is read, not with every byte. */
     metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_http_upload_bytes",
                            "Memory that bodies of requests and answers take now.", "", NULL, 0),
                (double)atomic_load(&x->server->budget.used));

@@ -1,4 +1,4 @@
-/* The documents of the Open Inference Protocol: who is there, what it takes, how it has done. */
+/* The metadata documents of the Open Inference Protocol: server, models, statistics. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "server/http/route_table.h"
 #include "server/observe/log.h"
 
-/* Triton says 400 while it is not ready, and 503 when it ends. */
+/* As Triton: 400 while it is not ready, 503 while it shuts down. */
 static void respond_flag(struct exchange *x, const char *name, const char *flag, bool good)
 {
     size_t size = 0;
@@ -192,7 +192,7 @@ static struct v2_stats read_stats(const struct served *served, const struct mode
                            .batches = batches,
                            .batch_count = read_batches(stats, batches),
                            .memory_type = "CPU"};
-    /* Clients divide one by the other: a request that is counted meanwhile must not tear them. */
+    /* Clients divide one by the other, so both must come from the same moment. */
     all.infer.count = all.output.count = all.input.count;
     for (size_t i = 0; i < status->lane_count; i++) {
         all.memory_bytes += status->lanes[i].parameter_bytes + status->lanes[i].activation_bytes;

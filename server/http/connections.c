@@ -25,7 +25,7 @@
 #define TICK_MS   100  /* how exact the time limits are */
 #define DELAY_MS  10   /* how exact penalties are */
 #define LINGER_MS 2000 /* how long a refused client may go on sending */
-#define SILENT_MS 200  /* how long one that is to be refused may send nothing */
+#define SILENT_MS 200  /* how long a client to be refused may send nothing */
 #define MILLION   INT64_C(1000000)
 #define LATE_MAX  64 /* late clients noticed at a time */
 
@@ -161,8 +161,9 @@ void connection_refuse(struct connections *connections, struct connection *conne
     pthread_mutex_unlock(&connections->lock);
 }
 
-/* The watcher's way. Under TLS it must not write: the thread that may finds the words when the next
- * bytes come (look_for_words), or when check_times() ends the waiting for them. */
+/* Refuses from the watcher thread. Under TLS it must not write: it leaves the answer for the
+ * connection's own thread, which sends it when the next bytes arrive (look_for_words) or when
+ * check_times() ends the wait for them. */
 static void refuse_from_afar_locked(struct connections *connections, struct connection *connection,
                                     char *answer, size_t size)
 {
@@ -221,7 +222,7 @@ static struct predict_request *client_gone_locked(struct connections *connection
     connection->gone = true;
     if (!request)
         return NULL;
-    /* In this order: a request that cannot be pinned yet looks at `cancelled` when it can be. */
+    /* Set `cancelled` first: a request that cannot be pinned yet reads it once it can be. */
     atomic_store(&request->cancelled, 1);
     metric_add(connections->gone_total, 1);
     return predict_request_pin(request) ? request : NULL;
@@ -252,10 +253,10 @@ bool connection_is_gone(struct connections *connections, struct connection *conn
     return gone;
 }
 
-/* libmicrohttpd also waits for edges, and an end that comes together with the last bytes is one
- * that it does not see: it would hold half a request until the idle timeout. Ending our reading
- * side, which can lose nothing any more, makes another edge; what has arrived can still be read.
- * The edge is one for the watcher, too: repeated at every tick, not at every event. */
+/* libmicrohttpd is edge-triggered too, and misses an end of stream that arrives together with the
+ * last bytes: it would hold half a request until the idle timeout. Shutting down our reading side
+ * causes another edge and loses nothing: what has arrived can still be read. The watcher gets that
+ * edge as well, so this is repeated at every tick, not at every event. */
 static void show_end_locked(struct connection *connection)
 {
     if (connection->gone && connection->phase != CONNECTION_WORKING &&
@@ -293,7 +294,8 @@ static bool bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked)
     return true;
 }
 
-/* A part of the request, and the word for it in "send … faster", was not there within limit_ms. */
+/* Refuses a client whose `part` was not complete within limit_ms; `pronoun` stands for it in "send
+ * … faster". */
 static void refuse_late_locked(struct connections *connections, struct connection *connection,
                                int64_t limit_ms, const char *part, const char *pronoun,
                                const char *option)
@@ -317,7 +319,7 @@ static void check_header_locked(struct connections *connections, struct connecti
     if (limit == 0)
         return;
     if (connection->has_name) {
-        /* Nobody counts its bytes: headers may take as long as silence before them may last. */
+        /* The kernel does not count bytes here: headers get as long as the silence before them. */
         connection->header_since = connection->since;
         limit += connections->limits.idle_timeout_ms;
     } else if (!bytes_passed(connection->fd, &bytes, &acked)) {
@@ -333,7 +335,7 @@ static void check_header_locked(struct connections *connections, struct connecti
     }
     int64_t waited = now - connection->header_since;
     if (!connection->header_since || waited < limit * MILLION || late->count == LATE_MAX)
-        return; /* who does not fit into `late` is looked at again at once */
+        return; /* clients that do not fit into `late` are checked again at once */
     memcpy(late->clients[late->count].address, connection->address, sizeof connection->address);
     late->clients[late->count++].waited = waited;
     refuse_late_locked(connections, connection, limit, "headers", "them", "--header-timeout");
@@ -357,7 +359,8 @@ static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int6
     if (connection->bytes_known && spent_ms < limit_ms)
         return false;
     if (connection->has_name || !bytes_passed(connection->fd, &received, &acked)) {
-        /* Nobody counts what it takes: the whole answer has the time that it takes at that rate. */
+        /* The kernel does not count bytes here: the whole answer gets the time it takes at the
+         * minimum rate. */
         return spent_ms > limit_ms && (uint64_t)(spent_ms - limit_ms) >
                                           connection->answer_size / CONNECTION_MIN_RATE * 1000;
     }
@@ -376,7 +379,8 @@ static void check_answer_locked(struct connections *connections, struct connecti
     int64_t limit = connections->limits.answer_timeout_ms;
     if (limit == 0 || !is_slow_locked(connection, limit, now))
         return;
-    /* Nothing can be said in the middle of an answer. What the kernel holds of it goes as well. */
+    /* No error can be sent in the middle of an answer. Drop what the kernel still holds of it, too.
+     */
     const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
     metric_add(connections->timeout_total, 1);
     (void)setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -399,7 +403,7 @@ static void check_times_once(struct connections *connections, int64_t now,
             check_body_locked(connections, c, now);
             break;
         case CONNECTION_REFUSED:
-            /* Its own thread wakes to an end of what it reads, and says what is to be said. */
+            /* The connection's own thread wakes at the end of input and sends the refusal. */
             if (c->last_words && now - c->since > SILENT_MS * MILLION)
                 (void)shutdown(c->fd, SHUT_RD);
             if (now - c->since > LINGER_MS * MILLION)
@@ -545,7 +549,7 @@ static void *connections_thread(void *context)
 {
     struct connections *connections = context;
     bool ticks = false;
-    int64_t next = 0; /* all of them are looked at once a tick, however many hang up */
+    int64_t next = 0; /* checks all of them once a tick, however many hang up */
     for (;;) {
         struct epoll_event events[64];
         pthread_mutex_lock(&connections->lock);
@@ -657,7 +661,7 @@ static void address_text(int fd, const struct sockaddr *address, char *text, siz
     } else if (address && address->sa_family == AF_INET6) {
         const struct in6_addr *v6 =
             &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
-        /* An IPv4 client of a socket for both is one and the same address. */
+        /* Treat an IPv4-mapped address as the IPv4 address it stands for. */
         if (IN6_IS_ADDR_V4MAPPED(v6)) {
             inet_ntop(AF_INET, &v6->s6_addr[12], text, (socklen_t)size);
             return;

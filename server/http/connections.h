@@ -94,11 +94,12 @@ void connection_answering(struct connections *connections, struct connection *co
 void connection_refuse(struct connections *connections, struct connection *connection,
                        const char *answer, size_t size);
 
-/* Under TLS: has the watcher refused it, and could not say so? Then this says it and ends our side.
- * From the connection's own thread, when a piece of the body has come. */
+/* Under TLS: sends the refusal that the watcher has left for this connection and ends our side;
+ * returns whether there was one. Call from the connection's own thread when a part of the body
+ * arrives. */
 bool connection_last_words(struct connections *connections, struct connection *connection);
 
-/* A client has hung up in the middle of its request, which nobody watches yet. */
+/* Counts a client that hung up before its request was complete. */
 void connections_count_gone(struct connections *connections);
 
 /* Cancels the request as soon as the client has hung up, which may be at once: sets its
@@ -108,7 +109,7 @@ void connections_count_gone(struct connections *connections);
 void connection_watch(struct connections *connections, struct connection *connection,
                       struct predict_request *request);
 
-/* The client has hung up (or half-closed). */
+/* Whether the client has hung up or half-closed. */
 bool connection_is_gone(struct connections *connections, struct connection *connection);
 
 /* When a request that has just come may go on (clock_now(); not later than now: at once), or
@@ -124,12 +125,12 @@ int64_t connection_penalty(struct connections *connections, struct connection *c
 bool connection_delay(struct connections *connections, struct connection *connection, int64_t until,
                       void (*resume)(void *context), void *context);
 
-/* What became of such a request: `refused` (with Retry-After), after it had `waited`. `last`: the
- * connection is about to end, though the client may not know it yet. */
+/* Records whether a request was `refused` (with Retry-After), and whether it had `waited` for a
+ * penalty. `last`: the connection is about to end, though the client may not know it yet. */
 void connection_answered(struct connections *connections, struct connection *connection,
                          const char *forwarded_for, bool refused, bool waited, bool last);
 
-/* Resumes whoever is delayed; nobody is from now on. */
+/* Resumes all delayed connections; none is delayed from now on. */
 void connections_end_delays(struct connections *connections);
 
 /* How many are open, and how many of them have a request in them. */

@@ -1,5 +1,4 @@
-/* What the console asks beyond what every client can: the models as the page has to know them, and
- * its own files. */
+/* The console's own files, and the models as the page needs them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +16,7 @@ void console_css_handle(struct exchange *x)
     respond_asset(x, TYPE_CSS, console_css, console_css_size);
 }
 
-/* The name is what browsers ask for by themselves; what it is, its type says. */
+/* Browsers ask for this name by themselves; the type says that it is an SVG. */
 void favicon_handle(struct exchange *x)
 {
     respond_asset(x, TYPE_SVG, console_icon, console_icon_size);
@@ -64,7 +63,7 @@ static struct console_model console_describe(const struct served *served, bool i
     };
 }
 
-/* The ready ones. What is described stays alive through `held`. */
+/* Collects the ready models. `held` keeps what is described alive. */
 static size_t console_gather(struct pipeline *pipeline, const struct model_status *models,
                              size_t count, struct served **held, struct console_model *ret)
 {

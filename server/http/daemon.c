@@ -95,7 +95,7 @@ static enum MHD_Result note_framing(void *context, enum MHD_ValueKind kind, cons
     /* A blank before the colon, or an empty name: proxies read it one way, libmicrohttpd another
      * (RFC 9112, section 5.1). */
     head->malformed += !*name || strpbrk(name, " \t") != NULL;
-    /* What libmicrohttpd makes of a value on a line of its own: "Content-Length34". */
+    /* libmicrohttpd joins a value on a line of its own to the name: "Content-Length34". */
     head->malformed += (!strncasecmp(name, "Content-Length", 14) && name[14]) ||
                        (!strncasecmp(name, "Transfer-Encoding", 17) && name[17]);
     head->hosts += !strcasecmp(name, "Host");
@@ -134,7 +134,7 @@ static struct request_head daemon_read_head(struct MHD_Connection *handle, const
 
 /* ---- answers ---- */
 
-/* Requests that a penalty may delay: not those of probes and dashboards. */
+/* Whether a penalty may delay the request: not those of probes and dashboards. */
 static bool may_wait(const char *method)
 {
     return !(route_method(method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS));
@@ -257,7 +257,7 @@ __attribute__((format(printf, 2, 0))) static void on_log(void *context, const ch
     char text[512];
     vsnprintf(text, sizeof text, format, args);
     text[strcspn(text, "\r\n")] = '\0';
-    /* Broken requests and lost clients are daily life, not the operator's business. */
+    /* Broken requests and lost clients are normal; log them at debug level only. */
     log_event(LOG_DEBUG, "http", LOG_STR("text", text));
     if (strstr(format, "Content-Length"))
         refuse_lengths();
@@ -265,7 +265,7 @@ __attribute__((format(printf, 2, 0))) static void on_log(void *context, const ch
 
 /* ---- the phases of a request ---- */
 
-/* The request line is there; libmicrohttpd is about to take it to pieces, so it is copied. */
+/* The request line has arrived. Copied, because libmicrohttpd is about to split it in place. */
 static void *on_uri(void *context, const char *uri, struct MHD_Connection *handle)
 {
     struct daemon_loop *loop = context;
@@ -407,7 +407,8 @@ static enum MHD_Result end_of_request(struct exchange *x)
 
 static enum MHD_Result end_of_wait(struct exchange *x)
 {
-    if (!x->answer.status && !x->finish) { /* its body has been inflated, and not handled yet */
+    /* The body has been inflated, and the handler has not been called yet. */
+    if (!x->answer.status && !x->finish) {
         connection_watch(x->server->connections, x->connection, NULL);
         x->state = EXCHANGE_BODY;
         return handle(x);
@@ -444,7 +445,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     if (!x)
         return;
     forming_remove(x);
-    /* What libmicrohttpd found wrong before it asked us has its own answer. */
+    /* libmicrohttpd has already answered what it rejected before calling us. */
     const union MHD_ConnectionInfo *status =
         MHD_get_connection_info(handle, MHD_CONNECTION_INFO_HTTP_STATUS);
     if (!x->answer.status && status)
@@ -454,7 +455,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
         connection_watch(server->connections, x->connection, NULL);
         refused = !connection_enter(server->connections, x->connection, CONNECTION_WAITING);
     }
-    /* Without an answer of ours: its body was late and the watcher said so, or the client left. */
+    /* Without an answer: either the watcher refused a late body, or the client left. */
     if (!x->answer.status && x->state != EXCHANGE_NEW) {
         if (!refused && x->state == EXCHANGE_BODY)
             connections_count_gone(server->connections);

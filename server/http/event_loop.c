@@ -18,7 +18,7 @@ static void wake_locked(struct event_loop *loop)
     loop->woken = true;
 }
 
-/* Before a run: what wakes the loop from now on may need another one. False: stop. */
+/* Clears the wake-ups before a run: later ones cause another run. False: stop. */
 static bool begin_run(struct event_loop *loop)
 {
     uint64_t wakes;
@@ -31,7 +31,7 @@ static bool begin_run(struct event_loop *loop)
     return !stop;
 }
 
-/* Until the daemon has something to do: for poll(). */
+/* How long poll() may wait before the daemon has something to do. */
 static int sleep_ms(const struct event_loop *loop)
 {
     MHD_UNSIGNED_LONG_LONG ms;
@@ -74,7 +74,7 @@ void event_loop_stop(struct event_loop *loop)
     pthread_mutex_unlock(&loop->lock);
     if (loop->has_thread)
         pthread_join(loop->thread, NULL);
-    /* Else it closes the listening socket, which other loops may share. */
+    /* Otherwise it would close the listening socket, which other loops may share. */
     (void)MHD_quiesce_daemon(loop->mhd);
     MHD_stop_daemon(loop->mhd);
     if (loop->wake_fd >= 0)

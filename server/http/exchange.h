@@ -125,10 +125,10 @@ struct exchange {
     struct metric *write_seconds; /* of its model; NULL: none */
 };
 
-/* Who asks: the name of the key, else the address. Lives as long as the exchange. */
+/* The client: the name of its key, else its address. Lives as long as the exchange. */
 const char *exchange_client(const struct exchange *exchange);
 
-/* Notes for the log what became of the images: model, number, time in each phase. */
+/* Records for the log the model, the number of images and the time in each phase. */
 void exchange_note(struct exchange *exchange, const struct predict_request *request);
 
 /* A header of the request, NULL without it; lives as long as the exchange. From its owner. */
@@ -147,7 +147,7 @@ void exchange_wait(struct exchange *exchange, struct predict_request *request,
 void exchange_offload(struct exchange *exchange, size_t bytes,
                       void (*run)(struct exchange *exchange));
 
-/* A `run`: answers with `finish`, compresses what is long enough for it, and resumes. */
+/* For use as `run`: calls `finish`, compresses the answer if that pays, and resumes. */
 void exchange_answer(struct exchange *exchange);
 
 /* From any thread, once after exchange_wait(); the exchange must not be touched afterwards. */

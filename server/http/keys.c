@@ -79,7 +79,7 @@ static bool read_amount(const char *text, double *ret)
     return true;
 }
 
-/* Takes a line to pieces, in place. *ret_used is false for one that says nothing. */
+/* Parses a line in place. *ret_used is false for a blank line or a comment. */
 static enum status read_key_line(char *line, struct key *key, bool *ret_used, struct error *err)
 {
     static const char blanks[] = " \t\r\n";
@@ -234,7 +234,7 @@ void keyring_free(struct keyring *keyring)
     free(keyring);
 }
 
-/* A name keeps what it has left, or a reload would be a way around its rate. */
+/* A name keeps the tokens it has left: otherwise a reload would reset its rate limit. */
 static void keep_tokens(const struct lines *from, struct lines *to)
 {
     for (size_t i = 0; i < to->count; i++)
@@ -270,7 +270,7 @@ void keyring_count(struct keyring *keyring, size_t *ret_keys, size_t *ret_admins
     pthread_mutex_unlock(&keyring->lock);
 }
 
-/* Every line is looked at whole, whichever fits. */
+/* Compare with every line in full, so that timing does not tell which one matches. */
 static struct key *find_locked(struct keyring *keyring, const uint8_t hash[static HASH_BYTES])
 {
     struct key *found = NULL;
@@ -314,7 +314,7 @@ enum key_verdict keyring_check(struct keyring *keyring, enum route_access access
     bool anybody = access != ROUTE_ADMIN &&
                    (!options->keys_file || (access == ROUTE_OPEN && !options->protect_open));
     name[0] = '\0';
-    /* What needs no key never fails for a wrong one: a probe's header is nobody's business. */
+    /* Ignore the key on open routes: a wrong one must not fail a probe. */
     if (anybody && (!key || access == ROUTE_OPEN))
         return KEY_GRANTED;
     uint8_t hash[HASH_BYTES] = {0};

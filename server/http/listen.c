@@ -147,7 +147,7 @@ static enum status no_socket(const char *path, struct error *err)
                      "'%s' is there and is no socket; choose another path with --unix", path);
 }
 
-/* What lies at the path already: nothing, or a socket without a listener, is no obstacle. */
+/* Checks what is at the path: nothing, or a socket without a listener, may be replaced. */
 static enum status clear_path(const struct sockaddr_un *address, struct error *err)
 {
     struct stat there;
@@ -174,8 +174,8 @@ static enum status clear_path(const struct sockaddr_un *address, struct error *e
 
 static bool bind_path(int fd, const struct sockaddr_un *address, unsigned mode)
 {
-    /* Before bind it bounds what the file may be, so that it is never wider than asked for; after
-     * it, it gives back what umask has taken. */
+    /* fchmod() before bind() limits the mode of the file, so that it is never wider than asked for;
+     * chmod() after it restores the bits that umask removed. */
     return fchmod(fd, mode) == 0 && bind(fd, (const void *)address, sizeof *address) == 0 &&
            chmod(address->sun_path, mode) == 0 && listen(fd, BACKLOG) == 0;
 }

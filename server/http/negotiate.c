@@ -18,7 +18,7 @@ static const char *skip_list_blanks(const char *text)
     return text + strspn(text, " \t");
 }
 
-/* A parameter is "q=0.5"; others are read over. A q that is no number likes nothing. */
+/* Reads "q=0.5"; other parameters are skipped. A q that is no number counts as 0. */
 static double read_q(const char *text, size_t length)
 {
     char number[8];

@@ -7,8 +7,8 @@
 
 #include "server/schedule/thread.h"
 
-/* One takes short jobs only; of the other two one is left where a job is long. More would not
- * answer sooner: forward passes need the cores. */
+/* One thread takes short jobs only; of the other two, one remains while a job is long. More would
+ * not answer sooner: forward passes need the cores. */
 #define OFFLOAD_THREADS 3
 
 struct offload_queue {

@@ -54,7 +54,7 @@ struct penalty *penalty_find(struct penalty_table *table, uint64_t client)
     return &penalty_search(table, client)->penalty;
 }
 
-/* Nobody who has waited for a second is delayed, or has a penalty to take along. */
+/* Whether a penalty has ended: the client was served since, or its refusal is a second old. */
 static bool is_over(const struct penalty *penalty, int64_t now)
 {
     return !penalty->refused || now - penalty->refused >= SECOND;

@@ -16,8 +16,8 @@ struct query {
     size_t count;
 };
 
-/* Decodes %XX in place. STATUS_INVALID for a wrong escape, and for what decodes to a control
- * character or to bytes that are not UTF-8: such a name is nobody's. */
+/* Decodes %XX in place. STATUS_INVALID for a wrong escape, and for what decodes to control
+ * characters or to bytes that are not UTF-8. */
 enum status url_decode(char *text, struct error *err) MUST_USE;
 
 /* Splits "a=1&b=2" in place ('+' is a blank). STATUS_INVALID for a wrong escape, more than

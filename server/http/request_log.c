@@ -128,7 +128,7 @@ bool request_log_tell_left_out(struct request_log *log, bool end)
     return more;
 }
 
-/* Whether the line of this request is to be written: refusals of work come by the thousand. */
+/* Whether to write the line of this request: under load, refusals come by the thousand. */
 static bool is_sampled(struct request_log *log, const struct exchange *x, int64_t now)
 {
     if (x->answer.retry_after_s == 0 || !x->route || !x->route->takes_body)

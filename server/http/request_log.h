@@ -1,4 +1,4 @@
-/* What is left of a request when it is over: a line in the log, and counts. */
+/* The log line and the counters of each finished request. */
 #pragma once
 
 #include "server/http/exchange.h"

@@ -1,4 +1,4 @@
-/* Answers: what a handler says, once, through one of these. */
+/* Handlers answer once, through one of these functions. */
 #pragma once
 
 #include "engine/base/status.h"
@@ -23,7 +23,7 @@ void respond_empty(struct exchange *exchange, int http);
  * If-None-Match names it. Takes over `text`, as above. */
 void respond_page(struct exchange *exchange, const char *type, char *text, size_t size);
 
-/* The same of bytes that stay: a copy of them is handed over. */
+/* The same with a copy of `bytes`. */
 void respond_asset(struct exchange *exchange, const char *type, const unsigned char *bytes,
                    size_t size);
 
@@ -34,8 +34,8 @@ void respond_error(struct exchange *exchange, const struct error *err);
 void respond_refusal(struct exchange *exchange, int http, const char *code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Whether the body is longer than settings are, which the thread of the connection reads itself:
- * then it is refused (413). */
+/* Refuses (413) and returns true if the body is longer than any settings document; such bodies are
+ * parsed on the connection's own thread. */
 bool respond_if_long(struct exchange *exchange);
 
 /* One more header for the answer; call it after the answer is there, or before. `name` is a

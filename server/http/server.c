@@ -1,5 +1,4 @@
-/* The life of the server: what it needs is opened, exchanged while it runs, and closed, in order.
- */
+/* Starts, reloads, drains and stops the HTTP server. */
 #include "server/http/server.h"
 
 #include <poll.h>
@@ -18,7 +17,7 @@
 
 #define QUIET_MS 200 /* without a request, before a drain believes it */
 
-/* Room for every connection among the open files; fewer connections where there is none. */
+/* Raises the limit of open files so that every connection fits; returns how many do. */
 static size_t fit_connections(size_t wanted)
 {
     const size_t others = 64; /* log, epoll, models, libraries */
@@ -160,7 +159,7 @@ enum status http_server_check(const struct http_options *options,
 enum status http_server_reload(struct http_server *server, struct error *err)
 {
     size_t keys, admins;
-    /* Each for itself: a broken file of keys does not keep a new certificate away. */
+    /* Reload both even if one fails: a broken key file must not block a new certificate. */
     enum status status = keyring_reload(server->keys, err), tls = STATUS_OK;
     if (server->daemon->tls) {
         tls = tls_reload(server->daemon->tls, status == STATUS_OK ? err : NULL);
@@ -200,14 +199,14 @@ void http_server_stop_accepting(struct http_server *server)
     struct http_daemon *daemon = server->daemon;
     if (listen_stop(&daemon->listener))
         return;
-    /* Second best: whoever is connected and not accepted yet is lost. The descriptor stays, an
-     * event loop may still look at it. */
+    /* Fallback: clients that are connected but not yet accepted are lost. The descriptor stays
+     * open, as an event loop may still poll it. */
     daemon_quiesce(server);
     (void)shutdown(daemon->listener.fd, SHUT_RDWR);
     daemon->is_quiesced = true;
 }
 
-/* Clients that connected before the end, and are not yet accepted. */
+/* Whether clients have connected that are not accepted yet. */
 static bool someone_waits(const struct http_server *server)
 {
     struct pollfd waiting = {.fd = server->daemon->listener.fd, .events = POLLIN};
@@ -216,8 +215,8 @@ static bool someone_waits(const struct http_server *server)
 
 bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
 {
-    /* Nothing tells that a client will send no more: a connection that has been quiet for a while
-     * is the only sign, hence a clock and not a condition. */
+    /* Nothing announces that a client will send no more. A quiet connection is the only sign, hence
+     * a clock and not a condition variable. */
     const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
     int64_t quiet_since = clock_now();
     for (;;) {
@@ -239,7 +238,7 @@ void http_server_free(struct http_server *server)
     if (!server)
         return;
     struct http_daemon *daemon = server->daemon;
-    offload_stop(server->offload); /* nobody may wait for it when the connections close */
+    offload_stop(server->offload); /* no request may wait for it when the connections close */
     if (server->connections)
         connections_end_delays(server->connections);
     if (daemon)

@@ -17,7 +17,7 @@
 #define FILE_MAX     (1024 * 1024 - 1)
 #define SOON_SECONDS (14 * 24 * 3600)
 
-/* A certificate with what belongs to it; immutable once it is shown. */
+/* A certificate with its key; immutable once it is shown. */
 struct pair {
     gnutls_pcert_st chain[CHAIN_MAX];
     unsigned count;
@@ -88,7 +88,7 @@ static enum status read_chain(const char *path, const gnutls_datum_t *text, stru
     pair->count = CHAIN_MAX;
     int failure =
         gnutls_pcert_import_x509_list(pair->chain, list, &count, GNUTLS_X509_CRT_LIST_SORT);
-    /* What cannot be sorted, because it is no chain, is shown as it is written. */
+    /* If the certificates form no chain, show them in the order of the file. */
     if (failure < 0)
         failure = gnutls_pcert_import_x509_list(pair->chain, list, &count, 0);
     pair->count = failure < 0 ? 0 : count;

@@ -48,7 +48,7 @@ int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int 
                      const gnutls_pk_algorithm_t *algorithms, int algorithm_count,
                      gnutls_pcert_st **ret_chain, unsigned *ret_count, gnutls_privkey_t *ret_key);
 
-/* Who looks in whenever the session is about to read; alive as long as the session. */
+/* Called whenever the session is about to read; must live as long as the session. */
 struct tls_reader {
     int fd;
     void (*look)(void *context);

@@ -1,11 +1,11 @@
-/* The other side of TLS, as far as `lensd health` needs it. */
+/* A TLS client, as far as `lensd health` needs one. */
 #pragma once
 
 #include <stddef.h>
 #include <sys/types.h>
 
-/* A client's session over `fd`, handshake done, for `lensd health`: whoever answers is taken as it
- * is, its certificate is not looked at. NULL when there is no handshake to be had. */
+/* Opens a client session over `fd` and completes the handshake. The server's certificate is not
+ * verified. NULL when the handshake fails. */
 struct tls_client;
 struct tls_client *tls_client_open(int fd);
 ssize_t tls_client_send(struct tls_client *client, const void *bytes, size_t size);

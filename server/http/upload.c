@@ -6,7 +6,7 @@
 
 #include "engine/base/size.h"
 
-/* The first allocation: most photos fit, and a liar's Content-Length costs no more. */
+/* The first allocation. Most photos fit, and a false Content-Length costs no more. */
 #define FIRST_BYTES ((size_t)1 << 20)
 
 void upload_init(struct upload *upload, struct http_budget *budget, size_t limit, size_t expected)

@@ -8,15 +8,15 @@
 #include "proto/v2.h"
 #include "server/http/respond.h"
 
-/* What a prediction costs to write: its label, index and probability. */
+/* Bytes of one prediction in an answer: label, index and probability. */
 #define PREDICTION_BYTES 64
 
-/* What comes on top: of an image its place in the answer, of an output of a row its tensor. */
+/* Overhead of each entry in an answer: an image, or one output of one row. */
 #define ENTRY_BYTES 512
 
 size_t work_output_bytes(const struct served_tensor *output, size_t rows, bool as_json)
 {
-    /* Arrays in arrays: a bracket, a bracket and a comma for each. */
+    /* Nested arrays: two brackets and a comma for each. */
     size_t text = output->bytes, arrays = 0, before = 1, each, all;
     for (int d = 0; as_json && d < output->shape.rank; d++) {
         if (!size_add(arrays, before, &arrays) ||
@@ -36,7 +36,7 @@ enum status work_expect_answer(struct exchange *x, size_t bytes, struct error *e
 {
     struct http_budget *budget = &x->server->budget;
     size_t own = x->body.capacity + x->body.beside + x->answer.charged;
-    /* A connection costs as much by itself: not worth a refusal after a whole upload. */
+    /* A connection alone costs as much: not worth a refusal after a whole upload. */
     if (bytes < WORK_LARGE_ANSWER) {
         http_budget_settle(budget, &x->answer.charged, x->answer.charged + bytes);
         return STATUS_OK;
@@ -98,7 +98,7 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
     return bytes;
 }
 
-/* On a thread of the pipeline, or the watcher's: writing megabytes is not their affair either. */
+/* Runs on a thread of the pipeline or the watcher, which must not write megabytes either. */
 static void work_done(struct predict_request *request)
 {
     struct exchange *x = request->context;
@@ -150,7 +150,7 @@ enum status work_images(struct predict_request *request, size_t count, struct er
 
 void work_handle(struct exchange *x, void (*start)(struct exchange *exchange))
 {
-    /* By the size alone: no client shall have a say in which thread reads its megabytes. */
+    /* Decided by size alone: clients must not choose which thread reads their megabytes. */
     if (x->body.size < WORK_LARGE_BODY) {
         start(x);
         return;
@@ -164,7 +164,7 @@ void work_submit(struct exchange *x)
     struct error err;
     struct predict_request *request = x->work;
     int retry_after_s = 0;
-    /* Waiting comes first: the pipeline may be done, and wake us, before submit returns. */
+    /* Wait first: the pipeline may finish, and resume us, before submit returns. */
     exchange_wait(x, request, x->finish);
     if (expect_predictions(x, request, &err) == STATUS_OK &&
         pipeline_submit(x->server->options.pipeline, request, &retry_after_s, &err) == STATUS_OK)
