@@ -71,7 +71,7 @@ struct backend_ops {
     bool (*takes_quantised_epilogue)(const struct node *node);
 
     /* Does it run OP_ATTENTION and OP_MOVE? */
-    bool walks;
+    bool access_maps;
 
     /* Does it run dynamically quantised products as real ones on rounded activations
      * (optimize_dynamic)? Otherwise their integer operators come to it as the file has them. */

@@ -7,7 +7,7 @@
 
 #include "engine/base/size.h"
 
-struct graph *graph_create(struct budget *budget)
+struct graph *graph_create(struct memory_budget *budget)
 {
     struct arena *arena = arena_create(0);
     struct graph *graph = arena ? arena_alloc(arena, 1, sizeof *graph) : NULL;

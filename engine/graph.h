@@ -113,14 +113,14 @@ struct graph {
     size_t input_count;
     struct value **outputs;
     size_t output_count;
-    struct budget
+    struct memory_budget
         *budget; /* what tensors made on behalf of this graph are charged to; may be NULL */
     struct graph *parent; /* for bodies of If / Loop / Scan */
 };
 
 /* An empty graph with its own arena; NULL when out of memory. graph_free takes NULL, drops the
  * references to constants, and frees bodies held by attributes. */
-struct graph *graph_create(struct budget *budget);
+struct graph *graph_create(struct memory_budget *budget);
 void graph_free(struct graph *graph);
 
 /* All three return NULL when out of memory. Names are copied into the arena. */

@@ -10,7 +10,7 @@
 /* A block of the arena: one or more values that share bytes (views, in-place chains). */
 struct block {
     size_t bytes, offset;
-    size_t first, last; /* node positions, inclusive: from its maker to its last reader */
+    size_t first, last; /* node positions, inclusive: from its producer to its last reader */
 };
 
 struct planner {
@@ -84,7 +84,7 @@ static enum status add_block(struct planner *p, const struct value *value, size_
 }
 
 /* Views live as long as their base must: last reads of a view extend the base's block before any
- * later node may take it over, so they are walked first. */
+ * later node may take it over, so they are placed first. */
 static void propagate_view_reads(struct planner *p)
 {
     const struct graph *graph = p->graph;
@@ -159,7 +159,7 @@ static enum status place_blocks(struct planner *p, struct plan *plan, struct err
     for (size_t b = 0; b < p->block_count; b++) {
         struct block *block = order[b];
         size_t offset = 0, end;
-        /* `placed` is sorted by offset: walk up through the gaps. */
+        /* `placed` is sorted by offset: look through the gaps in ascending order. */
         for (size_t i = 0; i < placed_count; i++) {
             const struct block *other = placed[i];
             if (other->last < block->first || block->last < other->first)

@@ -55,7 +55,7 @@ struct session {
     struct session_tensor *inputs, *outputs;
     struct compiled compiled[SESSION_MAX_BATCHES];
     size_t compiled_count;
-    struct budget tail_budget;    /* of the data-dependent parts of one run */
+    struct memory_budget tail_budget; /* of the data-dependent parts of one run */
     struct backend *tail_backend; /* runs their products; NULL where no graph has such a part */
     struct compiled *last;        /* whose tail outputs are alive */
     struct session_options options;

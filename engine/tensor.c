@@ -136,7 +136,7 @@ const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT])
     return text;
 }
 
-static enum status budget_take(struct budget *budget, size_t bytes, struct error *err)
+static enum status budget_take(struct memory_budget *budget, size_t bytes, struct error *err)
 {
     if (!budget)
         return STATUS_OK;
@@ -151,7 +151,7 @@ static enum status budget_take(struct budget *budget, size_t bytes, struct error
     return STATUS_OK;
 }
 
-static void budget_give(struct budget *budget, size_t bytes)
+static void budget_give(struct memory_budget *budget, size_t bytes)
 {
     if (budget)
         atomic_fetch_sub_explicit(&budget->used, bytes, memory_order_relaxed);
@@ -169,7 +169,7 @@ static struct tensor *tensor_object(enum dtype dtype, const struct shape *shape,
     return tensor;
 }
 
-enum status tensor_create(struct budget *budget, enum dtype dtype, const struct shape *shape,
+enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const struct shape *shape,
                           struct tensor **ret, struct error *err)
 {
     size_t bytes;
@@ -392,7 +392,7 @@ enum status tensor_to(const struct tensor *tensor, struct device_id device, stru
     char from[DEVICE_TEXT], to[DEVICE_TEXT];
     if (tensor->device.kind != DEVICE_CPU || device.kind != DEVICE_CPU)
         return error_set(err, STATUS_DEVICE,
-                         "no way to copy a tensor from %s to %s: the CUDA module "
+                         "cannot copy a tensor from %s to %s: the CUDA module "
                          "is not loaded (see `lensd devices`)",
                          device_text(tensor->device, from), device_text(device, to));
     struct tensor *copy;

@@ -92,7 +92,7 @@ const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT]);
 
 /* Bytes that may be allocated on behalf of one load or one session; shared by its tensors.
  * limit 0: none. Thread-safe. */
-struct budget {
+struct memory_budget {
     size_t limit;
     _Atomic size_t used;
 };
@@ -107,7 +107,7 @@ struct tensor {
     /* private to tensor.c */
     enum { TENSOR_OWNED, TENSOR_VIEW, TENSOR_WRAPPED } memory;
     _Atomic int refs;
-    struct budget *budget;
+    struct memory_budget *budget;
     struct tensor *base; /* for views: the tensor that owns the bytes */
     void (*release)(void *context, void *data);
     void *release_context;
@@ -115,7 +115,7 @@ struct tensor {
 
 /* A tensor in host memory, uninitialised. `budget` may be NULL and must outlive the tensor.
  * STATUS_SHAPE, or STATUS_NO_MEMORY naming the bytes asked for. The caller owns one reference. */
-enum status tensor_create(struct budget *budget, enum dtype dtype, const struct shape *shape,
+enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const struct shape *shape,
                           struct tensor **ret, struct error *err) MUST_USE;
 
 /* The same bytes under another shape of equal element count and the same dtype; holds a reference

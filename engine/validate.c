@@ -19,7 +19,7 @@
 struct validation {
     size_t value_elements;
     size_t fold_left; /* elements that may still be computed */
-    struct budget budget;
+    struct memory_budget budget;
     struct error *err;
 };
 

@@ -31,7 +31,7 @@ void model_warn(struct model *model, const char *format, ...)
 
 /* ---- the image input ---- */
 
-struct image {
+struct described_image {
     bool channels_last;
     int64_t channels, height, width; /* DIM_UNKNOWN where symbolic */
 };
@@ -47,24 +47,25 @@ static bool is_pixel_dtype(enum dtype dtype)
 }
 
 /* [N, C, H, W] or [N, H, W, C] with 1 or 3 channels. */
-static bool read_image(const struct value *input, struct image *ret)
+static bool read_image(const struct value *input, struct described_image *ret)
 {
     const int64_t *dims = input->shape.dims;
     if (input->shape.rank != 4 || !is_pixel_dtype(input->dtype))
         return false;
     bool first = is_channels(dims[1]), last = is_channels(dims[3]);
     if (first && !(dims[1] == 1 && dims[3] == 3))
-        *ret = (struct image){false, dims[1], dims[2], dims[3]};
+        *ret = (struct described_image){false, dims[1], dims[2], dims[3]};
     else if (last)
-        *ret = (struct image){true, dims[3], dims[1], dims[2]};
+        *ret = (struct described_image){true, dims[3], dims[1], dims[2]};
     else if (dims[1] == DIM_UNKNOWN)
-        *ret = (struct image){false, dims[1], dims[2], dims[3]};
+        *ret = (struct described_image){false, dims[1], dims[2], dims[3]};
     else
         return false;
     return true;
 }
 
-static enum status find_image_input(struct model *model, struct image *ret, struct error *err)
+static enum status find_image_input(struct model *model, struct described_image *ret,
+                                    struct error *err)
 {
     const struct graph *graph = model->graph;
     size_t i = 0;
@@ -112,7 +113,7 @@ static void no_normalising(struct model *model)
              "ImageNet defaults, without mean and std");
 }
 
-static void fit_channels(struct model *model, const struct image *image, bool configured)
+static void fit_channels(struct model *model, const struct described_image *image, bool configured)
 {
     struct preprocess *p = &model->preprocess;
     if (image->channels == 1 && p->channels != CHANNELS_GRAY) {
@@ -138,8 +139,8 @@ static void fit_channels(struct model *model, const struct image *image, bool co
     }
 }
 
-static enum status fit_size(struct model *model, const struct image *image, bool configured,
-                            struct error *err)
+static enum status fit_size(struct model *model, const struct described_image *image,
+                            bool configured, struct error *err)
 {
     struct preprocess *p = &model->preprocess;
     int64_t width = image->width == DIM_UNKNOWN ? p->width : image->width;
@@ -325,7 +326,7 @@ static void warn_of_labels(struct model *model)
 
 enum status model_describe(struct model *model, bool configured, struct error *err)
 {
-    struct image image = {false, DIM_UNKNOWN, DIM_UNKNOWN, DIM_UNKNOWN};
+    struct described_image image = {false, DIM_UNKNOWN, DIM_UNKNOWN, DIM_UNKNOWN};
     TRY(find_image_input(model, &image, err));
     if (model->image_input != SIZE_MAX) {
         fit_channels(model, &image, configured);

@@ -1,6 +1,6 @@
 /* ONNX files: bytes in, graph out.
  *
- * A file is hostile until proven otherwise: the wire format is walked first without recursion
+ * A file is hostile until proven otherwise: the wire format is checked first without recursion
  * (well-formed, depth, message count), then unpacked by protobuf-c with an allocator that is
  * charged to the load budget, then every name, attribute, dimension and byte count is checked while
  * the graph is built. All tensors pass through one function (onnx_tensor.c), which compares

@@ -1,7 +1,7 @@
 /* Checks the bytes of a model file, and makes the copy of them that protobuf-c unpacks.
  *
  * protobuf-c's unpacker recurses without a limit, knows no groups, copies unknown fields, and cuts
- * strings at a NUL. This walker goes over the bytes first, with its own stack, and hands on a copy
+ * strings at a NUL. This parser reads the bytes first, with its own stack, and hands on a copy
  * that holds nothing it would stumble over.
  *
  * The copy leaves out the bulk: raw_data of tensors becomes a reference into the original bytes, so
@@ -24,7 +24,7 @@
 
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_OPEN = 3, WIRE_CLOSE = 4, WIRE_32 = 5 };
 
-struct frame {
+struct wire_frame {
     const ProtobufCMessageDescriptor *descriptor; /* NULL: inside a group that is dropped */
     size_t end;     /* of the message; of the enclosing message for a group */
     size_t body;    /* where its body starts in the copy */
@@ -32,23 +32,23 @@ struct frame {
     uint64_t seen;  /* singular messages already met, by index of the field */
 };
 
-struct walker {
+struct wire_parser {
     const uint8_t *data;
     size_t size, at;
     uint8_t *out;
     size_t used, room, limit;
-    struct frame stack[WIRE_MAX_DEPTH + 1];
+    struct wire_frame stack[WIRE_MAX_DEPTH + 1];
     size_t depth;
     struct error *err;
 };
 
-static enum status bad(const struct walker *w, const char *what)
+static enum status bad(const struct wire_parser *w, const char *what)
 {
     return error_set(w->err, STATUS_MODEL, "malformed file: %s at byte %zu", what, w->at);
 }
 
 /* Something goes on behind `end`. Where that is the end of the file, the rest is missing. */
-static enum status cut_off(const struct walker *w, const char *what, size_t end)
+static enum status cut_off(const struct wire_parser *w, const char *what, size_t end)
 {
     if (end != w->size)
         return error_set(w->err, STATUS_MODEL,
@@ -58,7 +58,7 @@ static enum status cut_off(const struct walker *w, const char *what, size_t end)
                      "malformed file: %s passes the end of the file at byte %zu", what, w->at);
 }
 
-static enum status reserve(struct walker *w, size_t bytes)
+static enum status reserve(struct wire_parser *w, size_t bytes)
 {
     size_t wanted;
     if (!size_add(w->used, bytes, &wanted) || wanted > w->limit)
@@ -78,7 +78,7 @@ static enum status reserve(struct walker *w, size_t bytes)
     return STATUS_OK;
 }
 
-static enum status emit(struct walker *w, const void *bytes, size_t size)
+static enum status emit(struct wire_parser *w, const void *bytes, size_t size)
 {
     TRY(reserve(w, size));
     if (size)
@@ -87,7 +87,7 @@ static enum status emit(struct walker *w, const void *bytes, size_t size)
     return STATUS_OK;
 }
 
-static enum status emit_varint(struct walker *w, uint64_t value)
+static enum status emit_varint(struct wire_parser *w, uint64_t value)
 {
     uint8_t bytes[10];
     size_t n = 0;
@@ -106,7 +106,7 @@ static void put_length(uint8_t *bytes, uint64_t value)
 }
 
 /* Reads a varint that must end before `end`. */
-static enum status read_varint(struct walker *w, size_t end, uint64_t *ret)
+static enum status read_varint(struct wire_parser *w, size_t end, uint64_t *ret)
 {
     uint64_t value = 0;
     for (unsigned i = 0; i < 10; i++) {
@@ -122,7 +122,7 @@ static enum status read_varint(struct walker *w, size_t end, uint64_t *ret)
     return bad(w, "a number of more than 10 bytes");
 }
 
-static enum status read_length(struct walker *w, size_t end, size_t *ret)
+static enum status read_length(struct wire_parser *w, size_t end, size_t *ret)
 {
     uint64_t length = 0;
     TRY(read_varint(w, end, &length));
@@ -154,7 +154,7 @@ static int element_wire(ProtobufCType type)
 }
 
 /* Moves over one value of a wire type; groups are handled by the caller. */
-static enum status skip(struct walker *w, int wire, size_t end)
+static enum status skip(struct wire_parser *w, int wire, size_t end)
 {
     uint64_t number = 0;
     size_t length = 0;
@@ -174,7 +174,7 @@ static enum status skip(struct walker *w, int wire, size_t end)
     }
 }
 
-static enum status push(struct walker *w, struct frame frame)
+static enum status push(struct wire_parser *w, struct wire_frame frame)
 {
     if (w->depth > WIRE_MAX_DEPTH)
         return bad(w, "messages nested deeper than 100 levels");
@@ -183,7 +183,7 @@ static enum status push(struct walker *w, struct frame frame)
 }
 
 /* A packed list: whole elements only. Copied as it is. */
-static enum status packed(struct walker *w, uint64_t tag, ProtobufCType type, size_t end)
+static enum status packed(struct wire_parser *w, uint64_t tag, ProtobufCType type, size_t end)
 {
     size_t length = 0;
     TRY(read_length(w, end, &length));
@@ -202,7 +202,7 @@ static enum status packed(struct walker *w, uint64_t tag, ProtobufCType type, si
     return emit(w, w->data + from, length);
 }
 
-static enum status text_or_bytes(struct walker *w, uint64_t tag,
+static enum status text_or_bytes(struct wire_parser *w, uint64_t tag,
                                  const ProtobufCMessageDescriptor *descriptor,
                                  const ProtobufCFieldDescriptor *field, size_t end)
 {
@@ -227,10 +227,10 @@ static enum status text_or_bytes(struct walker *w, uint64_t tag,
     return emit(w, bytes, length);
 }
 
-static enum status open_message(struct walker *w, uint64_t tag,
+static enum status open_message(struct wire_parser *w, uint64_t tag,
                                 const ProtobufCFieldDescriptor *field, size_t end)
 {
-    struct frame *frame = &w->stack[w->depth - 1];
+    struct wire_frame *frame = &w->stack[w->depth - 1];
     size_t index = (size_t)(field - frame->descriptor->fields), length = 0;
     if (field->label != PROTOBUF_C_LABEL_REPEATED) {
         if (frame->seen >> index & 1)
@@ -241,11 +241,11 @@ static enum status open_message(struct walker *w, uint64_t tag,
     TRY(emit_varint(w, tag));
     TRY(reserve(w, LENGTH_BYTES));
     w->used += LENGTH_BYTES;
-    return push(
-        w, (struct frame){.descriptor = field->descriptor, .end = w->at + length, .body = w->used});
+    return push(w, (struct wire_frame){
+                       .descriptor = field->descriptor, .end = w->at + length, .body = w->used});
 }
 
-static enum status known_field(struct walker *w, uint64_t tag,
+static enum status known_field(struct wire_parser *w, uint64_t tag,
                                const ProtobufCFieldDescriptor *field, size_t end)
 {
     int wire = (int)(tag & 7), element = element_wire(field->type);
@@ -265,9 +265,9 @@ static enum status known_field(struct walker *w, uint64_t tag,
     return emit(w, w->data + from, w->at - from);
 }
 
-static enum status one_field(struct walker *w)
+static enum status one_field(struct wire_parser *w)
 {
-    struct frame *frame = &w->stack[w->depth - 1];
+    struct wire_frame *frame = &w->stack[w->depth - 1];
     uint64_t tag = 0;
     TRY(read_varint(w, frame->end, &tag));
     uint64_t number = tag >> 3;
@@ -289,15 +289,15 @@ static enum status one_field(struct walker *w)
     if (wire == WIRE_OPEN) {
         if (field)
             return bad(w, "a group in place of a field");
-        return push(w, (struct frame){.end = frame->end, .group = (uint32_t)number});
+        return push(w, (struct wire_frame){.end = frame->end, .group = (uint32_t)number});
     }
     return field ? known_field(w, tag, field, frame->end) : skip(w, wire, frame->end);
 }
 
 /* Ends the innermost message: its length is now known. */
-static enum status close_message(struct walker *w)
+static enum status close_message(struct wire_parser *w)
 {
-    const struct frame *frame = &w->stack[w->depth - 1];
+    const struct wire_frame *frame = &w->stack[w->depth - 1];
     if (!frame->descriptor)
         return bad(w, "a group that does not end");
     if (w->depth > 1) {
@@ -313,8 +313,8 @@ static enum status close_message(struct walker *w)
 enum status wire_slim(const ProtobufCMessageDescriptor *descriptor, const uint8_t *data,
                       size_t size, size_t limit, uint8_t **ret, size_t *ret_size, struct error *err)
 {
-    struct walker w = {.data = data, .size = size, .limit = limit, .err = err};
-    enum status status = push(&w, (struct frame){.descriptor = descriptor, .end = size});
+    struct wire_parser w = {.data = data, .size = size, .limit = limit, .err = err};
+    enum status status = push(&w, (struct wire_frame){.descriptor = descriptor, .end = size});
     if (status == STATUS_OK)
         status = reserve(&w, 1);
     while (status == STATUS_OK && w.depth)

@@ -15,7 +15,7 @@ struct wire_reference {
     uint64_t offset, size; /* in the data given to wire_slim() */
 };
 
-/* Walks `data` as a message of type `descriptor`, without recursion, and writes a slimmed copy that
+/* Reads `data` as a message of type `descriptor`, without recursion, and writes a slimmed copy that
  * protobuf-c can unpack: fields the descriptor does not name are dropped, groups too, and
  * TensorProto.raw_data is replaced by a struct wire_reference.
  *

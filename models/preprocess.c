@@ -56,7 +56,7 @@ static enum status check_sizes(const struct preprocess *p, struct error *err)
         TRY(check_side("the width to resize to", p->resize_width, err));
         return check_side("the height to resize to", p->resize_height, err);
     }
-    return error_set(err, STATUS_INVALID, "preprocessing: %d is not a way to resize (0 … 3)",
+    return error_set(err, STATUS_INVALID, "preprocessing: %d is not a resize mode (0 … 3)",
                      (int)p->resize);
 }
 
@@ -104,13 +104,14 @@ enum status preprocess_check(const struct preprocess *p, struct error *err)
     return STATUS_OK;
 }
 
-/* A text that grows piece by piece and is cut at its end. */
-struct line {
+/* A text that grows part by part and is cut at its end. */
+struct text_line {
     char *text;
     size_t size, used;
 };
 
-static void __attribute__((format(printf, 2, 3))) append(struct line *line, const char *format, ...)
+static void __attribute__((format(printf, 2, 3)))
+append(struct text_line *line, const char *format, ...)
 {
     if (line->used + 1 >= line->size)
         return;
@@ -122,14 +123,14 @@ static void __attribute__((format(printf, 2, 3))) append(struct line *line, cons
         line->used += (size_t)wrote;
 }
 
-static void append_numbers(struct line *line, const char *name, const float *values, int count)
+static void append_numbers(struct text_line *line, const char *name, const float *values, int count)
 {
     append(line, ", %s", name);
     for (int i = 0; i < count; i++)
         append(line, " %g", (double)values[i]);
 }
 
-static bool append_resize(struct line *line, const struct preprocess *p)
+static bool append_resize(struct text_line *line, const struct preprocess *p)
 {
     const bool known = (size_t)p->resample < sizeof resample_names / sizeof *resample_names;
     const char *filter = known ? resample_names[p->resample] : "unknown filter";
@@ -155,7 +156,7 @@ void preprocess_describe(const struct preprocess *p, char *text, size_t size)
 {
     if (size == 0)
         return;
-    struct line line = {.text = text, .size = size};
+    struct text_line line = {.text = text, .size = size};
     text[0] = '\0';
     if (p->invert)
         append(&line, "invert, ");

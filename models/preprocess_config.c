@@ -125,7 +125,7 @@ static const float clip_std[3] = {0.26862954f, 0.26130258f, 0.27577711f};
 
 /* What a class of processors does where its file is silent. The name is looked for in
  * image_processor_type and feature_extractor_type; the first row that fits counts. */
-static const struct family {
+static const struct processor_family {
     const char *name;
     bool short_side; /* "size" as a plain number means the short side */
     bool crop;
@@ -151,7 +151,7 @@ static const struct family {
     {"", false, false, RESAMPLE_BILINEAR, imagenet_mean, imagenet_std},
 };
 
-static const struct family *family_of(const cJSON *json)
+static const struct processor_family *family_of(const cJSON *json)
 {
     const cJSON *type = get(json, "image_processor_type");
     if (!cJSON_IsString(type))
@@ -163,7 +163,7 @@ static const struct family *family_of(const cJSON *json)
     return &families[i];
 }
 
-static bool is_family(const struct family *family, const char *name)
+static bool is_family(const struct processor_family *family, const char *name)
 {
     return !strcmp(family->name, name);
 }
@@ -188,7 +188,7 @@ static void resize_short(struct preprocess *p, int resize, int crop)
 }
 
 /* Classes whose resize is not what "size" alone says. True when *p was set. */
-static enum status read_special_resize(const cJSON *json, const struct family *family,
+static enum status read_special_resize(const cJSON *json, const struct processor_family *family,
                                        const struct size_spec *size, struct preprocess *p,
                                        bool *ret_done, struct error *err)
 {
@@ -214,7 +214,7 @@ static enum status read_special_resize(const cJSON *json, const struct family *f
 
 /* Neither size nor crop: whatever the model takes (preprocess_fit), unless the class makes another
  * size of it first. */
-static enum status take_models_size(const struct family *family, bool do_resize,
+static enum status take_models_size(const struct processor_family *family, bool do_resize,
                                     struct preprocess *p, struct error *err)
 {
     if (do_resize && (is_family(family, "ConvNext") || is_family(family, "PoolFormer") ||
@@ -225,7 +225,7 @@ static enum status take_models_size(const struct family *family, bool do_resize,
     return STATUS_OK;
 }
 
-static enum status read_geometry(const cJSON *json, const struct family *family,
+static enum status read_geometry(const cJSON *json, const struct processor_family *family,
                                  struct preprocess *p, struct error *err)
 {
     bool do_resize = false, do_crop = false, special = false;
@@ -264,7 +264,7 @@ static enum status read_geometry(const cJSON *json, const struct family *family,
     return STATUS_OK;
 }
 
-static enum status read_resample(const cJSON *json, const struct family *family,
+static enum status read_resample(const cJSON *json, const struct processor_family *family,
                                  struct preprocess *p, struct error *err)
 {
     double resample = 0;
@@ -276,8 +276,8 @@ static enum status read_resample(const cJSON *json, const struct family *family,
 }
 
 /* y = (x * scale [- 1] - mean) / std, which EfficientNet with include_top divides by std again. */
-static enum status read_values(const cJSON *json, const struct family *family, struct preprocess *p,
-                               struct error *err)
+static enum status read_values(const cJSON *json, const struct processor_family *family,
+                               struct preprocess *p, struct error *err)
 {
     static const float zero[3] = {0, 0, 0}, one[3] = {1, 1, 1};
     bool do_rescale = false, do_normalize = false, offset = false, again = false;
@@ -321,7 +321,7 @@ static enum status read_huggingface(const cJSON *json, struct preprocess *p, str
 {
     if (!cJSON_IsObject(json))
         return error_set(err, STATUS_MODEL, "the file is not a JSON object");
-    const struct family *family = family_of(json);
+    const struct processor_family *family = family_of(json);
     preprocess_default(p);
     p->crop_floors = true;
     TRY(read_geometry(json, family, p, err));

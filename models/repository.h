@@ -5,7 +5,7 @@
  * in DIR/vit (config.pbtxt, labels, preprocessing) DIR/mobilenet.onnx                  a file alone
  *
  * Of numbered versions the newest is served, unless config.pbtxt has a version_policy (all, latest,
- * specific). This room only looks; it loads nothing and watches nothing. */
+ * specific). This library only looks; it loads nothing and watches nothing. */
 #pragma once
 
 #include <stdint.h>

@@ -16,7 +16,7 @@
 
 #define WORD_MAX 40
 
-struct scan {
+struct pbtxt_scan {
     const char *at;
     /* the key that opened each level, and the last of this one */
     char keys[PBTXT_DEPTH_MAX + 1][WORD_MAX];
@@ -35,23 +35,23 @@ void triton_config_done(struct triton_config *config)
     *config = (struct triton_config){0};
 }
 
-static bool is_batch_key(const struct scan *s)
+static bool is_batch_key(const struct pbtxt_scan *s)
 {
     return s->config && s->depth == 0 && !strcmp(s->keys[0], "max_batch_size");
 }
 
-static enum status no_batch(struct scan *s)
+static enum status no_batch(struct pbtxt_scan *s)
 {
     return error_set(s->err, STATUS_MODEL, "max_batch_size is not a number of images");
 }
 
-static const char *key_of(const struct scan *s, size_t level)
+static const char *key_of(const struct pbtxt_scan *s, size_t level)
 {
     return level <= s->depth ? s->keys[level] : "";
 }
 
 /* Within `input [ {` or `input {`: which key was last on this level. */
-static bool is_member_of(const struct scan *s, const char *parent, const char *key)
+static bool is_member_of(const struct pbtxt_scan *s, const char *parent, const char *key)
 {
     if (s->depth < 1 || strcmp(key_of(s, 0), parent) != 0 || strcmp(s->keys[s->depth], key) != 0)
         return false;
@@ -61,7 +61,7 @@ static bool is_member_of(const struct scan *s, const char *parent, const char *k
     return true;
 }
 
-static enum status take_text(struct scan *s, const char *text, size_t size)
+static enum status take_text(struct pbtxt_scan *s, const char *text, size_t size)
 {
     struct triton_config *config = s->config;
     if (!config)
@@ -87,7 +87,7 @@ static enum status take_text(struct scan *s, const char *text, size_t size)
     return STATUS_OK;
 }
 
-static enum status take_policy_number(struct scan *s, long long value)
+static enum status take_policy_number(struct pbtxt_scan *s, long long value)
 {
     struct version_policy *policy = s->policy;
     if (!policy || strcmp(key_of(s, 0), "version_policy") != 0 || value < 0)
@@ -103,7 +103,7 @@ static enum status take_policy_number(struct scan *s, long long value)
     return STATUS_OK;
 }
 
-static enum status take_number(struct scan *s, long long value)
+static enum status take_number(struct pbtxt_scan *s, long long value)
 {
     struct triton_config *config = s->config;
     TRY(take_policy_number(s, value));
@@ -126,7 +126,7 @@ static enum status take_number(struct scan *s, long long value)
     return STATUS_OK;
 }
 
-static enum status take_word(struct scan *s)
+static enum status take_word(struct pbtxt_scan *s)
 {
     size_t length = 0;
     while (isalnum((unsigned char)s->at[length]) || s->at[length] == '_')
@@ -150,7 +150,7 @@ static enum status take_word(struct scan *s)
     return STATUS_OK;
 }
 
-static enum status open_level(struct scan *s)
+static enum status open_level(struct pbtxt_scan *s)
 {
     struct triton_config *config = s->config;
     if (is_batch_key(s))
@@ -167,14 +167,14 @@ static enum status open_level(struct scan *s)
     return STATUS_OK;
 }
 
-static void close_level(struct scan *s)
+static void close_level(struct pbtxt_scan *s)
 {
     if (s->depth > 0)
         s->depth--;
     s->at++;
 }
 
-static enum status take_string(struct scan *s)
+static enum status take_string(struct pbtxt_scan *s)
 {
     const char *text = s->at + 1, *end = pbtxt_text_end(s->at);
     if (!end)
@@ -184,7 +184,7 @@ static enum status take_string(struct scan *s)
 }
 
 /* Fractions are nothing that lensd reads. */
-static enum status take_fraction(struct scan *s)
+static enum status take_fraction(struct pbtxt_scan *s)
 {
     s->at += strspn(s->at, ".+-0123456789abcdefABCDEFxX");
     if (is_batch_key(s))
@@ -194,7 +194,7 @@ static enum status take_fraction(struct scan *s)
     return STATUS_OK;
 }
 
-static enum status take_digits(struct scan *s)
+static enum status take_digits(struct pbtxt_scan *s)
 {
     char *end;
     errno = 0;
@@ -209,7 +209,7 @@ static enum status take_digits(struct scan *s)
     return take_number(s, errno ? LLONG_MIN : value);
 }
 
-static enum status run(struct scan *s)
+static enum status run(struct pbtxt_scan *s)
 {
     while (*s->at) {
         char c = *s->at;
@@ -239,7 +239,7 @@ static enum status run(struct scan *s)
 }
 
 /* The line is that of what was read last. */
-static enum status scan_text(struct scan *s, const char *text, size_t size)
+static enum status scan_text(struct pbtxt_scan *s, const char *text, size_t size)
 {
     TRY(pbtxt_check(text, size, s->err));
     s->at = text;
@@ -252,7 +252,7 @@ enum status triton_config_read(const char *text, size_t size, struct triton_conf
                                struct error *err)
 {
     struct triton_config config = {0};
-    struct scan scan = {.config = &config, .err = err};
+    struct pbtxt_scan scan = {.config = &config, .err = err};
     enum status status = scan_text(&scan, text, size);
     if (status != STATUS_OK) {
         triton_config_done(&config);
@@ -271,7 +271,7 @@ enum status version_policy_read(const char *folder, struct version_policy *ret, 
     enum status status = model_side_file(&place, "config.pbtxt", &text, &size, &path, err);
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
-    struct scan scan = {.policy = ret, .err = err};
+    struct pbtxt_scan scan = {.policy = ret, .err = err};
     if (status == STATUS_OK && (status = scan_text(&scan, text, size)) != STATUS_OK)
         (void)error_prefix(err, "%.200s", path);
     free(text);

@@ -1,7 +1,7 @@
 /* JSON from outside, made safe before cJSON sees it.
  *
  * cJSON builds 64 bytes of tree for a two-byte value, recurses for every level and does not look at
- * UTF-8. json_check() walks the text once, without recursion or allocation, and refuses what would
+ * UTF-8. json_check() reads the text once, without recursion or allocation, and refuses what would
  * make any of that matter. */
 #pragma once
 

@@ -14,7 +14,7 @@
 
 #define JSON_BYTES_MAX ((size_t)1 << 30)
 
-struct scan {
+struct json_scan {
     const char *text;
     size_t size, at;
     const struct json_limits *limits;
@@ -23,7 +23,7 @@ struct scan {
     struct error *err;
 };
 
-static enum status wrong(const struct scan *s, const char *expected)
+static enum status wrong(const struct json_scan *s, const char *expected)
 {
     if (s->at >= s->size)
         return error_set(s->err, STATUS_INVALID, "JSON ends at byte %zu where %s was expected",
@@ -36,12 +36,12 @@ static enum status wrong(const struct scan *s, const char *expected)
                      c, s->at, expected);
 }
 
-static char peek(const struct scan *s)
+static char peek(const struct json_scan *s)
 {
     return s->at < s->size ? s->text[s->at] : '\0';
 }
 
-static enum status count_value(struct scan *s)
+static enum status count_value(struct json_scan *s)
 {
     if (++s->values > s->limits->max_values)
         return error_set(s->err, STATUS_INVALID, "JSON has more than %zu values; send fewer",
@@ -50,7 +50,7 @@ static enum status count_value(struct scan *s)
 }
 
 /* Four hexadecimal digits at s->at. */
-static enum status scan_unit(struct scan *s, unsigned *ret)
+static enum status scan_unit(struct json_scan *s, unsigned *ret)
 {
     unsigned unit = 0;
     for (int i = 0; i < 4; i++, s->at++) {
@@ -64,7 +64,7 @@ static enum status scan_unit(struct scan *s, unsigned *ret)
 }
 
 /* s->at is behind "\u". */
-static enum status scan_unicode_escape(struct scan *s)
+static enum status scan_unicode_escape(struct json_scan *s)
 {
     unsigned unit = 0, low = 0;
     TRY(scan_unit(s, &unit));
@@ -82,7 +82,7 @@ static enum status scan_unicode_escape(struct scan *s)
     return STATUS_OK;
 }
 
-static enum status scan_string(struct scan *s)
+static enum status scan_string(struct json_scan *s)
 {
     if (peek(s) != '"')
         return wrong(s, "'\"'");
@@ -116,7 +116,7 @@ static enum status scan_string(struct scan *s)
     return STATUS_OK;
 }
 
-static enum status scan_digits(struct scan *s)
+static enum status scan_digits(struct json_scan *s)
 {
     if (peek(s) < '0' || peek(s) > '9')
         return wrong(s, "a digit");
@@ -125,7 +125,7 @@ static enum status scan_digits(struct scan *s)
     return STATUS_OK;
 }
 
-static enum status scan_number(struct scan *s)
+static enum status scan_number(struct json_scan *s)
 {
     if (peek(s) == '-')
         s->at++;
@@ -146,7 +146,7 @@ static enum status scan_number(struct scan *s)
     return STATUS_OK;
 }
 
-static enum status scan_word(struct scan *s, const char *word)
+static enum status scan_word(struct json_scan *s, const char *word)
 {
     for (; *word; word++, s->at++)
         if (peek(s) != *word)
@@ -154,7 +154,7 @@ static enum status scan_word(struct scan *s, const char *word)
     return STATUS_OK;
 }
 
-static enum status scan_scalar(struct scan *s)
+static enum status scan_scalar(struct json_scan *s)
 {
     switch (peek(s)) {
     case '"':
@@ -173,12 +173,12 @@ static enum status scan_scalar(struct scan *s)
     }
 }
 
-static bool in_object(const struct scan *s)
+static bool in_object(const struct json_scan *s)
 {
     return s->objects[(s->depth - 1) / 8] >> ((s->depth - 1) % 8) & 1;
 }
 
-static enum status open_level(struct scan *s)
+static enum status open_level(struct json_scan *s)
 {
     if (s->depth == s->limits->max_depth)
         return error_set(s->err, STATUS_INVALID,
@@ -195,7 +195,7 @@ static enum status open_level(struct scan *s)
     return STATUS_OK;
 }
 
-static enum status scan_key(struct scan *s)
+static enum status scan_key(struct json_scan *s)
 {
     s->at = text_skip_blanks(s->text, s->at, s->size);
     if (peek(s) != '"')
@@ -210,7 +210,7 @@ static enum status scan_key(struct scan *s)
 }
 
 /* Behind a value: closes the levels that end here; *ret_more says that another value follows. */
-static enum status scan_after_value(struct scan *s, bool *ret_more)
+static enum status scan_after_value(struct json_scan *s, bool *ret_more)
 {
     *ret_more = false;
     while (s->depth > 0) {
@@ -230,7 +230,7 @@ static enum status scan_after_value(struct scan *s, bool *ret_more)
 }
 
 /* One value, or the opening of one; *ret_opened says that its first inner value follows. */
-static enum status scan_value(struct scan *s, bool *ret_opened)
+static enum status scan_value(struct json_scan *s, bool *ret_opened)
 {
     *ret_opened = false;
     s->at = text_skip_blanks(s->text, s->at, s->size);
@@ -252,7 +252,7 @@ static enum status scan_value(struct scan *s, bool *ret_opened)
 enum status json_check(const char *text, size_t size, const struct json_limits *limits,
                        struct error *err)
 {
-    struct scan s = {.text = text, .size = size, .limits = limits, .err = err};
+    struct json_scan s = {.text = text, .size = size, .limits = limits, .err = err};
     if (limits->max_depth > JSON_DEPTH_MAX)
         return error_set(err, STATUS_INVALID, "JSON: a depth limit over %d", JSON_DEPTH_MAX);
     if (size > JSON_BYTES_MAX)

@@ -1,6 +1,6 @@
 /* The protocols before the Open Inference Protocol: KServe's V1, which is TensorFlow Serving's
  * (POST /v1/models/M:predict), and TorchServe's (POST /predictions/M). See answers.h for the rules
- * of this room. */
+ * of this library. */
 #pragma once
 
 #include "engine/tensor.h"

@@ -1,7 +1,7 @@
 /* The "data" of tensors: numbers and texts, from JSON and from binary.
  *
  * A tensor of 224 x 224 x 3 numbers is a megabyte of digits; as a tree it would be a hundred. So
- * the value is walked once, without a tree: brackets are counted, scalars go to where they belong.
+ * the value is read once, without a tree: brackets are counted, scalars go to where they belong.
  * Nested and flat arrays are the same, as the protocol has it. Decimal numbers of less than 2^53
  * and a small exponent are exact as integers times a power of ten that double holds (Clinger 1990);
  * the rest is strtod's. */
@@ -14,7 +14,7 @@
 #include "engine/base/text.h"
 #include "proto/v2.h"
 
-struct cursor {
+struct json_cursor {
     const char *text;
     size_t size, at;
     size_t max_nesting;
@@ -22,12 +22,13 @@ struct cursor {
     const char *name; /* of the input */
 };
 
-static struct cursor cursor_of(const struct v2_input *input, struct error *err)
+static struct json_cursor cursor_of(const struct v2_input *input, struct error *err)
 {
-    return (struct cursor){input->json, input->json_size, 0, input->max_nesting, err, input->name};
+    return (struct json_cursor){input->json, input->json_size, 0, input->max_nesting,
+                                err,         input->name};
 }
 
-static enum status wrong(const struct cursor *c, const char *expected)
+static enum status wrong(const struct json_cursor *c, const char *expected)
 {
     if (c->at >= c->size)
         return error_set(c->err, STATUS_INVALID,
@@ -36,7 +37,7 @@ static enum status wrong(const struct cursor *c, const char *expected)
                      c->name, c->at, expected);
 }
 
-static char peek(const struct cursor *c)
+static char peek(const struct json_cursor *c)
 {
     return c->at < c->size ? c->text[c->at] : '\0';
 }
@@ -69,7 +70,7 @@ static double slow_double(const char *text, size_t size)
 
 /* Digits at c->at: adds them to the mantissa while 64 bits hold it, and clears *fits where they do
  * not; returns how many there were. */
-static size_t read_digits(struct cursor *c, uint64_t *mantissa, bool *fits)
+static size_t read_digits(struct json_cursor *c, uint64_t *mantissa, bool *fits)
 {
     size_t start = c->at;
     for (; is_digit(peek(c)); c->at++) {
@@ -82,7 +83,7 @@ static size_t read_digits(struct cursor *c, uint64_t *mantissa, bool *fits)
     return c->at - start;
 }
 
-static enum status read_exponent(struct cursor *c, int *ret)
+static enum status read_exponent(struct json_cursor *c, int *ret)
 {
     bool negative = false;
     int value = 0;
@@ -98,7 +99,7 @@ static enum status read_exponent(struct cursor *c, int *ret)
     return STATUS_OK;
 }
 
-static enum status read_number(struct cursor *c, struct number *ret)
+static enum status read_number(struct json_cursor *c, struct number *ret)
 {
     static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
                                     1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
@@ -145,7 +146,7 @@ static enum status read_number(struct cursor *c, struct number *ret)
 
 /* ---- storing ---- */
 
-static enum status out_of_range(const struct cursor *c, size_t start, enum dtype dtype)
+static enum status out_of_range(const struct json_cursor *c, size_t start, enum dtype dtype)
 {
     size_t length = c->at - start < 40 ? c->at - start : 40;
     return error_set(c->err, STATUS_INVALID, "input '%.80s': %.*s is no %s", c->name, (int)length,
@@ -169,7 +170,7 @@ static enum status out_of_range(const struct cursor *c, size_t start, enum dtype
     } while (0)
 
 /* A number that the datatype holds only as an infinity, which JSON has no number for. */
-static enum status beyond(const struct cursor *c, size_t start, enum dtype dtype)
+static enum status beyond(const struct json_cursor *c, size_t start, enum dtype dtype)
 {
     size_t length = c->at - start < 40 ? c->at - start : 40;
     return error_set(c->err, STATUS_INVALID,
@@ -178,7 +179,7 @@ static enum status beyond(const struct cursor *c, size_t start, enum dtype dtype
                      dtype == DTYPE_F32 ? "3.4e38" : "1.8e308");
 }
 
-static enum status store(const struct cursor *c, size_t start, struct number number,
+static enum status store(const struct json_cursor *c, size_t start, struct number number,
                          enum dtype dtype, void *dst, size_t i)
 {
     switch (dtype) {
@@ -223,7 +224,7 @@ static enum status store(const struct cursor *c, size_t start, struct number num
     }
 }
 
-static bool take_word(struct cursor *c, const char *word)
+static bool take_word(struct json_cursor *c, const char *word)
 {
     size_t length = strlen(word);
     if (c->size - c->at < length || memcmp(c->text + c->at, word, length) != 0)
@@ -233,7 +234,7 @@ static bool take_word(struct cursor *c, const char *word)
 }
 
 /* Scalar number i at the cursor. */
-static enum status read_scalar(struct cursor *c, enum dtype dtype, void *dst, size_t i)
+static enum status read_scalar(struct json_cursor *c, enum dtype dtype, void *dst, size_t i)
 {
     size_t start = c->at;
     struct number number = {.is_integer = true};
@@ -247,17 +248,17 @@ static enum status read_scalar(struct cursor *c, enum dtype dtype, void *dst, si
     return store(c, start, number, dtype, dst, i);
 }
 
-/* ---- walking ---- */
+/* ---- scalars, one after another ---- */
 
 /* Moves to the next scalar, over brackets and commas. *ret_done: the value has ended. `depth` is 0
  * before the first bracket; `is_first` says that no scalar or array has ended on this level. */
-struct walk {
+struct scalar_cursor {
     size_t depth;
     bool is_behind; /* a scalar or an array has just ended: a comma or a bracket must follow */
     bool is_open;   /* a bracket has just opened: the array may be empty */
 };
 
-static enum status too_deep(const struct cursor *c)
+static enum status too_deep(const struct json_cursor *c)
 {
     return error_set(c->err, STATUS_INVALID,
                      "input '%.80s': byte %zu of its data begins an array more than %zu deep; nest "
@@ -265,7 +266,7 @@ static enum status too_deep(const struct cursor *c)
                      c->name, c->at, c->max_nesting);
 }
 
-static enum status next_scalar(struct cursor *c, struct walk *w, bool *ret_done)
+static enum status next_scalar(struct json_cursor *c, struct scalar_cursor *w, bool *ret_done)
 {
     *ret_done = false;
     for (;;) {
@@ -314,11 +315,11 @@ static enum status wrong_count(const struct v2_input *input, size_t found, bool 
 
 enum status v2_read_numbers(const struct v2_input *input, void *dst, struct error *err)
 {
-    struct cursor c = cursor_of(input, err);
-    struct walk walk = {0};
+    struct json_cursor c = cursor_of(input, err);
+    struct scalar_cursor scalars = {0};
     size_t i = 0;
     for (bool done;; i++) {
-        TRY(next_scalar(&c, &walk, &done));
+        TRY(next_scalar(&c, &scalars, &done));
         if (done)
             break;
         if (i == input->count)
@@ -383,7 +384,7 @@ static size_t put_utf8(uint32_t code, uint8_t *dst)
 
 /* A string whose grammar was checked, from behind its first quote to behind its last; never longer
  * than its text. */
-static size_t decode_string(struct cursor *c, uint8_t *dst)
+static size_t decode_string(struct json_cursor *c, uint8_t *dst)
 {
     size_t size = 0;
     while (c->text[c->at] != '"') {
@@ -412,7 +413,7 @@ static size_t decode_string(struct cursor *c, uint8_t *dst)
 }
 
 /* Where the string at the cursor ends: behind its last quote; 0: nowhere. */
-static size_t string_end(const struct cursor *c)
+static size_t string_end(const struct json_cursor *c)
 {
     for (size_t at = c->at + 1; at < c->size; at++) {
         if (c->text[at] == '\\')
@@ -426,12 +427,12 @@ static size_t string_end(const struct cursor *c)
 static enum status read_strings(const struct v2_input *input, struct v2_bytes *ret, uint8_t *memory,
                                 struct error *err)
 {
-    struct cursor c = cursor_of(input, err);
+    struct json_cursor c = cursor_of(input, err);
     const struct json_limits limits = {1, 1};
-    struct walk walk = {0};
+    struct scalar_cursor scalars = {0};
     size_t i = 0, used = 0;
     for (bool done;; i++) {
-        TRY(next_scalar(&c, &walk, &done));
+        TRY(next_scalar(&c, &scalars, &done));
         if (done)
             break;
         if (i == input->count)

@@ -1,5 +1,5 @@
-/* Helpers of the JSON writers in this room: cJSON calls that remember a failed allocation instead
- * of returning it a hundred times. Private to proto/. */
+/* Helpers of the JSON writers in this library: cJSON calls that remember a failed allocation
+ * instead of returning it a hundred times. Private to proto/. */
 #pragma once
 
 #include <cjson/cJSON.h>

@@ -167,19 +167,19 @@ static enum status torn(struct error *err)
     return error_set(err, STATUS_IO, "the file became shorter while it was read");
 }
 
-/* Piece by piece, so that little more than the bytes themselves is needed. */
-static enum status replace_pages(const struct mapping *mapping, char *aside, struct error *err)
+/* In blocks, so that little more than the bytes themselves is needed. */
+static enum status replace_pages(const struct mapping *mapping, char *copy, struct error *err)
 {
     for (size_t at = 0; at < mapping->page_bytes; at += COPY_BYTES) {
         size_t size = mapping->page_bytes - at < COPY_BYTES ? mapping->page_bytes - at : COPY_BYTES;
-        memcpy(aside, mapping->pages + at, size);
+        memcpy(copy, mapping->pages + at, size);
         if (!mapping_is_whole(mapping))
             return torn(err);
         if (mmap(mapping->pages + at, size, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
             return error_set(err, STATUS_NO_MEMORY, "out of memory: %zu bytes of weights",
                              mapping->page_bytes);
-        memcpy(mapping->pages + at, aside, size);
+        memcpy(mapping->pages + at, copy, size);
     }
     return STATUS_OK;
 }
@@ -190,10 +190,10 @@ enum status mapping_settle(struct mapping *mapping, struct error *err)
         return STATUS_OK;
     if (mapping_torn(mapping))
         return torn(err);
-    char *aside = malloc(COPY_BYTES);
-    enum status status = aside ? replace_pages(mapping, aside, err)
-                               : error_set(err, STATUS_NO_MEMORY, "out of memory");
-    free(aside);
+    char *copy = malloc(COPY_BYTES);
+    enum status status = copy ? replace_pages(mapping, copy, err)
+                              : error_set(err, STATUS_NO_MEMORY, "out of memory");
+    free(copy);
     TRY(status);
     give_guard(mapping->guard);
     mapping->guard = NULL;

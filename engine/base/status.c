@@ -51,7 +51,7 @@ enum status error_set(struct error *err, enum status status, const char *format,
 {
     if (!err)
         return status;
-    /* An argument may be the old message itself: format aside first. */
+    /* An argument may be the old message itself: format into a buffer first. */
     char text[sizeof err->message];
     va_list args;
     va_start(args, format);

@@ -21,7 +21,7 @@
 
 /* Where rows and columns of an operand's matrix lie. */
 struct attention_layout {
-    struct walk walk;
+    struct access_map walk;
     size_t *rows;    /* elements from the matrix's first, one entry a row */
     size_t *columns; /* the same of columns; NULL: one after the other */
     enum dtype dtype;
@@ -84,7 +84,7 @@ static size_t attention_lay_out(const struct attention_step *s, unsigned char *b
 
 static size_t matrix_base(const struct attention_layout *l, size_t matrix)
 {
-    return (size_t)(l->walk.offset + walk_at(&l->walk.group[0], (int64_t)matrix));
+    return (size_t)(l->walk.offset + access_map_at(&l->walk.group[0], (int64_t)matrix));
 }
 
 /* A row of `count` elements as contiguous floats: in place where it lies so, else in `to`. */
@@ -283,22 +283,22 @@ static void attention_free(struct step *base)
         layout_done(&s->bias[b]);
 }
 
-static size_t *table(const struct walk_group *group)
+static size_t *table(const struct access_map_group *group)
 {
-    const int64_t count = walk_extent(group);
+    const int64_t count = access_map_extent(group);
     size_t *at = alloc_array((size_t)count, sizeof *at);
     for (int64_t i = 0; at && i < count; i++)
-        at[i] = (size_t)walk_at(group, i);
+        at[i] = (size_t)access_map_at(group, i);
     return at;
 }
 
-static bool layout_init(struct attention_layout *l, const struct walk *walk,
+static bool layout_init(struct attention_layout *l, const struct access_map *walk,
                         const struct value *value)
 {
     int64_t stride;
     *l = (struct attention_layout){.walk = *walk, .dtype = value->dtype, .value = value->index};
-    const bool even = walk_is_even(&walk->group[2], &stride) && stride <= 1 &&
-                      (stride == 1 || walk_extent(&walk->group[2]) == 1);
+    const bool even = access_map_is_even(&walk->group[2], &stride) && stride <= 1 &&
+                      (stride == 1 || access_map_extent(&walk->group[2]) == 1);
     l->rows = table(&walk->group[1]);
     if (!even)
         l->columns = table(&walk->group[2]);

@@ -3,8 +3,8 @@
 #include "engine/cpu/lowering.h"
 #include "engine/cpu/parallel.h"
 #include "engine/cpu/simd/simd.h"
+#include "engine/ops/access_map.h"
 #include "engine/ops/resolve.h"
-#include "engine/ops/walk.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,8 @@ struct transpose_step {
     uint32_t x, y;
     size_t size; /* of an element */
     int rank;
-    size_t dims[WALK_PARTS], steps[WALK_PARTS]; /* of the output; steps in x, elements */
+    size_t dims[ACCESS_MAP_PARTS],
+        steps[ACCESS_MAP_PARTS];                /* of the output; steps in x, elements */
     size_t offset;                              /* in x, elements */
     size_t outer;                               /* product of all but the two innermost dims */
     const unsigned char *x_data;
@@ -87,24 +88,24 @@ static enum status transpose_run(struct step *base, struct program *program, str
 }
 
 /* The walk over x that a Transpose or Move is. */
-static enum status read_walk(const struct node *node, struct walk *ret, struct error *err)
+static enum status read_walk(const struct node *node, struct access_map *ret, struct error *err)
 {
     const struct shape *x = &node->inputs[0]->shape;
     size_t count;
     if (node->op == OP_MOVE)
-        return walk_load(node, "walk", 1, shape_count(x), ret, err);
+        return access_map_load(node, "map", 1, shape_count(x), ret, err);
     const int64_t *perm = node_ints(node, "perm", &count);
     int64_t steps[TENSOR_MAX_RANK], stride = 1;
     for (int d = x->rank - 1; d >= 0; d--) {
         steps[d] = stride;
         stride *= x->dims[d];
     }
-    *ret = (struct walk){.groups = 1, .group[0].count = x->rank};
+    *ret = (struct access_map){.groups = 1, .group[0].count = x->rank};
     for (int d = 0; d < x->rank; d++) {
         const int64_t from = perm ? perm[d] : x->rank - 1 - d;
-        ret->group[0].parts[d] = (struct walk_part){x->dims[from], steps[from]};
+        ret->group[0].parts[d] = (struct access_map_part){x->dims[from], steps[from]};
     }
-    walk_join(&ret->group[0]);
+    access_map_join(&ret->group[0]);
     return STATUS_OK;
 }
 
@@ -113,7 +114,7 @@ static enum status lower_transpose(const struct compile *compile, struct step **
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    struct walk walk;
+    struct access_map walk;
     TRY(read_walk(node, &walk, err));
     struct transpose_step *step = step_create(compile, sizeof *step, transpose_run, ret, err);
     if (!step)
@@ -123,7 +124,7 @@ static enum status lower_transpose(const struct compile *compile, struct step **
     step->y = y->index;
     step->size = dtype_size(x->dtype);
     step->offset = (size_t)walk.offset;
-    const struct walk_group *group = &walk.group[0];
+    const struct access_map_group *group = &walk.group[0];
     const int missing = group->count < 2 ? 2 - group->count : 0; /* ones in front */
     for (int d = 0; d < missing; d++)
         step->dims[d] = 1;

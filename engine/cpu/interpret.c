@@ -18,7 +18,7 @@
 #define DEFAULT_DEPTH 16
 
 struct interpreter {
-    struct budget *budget;
+    struct memory_budget *budget;
     uint64_t steps, max_steps;
     int depth, max_depth;
     const _Atomic int *cancel;
@@ -351,7 +351,7 @@ static enum status check_inputs(const struct graph *graph, struct tensor *const 
 }
 
 enum status interpret(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
-                      struct budget *budget, const struct interpreter_limits *limits,
+                      struct memory_budget *budget, const struct interpreter_limits *limits,
                       struct error *err)
 {
     struct interpreter interpreter = {
@@ -382,7 +382,7 @@ static enum status run_body(struct interpreter *interpreter, struct graph *body,
     return status;
 }
 
-enum status interpret_node(struct node *node, struct budget *budget, struct tensor **outputs,
+enum status interpret_node(struct node *node, struct memory_budget *budget, struct tensor **outputs,
                            struct error *err)
 {
     struct interpreter interpreter = {

@@ -15,7 +15,7 @@ struct node_call {
     const struct tensor *const *in; /* NULL: left out */
     const bool *constant; /* input i is the same tensor, with the same bytes, in every run */
     struct tensor *const *out;
-    const struct budget *budget; /* what scratch memory must fit into; may be NULL */
+    const struct memory_budget *budget; /* what scratch memory must fit into; may be NULL */
 };
 
 /* Runs nodes faster than the reference kernels do, where it can: *ret_taken says whether it has.
@@ -43,10 +43,10 @@ struct interpreter_limits {
  * own as an input copies such outputs before it reuses the memory. What the run wrote into the
  * graph is taken back when it ends. */
 enum status interpret(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
-                      struct budget *budget, const struct interpreter_limits *limits,
+                      struct memory_budget *budget, const struct interpreter_limits *limits,
                       struct error *err) MUST_USE;
 
 /* Runs one node whose inputs are all known; outputs are returned as interpret() does, NULL where
  * not wanted. For constant folding; bodies run for at most a million steps. */
-enum status interpret_node(struct node *node, struct budget *budget, struct tensor **outputs,
+enum status interpret_node(struct node *node, struct memory_budget *budget, struct tensor **outputs,
                            struct error *err) MUST_USE;

@@ -17,7 +17,7 @@ struct kernel_args {
      * (OP_DATA_SHAPE, bodies of If …), out[i] points at a NULL tensor pointer that the kernel sets
      * through kernel_output(). */
     struct tensor **const *out;
-    struct budget *budget; /* for kernel_output and scratch; may be NULL */
+    struct memory_budget *budget; /* for kernel_output and scratch; may be NULL */
     /* Runs a body of If, Loop or Scan on inputs[body->input_count]; outputs[body->output_count]
      * receives one reference each on success. Values of enclosing graphs are read through
      * value->outer. Only the interpreter sets these two. */

@@ -182,7 +182,7 @@ static enum status compile_node(struct backend *backend, const struct node_call 
 /* Do the program's operands and the weights packed so far fit the budget? What does not is left to
  * the reference kernel, which needs neither. */
 static bool fits_budget(const struct backend *backend, const struct program *program,
-                        const struct budget *budget)
+                        const struct memory_budget *budget)
 {
     size_t activations = program_activation_bytes(program), used, wanted;
     if (!budget || !budget->limit)

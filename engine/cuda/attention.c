@@ -29,13 +29,13 @@ static enum status attention_run(struct cuda_step *base, struct cuda_program *pr
     return cuda_launched(base, program, err);
 }
 
-static bool take_group(const struct walk_group *group, struct cuda_group *ret)
+static bool take_group(const struct access_map_group *group, struct cuda_group *ret)
 {
     if (group->count > CUDA_GROUP_PARTS)
         return false;
     ret->count = group->count;
     for (int p = 0; p < group->count; p++) {
-        const struct walk_part *part = &group->parts[p];
+        const struct access_map_part *part = &group->parts[p];
         if (part->extent > INT_MAX || part->stride > INT_MAX || part->stride < INT_MIN)
             return false;
         ret->extent[p] = (int)part->extent;
@@ -44,10 +44,10 @@ static bool take_group(const struct walk_group *group, struct cuda_group *ret)
     return true;
 }
 
-static bool take_map(const struct walk *map, struct cuda_matrices *ret)
+static bool take_map(const struct access_map *map, struct cuda_matrices *ret)
 {
     int64_t step;
-    if (!walk_is_even(&map->group[2], &step) || step > INT_MAX || step < INT_MIN)
+    if (!access_map_is_even(&map->group[2], &step) || step > INT_MAX || step < INT_MIN)
         return false;
     ret->offset = map->offset;
     ret->column_step = (int)step;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/ops/access_map.h"
 #include "engine/ops/resolve.h"
-#include "engine/ops/walk.h"
 
 struct cuda_move_step {
     struct cuda_step step;
@@ -184,15 +184,15 @@ static enum status lower_map(const struct cuda_compile *compile,
     return move_create(compile, &s, "copy", ret, err);
 }
 
-/* OP_MOVE: a chain of moves that a pass has merged (engine/ops/walk.h). */
+/* OP_MOVE: a chain of moves that a pass has merged (engine/ops/access_map.h). */
 static enum status lower_chain(const struct cuda_compile *compile, struct cuda_step **ret,
                                struct error *err)
 {
     const struct value *x = compile->node->inputs[0];
     struct cuda_move_step s = {.kind = MOVE_MAP, .size = (int)dtype_size(x->dtype)};
-    struct walk walk;
-    TRY(walk_load(compile->node, "walk", 1, shape_count(&x->shape), &walk, err));
-    const struct walk_group *group = &walk.group[0];
+    struct access_map walk;
+    TRY(access_map_load(compile->node, "map", 1, shape_count(&x->shape), &walk, err));
+    const struct access_map_group *group = &walk.group[0];
     s.map.offset = walk.offset;
     for (int p = 0; p < group->count; p++)
         if (!cuda_map_append(&s.map, group->parts[p].extent,

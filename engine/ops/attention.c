@@ -1,4 +1,4 @@
-/* Operators made by passes that read and write through walks: Attention and Move. */
+/* Operators made by passes that read and write through access maps: Attention and Move. */
 #include "engine/ops/attention.h"
 
 #include <stdio.h>
@@ -28,11 +28,11 @@ static enum status load_shape(const struct node *node, struct shape *ret, struct
 /* An operand of `rows` x `columns` in `batch` matrices. */
 static enum status load_operand(const struct node *node, const char *name,
                                 const struct shape *shape, const struct attention *a, int64_t rows,
-                                int64_t columns, struct walk *ret, struct error *err)
+                                int64_t columns, struct access_map *ret, struct error *err)
 {
-    TRY(walk_load(node, name, 3, shape_count(shape), ret, err));
-    if (walk_extent(&ret->group[0]) != a->batch || walk_extent(&ret->group[1]) != rows ||
-        walk_extent(&ret->group[2]) != columns)
+    TRY(access_map_load(node, name, 3, shape_count(shape), ret, err));
+    if (access_map_extent(&ret->group[0]) != a->batch ||
+        access_map_extent(&ret->group[1]) != rows || access_map_extent(&ret->group[2]) != columns)
         return error_set(err, STATUS_SHAPE, "operand '%s' does not fit the others", name);
     return STATUS_OK;
 }
@@ -64,7 +64,7 @@ enum status attention_load(const struct node *node, struct attention *ret, struc
         int64_t step;
         TRY(load_operand(node, bias_names[i], &node->inputs[3 + i]->shape, &a, a.rows, a.keys,
                          &a.bias[i], err));
-        if (a.keys > 1 && (!walk_is_even(&a.bias[i].group[2], &step) || step != 1))
+        if (a.keys > 1 && (!access_map_is_even(&a.bias[i].group[2], &step) || step != 1))
             return error_set(err, STATUS_MODEL, "a bias's rows are not contiguous");
     }
     *ret = a;
@@ -76,14 +76,15 @@ bool attention_store(struct graph *graph, struct node *node, const struct attent
                      const struct shape *shape)
 {
     const int64_t extents[5] = {a->batch, a->rows, a->keys, a->depth, a->width};
-    bool ok = node_set_ints(graph, node, "extents", extents, 5) &&
-              node_set_ints(graph, node, "shape", shape->dims, (size_t)shape->rank) &&
-              walk_store(graph, node, "q", &a->q) && walk_store(graph, node, "k", &a->k) &&
-              walk_store(graph, node, "v", &a->v) && walk_store(graph, node, "y", &a->y) &&
-              node_set_int(graph, node, "nan_is_zero", a->nan_is_zero) &&
-              node_set_float(graph, node, "scale", a->scale);
+    bool ok =
+        node_set_ints(graph, node, "extents", extents, 5) &&
+        node_set_ints(graph, node, "shape", shape->dims, (size_t)shape->rank) &&
+        access_map_store(graph, node, "q", &a->q) && access_map_store(graph, node, "k", &a->k) &&
+        access_map_store(graph, node, "v", &a->v) && access_map_store(graph, node, "y", &a->y) &&
+        node_set_int(graph, node, "nan_is_zero", a->nan_is_zero) &&
+        node_set_float(graph, node, "scale", a->scale);
     for (size_t i = 0; ok && i < a->bias_count; i++)
-        ok = walk_store(graph, node, bias_names[i], &a->bias[i]);
+        ok = access_map_store(graph, node, bias_names[i], &a->bias[i]);
     return ok;
 }
 
@@ -104,13 +105,15 @@ static enum status infer_move(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     struct shape shape;
-    struct walk walk;
+    struct access_map map;
     size_t count;
     TRY(load_shape(node, &shape, err));
     TRY(shape_check(&shape, x->dtype, &count, NULL, err));
-    TRY(walk_load(node, "walk", 1, shape_count(&x->shape), &walk, err));
-    if ((size_t)walk_extent(&walk.group[0]) != count)
-        return error_set(err, STATUS_SHAPE, "the walk has another number of steps than the result");
+    TRY(access_map_load(node, "map", 1, shape_count(&x->shape), &map, err));
+    if ((size_t)access_map_extent(&map.group[0]) != count)
+        return error_set(err, STATUS_SHAPE,
+                         "the access map has another number of elements than the result; this is a "
+                         "fault of lensd");
     return infer_output(node, 0, x->dtype, &shape, err);
 }
 
@@ -118,7 +121,7 @@ static const struct attr_spec attention_attrs[] = {
     {"extents", ATTR_INTS}, {"shape", ATTR_INTS},  {"q", ATTR_INTS},          {"k", ATTR_INTS},
     {"v", ATTR_INTS},       {"y", ATTR_INTS},      {"bias0", ATTR_INTS},      {"bias1", ATTR_INTS},
     {"bias2", ATTR_INTS},   {"scale", ATTR_FLOAT}, {"nan_is_zero", ATTR_INT}, {NULL, 0}};
-static const struct attr_spec move_attrs[] = {{"shape", ATTR_INTS}, {"walk", ATTR_INTS}, {NULL, 0}};
+static const struct attr_spec move_attrs[] = {{"shape", ATTR_INTS}, {"map", ATTR_INTS}, {NULL, 0}};
 
 static const struct op_info entries[] = {
     {.op = OP_ATTENTION,

@@ -1,12 +1,12 @@
 /* Normalisation: BatchNormalization, InstanceNormalization, LayerNormalization, RMSNormalization,
  * GroupNormalization, MeanVarianceNormalization, LpNormalization, LRN, Softmax, LogSoftmax,
- * Hardmax; and the pieces passes make of them: ScaleShift, Silu. */
+ * Hardmax; and the operators that passes make of them: ScaleShift, Silu. */
 #include "engine/base/size.h"
 #include "engine/ops/geometry.h"
 #include "engine/ops/operands.h"
 
 /* Does the value follow from constants alone? Looks back over as many nodes as weights are ever
- * prepared with; a longer way counts as no. */
+ * prepared with; a longer chain counts as no. */
 static bool is_made_of_constants(const struct value *value)
 {
     enum { MOST_NODES = 64, MOST_VALUES = 128 };

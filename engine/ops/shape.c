@@ -6,7 +6,7 @@
 
 #include "engine/base/size.h"
 
-/* ---- makers ---- */
+/* ---- generators ---- */
 
 static enum status infer_constant(struct node *node, struct error *err)
 {

@@ -237,7 +237,7 @@ static enum status load_tables(const struct node *node, struct rotary_call *call
 {
     const struct shape *cosines = &node->inputs[1]->shape;
     const struct value *ids = node_input(node, 3);
-    struct shape wanted = SHAPE(0, call->turned / 2);
+    struct shape wanted = SHAPE(0, call->rotated / 2);
     call->table_images = 1;
     if (ids) {
         TRY(operand_rank(node, 1, "cos_cache", 2, 2, err));
@@ -250,7 +250,7 @@ static enum status load_tables(const struct node *node, struct rotary_call *call
     } else {
         TRY(operand_rank(node, 1, "cos_cache", 3, 3, err));
         call->table_images = cosines->dims[0] == 1 ? 1 : call->batch;
-        wanted = SHAPE(call->table_images, call->tokens, call->turned / 2);
+        wanted = SHAPE(call->table_images, call->tokens, call->rotated / 2);
     }
     TRY(check_shape(node, 1, "cos_cache", &wanted, err));
     return check_shape(node, 2, "sin_cache", &wanted, err);
@@ -276,14 +276,14 @@ enum status rotary_call_load(const struct node *node, struct rotary_call *ret, s
                          (long long)call.heads);
     if (call.merged)
         TRY(split_heads("X", call.size, call.heads, &call.size, err));
-    call.turned = node_int(node, "rotary_embedding_dim", 0);
-    if (!call.turned)
-        call.turned = call.size;
-    if (call.turned < 2 || call.turned % 2 || call.turned > call.size)
+    call.rotated = node_int(node, "rotary_embedding_dim", 0);
+    if (!call.rotated)
+        call.rotated = call.size;
+    if (call.rotated < 2 || call.rotated % 2 || call.rotated > call.size)
         return error_set(err, STATUS_MODEL,
-                         "%lld numbers of a head are to be turned, expected an even number of the "
+                         "%lld numbers of a head are to be rotated, expected an even number of the "
                          "%lld it has",
-                         (long long)call.turned, (long long)call.size);
+                         (long long)call.rotated, (long long)call.size);
     TRY(load_tables(node, &call, err));
     *ret = call;
     return STATUS_OK;

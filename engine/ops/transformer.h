@@ -58,15 +58,15 @@ enum status attention_call_load(const struct node *node, struct attention_call *
 bool attention_call_sees(const struct attention_call *call, int64_t row, int64_t key,
                          int64_t offset);
 
-/* ONNX RotaryEmbedding (opset 23): pairs of numbers of each head turned by an angle that depends on
- * the token.
+/* ONNX RotaryEmbedding (opset 23): pairs of numbers of each head rotated by an angle that depends
+ * on the token.
  *
  * X [batch, heads, tokens, size], or [batch, tokens, heads * size] where `merged` is set. The first
- * `turned` of the `size` numbers are pairs: (i, i + turned / 2), or (2 i, 2 i + 1) where
- * `interleaved` is set. cos_cache, sin_cache: [positions, turned / 2] that position_ids [batch or
- * 1, tokens] index, or [batch or 1, tokens, turned / 2] without them. */
+ * `rotated` of the `size` numbers are pairs: (i, i + rotated / 2), or (2 i, 2 i + 1) where
+ * `interleaved` is set. cos_cache, sin_cache: [positions, rotated / 2] that position_ids [batch or
+ * 1, tokens] index, or [batch or 1, tokens, rotated / 2] without them. */
 struct rotary_call {
-    int64_t batch, heads, tokens, size, turned;
+    int64_t batch, heads, tokens, size, rotated;
     int64_t positions;    /* rows of the tables; 0 without position_ids */
     int64_t table_images; /* 1, or batch: of position_ids, or of the tables without them */
     bool merged, interleaved;

@@ -6,7 +6,7 @@
  *     v ─ (moves) ──────────────────────────────────────────────────────┘
  *
  * "Moves" are Transposes, Reshapes, Splits, Slices … (view.h). Also taken: Einsum in place of
- * MatMul, the second product turned round (v^T softmax^T), biases and masks of any broadcastable
+ * MatMul, the second product transposed (v^T softmax^T), biases and masks of any broadcastable
  * shape, Where with a mask that is constant, PyTorch's Where(IsNaN(p), 0, p) behind the Softmax.
  * Swin adds two biases, with Reshapes between. */
 #include "engine/ops/attention.h"
@@ -32,15 +32,15 @@ static bool is_float(const struct value *value)
            shape_count(&value->shape);
 }
 
-/* Operands of a product of batched matrices, [..., m, k] and [..., k, n] or, where `b_turned` is
- * set, [..., n, k]. */
-struct product {
+/* Operands of a product of batched matrices, [..., m, k] and [..., k, n] or, where `b_transposed`
+ * is set, [..., n, k]. */
+struct batched_product {
     struct value *a, *b;
-    bool b_turned;
+    bool b_transposed;
 };
 
 /* "… i d, … j d -> … i j" or "… i j, … j d -> … i d", with the same letters in front. */
-static bool read_equation(const struct node *node, bool *ret_turned)
+static bool read_equation(const struct node *node, bool *ret_transposed)
 {
     char text[64];
     size_t n = 0;
@@ -59,18 +59,19 @@ static bool read_equation(const struct node *node, bool *ret_turned)
     const char i = a[front], k = a[front + 1], j = y[front + 1];
     if (y[front] != i || i == j || i == k || j == k)
         return false;
-    *ret_turned = b[front] == j && b[front + 1] == k;
-    return *ret_turned || (b[front] == k && b[front + 1] == j);
+    *ret_transposed = b[front] == j && b[front + 1] == k;
+    return *ret_transposed || (b[front] == k && b[front + 1] == j);
 }
 
-static bool read_product(const struct node *node, struct product *ret)
+static bool read_product(const struct node *node, struct batched_product *ret)
 {
     if (!node || node->input_count < 2 || !is_float(node->inputs[0]) || !is_float(node->inputs[1]))
         return false;
-    *ret = (struct product){node->inputs[0], node->inputs[1], false};
+    *ret = (struct batched_product){node->inputs[0], node->inputs[1], false};
     if (node->op == OP_MATMUL)
         return true;
-    return node->op == OP_EINSUM && node->input_count == 2 && read_equation(node, &ret->b_turned);
+    return node->op == OP_EINSUM && node->input_count == 2 &&
+           read_equation(node, &ret->b_transposed);
 }
 
 /* ---- the scores, from the Softmax upwards ---- */
@@ -100,7 +101,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
     if (a->bias_count == ATTENTION_BIASES)
         return false;
     for (int plain = 0; plain < 2; plain++) { /* as it lies, if what it is made from does not fit */
-        struct walk *walk = &a->bias[a->bias_count];
+        struct access_map *map = &a->bias[a->bias_count];
         const int rank = shape->rank;
         if (plain)
             view_init(&view, bias);
@@ -108,11 +109,11 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
             view_of(bias, false, &view);
         if (!view_expand(&view, shape))
             continue;
-        *walk = (struct walk){.offset = view.offset, .groups = 3};
-        if (!view_group(&view, 0, rank - 2, &walk->group[0]) ||
-            !view_group(&view, rank - 2, rank - 1, &walk->group[1]) ||
-            !view_group(&view, rank - 1, rank, &walk->group[2]) ||
-            (a->keys > 1 && (!walk_is_even(&walk->group[2], &stride) || stride != 1)))
+        *map = (struct access_map){.offset = view.offset, .groups = 3};
+        if (!view_group(&view, 0, rank - 2, &map->group[0]) ||
+            !view_group(&view, rank - 2, rank - 1, &map->group[1]) ||
+            !view_group(&view, rank - 1, rank, &map->group[2]) ||
+            (a->keys > 1 && (!access_map_is_even(&map->group[2], &stride) || stride != 1)))
             continue;
         m->bias[a->bias_count++] = view.base;
         return true;
@@ -165,7 +166,7 @@ static bool keeps_matrices(const struct shape *a, const struct shape *b)
            a->dims[a->rank - 2] == b->dims[b->rank - 2];
 }
 
-/* Does the way up through what find_scores() passes, by first operands, end at a product? */
+/* Following first operands through what find_scores() passes: do they come from a product? */
 static bool leads_to_product(const struct value *value)
 {
     enum { LONGEST = 6 };
@@ -270,33 +271,34 @@ static const struct node *find_scores(struct match *m, struct value *scores)
 
 /* ---- operands ---- */
 
-/* [..., rows, columns] of one operand against the batch dimensions of the scores. `turned`: it lies
- * as [..., columns, rows]. */
-static bool take_operand(struct match *m, struct value *value, bool turned, bool scaled,
-                         struct value **ret, struct walk *ret_walk)
+/* [..., rows, columns] of one operand against the batch dimensions of the scores. `transposed`: it
+ * lies as [..., columns, rows]. */
+static bool take_operand(struct match *m, struct value *value, bool transposed, bool scaled,
+                         struct value **ret, struct access_map *ret_map)
 {
     const int batch = m->scores.rank - 2;
     for (int plain = 0; plain < 2; plain++) {
         struct view view;
         struct shape full = m->scores;
-        struct walk walk = {.groups = 3};
+        struct access_map map = {.groups = 3};
         if (plain)
             view_init(&view, value);
         else
             view_of(value, scaled, &view);
-        const int rank = value->shape.rank, first = turned ? rank - 1 : rank - 2;
-        struct walk_group *row = &walk.group[1], *column = &walk.group[2];
+        const int rank = value->shape.rank, first = transposed ? rank - 1 : rank - 2;
+        struct access_map_group *row = &map.group[1], *column = &map.group[2];
         if (!view_group(&view, first, first + 1, row) ||
-            !view_group(&view, turned ? rank - 2 : rank - 1, turned ? rank - 1 : rank, column))
+            !view_group(&view, transposed ? rank - 2 : rank - 1, transposed ? rank - 1 : rank,
+                        column))
             continue;
         view.rank = rank - 2;
         full.rank = batch;
-        if (!view_expand(&view, &full) || !view_group(&view, 0, batch, &walk.group[0]))
+        if (!view_expand(&view, &full) || !view_group(&view, 0, batch, &map.group[0]))
             continue;
-        walk.offset = view.offset;
+        map.offset = view.offset;
         m->attention.scale *= view.scale;
         *ret = view.base;
-        *ret_walk = walk;
+        *ret_map = map;
         return true;
     }
     return false;
@@ -317,41 +319,43 @@ static struct node *only_reader(const struct edit *edit, const struct value *val
     return NULL;
 }
 
-static int64_t largest_stride_first(const struct walk_part *a, const struct walk_part *b)
+static int64_t largest_stride_first(const struct access_map_part *a,
+                                    const struct access_map_part *b)
 {
     return b->stride - a->stride;
 }
 
-/* `view` shows the product's result in another order; the way back: where in that order the
+/* `view` shows the product's result in another order; the inverse: where in that order the
  * product's elements go. groups: extents of batch, rows, columns. */
-static bool invert(const struct view *view, const int64_t *groups, struct walk *ret)
+static bool invert(const struct view *view, const int64_t *groups, struct access_map *ret)
 {
-    struct walk_part from[WALK_GROUPS * WALK_PARTS], to[WALK_GROUPS * WALK_PARTS];
+    struct access_map_part from[ACCESS_MAP_GROUPS * ACCESS_MAP_PARTS],
+        to[ACCESS_MAP_GROUPS * ACCESS_MAP_PARTS];
     int count = 0;
     int64_t stride = 1;
     for (int d = view->rank - 1; d >= 0; d--) /* innermost first */
         for (int p = view->dims[d].count - 1; p >= 0; p--) {
-            if (count == WALK_GROUPS * WALK_PARTS)
+            if (count == ACCESS_MAP_GROUPS * ACCESS_MAP_PARTS)
                 return false;
             from[count] = view->dims[d].parts[p];
-            to[count] = (struct walk_part){from[count].extent, stride};
+            to[count] = (struct access_map_part){from[count].extent, stride};
             stride *= from[count++].extent;
         }
     for (int i = 1; i < count; i++) /* into the product's own order */
         for (int k = i; k > 0 && largest_stride_first(&from[k - 1], &from[k]) > 0; k--) {
-            const struct walk_part a = from[k], b = to[k];
+            const struct access_map_part a = from[k], b = to[k];
             from[k] = from[k - 1];
             to[k] = to[k - 1];
             from[k - 1] = a;
             to[k - 1] = b;
         }
-    *ret = (struct walk){.groups = 3};
+    *ret = (struct access_map){.groups = 3};
     int next = 0;
     for (int g = 0; g < 3; g++) {
-        struct walk_group *group = &ret->group[g];
+        struct access_map_group *group = &ret->group[g];
         int64_t left = groups[g];
         while (left > 1) {
-            if (next == count || group->count == WALK_PARTS)
+            if (next == count || group->count == ACCESS_MAP_PARTS)
                 return false;
             if (left % to[next].extent == 0) {
                 left /= to[next].extent;
@@ -361,21 +365,23 @@ static bool invert(const struct view *view, const int64_t *groups, struct walk *
             if (to[next].extent % left)
                 return false;
             const int64_t inner = to[next].extent / left;
-            group->parts[group->count++] = (struct walk_part){left, to[next].stride * inner};
+            group->parts[group->count++] = (struct access_map_part){left, to[next].stride * inner};
             to[next].extent = inner;
             left = 1;
         }
-        walk_join(group);
+        access_map_join(group);
     }
     return next == count;
 }
 
-/* Follows the result through moves that only it takes. turned: the product is [..., columns, rows].
+/* Follows the result through moves that only it takes. transposed: the product is [..., columns,
+ * rows].
  */
-static bool take_result(struct match *m, struct value *product, bool turned)
+static bool take_result(struct match *m, struct value *product, bool transposed)
 {
     const struct attention *a = &m->attention;
-    const int64_t groups[3] = {a->batch, turned ? a->width : a->rows, turned ? a->rows : a->width};
+    const int64_t groups[3] = {a->batch, transposed ? a->width : a->rows,
+                               transposed ? a->rows : a->width};
     struct view view;
     view_init(&view, product);
     m->result = product;
@@ -383,19 +389,19 @@ static bool take_result(struct match *m, struct value *product, bool turned)
         return false;
     for (;;) {
         const struct node *node = only_reader(m->edit, m->result);
-        struct walk walk;
+        struct access_map map;
         if (!node ||
             (node->op != OP_TRANSPOSE && node->op != OP_RESHAPE && node->op != OP_SQUEEZE &&
              node->op != OP_UNSQUEEZE && node->op != OP_FLATTEN && node->op != OP_IDENTITY))
             break;
         if (node->inputs[0] != m->result || !view_through(&view, node, node->outputs[0], false) ||
-            !invert(&view, groups, &walk))
+            !invert(&view, groups, &map))
             break;
-        m->attention.y = walk;
+        m->attention.y = map;
         m->result = node->outputs[0];
     }
-    if (turned) {
-        const struct walk_group columns = m->attention.y.group[1];
+    if (transposed) {
+        const struct access_map_group columns = m->attention.y.group[1];
         m->attention.y.group[1] = m->attention.y.group[2];
         m->attention.y.group[2] = columns;
     }
@@ -406,10 +412,10 @@ static bool take_result(struct match *m, struct value *product, bool turned)
 
 /* Softmax ─ [Where(IsNaN(p), 0, p)] ─ [Transpose of the last two]: what the second product reads.
  */
-static struct value *probabilities(struct match *m, struct node *softmax, bool *ret_turned)
+static struct value *probabilities(struct match *m, struct node *softmax, bool *ret_transposed)
 {
     struct value *p = softmax->outputs[0];
-    *ret_turned = false;
+    *ret_transposed = false;
     for (int i = 0; i < 4; i++) {
         const struct node *reader = only_reader(m->edit, p);
         size_t count;
@@ -417,16 +423,16 @@ static struct value *probabilities(struct match *m, struct node *softmax, bool *
             p = reader->outputs[0];
             continue;
         }
-        if (reader && reader->op == OP_TRANSPOSE && !*ret_turned) {
+        if (reader && reader->op == OP_TRANSPOSE && !*ret_transposed) {
             const int64_t *perm = node_ints(reader, "perm", &count);
             const int rank = p->shape.rank;
-            bool turns = perm && count == (size_t)rank && perm[rank - 1] == rank - 2 &&
-                         perm[rank - 2] == rank - 1;
-            for (int d = 0; turns && d < rank - 2; d++)
-                turns = perm[d] == d;
-            if (!turns)
+            bool is_swap = perm && count == (size_t)rank && perm[rank - 1] == rank - 2 &&
+                           perm[rank - 2] == rank - 1;
+            for (int d = 0; is_swap && d < rank - 2; d++)
+                is_swap = perm[d] == d;
+            if (!is_swap)
                 return p;
-            *ret_turned = true;
+            *ret_transposed = true;
             p = reader->outputs[0];
             continue;
         }
@@ -465,13 +471,14 @@ static bool is_row_softmax(const struct node *node)
 static bool find_attention(struct match *m, struct node *softmax, struct node **ret_at)
 {
     struct attention *a = &m->attention;
-    struct product first, second;
-    bool turned;
+    struct batched_product first, second;
+    bool transposed;
     const struct shape *scores = &softmax->inputs[0]->shape;
-    struct value *p = probabilities(m, softmax, &turned);
+    struct value *p = probabilities(m, softmax, &transposed);
     struct node *product = p ? only_reader(m->edit, p) : NULL;
     if (!product || !read_product(product, &second) || product->epilogue.activation ||
-        product->input_count > 2 || (turned ? second.b != p || second.b_turned : second.a != p))
+        product->input_count > 2 ||
+        (transposed ? second.b != p || second.b_transposed : second.a != p))
         return false;
     a->rows = scores->dims[scores->rank - 2];
     a->keys = scores->dims[scores->rank - 1];
@@ -484,20 +491,20 @@ static bool find_attention(struct match *m, struct node *softmax, struct node **
         a->batch *= m->scores.dims[d];
     a->depth = first.a->shape.dims[first.a->shape.rank - 1];
     if (!take_operand(m, first.a, false, true, &m->q, &a->q) ||
-        !take_operand(m, first.b, !first.b_turned, true, &m->k, &a->k))
+        !take_operand(m, first.b, !first.b_transposed, true, &m->k, &a->k))
         return false;
     /* v against the batch dimensions that the second product sees */
-    struct value *v = turned ? second.a : second.b;
+    struct value *v = transposed ? second.a : second.b;
     const int rank = v->shape.rank;
-    const bool v_turned = turned || second.b_turned;
+    const bool v_transposed = transposed || second.b_transposed;
     m->scores = p->shape;
-    a->width = v->shape.dims[v_turned ? rank - 2 : rank - 1];
+    a->width = v->shape.dims[v_transposed ? rank - 2 : rank - 1];
     const struct shape *y = &product->outputs[0]->shape;
     int64_t made = 1;
     for (int d = 0; d < y->rank - 2; d++)
         made *= y->dims[d];
-    if (made != a->batch || !take_operand(m, v, v_turned, false, &m->v, &a->v) ||
-        !take_result(m, product->outputs[0], turned))
+    if (made != a->batch || !take_operand(m, v, v_transposed, false, &m->v, &a->v) ||
+        !take_result(m, product->outputs[0], transposed))
         return false;
     *ret_at = product;
     return true;

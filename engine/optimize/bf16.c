@@ -148,7 +148,7 @@ static bool is_cast_to_float(const struct node *node)
            node->outputs[0]->dtype != DTYPE_F64;
 }
 
-static enum status walk(struct narrow *narrow, struct error *err)
+static enum status narrow_nodes(struct narrow *narrow, struct error *err)
 {
     struct graph *graph = narrow->graph;
     for (size_t n = 0; n < graph->node_count; n++) {
@@ -217,6 +217,6 @@ enum status pass_bf16(struct graph *graph, const struct optimize_options *option
     if (!narrow.narrowed || !narrow.widened || !narrow.keeps_f32 || !narrow.is_narrow)
         return edit_no_memory(err);
     find_ends(&narrow);
-    TRY(walk(&narrow, err));
+    TRY(narrow_nodes(&narrow, err));
     return edit_sweep(graph, err);
 }

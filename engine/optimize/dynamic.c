@@ -17,7 +17,7 @@ struct side {
     const struct tensor *weights, *zero, *scale;
 };
 
-struct product {
+struct dynamic_product {
     const struct node *integer; /* ConvInteger or MatMulInteger */
     struct side left, right;
 };
@@ -63,7 +63,7 @@ static const struct node *reader_of(const struct edit *edit, const struct value 
 }
 
 /* How many numbers a constant may have: one, or one a result channel of a product of matrices. */
-static bool fits_columns(const struct tensor *constant, const struct product *product)
+static bool fits_columns(const struct tensor *constant, const struct dynamic_product *product)
 {
     const struct shape *weights = &product->right.weights->shape;
     const size_t count = shape_count(&constant->shape);
@@ -72,7 +72,8 @@ static bool fits_columns(const struct tensor *constant, const struct product *pr
 }
 
 /* The product that `mul` scales. */
-static bool read_product(const struct edit *edit, const struct node *mul, struct product *ret)
+static bool read_product(const struct edit *edit, const struct node *mul,
+                         struct dynamic_product *ret)
 {
     for (size_t i = 0; mul->op == OP_MUL && i < 2; i++) {
         const struct node *cast = mul->inputs[i]->producer, *scales = mul->inputs[1 - i]->producer;
@@ -137,7 +138,7 @@ static struct value *rounded(struct graph *graph, const struct node *dynamic, si
     return value;
 }
 
-static enum status rewrite(struct edit *edit, size_t *n, const struct product *product,
+static enum status rewrite(struct edit *edit, size_t *n, const struct dynamic_product *product,
                            struct error *err)
 {
     struct graph *graph = edit->graph;
@@ -171,7 +172,7 @@ enum status optimize_dynamic(struct graph *graph, struct error *err)
     TRY(graph_sort(graph, err));
     enum status status = edit_init(&edit, graph, err);
     for (size_t n = 0; n < graph->node_count && status == STATUS_OK; n++) {
-        struct product product;
+        struct dynamic_product product;
         if (read_product(&edit, graph->nodes[n], &product))
             status = rewrite(&edit, &n, &product, err);
     }

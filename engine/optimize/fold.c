@@ -36,7 +36,7 @@ static bool worth_folding(const struct node *node)
             !size_add(out, bytes, &out))
             return false;
     }
-    /* ConstantOfShape, the zoo's way to store weights, has a tiny input. */
+    /* ConstantOfShape, which the zoo stores weights with, has a tiny input. */
     return out <= (16u << 20) || out / 4 <= in || node->op == OP_CONSTANT_OF_SHAPE;
 }
 

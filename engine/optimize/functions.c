@@ -3,7 +3,7 @@
  * theirs too: pass_attention() makes one operator of what Attention becomes.
  *
  *     q ─ (apart) ─ · scale ─────────┐
- *     [past_key ─] k ─ (apart) ─ turn ┴ MatMul ─ (cap) ─ + bias ─ Softmax ─ MatMul ─ (0 where
+ *     [past_key ─] k ─ (apart) ─ swap ┴ MatMul ─ (cap) ─ + bias ─ Softmax ─ MatMul ─ (0 where
  * hidden) [past_value ─] v ─ (apart) ─────────────────────────────────────────────────────────┘
  *
  * "Apart" is Reshape and Transpose of an operand whose heads are merged. Where several heads of Q
@@ -75,7 +75,7 @@ static struct value *list(struct expansion *e, const int64_t *data, int count)
 /* ---- nodes ---- */
 
 /* An operator of up to four operands, and its attributes: an integer, and integers. */
-struct step {
+struct function_step {
     enum op op;
     struct value *in[4];
     const char *name; /* of the integer, or NULL */
@@ -85,7 +85,7 @@ struct step {
     size_t count;
 };
 
-static struct value *emit(struct expansion *e, const struct step *step)
+static struct value *emit(struct expansion *e, const struct function_step *step)
 {
     size_t count = 0;
     while (count < COUNT_OF(step->in) && step->in[count])
@@ -109,27 +109,29 @@ static struct value *emit(struct expansion *e, const struct step *step)
 
 static struct value *two(struct expansion *e, enum op op, struct value *a, struct value *b)
 {
-    return a && b ? emit(e, &(struct step){.op = op, .in = {a, b}}) : fail(e);
+    return a && b ? emit(e, &(struct function_step){.op = op, .in = {a, b}}) : fail(e);
 }
 
 static struct value *one(struct expansion *e, enum op op, struct value *a)
 {
-    return a ? emit(e, &(struct step){.op = op, .in = {a}}) : fail(e);
+    return a ? emit(e, &(struct function_step){.op = op, .in = {a}}) : fail(e);
 }
 
 static struct value *join(struct expansion *e, struct value *a, struct value *b, int64_t axis)
 {
     if (!a || !b)
         return fail(e);
-    return emit(e, &(struct step){.op = OP_CONCAT, .in = {a, b}, .name = "axis", .number = axis});
+    return emit(
+        e, &(struct function_step){.op = OP_CONCAT, .in = {a, b}, .name = "axis", .number = axis});
 }
 
-static struct value *turn(struct expansion *e, struct value *a, const int64_t *perm, size_t rank)
+static struct value *transpose(struct expansion *e, struct value *a, const int64_t *perm,
+                               size_t rank)
 {
     if (!a)
         return fail(e);
     return emit(e,
-                &(struct step){
+                &(struct function_step){
                     .op = OP_TRANSPOSE, .in = {a}, .list = "perm", .numbers = perm, .count = rank});
 }
 
@@ -142,7 +144,8 @@ static struct value *cast(struct expansion *e, struct value *a, enum dtype dtype
 {
     if (!a || a->dtype == dtype)
         return a ? a : fail(e);
-    return emit(e, &(struct step){.op = OP_CAST, .in = {a}, .name = "to", .number = dtype});
+    return emit(e,
+                &(struct function_step){.op = OP_CAST, .in = {a}, .name = "to", .number = dtype});
 }
 
 /* a[..., begin : end] */
@@ -152,7 +155,7 @@ static struct value *part(struct expansion *e, struct value *a, int64_t begin, i
     struct value *last = list(e, &axis, 1), *from = list(e, &begin, 1), *to = list(e, &end, 1);
     if (!a || !last || !from || !to)
         return fail(e);
-    return emit(e, &(struct step){.op = OP_SLICE, .in = {a, from, to, last}});
+    return emit(e, &(struct function_step){.op = OP_SLICE, .in = {a, from, to, last}});
 }
 
 /* A float32 constant, rounded to the dtype that is computed in. */
@@ -177,7 +180,7 @@ static struct value *hide_unless(struct expansion *e, struct value *condition, e
     struct value *zero = number(e, 0, dtype), *low = number(e, -INFINITY, dtype);
     if (!condition || !zero || !low)
         return fail(e);
-    return emit(e, &(struct step){.op = OP_WHERE, .in = {condition, zero, low}});
+    return emit(e, &(struct function_step){.op = OP_WHERE, .in = {condition, zero, low}});
 }
 
 static bool is_operand(const struct node *node, const struct value *value)
@@ -207,7 +210,7 @@ static struct value *bind(struct expansion *e, size_t i, struct value *made)
 
 /* ---- Attention ---- */
 
-struct attend {
+struct attention_expansion {
     struct expansion *e;
     struct attention_call call;
     enum dtype dtype;
@@ -217,17 +220,17 @@ struct attend {
 };
 
 /* [batch, rows, heads * width] to [batch, heads, rows, width]. */
-static struct value *apart(struct attend *a, struct value *x, int64_t rows, int64_t heads,
-                           int64_t width)
+static struct value *apart(struct attention_expansion *a, struct value *x, int64_t rows,
+                           int64_t heads, int64_t width)
 {
     static const int64_t perm[4] = {0, 2, 1, 3};
     const int64_t dims[4] = {a->call.batch, rows, heads, width};
-    return a->call.merged ? turn(a->e, reshape(a->e, x, dims, 4), perm, 4) : x;
+    return a->call.merged ? transpose(a->e, reshape(a->e, x, dims, 4), perm, 4) : x;
 }
 
 /* [batch, heads, rows, width] with the heads in two dimensions, [kv_heads, heads / kv_heads]. */
-static struct value *grouped(struct attend *a, struct value *x, int64_t heads, int64_t rows,
-                             int64_t width)
+static struct value *grouped(struct attention_expansion *a, struct value *x, int64_t heads,
+                             int64_t rows, int64_t width)
 {
     const struct attention_call *c = &a->call;
     const int64_t dims[5] = {c->batch, c->kv_heads, heads / c->kv_heads, rows, width};
@@ -235,7 +238,7 @@ static struct value *grouped(struct attend *a, struct value *x, int64_t heads, i
 }
 
 /* And back. */
-static struct value *ungrouped(struct attend *a, struct value *x, int64_t width)
+static struct value *ungrouped(struct attention_expansion *a, struct value *x, int64_t width)
 {
     const struct attention_call *c = &a->call;
     const int64_t dims[4] = {c->batch, c->q_heads, c->rows, width};
@@ -243,8 +246,8 @@ static struct value *ungrouped(struct attend *a, struct value *x, int64_t width)
 }
 
 /* K or V with what was there before, bound to its output. */
-static struct value *cached(struct attend *a, size_t operand, size_t past, size_t present,
-                            int64_t width)
+static struct value *cached(struct attention_expansion *a, size_t operand, size_t past,
+                            size_t present, int64_t width)
 {
     struct node *node = a->e->from;
     struct value *before = node_input(node, past);
@@ -256,7 +259,7 @@ static struct value *cached(struct attend *a, size_t operand, size_t past, size_
 
 /* Causality and windows where the row's position is known now: [rows, keys] of 0 and -inf; NULL
  * where nothing is hidden. */
-static struct value *fixed_bias(struct attend *a)
+static struct value *fixed_bias(struct attention_expansion *a)
 {
     const struct attention_call *c = &a->call;
     const struct shape shape = SHAPE(c->rows, c->keys);
@@ -282,7 +285,8 @@ static struct value *fixed_bias(struct attend *a)
 }
 
 /* [1, 1, rows, keys] of `key + by_row * row + more`, to be compared with the valid keys. */
-static struct value *line(struct attend *a, int64_t by_key, int64_t by_row, int64_t more)
+static struct value *line(struct attention_expansion *a, int64_t by_key, int64_t by_row,
+                          int64_t more)
 {
     const struct attention_call *c = &a->call;
     const struct shape shape = SHAPE(1, 1, by_row ? c->rows : 1, c->keys);
@@ -307,15 +311,15 @@ static int64_t reach(const struct attention_call *c, int64_t bound)
 
 /* The same where nonpad_kv_seqlen says how many keys are valid, n: the row's position is
  * row + n - rows. [batch, 1, rows, keys]. */
-static struct value *valid_bias(struct attend *a, struct value *valid)
+static struct value *valid_bias(struct attention_expansion *a, struct value *valid)
 {
     const struct attention_call *c = &a->call;
     struct expansion *e = a->e;
     const int64_t dims[4] = {c->batch, 1, 1, 1};
     if (!valid)
         return fail(e);
-    valid = emit(
-        e, &(struct step){.op = OP_VALID_KEYS, .in = {valid}, .name = "keys", .number = c->keys});
+    valid = emit(e, &(struct function_step){
+                        .op = OP_VALID_KEYS, .in = {valid}, .name = "keys", .number = c->keys});
     struct value *n = reshape(e, valid, dims, 4);
     struct value *sees = two(e, OP_LESS, line(a, 1, 0, 0), n);
     if (c->is_causal) /* key <= row + n - rows */
@@ -330,7 +334,7 @@ static struct value *valid_bias(struct attend *a, struct value *valid)
 }
 
 /* The mask as numbers to be added, all keys wide. */
-static struct value *mask_bias(struct attend *a, struct value *mask)
+static struct value *mask_bias(struct attention_expansion *a, struct value *mask)
 {
     struct expansion *e = a->e;
     struct shape rest = mask->shape;
@@ -350,7 +354,7 @@ static struct value *mask_bias(struct attend *a, struct value *mask)
 }
 
 /* Heads in two dimensions, as the scores have them. */
-static struct value *grouped_bias(struct attend *a, struct value *bias)
+static struct value *grouped_bias(struct attention_expansion *a, struct value *bias)
 {
     const struct attention_call *c = &a->call;
     if (!bias || a->group == 1 || bias->shape.rank < 3)
@@ -380,7 +384,8 @@ static bool mask_keeps(const struct attention_call *c, const struct value *mask,
 #define LOOKS_MAX ((size_t)1 << 24)
 
 /* May there be a row of which every key is hidden? Softmax makes NaN of it, Attention 0. */
-static bool may_hide_a_row(const struct attend *a, const struct value *mask, bool has_valid)
+static bool may_hide_a_row(const struct attention_expansion *a, const struct value *mask,
+                           bool has_valid)
 {
     const struct attention_call *c = &a->call;
     const struct shape *s = mask ? &mask->shape : NULL;
@@ -409,7 +414,8 @@ static bool may_hide_a_row(const struct attend *a, const struct value *mask, boo
 
 /* The scores, or probabilities, as they are at `stage`: an output, if it is the one asked for.
  * Returns what stands for them now. */
-static struct value *shown(struct attend *a, enum attention_stage stage, struct value *s)
+static struct value *shown(struct attention_expansion *a, enum attention_stage stage,
+                           struct value *s)
 {
     if (!s || a->call.stage != stage || !node_output(a->e->from, ATTENTION_SCORES))
         return s;
@@ -420,7 +426,7 @@ static struct value *shown(struct attend *a, enum attention_stage stage, struct 
 }
 
 /* scores + bias, with STAGE_BIASED and what was before it bound. */
-static struct value *scores(struct attend *a, struct value *q, struct value *k)
+static struct value *scores(struct attention_expansion *a, struct value *q, struct value *k)
 {
     static const int64_t perm4[4] = {0, 1, 3, 2}, perm5[5] = {0, 1, 2, 4, 3};
     const struct attention_call *c = &a->call;
@@ -429,7 +435,7 @@ static struct value *scores(struct attend *a, struct value *q, struct value *k)
     struct value *mask = node_input(e->from, ATTENTION_MASK);
     q = grouped(a, q, c->q_heads, c->rows, c->depth);
     k = grouped(a, k, c->kv_heads, c->keys, c->depth);
-    k = a->group > 1 ? turn(e, k, perm5, 5) : turn(e, k, perm4, 4);
+    k = a->group > 1 ? transpose(e, k, perm5, 5) : transpose(e, k, perm4, 4);
     if (c->scale != 1)
         q = two(e, OP_MUL, q, number(e, c->scale, a->dtype));
     struct value *s = shown(a, STAGE_PRODUCT, two(e, OP_MATMUL, q, k));
@@ -453,27 +459,27 @@ static struct value *scores(struct attend *a, struct value *q, struct value *k)
 }
 
 /* Is every key hidden of a row? [batch, q_heads, rows, 1] or what broadcasts to it. */
-static struct value *hidden_rows(struct attend *a)
+static struct value *hidden_rows(struct attention_expansion *a)
 {
     static const int64_t last[1] = {-1};
     struct expansion *e = a->e;
     struct value *greatest = emit(
-        e, &(struct step){
+        e, &(struct function_step){
                .op = OP_REDUCE_MAX, .in = {a->bias}, .list = "axes", .numbers = last, .count = 1});
     return two(e, OP_EQUAL, greatest, number(e, -INFINITY, a->dtype));
 }
 
 /* 0 where `hidden` holds, else x. */
-static struct value *clear(struct attend *a, struct value *hidden, struct value *x)
+static struct value *clear(struct attention_expansion *a, struct value *hidden, struct value *x)
 {
     struct value *zero = number(a->e, 0, a->dtype);
     if (!hidden || !zero || !x)
         return fail(a->e);
-    return emit(a->e, &(struct step){.op = OP_WHERE, .in = {hidden, zero, x}});
+    return emit(a->e, &(struct function_step){.op = OP_WHERE, .in = {hidden, zero, x}});
 }
 
 /* p v as Y has it. hidden: as above, or NULL where there is no such row. */
-static struct value *results(struct attend *a, struct value *p, struct value *v,
+static struct value *results(struct attention_expansion *a, struct value *p, struct value *v,
                              struct value *hidden)
 {
     static const int64_t perm[4] = {0, 2, 1, 3};
@@ -484,12 +490,12 @@ static struct value *results(struct attend *a, struct value *p, struct value *v,
     struct value *y = ungrouped(a, two(e, OP_MATMUL, p, v), c->width);
     if (!c->merged)
         return hidden ? clear(a, hidden, y) : y;
-    y = turn(e, y, perm, 4);
+    y = transpose(e, y, perm, 4);
     if (hidden) { /* behind all that moves: attention writes its rows where they belong */
         int64_t dims[4] = {1, 1, 1, 1};
         for (int d = 1; d <= hidden->shape.rank; d++)
             dims[4 - d] = hidden->shape.dims[hidden->shape.rank - d];
-        y = clear(a, turn(e, reshape(e, hidden, dims, 4), perm, 4), y);
+        y = clear(a, transpose(e, reshape(e, hidden, dims, 4), perm, 4), y);
     }
     return reshape(e, y, merged, 3);
 }
@@ -497,7 +503,7 @@ static struct value *results(struct attend *a, struct value *p, struct value *v,
 static enum status expand_attention(struct expansion *e)
 {
     struct node *node = e->from;
-    struct attend a = {.e = e, .dtype = node->inputs[ATTENTION_Q]->dtype};
+    struct attention_expansion a = {.e = e, .dtype = node->inputs[ATTENTION_Q]->dtype};
     const struct attention_call *c = &a.call;
     TRY(attention_call_load(node, &a.call, e->err));
     a.group = c->q_heads / c->kv_heads;
@@ -509,7 +515,8 @@ static enum status expand_attention(struct expansion *e)
         cached(&a, ATTENTION_V, ATTENTION_PAST_VALUE, ATTENTION_PRESENT_VALUE, c->width);
     struct value *s = scores(&a, q, k);
     struct value *p =
-        s ? emit(e, &(struct step){.op = OP_SOFTMAX, .in = {s}, .name = "axis", .number = -1})
+        s ? emit(e,
+                 &(struct function_step){.op = OP_SOFTMAX, .in = {s}, .name = "axis", .number = -1})
           : NULL;
     struct value *hidden = hides && a.bias ? hidden_rows(&a) : NULL;
     if (hidden && c->stage == STAGE_PROBABILITIES && node_output(node, ATTENTION_SCORES)) {
@@ -523,19 +530,20 @@ static enum status expand_attention(struct expansion *e)
 
 /* ---- RotaryEmbedding ---- */
 
-/* [images, tokens, turned / 2] of one of the tables, as it broadcasts to x with its heads apart:
- * [images, 1, tokens, turned], or [images, tokens, 1, turned] where they are merged. `negated`: the
- * first of a pair gets the negative. */
+/* [images, tokens, rotated / 2] of one of the tables, as it broadcasts to x with its heads apart:
+ * [images, 1, tokens, rotated], or [images, tokens, 1, rotated] where they are merged. `negated`:
+ * the first of a pair gets the negative. */
 static struct value *rotary_table(struct expansion *e, const struct rotary_call *c, size_t operand,
                                   bool negated)
 {
-    const int64_t half = c->turned / 2;
+    const int64_t half = c->rotated / 2;
     struct value *table = e->from->inputs[operand], *ids = node_input(e->from, 3);
     if (ids)
-        table = emit(e, &(struct step){.op = OP_GATHER, .in = {table, ids}, .name = "axis"});
+        table =
+            emit(e, &(struct function_step){.op = OP_GATHER, .in = {table, ids}, .name = "axis"});
     const int64_t dims[5] = {c->table_images, c->merged ? c->tokens : 1, c->merged ? 1 : c->tokens,
                              half, 1};
-    const int64_t whole[4] = {dims[0], dims[1], dims[2], c->turned};
+    const int64_t whole[4] = {dims[0], dims[1], dims[2], c->rotated};
     table = reshape(e, table, dims, c->interleaved ? 5 : 4);
     struct value *first = negated ? one(e, OP_NEG, table) : table;
     table = join(e, first, table, -1);
@@ -548,9 +556,9 @@ static struct value *swapped(struct expansion *e, const struct rotary_call *c, s
     if (!x)
         return fail(e);
     const struct shape shape = x->shape;
-    const int64_t pairs[5] = {shape.dims[0], shape.dims[1], shape.dims[2], c->turned / 2, 2};
+    const int64_t pairs[5] = {shape.dims[0], shape.dims[1], shape.dims[2], c->rotated / 2, 2};
     if (!c->interleaved)
-        return join(e, part(e, x, c->turned / 2, c->turned), part(e, x, 0, c->turned / 2), -1);
+        return join(e, part(e, x, c->rotated / 2, c->rotated), part(e, x, 0, c->rotated / 2), -1);
     x = reshape(e, x, pairs, 5);
     return reshape(e, join(e, part(e, x, 1, 2), part(e, x, 0, 1), -1), shape.dims, 4);
 }
@@ -565,10 +573,10 @@ static enum status expand_rotary(struct expansion *e)
     const int64_t dims[4] = {c.batch, c.tokens, c.heads, c.size};
     if (c.merged)
         x = reshape(e, x, dims, 4);
-    struct value *turned = c.turned < c.size ? part(e, x, 0, c.turned) : x;
-    struct value *rest = c.turned < c.size ? part(e, x, c.turned, c.size) : NULL;
-    struct value *y = two(e, OP_MUL, turned, rotary_table(e, &c, 1, false));
-    struct value *z = two(e, OP_MUL, swapped(e, &c, turned), rotary_table(e, &c, 2, true));
+    struct value *rotated = c.rotated < c.size ? part(e, x, 0, c.rotated) : x;
+    struct value *rest = c.rotated < c.size ? part(e, x, c.rotated, c.size) : NULL;
+    struct value *y = two(e, OP_MUL, rotated, rotary_table(e, &c, 1, false));
+    struct value *z = two(e, OP_MUL, swapped(e, &c, rotated), rotary_table(e, &c, 2, true));
     y = two(e, OP_ADD, y, z);
     if (rest)
         y = join(e, y, rest, -1);

@@ -1,6 +1,6 @@
 /* The layout pass: images are [N, spatial…, C] inside the engine.
  *
- * ONNX says [N, C, spatial…]. One walk over the nodes rewrites the graph so that it is again a
+ * ONNX says [N, C, spatial…]. One pass over the nodes rewrites the graph so that it is again a
  * plain row-major graph, only with permuted shapes and axes:
  *
  *   - an image operator the backend runs channels-last gets its operand so, and its result is so;
@@ -11,7 +11,7 @@
  *   - everything else, and the graph's outputs, get the value transposed back, which is only a view
  *     where all spatial extents are 1 (in front of Flatten → Gemm).
  *
- * For every value there are up to two forms: as ONNX has it (plain) and channels-last. The walk
+ * For every value there are up to two forms: as ONNX has it (plain) and channels-last. The pass
  * makes the missing one where it is needed, once. */
 #include <string.h>
 
@@ -22,7 +22,7 @@ struct forms {
     struct value *plain, *last;
 };
 
-struct layout {
+struct layout_pass {
     struct graph *graph;
     const struct optimize_options *options;
     struct forms *forms; /* by value->index, as of the start of the pass */
@@ -45,7 +45,7 @@ static struct shape channels_last_shape(const struct shape *plain)
     return shape;
 }
 
-static bool push_node(struct layout *layout, struct node *node)
+static bool push_node(struct layout_pass *layout, struct node *node)
 {
     if (layout->node_count == layout->node_capacity) {
         size_t capacity = layout->node_capacity ? layout->node_capacity * 2 : 256;
@@ -62,7 +62,7 @@ static bool push_node(struct layout *layout, struct node *node)
 }
 
 /* A node of the new order that reads `from` and makes a new value of `shape`. */
-static struct value *make_node(struct layout *layout, enum op op, struct value *from,
+static struct value *make_node(struct layout_pass *layout, enum op op, struct value *from,
                                const struct shape *shape, const int64_t *perm)
 {
     struct graph *graph = layout->graph;
@@ -89,7 +89,7 @@ static bool same_bytes(const struct shape *plain)
     return spatial == 1 || plain->dims[1] == 1;
 }
 
-static struct value *permuted_constant(struct layout *layout, const struct value *constant,
+static struct value *permuted_constant(struct layout_pass *layout, const struct value *constant,
                                        const struct shape *plain, struct error *err)
 {
     struct tensor *tensor;
@@ -112,18 +112,18 @@ static struct value *permuted_constant(struct layout *layout, const struct value
 }
 
 /* Forms of values made during the pass are not tracked: they are used where they are made. */
-static struct forms *forms_of(struct layout *layout, const struct value *value)
+static struct forms *forms_of(struct layout_pass *layout, const struct value *value)
 {
     return &layout->forms[value->index];
 }
 
-static bool is_last(struct layout *layout, const struct value *value)
+static bool is_last(struct layout_pass *layout, const struct value *value)
 {
     return value && value->index < layout->form_count && forms_of(layout, value)->last == value;
 }
 
 /* The channels-last form of a value of rank 3 … 5. */
-static struct value *get_last(struct layout *layout, struct value *value, struct error *err)
+static struct value *get_last(struct layout_pass *layout, struct value *value, struct error *err)
 {
     struct forms *forms = forms_of(layout, value);
     if (forms->last)
@@ -137,16 +137,16 @@ static struct value *get_last(struct layout *layout, struct value *value, struct
         forms->last = permuted_constant(layout, value, &value->shape, err);
         return forms->last;
     }
-    /* A Transpose that the file has for the way back to NCHW: read what it read. */
-    const struct node *maker = value->producer;
+    /* A Transpose in the file that goes back to NCHW: read what it read. */
+    const struct node *producer = value->producer;
     size_t count = 0;
     const int64_t *made =
-        maker && maker->op == OP_TRANSPOSE ? node_ints(maker, "perm", &count) : NULL;
+        producer && producer->op == OP_TRANSPOSE ? node_ints(producer, "perm", &count) : NULL;
     bool inverse = made && count == (size_t)rank;
     for (int a = 0; inverse && a < rank; a++)
         inverse = made[perm[a]] == a;
     if (inverse)
-        forms->last = maker->inputs[0];
+        forms->last = producer->inputs[0];
     else
         forms->last = make_node(layout, same_bytes(&value->shape) ? OP_RESHAPE : OP_TRANSPOSE,
                                 value, &shape, same_bytes(&value->shape) ? NULL : perm);
@@ -156,7 +156,7 @@ static struct value *get_last(struct layout *layout, struct value *value, struct
 }
 
 /* The form ONNX has. */
-static struct value *get_plain(struct layout *layout, struct value *value, struct error *err)
+static struct value *get_plain(struct layout_pass *layout, struct value *value, struct error *err)
 {
     if (!is_last(layout, value))
         return value;
@@ -179,13 +179,13 @@ static struct value *get_plain(struct layout *layout, struct value *value, struc
 }
 
 /* The node's result is channels-last from now on. */
-static void mark_last(struct layout *layout, struct value *value)
+static void mark_last(struct layout_pass *layout, struct value *value)
 {
     value->shape = channels_last_shape(&value->shape);
     forms_of(layout, value)->last = value;
 }
 
-static bool has_last_input(struct layout *layout, const struct node *node)
+static bool has_last_input(struct layout_pass *layout, const struct node *node)
 {
     for (size_t i = 0; i < node->input_count; i++)
         if (is_last(layout, node->inputs[i]))
@@ -198,7 +198,7 @@ static enum status no_memory_unless(bool ok, struct error *err)
     return ok ? STATUS_OK : edit_no_memory(err);
 }
 
-static enum status plain_inputs(struct layout *layout, struct node *node, struct error *err)
+static enum status plain_inputs(struct layout_pass *layout, struct node *node, struct error *err)
 {
     for (size_t i = 0; i < node->input_count; i++) {
         if (!node->inputs[i])
@@ -212,7 +212,7 @@ static enum status plain_inputs(struct layout *layout, struct node *node, struct
     return STATUS_OK;
 }
 
-static enum status image_op(struct layout *layout, struct node *node, struct error *err)
+static enum status image_op(struct layout_pass *layout, struct node *node, struct error *err)
 {
     struct value *residual = node->epilogue.residual;
     if (!(node->inputs[0] = get_last(layout, node->inputs[0], err)))
@@ -231,7 +231,7 @@ static enum status image_op(struct layout *layout, struct node *node, struct err
 /* ---- operators that follow their operands ---- */
 
 /* An operand of an elementwise operator of rank `rank`, channels-last; scalars stay. */
-static struct value *broadcast_operand(struct layout *layout, struct value *value, int rank,
+static struct value *broadcast_operand(struct layout_pass *layout, struct value *value, int rank,
                                        struct error *err)
 {
     if (is_last(layout, value) || shape_count(&value->shape) == 1)
@@ -262,7 +262,7 @@ static struct value *broadcast_operand(struct layout *layout, struct value *valu
     return result;
 }
 
-static bool follows_elementwise(struct layout *layout, const struct node *node, unsigned flags)
+static bool follows_elementwise(struct layout_pass *layout, const struct node *node, unsigned flags)
 {
     if (!(flags & (OP_UNARY | OP_BROADCAST)) || node->epilogue.residual)
         return false;
@@ -281,7 +281,7 @@ static bool follows_elementwise(struct layout *layout, const struct node *node, 
     return any;
 }
 
-static enum status follow_elementwise(struct layout *layout, struct node *node, unsigned flags,
+static enum status follow_elementwise(struct layout_pass *layout, struct node *node, unsigned flags,
                                       struct error *err)
 {
     int rank = node->outputs[0]->shape.rank;
@@ -298,7 +298,8 @@ static enum status follow_elementwise(struct layout *layout, struct node *node, 
 }
 
 /* Renumbers attribute `axis` (default `otherwise`) for a value of rank `rank`. */
-static bool renumber_axis(struct layout *layout, struct node *node, int rank, int64_t otherwise)
+static bool renumber_axis(struct layout_pass *layout, struct node *node, int rank,
+                          int64_t otherwise)
 {
     int64_t axis = node_int(node, "axis", otherwise);
     if (axis < 0)
@@ -306,7 +307,7 @@ static bool renumber_axis(struct layout *layout, struct node *node, int rank, in
     return node_set_int(layout->graph, node, "axis", place_of_axis((int)axis, rank));
 }
 
-static enum status follow_concat(struct layout *layout, struct node *node, struct error *err)
+static enum status follow_concat(struct layout_pass *layout, struct node *node, struct error *err)
 {
     int rank = node->outputs[0]->shape.rank;
     for (size_t i = 0; i < node->input_count; i++)
@@ -317,7 +318,7 @@ static enum status follow_concat(struct layout *layout, struct node *node, struc
 }
 
 /* The operands are triples behind the result's scale and zero point. */
-static enum status follow_quantised_concat(struct layout *layout, struct node *node,
+static enum status follow_quantised_concat(struct layout_pass *layout, struct node *node,
                                            struct error *err)
 {
     const int rank = node->outputs[0]->shape.rank;
@@ -328,7 +329,7 @@ static enum status follow_quantised_concat(struct layout *layout, struct node *n
     return no_memory_unless(renumber_axis(layout, node, rank, 1), err);
 }
 
-static enum status follow_axis(struct layout *layout, struct node *node, int64_t otherwise,
+static enum status follow_axis(struct layout_pass *layout, struct node *node, int64_t otherwise,
                                struct error *err)
 {
     int rank = node->inputs[0]->shape.rank;
@@ -363,7 +364,7 @@ static bool read_axes(const struct node *node, size_t input, int rank, int64_t *
     return true;
 }
 
-static struct value *int_constant(struct layout *layout, const int64_t *data, size_t count,
+static struct value *int_constant(struct layout_pass *layout, const int64_t *data, size_t count,
                                   struct error *err)
 {
     struct tensor *tensor;
@@ -378,7 +379,7 @@ static struct value *int_constant(struct layout *layout, const int64_t *data, si
 
 /* Mean over the spatial axes (MnasNet, ShuffleNet, squeeze-and-excite): with keepdims the result is
  * channels-last too; without it is [N, C] in either layout. Other reductions go back to plain. */
-static bool follows_reduce(struct layout *layout, const struct node *node)
+static bool follows_reduce(struct layout_pass *layout, const struct node *node)
 {
     if ((node->op != OP_REDUCE_MEAN && node->op != OP_REDUCE_SUM && node->op != OP_REDUCE_MAX) ||
         !is_last(layout, node->inputs[0]))
@@ -400,7 +401,7 @@ static bool follows_reduce(struct layout *layout, const struct node *node)
     return reduced[1] || !spatial_left;
 }
 
-static enum status follow_reduce(struct layout *layout, struct node *node, struct error *err)
+static enum status follow_reduce(struct layout_pass *layout, struct node *node, struct error *err)
 {
     int rank = node->inputs[0]->shape.rank;
     int64_t axes[TENSOR_MAX_RANK];
@@ -419,7 +420,7 @@ static enum status follow_reduce(struct layout *layout, struct node *node, struc
 }
 
 /* Slice with constant axes: only the axes are renumbered. */
-static bool follows_slice(struct layout *layout, const struct node *node)
+static bool follows_slice(struct layout_pass *layout, const struct node *node)
 {
     int64_t axes[TENSOR_MAX_RANK];
     size_t count;
@@ -427,7 +428,7 @@ static bool follows_slice(struct layout *layout, const struct node *node)
            node_input(node, 3) && read_axes(node, 3, node->inputs[0]->shape.rank, axes, &count);
 }
 
-static enum status follow_slice(struct layout *layout, struct node *node, struct error *err)
+static enum status follow_slice(struct layout_pass *layout, struct node *node, struct error *err)
 {
     int rank = node->inputs[0]->shape.rank;
     int64_t axes[TENSOR_MAX_RANK];
@@ -442,8 +443,8 @@ static enum status follow_slice(struct layout *layout, struct node *node, struct
 }
 
 /* Transpose of a channels-last value: compose the permutations. The result is plain. */
-static enum status compose_transpose(struct layout *layout, struct node *node, bool *ret_identity,
-                                     struct error *err)
+static enum status compose_transpose(struct layout_pass *layout, struct node *node,
+                                     bool *ret_identity, struct error *err)
 {
     int rank = node->inputs[0]->shape.rank;
     int64_t perm[TENSOR_MAX_RANK];
@@ -459,8 +460,8 @@ static enum status compose_transpose(struct layout *layout, struct node *node, b
 }
 
 /* NHWC to NCHW by the file's own Transpose of a plain value: what it reads is its result
- * channels-last already (ConvNeXt's and Swin's way back out of a block). */
-static bool is_way_back(struct layout *layout, const struct node *node)
+ * channels-last already (the end of ConvNeXt's and of Swin's block). */
+static bool is_way_back(struct layout_pass *layout, const struct node *node)
 {
     const struct value *x = node_input(node, 0);
     size_t count;
@@ -486,7 +487,7 @@ static void become_view(struct node *node)
 /* Channel shuffle: Reshape [N, g, k, H, W], Transpose (0 2 1 3 4), Reshape [N, C, H, W] is,
  * channels last, a transpose of [N H W, g, k]. `node` is the first Reshape; the others follow in
  * the list. */
-static bool is_shuffle(struct layout *layout, const struct edit *edit, size_t n,
+static bool is_shuffle(struct layout_pass *layout, const struct edit *edit, size_t n,
                        struct node **ret_transpose, struct node **ret_last)
 {
     const struct graph *graph = layout->graph;
@@ -514,8 +515,8 @@ static bool is_shuffle(struct layout *layout, const struct edit *edit, size_t n,
            out->dims[2] == in->dims[1] && out->dims[3] == in->dims[2];
 }
 
-static enum status rewrite_shuffle(struct layout *layout, struct node *node, struct node *transpose,
-                                   struct node *last, struct error *err)
+static enum status rewrite_shuffle(struct layout_pass *layout, struct node *node,
+                                   struct node *transpose, struct node *last, struct error *err)
 {
     const struct shape in = node->inputs[0]->shape;
     int64_t groups = node->outputs[0]->shape.dims[1], each = node->outputs[0]->shape.dims[2];
@@ -554,7 +555,7 @@ static unsigned quantised_flags(const struct node *node)
 }
 
 /* A Resize that stretches the image alone; told apart by the shapes as ONNX has them. */
-static bool keeps_channels(struct layout *layout, const struct node *node)
+static bool keeps_channels(struct layout_pass *layout, const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (node->op != OP_RESIZE && node->op != OP_UPSAMPLE)
@@ -563,7 +564,7 @@ static bool keeps_channels(struct layout *layout, const struct node *node)
            x->shape.dims[is_last(layout, x) ? 3 : 1] == y->shape.dims[1];
 }
 
-static enum status follow(struct layout *layout, struct node *node, bool *ret_identity,
+static enum status follow(struct layout_pass *layout, struct node *node, bool *ret_identity,
                           struct error *err)
 {
     const struct op_info *info = op_find(node->op, node->opset);
@@ -603,7 +604,8 @@ static enum status follow(struct layout *layout, struct node *node, bool *ret_id
     return plain_inputs(layout, node, err);
 }
 
-static enum status walk(struct layout *layout, const struct edit *edit, struct error *err)
+static enum status layout_nodes(struct layout_pass *layout, const struct edit *edit,
+                                struct error *err)
 {
     struct graph *graph = layout->graph;
     size_t count = graph->node_count;
@@ -633,8 +635,8 @@ static enum status walk(struct layout *layout, const struct edit *edit, struct e
 enum status pass_layout(struct graph *graph, const struct optimize_options *options,
                         struct error *err)
 {
-    struct layout layout = {.graph = graph, .options = options};
-    /* Values the walk adds are used where they are made; forms are kept for the others only. */
+    struct layout_pass layout = {.graph = graph, .options = options};
+    /* Values the pass adds are used where they are made; forms are kept for the others only. */
     layout.form_count = graph->value_count;
     layout.forms = arena_alloc(graph->arena, layout.form_count, sizeof *layout.forms);
     if (!layout.forms)
@@ -642,7 +644,7 @@ enum status pass_layout(struct graph *graph, const struct optimize_options *opti
     struct edit edit;
     enum status status = edit_init(&edit, graph, err);
     if (status == STATUS_OK)
-        status = walk(&layout, &edit, err);
+        status = layout_nodes(&layout, &edit, err);
     edit_done(&edit);
     return status == STATUS_OK ? edit_sweep(graph, err) : status;
 }

@@ -17,12 +17,12 @@ static enum status shorten(struct graph *graph, struct value *value, struct erro
     if (view.base == value || view.base->known || !view.moves || (view.moves == 1 && !slow))
         return STATUS_OK;
     const bool plain = view_is_plain(&view);
-    struct walk walk = {.offset = view.offset, .groups = 1};
-    if (!plain && !view_group(&view, 0, view.rank, &walk.group[0]))
+    struct access_map map = {.offset = view.offset, .groups = 1};
+    if (!plain && !view_group(&view, 0, view.rank, &map.group[0]))
         return STATUS_OK;
     struct node *node = edit_insert_node(graph, edit_position(graph, last),
                                          plain ? OP_RESHAPE : OP_MOVE, last->name, 1, 1);
-    if (!node || (!plain && (!walk_store(graph, node, "walk", &walk) ||
+    if (!node || (!plain && (!access_map_store(graph, node, "map", &map) ||
                              !node_set_ints(graph, node, "shape", value->shape.dims,
                                             (size_t)value->shape.rank))))
         return edit_no_memory(err);

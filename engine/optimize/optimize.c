@@ -21,7 +21,7 @@ static enum status copy_inputs_to_outputs(struct graph *graph, struct error *err
 }
 
 /* Behind the layout pass, whose Transposes are read through as well. */
-static enum status fuse_walks(struct graph *graph, struct error *err)
+static enum status fuse_access_maps(struct graph *graph, struct error *err)
 {
     struct edit edit;
     enum status status = edit_init(&edit, graph, err);
@@ -55,8 +55,8 @@ enum status optimize_kernels(struct graph *graph, const struct optimize_options 
         TRY(pass_joins(graph, options, err));
     if (options->fuse && options->takes_quantised_epilogue)
         TRY(pass_quantised_epilogues(graph, options, err));
-    if (options->fuse && options->walks)
-        TRY(fuse_walks(graph, err));
+    if (options->fuse && options->access_maps)
+        TRY(fuse_access_maps(graph, err));
     if (options->bf16)
         TRY(pass_bf16(graph, options, err));
     return STATUS_OK;

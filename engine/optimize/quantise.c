@@ -21,7 +21,7 @@
 
 /* What stands between an operator and the QuantizeLinear that stores its result. */
 struct stored {
-    struct node *maker; /* NULL: it cannot be told, or somebody else reads on the way */
+    struct node *producer; /* NULL: it cannot be told, or another node reads a value in between */
     bool clamp;         /* to [low, high], which storing does not do by itself */
     float low, high;
 };
@@ -59,13 +59,13 @@ static struct stored stored_maker(const struct edit *edit, const struct node *qu
         if (!(stored.low <= stored.high))
             return stored;
     } else if (node->op != OP_RELU) {
-        stored.maker = node;
+        stored.producer = node;
         return stored;
     }
     value = node->inputs[0];
     stored.clamp = !clamps(to, (double)stored.low, (double)stored.high);
     if (edit_single_reader(edit, value))
-        stored.maker = value->producer;
+        stored.producer = value->producer;
     return stored;
 }
 
@@ -90,14 +90,14 @@ static enum status add_clamp(struct edit *edit, size_t n, const struct ends *to,
         const int above = number > low ? number : low;
         table[byte] = (uint8_t)(above < high ? above : high);
     }
-    struct node *maker = edit->graph->nodes[n];
-    struct value *output = maker->outputs[0], *between;
-    struct node *lookup = edit_insert_node(edit->graph, n + 1, OP_LOOKUP, maker->name, 2, 1);
+    struct node *producer = edit->graph->nodes[n];
+    struct value *output = producer->outputs[0], *between;
+    struct node *lookup = edit_insert_node(edit->graph, n + 1, OP_LOOKUP, producer->name, 2, 1);
     if (!lookup || !(between = graph_add_value(edit->graph, "", dtype, &output->shape)))
         return edit_no_memory(err);
     lookup->opset = 1;
     lookup->inputs[0] = between;
-    node_set_output(maker, 0, between);
+    node_set_output(producer, 0, between);
     node_set_output(lookup, 0, output);
     return quantise_add_table(edit->graph, dtype, table, &lookup->inputs[1], err);
 }
@@ -191,28 +191,28 @@ static bool match_concat(struct edit *edit, struct node *quantize, const struct 
     return quantise_become(edit, quantize, concat, OP_QLINEAR_CONCAT, 1, inputs, count);
 }
 
-static enum status match(struct edit *edit, struct node *quantize, const struct node *maker,
+static enum status match(struct edit *edit, struct node *quantize, const struct node *producer,
                          const struct ends *to, bool *ret, struct error *err)
 {
-    switch (maker->op) {
+    switch (producer->op) {
     case OP_CONV:
-        return quantise_conv(edit, quantize, maker, to, ret, err);
+        return quantise_conv(edit, quantize, producer, to, ret, err);
     case OP_GEMM:
     case OP_MATMUL:
-        return quantise_gemm(edit, quantize, maker, to, ret, err);
+        return quantise_gemm(edit, quantize, producer, to, ret, err);
     case OP_ADD:
     case OP_MUL:
-        *ret = match_binary(edit, quantize, maker, to);
+        *ret = match_binary(edit, quantize, producer, to);
         return STATUS_OK;
     case OP_AVERAGE_POOL:
     case OP_GLOBAL_AVERAGE_POOL:
-        *ret = match_pool(edit, quantize, maker, to);
+        *ret = match_pool(edit, quantize, producer, to);
         return STATUS_OK;
     case OP_REDUCE_MEAN:
-        *ret = match_mean(edit, quantize, maker, to);
+        *ret = match_mean(edit, quantize, producer, to);
         return STATUS_OK;
     case OP_CONCAT:
-        *ret = match_concat(edit, quantize, maker, to);
+        *ret = match_concat(edit, quantize, producer, to);
         return STATUS_OK;
     default:
         return STATUS_OK;
@@ -230,11 +230,11 @@ static enum status add_zero(struct edit *edit, struct node *node, struct error *
         return STATUS_OK;
     if (node->op == OP_DEQUANTIZE_LINEAR) {
         const struct value *stored = node->inputs[0];
-        const struct node *maker = stored->producer;
+        const struct node *producer = stored->producer;
         dtype = stored->known ? stored->known->dtype : stored->dtype;
-        if (maker && maker->op == OP_QUANTIZE_LINEAR && node_input(maker, 2) &&
-            maker->inputs[2]->known)
-            dtype = maker->inputs[2]->known->dtype;
+        if (producer && producer->op == OP_QUANTIZE_LINEAR && node_input(producer, 2) &&
+            producer->inputs[2]->known)
+            dtype = producer->inputs[2]->known->dtype;
     }
     if (!quantise_is_8bit(dtype))
         return STATUS_OK;
@@ -338,8 +338,8 @@ static enum status visit(struct edit *edit, size_t n, struct error *err)
     TRY(quantise_table(edit, node, &changed, err));
     if (!changed && quantise_read_quantize(node, &to)) {
         const struct stored stored = stored_maker(edit, node, &to);
-        if (stored.maker)
-            TRY(match(edit, node, stored.maker, &to, &changed, err));
+        if (stored.producer)
+            TRY(match(edit, node, stored.producer, &to, &changed, err));
         if (changed && stored.clamp)
             TRY(add_clamp(edit, n, &to, &stored, err));
     }

@@ -28,9 +28,10 @@ bool quantise_read_quantize(const struct node *node, struct ends *ret);
 bool quantise_set_inputs(struct edit *edit, struct node *node, struct value *const *inputs,
                          size_t count);
 
-/* `quantize` now computes what `maker` and itself did: op, with the maker's name and attributes. */
-bool quantise_become(struct edit *edit, struct node *quantize, const struct node *maker, enum op op,
-                     int opset, struct value *const *inputs, size_t count);
+/* `quantize` now computes what `producer` and itself did: op, with the producer's name and
+ * attributes. */
+bool quantise_become(struct edit *edit, struct node *quantize, const struct node *producer,
+                     enum op op, int opset, struct value *const *inputs, size_t count);
 
 /* The QuantizeLinear behind a Conv, or a Gemm or MatMul, becomes QLinearConv, QGemm or
  * QLinearMatMul, where source and weights are stored in 8 bits and the weights are symmetric. */

@@ -57,13 +57,13 @@ bool quantise_set_inputs(struct edit *edit, struct node *node, struct value *con
     return true;
 }
 
-bool quantise_become(struct edit *edit, struct node *quantize, const struct node *maker, enum op op,
-                     int opset, struct value *const *inputs, size_t count)
+bool quantise_become(struct edit *edit, struct node *quantize, const struct node *producer,
+                     enum op op, int opset, struct value *const *inputs, size_t count)
 {
     quantize->op = op;
     quantize->opset = opset;
-    quantize->name = maker->name;
-    quantize->attrs = maker->attrs;
-    quantize->attr_count = maker->attr_count;
+    quantize->name = producer->name;
+    quantize->attrs = producer->attrs;
+    quantize->attr_count = producer->attr_count;
     return quantise_set_inputs(edit, quantize, inputs, count);
 }

@@ -36,10 +36,10 @@ static bool add_leaf(struct expression *e, struct value *stored, enum dtype dtyp
         return false;
     while (root->producer && root->producer->op == OP_IDENTITY)
         root = root->producer->inputs[0];
-    const struct node *maker = root->producer;
-    if (maker && maker->op == OP_LOOKUP && maker->inputs[1]->known) {
-        leaf.table = maker->inputs[1]->known;
-        root = maker->inputs[0];
+    const struct node *producer = root->producer;
+    if (producer && producer->op == OP_LOOKUP && producer->inputs[1]->known) {
+        leaf.table = producer->inputs[1]->known;
+        root = producer->inputs[0];
     }
     if (e->root && e->root != root)
         return false;
@@ -84,7 +84,7 @@ static bool is_elementwise(const struct node *node)
            !node->capture_count;
 }
 
-/* `value` and all that it is computed from; depth bounds the way back. */
+/* `value` and all that it is computed from; depth bounds the search. */
 static bool collect(struct expression *e, struct value *value, int depth)
 {
     struct ends ends;

@@ -22,7 +22,7 @@ static bool is_dynamic_value(const struct value *value)
     return value && !value->known && (!shape_is_known(&value->shape) || value->dtype == DTYPE_NONE);
 }
 
-/* One forward walk: nodes are in topological order. `made` marks values the tail makes. */
+/* One forward pass: nodes are in topological order. `made` marks values the tail makes. */
 static void mark(const struct graph *graph, bool *in_tail, bool *made)
 {
     for (size_t n = 0; n < graph->node_count; n++) {
@@ -39,7 +39,7 @@ static void mark(const struct graph *graph, bool *in_tail, bool *made)
     }
 }
 
-struct split {
+struct tail_split {
     struct graph *graph, *tail;
     struct value **in_tail;  /* by value->index of graph: the tail's value that stands for it */
     struct value **crossing; /* values of graph that the tail reads, in order */
@@ -47,7 +47,7 @@ struct split {
 };
 
 /* The tail's value for one of the graph's; a value that crosses the cut becomes a tail input. */
-static struct value *carry(struct split *split, struct value *value, bool made_in_tail)
+static struct value *carry(struct tail_split *split, struct value *value, bool made_in_tail)
 {
     struct value *copy = split->in_tail[value->index];
     if (copy)
@@ -65,7 +65,7 @@ static struct value *carry(struct split *split, struct value *value, bool made_i
     return copy;
 }
 
-static bool move_node(struct split *split, struct node *node)
+static bool move_node(struct tail_split *split, struct node *node)
 {
     struct node *moved =
         graph_add_node(split->tail, node->op, node->name, node->input_count, node->output_count);
@@ -110,7 +110,7 @@ static bool move_node(struct split *split, struct node *node)
 }
 
 /* Outputs: those of the static part first, then what crosses the cut. */
-static bool set_outputs(struct split *split, int *output_of)
+static bool set_outputs(struct tail_split *split, int *output_of)
 {
     struct graph *graph = split->graph, *tail = split->tail;
     struct value **outputs =
@@ -155,7 +155,7 @@ enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **r
         any = any || in_tail[n];
     if (!any)
         return STATUS_OK;
-    struct split split = {.graph = graph, .tail = graph_create(graph->budget)};
+    struct tail_split split = {.graph = graph, .tail = graph_create(graph->budget)};
     if (!split.tail)
         return edit_no_memory(err);
     split.tail->opset = graph->opset;

@@ -6,10 +6,10 @@
 #include "engine/base/size.h"
 #include "engine/ops/resolve.h"
 
-static void set_plain(struct walk_group *dim, int64_t extent, int64_t stride)
+static void set_plain(struct access_map_group *dim, int64_t extent, int64_t stride)
 {
     dim->count = extent == 1 ? 0 : 1;
-    dim->parts[0] = (struct walk_part){extent, stride};
+    dim->parts[0] = (struct access_map_part){extent, stride};
 }
 
 void view_init(struct view *view, struct value *value)
@@ -22,42 +22,42 @@ void view_init(struct view *view, struct value *value)
     }
 }
 
-bool view_group(const struct view *view, int first, int last, struct walk_group *ret)
+bool view_group(const struct view *view, int first, int last, struct access_map_group *ret)
 {
-    struct walk_group group = {0};
+    struct access_map_group group = {0};
     for (int d = first; d < last; d++) {
-        const struct walk_group *dim = &view->dims[d];
+        const struct access_map_group *dim = &view->dims[d];
         for (int p = 0; p < dim->count; p++) {
-            if (group.count == WALK_PARTS) {
-                walk_join(&group);
-                if (group.count == WALK_PARTS)
+            if (group.count == ACCESS_MAP_PARTS) {
+                access_map_join(&group);
+                if (group.count == ACCESS_MAP_PARTS)
                     return false;
             }
             group.parts[group.count++] = dim->parts[p];
         }
     }
-    walk_join(&group);
+    access_map_join(&group);
     *ret = group;
     return true;
 }
 
 bool view_is_plain(const struct view *view)
 {
-    struct walk_group all;
+    struct access_map_group all;
     int64_t stride;
     return !view->offset && view->scale == 1 && view_group(view, 0, view->rank, &all) &&
-           walk_is_even(&all, &stride) && stride <= 1 &&
-           walk_extent(&all) == (int64_t)shape_count(&view->base->shape);
+           access_map_is_even(&all, &stride) && stride <= 1 &&
+           access_map_extent(&all) == (int64_t)shape_count(&view->base->shape);
 }
 
 /* Takes `extent` steps off the front of a group, which is what an outer dimension has. */
-static bool take_front(struct walk_group *rest, int64_t extent, struct walk_group *ret)
+static bool take_front(struct access_map_group *rest, int64_t extent, struct access_map_group *ret)
 {
-    *ret = (struct walk_group){0};
+    *ret = (struct access_map_group){0};
     while (extent > 1) {
-        if (!rest->count || ret->count == WALK_PARTS)
+        if (!rest->count || ret->count == ACCESS_MAP_PARTS)
             return false;
-        struct walk_part *part = &rest->parts[0];
+        struct access_map_part *part = &rest->parts[0];
         if (extent % part->extent == 0) {
             extent /= part->extent;
             ret->parts[ret->count++] = *part;
@@ -68,7 +68,7 @@ static bool take_front(struct walk_group *rest, int64_t extent, struct walk_grou
         if (part->extent % extent)
             return false;
         const int64_t inner = part->extent / extent;
-        ret->parts[ret->count++] = (struct walk_part){extent, part->stride * inner};
+        ret->parts[ret->count++] = (struct access_map_part){extent, part->stride * inner};
         part->extent = inner;
         extent = 1;
     }
@@ -77,7 +77,7 @@ static bool take_front(struct walk_group *rest, int64_t extent, struct walk_grou
 
 bool view_reshape(struct view *view, const struct shape *shape)
 {
-    struct walk_group rest;
+    struct access_map_group rest;
     if (!view_group(view, 0, view->rank, &rest))
         return false;
     view->rank = shape->rank;
@@ -89,7 +89,7 @@ bool view_reshape(struct view *view, const struct shape *shape)
 
 void view_transpose(struct view *view, const int64_t *perm)
 {
-    struct walk_group dims[TENSOR_MAX_RANK];
+    struct access_map_group dims[TENSOR_MAX_RANK];
     memcpy(dims, view->dims, sizeof dims);
     for (int d = 0; d < view->rank; d++)
         view->dims[d] = dims[perm ? perm[d] : view->rank - 1 - d];
@@ -105,7 +105,7 @@ bool view_expand(struct view *view, const struct shape *shape)
         view->dims[d].count = 0;
     view->rank = shape->rank;
     for (int d = 0; d < shape->rank; d++) {
-        const int64_t extent = walk_extent(&view->dims[d]);
+        const int64_t extent = access_map_extent(&view->dims[d]);
         if (extent == 1)
             set_plain(&view->dims[d], shape->dims[d], 0);
         else if (extent != shape->dims[d])
@@ -117,15 +117,15 @@ bool view_expand(struct view *view, const struct shape *shape)
 /* `count` steps of dimension d from `start` on, each `step` apart. */
 static bool cut(struct view *view, int d, int64_t start, int64_t step, int64_t count)
 {
-    struct walk_group *dim = &view->dims[d];
-    walk_join(dim);
+    struct access_map_group *dim = &view->dims[d];
+    access_map_join(dim);
     while (dim->count > 1) {
-        struct walk_part *outer = &dim->parts[0];
-        const int64_t inner = walk_extent(dim) / outer->extent;
+        struct access_map_part *outer = &dim->parts[0];
+        const int64_t inner = access_map_extent(dim) / outer->extent;
         if (step == 1 && start % inner == 0 && count % inner == 0) {
             view->offset += start / inner * outer->stride;
             outer->extent = count / inner;
-            walk_join(dim);
+            access_map_join(dim);
             return true;
         }
         if (start / inner != (start + (count - 1) * step) / inner)
@@ -310,7 +310,7 @@ void view_of(struct value *value, bool scaled, struct view *ret)
         if (v && (v->dtype != value->dtype || v->shape.rank < 0 || !shape_count(&v->shape)))
             v = NULL;
     }
-    /* Down again; where a step is no walk, the way begins anew in front of it, or behind it. */
+    /* Down again. Where a step is not an access map, the view starts again before or after it. */
     struct view view;
     view_init(&view, chain[length - 1]);
     for (int i = length - 1; i-- > 0;) {

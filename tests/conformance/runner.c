@@ -12,7 +12,7 @@
 enum status run_interpreted(struct graph *graph, struct tensor *const *inputs,
                             struct tensor **outputs, struct error *err)
 {
-    struct budget budget = {.limit = MEMORY_LIMIT};
+    struct memory_budget budget = {.limit = MEMORY_LIMIT};
     struct tensor **results = alloc_array(graph->output_count, sizeof *results);
     if (!results)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");

@@ -62,7 +62,7 @@ static void run(struct graph *graph)
         return;
     struct tensor **inputs = alloc_array(graph->input_count, sizeof *inputs);
     struct tensor **outputs = alloc_array(graph->output_count, sizeof *outputs);
-    struct budget budget = {.limit = RUN_BYTES};
+    struct memory_budget budget = {.limit = RUN_BYTES};
     const struct interpreter_limits limits = {.max_steps = 1000};
     struct error err = {0};
     HOLDS(inputs && outputs);

@@ -11,7 +11,7 @@ struct one_node {
     struct attr attrs[ONE_MAX];
     struct tensor *out[ONE_MAX]; /* after a run that succeeded */
     struct error err;
-    struct budget budget; /* limit 0 unless the test sets one before one_run() */
+    struct memory_budget budget; /* limit 0 unless the test sets one before one_run() */
 };
 
 /* Fails the test when memory is short. Inputs are all left out, outputs all wanted. */

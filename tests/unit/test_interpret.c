@@ -36,7 +36,7 @@ static void set_operands(struct graph *graph, struct value **inputs, size_t inpu
     graph->output_count = output_count;
 }
 
-static struct tensor *make_floats(struct budget *budget, int64_t count, float value)
+static struct tensor *make_floats(struct memory_budget *budget, int64_t count, float value)
 {
     struct tensor *tensor;
     cr_assert_eq(tensor_create(budget, DTYPE_F32, &SHAPE(count), &tensor, NULL), STATUS_OK);
@@ -91,7 +91,7 @@ Test(interpret, runs_one_graph_on_several_shapes)
     struct chain chain;
     chain_start(&chain, 3);
     for (int64_t count = 0; count < 4; count++) {
-        struct budget budget = {0};
+        struct memory_budget budget = {0};
         struct error err = {0};
         struct tensor *x = make_floats(NULL, count, 2), *y = NULL;
         cr_assert_eq(interpret(chain.graph, &x, &y, &budget, NULL, &err), STATUS_OK, "%s",
@@ -113,7 +113,7 @@ Test(interpret, drops_tensors_after_their_last_reader)
 {
     struct chain chain;
     chain_start(&chain, 1000);
-    struct budget budget = {.limit = 3 * 4096};
+    struct memory_budget budget = {.limit = 3 * 4096};
     struct error err = {0};
     struct tensor *x = make_floats(NULL, 1024, 0), *y = NULL;
     cr_assert_eq(interpret(chain.graph, &x, &y, &budget, NULL, &err), STATUS_OK, "%s", err.message);
@@ -182,7 +182,7 @@ Test(interpret, odd_graphs)
     add_node(graph, OP_ABS, "unread", y, NULL);
     struct value *outputs[] = {x, y, y};
     set_operands(graph, &x, 1, outputs, 3);
-    struct budget budget = {0};
+    struct memory_budget budget = {0};
     struct error err = {0};
     struct tensor *in = make_floats(NULL, 2, 3), *out[3] = {NULL};
     cr_assert_eq(interpret(graph, &in, out, &budget, NULL, &err), STATUS_OK, "%s", err.message);
@@ -276,7 +276,7 @@ Test(interpret, captures_reach_through_bodies_up_to_the_depth_limit)
         node->captures = inputs;
         node->capture_count = 2;
         set_operands(graph, inputs, 2, &y, 1);
-        struct budget budget = {0};
+        struct memory_budget budget = {0};
         struct error err = {0};
         struct tensor *in[2], *out = NULL;
         cr_assert_eq(tensor_create(NULL, DTYPE_BOOL, &SHAPE_SCALAR, &in[0], NULL), STATUS_OK);
@@ -345,7 +345,7 @@ Test(interpret, runners_are_asked_first)
     cr_expect(!taken.first_constant && taken.second_constant);
     tensor_unref(out);
     taken.refuse = true;
-    struct budget budget = {0};
+    struct memory_budget budget = {0};
     cr_expect_eq(interpret(chain.graph, &x, &out, &budget, &limits, &err), STATUS_DEVICE);
     cr_expect(strstr(err.message, "Add 'step'") && strstr(err.message, "the device is gone"), "%s",
               err.message);

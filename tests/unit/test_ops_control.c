@@ -13,7 +13,7 @@ struct world {
     struct node *node;
     struct attr attrs[8];
     struct tensor *in[MAX_VALUES], *out[MAX_VALUES];
-    struct budget budget;
+    struct memory_budget budget;
     struct interpreter_limits limits;
     struct error err;
 };

@@ -193,7 +193,7 @@ static void drawn_free(struct drawn *drawn)
 static bool run(const struct drawn *drawn)
 {
     enum { MOST = 8 };
-    struct budget budget = {.limit = 32 << 20};
+    struct memory_budget budget = {.limit = 32 << 20};
     struct error err = {0};
     struct tensor *out[MOST] = {NULL};
     char text[NODE_TEXT];

@@ -50,7 +50,7 @@ Test(shape, text_is_bounded)
 
 Test(budget, is_taken_and_given_back)
 {
-    struct budget budget = {.limit = 1000};
+    struct memory_budget budget = {.limit = 1000};
     struct error err = {0};
     struct tensor *a, *b;
     struct shape big = SHAPE(200), bigger = SHAPE(300);

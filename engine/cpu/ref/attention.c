@@ -12,7 +12,7 @@
 
 struct operand_of {
     const struct tensor *tensor;
-    const struct walk *walk;
+    const struct access_map *map;
     int64_t base; /* of the matrix at hand */
 };
 
@@ -20,7 +20,7 @@ static double number(const struct operand_of *o, int64_t row, int64_t column)
 {
     double value;
     const int64_t at =
-        o->base + walk_at(&o->walk->group[1], row) + walk_at(&o->walk->group[2], column);
+        o->base + access_map_at(&o->map->group[1], row) + access_map_at(&o->map->group[2], column);
     load_doubles(element(o->tensor->data, o->tensor->dtype, (size_t)at), o->tensor->dtype, &value,
                  1);
     return value;
@@ -28,7 +28,7 @@ static double number(const struct operand_of *o, int64_t row, int64_t column)
 
 static void enter_matrix(struct operand_of *o, int64_t matrix)
 {
-    o->base = o->walk->offset + walk_at(&o->walk->group[0], matrix);
+    o->base = o->map->offset + access_map_at(&o->map->group[0], matrix);
 }
 
 /* s[keys] = exp(score - greatest); returns their sum. */
@@ -61,7 +61,7 @@ static void attend(const struct attention *a, const struct kernel_args *args, do
     for (size_t b = 0; b < a->bias_count; b++)
         bias[b] = (struct operand_of){args->in[3 + b], &a->bias[b], 0};
     for (int64_t matrix = 0; matrix < a->batch; matrix++) {
-        const int64_t to = a->y.offset + walk_at(&a->y.group[0], matrix);
+        const int64_t to = a->y.offset + access_map_at(&a->y.group[0], matrix);
         enter_matrix(&q, matrix);
         enter_matrix(&k, matrix);
         enter_matrix(&v, matrix);
@@ -74,7 +74,8 @@ static void attend(const struct attention *a, const struct kernel_args *args, do
                 for (int64_t key = 0; key < a->keys; key++)
                     result += scores[key] * number(&v, key, d);
                 result = a->nan_is_zero && isnan(sum) ? 0 : result / sum;
-                const int64_t at = to + walk_at(&a->y.group[1], row) + walk_at(&a->y.group[2], d);
+                const int64_t at =
+                    to + access_map_at(&a->y.group[1], row) + access_map_at(&a->y.group[2], d);
                 store_doubles(&result, y->dtype, element_at(y->data, y->dtype, (size_t)at), 1);
             }
         }
@@ -99,12 +100,13 @@ static KERNEL(kernel_move)
     const struct tensor *x = args->in[0];
     struct tensor *y = *args->out[0];
     const size_t size = dtype_size(x->dtype);
-    struct walk walk;
-    TRY(walk_load(args->node, "walk", 1, shape_count(&x->shape), &walk, err));
-    const int64_t count = walk_extent(&walk.group[0]);
+    struct access_map map;
+    TRY(access_map_load(args->node, "map", 1, shape_count(&x->shape), &map, err));
+    const int64_t count = access_map_extent(&map.group[0]);
     for (int64_t i = 0; i < count; i++)
         memcpy((char *)y->data + (size_t)i * size,
-               (const char *)x->data + (size_t)(walk.offset + walk_at(&walk.group[0], i)) * size,
+               (const char *)x->data +
+                   (size_t)(map.offset + access_map_at(&map.group[0], i)) * size,
                size);
     return STATUS_OK;
 }

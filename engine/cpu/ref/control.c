@@ -353,14 +353,14 @@ static int64_t list_entry(const struct node *node, const char *name, size_t i)
     return i < count ? list[i] : 0;
 }
 
-struct scan {
+struct scan_state {
     struct iteration it;
     size_t first, items; /* first: position of the first state among the node's inputs */
     bool batched;
 };
 
 /* Feeds slice `step` of every scan input; `length` slices in all. */
-static enum status feed_items(struct scan *scan, size_t batch, size_t step, size_t length,
+static enum status feed_items(struct scan_state *scan, size_t batch, size_t step, size_t length,
                               struct error *err)
 {
     struct iteration *it = &scan->it;
@@ -379,7 +379,7 @@ static enum status feed_items(struct scan *scan, size_t batch, size_t step, size
     return STATUS_OK;
 }
 
-static enum status scan_length(const struct scan *scan, size_t *ret, struct error *err)
+static enum status scan_length(const struct scan_state *scan, size_t *ret, struct error *err)
 {
     const struct tensor *first = scan->it.args->in[scan->first + scan->it.states];
     int64_t axis = scan->batched ? 1 : list_entry(scan->it.args->node, "scan_input_axes", 0);
@@ -388,7 +388,7 @@ static enum status scan_length(const struct scan *scan, size_t *ret, struct erro
     return STATUS_OK;
 }
 
-static enum status run_scan(struct scan *scan, struct error *err)
+static enum status run_scan(struct scan_state *scan, struct error *err)
 {
     struct iteration *it = &scan->it;
     const struct node *node = it->args->node;
@@ -410,8 +410,8 @@ static enum status run_scan(struct scan *scan, struct error *err)
 /* ---- Scan-8, with a batch ---- */
 
 /* Iterations of one image. */
-static enum status batch_length(const struct scan *scan, size_t batch, size_t longest, size_t *ret,
-                                struct error *err)
+static enum status batch_length(const struct scan_state *scan, size_t batch, size_t longest,
+                                size_t *ret, struct error *err)
 {
     const struct tensor *lengths = scan->it.args->in[0];
     int64_t length = lengths ? tensor_int(lengths, batch) : (int64_t)longest;
@@ -423,7 +423,7 @@ static enum status batch_length(const struct scan *scan, size_t batch, size_t lo
 }
 
 /* Fills up what one image collected to `length` items with zeros. */
-static enum status pad_collection(struct scan *scan, struct collection *c, size_t wanted,
+static enum status pad_collection(struct scan_state *scan, struct collection *c, size_t wanted,
                                   struct error *err)
 {
     struct tensor *zero = NULL;
@@ -439,7 +439,8 @@ static enum status pad_collection(struct scan *scan, struct collection *c, size_
 }
 
 /* The final states of one image, put where the batch is collected. */
-static enum status collect_states(struct scan *scan, struct collection *states, struct error *err)
+static enum status collect_states(struct scan_state *scan, struct collection *states,
+                                  struct error *err)
 {
     struct iteration *it = &scan->it;
     for (size_t i = 0; i < it->states; i++) {
@@ -450,8 +451,8 @@ static enum status collect_states(struct scan *scan, struct collection *states, 
     return STATUS_OK;
 }
 
-static enum status finish_batches(struct scan *scan, struct collection *states, size_t batches,
-                                  size_t length, struct error *err)
+static enum status finish_batches(struct scan_state *scan, struct collection *states,
+                                  size_t batches, size_t length, struct error *err)
 {
     struct iteration *it = &scan->it;
     for (size_t i = 0; i < it->states + it->collected; i++) {
@@ -477,7 +478,8 @@ static enum status finish_batches(struct scan *scan, struct collection *states, 
     return STATUS_OK;
 }
 
-static enum status run_batches(struct scan *scan, struct collection *states, struct error *err)
+static enum status run_batches(struct scan_state *scan, struct collection *states,
+                               struct error *err)
 {
     struct iteration *it = &scan->it;
     const struct tensor *item = it->args->in[scan->first + it->states];
@@ -502,12 +504,12 @@ static enum status kernel_scan(const struct kernel_args *args, struct error *err
 {
     bool batched = args->node->opset < 9;
     size_t first = batched ? 1 : 0, items = (size_t)node_int(args->node, "num_scan_inputs", 1);
-    struct scan scan = {.it = {.args = args,
-                               .body = body_of(args->node, "body"),
-                               .states = args->node->input_count - first - items},
-                        .first = first,
-                        .items = items,
-                        .batched = batched};
+    struct scan_state scan = {.it = {.args = args,
+                                     .body = body_of(args->node, "body"),
+                                     .states = args->node->input_count - first - items},
+                              .first = first,
+                              .items = items,
+                              .batched = batched};
     struct collection *states = alloc_array(scan.it.states, sizeof *states);
     enum status status = iteration_start(&scan.it, err);
     if (!states)

@@ -3,7 +3,7 @@
  * Conversions go through one of three wide types (double, int64, uint64), a block at a time: 13
  * types need 3 x 13 small loops instead of 13 x 13, and the block stays in the first-level cache.
  * Every value of every dtype is exact in one of the three. The pairs that real models convert in
- * bulk (float32 with the 16-bit floats) have their own way. */
+ * bulk (float32 with the 16-bit floats) are converted by code of their own. */
 #include "engine/cpu/ref/convert.h"
 
 #include <math.h>

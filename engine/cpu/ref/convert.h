@@ -1,4 +1,4 @@
-/* Private to the reference kernels: element types, and rows of elements turned into other types.
+/* Private to the reference kernels: element types, and rows of elements converted to other types.
  *
  * Integers wrap into narrower integers as in C; floats truncate toward zero and saturate, NaN
  * becomes 0; bool is "not equal to zero", NaN included; floats round to nearest even. All functions

@@ -240,7 +240,7 @@ KERNEL(kernel_roi_align)
 
 /* ---- NonMaxSuppression ---- */
 
-struct candidate {
+struct box_candidate {
     float score;
     size_t box;
 };
@@ -255,7 +255,7 @@ struct suppression {
     float iou_threshold, score_threshold;
     bool has_score_threshold, center;
     size_t boxes;
-    struct candidate *candidates; /* [boxes] */
+    struct box_candidate *candidates; /* [boxes] */
     struct box *selected;         /* [boxes], of the class at hand */
     int64_t *out;                 /* triples */
     size_t count, capacity;       /* of triples */
@@ -298,7 +298,7 @@ static bool overlaps(const struct box *p, const struct box *q, float threshold)
 /* Highest score first, then the lower index. */
 static int compare_candidates(const void *a, const void *b)
 {
-    const struct candidate *x = a, *y = b;
+    const struct box_candidate *x = a, *y = b;
     if (x->score != y->score)
         return x->score > y->score ? -1 : 1;
     return x->box < y->box ? -1 : x->box > y->box;
@@ -334,7 +334,7 @@ static enum status suppress_class(const struct kernel_args *args, struct suppres
         /* a score of NaN is above nothing */
         bool wanted = s->has_score_threshold ? scores[i] > s->score_threshold : !isnan(scores[i]);
         if (wanted)
-            s->candidates[candidates++] = (struct candidate){scores[i], i};
+            s->candidates[candidates++] = (struct box_candidate){scores[i], i};
     }
     qsort(s->candidates, candidates, sizeof *s->candidates, compare_candidates);
     for (size_t i = 0; i < candidates && (int64_t)selected < s->max_boxes; i++) {

@@ -206,8 +206,8 @@ enum status binary_run(enum binary_op op, enum dtype dtype, const struct shape *
 {
     binary_row row = binary_row_find(op, dtype);
     if (!row)
-        return error_set(err, STATUS_UNSUPPORTED, "no way to compute this with %s tensors",
-                         dtype_name(dtype));
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "no kernel computes this operator with %s tensors", dtype_name(dtype));
     enum dtype result = is_predicate(op) ? DTYPE_BOOL : dtype;
     const struct shape *const shapes[] = {a_shape, b_shape};
     struct broadcast walk;

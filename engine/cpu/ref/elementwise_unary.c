@@ -72,7 +72,7 @@ typedef void (*unary_row)(const void *src, void *dst, size_t n,
 ROWS(F32, float)
 ROWS(F64, double)
 
-struct unary {
+struct unary_rows {
     unary_row single, wide;
     const char *alpha_name, *beta_name; /* attributes; NULL: none */
     struct parameters defaults;
@@ -93,7 +93,7 @@ struct unary {
         }                                                                                          \
     }
 
-static const struct unary unaries[OP_COUNT] = {
+static const struct unary_rows unaries[OP_COUNT] = {
     [OP_ABS] = PLAIN(abs),
     [OP_NEG] = PLAIN(neg),
     [OP_SIGN] = PLAIN(sign),
@@ -129,7 +129,7 @@ static const struct unary unaries[OP_COUNT] = {
     [OP_SHRINK] = {shrink_F32, shrink_F64, "lambd", "bias", {0.5, 0}},
 };
 
-static void run_floats(const struct unary *unary, const struct parameters *parameters,
+static void run_floats(const struct unary_rows *unary, const struct parameters *parameters,
                        const struct tensor *x, struct tensor *y)
 {
     size_t count = shape_count(&x->shape);
@@ -165,8 +165,8 @@ static int64_t whole(enum op op, int64_t x)
     }
 }
 
-static void run_integers(const struct unary *unary, const struct parameters *parameters, enum op op,
-                         const struct tensor *x, struct tensor *y)
+static void run_integers(const struct unary_rows *unary, const struct parameters *parameters,
+                         enum op op, const struct tensor *x, struct tensor *y)
 {
     size_t count = shape_count(&x->shape);
     bool in_double = op == OP_ERF || op == OP_SHRINK;
@@ -236,9 +236,9 @@ enum status run_unary(const struct kernel_args *args, struct error *err)
         run_predicate(node, x, y);
         return STATUS_OK;
     }
-    struct unary unary = unaries[node->op];
+    struct unary_rows unary = unaries[node->op];
     if (node->op == OP_GELU && !strcmp(node_string(node, "approximate", "none"), "tanh"))
-        unary = (struct unary)PLAIN(gelu_tanh);
+        unary = (struct unary_rows)PLAIN(gelu_tanh);
     struct parameters parameters = unary.defaults;
     if (unary.alpha_name)
         parameters.alpha = node_float(node, unary.alpha_name, (float)parameters.alpha);

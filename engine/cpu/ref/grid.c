@@ -60,8 +60,8 @@ static double reflect(double x, double low, double high)
     if (x >= low && x <= high)
         return x;
     double distance = x < low ? low - x : x - high;
-    double turns = trunc(distance / range), rest = distance - turns * range;
-    bool even = fmod(turns, 2) == 0;
+    double reflections = trunc(distance / range), rest = distance - reflections * range;
+    bool even = fmod(reflections, 2) == 0;
     return (x < low) == even ? low + rest : high - rest;
 }
 
@@ -129,13 +129,13 @@ static void find_taps(const struct sampler *s, double normalised, int64_t extent
 }
 
 /* The taps of one output position, in all axes together. */
-struct taps {
+struct grid_taps {
     int count;
     size_t at[MAX_TAPS * MAX_TAPS * MAX_TAPS];
     double weight[MAX_TAPS * MAX_TAPS * MAX_TAPS];
 };
 
-static void combine(const struct sampler *s, const struct axis_taps *axes, struct taps *ret)
+static void combine(const struct sampler *s, const struct axis_taps *axes, struct grid_taps *ret)
 {
     int total = 1;
     ret->count = 0;
@@ -165,7 +165,7 @@ static void sample_image(const struct sampler *s, const double *src, const doubl
 {
     for (size_t p = 0; p < positions; p++) {
         struct axis_taps axes[3];
-        struct taps taps;
+        struct grid_taps taps;
         for (int i = 0; i < s->spatial; i++)
             find_taps(s, grid[p * (size_t)s->spatial + (size_t)(s->spatial - 1 - i)], s->extent[i],
                       &axes[i]);

@@ -1,5 +1,5 @@
 /* TopK and Unique. Elements of every dtype become 64-bit keys that order as they do, so that one
- * way of sorting serves all. */
+ * sort serves all. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,8 @@
 #include "engine/cpu/ref/index.h"
 #include "engine/ops/resolve.h"
 
-/* The bits of a double, turned so that they order: negative numbers flipped, positive ones above.
+/* The bits of a double, mapped to integers that order the same: negative numbers flipped, positive
+ * ones above.
  */
 static uint64_t float_key(double x)
 {
@@ -43,21 +44,21 @@ void order_keys(const void *src, enum dtype dtype, uint64_t *dst, size_t n)
 
 /* ---- TopK ---- */
 
-struct candidate {
+struct sort_key {
     uint64_t key;
     int64_t index;
 };
 
 /* a comes after b: a smaller key, or the same key further back. */
-static bool behind(const struct candidate *a, const struct candidate *b)
+static bool behind(const struct sort_key *a, const struct sort_key *b)
 {
     return a->key != b->key ? a->key < b->key : a->index > b->index;
 }
 
 /* A heap with the last of the chosen at its top. */
-static void sift_down(struct candidate *heap, size_t count, size_t i)
+static void sift_down(struct sort_key *heap, size_t count, size_t i)
 {
-    struct candidate item = heap[i];
+    struct sort_key item = heap[i];
     for (size_t child; (child = 2 * i + 1) < count; i = child) {
         if (child + 1 < count && behind(&heap[child + 1], &heap[child]))
             child++;
@@ -69,21 +70,21 @@ static void sift_down(struct candidate *heap, size_t count, size_t i)
 }
 
 /* The first k of n keys, best first, into heap[k]. */
-static void choose_first(const uint64_t *keys, size_t n, struct candidate *heap, size_t k)
+static void choose_first(const uint64_t *keys, size_t n, struct sort_key *heap, size_t k)
 {
     for (size_t i = 0; i < k; i++)
-        heap[i] = (struct candidate){keys[i], (int64_t)i};
+        heap[i] = (struct sort_key){keys[i], (int64_t)i};
     for (size_t i = k / 2; i-- > 0;)
         sift_down(heap, k, i);
     for (size_t i = k; i < n; i++) {
         /* A later element of the same key never displaces an earlier one. */
         if (keys[i] > heap[0].key) {
-            heap[0] = (struct candidate){keys[i], (int64_t)i};
+            heap[0] = (struct sort_key){keys[i], (int64_t)i};
             sift_down(heap, k, 0);
         }
     }
     for (size_t last = k; last-- > 1;) {
-        struct candidate worst = heap[0];
+        struct sort_key worst = heap[0];
         heap[0] = heap[last];
         heap[last] = worst;
         sift_down(heap, last, 0);
@@ -91,13 +92,13 @@ static void choose_first(const uint64_t *keys, size_t n, struct candidate *heap,
 }
 
 /* One line of elements along the axis. */
-struct line {
+struct sort_line {
     const struct tensor *x;
     size_t start, step, count; /* in elements */
     bool largest;
 };
 
-static void line_keys(const struct line *line, uint64_t *keys)
+static void line_keys(const struct sort_line *line, uint64_t *keys)
 {
     if (line->step == 1)
         order_keys(element(line->x->data, line->x->dtype, line->start), line->x->dtype, keys,
@@ -110,8 +111,8 @@ static void line_keys(const struct line *line, uint64_t *keys)
         keys[i] = ~keys[i];
 }
 
-static void line_write(const struct kernel_args *args, const struct line *line,
-                       const struct candidate *chosen, size_t k, size_t start)
+static void line_write(const struct kernel_args *args, const struct sort_line *line,
+                       const struct sort_key *chosen, size_t k, size_t start)
 {
     size_t item = dtype_size(line->x->dtype);
     struct tensor *values = args->out[0] ? *args->out[0] : NULL;
@@ -144,8 +145,8 @@ enum status run_top_k(const struct kernel_args *args, struct error *err)
     size_t outer = resolve_extent(&x->shape, 0, (int)axis);
     size_t inner = resolve_extent(&x->shape, (int)axis + 1, x->shape.rank);
     uint64_t *keys = kernel_scratch(args, count, sizeof *keys, err);
-    struct candidate *chosen = keys ? kernel_scratch(args, k, sizeof *chosen, err) : NULL;
-    struct line line = {x, 0, inner, count, node_int(args->node, "largest", 1) != 0};
+    struct sort_key *chosen = keys ? kernel_scratch(args, k, sizeof *chosen, err) : NULL;
+    struct sort_line line = {x, 0, inner, count, node_int(args->node, "largest", 1) != 0};
     for (size_t o = 0; chosen && k && o < outer; o++) {
         for (size_t i = 0; i < inner; i++) {
             line.start = o * count * inner + i;

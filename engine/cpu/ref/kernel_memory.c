@@ -17,7 +17,7 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
 void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, struct error *err)
 {
     size_t bytes;
-    const struct budget *budget = args->budget;
+    const struct memory_budget *budget = args->budget;
     bool fits = size_mul(count, size, &bytes);
     if (fits && budget && budget->limit) {
         size_t used = atomic_load_explicit(&budget->used, memory_order_relaxed);

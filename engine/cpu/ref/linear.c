@@ -9,7 +9,7 @@
 
 /* ---- Gemm ---- */
 
-/* Transposed operands are read in place where the products can, else turned first. */
+/* Transposed operands are read in place where the products can, else transposed first. */
 enum status gemm_product(const struct kernel_args *args, const struct gemm_shape *gemm,
                          enum arithmetic arithmetic, const void *a, const void *b, void *y,
                          struct error *err)
@@ -23,14 +23,14 @@ enum status gemm_product(const struct kernel_args *args, const struct gemm_shape
         gemm_nt(arithmetic, m, n, k, a, k, b, k, y, n);
         return STATUS_OK;
     }
-    void *turned = kernel_scratch(args, m * k, size, err); /* as many as a has */
-    if (!turned)
+    void *transposed = kernel_scratch(args, m * k, size, err); /* as many as a has */
+    if (!transposed)
         return STATUS_NO_MEMORY;
     struct copy_dim dims[] = {{m, (ptrdiff_t)(k * size), (ptrdiff_t)size},
                               {k, (ptrdiff_t)size, (ptrdiff_t)(m * size)}};
-    copy_strided(turned, a, size, dims, 2);
-    gemm_nt(arithmetic, m, n, k, turned, k, b, k, y, n);
-    free(turned);
+    copy_strided(transposed, a, size, dims, 2);
+    gemm_nt(arithmetic, m, n, k, transposed, k, b, k, y, n);
+    free(transposed);
     return STATUS_OK;
 }
 

@@ -318,8 +318,8 @@ static KERNEL(kernel_rms_normalization)
 /* ---- MeanVarianceNormalization ---- */
 
 /* Dimensions of x in the order kept, then reduced. src: steps of x, dst: steps of the contiguous
- * turned array. */
-static size_t turned_dims(const struct shape *x, unsigned reduced, struct copy_dim *ret)
+ * transposed array. */
+static size_t transposed_dims(const struct shape *x, unsigned reduced, struct copy_dim *ret)
 {
     ptrdiff_t steps[TENSOR_MAX_RANK], step = sizeof(double);
     size_t columns = 1;
@@ -357,24 +357,24 @@ static KERNEL(kernel_mean_variance_normalization)
     unsigned reduced;
     TRY(mean_variance_axes(args->node, x, &reduced, err));
     struct copy_dim dims[TENSOR_MAX_RANK], back[TENSOR_MAX_RANK];
-    size_t columns = turned_dims(x, reduced, dims);
+    size_t columns = transposed_dims(x, reduced, dims);
     for (int i = 0; i < x->rank; i++)
         back[i] = (struct copy_dim){dims[i].extent, dims[i].src, dims[i].dst};
     struct operand in = {0};
     struct result out = {0};
-    double *turned = kernel_scratch(args, total, sizeof *turned, err);
-    enum status status = turned ? STATUS_OK : STATUS_NO_MEMORY;
+    double *transposed = kernel_scratch(args, total, sizeof *transposed, err);
+    enum status status = transposed ? STATUS_OK : STATUS_NO_MEMORY;
     if (status == STATUS_OK)
         status = operand_open(args, args->in[0], ARITHMETIC_F64, &in, err);
     if (status == STATUS_OK)
         status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
     if (status == STATUS_OK && total) {
-        copy_strided(turned, in.data, sizeof(double), dims, x->rank);
-        normalise_rows(turned, total / columns, columns);
-        copy_strided(out.data, turned, sizeof(double), back, x->rank);
+        copy_strided(transposed, in.data, sizeof(double), dims, x->rank);
+        normalise_rows(transposed, total / columns, columns);
+        copy_strided(out.data, transposed, sizeof(double), back, x->rank);
         result_store(&out);
     }
-    free(turned);
+    free(transposed);
     operand_close(&in);
     result_close(&out);
     return status;

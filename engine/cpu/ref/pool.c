@@ -13,41 +13,41 @@
 #include "engine/ops/resolve.h"
 
 /* Ranges of taps for one output position. */
-struct taps {
+struct tap_ranges {
     int64_t first[3], end[3];
 };
 
-/* Walks the output positions of a plane; positions and taps in 3-D. */
-struct walk {
+/* Moves over the output positions of a plane; positions and taps in 3-D. */
+struct window_cursor {
     const struct window *window;
     int64_t at[3];
-    struct taps taps;
+    struct tap_ranges taps;
 };
 
-static void walk_start(struct walk *walk, const struct window *window)
+static void window_cursor_start(struct window_cursor *cursor, const struct window *window)
 {
-    *walk = (struct walk){.window = window};
+    *cursor = (struct window_cursor){.window = window};
     for (int i = 0; i < 3; i++)
-        window_taps(window, i, 0, &walk->taps.first[i], &walk->taps.end[i]);
+        window_taps(window, i, 0, &cursor->taps.first[i], &cursor->taps.end[i]);
 }
 
-static void walk_next(struct walk *walk)
+static void window_cursor_next(struct window_cursor *cursor)
 {
     for (int i = 2; i >= 0; i--) {
-        bool more = ++walk->at[i] < walk->window->out[i];
+        bool more = ++cursor->at[i] < cursor->window->out[i];
         if (!more)
-            walk->at[i] = 0;
-        window_taps(walk->window, i, walk->at[i], &walk->taps.first[i], &walk->taps.end[i]);
+            cursor->at[i] = 0;
+        window_taps(cursor->window, i, cursor->at[i], &cursor->taps.first[i], &cursor->taps.end[i]);
         if (more)
             return;
     }
 }
 
 /* Input position of tap t along axis i. */
-static int64_t tap_position(const struct walk *walk, int i, int64_t t)
+static int64_t tap_position(const struct window_cursor *cursor, int i, int64_t t)
 {
-    const struct window *w = walk->window;
-    return walk->at[i] * w->stride[i] - w->pad_begin[i] + t * w->dilation[i];
+    const struct window *w = cursor->window;
+    return cursor->at[i] * w->stride[i] - w->pad_begin[i] + t * w->dilation[i];
 }
 
 static size_t plane_in(const struct window *w)
@@ -62,16 +62,16 @@ static size_t plane_out(const struct window *w)
 
 /* Calls `body` with `row`, the input row's start, and x0, count, step: the positions of its taps.
  */
-#define FOR_EACH_ROW_OF_TAPS(walk, body)                                                           \
-    for (int64_t tz = (walk)->taps.first[0]; tz < (walk)->taps.end[0]; tz++)                       \
-        for (int64_t ty = (walk)->taps.first[1]; ty < (walk)->taps.end[1]; ty++) {                 \
-            const struct window *win = (walk)->window;                                             \
-            size_t row =                                                                           \
-                (size_t)((tap_position(walk, 0, tz) * win->in[1] + tap_position(walk, 1, ty)) *    \
-                         win->in[2]);                                                              \
-            int64_t count = (walk)->taps.end[2] - (walk)->taps.first[2];                           \
+#define FOR_EACH_ROW_OF_TAPS(cursor, body)                                                         \
+    for (int64_t tz = (cursor)->taps.first[0]; tz < (cursor)->taps.end[0]; tz++)                   \
+        for (int64_t ty = (cursor)->taps.first[1]; ty < (cursor)->taps.end[1]; ty++) {             \
+            const struct window *win = (cursor)->window;                                           \
+            size_t row = (size_t)((tap_position(cursor, 0, tz) * win->in[1] +                      \
+                                   tap_position(cursor, 1, ty)) *                                  \
+                                  win->in[2]);                                                     \
+            int64_t count = (cursor)->taps.end[2] - (cursor)->taps.first[2];                       \
             if (count > 0) {                                                                       \
-                size_t x0 = (size_t)tap_position(walk, 2, (walk)->taps.first[2]);                  \
+                size_t x0 = (size_t)tap_position(cursor, 2, (cursor)->taps.first[2]);              \
                 size_t step = (size_t)win->dilation[2];                                            \
                 body                                                                               \
             }                                                                                      \
@@ -88,12 +88,12 @@ static size_t plane_out(const struct window *w)
 
 /* The maximum of one window, and the first position that has it. A first NaN stays. */
 #define DEFINE_MAX(suffix, type, smallest, nan)                                                    \
-    static type max_##suffix(const type *src, const struct walk *walk, size_t *ret_at)             \
+    static type max_##suffix(const type *src, const struct window_cursor *cursor, size_t *ret_at)  \
     {                                                                                              \
         type best = (type)(smallest);                                                              \
         bool found = false;                                                                        \
         *ret_at = 0;                                                                               \
-        FOR_EACH_ROW_OF_TAPS(walk, {                                                               \
+        FOR_EACH_ROW_OF_TAPS(cursor, {                                                             \
             for (int64_t i = 0; i < count; i++) {                                                  \
                 size_t at = row + x0 + (size_t)i * step;                                           \
                 type v = src[at];                                                                  \
@@ -112,11 +112,11 @@ static size_t plane_out(const struct window *w)
     static void max_plane_##suffix(const void *src, void *dst, int64_t *indices,                   \
                                    const struct window *window)                                    \
     {                                                                                              \
-        struct walk walk;                                                                          \
+        struct window_cursor cursor;                                                               \
         size_t positions = plane_out(window), at;                                                  \
-        walk_start(&walk, window);                                                                 \
-        for (size_t i = 0; i < positions; i++, walk_next(&walk)) {                                 \
-            ((type *)dst)[i] = max_##suffix(src, &walk, &at);                                      \
+        window_cursor_start(&cursor, window);                                                      \
+        for (size_t i = 0; i < positions; i++, window_cursor_next(&cursor)) {                      \
+            ((type *)dst)[i] = max_##suffix(src, &cursor, &at);                                    \
             if (indices)                                                                           \
                 indices[i] = (int64_t)at;                                                          \
         }                                                                                          \
@@ -197,12 +197,12 @@ KERNEL(kernel_max_pool)
 
 /* ---- means and norms ---- */
 
-static double mean_divisor(const struct walk *walk, bool count_include_pad)
+static double mean_divisor(const struct window_cursor *cursor, bool count_include_pad)
 {
     double divisor = 1;
     for (int i = 0; i < 3; i++)
-        divisor *= count_include_pad ? (double)window_padded_taps(walk->window, i, walk->at[i])
-                                     : (double)(walk->taps.end[i] - walk->taps.first[i]);
+        divisor *= count_include_pad ? (double)window_padded_taps(cursor->window, i, cursor->at[i])
+                                     : (double)(cursor->taps.end[i] - cursor->taps.first[i]);
     return divisor > 0 ? divisor : 1;
 }
 
@@ -219,10 +219,10 @@ static double root(double x, int64_t p)
 
 /* p 0: the sum of one window, else of the p-th powers of absolute values. */
 #define DEFINE_SUM(suffix, type)                                                                   \
-    static double sum_##suffix(const type *src, const struct walk *walk, int64_t p)                \
+    static double sum_##suffix(const type *src, const struct window_cursor *cursor, int64_t p)     \
     {                                                                                              \
         double sum = 0;                                                                            \
-        FOR_EACH_ROW_OF_TAPS(walk, {                                                               \
+        FOR_EACH_ROW_OF_TAPS(cursor, {                                                             \
             const type *from = src + row + x0;                                                     \
             for (int64_t i = 0; i < count; i++) {                                                  \
                 double v = from[(size_t)i * step];                                                 \
@@ -249,13 +249,13 @@ static enum status run_sums(const struct kernel_args *args, const struct window 
     if (status == STATUS_OK)
         status = result_open(args, *args->out[0], arithmetic, &dst, err);
     for (size_t n = 0; n < planes && status == STATUS_OK; n++) {
-        struct walk walk;
-        walk_start(&walk, &w);
-        for (size_t i = 0; i < out; i++, walk_next(&walk)) {
+        struct window_cursor cursor;
+        window_cursor_start(&cursor, &w);
+        for (size_t i = 0; i < out; i++, window_cursor_next(&cursor)) {
             double sum = arithmetic == ARITHMETIC_F64
-                             ? sum_f64((const double *)src.data + n * in, &walk, p)
-                             : sum_f32((const float *)src.data + n * in, &walk, p);
-            double value = p ? root(sum, p) : sum / mean_divisor(&walk, count_include_pad);
+                             ? sum_f64((const double *)src.data + n * in, &cursor, p)
+                             : sum_f32((const float *)src.data + n * in, &cursor, p);
+            double value = p ? root(sum, p) : sum / mean_divisor(&cursor, count_include_pad);
             if (arithmetic == ARITHMETIC_F64)
                 ((double *)dst.data)[n * out + i] = value;
             else

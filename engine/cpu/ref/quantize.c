@@ -9,13 +9,13 @@
 
 /* ---- element by element, with the scale each belongs to ---- */
 
-struct cursor {
+struct block_cursor {
     const struct quant_layout *layout;
     size_t o, i, n;
     size_t at; /* of the scale */
 };
 
-static void cursor_next(struct cursor *c)
+static void cursor_next(struct block_cursor *c)
 {
     const struct quant_layout *layout = c->layout;
     c->at += layout->inner_step;
@@ -163,7 +163,7 @@ KERNEL(kernel_quantize)
         convert_runs(&layout, &params, x, y);
         count = 0;
     }
-    struct cursor cursor = {.layout = &layout};
+    struct block_cursor cursor = {.layout = &layout};
     for (size_t at = 0; at < count && status == STATUS_OK; at += BLOCK) {
         double values[BLOCK];
         int64_t stored[BLOCK];
@@ -194,7 +194,7 @@ KERNEL(kernel_dequantize)
         convert_runs(&layout, &params, x, y);
         count = 0;
     }
-    struct cursor cursor = {.layout = &layout};
+    struct block_cursor cursor = {.layout = &layout};
     for (size_t at = 0; at < count && status == STATUS_OK; at += BLOCK) {
         int64_t stored[BLOCK];
         double values[BLOCK];

@@ -28,14 +28,14 @@ static float real_of(const struct quant *quant, int64_t stored)
 /* ---- binary ---- */
 
 /* What a binary operator computes with, made of the three scales once. */
-struct binary {
+struct quantized_binary {
     bool adds;
     struct quant a, b, c;
     float a_ratio, b_ratio, fixed; /* Add: c = a * a_ratio + b * b_ratio + fixed */
     float product_ratio;           /* Mul: c = (a - zero) * (b - zero) * product_ratio + zero */
 };
 
-static void binary_prepare(struct binary *binary)
+static void binary_prepare(struct quantized_binary *binary)
 {
     float a = (float)binary->a.scale, b = (float)binary->b.scale, c = (float)binary->c.scale;
     float a_ratio = a / c, b_ratio = b / c;
@@ -46,7 +46,7 @@ static void binary_prepare(struct binary *binary)
     binary->product_ratio = a * b / c;
 }
 
-static int64_t binary_value(const struct binary *binary, int64_t a, int64_t b)
+static int64_t binary_value(const struct quantized_binary *binary, int64_t a, int64_t b)
 {
     float value;
     if (binary->adds) {
@@ -64,10 +64,10 @@ KERNEL(kernel_qlinear_binary)
     const struct tensor *a = args->in[0], *b = args->in[3];
     struct tensor *c = *args->out[0];
     const struct shape *shapes[] = {&a->shape, &b->shape};
-    struct binary binary = {.adds = args->node->op == OP_QLINEAR_ADD,
-                            .a = quant_read(args, 1, a->dtype),
-                            .b = quant_read(args, 4, b->dtype),
-                            .c = quant_read(args, 6, c->dtype)};
+    struct quantized_binary binary = {.adds = args->node->op == OP_QLINEAR_ADD,
+                                      .a = quant_read(args, 1, a->dtype),
+                                      .b = quant_read(args, 4, b->dtype),
+                                      .c = quant_read(args, 6, c->dtype)};
     struct broadcast walk;
     (void)err;
     binary_prepare(&binary);

@@ -13,9 +13,9 @@
 #include "engine/cpu/ref/index.h"
 #include "engine/ops/resolve.h"
 
-/* ---- the walk ---- */
+/* ---- rows of the input and where they go ---- */
 
-struct walk {
+struct reduce_cursor {
     int rank; /* outer dimensions */
     size_t extent[TENSOR_MAX_RANK];
     size_t step[TENSOR_MAX_RANK]; /* in the output, 0 where reduced */
@@ -26,42 +26,43 @@ struct walk {
     size_t out; /* offset of the current row in the output */
 };
 
-static void walk_start(struct walk *walk, const struct shape *shape, unsigned axes)
+static void reduce_cursor_start(struct reduce_cursor *cursor, const struct shape *shape,
+                                unsigned axes)
 {
     bool reduced[TENSOR_MAX_RANK + 1];
     int kept = 0;
-    memset(walk, 0, sizeof *walk);
+    memset(cursor, 0, sizeof *cursor);
     for (int i = 0; i < shape->rank; i++) {
         bool goes = axes & 1u << i;
         if (shape->dims[i] == 1)
             continue;
         if (kept && reduced[kept - 1] == goes) {
-            walk->extent[kept - 1] *= (size_t)shape->dims[i];
+            cursor->extent[kept - 1] *= (size_t)shape->dims[i];
         } else {
             reduced[kept] = goes;
-            walk->extent[kept++] = (size_t)shape->dims[i];
+            cursor->extent[kept++] = (size_t)shape->dims[i];
         }
     }
-    walk->rank = kept ? kept - 1 : 0;
-    walk->row = kept ? walk->extent[kept - 1] : 1;
-    walk->row_reduced = kept && reduced[kept - 1];
-    size_t step = walk->row_reduced ? 1 : walk->row;
-    walk->rows = 1;
-    for (int i = walk->rank - 1; i >= 0; i--) {
-        walk->step[i] = reduced[i] ? 0 : step;
-        step *= reduced[i] ? 1 : walk->extent[i];
-        walk->rows *= walk->extent[i];
+    cursor->rank = kept ? kept - 1 : 0;
+    cursor->row = kept ? cursor->extent[kept - 1] : 1;
+    cursor->row_reduced = kept && reduced[kept - 1];
+    size_t step = cursor->row_reduced ? 1 : cursor->row;
+    cursor->rows = 1;
+    for (int i = cursor->rank - 1; i >= 0; i--) {
+        cursor->step[i] = reduced[i] ? 0 : step;
+        step *= reduced[i] ? 1 : cursor->extent[i];
+        cursor->rows *= cursor->extent[i];
     }
 }
 
-static void walk_next(struct walk *walk)
+static void reduce_cursor_next(struct reduce_cursor *cursor)
 {
-    for (int i = walk->rank - 1; i >= 0; i--) {
-        walk->out += walk->step[i];
-        if (++walk->at[i] < walk->extent[i])
+    for (int i = cursor->rank - 1; i >= 0; i--) {
+        cursor->out += cursor->step[i];
+        if (++cursor->at[i] < cursor->extent[i])
             return;
-        walk->out -= walk->step[i] * walk->at[i];
-        walk->at[i] = 0;
+        cursor->out -= cursor->step[i] * cursor->at[i];
+        cursor->at[i] = 0;
     }
 }
 
@@ -160,23 +161,23 @@ static void fold_integers(const struct pass *pass, size_t out, bool reduced, con
 
 static void run_pass(const struct pass *pass, const struct tensor *x, unsigned axes)
 {
-    struct walk walk;
-    walk_start(&walk, &x->shape, axes);
+    struct reduce_cursor cursor;
+    reduce_cursor_start(&cursor, &x->shape, axes);
     bool is_signed = x->dtype != DTYPE_U64;
-    for (size_t r = 0; x->bytes && r < walk.rows; r++, walk_next(&walk)) {
-        for (size_t done = 0; done < walk.row; done += BLOCK) {
-            size_t n = walk.row - done < BLOCK ? walk.row - done : BLOCK;
-            size_t out = walk.row_reduced ? walk.out : walk.out + done;
-            const void *from = element(x->data, x->dtype, r * walk.row + done);
+    for (size_t r = 0; x->bytes && r < cursor.rows; r++, reduce_cursor_next(&cursor)) {
+        for (size_t done = 0; done < cursor.row; done += BLOCK) {
+            size_t n = cursor.row - done < BLOCK ? cursor.row - done : BLOCK;
+            size_t out = cursor.row_reduced ? cursor.out : cursor.out + done;
+            const void *from = element(x->data, x->dtype, r * cursor.row + done);
             double values[BLOCK];
             int64_t integers[BLOCK];
             if (pass->sum) {
                 load_doubles(from, x->dtype, values, n);
-                map_doubles(pass, out, walk.row_reduced, values, n);
-                fold_doubles(pass, out, walk.row_reduced, values, n);
+                map_doubles(pass, out, cursor.row_reduced, values, n);
+                fold_doubles(pass, out, cursor.row_reduced, values, n);
             } else {
                 load_integers(from, x->dtype, integers, n);
-                fold_integers(pass, out, walk.row_reduced, integers, is_signed, n);
+                fold_integers(pass, out, cursor.row_reduced, integers, is_signed, n);
             }
         }
     }
@@ -319,7 +320,7 @@ static enum status run_extreme(const struct kernel_args *args, struct error *err
     struct tensor *out = *args->out[0];
     bool largest = args->node->op == OP_REDUCE_MAX, flags = x->dtype == DTYPE_BOOL;
     struct reduction reduction;
-    struct walk walk;
+    struct reduce_cursor cursor;
     uint64_t start;
     TRY(resolve_reduction(args->node, &x->shape, args->in, &reduction, err));
     binary_row row = binary_row_find(flags     ? (largest ? BINARY_OR : BINARY_AND)
@@ -328,14 +329,14 @@ static enum status run_extreme(const struct kernel_args *args, struct error *err
                                      x->dtype);
     identity(largest, x->dtype, &start);
     fill_row(out->data, &start, dtype_size(out->dtype), shape_count(&out->shape));
-    walk_start(&walk, &x->shape, reduction.axes);
-    for (size_t r = 0; x->bytes && r < walk.rows; r++, walk_next(&walk)) {
-        const void *from = element(x->data, x->dtype, r * walk.row);
-        void *to = element_at(out->data, x->dtype, walk.out);
-        if (walk.row_reduced)
-            TRY(fold_row(row, from, x->dtype, walk.row, to));
+    reduce_cursor_start(&cursor, &x->shape, reduction.axes);
+    for (size_t r = 0; x->bytes && r < cursor.rows; r++, reduce_cursor_next(&cursor)) {
+        const void *from = element(x->data, x->dtype, r * cursor.row);
+        void *to = element_at(out->data, x->dtype, cursor.out);
+        if (cursor.row_reduced)
+            TRY(fold_row(row, from, x->dtype, cursor.row, to));
         else
-            TRY(row(to, true, from, true, to, walk.row));
+            TRY(row(to, true, from, true, to, cursor.row));
     }
     return STATUS_OK;
 }

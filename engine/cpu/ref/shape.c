@@ -1,4 +1,4 @@
-/* Makers, describers and rearrangers of tensors. Views are run_view() (elementwise.c). */
+/* Operators that make, describe or rearrange tensors. Views are run_view() (elementwise.c). */
 #include "engine/cpu/ref/shape.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "engine/cpu/ref/elementwise.h"
 #include "engine/ops/resolve.h"
 
-/* ---- makers ---- */
+/* ---- generators ---- */
 
 static enum status run_constant(const struct kernel_args *args, struct error *err)
 {

@@ -77,7 +77,7 @@ static enum status run_columns(const struct kernel_args *args,
         status = operand_open(args, args->in[0], ARITHMETIC_F64, &in, err);
     if (status == STATUS_OK)
         status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
-    double *turned = column ? column + layout.extent : NULL;
+    double *result = column ? column + layout.extent : NULL;
     for (size_t c = 0; c < layout.outer * layout.inner && status == STATUS_OK; c++) {
         size_t first = c / layout.inner * layout.extent * layout.inner + c % layout.inner;
         const double *src = (const double *)in.data + first;
@@ -88,9 +88,9 @@ static enum status run_columns(const struct kernel_args *args,
         }
         for (size_t i = 0; i < layout.extent; i++)
             column[i] = src[i * layout.inner];
-        function(column, turned, layout.extent);
+        function(column, result, layout.extent);
         for (size_t i = 0; i < layout.extent; i++)
-            dst[i * layout.inner] = turned[i];
+            dst[i * layout.inner] = result[i];
     }
     if (status == STATUS_OK)
         result_store(&out);

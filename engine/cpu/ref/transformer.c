@@ -44,7 +44,7 @@ static void store_cache(const struct kernel_args *args, enum attention_output ou
                               element_at(tensor->data, tensor->dtype, at), (size_t)c->width);
 }
 
-struct attend {
+struct attend_call {
     struct attention_call call;
     struct operand in[ATTENTION_VALID];
     const int64_t *valid; /* keys of each image, or NULL */
@@ -57,7 +57,8 @@ struct attend {
 };
 
 /* What is added to the score of a key: -inf where it is hidden. */
-static double bias_of(const struct attend *a, int64_t image, int64_t head, int64_t row, int64_t key)
+static double bias_of(const struct attend_call *a, int64_t image, int64_t head, int64_t row,
+                      int64_t key)
 {
     const struct attention_call *call = &a->call;
     const int64_t offset = a->valid ? a->valid[image] - call->rows : call->past;
@@ -72,8 +73,9 @@ static double bias_of(const struct attend *a, int64_t image, int64_t head, int64
     return !a->mask_is_bool ? bias : bias != 0 ? 0 : -INFINITY;
 }
 
-/* a->row becomes the probabilities of one row's keys, a->shown what its scores were on the way. */
-static void attend_row(struct attend *a, const double *q, int64_t image, int64_t head, int64_t row)
+/* a->row becomes the probabilities of one row's keys, a->shown its scores before that. */
+static void attend_row(struct attend_call *a, const double *q, int64_t image, int64_t head,
+                       int64_t row)
 {
     const struct attention_call *call = &a->call;
     const int64_t shared = head / (call->q_heads / call->kv_heads);
@@ -106,7 +108,7 @@ static void attend_row(struct attend *a, const double *q, int64_t image, int64_t
         memcpy(a->shown, a->row, (size_t)call->keys * sizeof *a->row);
 }
 
-static void attend_all(struct attend *a)
+static void attend_all(struct attend_call *a)
 {
     const struct attention_call *call = &a->call;
     struct cache queries = {.added = a->in[ATTENTION_Q].data,
@@ -140,7 +142,7 @@ static const struct tensor *input(const struct kernel_args *args, size_t i)
     return i < args->node->input_count ? args->in[i] : NULL;
 }
 
-static void open_mask(const struct kernel_args *args, struct attend *a)
+static void open_mask(const struct kernel_args *args, struct attend_call *a)
 {
     const struct tensor *mask = input(args, ATTENTION_MASK);
     int64_t step = 1;
@@ -178,7 +180,8 @@ static enum status check_valid(const int64_t *valid, size_t count, int64_t keys,
     return STATUS_OK;
 }
 
-static enum status open_attend(const struct kernel_args *args, struct attend *a, struct error *err)
+static enum status open_attend(const struct kernel_args *args, struct attend_call *a,
+                               struct error *err)
 {
     const struct attention_call *call = &a->call;
     for (size_t i = 0; i < ATTENTION_VALID; i++)
@@ -217,7 +220,7 @@ static KERNEL(kernel_valid_keys)
 
 static KERNEL(kernel_onnx_attention)
 {
-    struct attend a = {0};
+    struct attend_call a = {0};
     TRY(attention_call_load(args->node, &a.call, err));
     enum status status = open_attend(args, &a, err);
     if (status == STATUS_OK) {
@@ -239,7 +242,7 @@ static KERNEL(kernel_onnx_attention)
 
 /* ---- RotaryEmbedding ---- */
 
-/* Which row of the tables turns a token. */
+/* Which row of the tables rotates a token. */
 static enum status table_row(const struct kernel_args *args, const struct rotary_call *call,
                              int64_t image, int64_t token, int64_t *ret, struct error *err)
 {
@@ -260,7 +263,7 @@ static enum status table_row(const struct kernel_args *args, const struct rotary
 static void turn_head(const struct rotary_call *call, const double *x, const double *cosines,
                       const double *sines, double *y)
 {
-    const int64_t half = call->turned / 2;
+    const int64_t half = call->rotated / 2;
     memcpy(y, x, (size_t)call->size * sizeof *y);
     for (int64_t i = 0; i < half; i++) {
         const int64_t first = call->interleaved ? 2 * i : i;
@@ -278,7 +281,7 @@ static enum status turn_all(const struct kernel_args *args, const struct rotary_
         for (int64_t token = 0; token < call->tokens; token++) {
             int64_t row;
             TRY(table_row(args, call, image, token, &row, err));
-            row *= call->turned / 2;
+            row *= call->rotated / 2;
             for (int64_t head = 0; head < call->heads; head++) {
                 const int64_t at =
                     (call->merged ? (image * call->tokens + token) * call->heads + head
