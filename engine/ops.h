@@ -162,6 +162,7 @@ enum op_flags {
 
 #define OP_VARIADIC 255
 
+/* The tables of engine/ops write a row an operator and opset range, the fields in this order. */
 struct op_info {
     enum op op;
     int since, until; /* opsets of its domain this entry is right for; until 0 = every later one

@@ -124,22 +124,8 @@ static const struct attr_spec attention_attrs[] = {
 static const struct attr_spec move_attrs[] = {{"shape", ATTR_INTS}, {"map", ATTR_INTS}, {NULL, 0}};
 
 static const struct op_info entries[] = {
-    {.op = OP_ATTENTION,
-     .since = 1,
-     .min_inputs = 3,
-     .max_inputs = 3 + ATTENTION_BIASES,
-     .min_outputs = 1,
-     .max_outputs = 1,
-     .attrs = attention_attrs,
-     .infer = infer_attention},
-    {.op = OP_MOVE,
-     .since = 1,
-     .min_inputs = 1,
-     .max_inputs = 1,
-     .min_outputs = 1,
-     .max_outputs = 1,
-     .attrs = move_attrs,
-     .infer = infer_move},
+    {OP_ATTENTION, 1, 0, 3, 3 + ATTENTION_BIASES, 1, 1, 0, attention_attrs, infer_attention},
+    {OP_MOVE, 1, 0, 1, 1, 1, 1, 0, move_attrs, infer_move},
 };
 
 const struct op_family ops_attention = {entries, COUNT_OF(entries)};

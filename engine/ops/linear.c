@@ -52,29 +52,9 @@ static const struct attr_spec gemm_attrs[] = {{"alpha", ATTR_FLOAT},   {"beta", 
 static const struct attr_spec einsum_attrs[] = {{"equation", ATTR_STRING}, {NULL, 0}};
 
 static const struct op_info entries[] = {
-    {.op = OP_GEMM,
-     .since = 1,
-     .min_inputs = 2,
-     .max_inputs = 3,
-     .min_outputs = 1,
-     .max_outputs = 1,
-     .attrs = gemm_attrs,
-     .infer = infer_gemm},
-    {.op = OP_MATMUL,
-     .since = 1,
-     .min_inputs = 2,
-     .max_inputs = 2,
-     .min_outputs = 1,
-     .max_outputs = 1,
-     .infer = infer_matmul},
-    {.op = OP_EINSUM,
-     .since = 12,
-     .min_inputs = 1,
-     .max_inputs = OP_VARIADIC,
-     .min_outputs = 1,
-     .max_outputs = 1,
-     .attrs = einsum_attrs,
-     .infer = infer_einsum},
+    {OP_GEMM, 1, 0, 2, 3, 1, 1, 0, gemm_attrs, infer_gemm},
+    {OP_MATMUL, 1, 0, 2, 2, 1, 1, 0, NULL, infer_matmul},
+    {OP_EINSUM, 12, 0, 1, OP_VARIADIC, 1, 1, 0, einsum_attrs, infer_einsum},
 };
 
 const struct op_family ops_linear = {entries, COUNT_OF(entries)};
