@@ -53,13 +53,14 @@ enum status infer_output(struct node *node, size_t i, enum dtype dtype, const st
     return STATUS_OK;
 }
 
-void infer_unknown(struct node *node, size_t i, enum dtype dtype)
+enum status infer_unknown(struct node *node, size_t i, enum dtype dtype)
 {
     struct value *value = node_output(node, i);
     if (value) {
         value->dtype = dtype;
         value->shape = SHAPE_NONE;
     }
+    return STATUS_OK;
 }
 
 enum status infer_ints(const struct node *node, size_t i, int64_t *ret, size_t max,

@@ -121,10 +121,8 @@ static enum status infer_max_unpool(struct node *node, struct error *err)
         size_t count;
         bool known;
         TRY(infer_ints(node, 2, wanted, COUNT_OF(wanted), &count, &known, err));
-        if (!known) {
-            infer_unknown(node, 0, x->dtype);
-            return STATUS_OK;
-        }
+        if (!known)
+            return infer_unknown(node, 0, x->dtype);
         if (count != (size_t)out.rank)
             return error_set(err, STATUS_SHAPE, "output_shape has %zu numbers, expected %d", count,
                              out.rank);

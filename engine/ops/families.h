@@ -28,8 +28,9 @@ enum status infer_broadcast(const struct shape *a, const struct shape *b, struct
 enum status infer_output(struct node *node, size_t i, enum dtype dtype, const struct shape *shape,
                          struct error *err) MUST_USE;
 
-/* Output i is wanted but its shape depends on contents: dtype set, shape SHAPE_NONE. */
-void infer_unknown(struct node *node, size_t i, enum dtype dtype);
+/* Output i is wanted but its shape depends on contents: dtype set, shape SHAPE_NONE.
+ * Always STATUS_OK, which an inference function then returns. */
+enum status infer_unknown(struct node *node, size_t i, enum dtype dtype);
 
 /* Reads the contents of integer input i (axes, shape, pads, …) into ret[max].
  * *ret_known false: the input's contents are not known yet. *ret_count 0 with known true: input

@@ -196,10 +196,8 @@ static enum status infer_one_hot(struct node *node, struct error *err)
         return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
                          out.rank, TENSOR_MAX_RANK);
     TRY(infer_axis(&axis, out.rank, err));
-    if (!depth->known) {
-        infer_unknown(node, 0, values->dtype);
-        return STATUS_OK;
-    }
+    if (!depth->known)
+        return infer_unknown(node, 0, values->dtype);
     int64_t classes = tensor_int(depth->known, 0);
     if (classes < 1)
         return error_set(err, STATUS_SHAPE, "depth is %lld, expected at least 1",
@@ -212,8 +210,7 @@ static enum status infer_one_hot(struct node *node, struct error *err)
 static enum status infer_non_zero(struct node *node, struct error *err)
 {
     (void)err;
-    infer_unknown(node, 0, DTYPE_I64);
-    return STATUS_OK;
+    return infer_unknown(node, 0, DTYPE_I64);
 }
 
 static enum status infer_compress(struct node *node, struct error *err)
@@ -223,8 +220,7 @@ static enum status infer_compress(struct node *node, struct error *err)
     TRY(operand_rank(node, 1, "condition", 1, 1, err));
     if (node_attr(node, "axis"))
         TRY(data_axis(node, 0, &axis, err));
-    infer_unknown(node, 0, node->inputs[0]->dtype);
-    return STATUS_OK;
+    return infer_unknown(node, 0, node->inputs[0]->dtype);
 }
 
 static enum status infer_unique(struct node *node, struct error *err)
@@ -253,8 +249,7 @@ static enum status infer_top_k(struct node *node, struct error *err)
         TRY(operand_single(node, 1, "K", err));
         if (!count->known) {
             infer_unknown(node, 0, x->dtype);
-            infer_unknown(node, 1, DTYPE_I64);
-            return STATUS_OK;
+            return infer_unknown(node, 1, DTYPE_I64);
         }
         k = tensor_int(count->known, 0);
     }

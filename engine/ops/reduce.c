@@ -9,10 +9,8 @@ static enum status infer_reduce(struct node *node, struct error *err)
     bool order = node->op == OP_REDUCE_MAX || node->op == OP_REDUCE_MIN;
     TRY(operand_dtype(node, 0, "data", order ? DTYPES_ANY : DTYPES_NUMBER, err));
     const struct tensor *known[2];
-    if (!resolve_known(node, 1, known, 2)) {
-        infer_unknown(node, 0, x->dtype);
-        return STATUS_OK;
-    }
+    if (!resolve_known(node, 1, known, 2))
+        return infer_unknown(node, 0, x->dtype);
     struct reduction reduction;
     TRY(resolve_reduction(node, &x->shape, known, &reduction, err));
     return infer_output(node, 0, x->dtype, &reduction.out, err);

@@ -20,10 +20,8 @@ static enum status infer_resize(struct node *node, struct error *err)
         TRY(operand_dtype(node, 3, "sizes", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
     }
     TRY(resize_plan_init(node, &plan, &known, err));
-    if (!known) {
-        infer_unknown(node, 0, x->dtype);
-        return STATUS_OK;
-    }
+    if (!known)
+        return infer_unknown(node, 0, x->dtype);
     struct shape out = {.rank = plan.rank};
     for (int i = 0; i < plan.rank; i++)
         out.dims[i] = plan.axis[i].out;
@@ -77,10 +75,8 @@ static enum status infer_affine_grid(struct node *node, struct error *err)
     TRY(operand_dtype(node, 0, "theta", DTYPES_FLOAT, err));
     TRY(operand_rank(node, 0, "theta", 3, 3, err));
     TRY(infer_ints(node, 1, size, COUNT_OF(size), &count, &known, err));
-    if (!known) {
-        infer_unknown(node, 0, theta->dtype);
-        return STATUS_OK;
-    }
+    if (!known)
+        return infer_unknown(node, 0, theta->dtype);
     int spatial = (int)count - 2;
     if ((spatial != 2 && spatial != 3) || theta->shape.dims[1] != spatial ||
         theta->shape.dims[2] != spatial + 1 || theta->shape.dims[0] != size[0])

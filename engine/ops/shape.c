@@ -47,10 +47,8 @@ static enum status infer_constant_of_shape(struct node *node, struct error *err)
     size_t count;
     bool known;
     TRY(infer_ints(node, 0, out.dims, TENSOR_MAX_RANK, &count, &known, err));
-    if (!known) {
-        infer_unknown(node, 0, dtype);
-        return STATUS_OK;
-    }
+    if (!known)
+        return infer_unknown(node, 0, dtype);
     out.rank = (int)count;
     return infer_output(node, 0, dtype, &out, err);
 }
@@ -64,10 +62,8 @@ static enum status infer_range(struct node *node, struct error *err)
     }
     const struct tensor *known[3];
     enum dtype dtype = node->inputs[0]->dtype;
-    if (!resolve_known(node, 0, known, 3)) {
-        infer_unknown(node, 0, dtype);
-        return STATUS_OK;
-    }
+    if (!resolve_known(node, 0, known, 3))
+        return infer_unknown(node, 0, dtype);
     int64_t count;
     TRY(resolve_range(known, &count, err));
     return infer_output(node, 0, dtype, &SHAPE(count), err);
@@ -105,10 +101,8 @@ static enum status infer_reshape(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     const struct tensor *known[2];
-    if (!resolve_known(node, 1, known, 2)) {
-        infer_unknown(node, 0, x->dtype);
-        return STATUS_OK;
-    }
+    if (!resolve_known(node, 1, known, 2))
+        return infer_unknown(node, 0, x->dtype);
     struct shape out;
     TRY(resolve_reshape(node, &x->shape, known, &out, err));
     return infer_output(node, 0, x->dtype, &out, err);
@@ -152,10 +146,8 @@ static enum status infer_squeeze(struct node *node, struct error *err)
     size_t count;
     bool known;
     TRY(read_axes(node, axes, &count, &known, err));
-    if (!known) {
-        infer_unknown(node, 0, x->dtype);
-        return STATUS_OK;
-    }
+    if (!known)
+        return infer_unknown(node, 0, x->dtype);
     bool all = node->opset >= 13 ? !node_input(node, 1) : !node_attr(node, "axes");
     unsigned mask;
     TRY(resolve_axes(axes, count, x->shape.rank, false, &mask, err));
@@ -180,10 +172,8 @@ static enum status infer_unsqueeze(struct node *node, struct error *err)
     if (node->opset < 13)
         TRY(resolve_required(node, "axes", err));
     TRY(read_axes(node, axes, &count, &known, err));
-    if (!known) {
-        infer_unknown(node, 0, x->dtype);
-        return STATUS_OK;
-    }
+    if (!known)
+        return infer_unknown(node, 0, x->dtype);
     struct shape out = {.rank = x->shape.rank + (int)count};
     if (out.rank > TENSOR_MAX_RANK)
         return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
@@ -314,10 +304,8 @@ static enum status infer_slice(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     const struct tensor *known[5];
-    if (!resolve_known(node, 1, known, 5)) {
-        infer_unknown(node, 0, x->dtype);
-        return STATUS_OK;
-    }
+    if (!resolve_known(node, 1, known, 5))
+        return infer_unknown(node, 0, x->dtype);
     struct slice slice;
     TRY(resolve_slice(node, &x->shape, known, &slice, err));
     return infer_output(node, 0, x->dtype, &slice.out, err);
@@ -330,10 +318,8 @@ static enum status infer_expand(struct node *node, struct error *err)
     size_t count;
     bool known;
     TRY(infer_ints(node, 1, wanted.dims, TENSOR_MAX_RANK, &count, &known, err));
-    if (!known) {
-        infer_unknown(node, 0, x->dtype);
-        return STATUS_OK;
-    }
+    if (!known)
+        return infer_unknown(node, 0, x->dtype);
     wanted.rank = (int)count;
     for (int i = 0; i < wanted.rank; i++)
         if (wanted.dims[i] < 0)
@@ -353,10 +339,8 @@ static enum status infer_tile(struct node *node, struct error *err)
     size_t count;
     bool known;
     TRY(infer_ints(node, 1, repeats, TENSOR_MAX_RANK, &count, &known, err));
-    if (!known) {
-        infer_unknown(node, 0, x->dtype);
-        return STATUS_OK;
-    }
+    if (!known)
+        return infer_unknown(node, 0, x->dtype);
     if (count != (size_t)out.rank)
         return error_set(err, STATUS_SHAPE, "%zu repeats for %d axes", count, out.rank);
     for (int i = 0; i < out.rank; i++)
@@ -379,10 +363,8 @@ static enum status infer_pad(struct node *node, struct error *err)
     }
     resolve_known(node, 1, known, 4);
     for (size_t i = 1; i < 4; i += 2) {
-        if (node_input(node, i) && !known[i]) {
-            infer_unknown(node, 0, x->dtype);
-            return STATUS_OK;
-        }
+        if (node_input(node, i) && !known[i])
+            return infer_unknown(node, 0, x->dtype);
     }
     struct padding padding;
     TRY(resolve_pad(node, &x->shape, known, &padding, err));
@@ -393,10 +375,8 @@ static enum status infer_center(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     const struct tensor *known[2];
-    if (!resolve_known(node, 1, known, 2)) {
-        infer_unknown(node, 0, x->dtype);
-        return STATUS_OK;
-    }
+    if (!resolve_known(node, 1, known, 2))
+        return infer_unknown(node, 0, x->dtype);
     struct padding padding;
     TRY(resolve_center(node, &x->shape, known, &padding, err));
     return infer_output(node, 0, x->dtype, &padding.out, err);
@@ -461,10 +441,8 @@ static enum status infer_col2im(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     const struct tensor *known[3];
-    if (!resolve_known(node, 1, known, 3)) {
-        infer_unknown(node, 0, x->dtype);
-        return STATUS_OK;
-    }
+    if (!resolve_known(node, 1, known, 3))
+        return infer_unknown(node, 0, x->dtype);
     struct col2im col2im;
     TRY(resolve_col2im(node, &x->shape, known, &col2im, err));
     return infer_output(node, 0, x->dtype, &col2im.out, err);
