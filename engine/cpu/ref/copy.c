@@ -86,27 +86,12 @@ static int merge(struct copy_dim *dims, int rank)
             }                                                                                      \
         }                                                                                          \
     }
-DEFINE_GRID(uint8_t)
-DEFINE_GRID(uint16_t)
-DEFINE_GRID(uint32_t)
-DEFINE_GRID(uint64_t)
+EACH_ITEM_TYPE(DEFINE_GRID)
 
 static void copy_grid(char *dst, const char *src, size_t item, const struct copy_dim *row,
                       const struct copy_dim *column)
 {
-    switch (item) {
-    case 1:
-        grid_uint8_t(dst, src, row, column);
-        break;
-    case 2:
-        grid_uint16_t(dst, src, row, column);
-        break;
-    case 4:
-        grid_uint32_t(dst, src, row, column);
-        break;
-    default:
-        grid_uint64_t(dst, src, row, column);
-    }
+    BY_ITEM_SIZE(item, grid, dst, src, row, column);
 }
 
 /* The innermost dimension, or the innermost two when neither is contiguous on both sides. */

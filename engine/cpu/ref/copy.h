@@ -19,6 +19,16 @@ void copy_strided(void *dst, const void *src, size_t item, struct copy_dim *dims
 /* n elements of `item` bytes, all equal to *value. */
 void fill_row(void *dst, const void *value, size_t item, size_t n);
 
+/* X(unsigned type) for every size an element has. */
+#define EACH_ITEM_TYPE(X) X(uint8_t) X(uint16_t) X(uint32_t) X(uint64_t)
+
+/* Calls that one of function_uint8_t … function_uint64_t whose type has `item` bytes. */
+#define BY_ITEM_SIZE(item, function, ...)                                                          \
+    ((item) == 1   ? function##_uint8_t(__VA_ARGS__)                                               \
+     : (item) == 2 ? function##_uint16_t(__VA_ARGS__)                                              \
+     : (item) == 4 ? function##_uint32_t(__VA_ARGS__)                                              \
+                   : function##_uint64_t(__VA_ARGS__))
+
 /* memcpy and memset for lengths that may be 0 and then come with NULL. */
 void copy_bytes(void *dst, const void *src, size_t bytes);
 void zero_bytes(void *dst, size_t bytes);

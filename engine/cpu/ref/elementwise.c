@@ -157,27 +157,12 @@ enum status run_pow(const struct kernel_args *args, struct error *err)
         for (size_t i = 0; i < n; i++)                                                             \
             dst[i] = condition[i] ? x[x_moves ? i : 0] : y[y_moves ? i : 0];                       \
     }
-DEFINE_CHOOSE(uint8_t)
-DEFINE_CHOOSE(uint16_t)
-DEFINE_CHOOSE(uint32_t)
-DEFINE_CHOOSE(uint64_t)
+EACH_ITEM_TYPE(DEFINE_CHOOSE)
 
 static void choose(size_t item, const uint8_t *condition, const void *x, bool x_moves,
                    const void *y, bool y_moves, void *dst, size_t n)
 {
-    switch (item) {
-    case 1:
-        choose_uint8_t(condition, x, x_moves, y, y_moves, dst, n);
-        break;
-    case 2:
-        choose_uint16_t(condition, x, x_moves, y, y_moves, dst, n);
-        break;
-    case 4:
-        choose_uint32_t(condition, x, x_moves, y, y_moves, dst, n);
-        break;
-    default:
-        choose_uint64_t(condition, x, x_moves, y, y_moves, dst, n);
-    }
+    BY_ITEM_SIZE(item, choose, condition, x, x_moves, y, y_moves, dst, n);
 }
 
 enum status run_where(const struct kernel_args *args, struct error *err)

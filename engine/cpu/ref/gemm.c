@@ -52,42 +52,32 @@ size_t arithmetic_size(enum arithmetic arithmetic)
     return arithmetic == ARITHMETIC_F32 || arithmetic == ARITHMETIC_U32 ? 4 : 8;
 }
 
+#define BY_ARITHMETIC(arithmetic, product, ...)                                                    \
+    switch (arithmetic) {                                                                          \
+    case ARITHMETIC_F32:                                                                           \
+        product##_f32(__VA_ARGS__);                                                                \
+        break;                                                                                     \
+    case ARITHMETIC_F64:                                                                           \
+        product##_f64(__VA_ARGS__);                                                                \
+        break;                                                                                     \
+    case ARITHMETIC_U32:                                                                           \
+        product##_u32(__VA_ARGS__);                                                                \
+        break;                                                                                     \
+    case ARITHMETIC_U64:                                                                           \
+        product##_u64(__VA_ARGS__);                                                                \
+        break;                                                                                     \
+    }
+
 void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t a_row,
              size_t a_col, const void *b, size_t ldb, void *c, size_t ldc)
 {
-    switch (arithmetic) {
-    case ARITHMETIC_F32:
-        gemm_nn_f32(m, n, k, a, a_row, a_col, b, ldb, c, ldc);
-        return;
-    case ARITHMETIC_F64:
-        gemm_nn_f64(m, n, k, a, a_row, a_col, b, ldb, c, ldc);
-        return;
-    case ARITHMETIC_U32:
-        gemm_nn_u32(m, n, k, a, a_row, a_col, b, ldb, c, ldc);
-        return;
-    case ARITHMETIC_U64:
-        gemm_nn_u64(m, n, k, a, a_row, a_col, b, ldb, c, ldc);
-        return;
-    }
+    BY_ARITHMETIC(arithmetic, gemm_nn, m, n, k, a, a_row, a_col, b, ldb, c, ldc);
 }
 
 void gemm_nt(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t lda,
              const void *b, size_t ldb, void *c, size_t ldc)
 {
-    switch (arithmetic) {
-    case ARITHMETIC_F32:
-        gemm_nt_f32(m, n, k, a, lda, b, ldb, c, ldc);
-        return;
-    case ARITHMETIC_F64:
-        gemm_nt_f64(m, n, k, a, lda, b, ldb, c, ldc);
-        return;
-    case ARITHMETIC_U32:
-        gemm_nt_u32(m, n, k, a, lda, b, ldb, c, ldc);
-        return;
-    case ARITHMETIC_U64:
-        gemm_nt_u64(m, n, k, a, lda, b, ldb, c, ldc);
-        return;
-    }
+    BY_ARITHMETIC(arithmetic, gemm_nt, m, n, k, a, lda, b, ldb, c, ldc);
 }
 
 /* A tensor whose memory is already what the arithmetic computes in. */

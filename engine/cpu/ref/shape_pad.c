@@ -68,26 +68,11 @@ static void pad_table(const struct padding *padding, int axis, int64_t extent, p
         for (size_t i = 0; i < n; i++)                                                             \
             dst[i] = *(const TYPE *)(const void *)(src + offsets[i]);                              \
     }
-DEFINE_PICK(uint8_t)
-DEFINE_PICK(uint16_t)
-DEFINE_PICK(uint32_t)
-DEFINE_PICK(uint64_t)
+EACH_ITEM_TYPE(DEFINE_PICK)
 
 static void pick(size_t item, void *dst, const char *src, const ptrdiff_t *offsets, size_t n)
 {
-    switch (item) {
-    case 1:
-        pick_uint8_t(dst, src, offsets, n);
-        break;
-    case 2:
-        pick_uint16_t(dst, src, offsets, n);
-        break;
-    case 4:
-        pick_uint32_t(dst, src, offsets, n);
-        break;
-    default:
-        pick_uint64_t(dst, src, offsets, n);
-    }
+    BY_ITEM_SIZE(item, pick, dst, src, offsets, n);
 }
 
 static enum status pad_repeat(const struct kernel_args *args, const struct padding *padding,
