@@ -306,19 +306,6 @@ static bool take_operand(struct match *m, struct value *value, bool transposed, 
 
 /* ---- the result, from the second product downwards ---- */
 
-static struct node *only_reader(const struct edit *edit, const struct value *value)
-{
-    if (!edit_single_reader(edit, value))
-        return NULL;
-    for (size_t n = 0; n < edit->graph->node_count; n++) {
-        struct node *node = edit->graph->nodes[n];
-        for (size_t i = 0; i < node->input_count && node->op != OP_NONE; i++)
-            if (node->inputs[i] == value)
-                return node;
-    }
-    return NULL;
-}
-
 static int64_t largest_stride_first(const struct access_map_part *a,
                                     const struct access_map_part *b)
 {
@@ -388,7 +375,7 @@ static bool take_result(struct match *m, struct value *product, bool transposed)
     if (!invert(&view, groups, &m->attention.y))
         return false;
     for (;;) {
-        const struct node *node = only_reader(m->edit, m->result);
+        const struct node *node = edit_only_reader(m->edit, m->result);
         struct access_map map;
         if (!node ||
             (node->op != OP_TRANSPOSE && node->op != OP_RESHAPE && node->op != OP_SQUEEZE &&
@@ -417,7 +404,7 @@ static struct value *probabilities(struct match *m, struct node *softmax, bool *
     struct value *p = softmax->outputs[0];
     *ret_transposed = false;
     for (int i = 0; i < 4; i++) {
-        const struct node *reader = only_reader(m->edit, p);
+        const struct node *reader = edit_only_reader(m->edit, p);
         size_t count;
         if (reader && reader->op == OP_IDENTITY) {
             p = reader->outputs[0];
@@ -475,7 +462,7 @@ static bool find_attention(struct match *m, struct node *softmax, struct node **
     bool transposed;
     const struct shape *scores = &softmax->inputs[0]->shape;
     struct value *p = probabilities(m, softmax, &transposed);
-    struct node *product = p ? only_reader(m->edit, p) : NULL;
+    struct node *product = p ? edit_only_reader(m->edit, p) : NULL;
     if (!product || !read_product(product, &second) || product->epilogue.activation ||
         product->input_count > 2 ||
         (transposed ? second.b != p || second.b_transposed : second.a != p))

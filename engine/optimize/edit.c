@@ -55,6 +55,19 @@ bool edit_single_reader(const struct edit *edit, const struct value *value)
     return true;
 }
 
+struct node *edit_only_reader(const struct edit *edit, const struct value *value)
+{
+    if (!edit_single_reader(edit, value))
+        return NULL;
+    for (size_t n = 0; n < edit->graph->node_count; n++) {
+        struct node *node = edit->graph->nodes[n];
+        for (size_t i = 0; i < node->input_count && node->op != OP_NONE; i++)
+            if (node->inputs[i] == value)
+                return node;
+    }
+    return NULL;
+}
+
 /* Bodies name outer values through value->outer. */
 static void replace_in_bodies(const struct node *node, struct value *from, struct value *to)
 {

@@ -25,6 +25,9 @@ enum status edit_sweep(struct graph *graph, struct error *err) MUST_USE;
 /* True when `value` is read exactly once and is no graph output. */
 bool edit_single_reader(const struct edit *edit, const struct value *value);
 
+/* The node that alone reads `value`; NULL where there is none or the value is a graph output. */
+struct node *edit_only_reader(const struct edit *edit, const struct value *value);
+
 /* A float constant read as a scalar (any shape with one element). */
 bool edit_scalar(const struct value *value, float *ret);
 

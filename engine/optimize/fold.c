@@ -381,17 +381,6 @@ static bool affine_of(const struct node *node, const struct value *x, int64_t ch
     return true;
 }
 
-static struct node *only_reader(const struct graph *graph, const struct value *value)
-{
-    for (size_t n = 0; n < graph->node_count; n++) {
-        struct node *node = graph->nodes[n];
-        for (size_t i = 0; i < node->input_count; i++)
-            if (node->op != OP_NONE && node->inputs[i] == value)
-                return node;
-    }
-    return NULL;
-}
-
 static bool foldable_conv(const struct node *conv)
 {
     if (conv->op != OP_CONV)
@@ -409,17 +398,19 @@ static enum status fold_conv_affine(struct graph *graph, struct error *err)
     enum status status = edit_init(&edit, graph, err);
     for (size_t n = 0; n < graph->node_count && status == STATUS_OK; n++) {
         struct node *conv = graph->nodes[n];
-        while (foldable_conv(conv) && edit_single_reader(&edit, conv->outputs[0])) {
+        while (foldable_conv(conv)) {
             const struct shape *shape = &conv->inputs[1]->known->shape;
-            struct node *next = only_reader(graph, conv->outputs[0]);
+            struct node *next = edit_only_reader(&edit, conv->outputs[0]);
+            if (!next)
+                break;
             size_t channels = (size_t)shape->dims[0];
             float *factors = alloc_array(channels, 2 * sizeof *factors);
             if (!factors) {
                 status = edit_no_memory(err);
                 break;
             }
-            bool folds = next && affine_of(next, conv->outputs[0], shape->dims[0], shape->rank,
-                                           factors, factors + channels);
+            bool folds = affine_of(next, conv->outputs[0], shape->dims[0], shape->rank, factors,
+                                   factors + channels);
             if (folds)
                 status = scale_conv(graph, conv, factors, factors + channels, err);
             free(factors);
