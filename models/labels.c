@@ -17,7 +17,7 @@
  * a million allocations. */
 static char hole[1] = "";
 
-static void drop(char *name)
+static void labels_drop(char *name)
 {
     if (name != hole)
         free(name);
@@ -26,7 +26,7 @@ static void drop(char *name)
 void labels_done(struct labels *labels)
 {
     for (size_t i = 0; i < labels->count; i++)
-        drop(labels->names[i]);
+        labels_drop(labels->names[i]);
     free(labels->names);
     *labels = (struct labels){0};
 }
@@ -60,8 +60,8 @@ static bool make_room(struct builder *b, size_t count)
 }
 
 /* Sets the label of one class; holes below it become "". */
-static enum status put(struct builder *b, size_t index, const char *name, size_t size,
-                       struct error *err)
+static enum status labels_put(struct builder *b, size_t index, const char *name, size_t size,
+                              struct error *err)
 {
     if (index >= LABELS_MAX)
         return error_set(err, STATUS_MODEL, "class %zu is beyond the %d classes lensd handles",
@@ -78,13 +78,13 @@ static enum status put(struct builder *b, size_t index, const char *name, size_t
     char *copy = strndup(name, size);
     if (!copy)
         return error_no_memory(err, "while reading labels");
-    drop(b->labels.names[index]);
+    labels_drop(b->labels.names[index]);
     b->labels.names[index] = copy;
     return STATUS_OK;
 }
 
 /* Hands the labels over, or drops them. */
-static enum status finish(struct builder *b, enum status status, struct labels *ret)
+static enum status labels_finish(struct builder *b, enum status status, struct labels *ret)
 {
     if (status == STATUS_OK)
         *ret = b->labels;
@@ -107,19 +107,19 @@ static enum status read_lines(struct builder *b, const char *text, size_t size, 
         size_t length = end ? (size_t)(end - text) - at : size - at, next = at + length + 1;
         while (length && strchr(" \t\r", text[at + length - 1]) && text[at + length - 1])
             length--;
-        if (put(b, line, text + at, length, err) != STATUS_OK)
+        if (labels_put(b, line, text + at, length, err) != STATUS_OK)
             return error_prefix(err, "line %zu", line + 1);
         at = next;
     }
     while (b->labels.count && !*b->labels.names[b->labels.count - 1])
-        drop(b->labels.names[--b->labels.count]);
+        labels_drop(b->labels.names[--b->labels.count]);
     return STATUS_OK;
 }
 
 enum status labels_from_text(const char *text, size_t size, struct labels *ret, struct error *err)
 {
     struct builder b = {0};
-    return finish(&b, read_lines(&b, text, size, err), ret);
+    return labels_finish(&b, read_lines(&b, text, size, err), ret);
 }
 
 /* ---- JSON ---- */
@@ -160,7 +160,7 @@ static enum status put_item(struct builder *b, size_t index, const cJSON *item,
         descriptions ? cJSON_GetObjectItemCaseSensitive(descriptions, name) : NULL;
     if (cJSON_IsString(description))
         name = description->valuestring;
-    return put(b, index, name, strlen(name), err);
+    return labels_put(b, index, name, strlen(name), err);
 }
 
 static enum status read_list(struct builder *b, const cJSON *list, const cJSON *descriptions,
@@ -200,7 +200,7 @@ static enum status read_inverse(struct builder *b, const cJSON *object, struct e
         else
             return error_set(err, STATUS_MODEL, "label2id: '%.60s' has no class number",
                              item->string);
-        TRY(put(b, index, item->string, strlen(item->string), err));
+        TRY(labels_put(b, index, item->string, strlen(item->string), err));
     }
     return STATUS_OK;
 }
@@ -244,7 +244,7 @@ enum status labels_from_json(const char *text, size_t size, struct labels *ret, 
     struct builder b = {0};
     enum status status = read_json(&b, json, err);
     cJSON_Delete(json);
-    return finish(&b, status, ret);
+    return labels_finish(&b, status, ret);
 }
 
 /* ---- Python ---- */
@@ -256,7 +256,7 @@ struct python {
     size_t length;
 };
 
-static bool take(struct python *p, char c)
+static bool labels_take(struct python *p, char c)
 {
     p->at = text_skip_blanks(p->text, p->at, p->size);
     if (p->at >= p->size || p->text[p->at] != c)
@@ -322,7 +322,7 @@ static bool take_escape(struct python *p)
 
 static bool take_string(struct python *p)
 {
-    char quote = take(p, '\'') ? '\'' : take(p, '"') ? '"' : '\0';
+    char quote = labels_take(p, '\'') ? '\'' : labels_take(p, '"') ? '"' : '\0';
     p->length = 0;
     while (quote && p->at < p->size) {
         char c = p->text[p->at++];
@@ -339,18 +339,18 @@ static bool take_string(struct python *p)
 /* {0: 'a', 1: 'b'} or ['a', 'b'] */
 static enum status read_python(struct builder *b, struct python *p, struct error *err)
 {
-    bool is_dict = take(p, '{');
-    if (!is_dict && !take(p, '['))
+    bool is_dict = labels_take(p, '{');
+    if (!is_dict && !labels_take(p, '['))
         return error_set(err, STATUS_MODEL, "names: expected a Python dict or list");
     char close = is_dict ? '}' : ']';
-    for (size_t next = 0; !take(p, close); next++) {
+    for (size_t next = 0; !labels_take(p, close); next++) {
         size_t index = next;
-        if ((is_dict && (!take_number(p, &index) || !take(p, ':'))) || !take_string(p))
+        if ((is_dict && (!take_number(p, &index) || !labels_take(p, ':'))) || !take_string(p))
             return error_set(err, STATUS_MODEL,
                              "names: expected a class number and a quoted name at character %zu",
                              p->at);
-        TRY(put(b, index, p->word, p->length, err));
-        if (!take(p, ',') && !(p->at < p->size && p->text[p->at] == close))
+        TRY(labels_put(b, index, p->word, p->length, err));
+        if (!labels_take(p, ',') && !(p->at < p->size && p->text[p->at] == close))
             return error_set(err, STATUS_MODEL, "names: expected ',' or '%c' at character %zu",
                              close, p->at);
     }
@@ -364,5 +364,5 @@ enum status labels_from_python(const char *text, size_t size, struct labels *ret
     enum status status =
         p.word ? read_python(&b, &p, err) : error_no_memory(err, "while reading labels");
     free(p.word);
-    return finish(&b, status, ret);
+    return labels_finish(&b, status, ret);
 }

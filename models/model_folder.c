@@ -30,7 +30,7 @@ void model_place_done(struct model_place *place)
     *place = (struct model_place){0};
 }
 
-static char *join(const char *folder, const char *name)
+static char *folder_join(const char *folder, const char *name)
 {
     char *path;
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
@@ -122,7 +122,7 @@ static enum status survey_entry(const char *folder, const char *name, const char
 {
     size_t length = strlen(name);
     uint64_t version;
-    char *path = join(folder, name);
+    char *path = folder_join(folder, name);
     if (!path)
         return error_no_memory(err, "while looking for a model");
     if (length > 5 && name[0] != '.' && !strcmp(name + length - 5, ".onnx") && is_file(path)) {
@@ -132,7 +132,7 @@ static enum status survey_entry(const char *folder, const char *name, const char
         return STATUS_OK;
     }
     if (parse_version(name, &version) && (!wanted || !strcmp(name, wanted))) {
-        char *model = join(path, "model.onnx");
+        char *model = folder_join(path, "model.onnx");
         if (is_file(model) && (!survey->has_version || version > survey->version)) {
             survey->has_version = true;
             survey->version = version;
@@ -182,13 +182,13 @@ static enum status find_in_folder(struct model_place *place, const char *version
 {
     const char *folder = place->folders[0];
     struct survey survey = {0};
-    place->file = join(folder, "model.onnx");
+    place->file = folder_join(folder, "model.onnx");
     if (is_file(place->file))
         return STATUS_OK;
     free(place->file);
-    place->file = join(folder, "onnx/model.onnx");
+    place->file = folder_join(folder, "onnx/model.onnx");
     if (is_file(place->file)) {
-        place->folders[1] = join(folder, "onnx");
+        place->folders[1] = folder_join(folder, "onnx");
         return place->folders[1] ? STATUS_OK : error_no_memory(err, "while looking for a model");
     }
     free(place->file);
@@ -203,7 +203,7 @@ static enum status find_in_folder(struct model_place *place, const char *version
         free(place->version); /* NOLINT(clang-analyzer-unix.Malloc): folders[1] keeps `folder` */
         if (asprintf(&place->version, "%llu", (unsigned long long)survey.version) < 0)
             place->version = NULL;
-        place->file = place->folders[0] ? join(place->folders[0], "model.onnx") : NULL;
+        place->file = place->folders[0] ? folder_join(place->folders[0], "model.onnx") : NULL;
         status = place->file && place->version ? STATUS_OK
                                                : error_no_memory(err, "while looking for a model");
     } else if (status == STATUS_OK && survey.files == 1) {
@@ -217,8 +217,8 @@ static enum status find_in_folder(struct model_place *place, const char *version
     return status;
 }
 
-static enum status find(const char *path, const char *version, struct model_place *place,
-                        struct error *err)
+static enum status folder_find(const char *path, const char *version, struct model_place *place,
+                               struct error *err)
 {
     struct stat info;
     const bool is_there = stat(path, &info) == 0;
@@ -258,7 +258,7 @@ enum status model_place_find(const char *path, const char *version, struct model
                              struct error *err)
 {
     struct model_place place = {0};
-    enum status status = find(path, version, &place, err);
+    enum status status = folder_find(path, version, &place, err);
     if (status != STATUS_OK) {
         model_place_done(&place);
         return error_prefix(err, "%.200s", path);
@@ -301,7 +301,7 @@ enum status model_side_file(const struct model_place *place, const char *name, c
                             size_t *ret_size, char **ret_path, struct error *err)
 {
     for (size_t i = 0; i < COUNT_OF(place->folders); i++) {
-        char *path = place->folders[i] ? join(place->folders[i], name) : NULL;
+        char *path = place->folders[i] ? folder_join(place->folders[i], name) : NULL;
         if (place->folders[i] && !path)
             return error_no_memory(err, "while looking for a model");
         enum status status = path ? read_side(path, ret, ret_size, err) : STATUS_NOT_FOUND;
@@ -323,7 +323,7 @@ enum status model_side_folder(const struct model_place *place, const char *name,
     *ret = NULL;
     for (size_t i = 0; i < COUNT_OF(place->folders) && !*ret; i++) {
         struct stat info;
-        char *path = place->folders[i] ? join(place->folders[i], name) : NULL;
+        char *path = place->folders[i] ? folder_join(place->folders[i], name) : NULL;
         if (place->folders[i] && !path)
             return error_no_memory(err, "while looking for a model");
         if (path && stat(path, &info) == 0 && S_ISDIR(info.st_mode))

@@ -77,7 +77,8 @@ static bool remember_capture(struct scope *scope, struct value *value)
 }
 
 /* Recursion follows the nesting of bodies, at most IMPORT_MAX_BODIES. */
-static enum status find(struct scope *scope, const char *name, bool *ret_found, struct value **ret)
+static enum status scope_find(struct scope *scope, const char *name, bool *ret_found,
+                              struct value **ret)
 {
     const struct name_slot *slot = name_map_find(&scope->names, name);
     if (slot || !scope->outer) {
@@ -86,7 +87,7 @@ static enum status find(struct scope *scope, const char *name, bool *ret_found, 
         return STATUS_OK;
     }
     struct value *outer;
-    TRY(find(scope->outer, name, ret_found, &outer));
+    TRY(scope_find(scope->outer, name, ret_found, &outer));
     if (!*ret_found || !outer) {
         *ret = NULL;
         return STATUS_OK;
@@ -106,7 +107,7 @@ enum status scope_resolve(struct scope *scope, const char *name, struct value **
     *ret = NULL;
     if (!*name)
         return STATUS_OK;
-    TRY(find(scope, name, &found, ret));
+    TRY(scope_find(scope, name, &found, ret));
     if (!found)
         return error_set(scope->import->err, STATUS_MODEL,
                          "'%.100s' is read but nothing produces it", name);

@@ -58,7 +58,7 @@ static enum status cut_off(const struct wire_parser *w, const char *what, size_t
                      "malformed file: %s passes the end of the file at byte %zu", what, w->at);
 }
 
-static enum status reserve(struct wire_parser *w, size_t bytes)
+static enum status wire_reserve(struct wire_parser *w, size_t bytes)
 {
     size_t wanted;
     if (!size_add(w->used, bytes, &wanted) || wanted > w->limit)
@@ -78,9 +78,9 @@ static enum status reserve(struct wire_parser *w, size_t bytes)
     return STATUS_OK;
 }
 
-static enum status emit(struct wire_parser *w, const void *bytes, size_t size)
+static enum status wire_emit(struct wire_parser *w, const void *bytes, size_t size)
 {
-    TRY(reserve(w, size));
+    TRY(wire_reserve(w, size));
     if (size)
         memcpy(w->out + w->used, bytes, size);
     w->used += size;
@@ -94,7 +94,7 @@ static enum status emit_varint(struct wire_parser *w, uint64_t value)
     for (; value >= 0x80; value >>= 7)
         bytes[n++] = (uint8_t)(value | 0x80);
     bytes[n++] = (uint8_t)value;
-    return emit(w, bytes, n);
+    return wire_emit(w, bytes, n);
 }
 
 /* Writes `value` (below 2^35) as a varint of exactly LENGTH_BYTES. */
@@ -174,7 +174,7 @@ static enum status skip(struct wire_parser *w, int wire, size_t end)
     }
 }
 
-static enum status push(struct wire_parser *w, struct wire_frame frame)
+static enum status wire_push(struct wire_parser *w, struct wire_frame frame)
 {
     if (w->depth > WIRE_MAX_DEPTH)
         return bad(w, "messages nested deeper than 100 levels");
@@ -199,7 +199,7 @@ static enum status packed(struct wire_parser *w, uint64_t tag, ProtobufCType typ
     w->at = stop;
     TRY(emit_varint(w, tag));
     TRY(emit_varint(w, length));
-    return emit(w, w->data + from, length);
+    return wire_emit(w, w->data + from, length);
 }
 
 static enum status text_or_bytes(struct wire_parser *w, uint64_t tag,
@@ -221,10 +221,10 @@ static enum status text_or_bytes(struct wire_parser *w, uint64_t tag,
     TRY(emit_varint(w, tag));
     if (is_raw) {
         TRY(emit_varint(w, sizeof reference));
-        return emit(w, &reference, sizeof reference);
+        return wire_emit(w, &reference, sizeof reference);
     }
     TRY(emit_varint(w, length));
-    return emit(w, bytes, length);
+    return wire_emit(w, bytes, length);
 }
 
 static enum status open_message(struct wire_parser *w, uint64_t tag,
@@ -239,10 +239,11 @@ static enum status open_message(struct wire_parser *w, uint64_t tag,
     }
     TRY(read_length(w, end, &length));
     TRY(emit_varint(w, tag));
-    TRY(reserve(w, LENGTH_BYTES));
+    TRY(wire_reserve(w, LENGTH_BYTES));
     w->used += LENGTH_BYTES;
-    return push(w, (struct wire_frame){
-                       .descriptor = field->descriptor, .end = w->at + length, .body = w->used});
+    return wire_push(w, (struct wire_frame){.descriptor = field->descriptor,
+                                            .end = w->at + length,
+                                            .body = w->used});
 }
 
 static enum status known_field(struct wire_parser *w, uint64_t tag,
@@ -262,7 +263,7 @@ static enum status known_field(struct wire_parser *w, uint64_t tag,
     size_t from = w->at;
     TRY(skip(w, wire, end));
     TRY(emit_varint(w, tag));
-    return emit(w, w->data + from, w->at - from);
+    return wire_emit(w, w->data + from, w->at - from);
 }
 
 static enum status one_field(struct wire_parser *w)
@@ -289,7 +290,7 @@ static enum status one_field(struct wire_parser *w)
     if (wire == WIRE_OPEN) {
         if (field)
             return bad(w, "a group in place of a field");
-        return push(w, (struct wire_frame){.end = frame->end, .group = (uint32_t)number});
+        return wire_push(w, (struct wire_frame){.end = frame->end, .group = (uint32_t)number});
     }
     return field ? known_field(w, tag, field, frame->end) : skip(w, wire, frame->end);
 }
@@ -314,9 +315,9 @@ enum status wire_slim(const ProtobufCMessageDescriptor *descriptor, const uint8_
                       size_t size, size_t limit, uint8_t **ret, size_t *ret_size, struct error *err)
 {
     struct wire_parser w = {.data = data, .size = size, .limit = limit, .err = err};
-    enum status status = push(&w, (struct wire_frame){.descriptor = descriptor, .end = size});
+    enum status status = wire_push(&w, (struct wire_frame){.descriptor = descriptor, .end = size});
     if (status == STATUS_OK)
-        status = reserve(&w, 1);
+        status = wire_reserve(&w, 1);
     while (status == STATUS_OK && w.depth)
         status = w.at < w.stack[w.depth - 1].end ? one_field(&w) : close_message(&w);
     if (status != STATUS_OK) {

@@ -122,7 +122,7 @@ static enum status skip_scalar(struct syntax *s)
     return STATUS_OK;
 }
 
-static enum status open_level(struct syntax *s)
+static enum status pbtxt_open_level(struct syntax *s)
 {
     if (s->depth == PBTXT_DEPTH_MAX)
         return error_set(s->err, STATUS_MODEL, "line %zu: it is nested deeper than %d levels",
@@ -136,7 +136,7 @@ static enum status read_value(struct syntax *s, enum expected *ret_next)
     const bool is_list = *s->at == '[' && !in_list(s);
     *ret_next = is_list ? FIRST_OR_NONE : FIELD;
     if (is_list || *s->at == '{' || *s->at == '<')
-        return open_level(s);
+        return pbtxt_open_level(s);
     *ret_next = BEHIND_VALUE;
     return skip_scalar(s);
 }

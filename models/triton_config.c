@@ -45,7 +45,7 @@ static enum status no_batch(struct pbtxt_scan *s)
     return error_set(s->err, STATUS_MODEL, "max_batch_size is not a number of images");
 }
 
-static const char *key_of(const struct pbtxt_scan *s, size_t level)
+static const char *triton_key_of(const struct pbtxt_scan *s, size_t level)
 {
     return level <= s->depth ? s->keys[level] : "";
 }
@@ -53,7 +53,8 @@ static const char *key_of(const struct pbtxt_scan *s, size_t level)
 /* Within `input [ {` or `input {`: which key was last on this level. */
 static bool is_member_of(const struct pbtxt_scan *s, const char *parent, const char *key)
 {
-    if (s->depth < 1 || strcmp(key_of(s, 0), parent) != 0 || strcmp(s->keys[s->depth], key) != 0)
+    if (s->depth < 1 || strcmp(triton_key_of(s, 0), parent) != 0 ||
+        strcmp(s->keys[s->depth], key) != 0)
         return false;
     for (size_t level = 1; level < s->depth; level++)
         if (s->keys[level][0])
@@ -90,7 +91,7 @@ static enum status take_text(struct pbtxt_scan *s, const char *text, size_t size
 static enum status take_policy_number(struct pbtxt_scan *s, long long value)
 {
     struct version_policy *policy = s->policy;
-    if (!policy || strcmp(key_of(s, 0), "version_policy") != 0 || value < 0)
+    if (!policy || strcmp(triton_key_of(s, 0), "version_policy") != 0 || value < 0)
         return STATUS_OK;
     if (!strcmp(s->keys[s->depth], "num_versions"))
         policy->latest = value > 0 ? (size_t)value : 1;
@@ -136,7 +137,7 @@ static enum status take_word(struct pbtxt_scan *s)
     if (is_key) {
         snprintf(s->keys[s->depth], WORD_MAX, "%.*s",
                  (int)(length < WORD_MAX ? length : WORD_MAX - 1), s->at);
-        bool policy = s->policy && !strcmp(key_of(s, 0), "version_policy");
+        bool policy = s->policy && !strcmp(triton_key_of(s, 0), "version_policy");
         if (policy && !strcmp(s->keys[s->depth], "all"))
             s->policy->kind = VERSIONS_ALL;
         if (policy && !strcmp(s->keys[s->depth], "specific"))
@@ -150,7 +151,7 @@ static enum status take_word(struct pbtxt_scan *s)
     return STATUS_OK;
 }
 
-static enum status open_level(struct pbtxt_scan *s)
+static enum status triton_open_level(struct pbtxt_scan *s)
 {
     struct triton_config *config = s->config;
     if (is_batch_key(s))
@@ -218,10 +219,10 @@ static enum status run(struct pbtxt_scan *s)
         else if (c == '"' || c == '\'')
             TRY(take_string(s));
         else if (c == '{' || c == '<')
-            TRY(open_level(s));
+            TRY(triton_open_level(s));
         else if (c == '[' && strcmp(s->keys[s->depth], "dims") != 0 &&
                  strcmp(s->keys[s->depth], "versions") != 0)
-            TRY(open_level(s));
+            TRY(triton_open_level(s));
         else if (c == '[')
             s->in_list = (s->at++, true);
         else if (c == ']' && s->in_list)

@@ -178,7 +178,7 @@ static bool in_object(const struct json_scan *s)
     return s->objects[(s->depth - 1) / 8] >> ((s->depth - 1) % 8) & 1;
 }
 
-static enum status open_level(struct json_scan *s)
+static enum status scan_open_level(struct json_scan *s)
 {
     if (s->depth == s->limits->max_depth)
         return error_set(s->err, STATUS_INVALID,
@@ -238,7 +238,7 @@ static enum status scan_value(struct json_scan *s, bool *ret_opened)
     char c = peek(s);
     if (c != '{' && c != '[')
         return scan_scalar(s);
-    TRY(open_level(s));
+    TRY(scan_open_level(s));
     s->at = text_skip_blanks(s->text, s->at, s->size);
     if (peek(s) == (c == '{' ? '}' : ']')) {
         s->at++;

@@ -99,7 +99,7 @@ static enum status read_exponent(struct json_cursor *c, int *ret)
     return STATUS_OK;
 }
 
-static enum status read_number(struct json_cursor *c, struct number *ret)
+static enum status data_read_number(struct json_cursor *c, struct number *ret)
 {
     static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
                                     1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
@@ -241,7 +241,7 @@ static enum status read_scalar(struct json_cursor *c, enum dtype dtype, void *ds
     if (take_word(c, "true"))
         number.magnitude = 1;
     else if (!take_word(c, "false"))
-        TRY(read_number(c, &number));
+        TRY(data_read_number(c, &number));
     bool word = c->text[start] == 't' || c->text[start] == 'f';
     if (word && dtype != DTYPE_BOOL)
         return out_of_range(c, start, dtype);

@@ -78,7 +78,7 @@ size_t v2_max_nesting(const struct shape *shape, size_t outer, const struct json
     return rank < left ? rank : left;
 }
 
-struct reading {
+struct v2_reading {
     struct v2_request *request;
     const struct json_limits *limits;
     const struct carved *spans;
@@ -88,7 +88,7 @@ struct reading {
     struct error *err;
 };
 
-static enum status take_binary(struct reading *r, struct v2_input *input, const cJSON *size)
+static enum status take_binary(struct v2_reading *r, struct v2_input *input, const cJSON *size)
 {
     int64_t bytes = 0;
     size_t wanted = input->count * dtype_size(input->dtype);
@@ -110,7 +110,7 @@ static enum status take_binary(struct reading *r, struct v2_input *input, const 
     return STATUS_OK;
 }
 
-static enum status take_data(struct reading *r, struct v2_input *input, bool has_data)
+static enum status take_data(struct v2_reading *r, struct v2_input *input, bool has_data)
 {
     if (!has_data)
         return error_set(r->err, STATUS_INVALID,
@@ -123,7 +123,7 @@ static enum status take_data(struct reading *r, struct v2_input *input, bool has
     return STATUS_OK;
 }
 
-static enum status read_input(struct reading *r, const cJSON *object, struct v2_input *input)
+static enum status read_input(struct v2_reading *r, const cJSON *object, struct v2_input *input)
 {
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(object, "name");
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(object, "datatype");
@@ -165,7 +165,7 @@ static enum status read_input(struct reading *r, const cJSON *object, struct v2_
     return take_data(r, input, data != NULL);
 }
 
-static enum status read_output(struct reading *r, const cJSON *object, struct v2_output *output)
+static enum status read_output(struct v2_reading *r, const cJSON *object, struct v2_output *output)
 {
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(object, "name");
     const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(object, "parameters");
@@ -212,7 +212,7 @@ static enum status count_list(const cJSON *list, const char *what, size_t *ret, 
     return STATUS_OK;
 }
 
-static enum status read_parameters(struct reading *r, const cJSON *parameters)
+static enum status read_parameters(struct v2_reading *r, const cJSON *parameters)
 {
     struct v2_request *request = r->request;
     TRY(check_parameters(parameters, r->err));
@@ -230,7 +230,7 @@ static enum status read_parameters(struct reading *r, const cJSON *parameters)
     return STATUS_OK;
 }
 
-static enum status read_tree(struct reading *r, const cJSON *root)
+static enum status read_tree(struct v2_reading *r, const cJSON *root)
 {
     struct v2_request *request = r->request;
     const cJSON *id = cJSON_GetObjectItemCaseSensitive(root, "id");
@@ -284,12 +284,12 @@ static enum status parse(const uint8_t *body, size_t size, size_t json_size,
         return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
     free(request->text); /* the tree has copies */
     request->text = NULL;
-    struct reading reading = {.request = request,
-                              .limits = limits,
-                              .spans = spans,
-                              .binary = body + json_size,
-                              .binary_left = size - json_size,
-                              .err = err};
+    struct v2_reading reading = {.request = request,
+                                 .limits = limits,
+                                 .spans = spans,
+                                 .binary = body + json_size,
+                                 .binary_left = size - json_size,
+                                 .err = err};
     return read_tree(&reading, request->tree);
 }
 

@@ -85,7 +85,7 @@ struct function_step {
     size_t count;
 };
 
-static struct value *emit(struct expansion *e, const struct function_step *step)
+static struct value *expansion_emit(struct expansion *e, const struct function_step *step)
 {
     size_t count = 0;
     while (count < COUNT_OF(step->in) && step->in[count])
@@ -109,19 +109,20 @@ static struct value *emit(struct expansion *e, const struct function_step *step)
 
 static struct value *two(struct expansion *e, enum op op, struct value *a, struct value *b)
 {
-    return a && b ? emit(e, &(struct function_step){.op = op, .in = {a, b}}) : fail(e);
+    return a && b ? expansion_emit(e, &(struct function_step){.op = op, .in = {a, b}}) : fail(e);
 }
 
 static struct value *one(struct expansion *e, enum op op, struct value *a)
 {
-    return a ? emit(e, &(struct function_step){.op = op, .in = {a}}) : fail(e);
+    return a ? expansion_emit(e, &(struct function_step){.op = op, .in = {a}}) : fail(e);
 }
 
-static struct value *join(struct expansion *e, struct value *a, struct value *b, int64_t axis)
+static struct value *expansion_join(struct expansion *e, struct value *a, struct value *b,
+                                    int64_t axis)
 {
     if (!a || !b)
         return fail(e);
-    return emit(
+    return expansion_emit(
         e, &(struct function_step){.op = OP_CONCAT, .in = {a, b}, .name = "axis", .number = axis});
 }
 
@@ -130,9 +131,9 @@ static struct value *transpose(struct expansion *e, struct value *a, const int64
 {
     if (!a)
         return fail(e);
-    return emit(e,
-                &(struct function_step){
-                    .op = OP_TRANSPOSE, .in = {a}, .list = "perm", .numbers = perm, .count = rank});
+    return expansion_emit(
+        e, &(struct function_step){
+               .op = OP_TRANSPOSE, .in = {a}, .list = "perm", .numbers = perm, .count = rank});
 }
 
 static struct value *reshape(struct expansion *e, struct value *a, const int64_t *dims, int rank)
@@ -144,8 +145,8 @@ static struct value *cast(struct expansion *e, struct value *a, enum dtype dtype
 {
     if (!a || a->dtype == dtype)
         return a ? a : fail(e);
-    return emit(e,
-                &(struct function_step){.op = OP_CAST, .in = {a}, .name = "to", .number = dtype});
+    return expansion_emit(
+        e, &(struct function_step){.op = OP_CAST, .in = {a}, .name = "to", .number = dtype});
 }
 
 /* a[..., begin : end] */
@@ -155,7 +156,7 @@ static struct value *part(struct expansion *e, struct value *a, int64_t begin, i
     struct value *last = list(e, &axis, 1), *from = list(e, &begin, 1), *to = list(e, &end, 1);
     if (!a || !last || !from || !to)
         return fail(e);
-    return emit(e, &(struct function_step){.op = OP_SLICE, .in = {a, from, to, last}});
+    return expansion_emit(e, &(struct function_step){.op = OP_SLICE, .in = {a, from, to, last}});
 }
 
 /* A float32 constant, rounded to the dtype that is computed in. */
@@ -180,7 +181,7 @@ static struct value *hide_unless(struct expansion *e, struct value *condition, e
     struct value *zero = number(e, 0, dtype), *low = number(e, -INFINITY, dtype);
     if (!condition || !zero || !low)
         return fail(e);
-    return emit(e, &(struct function_step){.op = OP_WHERE, .in = {condition, zero, low}});
+    return expansion_emit(e, &(struct function_step){.op = OP_WHERE, .in = {condition, zero, low}});
 }
 
 static bool is_operand(const struct node *node, const struct value *value)
@@ -253,7 +254,7 @@ static struct value *cached(struct attention_expansion *a, size_t operand, size_
     struct value *before = node_input(node, past);
     struct value *x = apart(a, node->inputs[operand], a->call.added, a->call.kv_heads, width);
     if (before && a->call.past)
-        x = join(a->e, before, x, 2);
+        x = expansion_join(a->e, before, x, 2);
     return bind(a->e, present, x);
 }
 
@@ -318,8 +319,9 @@ static struct value *valid_bias(struct attention_expansion *a, struct value *val
     const int64_t dims[4] = {c->batch, 1, 1, 1};
     if (!valid)
         return fail(e);
-    valid = emit(e, &(struct function_step){
-                        .op = OP_VALID_KEYS, .in = {valid}, .name = "keys", .number = c->keys});
+    valid = expansion_emit(
+        e, &(struct function_step){
+               .op = OP_VALID_KEYS, .in = {valid}, .name = "keys", .number = c->keys});
     struct value *n = reshape(e, valid, dims, 4);
     struct value *sees = two(e, OP_LESS, line(a, 1, 0, 0), n);
     if (c->is_causal) /* key <= row + n - rows */
@@ -350,7 +352,7 @@ static struct value *mask_bias(struct attention_expansion *a, struct value *mask
     float *data = tensor->data;
     for (size_t i = 0; i < shape_count(&rest); i++)
         data[i] = -INFINITY;
-    return join(e, mask, cast(e, add_constant(e, tensor), a->dtype), -1);
+    return expansion_join(e, mask, cast(e, add_constant(e, tensor), a->dtype), -1);
 }
 
 /* Heads in two dimensions, as the scores have them. */
@@ -463,7 +465,7 @@ static struct value *hidden_rows(struct attention_expansion *a)
 {
     static const int64_t last[1] = {-1};
     struct expansion *e = a->e;
-    struct value *greatest = emit(
+    struct value *greatest = expansion_emit(
         e, &(struct function_step){
                .op = OP_REDUCE_MAX, .in = {a->bias}, .list = "axes", .numbers = last, .count = 1});
     return two(e, OP_EQUAL, greatest, number(e, -INFINITY, a->dtype));
@@ -475,7 +477,7 @@ static struct value *clear(struct attention_expansion *a, struct value *hidden, 
     struct value *zero = number(a->e, 0, a->dtype);
     if (!hidden || !zero || !x)
         return fail(a->e);
-    return emit(a->e, &(struct function_step){.op = OP_WHERE, .in = {hidden, zero, x}});
+    return expansion_emit(a->e, &(struct function_step){.op = OP_WHERE, .in = {hidden, zero, x}});
 }
 
 /* p v as Y has it. hidden: as above, or NULL where there is no such row. */
@@ -515,8 +517,9 @@ static enum status expand_attention(struct expansion *e)
         cached(&a, ATTENTION_V, ATTENTION_PAST_VALUE, ATTENTION_PRESENT_VALUE, c->width);
     struct value *s = scores(&a, q, k);
     struct value *p =
-        s ? emit(e,
-                 &(struct function_step){.op = OP_SOFTMAX, .in = {s}, .name = "axis", .number = -1})
+        s ? expansion_emit(
+                e,
+                &(struct function_step){.op = OP_SOFTMAX, .in = {s}, .name = "axis", .number = -1})
           : NULL;
     struct value *hidden = hides && a.bias ? hidden_rows(&a) : NULL;
     if (hidden && c->stage == STAGE_PROBABILITIES && node_output(node, ATTENTION_SCORES)) {
@@ -539,14 +542,14 @@ static struct value *rotary_table(struct expansion *e, const struct rotary_call 
     const int64_t half = c->rotated / 2;
     struct value *table = e->from->inputs[operand], *ids = node_input(e->from, 3);
     if (ids)
-        table =
-            emit(e, &(struct function_step){.op = OP_GATHER, .in = {table, ids}, .name = "axis"});
+        table = expansion_emit(
+            e, &(struct function_step){.op = OP_GATHER, .in = {table, ids}, .name = "axis"});
     const int64_t dims[5] = {c->table_images, c->merged ? c->tokens : 1, c->merged ? 1 : c->tokens,
                              half, 1};
     const int64_t whole[4] = {dims[0], dims[1], dims[2], c->rotated};
     table = reshape(e, table, dims, c->interleaved ? 5 : 4);
     struct value *first = negated ? one(e, OP_NEG, table) : table;
-    table = join(e, first, table, -1);
+    table = expansion_join(e, first, table, -1);
     return c->interleaved ? reshape(e, table, whole, 4) : table;
 }
 
@@ -558,9 +561,10 @@ static struct value *swapped(struct expansion *e, const struct rotary_call *c, s
     const struct shape shape = x->shape;
     const int64_t pairs[5] = {shape.dims[0], shape.dims[1], shape.dims[2], c->rotated / 2, 2};
     if (!c->interleaved)
-        return join(e, part(e, x, c->rotated / 2, c->rotated), part(e, x, 0, c->rotated / 2), -1);
+        return expansion_join(e, part(e, x, c->rotated / 2, c->rotated),
+                              part(e, x, 0, c->rotated / 2), -1);
     x = reshape(e, x, pairs, 5);
-    return reshape(e, join(e, part(e, x, 1, 2), part(e, x, 0, 1), -1), shape.dims, 4);
+    return reshape(e, expansion_join(e, part(e, x, 1, 2), part(e, x, 0, 1), -1), shape.dims, 4);
 }
 
 static enum status expand_rotary(struct expansion *e)
@@ -579,7 +583,7 @@ static enum status expand_rotary(struct expansion *e)
     struct value *z = two(e, OP_MUL, swapped(e, &c, rotated), rotary_table(e, &c, 2, true));
     y = two(e, OP_ADD, y, z);
     if (rest)
-        y = join(e, y, rest, -1);
+        y = expansion_join(e, y, rest, -1);
     if (c.merged)
         y = reshape(e, y, shape.dims, 3);
     (void)bind(e, 0, y);

@@ -67,7 +67,7 @@ static bool is_collected(const struct expression *e, const struct node *node)
     return false;
 }
 
-static bool push(struct expression *e, struct node *node)
+static bool table_push(struct expression *e, struct node *node)
 {
     if (e->node_count == MOST_NODES)
         return false;
@@ -85,7 +85,7 @@ static bool is_elementwise(const struct node *node)
 }
 
 /* `value` and all that it is computed from; depth bounds the search. */
-static bool collect(struct expression *e, struct value *value, int depth)
+static bool table_collect(struct expression *e, struct value *value, int depth)
 {
     struct ends ends;
     struct node *node = value->producer;
@@ -102,14 +102,14 @@ static bool collect(struct expression *e, struct value *value, int depth)
         return (ends.stored->known ? is_small_constant(ends.stored)
                                    : quantise_is_8bit(ends.zero->known->dtype) &&
                                          add_leaf(e, ends.stored, ends.zero->known->dtype)) &&
-               push(e, node);
+               table_push(e, node);
     }
     if (!is_elementwise(node))
         return false;
     for (size_t i = 0; i < node->input_count; i++)
-        if (node->inputs[i] && !collect(e, node->inputs[i], depth - 1))
+        if (node->inputs[i] && !table_collect(e, node->inputs[i], depth - 1))
             return false;
-    return push(e, node);
+    return table_push(e, node);
 }
 
 /* A stored operand with its scale and zero point behind it. */
@@ -128,7 +128,7 @@ static bool collect_all(struct expression *e, struct node *node)
     switch (node->op) {
     case OP_QUANTIZE_LINEAR:
         fits = quantise_read_quantize(node, &to) && is_small_constant(to.scale) &&
-               is_small_constant(to.zero) && collect(e, node->inputs[0], MOST_NODES);
+               is_small_constant(to.zero) && table_collect(e, node->inputs[0], MOST_NODES);
         break;
     case OP_QLINEAR_SIGMOID:
     case OP_QLINEAR_LEAKY_RELU:
@@ -144,7 +144,7 @@ static bool collect_all(struct expression *e, struct node *node)
     default:
         break;
     }
-    return fits && e->root && push(e, node);
+    return fits && e->root && table_push(e, node);
 }
 
 /* What a value of the graph was before the 256 numbers were put in. */
@@ -163,8 +163,8 @@ static enum status all_numbers(struct graph *graph, enum dtype dtype, struct ten
     return STATUS_OK;
 }
 
-/* `value` is this tensor, whose reference moves, until take_back(). */
-static void put(struct value *value, struct tensor *tensor)
+/* `value` is this tensor, whose reference moves, until table_take_back(). */
+static void table_put(struct value *value, struct tensor *tensor)
 {
     value->known = tensor;
     value->dtype = tensor->dtype;
@@ -182,7 +182,7 @@ static enum status put_leaves(struct graph *graph, const struct expression *e, s
             numbers = tensor_ref(leaf->table);
         else
             TRY(all_numbers(graph, leaf->dtype, &numbers, err));
-        put(leaf->stored, numbers);
+        table_put(leaf->stored, numbers);
     }
     return STATUS_OK;
 }
@@ -195,12 +195,12 @@ static enum status run_nodes(struct graph *graph, const struct expression *e, st
         output->shape = SHAPE_NONE;
         output->dtype = DTYPE_NONE;
         TRY(interpret_node(e->nodes[i], graph->budget, &result, err));
-        put(output, result);
+        table_put(output, result);
     }
     return STATUS_OK;
 }
 
-static void take_back(struct value *value, const struct before *before)
+static void table_take_back(struct value *value, const struct before *before)
 {
     tensor_unref(value->known);
     value->known = NULL;
@@ -229,9 +229,9 @@ static enum status evaluate(struct graph *graph, const struct expression *e, uin
         *ret_dtype = last->dtype;
     }
     for (size_t i = 0; i < e->node_count; i++)
-        take_back(e->nodes[i]->outputs[0], &outputs[i]);
+        table_take_back(e->nodes[i]->outputs[0], &outputs[i]);
     for (size_t i = 0; i < e->leaf_count; i++)
-        take_back(e->leaves[i].stored, &leaves[i]);
+        table_take_back(e->leaves[i].stored, &leaves[i]);
     return status == STATUS_NO_MEMORY ? status : STATUS_OK; /* else the file's nodes stay */
 }
 

@@ -141,7 +141,7 @@ static enum status run_conv(const struct kernel_args *args, const struct tensor 
     struct tensor *y = *args->out[0];
     enum arithmetic arithmetic = arithmetic_for(x->dtype);
     struct conv_shape conv;
-    struct operand src = {0}, weights = {0}, shift = {0}, extra = {0};
+    struct gemm_operand src = {0}, weights = {0}, shift = {0}, extra = {0};
     struct result dst = {0};
     TRY(conv_shape_init(args->node, &x->shape, &w->shape, &conv, err));
     enum status status = operand_open(args, x, arithmetic, &src, err);

@@ -98,7 +98,7 @@ KERNEL(kernel_conv_transpose)
     enum arithmetic arithmetic = arithmetic_for(x->dtype);
     size_t size = arithmetic_size(arithmetic);
     struct conv_shape conv;
-    struct operand src = {0}, weights = {0}, shift = {0};
+    struct gemm_operand src = {0}, weights = {0}, shift = {0};
     struct result dst = {0};
     TRY(conv_transpose_shape_init(args->node, &x->shape, &w->shape, &conv, err));
     char *column = kernel_scratch(args, COLUMN_ROWS * COLUMN_COLUMNS, size, err);

@@ -136,7 +136,7 @@ static void deform_batch(struct deform *d, const double *src, const double *weig
 KERNEL(kernel_deform_conv)
 {
     struct deform d = {.offset_groups = (size_t)node_int(args->node, "offset_group", 1)};
-    struct operand in[5] = {0};
+    struct gemm_operand in[5] = {0};
     struct result dst = {0};
     TRY(conv_shape_init(args->node, &args->in[0]->shape, &args->in[1]->shape, &d.conv, err));
     d.window = window_in_3d(&d.conv.window);

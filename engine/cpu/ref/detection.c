@@ -201,7 +201,7 @@ KERNEL(kernel_roi_align)
     const struct tensor *x = args->in[0], *rois = args->in[1], *batch = args->in[2];
     size_t count = (size_t)rois->shape.dims[0];
     struct roi_settings s;
-    struct operand src = {0}, boxes = {0};
+    struct gemm_operand src = {0}, boxes = {0};
     struct result dst = {0};
     read_roi_settings(args->node, &x->shape, &s);
     s.wide = x->dtype == DTYPE_F64;
@@ -256,9 +256,9 @@ struct suppression {
     bool has_score_threshold, center;
     size_t boxes;
     struct box_candidate *candidates; /* [boxes] */
-    struct box *selected;         /* [boxes], of the class at hand */
-    int64_t *out;                 /* triples */
-    size_t count, capacity;       /* of triples */
+    struct box *selected;             /* [boxes], of the class at hand */
+    int64_t *out;                     /* triples */
+    size_t count, capacity;           /* of triples */
 };
 
 /* Not fminf and fmaxf: calls for every pair of boxes, and a NaN gives no overlap either way. */
@@ -388,7 +388,7 @@ static enum status suppress_all(const struct kernel_args *args, struct suppressi
 KERNEL(kernel_non_max_suppression)
 {
     struct suppression s = {.boxes = (size_t)args->in[0]->shape.dims[1]};
-    struct operand boxes = {0}, scores = {0};
+    struct gemm_operand boxes = {0}, scores = {0};
     TRY(read_suppression(args, &s, err));
     s.candidates = kernel_scratch(args, s.boxes, sizeof *s.candidates, err);
     s.selected = s.candidates ? kernel_scratch(args, s.boxes, sizeof *s.selected, err) : NULL;

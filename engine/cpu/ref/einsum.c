@@ -192,7 +192,7 @@ KERNEL(kernel_einsum)
 {
     size_t count = args->node->input_count;
     const struct shape *shapes[EINSUM_MAX_OPERANDS];
-    struct operand opened[EINSUM_MAX_OPERANDS] = {0};
+    struct gemm_operand opened[EINSUM_MAX_OPERANDS] = {0};
     struct labelled operands[EINSUM_MAX_OPERANDS];
     struct einsum_plan plan;
     struct result out = {0};

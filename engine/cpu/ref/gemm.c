@@ -97,10 +97,10 @@ static bool is_native(enum dtype dtype, enum arithmetic arithmetic)
 }
 
 enum status operand_open(const struct kernel_args *args, const struct tensor *tensor,
-                         enum arithmetic arithmetic, struct operand *ret, struct error *err)
+                         enum arithmetic arithmetic, struct gemm_operand *ret, struct error *err)
 {
     size_t count = shape_count(&tensor->shape);
-    *ret = (struct operand){.data = tensor->data};
+    *ret = (struct gemm_operand){.data = tensor->data};
     if (is_native(tensor->dtype, arithmetic))
         return STATUS_OK;
     void *copy = kernel_scratch(args, count, arithmetic_size(arithmetic), err);
@@ -124,10 +124,10 @@ enum status operand_open(const struct kernel_args *args, const struct tensor *te
     return STATUS_OK;
 }
 
-void operand_close(struct operand *operand)
+void operand_close(struct gemm_operand *operand)
 {
     free(operand->copy);
-    *operand = (struct operand){0};
+    *operand = (struct gemm_operand){0};
 }
 
 enum status result_open(const struct kernel_args *args, struct tensor *tensor,

@@ -26,15 +26,15 @@ void gemm_nt(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const voi
 
 /* The elements of a tensor in an arithmetic: its own memory where the types agree, a converted copy
  * otherwise. Give back with operand_close(), also a zeroed one. */
-struct operand {
+struct gemm_operand {
     const void *data;
     void *copy;
 };
 
 enum status operand_open(const struct kernel_args *args, const struct tensor *tensor,
-                         enum arithmetic arithmetic, struct operand *ret,
+                         enum arithmetic arithmetic, struct gemm_operand *ret,
                          struct error *err) MUST_USE;
-void operand_close(struct operand *operand);
+void operand_close(struct gemm_operand *operand);
 
 /* Room for a tensor's elements in an arithmetic, uninitialised. result_store() converts them into
  * the tensor; result_close() frees. */

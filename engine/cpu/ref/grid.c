@@ -183,7 +183,7 @@ KERNEL(kernel_grid_sample)
 {
     const struct tensor *x = args->in[0];
     struct sampler sampler;
-    struct operand src = {0}, grid = {0};
+    struct gemm_operand src = {0}, grid = {0};
     struct result dst = {0};
     sampler_init(args->node, &x->shape, &sampler);
     enum status status = operand_open(args, x, ARITHMETIC_F64, &src, err);
@@ -266,7 +266,7 @@ static enum status make_grid_output(const struct kernel_args *args, struct error
 
 KERNEL(kernel_affine_grid)
 {
-    struct operand theta = {0};
+    struct gemm_operand theta = {0};
     struct result grid = {0};
     if (!*args->out[0])
         TRY(make_grid_output(args, err));

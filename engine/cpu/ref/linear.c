@@ -95,7 +95,7 @@ KERNEL(kernel_gemm)
     enum dtype working = arithmetic_dtype(arithmetic, a->dtype);
     float alpha = node_float(args->node, "alpha", 1), beta = node_float(args->node, "beta", 1);
     struct gemm_shape gemm;
-    struct operand left = {0}, right = {0}, extra = {0};
+    struct gemm_operand left = {0}, right = {0}, extra = {0};
     struct result out = {0};
     TRY(gemm_shape_init(args->node, &a->shape, &b->shape, &gemm, err));
     if (residual && args->node->input_count == 3)
@@ -172,7 +172,7 @@ KERNEL(kernel_matmul)
     struct tensor *y = *args->out[0];
     enum arithmetic arithmetic = arithmetic_for(a->dtype);
     struct matmul_shape shape;
-    struct operand left = {0}, right = {0}, extra = {0};
+    struct gemm_operand left = {0}, right = {0}, extra = {0};
     struct result out = {0};
     TRY(matmul_shape_init(&a->shape, &b->shape, &shape, err));
     enum status status = operand_open(args, a, arithmetic, &left, err);

@@ -12,7 +12,7 @@
 
 /* Operands first … first+count-1 in double; ret[count] zeroed by the caller. */
 static enum status open_all(const struct kernel_args *args, size_t first, size_t count,
-                            struct operand *ret, struct error *err)
+                            struct gemm_operand *ret, struct error *err)
 {
     for (size_t i = 0; i < count; i++)
         if (first + i < args->node->input_count && args->in[first + i])
@@ -20,7 +20,7 @@ static enum status open_all(const struct kernel_args *args, size_t first, size_t
     return STATUS_OK;
 }
 
-static void close_all(struct operand *operands, size_t count)
+static void close_all(struct gemm_operand *operands, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         operand_close(&operands[i]);
@@ -81,7 +81,7 @@ static enum status store_running(const struct kernel_args *args, size_t i, const
 static enum status normalise_by_own(const struct kernel_args *args, struct error *err)
 {
     const struct tensor *x = args->in[0];
-    struct operand in[5] = {0};
+    struct gemm_operand in[5] = {0};
     double epsilon = node_float(args->node, "epsilon", 1e-5f);
     size_t channels = (size_t)x->shape.dims[1], inner = resolve_extent(&x->shape, 2, x->shape.rank);
     size_t rows = (size_t)x->shape.dims[0] * channels;
@@ -111,7 +111,7 @@ static KERNEL(kernel_batch_normalization)
         return normalise_by_own(args, err);
     const struct tensor *x = args->in[0];
     struct tensor *y = *args->out[0];
-    struct operand params[4] = {0};
+    struct gemm_operand params[4] = {0};
     double epsilon = node_float(args->node, "epsilon", 1e-5f);
     bool spatial = args->node->opset >= 9 || node_int(args->node, "spatial", 1) != 0;
     size_t inner = spatial ? resolve_extent(&x->shape, 2, x->shape.rank) : 1;
@@ -148,7 +148,7 @@ static enum status run_groups(const struct kernel_args *args, size_t groups, boo
                               struct error *err)
 {
     const struct shape *x = &args->in[0]->shape;
-    struct operand in[3] = {0};
+    struct gemm_operand in[3] = {0};
     struct result out = {0};
     double epsilon = node_float(args->node, "epsilon", 1e-5f);
     size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
@@ -255,7 +255,7 @@ static KERNEL(kernel_layer_normalization)
     const struct shape *x = &args->in[0]->shape;
     const struct tensor *bias = args->node->input_count > 2 ? args->in[2] : NULL;
     int64_t axis = node_int(args->node, "axis", -1);
-    struct operand in[3] = {0};
+    struct gemm_operand in[3] = {0};
     struct result out = {0};
     struct spread scale = {0}, shift = {0};
     TRY(infer_axis(&axis, x->rank, err));
@@ -286,7 +286,7 @@ static KERNEL(kernel_rms_normalization)
     const struct shape *shape = &args->in[0]->shape;
     const double epsilon = node_float(args->node, "epsilon", 1e-5f);
     int64_t axis = node_int(args->node, "axis", -1);
-    struct operand in[2] = {0};
+    struct gemm_operand in[2] = {0};
     struct result out = {0};
     struct spread scale = {0};
     TRY(infer_axis(&axis, shape->rank, err));
@@ -360,7 +360,7 @@ static KERNEL(kernel_mean_variance_normalization)
     size_t columns = transposed_dims(x, reduced, dims);
     for (int i = 0; i < x->rank; i++)
         back[i] = (struct copy_dim){dims[i].extent, dims[i].src, dims[i].dst};
-    struct operand in = {0};
+    struct gemm_operand in = {0};
     struct result out = {0};
     double *transposed = kernel_scratch(args, total, sizeof *transposed, err);
     enum status status = transposed ? STATUS_OK : STATUS_NO_MEMORY;
@@ -386,7 +386,7 @@ static KERNEL(kernel_lp_normalization)
 {
     const struct shape *x = &args->in[0]->shape;
     int64_t axis = node_int(args->node, "axis", -1), p = node_int(args->node, "p", 2);
-    struct operand in = {0};
+    struct gemm_operand in = {0};
     struct result out = {0};
     TRY(infer_axis(&axis, x->rank, err));
     size_t extent = (size_t)x->dims[axis], inner = resolve_extent(x, (int)axis + 1, x->rank);
@@ -442,7 +442,7 @@ static KERNEL(kernel_lrn)
 {
     const struct shape *x = &args->in[0]->shape;
     size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
-    struct operand in = {0};
+    struct gemm_operand in = {0};
     struct result out = {0};
     double *sums = kernel_scratch(args, inner, sizeof *sums, err);
     enum status status = sums ? STATUS_OK : STATUS_NO_MEMORY;
@@ -469,7 +469,7 @@ static KERNEL(kernel_scale_shift)
 {
     const struct shape *x = &args->in[0]->shape;
     size_t channels = (size_t)x->dims[x->rank - 1], count = shape_count(x);
-    struct operand in[3] = {0};
+    struct gemm_operand in[3] = {0};
     struct result out = {0};
     enum status status = open_all(args, 0, 3, in, err);
     if (status == STATUS_OK)

@@ -243,7 +243,7 @@ static enum status run_sums(const struct kernel_args *args, const struct window 
     enum arithmetic arithmetic = arithmetic_for(x->dtype);
     struct window w = window_in_3d(window);
     size_t in = plane_in(&w), out = plane_out(&w);
-    struct operand src = {0};
+    struct gemm_operand src = {0};
     struct result dst = {0};
     enum status status = operand_open(args, x, arithmetic, &src, err);
     if (status == STATUS_OK)

@@ -30,7 +30,7 @@ static void cursor_next(struct block_cursor *c)
 }
 
 struct params {
-    struct operand scale;
+    struct gemm_operand scale;
     int64_t *zeros; /* as many as scales; NULL: all 0 */
 };
 

@@ -183,7 +183,7 @@ static enum status resize_by_plan(const struct kernel_args *args, const struct r
     const struct tensor *x = args->in[0];
     bool nearest = plan->mode == RESIZE_NEAREST;
     struct table tables[TENSOR_MAX_RANK] = {0};
-    struct operand in = {0};
+    struct gemm_operand in = {0};
     struct stage stage = {.data = x->data, .item = dtype_size(x->dtype), .rank = x->shape.rank};
     memcpy(stage.dims, x->shape.dims, sizeof stage.dims);
     enum status status = STATUS_OK;

@@ -67,7 +67,7 @@ static enum status run_columns(const struct kernel_args *args,
     const struct shape *x = &args->in[0]->shape;
     bool coerced = args->node->opset < 13;
     int64_t axis = node_int(args->node, "axis", coerced ? 1 : -1);
-    struct operand in = {0};
+    struct gemm_operand in = {0};
     struct result out = {0};
     TRY(infer_axis(&axis, x->rank, err));
     struct softmax_layout layout = softmax_layout_of(x, axis, coerced);

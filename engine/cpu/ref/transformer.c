@@ -46,7 +46,7 @@ static void store_cache(const struct kernel_args *args, enum attention_output ou
 
 struct attend_call {
     struct attention_call call;
-    struct operand in[ATTENTION_VALID];
+    struct gemm_operand in[ATTENTION_VALID];
     const int64_t *valid; /* keys of each image, or NULL */
     const double *mask;   /* or NULL; steps of its four dimensions, 0 where it is broadcast */
     bool mask_is_bool;
@@ -274,7 +274,7 @@ static void turn_head(const struct rotary_call *call, const double *x, const dou
 }
 
 static enum status turn_all(const struct kernel_args *args, const struct rotary_call *call,
-                            const struct operand *in, double *y, struct error *err)
+                            const struct gemm_operand *in, double *y, struct error *err)
 {
     const double *x = in[0].data, *cosines = in[1].data, *sines = in[2].data;
     for (int64_t image = 0; image < call->batch; image++)
@@ -296,7 +296,7 @@ static enum status turn_all(const struct kernel_args *args, const struct rotary_
 static KERNEL(kernel_rotary_embedding)
 {
     struct rotary_call call;
-    struct operand in[3] = {0};
+    struct gemm_operand in[3] = {0};
     struct result out = {0};
     TRY(rotary_call_load(args->node, &call, err));
     enum status status = STATUS_OK;
