@@ -56,8 +56,8 @@ struct session {
     struct compiled compiled[SESSION_MAX_BATCHES];
     size_t compiled_count;
     struct memory_budget tail_budget; /* of the data-dependent parts of one run */
-    struct backend *tail_backend; /* runs their products; NULL where no graph has such a part */
-    struct compiled *last;        /* whose tail outputs are alive */
+    struct backend *tail_backend;     /* runs their products; NULL where no graph has such a part */
+    struct compiled *last;            /* whose tail outputs are alive */
     struct session_options options;
     bool image_is_integer; /* the file wants integers where the caller feeds float32 */
 

@@ -17,9 +17,9 @@ struct transpose_step {
     size_t size; /* of an element */
     int rank;
     size_t dims[ACCESS_MAP_PARTS],
-        steps[ACCESS_MAP_PARTS];                /* of the output; steps in x, elements */
-    size_t offset;                              /* in x, elements */
-    size_t outer;                               /* product of all but the two innermost dims */
+        steps[ACCESS_MAP_PARTS]; /* of the output; steps in x, elements */
+    size_t offset;               /* in x, elements */
+    size_t outer;                /* product of all but the two innermost dims */
     const unsigned char *x_data;
     unsigned char *y_data;
 };

@@ -22,7 +22,7 @@
 /* What stands between an operator and the QuantizeLinear that stores its result. */
 struct stored {
     struct node *producer; /* NULL: it cannot be told, or another node reads a value in between */
-    bool clamp;         /* to [low, high], which storing does not do by itself */
+    bool clamp;            /* to [low, high], which storing does not do by itself */
     float low, high;
 };
 
