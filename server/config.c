@@ -703,8 +703,9 @@ static enum status check_listening(struct config *config, struct error *err)
                          config->unix_mode);
     config->unix_bits = (unsigned)bits;
     if (config->unix_path && config->port_file)
-        return error_set(err, STATUS_CONFIG,
-                         "--port-file has nothing to say with --unix: there is no port");
+        return error_set(
+            err, STATUS_CONFIG,
+            "--port-file does not go with --unix: there is no port to write; leave one out");
     if (!config->tls_cert != !config->tls_key)
         return error_set(err, STATUS_CONFIG,
                          "--tls-cert and --tls-key belong together; give %s as well",

@@ -585,7 +585,7 @@ static void look_again(struct loader *loader)
     struct error err;
     if (look_at_disk(loader, &repository, &err) != STATUS_OK) {
         if (!loader->is_lost)
-            log_event(LOG_ERROR, "models not looked at", LOG_STR("text", err.message));
+            log_event(LOG_ERROR, "model folder not read", LOG_STR("text", err.message));
         loader->is_lost = true; /* said once */
         return;
     }

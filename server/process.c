@@ -205,7 +205,9 @@ enum status process_become(const struct process_user *user, bool core_dumps, str
                          user->gid, strerror(errno));
     /* It must be for good. */
     if (user->uid != 0 && setuid(0) == 0)
-        return error_set(err, STATUS_INTERNAL, "root's rights could be had again");
+        return error_set(
+            err, STATUS_INTERNAL,
+            "the process could regain root's rights; run lensd as the user from the start");
     (void)prctl(PR_SET_DUMPABLE, core_dumps ? 1 : 0); /* a change of user has changed it, too */
     return STATUS_OK;
 }

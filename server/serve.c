@@ -364,7 +364,7 @@ static void *watch_signals(void *context)
             continue;
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
         log_event(LOG_WARN, "stopped", LOG_STR("cause", signal_name((int)info.ssi_signo)),
-                  LOG_STR("text", "second signal, leaving at once"));
+                  LOG_STR("text", "second signal: exiting at once"));
         _exit(128 + (int)info.ssi_signo);
     }
 }

@@ -223,5 +223,6 @@ void supervisor_watch(struct supervisor *supervisor, struct pipeline *pipeline)
         supervisor->models &&
         pthread_create(&supervisor->thread, NULL, supervisor_thread, supervisor) == 0;
     if (!supervisor->has_thread)
-        log_event(LOG_WARN, "systemd", LOG_STR("text", "no thread for the watchdog"));
+        log_event(LOG_WARN, "systemd",
+                  LOG_STR("text", "cannot start the watchdog thread; systemd may restart lensd"));
 }

@@ -206,9 +206,8 @@ static void check_access(struct exchange *x, const struct request_head *head)
         return;
     case KEY_LIMITED:
         x->answer.retry_after_s = wait_s;
-        respond_refusal(x, 429, "rate_limited",
-                        "key '%s' asks more often than its rate; try again in %d s", x->key_name,
-                        wait_s);
+        respond_refusal(x, 429, "rate_limited", "key '%s' exceeds its rate; try again in %d s",
+                        x->key_name, wait_s);
         return;
     }
 }

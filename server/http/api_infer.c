@@ -204,7 +204,7 @@ static enum status take_images(struct exchange *x, struct infer_work *work,
     size_t most = x->server->options.max_images;
     if (!served->takes_images || strcmp(input->name, served->inputs[0].name) != 0)
         return error_set(err, STATUS_INVALID,
-                         "input '%.80s' of model '%s' takes no BYTES: no photo goes there",
+                         "input '%.80s' of model '%s' takes numbers, not photos (BYTES)",
                          input->name, served->model->name);
     if (input->count < 1 || input->count > most)
         return error_set(err, input->count ? STATUS_TOO_LARGE : STATUS_INVALID,

@@ -171,7 +171,7 @@ static enum status read_key_lines(FILE *file, bool is_admin, struct lines *lines
         return error_set(err, STATUS_CONFIG, "cannot be read: %s", strerror(errno));
     if (lines->count == before)
         return error_set(err, STATUS_CONFIG,
-                         "has no key in it, so that nobody could be let in; lensd key NAME makes "
+                         "holds no key, so that no client would be let in; lensd key NAME makes "
                          "a line for it");
     return STATUS_OK;
 }
@@ -353,11 +353,11 @@ enum status key_make(const char *name, double rate, double burst, struct key_mad
     if (rate == 0 && burst > 0)
         return error_set(err, STATUS_CONFIG, "a burst needs a rate; add --rate N");
     if (gnutls_rnd(GNUTLS_RND_KEY, secret, sizeof secret) != 0)
-        return error_set(err, STATUS_IO, "this system gives no random numbers");
+        return error_set(err, STATUS_IO, "the system provides no random numbers");
     memcpy(ret->key, prefix, sizeof prefix);
     put_hex(secret, sizeof secret, ret->key + sizeof prefix - 1);
     if (gnutls_hash_fast(GNUTLS_DIG_SHA256, ret->key, strlen(ret->key), hash) != 0)
-        return error_set(err, STATUS_IO, "SHA-256 is not to be had");
+        return error_set(err, STATUS_IO, "SHA-256 is not available; update GnuTLS");
     put_hex(hash, sizeof hash, hex);
     if (rate > 0)
         snprintf(limits, sizeof limits, " rate=%g", rate);

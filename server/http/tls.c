@@ -111,7 +111,7 @@ static enum status tls_read_key(const char *path, const gnutls_datum_t *text, st
     pair->key_is_public = stat(path, &file) == 0 && file.st_mode & S_IROTH;
     if (failure == GNUTLS_E_DECRYPTION_FAILED)
         return error_set(err, STATUS_CONFIG,
-                         "--tls-key '%.200s' is encrypted, and nobody is there to type its "
+                         "--tls-key '%.200s' is encrypted, and lensd cannot ask for its "
                          "passphrase; write it without one: openssl pkey -in KEY -out NEW",
                          path);
     if (failure < 0)

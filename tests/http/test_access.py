@@ -244,7 +244,7 @@ class KeyCommand(unittest.TestCase):
 class BadFiles(unittest.TestCase):
     def test_sentences(self):
         good = line("alice", ALICE)
-        cases = (("", ("no key in it", "lensd key NAME")),
+        cases = (("", ("holds no key", "lensd key NAME")),
                  ("alice secret\n", ("line 1", "sha256:", "never the key itself")),
                  ("alice\n", ("line 1", "sha256:")),
                  ("al/ice sha256:00\n", ("line 1", "letters")),

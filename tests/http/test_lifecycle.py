@@ -395,7 +395,7 @@ class Drain(Lifecycle):
             self.assertIsNone(server.process.poll())
             server.signal()
             self.assertEqual(server.wait(), 128 + signal.SIGTERM)
-        self.assertIn("second signal, leaving at once", server.log())
+        self.assertIn("second signal: exiting at once", server.log())
 
     def test_no_answer_is_lost_under_load(self):
         """Clients that open connections, keep them, and send as fast as they can while the server

@@ -166,7 +166,7 @@ class Unix(unittest.TestCase):
             self.assertEqual((ended.returncode, len(ended.stderr.splitlines())), (2, 1), ended.stderr)
             self.assertIn(word, ended.stderr)
         ended = run_lensd("serve", "--unix", "/tmp/x", "--port-file", "/tmp/y")
-        self.assertIn("--port-file has nothing to say with --unix", ended.stderr)
+        self.assertIn("--port-file does not go with --unix", ended.stderr)
 
     def test_one_place_to_listen(self):
         """A port and a path of one source contradict each other; of two sources the stronger one decides."""
