@@ -68,8 +68,8 @@ struct session_options {
     int threads;   /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
                       so small that splitting it costs more than it gains */
     int max_batch; /* largest batch compiled; 1, 2, 4 … max_batch are compiled */
-    bool trial;    /* compile 1 and max_batch alone and measure nothing: a session that is made to
-                      be compared and thrown away */
+    bool trial; /* compile only 1 and max_batch, and neither check nor measure them: for a session
+                   that is compared with another and thrown away */
     bool no_kernel_trials; /* choose kernels by the tuning store and by rule, without measuring */
     size_t image_input;    /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;

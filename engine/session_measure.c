@@ -11,7 +11,7 @@
 
 /* Rounds after the warm-up, and the milliseconds after which no further round begins. */
 #define ROUNDS    4
-#define BUDGET_MS 600
+#define BUDGET_MS 300
 /* The same where the times of an earlier session only need to be confirmed. */
 #define CONFIRM_ROUNDS    1
 #define CONFIRM_BUDGET_MS 50

@@ -50,11 +50,19 @@ struct run_time {
     double ms, cost;
 };
 
-/* A baseline (0) and a candidate (1) in turns, timed by `run`: for budget_ms at most once each has
- * run. *ret: how many times as fast as the baseline the candidate is. Errors: those of `run`. */
-enum status trial_compare_speed(enum status (*run)(void *context, size_t side,
-                                                   struct autotune_run *ret, struct error *err),
-                                void *context, double budget_ms, double *ret,
+/* A baseline (0) and a candidate (1) that take turns. */
+struct speed_contest {
+    enum status (*run)(void *context, size_t side, struct autotune_run *ret, struct error *err);
+    void *context;
+    double budget_ms;  /* no turn begins later, but for the first of each side */
+    double clear_gain; /* a gain of this or more, or of its reciprocal or less, after a few turns
+                          ends them; INFINITY: none does */
+    double least[2];   /* private, from 0: costs of the sides, and runs so far */
+    int runs;
+};
+
+/* *ret: how many times as fast as the baseline the candidate is. Errors: those of `run`. */
+enum status trial_compare_speed(struct speed_contest *contest, double *ret,
                                 struct error *err) MUST_USE;
 
 /* Runs the candidate beside input->reference. One that does not compile or run is an outcome, not

@@ -1,3 +1,4 @@
+/* Draws the pictures: each kind from noise, gradients and shapes of a fixed sequence of numbers. */
 #include "server/precision/pictures.h"
 
 #include <math.h>

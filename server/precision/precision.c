@@ -204,5 +204,8 @@ enum status precision_choose(const struct model *model, const struct precision_o
     else
         snprintf(ret->why, sizeof ret->why, "--precision %s", precision_name(session->precision));
     session->precision = ret->precision;
+    /* The fp32 session of the trials has spent this start's time for measuring kernels. */
+    session->no_kernel_trials |=
+        ret->origin == CHOICE_MEASURED && session->device.kind == DEVICE_CPU;
     return STATUS_OK;
 }

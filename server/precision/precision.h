@@ -19,7 +19,7 @@
 
 /* How many pictures are drawn; a calibration/ of fewer than PRECISION_OWN_PROBES images proves too
  * little alone, and is filled up with drawn ones to as many. */
-#define PRECISION_PROBES     64
+#define PRECISION_PROBES     32
 #define PRECISION_OWN_PROBES 16
 
 /* A candidate has to be this many times as fast as fp32. A lower gain is not worth other numbers,
@@ -73,11 +73,12 @@ struct precision_options {
     bool only_cached; /* where no earlier choice is known, take fp32 without a trial */
 };
 
-/* Settles session->precision (whose PRECISION_AUTO is the wish) for `model`, whose graph is there.
- * May take as long as some hundred forward passes; session->on_progress and cancel are heeded. The
- * other fields of *session are those the model will be run with. A cache that is broken or cannot
- * be written costs a trial and nothing else. Errors: those of session_create for fp32,
- * STATUS_CANCELLED, STATUS_NO_MEMORY. */
+/* Replaces PRECISION_AUTO in session->precision for `model`, whose graph is loaded. May take as
+ * long as about a hundred forward passes; session->on_progress and cancel are heeded. The other
+ * fields of *session are those the model will be run with. After trials on a CPU, which also
+ * measure kernels, session->no_kernel_trials is set. A cache that is broken or cannot be written
+ * costs a trial and nothing else. Errors: those of session_create for fp32, STATUS_CANCELLED,
+ * STATUS_NO_MEMORY. */
 enum status precision_choose(const struct model *model, const struct precision_options *options,
                              struct session_options *session, struct precision_choice *ret,
                              struct error *err) MUST_USE;

@@ -12,8 +12,13 @@
 
 enum { REFERENCE, CANDIDATE, SIDES };
 
-/* Turns in which speeds are compared, after the warm-up. */
-#define SPEED_ROUNDS 5
+/* Turns in which speeds are compared, after the warm-up: fewer where the verdict is clear. */
+#define SPEED_ROUNDS 9
+#define CLEAR_ROUNDS 3
+/* Other work on the machine changes the CPU time of a run by less than this factor. A GPU's runs
+ * are timed by the clock, which other work may change by more; its turns are short, and all are
+ * taken. */
+#define CLEAR_GAIN 2.0
 
 struct trial {
     const struct trial_input *input;
@@ -193,18 +198,31 @@ static enum status time_side(void *context, size_t side, struct autotune_run *re
     return STATUS_OK;
 }
 
-enum status trial_compare_speed(enum status (*run)(void *context, size_t side,
-                                                   struct autotune_run *ret, struct error *err),
-                                void *context, double budget_ms, double *ret, struct error *err)
+static enum status run_side(void *context, size_t side, struct autotune_run *ret, struct error *err)
+{
+    struct speed_contest *contest = context;
+    TRY(contest->run(contest->context, side, ret, err));
+    if (contest->runs++ < SIDES) /* the warm-up */
+        return STATUS_OK;
+    double *least = &contest->least[side];
+    *least = *least > 0 ? fmin(*least, ret->cost) : ret->cost;
+    const double gain = contest->least[REFERENCE] / contest->least[CANDIDATE];
+    if (contest->runs >= SIDES * (1 + CLEAR_ROUNDS) &&
+        (gain >= contest->clear_gain || gain <= 1 / contest->clear_gain))
+        ret->spent = INFINITY;
+    return STATUS_OK;
+}
+
+enum status trial_compare_speed(struct speed_contest *contest, double *ret, struct error *err)
 {
     double costs[SIDES];
     size_t ignored;
     const struct autotune tune = {.count = SIDES,
                                   .rounds = SPEED_ROUNDS,
-                                  .budget = budget_ms,
+                                  .budget = contest->budget_ms,
                                   .all = true,
-                                  .run = run,
-                                  .context = context};
+                                  .run = run_side,
+                                  .context = contest};
     TRY(autotune_choose(&tune, costs, &ignored, err));
     *ret = costs[REFERENCE] / costs[CANDIDATE];
     return STATUS_OK;
@@ -213,10 +231,15 @@ enum status trial_compare_speed(enum status (*run)(void *context, size_t side,
 static enum status time_both(struct trial *trial, struct error *err)
 {
     struct precision_trial *ret = trial->ret;
+    const bool is_cpu = trial->input->options.device.kind == DEVICE_CPU;
+    struct speed_contest contest = {.run = time_side,
+                                    .context = trial,
+                                    .budget_ms = trial->input->speed_ms,
+                                    .clear_gain = is_cpu ? CLEAR_GAIN : INFINITY};
     TRY(load_probes(trial, 0, err));
     for (int side = 0; side < SIDES; side++)
         trial->one_ms[side] = trial->batch_ms[side] = INFINITY;
-    TRY(trial_compare_speed(time_side, trial, trial->input->speed_ms, &ret->speed, err));
+    TRY(trial_compare_speed(&contest, &ret->speed, err));
     ret->fp32_one_ms = trial->one_ms[REFERENCE];
     ret->one_ms = trial->one_ms[CANDIDATE];
     ret->fp32_image_ms = trial->batch_ms[REFERENCE] / trial->batch;

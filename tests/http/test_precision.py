@@ -70,7 +70,7 @@ class Precision(unittest.TestCase):
         self.assertLessEqual(trial["agreeing"], trial["clear"])
         self.assertLessEqual(trial["clear"], trial["images"])
         if passed:
-            self.assertGreaterEqual(trial["images"], 64)
+            self.assertGreaterEqual(trial["images"], 32)
             self.assertGreaterEqual(trial["agreeing"], 0.99 * trial["clear"])
             self.assertLessEqual(trial["mean_difference"], 0.01)
             self.assertGreater(trial["times_fp32"], 1.04)
@@ -90,7 +90,7 @@ class Precision(unittest.TestCase):
         self.assertEqual(again["precision_choice"]["origin"], "cached")
         self.assertEqual(again["precision"], model["precision"])
         self.assertEqual(again["precision_choice"]["why"], model["precision_choice"]["why"])
-        self.assertRegex(log, r" precision trials model=calm .*candidates=bf16 images_at_most=64 seconds_at_most=[1-9]")
+        self.assertRegex(log, r" precision trials model=calm .*candidates=bf16 images_at_most=32 seconds_at_most=[1-9]")
         self.assertIn("--precision fp32 skips it", log)
         self.assertLess(log.index(" precision trials "), log.index(" precision model=calm"))
         self.assertNotIn(" precision trials ", said_again)

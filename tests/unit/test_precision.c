@@ -254,7 +254,9 @@ Test(outputs, know_where_channels_lie)
 struct pace {
     double ratio;   /* the candidate's true speed */
     double noise;   /* each time is up to so much longer, as a share */
-    int slowed, of; /* so many of so many runs take up to four times as long */
+    int slowed, of; /* so many of so many runs cost more, up to `by` times as much */
+    double by;
+    bool by_clock; /* as on a GPU */
     uint32_t state;
     int runs[2];
 };
@@ -272,7 +274,7 @@ static enum status tell(void *context, size_t side, struct autotune_run *ret, st
     const double work = 10 / (side ? pace->ratio : 1);
     ret->cost = work * (1 + pace->noise * unit(pace));
     if ((int)(unit(pace) * pace->of) < pace->slowed)
-        ret->cost += 3 * work * unit(pace);
+        ret->cost += (pace->by - 1) * work * unit(pace);
     ret->spent = ret->cost;
     pace->runs[side]++;
     return STATUS_OK;
@@ -284,29 +286,50 @@ static double compare_speed(struct pace *pace, double budget_ms, uint32_t seed)
     double speed = 0;
     pace->state = seed;
     pace->runs[0] = pace->runs[1] = 0;
-    cr_assert_eq(trial_compare_speed(tell, pace, budget_ms, &speed, &err), STATUS_OK);
+    struct speed_contest contest = {.run = tell,
+                                    .context = pace,
+                                    .budget_ms = budget_ms,
+                                    .clear_gain = pace->by_clock ? INFINITY : 2};
+    cr_assert_eq(trial_compare_speed(&contest, &speed, &err), STATUS_OK);
     cr_expect_eq(pace->runs[0], pace->runs[1]);
     return speed;
 }
 
 /* Where the gain is 1.1 or more, or none at all, a thousand starts come to one verdict, also where
- * each run costs up to 4 % more than it should, and where one in five costs up to four times as
- * much. */
+ * each run costs up to 4 % more than it should, and other work slows one in three on a CPU, and
+ * some on a GPU a lot. */
 Test(speed, has_one_verdict_in_a_thousand_starts)
 {
+    static const struct pace cpu = {.noise = 0.04, .slowed = 1, .of = 3, .by = 1.8};
+    static const struct pace gpu = {.noise = 0.04, .slowed = 1, .of = 5, .by = 4, .by_clock = true};
     static const struct {
         double ratio;
         bool pays;
     } cases[] = {{1.15, true}, {1.1, true}, {1.3, true}, {2.5, true}, {1, false}, {0.95, false}};
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    for (size_t i = 0; i < 2 * COUNT_OF(cases); i++) {
         int paid = 0;
         for (uint32_t seed = 0; seed < 1000; seed++) {
-            struct pace pace = {.ratio = cases[i].ratio, .noise = 0.04, .slowed = 1, .of = 5};
+            struct pace pace = i % 2 ? gpu : cpu;
+            pace.ratio = cases[i / 2].ratio;
             paid += compare_speed(&pace, 60000, seed * 7919 + 1) >= PRECISION_GAIN;
         }
-        cr_expect_eq(paid, cases[i].pays ? 1000 : 0, "%g times as fast: chosen in %d of 1000",
-                     cases[i].ratio, paid);
+        cr_expect_eq(paid, cases[i / 2].pays ? 1000 : 0, "%g times as fast: chosen in %d of 1000",
+                     cases[i / 2].ratio, paid);
     }
+}
+
+Test(speed, is_told_after_a_few_turns_where_it_is_clear)
+{
+    struct pace fast = {.ratio = 2.5}, slow = {.ratio = 0.4}, near = {.ratio = 1.5},
+                gpu = {.ratio = 2.5, .by_clock = true};
+    cr_expect_float_eq(compare_speed(&fast, 60000, 1), 2.5, 1e-9);
+    cr_expect_float_eq(compare_speed(&slow, 60000, 1), 0.4, 1e-9);
+    (void)compare_speed(&near, 60000, 1);
+    (void)compare_speed(&gpu, 60000, 1);
+    cr_expect_eq(fast.runs[0], 4);
+    cr_expect_eq(slow.runs[0], 4);
+    cr_expect_eq(near.runs[0], 10);
+    cr_expect_eq(gpu.runs[0], 10);
 }
 
 static enum status refuse(void *context, size_t side, struct autotune_run *ret, struct error *err)
@@ -323,8 +346,9 @@ Test(speed, ends_with_its_budget_and_with_an_error)
     cr_expect_float_eq(compare_speed(&pace, 0, 1), 2, 1e-9);
     cr_expect_eq(pace.runs[0], 1, "each runs once");
     cr_expect_float_eq(compare_speed(&pace, 60000, 1), 2, 1e-9);
-    cr_expect_gt(pace.runs[0], 4);
-    cr_expect_eq(trial_compare_speed(refuse, NULL, 1000, &speed, &err), STATUS_CANCELLED);
+    cr_expect_gt(pace.runs[0], 1);
+    struct speed_contest refused = {.run = refuse, .budget_ms = 1000};
+    cr_expect_eq(trial_compare_speed(&refused, &speed, &err), STATUS_CANCELLED);
 }
 
 Test(pictures, are_many_and_always_the_same)
