@@ -82,7 +82,7 @@ double session_cpu_ms(const struct session *session)
     return session->ops->cpu_ms ? session->ops->cpu_ms(session->backend) : 0;
 }
 
-struct measurement {
+struct session_measurement {
     struct session *session;
     struct feed feed;
     const struct tensor **outputs;
@@ -93,7 +93,7 @@ struct measurement {
 /* Runs compiled size `i` once. */
 static enum status measure_run(void *context, size_t i, struct autotune_run *ret, struct error *err)
 {
-    struct measurement *m = context;
+    struct session_measurement *m = context;
     struct session *session = m->session;
     const struct session_options *options = &session->options;
     if (options->cancel && *options->cancel)
@@ -135,7 +135,7 @@ double session_believed_time(double known, double ms)
     return ms <= 0 || (known > 0 && known < ms && known >= SESSION_BELIEVED * ms) ? known : ms;
 }
 
-static enum status measure_sizes(struct measurement *m, double *costs, struct error *err)
+static enum status measure_sizes(struct session_measurement *m, double *costs, struct error *err)
 {
     struct session *session = m->session;
     size_t known = 0, ignored;
@@ -156,7 +156,7 @@ enum status session_measure(struct session *session, struct error *err)
 {
     const size_t count = session->compiled_count;
     double costs[SESSION_MAX_BATCHES];
-    struct measurement m = {.session = session, .wall_per_cpu = INFINITY};
+    struct session_measurement m = {.session = session, .wall_per_cpu = INFINITY};
     m.outputs = alloc_array(session->output_count, sizeof *m.outputs);
     enum status status = m.outputs ? feed_init(session, &session->compiled[count - 1], &m.feed, err)
                                    : session_no_memory(err);

@@ -24,24 +24,24 @@ void choice_explain(struct precision_choice *choice);
 
 struct trial_input {
     const struct model *model;
-    struct session_options options; /* .precision is the trial's own business */
+    struct session_options options; /* .precision is set by the trial */
     struct probes *probes;
     struct session *reference; /* fp32, made with .trial */
     double speed_ms;           /* so long at most a candidate is timed; its answers are compared
                                   however long that takes, which is at most two passes over the
                                   probes */
-    struct trial_work *work;   /* NULL: nobody wants to know how far it is */
+    struct trial_work *work;   /* NULL: progress is not reported */
 };
 
-/* What the trials have done so far, in images that were run; how many it will be is not known. */
+/* Progress of the trials, in images that were run. How many there will be is not known. */
 struct trial_work {
-    double from;           /* of the whole, behind us when the trials begin */
+    double from;           /* progress of the whole choice when the trials begin */
     double done, expected; /* images */
-    double session;        /* of the session that is being made, 0 … 1 */
+    double session;        /* progress of the session that is being created, 0 … 1 */
 };
 
-/* So many images of a forward pass have been run: passes on how far the trials are. That comes ever
- * closer to 0.99 with what was done, faster the less is expected. */
+/* Reports progress after a forward pass of so many images. It approaches 0.99 as images are run,
+ * the faster the fewer are expected. */
 void trial_note(const struct trial_input *input, double images);
 
 /* How long a run took by the clock, and what it cost (engine/tuning/autotune.h): CPU time, and on a
@@ -51,7 +51,7 @@ struct run_time {
 };
 
 /* A baseline (0) and a candidate (1) that take turns. */
-struct speed_contest {
+struct speed_comparison {
     enum status (*run)(void *context, size_t side, struct autotune_run *ret, struct error *err);
     void *context;
     double budget_ms;  /* no turn begins later, but for the first of each side */
@@ -62,7 +62,7 @@ struct speed_contest {
 };
 
 /* *ret: how many times as fast as the baseline the candidate is. Errors: those of `run`. */
-enum status trial_compare_speed(struct speed_contest *contest, double *ret,
+enum status trial_compare_speed(struct speed_comparison *comparison, double *ret,
                                 struct error *err) MUST_USE;
 
 /* Runs the candidate beside input->reference. One that does not compile or run is an outcome, not

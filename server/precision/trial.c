@@ -1,6 +1,6 @@
-/* fp32 and a candidate run the same probes: first for their speed, then, where the candidate is
- * quicker, for their answers. Probes that were run for the speed are compared as they come. A trial
- * ends with the first turn after which the answers cannot agree any more. */
+/* A trial runs fp32 and a candidate on the same probes: first to compare their speed, then, where
+ * the candidate is faster, their answers. Answers of probes that ran for the speed are compared at
+ * once. A trial ends as soon as the answers can no longer agree. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,29 +200,29 @@ static enum status time_side(void *context, size_t side, struct autotune_run *re
 
 static enum status run_side(void *context, size_t side, struct autotune_run *ret, struct error *err)
 {
-    struct speed_contest *contest = context;
-    TRY(contest->run(contest->context, side, ret, err));
-    if (contest->runs++ < SIDES) /* the warm-up */
+    struct speed_comparison *comparison = context;
+    TRY(comparison->run(comparison->context, side, ret, err));
+    if (comparison->runs++ < SIDES) /* the warm-up */
         return STATUS_OK;
-    double *least = &contest->least[side];
+    double *least = &comparison->least[side];
     *least = *least > 0 ? fmin(*least, ret->cost) : ret->cost;
-    const double gain = contest->least[REFERENCE] / contest->least[CANDIDATE];
-    if (contest->runs >= SIDES * (1 + CLEAR_ROUNDS) &&
-        (gain >= contest->clear_gain || gain <= 1 / contest->clear_gain))
+    const double gain = comparison->least[REFERENCE] / comparison->least[CANDIDATE];
+    if (comparison->runs >= SIDES * (1 + CLEAR_ROUNDS) &&
+        (gain >= comparison->clear_gain || gain <= 1 / comparison->clear_gain))
         ret->spent = INFINITY;
     return STATUS_OK;
 }
 
-enum status trial_compare_speed(struct speed_contest *contest, double *ret, struct error *err)
+enum status trial_compare_speed(struct speed_comparison *comparison, double *ret, struct error *err)
 {
     double costs[SIDES];
     size_t ignored;
     const struct autotune tune = {.count = SIDES,
                                   .rounds = SPEED_ROUNDS,
-                                  .budget = contest->budget_ms,
+                                  .budget = comparison->budget_ms,
                                   .all = true,
                                   .run = run_side,
-                                  .context = contest};
+                                  .context = comparison};
     TRY(autotune_choose(&tune, costs, &ignored, err));
     *ret = costs[REFERENCE] / costs[CANDIDATE];
     return STATUS_OK;
@@ -232,14 +232,14 @@ static enum status time_both(struct trial *trial, struct error *err)
 {
     struct precision_trial *ret = trial->ret;
     const bool is_cpu = trial->input->options.device.kind == DEVICE_CPU;
-    struct speed_contest contest = {.run = time_side,
-                                    .context = trial,
-                                    .budget_ms = trial->input->speed_ms,
-                                    .clear_gain = is_cpu ? CLEAR_GAIN : INFINITY};
+    struct speed_comparison comparison = {.run = time_side,
+                                          .context = trial,
+                                          .budget_ms = trial->input->speed_ms,
+                                          .clear_gain = is_cpu ? CLEAR_GAIN : INFINITY};
     TRY(load_probes(trial, 0, err));
     for (int side = 0; side < SIDES; side++)
         trial->one_ms[side] = trial->batch_ms[side] = INFINITY;
-    TRY(trial_compare_speed(&contest, &ret->speed, err));
+    TRY(trial_compare_speed(&comparison, &ret->speed, err));
     ret->fp32_one_ms = trial->one_ms[REFERENCE];
     ret->one_ms = trial->one_ms[CANDIDATE];
     ret->fp32_image_ms = trial->batch_ms[REFERENCE] / trial->batch;

@@ -286,11 +286,11 @@ static double compare_speed(struct pace *pace, double budget_ms, uint32_t seed)
     double speed = 0;
     pace->state = seed;
     pace->runs[0] = pace->runs[1] = 0;
-    struct speed_contest contest = {.run = tell,
-                                    .context = pace,
-                                    .budget_ms = budget_ms,
-                                    .clear_gain = pace->by_clock ? INFINITY : 2};
-    cr_assert_eq(trial_compare_speed(&contest, &speed, &err), STATUS_OK);
+    struct speed_comparison comparison = {.run = tell,
+                                          .context = pace,
+                                          .budget_ms = budget_ms,
+                                          .clear_gain = pace->by_clock ? INFINITY : 2};
+    cr_assert_eq(trial_compare_speed(&comparison, &speed, &err), STATUS_OK);
     cr_expect_eq(pace->runs[0], pace->runs[1]);
     return speed;
 }
@@ -347,7 +347,7 @@ Test(speed, ends_with_its_budget_and_with_an_error)
     cr_expect_eq(pace.runs[0], 1, "each runs once");
     cr_expect_float_eq(compare_speed(&pace, 60000, 1), 2, 1e-9);
     cr_expect_gt(pace.runs[0], 1);
-    struct speed_contest refused = {.run = refuse, .budget_ms = 1000};
+    struct speed_comparison refused = {.run = refuse, .budget_ms = 1000};
     cr_expect_eq(trial_compare_speed(&refused, &speed, &err), STATUS_CANCELLED);
 }
 
