@@ -33,6 +33,7 @@
 #include "server/image/image.h"
 #include "server/observe/metrics.h"
 #include "server/precision/precision.h"
+#include "server/schedule/postprocess.h"
 #include "server/schedule/queue.h"
 #include "server/schedule/served.h"
 
@@ -62,12 +63,6 @@ struct pipeline_options {
     struct image_limits limits;
     bool fast_decode;        /* image_decode_reduced */
     struct metrics *metrics; /* borrowed; may be NULL in tests */
-};
-
-struct prediction {
-    size_t index;      /* class */
-    float probability; /* 0 … 1 */
-    const char *label; /* borrowed from the model; NULL where the model has none */
 };
 
 #define PREDICT_MAX_TOP_K 1000

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "engine/base/size.h"
-#include "server/schedule/pipeline.h"
 
 enum status scores_check(const struct session_tensor *output, size_t *ret_classes,
                          struct error *err)

@@ -4,7 +4,11 @@
 #include "engine/session.h"
 #include "models/labels.h"
 
-struct prediction;
+struct prediction {
+    size_t index;      /* class */
+    float probability; /* 0 … 1 */
+    const char *label; /* borrowed from the model; NULL where the model has none */
+};
 
 /* Whether an output, as described for one image, is a vector of class scores: floating point, and
  * of all its dimensions (batch included: 1 here) at most one is not 1, as in [N, C], [N, C, 1, 1],

@@ -67,7 +67,7 @@ static to_floats converter(enum dtype dtype)
     }
 }
 
-/* By the way of floats, some pixels at a time. */
+/* Converts through floats, some pixels at a time. */
 static void write_numbers(to_floats convert, const char *src, struct planes image, size_t pixels,
                           const struct image_numbers *as, char *dst)
 {
@@ -82,16 +82,10 @@ static void write_numbers(to_floats convert, const char *src, struct planes imag
     }
 }
 
-void rows_write(const struct served *served, size_t i, const void *src, void *dst)
+void rows_write(const struct served_tensor *input, const struct image_numbers *as, bool last,
+                const void *src, void *dst)
 {
-    const struct served_tensor *input = &served->inputs[i];
-    if (i != served->image_input) {
-        memcpy(dst, src, input->bytes);
-        return;
-    }
-    const struct image_numbers *as = &served->image_numbers;
-    const bool last = served->model->input_channels_last;
-    if (last && input->dtype == DTYPE_F32 && as->dtype == DTYPE_F32) {
+    if (!as || (last && input->dtype == DTYPE_F32 && as->dtype == DTYPE_F32)) {
         memcpy(dst, src, input->bytes);
         return;
     }

@@ -1,12 +1,23 @@
 /* Rows of raw-tensor requests: into a batch, and out of a run. Pure; any thread. */
 #pragma once
 
-#include "server/schedule/pipeline.h"
+#include "engine/session.h"
 
-/* Writes row `row` of input `i` of a raw-tensor request to `dst`, as the session reads it: the
- * image input transposed to [H, W, C] and converted to served->image_numbers, others as they are.
- * `src` is a row as served->inputs[i] says, at any alignment. */
-void rows_write(const struct served *served, size_t i, const void *src, void *dst);
+/* An input or output of raw-tensor requests: one row of it, in the file's own layout and dtype. */
+struct served_tensor {
+    const char *name;
+    enum dtype dtype;
+    /* With has_rows the first dimension is 1 and stands for the batch. Of an output: SHAPE_NONE
+     * when it depends on data. */
+    struct shape shape;
+    size_t count, bytes; /* of a row; 0 where the shape is not known */
+};
+
+/* Writes a row of `input` to `dst` as the session reads it. With `as` (NULL: not an image, copied
+ * unchanged) it is transposed from [C, H, W] to [H, W, C], unless `channels_last`, and converted to
+ * these numbers. `src` is a row as `input` says, at any alignment. */
+void rows_write(const struct served_tensor *input, const struct image_numbers *as,
+                bool channels_last, const void *src, void *dst);
 
 /* Copies what a run of `batch` rows gave for row `row`: *ret is an array of output_count tensors,
  * NULL where `wanted` (NULL: all are) says no; rows_free frees it. A run of one row gives each

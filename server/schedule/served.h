@@ -14,16 +14,7 @@
 #include "models/model.h"
 #include "server/schedule/batcher.h"
 #include "server/schedule/meters.h"
-
-/* An input or output of raw-tensor requests: one row of it, in the file's own layout and dtype. */
-struct served_tensor {
-    const char *name;
-    enum dtype dtype;
-    /* With has_rows the first dimension is 1 and stands for the batch. Of an output: SHAPE_NONE
-     * when it depends on data. */
-    struct shape shape;
-    size_t count, bytes; /* of a row; 0 where the shape is not known */
-};
+#include "server/schedule/rows.h"
 
 /* Times and numbers since this version is served; every number only grows. Nanoseconds. */
 struct served_count {

@@ -88,7 +88,8 @@ static void write_row(struct scheduler *scheduler, const struct predict_image *i
     size_t row = (size_t)(image - image->request->images);
     for (size_t i = 0; i < served->input_count; i++) {
         const char *rows = image->request->tensors[i];
-        rows_write(served, i, rows + row * served->inputs[i].bytes,
+        rows_write(&served->inputs[i], i == served->image_input ? &served->image_numbers : NULL,
+                   served->model->input_channels_last, rows + row * served->inputs[i].bytes,
                    scheduler_row(scheduler, slot.buffer, i, slot.slot));
     }
 }

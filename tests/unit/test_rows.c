@@ -44,13 +44,11 @@ static float store(enum dtype dtype, void *at, size_t i)
 static void check(size_t channels, bool is_last, enum dtype dtype, const struct image_numbers *as)
 {
     enum { GUARD = 16, MARK = 0x5A, OFF = 1 };
-    struct model model = {.input_channels_last = is_last};
     const size_t count = PIXELS * channels, bytes = count * dtype_size(dtype);
     struct served_tensor input = {"image", dtype, SHAPE(1, (int64_t)channels, HEIGHT, WIDTH), count,
                                   bytes};
     if (is_last)
         input.shape = SHAPE(1, HEIGHT, WIDTH, (int64_t)channels);
-    const struct served served = {.model = &model, .inputs = &input, .image_numbers = *as};
     char *src = malloc(bytes + OFF); /* off by one byte: a body has no alignment */
     float *floats = malloc(count * sizeof *floats);
     const size_t written = count * dtype_size(as->dtype);
@@ -62,7 +60,7 @@ static void check(size_t channels, bool is_last, enum dtype dtype, const struct 
         }
     image_numbers_write(as, floats, expected, count);
     memset(dst, MARK, written + GUARD);
-    rows_write(&served, 0, src + OFF, dst);
+    rows_write(&input, as, is_last, src + OFF, dst);
     cr_assert(memcmp(dst, expected, written) == 0, "%zu channels, last %d, %s as %s", channels,
               is_last, dtype_name(dtype), dtype_name(as->dtype));
     for (size_t i = 0; i < GUARD; i++)
@@ -86,9 +84,7 @@ Test(rows, other_inputs_stay_as_they_are)
 {
     static const int64_t numbers[3] = {1, -5, INT64_MAX};
     struct served_tensor input = {"ids", DTYPE_I64, SHAPE(1, 3), 3, sizeof numbers};
-    const struct served served = {
-        .inputs = &input, .image_input = SIZE_MAX, .image_numbers = {.dtype = DTYPE_F32}};
     int64_t row[3];
-    rows_write(&served, 0, numbers, row);
+    rows_write(&input, NULL, false, numbers, row);
     cr_assert(memcmp(row, numbers, sizeof row) == 0);
 }
