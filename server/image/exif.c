@@ -18,7 +18,7 @@ static uint32_t read_u16(const uint8_t *p, bool big)
     return big ? (uint32_t)p[0] << 8 | p[1] : (uint32_t)p[1] << 8 | p[0];
 }
 
-static uint32_t read_u32(const uint8_t *p, bool big)
+static uint32_t exif_u32(const uint8_t *p, bool big)
 {
     return big ? read_u16(p, big) << 16 | read_u16(p + 2, big)
                : read_u16(p + 2, big) << 16 | read_u16(p, big);
@@ -28,7 +28,7 @@ static uint32_t read_u32(const uint8_t *p, bool big)
 static int orientation_of_entry(const uint8_t *entry, bool big)
 {
     enum { TYPE_SHORT = 3, TYPE_LONG = 4 };
-    if (read_u32(entry + 4, big) != 1)
+    if (exif_u32(entry + 4, big) != 1)
         return 1;
     uint32_t value;
     switch (read_u16(entry + 2, big)) {
@@ -36,7 +36,7 @@ static int orientation_of_entry(const uint8_t *entry, bool big)
         value = read_u16(entry + 8, big);
         break;
     case TYPE_LONG:
-        value = read_u32(entry + 8, big);
+        value = exif_u32(entry + 8, big);
         break;
     default:
         return 1;
@@ -50,7 +50,7 @@ int exif_orientation(const uint8_t *tiff, size_t size)
     if (size < HEADER || (memcmp(tiff, "II*\0", 4) != 0 && memcmp(tiff, "MM\0*", 4) != 0))
         return 1;
     const bool big = tiff[0] == 'M';
-    size_t offset = read_u32(tiff + 4, big);
+    size_t offset = exif_u32(tiff + 4, big);
     if (offset > size || size - offset < 2)
         return 1;
     size_t entries = read_u16(tiff + offset, big);
@@ -95,7 +95,7 @@ int exif_from_png(const uint8_t *data, size_t size)
     enum { SIGNATURE = 8, CHUNK = 12 }; /* a chunk: length, name, data, CRC */
     size_t at = SIGNATURE;
     while (size >= at && size - at >= CHUNK) {
-        const size_t length = read_u32(data + at, true);
+        const size_t length = exif_u32(data + at, true);
         if (length > size - at - CHUNK)
             return 1;
         if (memcmp(data + at + 4, "eXIf", 4) == 0)

@@ -18,7 +18,7 @@
 enum { SIDE_MAX = 65535 };
 
 static enum status resized_size(const struct preprocess *p, uint64_t width, uint64_t height,
-                                struct frame *frame, struct error *err)
+                                struct crop_frame *frame, struct error *err)
 {
     uint64_t to_width = width, to_height = height;
     switch (p->resize) {
@@ -71,10 +71,10 @@ static int letterbox_begin(int picture, int canvas)
     return (int)nearbyint((canvas - picture) / 2.0 - 0.1);
 }
 
-enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height, struct frame *ret,
-                     struct error *err)
+enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
+                     struct crop_frame *ret, struct error *err)
 {
-    struct frame frame = {0};
+    struct crop_frame frame = {0};
     TRY(resized_size(p, width, height, &frame, err));
     const bool letterbox = p->resize == RESIZE_LETTERBOX;
     frame.canvas_width = letterbox ? p->resize_width : frame.resized_width;
@@ -98,13 +98,13 @@ void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, 
     const bool is_swapped = orientation >= 5;
     const bool is_mirrored =
         orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
-    struct frame frame;
+    struct crop_frame frame;
     struct error ignored;
     *ret_begin = 0;
     *ret_end = width;
     if (frame_of(p, is_swapped ? height : width, is_swapped ? width : height, &frame, &ignored) !=
         STATUS_OK)
-        return; /* the resize says so */
+        return; /* the resize reports it */
     const int resized = is_swapped ? frame.resized_height : frame.resized_width;
     const int place = is_swapped ? frame.top : frame.left, side = is_swapped ? p->height : p->width;
     const int first = place < 0 ? -place : 0;

@@ -1,4 +1,5 @@
-/* Inside server/image only: the rules of size and place, as the training frameworks have them. */
+/* Private to server/image: size and position of the resized picture, by the rules of the training
+ * frameworks. */
 #pragma once
 
 #include <stdint.h>
@@ -7,7 +8,7 @@
 
 /* Where the resized picture lies in what the model gets. Pixels; x to the right, y down, from the
  * upper left corner of the model's input; left and top may be negative where the crop cuts. */
-struct frame {
+struct crop_frame {
     int resized_width, resized_height;
     int left, top; /* of the resized picture */
     /* The letterbox around it, filled with pad_value; equal to the picture in all other modes.
@@ -17,10 +18,10 @@ struct frame {
 
 /* width, height: 1 … 2^24, of the upright picture. STATUS_TOO_LARGE when a resized side would pass
  * 65535. */
-enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height, struct frame *ret,
-                     struct error *err) MUST_USE;
+enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
+                     struct crop_frame *ret, struct error *err) MUST_USE;
 
 /* The columns of the stored picture, `width` x `height` before the EXIF turn, that `p` reads when
- * it is upright: [*ret_begin, *ret_end). All of them where there is none to say. */
+ * it is upright: [*ret_begin, *ret_end). All columns where the frame cannot be computed. */
 void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, int orientation,
                    uint32_t *ret_begin, uint32_t *ret_end);

@@ -1,5 +1,5 @@
-/* Decodes a picture: picks the reader by the first bytes, has it decode, turns the pixels upright.
- * Picks the scale of a reduced JPEG. */
+/* Decodes a picture: picks the format's reader by the first bytes, decodes, and turns the pixels
+ * upright. Also picks the scale of a reduced JPEG. */
 #include "server/image/image.h"
 
 #include <stdlib.h>
@@ -13,9 +13,9 @@ struct image_decoder {
     struct pixel_buffer upright; /* used for turned pictures only */
 };
 
-/* One reader per format; a new format is a line here, a name in image.h and its bytes in sniff.c.
- */
-static const struct reader {
+/* One reader a format. A new format needs a line here, a name in image.h and its signature in
+ * sniff.c. */
+static const struct format_reader {
     enum status (*read_size)(const uint8_t *, size_t, const struct image_limits *, uint32_t *,
                              uint32_t *, struct error *);
     enum status (*decode)(const uint8_t *, size_t, const struct image_limits *, unsigned reduction,
@@ -76,17 +76,19 @@ enum status image_probe(const uint8_t *data, size_t size, const struct image_lim
 {
     enum image_format format = IMAGE_UNKNOWN;
     TRY(find_reader(data, size, &format, err));
-    const struct reader *reader = &readers[format];
+    const struct format_reader *reader = &readers[format];
     uint32_t width, height;
     TRY(reader->read_size(data, size, limits, &width, &height, err));
     *ret = upright_info(format, width, height, reader->orientation(data, size));
     return STATUS_OK;
 }
 
-static enum status decode(struct image_decoder *decoder, const struct reader *reader,
-                          enum image_format format, const uint8_t *data, size_t size,
-                          const struct image_limits *limits, unsigned reduction, int orientation,
-                          const struct preprocess *part, struct image *ret, struct error *err)
+static enum status image_decode_with(struct image_decoder *decoder,
+                                     const struct format_reader *reader, enum image_format format,
+                                     const uint8_t *data, size_t size,
+                                     const struct image_limits *limits, unsigned reduction,
+                                     int orientation, const struct preprocess *part,
+                                     struct image *ret, struct error *err)
 {
     const struct decode_part read = {part, orientation};
     struct stored_size stored;
@@ -94,9 +96,9 @@ static enum status decode(struct image_decoder *decoder, const struct reader *re
                        &stored, err));
     const uint8_t *pixels = decoder->stored.data;
     if (orientation != 1) {
-        /* The decode has already made this product, so it fits. */
+        /* The decode has computed the same product: it does not overflow. */
         TRY(pixel_buffer_reserve(&decoder->upright, (size_t)stored.width * stored.height * 3, err));
-        pixels_turn(pixels, stored.width, stored.height, orientation, decoder->upright.data);
+        pixels_orient(pixels, stored.width, stored.height, orientation, decoder->upright.data);
         pixels = decoder->upright.data;
     }
     const bool swapped = orientation >= 5;
@@ -116,9 +118,9 @@ enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data
 {
     enum image_format format = IMAGE_UNKNOWN;
     TRY(find_reader(data, size, &format, err));
-    const struct reader *reader = &readers[format];
-    return decode(decoder, reader, format, data, size, limits, 1, reader->orientation(data, size),
-                  p, ret, err);
+    const struct format_reader *reader = &readers[format];
+    return image_decode_with(decoder, reader, format, data, size, limits, 1,
+                             reader->orientation(data, size), p, ret, err);
 }
 
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
@@ -128,7 +130,7 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
 }
 
 /* The greatest of 8, 4, 2 by which both sides can be divided without falling below the resize. */
-static unsigned reduction_for(uint32_t width, uint32_t height, const struct frame *frame)
+static unsigned reduction_for(uint32_t width, uint32_t height, const struct crop_frame *frame)
 {
     unsigned reduction = 8;
     while (reduction > 1 && (width / reduction < (uint32_t)frame->resized_width ||
@@ -143,16 +145,17 @@ enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *d
 {
     enum image_format format = IMAGE_UNKNOWN;
     TRY(find_reader(data, size, &format, err));
-    const struct reader *reader = &readers[format];
+    const struct format_reader *reader = &readers[format];
     const int orientation = reader->orientation(data, size);
     unsigned reduction = 1;
     if (format == IMAGE_JPEG) {
         uint32_t width, height;
-        struct frame frame;
+        struct crop_frame frame;
         TRY(reader->read_size(data, size, limits, &width, &height, err));
         const struct image_info info = upright_info(format, width, height, orientation);
         TRY(frame_of(p, info.width, info.height, &frame, err));
         reduction = reduction_for(info.width, info.height, &frame);
     }
-    return decode(decoder, reader, format, data, size, limits, reduction, orientation, p, ret, err);
+    return image_decode_with(decoder, reader, format, data, size, limits, reduction, orientation, p,
+                             ret, err);
 }

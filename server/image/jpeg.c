@@ -1,8 +1,8 @@
 /* JPEG through libjpeg-turbo.
  *
  * Traps, and where they are handled:
- * - libjpeg ends the process on errors unless told otherwise: give_up() jumps back, and all that
- *   a decode allocates hangs on the decompress object, so that one jpeg_destroy frees it.
+ * - libjpeg ends the process on errors unless told otherwise: jpeg_give_up() jumps back, and all
+ * that a decode allocates hangs on the decompress object, so that one jpeg_destroy frees it.
  * - A file that ends early is a warning to libjpeg, which then makes up an end marker and fills the
  *   picture with grey. Here, as in Pillow, it is an error.
  * - A progressive file is decoded scan by scan over the whole picture: the number of scans is
@@ -27,7 +27,7 @@
 #include "server/image/frame.h"
 
 /* All that one decode owns. The libjpeg structs lead back to it through cinfo.client_data. */
-struct reader {
+struct jpeg_reader {
     struct jpeg_decompress_struct cinfo;
     struct jpeg_error_mgr errors;
     struct jpeg_source_mgr source;
@@ -39,60 +39,60 @@ struct reader {
     struct error *err;
 };
 
-static _Noreturn void give_up(struct reader *reader, enum status status)
+static _Noreturn void jpeg_give_up(struct jpeg_reader *reader, enum status status)
 {
     reader->status = status;
     longjmp(reader->failed, 1);
 }
 
-static _Noreturn void fail_truncated(struct reader *reader)
+static _Noreturn void fail_truncated(struct jpeg_reader *reader)
 {
     error_set(reader->err, STATUS_BAD_IMAGE,
               "the JPEG ends early: its data stops before the picture is complete; send the whole "
               "file");
-    give_up(reader, STATUS_BAD_IMAGE);
+    jpeg_give_up(reader, STATUS_BAD_IMAGE);
 }
 
-static _Noreturn void fail_corrupt(struct reader *reader)
+static _Noreturn void fail_corrupt(struct jpeg_reader *reader)
 {
     char text[JMSG_LENGTH_MAX];
     reader->errors.format_message((j_common_ptr)&reader->cinfo, text);
     error_set(reader->err, STATUS_BAD_IMAGE,
               "the JPEG is damaged (%s); save it again or send an intact file", text);
-    give_up(reader, STATUS_BAD_IMAGE);
+    jpeg_give_up(reader, STATUS_BAD_IMAGE);
 }
 
-static _Noreturn void fail_unsupported(struct reader *reader, const char *what)
+static _Noreturn void fail_unsupported(struct jpeg_reader *reader, const char *what)
 {
     error_set(
         reader->err, STATUS_UNSUPPORTED_MEDIA,
         "%s JPEG is not read here; save the picture as baseline or progressive JPEG of 8 bit, "
         "or as PNG",
         what);
-    give_up(reader, STATUS_UNSUPPORTED_MEDIA);
+    jpeg_give_up(reader, STATUS_UNSUPPORTED_MEDIA);
 }
 
 /* jpeg_error_mgr.error_exit: must not return. */
-static _Noreturn void on_error(j_common_ptr common)
+static _Noreturn void jpeg_on_error(j_common_ptr common)
 {
-    struct reader *reader = common->client_data;
+    struct jpeg_reader *reader = common->client_data;
     switch (common->err->msg_code) {
     case JERR_OUT_OF_MEMORY:
         error_set(reader->err, STATUS_NO_MEMORY,
                   "no memory to decode the JPEG; send a smaller picture or try again");
-        give_up(reader, STATUS_NO_MEMORY);
+        jpeg_give_up(reader, STATUS_NO_MEMORY);
     case JERR_NO_BACKING_STORE: /* what passing mem->max_memory_to_use leads to */
         error_set(reader->err, STATUS_TOO_LARGE,
                   "the JPEG needs more working memory than its size justifies; save it again as "
                   "baseline JPEG");
-        give_up(reader, STATUS_TOO_LARGE);
+        jpeg_give_up(reader, STATUS_TOO_LARGE);
     case JERR_IMAGE_TOO_BIG: {
         const uint32_t side = JPEG_MAX_DIMENSION;
         error_set(reader->err, STATUS_TOO_LARGE,
                   "the JPEG is %u x %u pixels, but a side may have at most %u; send a smaller "
                   "picture",
                   reader->cinfo.image_width, reader->cinfo.image_height, side);
-        give_up(reader, STATUS_TOO_LARGE);
+        jpeg_give_up(reader, STATUS_TOO_LARGE);
     }
     case JERR_SOF_UNSUPPORTED:
         fail_unsupported(reader, "lossless or hierarchical");
@@ -109,9 +109,9 @@ static _Noreturn void on_error(j_common_ptr common)
 /* jpeg_error_mgr.emit_message: level -1 is a warning, others are traces. Warnings after which
  * pixels are made up are errors here; the rest (stray bytes between segments, an odd JFIF version,
  * an unknown Adobe transform …) leaves a whole picture, which Pillow shows too. */
-static void on_message(j_common_ptr common, int level)
+static void jpeg_on_message(j_common_ptr common, int level)
 {
-    struct reader *reader = common->client_data;
+    struct jpeg_reader *reader = common->client_data;
     if (level >= 0)
         return;
     switch (common->err->msg_code) {
@@ -126,7 +126,7 @@ static void on_message(j_common_ptr common, int level)
     }
 }
 
-static void on_output(j_common_ptr common)
+static void jpeg_on_output(j_common_ptr common)
 {
     (void)common; /* libjpeg would print to stderr */
 }
@@ -144,7 +144,7 @@ static boolean source_fill(j_decompress_ptr cinfo)
 
 static void source_skip(j_decompress_ptr cinfo, long count)
 {
-    struct reader *reader = cinfo->client_data;
+    struct jpeg_reader *reader = cinfo->client_data;
     if (count <= 0)
         return;
     if ((size_t)count > cinfo->src->bytes_in_buffer)
@@ -154,31 +154,32 @@ static void source_skip(j_decompress_ptr cinfo, long count)
 }
 
 /* jpeg_progress_mgr.progress_monitor: called at least once per row of blocks of every scan. */
-static void on_progress(j_common_ptr common)
+static void jpeg_on_progress(j_common_ptr common)
 {
-    struct reader *reader = common->client_data;
+    struct jpeg_reader *reader = common->client_data;
     if (!reader->limits->max_scans ||
         (uint32_t)reader->cinfo.input_scan_number <= reader->limits->max_scans)
         return;
     error_set(reader->err, STATUS_TOO_LARGE,
               "the JPEG has more than %u scans (max_scans); save it again as baseline JPEG",
               reader->limits->max_scans);
-    give_up(reader, STATUS_TOO_LARGE);
+    jpeg_give_up(reader, STATUS_TOO_LARGE);
 }
 
 /* Makes `reader` ready for setjmp; the decompress object itself is made after it, because that can
  * already fail. */
-static void reader_init(struct reader *reader, const struct image_limits *limits, struct error *err)
+static void jpeg_reader_init(struct jpeg_reader *reader, const struct image_limits *limits,
+                             struct error *err)
 {
     memset(reader, 0, sizeof *reader);
     reader->limits = limits;
     reader->err = err;
     reader->cinfo.err = jpeg_std_error(&reader->errors);
-    reader->errors.error_exit = on_error;
-    reader->errors.emit_message = on_message;
-    reader->errors.output_message = on_output;
+    reader->errors.error_exit = jpeg_on_error;
+    reader->errors.emit_message = jpeg_on_message;
+    reader->errors.output_message = jpeg_on_output;
     reader->cinfo.client_data = reader;
-    reader->progress.progress_monitor = on_progress;
+    reader->progress.progress_monitor = jpeg_on_progress;
     reader->source = (struct jpeg_source_mgr){.init_source = source_nothing,
                                               .fill_input_buffer = source_fill,
                                               .skip_input_data = source_skip,
@@ -187,7 +188,7 @@ static void reader_init(struct reader *reader, const struct image_limits *limits
 }
 
 /* Everything up to the first scan, with all checks that need no pixel memory. Jumps on failure. */
-static void read_header(struct reader *reader, const uint8_t *data, size_t size)
+static void jpeg_read_head(struct jpeg_reader *reader, const uint8_t *data, size_t size)
 {
     struct jpeg_decompress_struct *cinfo = &reader->cinfo;
     jpeg_create_decompress(cinfo); /* keeps err and client_data */
@@ -200,7 +201,7 @@ static void read_header(struct reader *reader, const uint8_t *data, size_t size)
     enum status status =
         limits_check("JPEG", cinfo->image_width, cinfo->image_height, reader->limits, reader->err);
     if (status != STATUS_OK)
-        give_up(reader, status);
+        jpeg_give_up(reader, status);
     if (cinfo->arith_code)
         fail_unsupported(reader, "arithmetic-coded");
     if (cinfo->num_components == 2 || cinfo->num_components > 4)
@@ -289,8 +290,8 @@ static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struc
     return first;
 }
 
-static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, unsigned reduction,
-                        const struct decode_part *part)
+static void jpeg_read_pixels(struct jpeg_reader *reader, struct pixel_buffer *buffer,
+                             unsigned reduction, const struct decode_part *part)
 {
     struct jpeg_decompress_struct *cinfo = &reader->cinfo;
     const bool ink = cinfo->num_components == 4;
@@ -303,11 +304,11 @@ static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, unsi
     if (!size_mul(cinfo->output_width, cinfo->output_height, &bytes) ||
         !size_mul(bytes, 3, &bytes)) {
         error_set(reader->err, STATUS_TOO_LARGE, "the JPEG's pixels do not fit the address space");
-        give_up(reader, STATUS_TOO_LARGE);
+        jpeg_give_up(reader, STATUS_TOO_LARGE);
     }
     enum status status = pixel_buffer_reserve(buffer, bytes, reader->err);
     if (status != STATUS_OK)
-        give_up(reader, status);
+        jpeg_give_up(reader, status);
     reader->width = cinfo->output_width;
     jpeg_start_decompress(cinfo);
     const size_t stride = (size_t)reader->width * 3;
@@ -321,24 +322,26 @@ static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, unsi
 /* setjmp stands in a function of its own, below the one that holds the reader: what changes between
  * setjmp and longjmp may not be local to the function that calls setjmp (C17 7.13.2.1).
  * Without a buffer only the header is read. */
-static void run(struct reader *reader, const uint8_t *data, size_t size,
-                struct pixel_buffer *buffer, unsigned reduction, const struct decode_part *part)
+static void jpeg_run(struct jpeg_reader *reader, const uint8_t *data, size_t size,
+                     struct pixel_buffer *buffer, unsigned reduction,
+                     const struct decode_part *part)
 {
     if (setjmp(reader->failed) != 0)
         return;
-    read_header(reader, data, size);
+    jpeg_read_head(reader, data, size);
     if (buffer)
-        read_pixels(reader, buffer, reduction, part);
+        jpeg_read_pixels(reader, buffer, reduction, part);
 }
 
-static enum status run_and_destroy(const uint8_t *data, size_t size,
-                                   const struct image_limits *limits, struct pixel_buffer *buffer,
-                                   unsigned reduction, const struct decode_part *part,
-                                   struct stored_size *ret, struct error *err)
+static enum status jpeg_run_and_destroy(const uint8_t *data, size_t size,
+                                        const struct image_limits *limits,
+                                        struct pixel_buffer *buffer, unsigned reduction,
+                                        const struct decode_part *part, struct stored_size *ret,
+                                        struct error *err)
 {
-    struct reader reader;
-    reader_init(&reader, limits, err);
-    run(&reader, data, size, buffer, reduction, part);
+    struct jpeg_reader reader;
+    jpeg_reader_init(&reader, limits, err);
+    jpeg_run(&reader, data, size, buffer, reduction, part);
     if (reader.status == STATUS_OK)
         *ret = (struct stored_size){reader.width, reader.cinfo.output_height,
                                     reader.cinfo.image_width, reader.cinfo.image_height};
@@ -350,7 +353,7 @@ enum status jpeg_read_size(const uint8_t *data, size_t size, const struct image_
                            uint32_t *ret_width, uint32_t *ret_height, struct error *err)
 {
     struct stored_size stored;
-    TRY(run_and_destroy(data, size, limits, NULL, 1, NULL, &stored, err));
+    TRY(jpeg_run_and_destroy(data, size, limits, NULL, 1, NULL, &stored, err));
     *ret_width = stored.full_width;
     *ret_height = stored.full_height;
     return STATUS_OK;
@@ -360,5 +363,5 @@ enum status jpeg_decode(const uint8_t *data, size_t size, const struct image_lim
                         unsigned reduction, const struct decode_part *part,
                         struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
 {
-    return run_and_destroy(data, size, limits, buffer, reduction, part, ret, err);
+    return jpeg_run_and_destroy(data, size, limits, buffer, reduction, part, ret, err);
 }

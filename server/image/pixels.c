@@ -1,12 +1,12 @@
-/* The decoders' pixel memory and the EXIF turn. */
+/* Reuses the decoders' pixel memory and applies the EXIF orientation. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "server/image/decode.h"
 
-/* One giant photo must not pin its memory in every worker for good, and a stream of giants must not
- * pay for fresh pages each time: a buffer above GIANT bytes goes back after a run of uses that
- * needed less than a quarter of it. */
+/* A buffer above GIANT bytes is freed after SMALL_USES uses in a row that needed less than a
+ * quarter of it. One giant photo then does not keep its memory in every worker, and a series of
+ * giants does not fault in fresh pages each time. */
 enum { GIANT = 32 << 20, SMALL_USES = 8 };
 
 enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, struct error *err)
@@ -32,45 +32,45 @@ void pixel_buffer_done(struct pixel_buffer *buffer)
     *buffer = (struct pixel_buffer){0};
 }
 
-/* Every turn is a walk through the source with a constant step per upright column and per upright
- * row. Tiles keep the columns of a transposing walk in the cache. */
-struct walk {
+/* A strided access map: reads the source with a constant step for each upright column and row.
+ * Tiles keep the columns of a transposed picture in the cache. */
+struct orientation_map {
     ptrdiff_t start, column_step, row_step; /* bytes */
     uint32_t columns, rows;                 /* of the upright picture */
 };
 
-static struct walk walk_of(uint32_t width, uint32_t height, int orientation)
+static struct orientation_map orientation_map_of(uint32_t width, uint32_t height, int orientation)
 {
     const ptrdiff_t pixel = 3, line = (ptrdiff_t)width * 3;
     const ptrdiff_t right = line - pixel, bottom = (ptrdiff_t)(height - 1) * line;
     switch (orientation) {
     case 2: /* mirrored left to right */
-        return (struct walk){right, -pixel, line, width, height};
+        return (struct orientation_map){right, -pixel, line, width, height};
     case 3: /* upside down */
-        return (struct walk){bottom + right, -pixel, -line, width, height};
+        return (struct orientation_map){bottom + right, -pixel, -line, width, height};
     case 4: /* mirrored top to bottom */
-        return (struct walk){bottom, pixel, -line, width, height};
+        return (struct orientation_map){bottom, pixel, -line, width, height};
     case 5: /* transposed */
-        return (struct walk){0, line, pixel, height, width};
+        return (struct orientation_map){0, line, pixel, height, width};
     case 6: /* needs a quarter turn clockwise */
-        return (struct walk){bottom, -line, pixel, height, width};
+        return (struct orientation_map){bottom, -line, pixel, height, width};
     case 7: /* transposed along the other diagonal */
-        return (struct walk){bottom + right, -line, -pixel, height, width};
+        return (struct orientation_map){bottom + right, -line, -pixel, height, width};
     case 8: /* needs a quarter turn counter-clockwise */
-        return (struct walk){right, line, -pixel, height, width};
+        return (struct orientation_map){right, line, -pixel, height, width};
     default:
-        return (struct walk){0, pixel, line, width, height};
+        return (struct orientation_map){0, pixel, line, width, height};
     }
 }
 
-static void turn_tile(const uint8_t *src, const struct walk *walk, uint32_t x0, uint32_t x1,
-                      uint32_t y0, uint32_t y1, uint8_t *dst)
+static void orient_tile(const uint8_t *src, const struct orientation_map *map, uint32_t x0,
+                        uint32_t x1, uint32_t y0, uint32_t y1, uint8_t *dst)
 {
     for (uint32_t y = y0; y < y1; y++) {
         const uint8_t *from =
-            src + walk->start + y * walk->row_step + (ptrdiff_t)x0 * walk->column_step;
-        uint8_t *to = dst + ((size_t)y * walk->columns + x0) * 3;
-        for (uint32_t x = x0; x < x1; x++, from += walk->column_step, to += 3) {
+            src + map->start + y * map->row_step + (ptrdiff_t)x0 * map->column_step;
+        uint8_t *to = dst + ((size_t)y * map->columns + x0) * 3;
+        for (uint32_t x = x0; x < x1; x++, from += map->column_step, to += 3) {
             to[0] = from[0];
             to[1] = from[1];
             to[2] = from[2];
@@ -78,12 +78,13 @@ static void turn_tile(const uint8_t *src, const struct walk *walk, uint32_t x0, 
     }
 }
 
-void pixels_turn(const uint8_t *src, uint32_t width, uint32_t height, int orientation, uint8_t *dst)
+void pixels_orient(const uint8_t *src, uint32_t width, uint32_t height, int orientation,
+                   uint8_t *dst)
 {
     enum { TILE = 32 };
-    const struct walk walk = walk_of(width, height, orientation);
-    for (uint32_t y = 0; y < walk.rows; y += TILE)
-        for (uint32_t x = 0; x < walk.columns; x += TILE)
-            turn_tile(src, &walk, x, x + TILE < walk.columns ? x + TILE : walk.columns, y,
-                      y + TILE < walk.rows ? y + TILE : walk.rows, dst);
+    const struct orientation_map map = orientation_map_of(width, height, orientation);
+    for (uint32_t y = 0; y < map.rows; y += TILE)
+        for (uint32_t x = 0; x < map.columns; x += TILE)
+            orient_tile(src, &map, x, x + TILE < map.columns ? x + TILE : map.columns, y,
+                        y + TILE < map.rows ? y + TILE : map.rows, dst);
 }

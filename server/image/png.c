@@ -19,7 +19,7 @@
 #include "engine/base/size.h"
 #include "server/image/decode.h"
 
-struct reader {
+struct png_reader {
     png_structp png;
     png_infop info;
     const uint8_t *data;
@@ -30,61 +30,61 @@ struct reader {
     struct error *err;
 };
 
-static _Noreturn void give_up(struct reader *reader, enum status status)
+static _Noreturn void png_give_up(struct png_reader *reader, enum status status)
 {
     reader->status = status;
     longjmp(reader->failed, 1);
 }
 
 /* Called by libpng on errors: must not return. */
-static _Noreturn void on_error(png_structp png, png_const_charp text)
+static _Noreturn void png_on_error(png_structp png, png_const_charp text)
 {
-    struct reader *reader = png_get_error_ptr(png);
+    struct png_reader *reader = png_get_error_ptr(png);
     if (reader->no_memory) {
         error_set(reader->err, STATUS_NO_MEMORY,
                   "no memory to decode the PNG; send a smaller picture or try again");
-        give_up(reader, STATUS_NO_MEMORY);
+        png_give_up(reader, STATUS_NO_MEMORY);
     }
     error_set(reader->err, STATUS_BAD_IMAGE,
               "the PNG is damaged (%s); save it again or send an intact file", text);
-    give_up(reader, STATUS_BAD_IMAGE);
+    png_give_up(reader, STATUS_BAD_IMAGE);
 }
 
-static void on_warning(png_structp png, png_const_charp text)
+static void png_on_warning(png_structp png, png_const_charp text)
 {
     (void)png; /* libpng would print to stderr */
     (void)text;
 }
 
-static void on_read(png_structp png, png_bytep bytes, size_t count)
+static void png_on_read(png_structp png, png_bytep bytes, size_t count)
 {
-    struct reader *reader = png_get_io_ptr(png);
+    struct png_reader *reader = png_get_io_ptr(png);
     if (count > reader->size - reader->at) {
         error_set(reader->err, STATUS_BAD_IMAGE,
                   "the PNG ends early: its data stops before the picture is complete; send the "
                   "whole file");
-        give_up(reader, STATUS_BAD_IMAGE);
+        png_give_up(reader, STATUS_BAD_IMAGE);
     }
     memcpy(bytes, reader->data + reader->at, count);
     reader->at += count;
 }
 
-static png_voidp on_malloc(png_structp png, png_alloc_size_t size)
+static png_voidp png_on_malloc(png_structp png, png_alloc_size_t size)
 {
-    struct reader *reader = png_get_mem_ptr(png);
+    struct png_reader *reader = png_get_mem_ptr(png);
     void *memory = malloc(size);
     if (!memory)
         reader->no_memory = true;
     return memory;
 }
 
-static void on_free(png_structp png, png_voidp memory)
+static void png_on_free(png_structp png, png_voidp memory)
 {
     (void)png;
     free(memory);
 }
 
-static uint32_t read_u32(const uint8_t *p)
+static uint32_t png_u32(const uint8_t *p)
 {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
@@ -100,12 +100,12 @@ enum status png_read_size(const uint8_t *data, size_t size, const struct image_l
             "the PNG ends early: %zu bytes do not even hold its header; send the whole "
             "file",
             size);
-    if (read_u32(data + LENGTH_AT) != 13 || memcmp(data + NAME_AT, "IHDR", 4) != 0)
+    if (png_u32(data + LENGTH_AT) != 13 || memcmp(data + NAME_AT, "IHDR", 4) != 0)
         return error_set(
             err, STATUS_BAD_IMAGE,
             "the PNG is damaged (it does not begin with a header chunk); send an intact "
             "file");
-    const uint32_t width = read_u32(data + WIDTH_AT), height = read_u32(data + HEIGHT_AT);
+    const uint32_t width = png_u32(data + WIDTH_AT), height = png_u32(data + HEIGHT_AT);
     TRY(limits_check("PNG", width, height, limits, err));
     *ret_width = width;
     *ret_height = height;
@@ -142,13 +142,13 @@ static void set_transforms(png_structp png, png_infop info)
 
 /* Rows go straight into the picture; an interlaced file visits every row in each of seven passes.
  */
-static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, uint32_t width,
-                        uint32_t height)
+static void png_read_pixels(struct png_reader *reader, struct pixel_buffer *buffer, uint32_t width,
+                            uint32_t height)
 {
     size_t stride, bytes;
     if (!size_mul(width, 3, &stride) || !size_mul(stride, height, &bytes)) {
         error_set(reader->err, STATUS_TOO_LARGE, "the PNG's pixels do not fit the address space");
-        give_up(reader, STATUS_TOO_LARGE);
+        png_give_up(reader, STATUS_TOO_LARGE);
     }
     const int passes = png_set_interlace_handling(reader->png);
     png_read_update_info(reader->png, reader->info);
@@ -156,7 +156,7 @@ static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, uint
         png_error(reader->png, "unexpected row size");
     enum status status = pixel_buffer_reserve(buffer, bytes, reader->err);
     if (status != STATUS_OK)
-        give_up(reader, status);
+        png_give_up(reader, status);
     for (int pass = 0; pass < passes; pass++)
         for (uint32_t y = 0; y < height; y++)
             png_read_row(reader->png, buffer->data + stride * y, NULL);
@@ -165,22 +165,23 @@ static void read_pixels(struct reader *reader, struct pixel_buffer *buffer, uint
 
 /* setjmp stands in a function of its own, below the one that holds the reader: what changes between
  * setjmp and longjmp may not be local to the function that calls setjmp (C17 7.13.2.1). */
-static void run(struct reader *reader, struct pixel_buffer *buffer, uint32_t width, uint32_t height)
+static void png_run(struct png_reader *reader, struct pixel_buffer *buffer, uint32_t width,
+                    uint32_t height)
 {
     if (setjmp(reader->failed) != 0)
         return;
-    reader->png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, reader, on_error, on_warning,
-                                           reader, on_malloc, on_free);
+    reader->png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, reader, png_on_error,
+                                           png_on_warning, reader, png_on_malloc, png_on_free);
     reader->info = reader->png ? png_create_info_struct(reader->png) : NULL;
     if (!reader->info) {
         error_set(reader->err, STATUS_NO_MEMORY, "no memory to decode the PNG; try again");
-        give_up(reader, STATUS_NO_MEMORY);
+        png_give_up(reader, STATUS_NO_MEMORY);
     }
-    png_set_read_fn(reader->png, reader, on_read);
+    png_set_read_fn(reader->png, reader, png_on_read);
     set_bounds(reader->png);
     png_read_info(reader->png, reader->info);
     set_transforms(reader->png, reader->info);
-    read_pixels(reader, buffer, width, height);
+    png_read_pixels(reader, buffer, width, height);
 }
 
 enum status png_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
@@ -190,8 +191,8 @@ enum status png_decode(const uint8_t *data, size_t size, const struct image_limi
     (void)reduction, (void)part; /* only a JPEG's transform gives smaller pictures for less work */
     uint32_t width, height;
     TRY(png_read_size(data, size, limits, &width, &height, err));
-    struct reader reader = {.data = data, .size = size, .err = err};
-    run(&reader, buffer, width, height);
+    struct png_reader reader = {.data = data, .size = size, .err = err};
+    png_run(&reader, buffer, width, height);
     png_destroy_read_struct(&reader.png, &reader.info, NULL);
     if (reader.status == STATUS_OK)
         *ret = (struct stored_size){width, height, width, height};

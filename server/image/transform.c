@@ -1,13 +1,13 @@
 /* Resizes, crops and normalises decoded pixels into a batch's slot.
  *
- * The walk over the model's input, row by row:
+ * Works through the model's input row by row:
  *
  *     source rows ──horizontal──▶ ring of rows ──vertical──▶ one row ──normalise──▶ slot
  *                   four at once  (kept columns)                                    of the batch
  *
  * The ring holds as many rows as the longest vertical window, so a picture's intermediate stays in
- * the cache whatever its size, and rows and columns that the crop throws away are never computed.
- * Pillow computes them and cuts them off afterwards, with equal bytes for what is left. */
+ * the cache whatever its size, and rows and columns outside the crop are never computed.
+ * Pillow computes them and cuts them off; the bytes that remain are equal. */
 #include "server/image/transform.h"
 
 #include <stdlib.h>
@@ -47,11 +47,11 @@ struct sink {
 };
 
 /* One resize while it runs. */
-struct job {
+struct resize_job {
     struct transform *transform;
     const struct image *image;
     const struct preprocess *preprocess;
-    struct frame frame;
+    struct crop_frame frame;
     int x0, x1, y0, y1; /* what is kept of the resized picture */
     int ring_rows;
     size_t ring_stride;
@@ -169,19 +169,19 @@ static void sink_fill(struct sink *sink, int value, int pixels)
         sink_pixels(sink, rgb, pixels < 16 ? (size_t)pixels : 16);
 }
 
-static int max_of(int a, int b)
+static int larger_of(int a, int b)
 {
     return a > b ? a : b;
 }
 
-static int min_of(int a, int b)
+static int smaller_of(int a, int b)
 {
     return a < b ? a : b;
 }
 
 /* The next GROUP source rows, filtered horizontally into the ring. Past the picture's last row the
  * group repeats it, into slots that nobody reads. */
-static void fill_ring(struct job *job)
+static void fill_ring(struct resize_job *job)
 {
     struct transform *transform = job->transform;
     const int last = (int)job->image->height - 1;
@@ -198,12 +198,12 @@ static void fill_ring(struct job *job)
 }
 
 /* Row `y` of the kept part of the resized picture: into transform->line. */
-static void resize_row(struct job *job, int y)
+static void resize_row(struct resize_job *job, int y)
 {
     struct transform *transform = job->transform;
     const struct resample_axis *axis = &transform->vertical;
     const int start = axis->start[y], length = axis->length;
-    job->next_row = max_of(job->next_row, start);
+    job->next_row = larger_of(job->next_row, start);
     while (job->next_row < start + length)
         fill_ring(job);
     const uint8_t **rows = (const uint8_t **)(void *)transform->window.data;
@@ -215,7 +215,7 @@ static void resize_row(struct job *job, int y)
 }
 
 /* Memory and tables for what is kept of the picture, which is not empty. */
-static enum status job_prepare(struct job *job, struct error *err)
+static enum status job_prepare(struct resize_job *job, struct error *err)
 {
     struct transform *transform = job->transform;
     const struct preprocess *p = job->preprocess;
@@ -240,12 +240,13 @@ static enum status job_prepare(struct job *job, struct error *err)
 }
 
 /* One row of the model's input: zeros, letterbox, picture, letterbox, zeros. */
-static void emit_row(struct job *job, int y, struct sink *sink)
+static void emit_row(struct resize_job *job, int y, struct sink *sink)
 {
-    const struct frame *frame = &job->frame;
+    const struct crop_frame *frame = &job->frame;
     const int width = job->preprocess->width;
-    const int canvas_begin = min_of(max_of(frame->canvas_left, 0), width);
-    const int canvas_end = max_of(min_of(frame->canvas_left + frame->canvas_width, width), 0);
+    const int canvas_begin = smaller_of(larger_of(frame->canvas_left, 0), width);
+    const int canvas_end =
+        larger_of(smaller_of(frame->canvas_left + frame->canvas_width, width), 0);
     const int row = y - frame->top;
     if (y < frame->canvas_top || y >= frame->canvas_top + frame->canvas_height) {
         sink_fill(sink, 0, width);
@@ -263,8 +264,8 @@ static void emit_row(struct job *job, int y, struct sink *sink)
     sink_fill(sink, 0, width - canvas_end);
 }
 
-static enum status run(struct transform *transform, const struct image *image,
-                       const struct preprocess *p, struct sink *sink, struct error *err)
+static enum status resize_run(struct transform *transform, const struct image *image,
+                              const struct preprocess *p, struct sink *sink, struct error *err)
 {
     enum { SOURCE_MAX = 1 << 24 }; /* what the tables count in; libjpeg ends at 65500 anyway */
     if (image->width > SOURCE_MAX || image->height > SOURCE_MAX)
@@ -272,16 +273,16 @@ static enum status run(struct transform *transform, const struct image *image,
             err, STATUS_TOO_LARGE,
             "a picture of %u x %u pixels cannot be resized: a side may have at most %d",
             image->width, image->height, SOURCE_MAX);
-    struct job job = {
+    struct resize_job job = {
         .transform = transform, .image = image, .preprocess = p, .flip = p->invert ? 255 : 0};
     /* Pixels that were decoded smaller still end where those of the whole picture would. */
     const bool reduced = image->info.width > image->width || image->info.height > image->height;
     TRY(frame_of(p, reduced ? image->info.width : image->width,
                  reduced ? image->info.height : image->height, &job.frame, err));
-    job.x0 = max_of(0, -job.frame.left);
-    job.y0 = max_of(0, -job.frame.top);
-    job.x1 = min_of(job.frame.resized_width, p->width - job.frame.left);
-    job.y1 = min_of(job.frame.resized_height, p->height - job.frame.top);
+    job.x0 = larger_of(0, -job.frame.left);
+    job.y0 = larger_of(0, -job.frame.top);
+    job.x1 = smaller_of(job.frame.resized_width, p->width - job.frame.left);
+    job.y1 = smaller_of(job.frame.resized_height, p->height - job.frame.top);
     if (job.x0 < job.x1 && job.y0 < job.y1)
         TRY(job_prepare(&job, err));
     for (int y = 0; y < p->height; y++)
@@ -299,7 +300,7 @@ enum status transform_numbers(struct transform *transform, const struct image *i
     transform_table(p, table);
     image_numbers_write(as, table[0], &sink.table,
                         (size_t)preprocess_channels(p) * COUNT_OF(table[0]));
-    return run(transform, image, p, &sink, err);
+    return resize_run(transform, image, p, &sink, err);
 }
 
 enum status transform_apply(struct transform *transform, const struct image *image,
@@ -313,12 +314,12 @@ enum status transform_pixels(struct transform *transform, const struct image *im
                              const struct preprocess *p, uint8_t *dst, struct error *err)
 {
     struct sink sink = {.dst = dst, .size = 1, .channels = CHANNELS_RGB};
-    return run(transform, image, p, &sink, err);
+    return resize_run(transform, image, p, &sink, err);
 }
 
 enum status transform_bytes(struct transform *transform, const struct image *image,
                             const struct preprocess *p, uint8_t *dst, struct error *err)
 {
     struct sink sink = {.dst = dst, .size = 1, .channels = p->channels};
-    return run(transform, image, p, &sink, err);
+    return resize_run(transform, image, p, &sink, err);
 }

@@ -9,17 +9,17 @@
 #include "engine/device.h"
 #include "server/observe/metrics.h"
 
-static void show(struct metrics *metrics, const struct gpu_reading *gpu)
+static void gpu_show(struct metrics *metrics, const struct gpu_reading *gpu)
 {
     const struct {
         const char *name, *help;
         enum metric_kind kind;
         double value;
     } rows[] = {
-        {"nv_gpu_utilization", "Part of the time that kernels ran on the GPU, 0 to 1.",
+        {"nv_gpu_utilization", "Share of the time that kernels ran on the GPU, 0 to 1.",
          METRIC_GAUGE, gpu->utilization},
         {"nv_gpu_memory_total_bytes", "Memory of the GPU.", METRIC_GAUGE, gpu->total_bytes},
-        {"nv_gpu_memory_used_bytes", "Memory of the GPU that is in use, by whomever.", METRIC_GAUGE,
+        {"nv_gpu_memory_used_bytes", "Memory of the GPU in use by all processes.", METRIC_GAUGE,
          gpu->used_bytes},
         {"nv_gpu_power_usage", "Watts that the GPU draws.", METRIC_GAUGE, gpu->power},
         {"nv_gpu_power_limit", "Watts that the GPU may draw.", METRIC_GAUGE, gpu->power_limit},
@@ -41,5 +41,5 @@ void gpu_metrics_update(struct metrics *metrics)
     struct gpu_reading gpus[DEVICE_MAX];
     const size_t count = nvml_read(gpus, COUNT_OF(gpus));
     for (size_t i = 0; i < count; i++)
-        show(metrics, &gpus[i]);
+        gpu_show(metrics, &gpus[i]);
 }

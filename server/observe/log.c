@@ -15,11 +15,11 @@
 
 static _Atomic bool write_json;
 static _Atomic int lowest_level = LOG_INFO;
-static _Atomic unsigned long lost_lines; /* not written, or not whole, since the last that was */
-static _Atomic bool ends_within_line;    /* what was written last has no line end */
+static _Atomic unsigned long lost_lines; /* lost or cut since the last one written whole */
+static _Atomic bool ends_within_line;    /* the last write ended inside a line */
 
 /* A line under construction; `full` once something did not fit. */
-struct line {
+struct log_line {
     char *text;
     size_t used, size;
     bool full;
@@ -57,7 +57,7 @@ const char *log_level_name(enum log_level level)
     return names[level];
 }
 
-static void put(struct line *line, const char *text, size_t size)
+static void line_put(struct log_line *line, const char *text, size_t size)
 {
     if (line->full || size > line->size - line->used) {
         line->full = true;
@@ -67,20 +67,20 @@ static void put(struct line *line, const char *text, size_t size)
     line->used += size;
 }
 
-static void put_text(struct line *line, const char *text)
+static void line_put_text(struct log_line *line, const char *text)
 {
-    put(line, text, strlen(text));
+    line_put(line, text, strlen(text));
 }
 
-__attribute__((format(printf, 2, 3))) static void put_format(struct line *line, const char *format,
-                                                             ...)
+__attribute__((format(printf, 2, 3))) static void line_put_format(struct log_line *line,
+                                                                  const char *format, ...)
 {
     char text[128];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    put_text(line, text);
+    line_put_text(line, text);
 }
 
 /* Reads the UTF-8 character at s: returns its bytes (1 … 4) and its code point, or 1 and
@@ -111,7 +111,7 @@ static size_t read_character(const unsigned char *s, uint32_t *ret)
 /* The inside of a quoted string, in JSON's escapes, which read well in text too. The controls
  * beyond ASCII (U+0080 … U+009F) move a terminal's cursor as ESC does, and U+2028 / U+2029 break
  * lines in some viewers: they are escaped as well. */
-static void put_escaped(struct line *line, const char *value)
+static void line_put_escaped(struct log_line *line, const char *value)
 {
     const unsigned char *s = (const unsigned char *)value;
     size_t read = 0;
@@ -119,20 +119,20 @@ static void put_escaped(struct line *line, const char *value)
         uint32_t point;
         size_t length = read_character(s + read, &point);
         if (read + length > VALUE_MAX) {
-            put_text(line, "…");
+            line_put_text(line, "…");
             return;
         }
         if (point == UINT32_MAX)
-            put_text(line, "\xEF\xBF\xBD"); /* U+FFFD, the replacement character */
+            line_put_text(line, "\xEF\xBF\xBD"); /* U+FFFD, the replacement character */
         else if (point == '"' || point == '\\')
-            put_format(line, "\\%c", (char)point);
+            line_put_format(line, "\\%c", (char)point);
         else if (point == '\n')
-            put_text(line, "\\n");
+            line_put_text(line, "\\n");
         else if (point < 0x20 || (point >= 0x7F && point < 0xA0) || point == 0x2028 ||
                  point == 0x2029)
-            put_format(line, "\\u%04" PRIx32, point);
+            line_put_format(line, "\\u%04" PRIx32, point);
         else
-            put(line, value + read, length);
+            line_put(line, value + read, length);
         read += length;
     }
 }
@@ -146,42 +146,42 @@ static bool is_plain(const char *value)
     return *value != '\0' && strlen(value) <= VALUE_MAX;
 }
 
-static void put_string(struct line *line, bool json, const char *value)
+static void line_put_string(struct log_line *line, bool json, const char *value)
 {
     if (!value) {
-        put_text(line, json ? "null" : "-");
+        line_put_text(line, json ? "null" : "-");
     } else if (!json && is_plain(value)) {
-        put_text(line, value);
+        line_put_text(line, value);
     } else {
-        put_text(line, "\"");
-        put_escaped(line, value);
-        put_text(line, "\"");
+        line_put_text(line, "\"");
+        line_put_escaped(line, value);
+        line_put_text(line, "\"");
     }
 }
 
-static void put_value(struct line *line, bool json, const struct log_field *field)
+static void line_put_value(struct log_line *line, bool json, const struct log_field *field)
 {
     switch (field->kind) {
     case LOG_KIND_TEXT:
-        put_string(line, json, field->text);
+        line_put_string(line, json, field->text);
         return;
     case LOG_KIND_INTEGER:
-        put_format(line, "%" PRId64, field->integer);
+        line_put_format(line, "%" PRId64, field->integer);
         return;
     case LOG_KIND_REAL:
         if (json && !isfinite(field->real)) /* JSON has no such numbers */
-            put_text(line, "null");
+            line_put_text(line, "null");
         else
-            put_format(line, "%.6g", field->real);
+            line_put_format(line, "%.6g", field->real);
         return;
     case LOG_KIND_BOOL:
-        put_text(line, field->boolean ? "true" : "false");
+        line_put_text(line, field->boolean ? "true" : "false");
         return;
     }
 }
 
-static void put_head(struct line *line, bool json, const struct timespec *time,
-                     enum log_level level, const char *event)
+static void line_put_head(struct log_line *line, bool json, const struct timespec *time,
+                          enum log_level level, const char *event)
 {
     struct tm parts;
     char text[32];
@@ -189,15 +189,15 @@ static void put_head(struct line *line, bool json, const struct timespec *time,
     if (json) {
         gmtime_r(&time->tv_sec, &parts);
         strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
-        put_format(line, "{\"time\":\"%s.%03dZ\",\"level\":\"%s\",\"event\":\"", text, milliseconds,
-                   log_level_name(level));
-        put_escaped(line, event);
-        put_text(line, "\"");
+        line_put_format(line, "{\"time\":\"%s.%03dZ\",\"level\":\"%s\",\"event\":\"", text,
+                        milliseconds, log_level_name(level));
+        line_put_escaped(line, event);
+        line_put_text(line, "\"");
     } else {
         localtime_r(&time->tv_sec, &parts);
         strftime(text, sizeof text, "%H:%M:%S", &parts);
-        put_format(line, "%s.%03d %-5s ", text, milliseconds, log_level_name(level));
-        put_escaped(line, event);
+        line_put_format(line, "%s.%03d %-5s ", text, milliseconds, log_level_name(level));
+        line_put_escaped(line, event);
     }
 }
 
@@ -205,15 +205,15 @@ size_t log_format(bool json, const struct timespec *time, enum log_level level,
                   const struct log_field *fields, char line[static LOG_LINE_MAX])
 {
     static const char json_cut[] = ",\"cut\":true", text_cut[] = " cut=true";
-    /* Room stays free for the mark of a cut and for the end of the line. */
-    struct line out = {.size = LOG_LINE_MAX - sizeof json_cut - sizeof "}\n"};
+    /* Keeps room for the `cut` mark and the end of the line. */
+    struct log_line out = {.size = LOG_LINE_MAX - sizeof json_cut - sizeof "}\n"};
     out.text = line;
-    put_head(&out, json, time, level, fields[0].text);
+    line_put_head(&out, json, time, level, fields[0].text);
     bool cut = false;
     for (const struct log_field *field = fields + 1; field->key; field++) {
         size_t before = out.used;
-        put_format(&out, json ? ",\"%s\":" : " %s=", field->key);
-        put_value(&out, json, field);
+        line_put_format(&out, json ? ",\"%s\":" : " %s=", field->key);
+        line_put_value(&out, json, field);
         if (out.full) {
             out.used = before;
             out.full = false;
@@ -222,13 +222,13 @@ size_t log_format(bool json, const struct timespec *time, enum log_level level,
     }
     out.size = LOG_LINE_MAX;
     if (cut)
-        put_text(&out, json ? json_cut : text_cut);
-    put_text(&out, json ? "}\n" : "\n");
+        line_put_text(&out, json ? json_cut : text_cut);
+    line_put_text(&out, json ? "}\n" : "\n");
     return out.used;
 }
 
-/* Whole, in one write, so that lines of several threads and processes do not mix. */
-static bool write_line(const char *line, size_t size)
+/* One write for the whole line: lines of several threads and processes do not mix. */
+static bool log_write_line(const char *line, size_t size)
 {
     const bool begins_anew = atomic_exchange(&ends_within_line, false);
     const struct iovec parts[] = {{(void *)(uintptr_t) "\n", 1}, {(void *)(uintptr_t)line, size}};
@@ -244,19 +244,19 @@ static bool write_line(const char *line, size_t size)
     return false;
 }
 
-/* A log that cannot be written (standard error closed, disk full) must not stop the server; once it
- * can be again, it says what is missing. */
+/* A failed write (standard error closed, disk full) must not stop the server. The next line that
+ * can be written is followed by the number of lost ones. */
 static void write_or_count(const char *line, size_t size)
 {
-    if (!write_line(line, size)) {
+    if (!log_write_line(line, size)) {
         atomic_fetch_add(&lost_lines, 1);
         return;
     }
     const unsigned long lost = atomic_exchange(&lost_lines, 0);
     if (lost)
         log_event(LOG_WARN, "log lines lost", LOG_INT("lines", (int64_t)lost),
-                  LOG_STR("text", "they could not be written: look at the disk, or at what reads "
-                                  "standard error"));
+                  LOG_STR("text", "writing to standard error failed; check the disk or the "
+                                  "process that reads it"));
 }
 
 void log_fields(enum log_level level, const struct log_field *fields)

@@ -1,5 +1,5 @@
-/* Which of many alike log lines are written: the first few of each second. The others are counted,
- * and one line says how many there were. Pure: no lock or clock; times are clock_now()'s. */
+/* Limits similar log lines: the first few of each second are written, the others counted, and one
+ * line tells their number. Pure: no lock, no clock; times are clock_now()'s. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,9 +14,9 @@ struct log_sample {
     int64_t left_out;
 };
 
-/* Whether a line is to be written now; if not, it is counted. */
+/* Returns whether to write a line now; counts it otherwise. */
 bool log_sample_take(struct log_sample *sample, int64_t now);
 
-/* How many lines were left out, once their second is over: each is told once. To be asked before
- * log_sample_take(). */
+/* Number of lines left out, once their second is over; 0 afterwards. Call before log_sample_take().
+ */
 int64_t log_sample_left_out(struct log_sample *sample, int64_t now);

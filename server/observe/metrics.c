@@ -1,6 +1,6 @@
-/* Families and series are two kinds of linked lists that only grow, guarded by `lock`; a series'
- * values are atomics outside it. Series are never freed before the whole, so a pointer from
- * metrics_get stays good and counting takes no lock. */
+/* Keeps metric families and their series in linked lists that only grow, guarded by `lock`. Values
+ * are atomics. Series live as long as `struct metrics`, so a pointer from metrics_get stays valid
+ * and counting takes no lock. */
 #include "server/observe/metrics.h"
 
 #include <assert.h>
@@ -14,15 +14,15 @@
 #include "engine/base/size.h"
 
 struct metric {
-    const struct family *family;
+    const struct metric_family *family;
     struct metric *next;
     char *labels;
     _Atomic double value;      /* counter, gauge; the sum of a histogram */
     _Atomic uint64_t counts[]; /* histogram: one per bucket, then what is above the last */
 };
 
-struct family {
-    struct family *next;
+struct metric_family {
+    struct metric_family *next;
     enum metric_kind kind;
     char *name, *help;
     struct metric *series, **last_series;
@@ -32,7 +32,7 @@ struct family {
 
 struct metrics {
     pthread_mutex_t lock;
-    struct family *families, **last_family; /* guarded by lock, as all lists below */
+    struct metric_family *families, **last_family; /* guarded by lock, as all lists below */
 };
 
 /* From the resize of a thumbnail to a forward pass that timed out. */
@@ -58,7 +58,7 @@ static void metric_free(struct metric *metric)
     free(metric);
 }
 
-static void family_free(struct family *family)
+static void family_free(struct metric_family *family)
 {
     if (!family)
         return;
@@ -75,7 +75,7 @@ void metrics_free(struct metrics *metrics)
 {
     if (!metrics)
         return;
-    for (struct family *family = metrics->families, *next; family; family = next) {
+    for (struct metric_family *family = metrics->families, *next; family; family = next) {
         next = family->next;
         family_free(family);
     }
@@ -83,8 +83,9 @@ void metrics_free(struct metrics *metrics)
     free(metrics);
 }
 
-static struct family *family_create(enum metric_kind kind, const char *name, const char *help,
-                                    const double *buckets, size_t bucket_count)
+static struct metric_family *family_create(enum metric_kind kind, const char *name,
+                                           const char *help, const double *buckets,
+                                           size_t bucket_count)
 {
     if (kind != METRIC_HISTOGRAM) {
         bucket_count = 0;
@@ -92,7 +93,7 @@ static struct family *family_create(enum metric_kind kind, const char *name, con
         buckets = default_buckets;
         bucket_count = COUNT_OF(default_buckets);
     }
-    struct family *family = calloc(1, sizeof *family + bucket_count * sizeof *buckets);
+    struct metric_family *family = calloc(1, sizeof *family + bucket_count * sizeof *buckets);
     if (!family)
         return NULL;
     family->kind = kind;
@@ -111,17 +112,17 @@ static struct family *family_create(enum metric_kind kind, const char *name, con
     return family;
 }
 
-static struct family *find_family_locked(struct metrics *metrics, enum metric_kind kind,
-                                         const char *name, const char *help, const double *buckets,
-                                         size_t bucket_count)
+static struct metric_family *find_family_locked(struct metrics *metrics, enum metric_kind kind,
+                                                const char *name, const char *help,
+                                                const double *buckets, size_t bucket_count)
 {
-    for (struct family *family = metrics->families; family; family = family->next) {
+    for (struct metric_family *family = metrics->families; family; family = family->next) {
         if (strcmp(family->name, name) != 0)
             continue;
         assert(family->kind == kind);
         return family;
     }
-    struct family *family = family_create(kind, name, help, buckets, bucket_count);
+    struct metric_family *family = family_create(kind, name, help, buckets, bucket_count);
     if (!family)
         return NULL;
     *metrics->last_family = family;
@@ -129,7 +130,7 @@ static struct family *find_family_locked(struct metrics *metrics, enum metric_ki
     return family;
 }
 
-static struct metric *find_series_locked(struct family *family, const char *labels)
+static struct metric *find_series_locked(struct metric_family *family, const char *labels)
 {
     for (struct metric *series = family->series; series; series = series->next)
         if (!strcmp(series->labels, labels))
@@ -156,7 +157,8 @@ struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const
     if (!metrics)
         return NULL;
     pthread_mutex_lock(&metrics->lock);
-    struct family *family = find_family_locked(metrics, kind, name, help, buckets, bucket_count);
+    struct metric_family *family =
+        find_family_locked(metrics, kind, name, help, buckets, bucket_count);
     struct metric *series = family ? find_series_locked(family, labels) : NULL;
     pthread_mutex_unlock(&metrics->lock);
     return series;
@@ -191,7 +193,7 @@ void metric_observe(struct metric *metric, double value)
 {
     if (!metric || isnan(value))
         return;
-    const struct family *family = metric->family;
+    const struct metric_family *family = metric->family;
     assert(family->kind == METRIC_HISTOGRAM);
     size_t i = 0;
     while (i < family->bucket_count && value > family->buckets[i])
@@ -272,7 +274,7 @@ static void write_sample(FILE *out, const struct metric *series, const char *suf
 
 static void write_histogram(FILE *out, const struct metric *series)
 {
-    const struct family *family = series->family;
+    const struct metric_family *family = series->family;
     uint64_t running = 0;
     for (size_t i = 0; i <= family->bucket_count; i++) {
         char number[32], bound[48];
@@ -286,7 +288,7 @@ static void write_histogram(FILE *out, const struct metric *series)
     write_sample(out, series, "_count", "", (double)running);
 }
 
-static void write_family(FILE *out, const struct family *family)
+static void write_family(FILE *out, const struct metric_family *family)
 {
     static const char *const kinds[] = {"counter", "gauge", "histogram"};
     fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", family->name, family->help, family->name,
@@ -309,7 +311,7 @@ char *metrics_text(struct metrics *metrics, size_t *ret_size)
         return NULL;
     if (metrics) {
         pthread_mutex_lock(&metrics->lock);
-        for (const struct family *family = metrics->families; family; family = family->next)
+        for (const struct metric_family *family = metrics->families; family; family = family->next)
             write_family(out, family);
         pthread_mutex_unlock(&metrics->lock);
     }

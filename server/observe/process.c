@@ -1,4 +1,6 @@
-/* Locks: one, for what the last reading of the host's CPU times was; held without I/O. */
+/* Reads /proc for the process and host metrics.
+ *
+ * Locks: one guards the last CPU times of the host; no I/O while it is held. */
 #include "server/observe/process.h"
 
 #include <dirent.h>
@@ -13,14 +15,14 @@
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 
-static void set(struct metrics *metrics, enum metric_kind kind, const char *name, const char *help,
-                double value)
+static void process_set(struct metrics *metrics, enum metric_kind kind, const char *name,
+                        const char *help, double value)
 {
     metric_set(metrics_get(metrics, kind, name, help, "", NULL, 0), value);
 }
 
-/* The numbers of /proc/self/stat behind the command's name, which may hold anything: [0] is field
- * 4. Returns how many. */
+/* The numbers of /proc/self/stat from field 4 on; ret[0] is field 4. Skips the command's name,
+ * which may contain anything. Returns how many. */
 static size_t read_stat(unsigned long long *ret, size_t max)
 {
     char text[2048];
@@ -58,16 +60,16 @@ static void update_from_stat(struct metrics *metrics)
     double ticks = (double)sysconf(_SC_CLK_TCK), page = (double)sysconf(_SC_PAGESIZE);
     if (read_stat(fields, COUNT_OF(fields)) < COUNT_OF(fields))
         return;
-    set(metrics, METRIC_COUNTER, "process_cpu_seconds_total",
-        "User and system CPU time in seconds.",
-        (double)(fields[UTIME - FIRST] + fields[STIME - FIRST]) / ticks);
-    set(metrics, METRIC_GAUGE, "process_threads", "Threads of the process.",
-        (double)fields[THREADS - FIRST]);
-    set(metrics, METRIC_GAUGE, "process_virtual_memory_bytes", "Virtual memory in bytes.",
-        (double)fields[VSIZE - FIRST]);
-    set(metrics, METRIC_GAUGE, "process_resident_memory_bytes", "Resident memory in bytes.",
-        (double)fields[RSS - FIRST] * page);
-    /* Computed once: clocks that are set would make it wander. */
+    process_set(metrics, METRIC_COUNTER, "process_cpu_seconds_total",
+                "User and system CPU time in seconds.",
+                (double)(fields[UTIME - FIRST] + fields[STIME - FIRST]) / ticks);
+    process_set(metrics, METRIC_GAUGE, "process_threads", "Threads of the process.",
+                (double)fields[THREADS - FIRST]);
+    process_set(metrics, METRIC_GAUGE, "process_virtual_memory_bytes", "Virtual memory in bytes.",
+                (double)fields[VSIZE - FIRST]);
+    process_set(metrics, METRIC_GAUGE, "process_resident_memory_bytes", "Resident memory in bytes.",
+                (double)fields[RSS - FIRST] * page);
+    /* Computed once: setting the clock would change it. */
     struct metric *start = metrics_get(metrics, METRIC_GAUGE, "process_start_time_seconds",
                                        "Start of the process in seconds since 1970.", "", NULL, 0);
     if (metric_value(start) == 0)
@@ -78,8 +80,8 @@ static void update_files(struct metrics *metrics)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        set(metrics, METRIC_GAUGE, "process_max_fds", "Most file descriptors there may be.",
-            (double)limit.rlim_cur);
+        process_set(metrics, METRIC_GAUGE, "process_max_fds",
+                    "Most file descriptors the process may open.", (double)limit.rlim_cur);
     DIR *folder = opendir("/proc/self/fd");
     if (!folder)
         return;
@@ -88,8 +90,8 @@ static void update_files(struct metrics *metrics)
         count++;
     closedir(folder);
     /* Without ".", ".." and the folder itself. */
-    set(metrics, METRIC_GAUGE, "process_open_fds", "Open file descriptors.",
-        count > 3 ? (double)(count - 3) : 0);
+    process_set(metrics, METRIC_GAUGE, "process_open_fds", "Open file descriptors.",
+                count > 3 ? (double)(count - 3) : 0);
 }
 
 /* The host's CPU times since it started, in ticks. */
@@ -128,16 +130,17 @@ static void update_host(struct metrics *metrics)
         last_all = all;
         pthread_mutex_unlock(&lock);
         if (moved)
-            set(metrics, METRIC_GAUGE, "nv_cpu_utilization",
-                "CPU utilization of the host from 0 to 1, since it was read last.",
-                (double)worked / (double)passed);
+            process_set(metrics, METRIC_GAUGE, "nv_cpu_utilization",
+                        "CPU utilization of the host since the last reading, 0 to 1.",
+                        (double)worked / (double)passed);
     }
     uint64_t total, available;
     cpu_memory(&total, &available);
-    set(metrics, METRIC_GAUGE, "nv_cpu_memory_total_bytes", "Memory this process may use.",
-        (double)total);
-    set(metrics, METRIC_GAUGE, "nv_cpu_memory_used_bytes", "Of that memory, what is in use.",
-        (double)(available < total ? total - available : 0));
+    process_set(metrics, METRIC_GAUGE, "nv_cpu_memory_total_bytes", "Memory this process may use.",
+                (double)total);
+    process_set(metrics, METRIC_GAUGE, "nv_cpu_memory_used_bytes",
+                "Memory in use, of what this process may use.",
+                (double)(available < total ? total - available : 0));
 }
 
 void process_metrics_update(struct metrics *metrics)
