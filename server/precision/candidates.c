@@ -1,9 +1,8 @@
-/* What is worth a trial: a precision that the hardware has instructions for which beat its float32
- * ones. */
+/* Lists the precisions worth a trial: those whose instructions on this hardware beat float32. */
 #include "engine/base/cpu.h"
 #include "server/precision/internal.h"
 
-/* Products in bfloat16 have to be in the graph for it to gain anything. */
+/* bfloat16 gains only where the graph has products. */
 static bool has_products(const struct graph *graph)
 {
     for (size_t n = 0; n < graph->node_count; n++)

@@ -9,10 +9,10 @@
  *                │                                    │                    │
  *             remove (its client has gone)         give_up              abandon  (the image failed)
  *
- *     FREE ──reserve──▶ FORMING ──close──▶ CLOSED ──take micro-batches ──▶ RUNNING ──┐
+ *     FREE ──reserve──▶ FORMING ──close──▶ CLOSED ──take micro-batches ───▶ RUNNING ──┐
  *      ▲                                     ▲  │                                     │
  *      │                                     └──┴───────────── give_back ◀────────────┤
- *      └──────────────────────────────────────── done (the last one)── ◀──────────────┘
+ *      └──────────────────────────────────────── done (the last of it) ◀──────────────┘
  *
  * A buffer is memory for one batch. One buffer at most is FORMING; several may be CLOSED and wait
  * for a lane (a device) or for the slots that are still being written. A lane takes of a closed

@@ -1,9 +1,9 @@
-/* The memory budget: how many bytes of each device models may take, and who has taken them.
+/* The memory budget: how many bytes of each device all models of a pipeline may take.
  *
- * One budget for all models of a pipeline. A model is loaded between budget_begin and budget_end,
- * one at a time, because each takes what the others have left; what its lanes take is booked when
- * it is known and comes back when they go. Bytes are those that lensd plans: weights, activations,
- * batches of inputs; not the decoders' memory, nor request bodies, which have limits of their own.
+ * Models are loaded one at a time, between budget_begin and budget_end, because each may take what
+ * the others have left. A lane's bytes are booked once they are known and returned when it ends.
+ * Counted are weights, activations and batches of inputs; decoders and request bodies have limits
+ * of their own.
  *
  * Thread-safe. Locks: one, held for a few instructions; who waits in budget_begin does not hold
  * it. */

@@ -1,10 +1,8 @@
-/* Gives the lanes of several models their turns on one device, by measured time.
+/* Start-time fair queueing with one server. `clock` is the device's virtual time: the used time of
+ * the lane that got the last turn. A lane that was idle continues from there.
  *
- * Start-time fair queueing with one server. `clock` is the device's virtual time: what the lane had
- * used that got the device last. A lane that was away continues from there, not from its own past.
- *
- * The device passes directly from one lane to the next, in device_turn_end: a third one cannot
- * snatch it in between. */
+ * device_turn_end hands the device directly to the next lane: no third one can take it in
+ * between. */
 #include "server/schedule/device_queue.h"
 
 #include <assert.h>

@@ -1,10 +1,9 @@
-/* Turns on a device: the lanes of several models share it by measured time.
+/* The fair queue of a device: lanes of several models share it by measured time.
  *
- * A forward pass has the device to itself: on the CPU two of them would only fight for the cores.
- * Whose turn is next follows from the time each lane has used: the one that used least. A lane that
- * comes after a while begins where the others are, so nobody saves up time; and a device that
- * nobody else wants is never kept from a lane. So a model whose passes take 100 ms and one whose
- * passes take 10 ms get equal time, not equal numbers of passes, as long as both have work.
+ * One forward pass runs on a device at a time: on a CPU two would compete for the cores. The next
+ * turn goes to the waiting lane that has used the least time. A lane that was idle starts at the
+ * level of the others: time is not saved up. A lane gets a free device at once. So a model with
+ * passes of 100 ms and one with passes of 10 ms get equal time, as long as both have work.
  *
  * Thread-safe; a struct device_turn belongs to one lane's thread. Locks: one a device, held for a
  * few instructions, never together with another one. */
@@ -16,7 +15,7 @@
 
 struct device_queue; /* of one device */
 
-/* A lane's place; members are private to device_queue.c and guarded by its lock. */
+/* A lane's turns; private to device_queue.c, guarded by the queue's lock. */
 struct device_turn {
     struct device_queue *queue;
     struct device_turn *next; /* of those that wait */
@@ -33,10 +32,10 @@ void device_queue_free(struct device_queue *queue);
 void device_turn_init(struct device_turn *turn, struct device_queue *queue);
 void device_turn_done(struct device_turn *turn);
 
-/* Sleeps until the device is this lane's. */
+/* Sleeps until it is this lane's turn. */
 void device_turn_begin(struct device_turn *turn);
 
-/* Does another lane wait for the device that this one has? Takes no lock. */
+/* Whether another lane waits for its turn. Takes no lock. */
 bool device_turn_is_contended(struct device_turn *turn);
 
 /* Gives the device back after `used` nanoseconds. With `wants_more` the lane is in line again at

@@ -1,13 +1,11 @@
-/* L(b): how long a forward pass of b images takes on one lane, and what follows from it: in which
- * sizes n images are run fastest, and how many a lane does in a second.
+/* L(b): the time of a forward pass of b images on one lane. It plans the passes: the sizes in which
+ * n images run fastest.
  *
- * Measured while the session warms up and kept current with every real pass (an exponentially
- * weighted mean for each compiled size). What slows one size most often slows all of them (a busy
- * neighbour, heat), so sizes that have not run for a while follow those that do: none is preferred
- * only because its number is old.
+ * Measured while the session warms up, then updated by every pass: an exponentially weighted mean
+ * for each compiled size. A busy neighbour or heat slows all sizes alike, so the times of sizes
+ * that have not run lately follow those that have.
  *
- * Pure and without locks: whoever owns the table guards it (the scheduler's lock). Times are
- * nanoseconds. */
+ * Pure; the scheduler's lock guards it. Times are nanoseconds. */
 #pragma once
 
 #include <stdbool.h>
@@ -73,7 +71,7 @@ int latency_passes(const struct latency *latency, int images);
 /* Images a nanosecond in the long run; 0 when not known. */
 double latency_rate(const struct latency *latency);
 
-/* How often things come: a count of events that fades with time constant `tau`. */
+/* A rate of events: a count that fades with time constant `tau`. */
 struct arrivals {
     double weight; /* at `last` */
     int64_t last, tau;

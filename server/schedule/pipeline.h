@@ -1,29 +1,28 @@
-/* The pipeline: from the bytes of photos to predictions, from raw tensors to raw tensors.
+/* The pipeline: photos to predictions, raw tensors to raw tensors.
  *
  *     submit ─▶ queue ─▶ decode workers ─▶ forming batch ─▶ lane (device) ─▶ scores ─▶ on_done
  *       │               decode, transform      slots         submit, collect softmax, top-k
  *       └─ admission: 503 here
  *
- * pipeline_submit() never blocks: it admits or refuses. Decode workers (one pool for all models, in
- * turns) decode an image, reserve a slot in the forming batch of its model, and write the
- * normalised pixels straight into it. A lane (one thread per model and device) takes the forming
- * batch when it is full or when its device is idle and an image is ready: never a fixed wait. A bad
- * image fails alone, before it has a slot. Rows of raw-tensor requests go the same way, beside
- * images of the same model: a worker copies a row into its slot instead of decoding. When the last
- * image of a request is done, its on_done is called from a pipeline thread.
+ * pipeline_submit() never blocks: it admits or refuses. Decode workers (one pool for all models)
+ * decode an image, reserve a slot in the forming batch of its model, and write the normalised
+ * pixels into it. A lane (one thread per model and device) takes the forming batch when it is full,
+ * or when the device is idle and an image is ready. A bad image fails alone, before it has a slot.
+ * Rows of raw-tensor requests share batches with images: a worker copies a row into its slot. When
+ * the last image of a request is done, its on_done is called from a pipeline thread.
  *
- * Rooms of the house: admission.c (who is let in) and batcher.c (which image, which slot, when a
- * batch closes) are pure and decide everything; scheduler.c gives a model's batcher its lock,
- * buffers and conditions; pool.c and worker.c are the decode threads, lane.c the device threads;
- * postprocess.c turns scores into classes, rows.c moves raw rows; served.c describes a version of a
- * model, instance.c is its threads and buffers; pipeline.c is the table of models and versions.
+ * The policy is pure: admission.c admits or refuses, batcher.c decides which image gets which slot
+ * and when a batch closes. The runtime carries it out: scheduler.c adds a lock, buffers and
+ * conditions to a batcher; pool.c and worker.c are the decode threads, lane.c the device threads;
+ * served.c describes a version of a model, instance.c holds its threads and buffers; pipeline.c is
+ * the table of models and versions.
  *
- * A version is replaced, or leaves, while requests go on: the new one is compiled and warmed first,
- * then the table is switched in one step; the old one answers what it was given, then its threads
- * and buffers go. No request is refused because of it.
+ * Versions are replaced while requests go on: the new one is compiled and warmed up, the table
+ * switches to it in one step, and the old one ends after it has answered its requests. No request
+ * is refused because of it.
  *
- * Locks: one for the table of models, one per model scheduler, one for the pool's turns; never two
- * at once; none is held across decode, forward, copies or callbacks. */
+ * Locks: one for the table of models, one per model scheduler, one for the pool; never two at
+ * once; none is held across decode, forward, copies or callbacks. */
 #pragma once
 
 #include <stdatomic.h>

@@ -1,12 +1,10 @@
-/* The pool: threads that work for several sources in turn.
+/* The pool: threads shared fairly by several sources of work.
  *
- * A source (a model's scheduler) offers tickets, each good for one task; a thread takes a
- * ticket of the source whose turn it is and calls run(state, source), which finds out itself what
- * the work is. The turn is that of the source which has used least time: a model with a thousand
- * waiting images cannot keep the threads from another's single one, and of two models with work the
- * one with large photos gets as much time as the one with thumbnails, not as many photos. A source
- * that comes after a while begins where the others are: nobody saves up time. Offering never
- * allocates and never blocks on work. */
+ * A source (a model's scheduler) offers tickets, one for each task. A thread takes a ticket of the
+ * source that has used the least time and calls run(state, source), which picks the task. So a
+ * model with a thousand waiting images does not keep another's single image waiting, and models
+ * with work get equal time, not equal numbers of images. A source that was idle starts at the level
+ * of the others: time is not saved up. Offering never allocates and never blocks on work. */
 #pragma once
 
 #include <stdbool.h>

@@ -6,11 +6,11 @@
  *     …
  *
  * Within an urgency the oldest image goes first, as long as its client has no more than its share:
- * 2 more than twice what the others have on average. Else turns go round the clients of that
- * urgency, one image each (deficit round robin, where every image costs the same), so that who
- * floods the queue waits for himself alone. Turns all the time would be no fairer between clients
- * that ask for the same, but would spread their waiting times, and deadlines would be missed by
- * those who drew the longer ones (tests/simulate: 5 to 10 % of goodput under overload).
+ * 2 more than twice what the others have on average. Otherwise the clients of that
+ * urgency take turns, one image each (deficit round robin with equal costs): a client that floods
+ * the queue delays only itself. Turns all the time would be no fairer between equal clients, but
+ * would spread their waiting times, and more deadlines would be missed (tests/simulate: 5 to 10 %
+ * of goodput under overload).
  *
  * Between urgencies the image with the least `admitted + urgency * QUEUE_AGE_NS` goes first: the
  * more urgent one, unless the other has waited QUEUE_AGE_NS longer for every step between them. So

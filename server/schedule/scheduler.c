@@ -43,7 +43,7 @@ struct scheduler {
     struct batcher *batcher;
     struct admission admission;
     bool accepting, stopping;
-    int lanes, sleeping; /* all; those that wait in lane_ready without being idle */
+    int lanes, sleeping; /* all; those that wait for lane_ready and are not idle */
     int coming;          /* those that have seen work and are about to take it */
     int ahead;           /* those that wait in it for what shall follow their batch */
     bool is_quarantined[DEVICE_MAX];
@@ -466,8 +466,8 @@ enum status scheduler_check_in_time(struct scheduler *scheduler, const struct pr
     batcher_load(scheduler->batcher, 0, 0, now, &load);
     struct batcher_counts counts = batcher_counts(scheduler->batcher);
     pthread_mutex_unlock(&scheduler->lock);
-    /* Its turn has come: nothing in the queue is before it, and it is one of the preparing. One
-     * that is alone runs in any case, so that what was measured is measured again. */
+    /* It is being prepared: nothing in the queue is ahead of it. A lone image always runs, so that
+     * old measurements are renewed. */
     if (counts.admitted <= 1 || counts.preparing == 0)
         return STATUS_OK;
     load.before_prepare = counts.preparing - 1;

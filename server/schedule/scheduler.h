@@ -70,18 +70,18 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
 /* pipeline_cancel for this model; the request is pinned, and stays so. */
 void scheduler_cancel(struct scheduler *scheduler, struct predict_request *request);
 
-/* Lets go what predict_request_pin kept. */
+/* Ends predict_request_pin. */
 void predict_request_unpin(struct predict_request *request);
 
-/* Does anybody still wait for this image? Asked before each piece of work on it: STATUS_DRAINING
- * (the grace time is over), STATUS_CANCELLED (its client has gone), STATUS_TIMEOUT (its deadline is
- * over or cannot be met any more), STATUS_DEVICE (no device is left). */
+/* Whether a client still waits for this image, checked before each step of its work:
+ * STATUS_DRAINING (the grace time is over), STATUS_CANCELLED (its client has gone), STATUS_TIMEOUT
+ * (its deadline is over or cannot be met any more), STATUS_DEVICE (no device is left). */
 enum status scheduler_check_wanted(struct scheduler *scheduler, const struct predict_image *image,
                                    struct error *err) MUST_USE;
 
 /* The same of a claimed image before it is decoded, with a look at what is ahead of it:
- * STATUS_TIMEOUT when by prediction its pass would end after its deadline. It would only take a
- * place in a batch that others could be in. */
+ * STATUS_TIMEOUT when by prediction its pass would end after its deadline. Its slot is
+ * worth more to other images. */
 enum status scheduler_check_in_time(struct scheduler *scheduler, const struct predict_image *image,
                                     struct error *err) MUST_USE;
 
@@ -166,10 +166,10 @@ enum quarantine_event { QUARANTINE_PROBE, QUARANTINE_FAIL, QUARANTINE_END };
 enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, int lane,
                                                  int64_t probe_at, struct batch *ret);
 
-/* Has it no lane that works? Takes no lock. */
+/* Whether no lane works. Takes no lock. */
 bool scheduler_is_lost(const struct scheduler *scheduler);
 
-/* Has it a lane that works? Others than `lane` (-1: any)? */
+/* Whether a lane other than `but_lane` (-1: any lane) works. */
 bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane);
 
 /* `images` of a batch have been finished. */

@@ -1,11 +1,10 @@
-/* A version of a model as it is served: what it takes and gives, and how it has done so far.
+/* A served version of a model: its inputs, outputs and statistics.
  *
- * Two faces of one model: photos (decoded, preprocessed, classes and labels out) and raw tensors
- * (the file's own inputs and outputs). `struct served` describes both, once and for good, when the
- * model has been compiled; what changes are counters. It is reference-counted: the table of models
- * holds one reference, every request that this version answers another, so that names and labels
- * live as long as an answer needs them, while threads and buffers of a version that was replaced
- * are long gone. */
+ * A model takes photos (decoded and preprocessed; classes and labels out) and raw tensors (the
+ * file's own inputs and outputs). `struct served` describes both when the model has been compiled;
+ * afterwards only counters change. It is reference-counted: the table of models holds one reference
+ * and every request another. So names and labels outlive the threads and buffers of a version that
+ * was replaced. */
 #pragma once
 
 #include <stdatomic.h>
@@ -16,7 +15,7 @@
 #include "server/schedule/meters.h"
 #include "server/schedule/rows.h"
 
-/* Times and numbers since this version is served; every number only grows. Nanoseconds. */
+/* Counts and nanoseconds since this version is served. They only grow. */
 struct served_count {
     _Atomic uint64_t count, ns;
 };
@@ -72,13 +71,13 @@ enum status served_create(struct model *model, const struct session *session, st
 struct served *served_ref(struct served *served);
 void served_unref(struct served *served); /* the last one frees the model; NULL is fine */
 
-/* A request is answered: all its images are. Before its on_done. */
+/* Counts a request whose images are all answered. Called before its on_done. */
 struct predict_request;
 void served_note_request(struct served *served, const struct predict_request *request);
 
-/* A forward pass of `rows` rows succeeded; milliseconds of its slowest row's preparation and of the
- * pass. Before its rows are answered, so that who has an answer finds it counted. */
+/* Counts a forward pass of `rows` rows: milliseconds of its slowest row's preparation and of the
+ * pass. Called before its rows are answered, so that a client with an answer finds it counted. */
 void served_note_run(struct served *served, int rows, double input_ms, double infer_ms);
 
-/* They are answered; milliseconds of that. */
+/* Counts the milliseconds that answering those rows took. */
 void served_note_output(struct served *served, int rows, double output_ms);
