@@ -197,7 +197,7 @@ static bool is_believable(const struct precision_choice *choice)
     return trial && trial->agreement.images >= PRECISION_OWN_PROBES;
 }
 
-static bool parse(char *text, struct precision_choice *ret)
+static bool choice_parse(char *text, struct precision_choice *ret)
 {
     struct precision_choice choice = {.origin = CHOICE_CACHED};
     char word[16], *rest = text;
@@ -223,7 +223,7 @@ static bool parse(char *text, struct precision_choice *ret)
 bool choice_find(const struct graph_hash *key, struct precision_choice *ret)
 {
     char text[TUNING_TEXT];
-    return tuning_find(TUNING_PRECISION, key, text) && parse(text, ret);
+    return tuning_find(TUNING_PRECISION, key, text) && choice_parse(text, ret);
 }
 
 /* ---- writing ---- */

@@ -40,7 +40,7 @@ static struct colour dice_colour(struct dice *dice)
 }
 
 /* `share` of b over a, written to a pixel. */
-static void put(uint8_t *pixel, const struct colour *a, const struct colour *b, float share)
+static void picture_put(uint8_t *pixel, const struct colour *a, const struct colour *b, float share)
 {
     share = fminf(fmaxf(share, 0), 1);
     for (int c = 0; c < 3; c++)
@@ -51,7 +51,7 @@ static void put(uint8_t *pixel, const struct colour *a, const struct colour *b, 
 static void paint(uint8_t *pixel, const struct colour *colour, float share)
 {
     const struct colour under = {{(float)pixel[0], (float)pixel[1], (float)pixel[2]}};
-    put(pixel, &under, colour, share);
+    picture_put(pixel, &under, colour, share);
 }
 
 static uint8_t *pixel_at(uint8_t *rgb, int x, int y)
@@ -67,20 +67,20 @@ static void draw_gradient(struct dice *dice, uint8_t *rgb)
     for (int y = 0; y < SIDE; y++)
         for (int x = 0; x < SIDE; x++) {
             float t = 0.5f + (float)(x - HALF) * dx + (float)(y - HALF) * dy;
-            put(pixel_at(rgb, x, y), &a, &b, powf(fmaxf(t, 0), bend));
+            picture_put(pixel_at(rgb, x, y), &a, &b, powf(fmaxf(t, 0), bend));
         }
 }
 
-static void fill(uint8_t *rgb, const struct colour *colour)
+static void picture_fill(uint8_t *rgb, const struct colour *colour)
 {
     for (size_t i = 0; i < (size_t)SIDE * SIDE; i++)
-        put(rgb + i * 3, colour, colour, 0);
+        picture_put(rgb + i * 3, colour, colour, 0);
 }
 
 static void draw_blobs(struct dice *dice, uint8_t *rgb)
 {
     const struct colour ground = dice_colour(dice);
-    fill(rgb, &ground);
+    picture_fill(rgb, &ground);
     for (int blob = 0; blob < 7; blob++) {
         const struct colour colour = dice_colour(dice);
         const float cx = dice_between(dice, 0, SIDE), cy = dice_between(dice, 0, SIDE);
@@ -108,7 +108,7 @@ static void draw_grating(struct dice *dice, uint8_t *rgb)
         for (int x = 0; x < SIDE; x++) {
             float fine = sinf((float)x * ax + (float)y * ay);
             float coarse = sinf((float)x * bx + (float)y * by);
-            put(pixel_at(rgb, x, y), &a, &b, 0.5f + 0.35f * fine + 0.15f * coarse);
+            picture_put(pixel_at(rgb, x, y), &a, &b, 0.5f + 0.35f * fine + 0.15f * coarse);
         }
 }
 
@@ -125,7 +125,7 @@ static void draw_edges(struct dice *dice, uint8_t *rgb)
             bool odd = ((int)floorf(u) + (int)floorf(v)) & 1;
             bool barred = u - floorf(u) < bar;
             const struct colour *colour = barred ? &c : odd ? &a : &b;
-            put(pixel_at(rgb, x, y), colour, colour, 0);
+            picture_put(pixel_at(rgb, x, y), colour, colour, 0);
         }
 }
 
@@ -163,7 +163,8 @@ static void draw_texture(struct dice *dice, uint8_t *rgb)
     const float scale = dice_between(dice, 12, 100), contrast = dice_between(dice, 1, 3);
     for (int y = 0; y < SIDE; y++)
         for (int x = 0; x < SIDE; x++)
-            put(pixel_at(rgb, x, y), &a, &b, 0.5f + contrast * (cloud(seed, x, y, scale) - 0.5f));
+            picture_put(pixel_at(rgb, x, y), &a, &b,
+                        0.5f + contrast * (cloud(seed, x, y, scale) - 0.5f));
 }
 
 /* A round pen along a line. */
@@ -202,7 +203,7 @@ static void draw_strokes(struct dice *dice, uint8_t *rgb)
         ink = paper;
         paper = swapped;
     }
-    fill(rgb, &paper);
+    picture_fill(rgb, &paper);
     const char *figure = figures[dice_bits(dice) % 10];
     const float unit = dice_between(dice, 26, 38), pen = dice_between(dice, 4, 13);
     const float left = dice_between(dice, 45, 75), top = dice_between(dice, 25, 45);
@@ -255,11 +256,11 @@ static void draw_scene(struct dice *dice, uint8_t *rgb)
         for (int x = 0; x < SIDE; x++) {
             const int hill = horizon + (int)(24 * lattice_noise(seed, (float)x / 50, 0));
             if (y < hill)
-                put(pixel_at(rgb, x, y), &zenith, &haze,
-                    (float)y / (float)hill * 0.7f + 0.3f * cloud(seed + 9, x, y, 60));
+                picture_put(pixel_at(rgb, x, y), &zenith, &haze,
+                            (float)y / (float)hill * 0.7f + 0.3f * cloud(seed + 9, x, y, 60));
             else
-                put(pixel_at(rgb, x, y), &soil, &grass,
-                    0.5f + 2 * (cloud(seed + 5, x, y * 2, 18) - 0.5f));
+                picture_put(pixel_at(rgb, x, y), &soil, &grass,
+                            0.5f + 2 * (cloud(seed + 5, x, y * 2, 18) - 0.5f));
         }
     draw_shape(dice, rgb, &thing);
 }

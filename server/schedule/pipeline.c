@@ -354,7 +354,7 @@ void predict_request_done(struct predict_request *request)
 
 /* --- states and the end --- */
 
-static void describe_model(const struct model_entry *entry, struct model_status *ret)
+static void fill_model_status(const struct model_entry *entry, struct model_status *ret)
 {
     *ret = (struct model_status){.state = entry->state, .progress = entry->progress};
     snprintf(ret->name, sizeof ret->name, "%s", entry->name);
@@ -405,7 +405,7 @@ size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size
         struct instance *instance = NULL;
         if (exists) {
             const struct model_entry *entry = &pipeline->entries[count];
-            describe_model(entry, &ret[count]);
+            fill_model_status(entry, &ret[count]);
             ret[count].is_default =
                 entry->state == MODEL_READY && entry == table_find_locked(pipeline, NULL, NULL);
             instance = entry->instance;

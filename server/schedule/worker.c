@@ -75,14 +75,14 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
 }
 
 /* Everything before the slot of a row of a raw-tensor request. */
-static enum status begin_row(struct scheduler *scheduler, struct predict_image *image)
+static enum status worker_begin_row(struct scheduler *scheduler, struct predict_image *image)
 {
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
     return scheduler_check_in_time(scheduler, image, &image->error);
 }
 
-static void write_row(struct scheduler *scheduler, const struct predict_image *image,
-                      struct batch_slot slot)
+static void worker_write_row(struct scheduler *scheduler, const struct predict_image *image,
+                             struct batch_slot slot)
 {
     const struct served *served = scheduler_served(scheduler);
     size_t row = (size_t)(image - image->request->images);
@@ -95,15 +95,15 @@ static void write_row(struct scheduler *scheduler, const struct predict_image *i
 }
 
 /* Fills the slot. */
-static enum status write_slot(struct worker *worker, struct scheduler *scheduler,
-                              struct predict_image *image, const struct image *pixels,
-                              struct batch_slot slot)
+static enum status worker_write_slot(struct worker *worker, struct scheduler *scheduler,
+                                     struct predict_image *image, const struct image *pixels,
+                                     struct batch_slot slot)
 {
     uint8_t *marks = scheduler_pixel_marks(scheduler, slot.buffer);
     if (marks)
         marks[slot.slot] = !image->request->tensors;
     if (image->request->tensors) {
-        write_row(scheduler, image, slot);
+        worker_write_row(scheduler, image, slot);
         return STATUS_OK;
     }
     const struct preprocess *preprocess = &scheduler_model(scheduler)->preprocess;
@@ -122,7 +122,7 @@ void worker_run(void *state, struct pool_source *source)
     if (!image)
         return;
     struct image pixels = {0};
-    image->status = image->request->tensors ? begin_row(scheduler, image)
+    image->status = image->request->tensors ? worker_begin_row(scheduler, image)
                                             : worker_decode(worker, scheduler, image, &pixels);
     struct batch_slot slot;
     if (image->status == STATUS_OK && !scheduler_reserve(scheduler, image, &slot))
@@ -132,7 +132,7 @@ void worker_run(void *state, struct pool_source *source)
         scheduler_drop(scheduler);
         return;
     }
-    image->status = write_slot(worker, scheduler, image, &pixels, slot);
+    image->status = worker_write_slot(worker, scheduler, image, &pixels, slot);
     image->preprocess_ms = end_phase(scheduler, image, PHASE_PREPROCESS);
     if (image->status == STATUS_OK) {
         scheduler_commit(scheduler, slot);
