@@ -3,7 +3,7 @@
  * of this library. */
 #pragma once
 
-#include "engine/tensor.h"
+#include "engine/tensor/tensor.h"
 #include "proto/answers.h"
 
 /* ---- TorchServe ---- */

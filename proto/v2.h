@@ -9,7 +9,7 @@
  * a tensor never become one; they are read from the text straight into the tensor. */
 #pragma once
 
-#include "engine/tensor.h"
+#include "engine/tensor/tensor.h"
 #include "proto/json.h"
 
 /* ---- inference: the request ---- */

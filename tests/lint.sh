@@ -53,7 +53,7 @@ export LINT_BUILD=$build LINT_LOG=$log
 
 if [ "$mode" != tidy ]; then
     sources | xargs -r -P "$jobs" -n 16 bash -c 'check_formats "$@"' _
-    if tests/check_floors.sh; then echo ok >>"$log"; else echo "not ok" >>"$log"; fi
+    if tests/check_layers.sh; then echo ok >>"$log"; else echo "not ok" >>"$log"; fi
 fi
 
 if [ "$mode" != format ]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """docs/reference.md and docs/lensd.1 list every command and option as the program's --help does, which is
-written from server/config_options.c.
+written from server/app/config_options.c.
 
     test_reference.py             the tests
     test_reference.py --update    writes both files anew

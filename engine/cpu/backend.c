@@ -8,8 +8,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/forkjoin.h"
 #include "engine/cpu/cpu.h"
-#include "engine/cpu/lowering.h"
-#include "engine/cpu/parallel.h"
+#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/program/parallel.h"
 
 static bool prefer_own_kernels;
 

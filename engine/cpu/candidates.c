@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/backend/autotune.h"
+#include "engine/backend/tuning_store.h"
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "engine/cpu/lowering.h"
-#include "engine/cpu/parallel.h"
-#include "engine/cpu/simd/simd.h"
-#include "engine/tuning/autotune.h"
-#include "engine/tuning/tuning_store.h"
+#include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/program/parallel.h"
 
 static const struct product_kernel {
     const char *name;

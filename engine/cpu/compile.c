@@ -4,7 +4,7 @@
 #include "engine/base/forkjoin.h"
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
-#include "engine/cpu/lowering.h"
+#include "engine/cpu/lowering/lowering.h"
 
 /* ---- what may be done to a graph ---- */
 

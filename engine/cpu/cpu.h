@@ -3,7 +3,7 @@
  *     program.h ◀ lowering.h ◀ compile.c ◀ node_runner.c ◀ backend.c */
 #pragma once
 
-#include "engine/cpu/program.h"
+#include "engine/cpu/program/program.h"
 
 /* ---- compile.c ---- */
 

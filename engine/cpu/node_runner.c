@@ -8,7 +8,7 @@
  * The number of programs is bounded; the least recently used one is freed. Packed weights stay:
  * they do not depend on the shapes, but for the few layouts that oneDNN chooses from. The arena
  * holds one node's operands and is shared. */
-#include "engine/cpu/interpret.h"
+#include "engine/reference/interpret.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Multiply-adds that wait for nothing: enough independent accumulators to fill the latency of the
  * units, operands in registers. */
-#include "engine/peak.h"
+#include "engine/backend/peak.h"
 
 #include <immintrin.h>
 #include <sys/syscall.h>

@@ -1,5 +1,5 @@
 /* The CUDA backend: the table of lowerings, what they say of a graph, and backend_ops. */
-#include "engine/cuda/lowering.h"
+#include "engine/cuda/lowering/lowering.h"
 
 #include <stdlib.h>
 #include <string.h>

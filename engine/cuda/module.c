@@ -1,9 +1,9 @@
 /* The module's one symbol, and the list of GPUs. */
-#include "engine/cuda/module.h"
+#include "engine/backend/cuda_module.h"
 
 #include <stdio.h>
 
-#include "engine/cuda/program.h"
+#include "engine/cuda/program/program.h"
 #include "lensd_version.h"
 
 extern const struct backend_ops backend_cuda;

@@ -6,7 +6,7 @@
  * attribute: offset, then for each group the number of its parts and extent, stride of each. */
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 
 #define ACCESS_MAP_PARTS  12 /* of a group */
 #define ACCESS_MAP_GROUPS 3

@@ -3,6 +3,7 @@
 #include "engine/base/size.h"
 #include "engine/ops/geometry.h"
 #include "engine/ops/operands.h"
+#include "engine/ops/ops.h"
 
 static enum status infer_conv(struct node *node, struct error *err)
 {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/ops/ops.h"
 
 /* ---- unary ---- */
 

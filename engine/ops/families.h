@@ -1,8 +1,9 @@
-/* Private to engine/ops.c and engine/ops/: the families of the operator table and what their
+/* Private to engine/ops/ops.c and engine/ops/: the families of the operator table and what their
  * inference functions share. */
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
+#include "engine/ops/ops.h"
 
 extern const struct op_family ops_elementwise;
 extern const struct op_family ops_shape;

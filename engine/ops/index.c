@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/ops/ops.h"
 
 /* The `axis` of input 0, worked out. */
 static enum status data_axis(const struct node *node, int64_t otherwise, int64_t *ret,

@@ -4,6 +4,7 @@
 #include "engine/base/size.h"
 #include "engine/ops/geometry.h"
 #include "engine/ops/operands.h"
+#include "engine/ops/ops.h"
 
 /* Does the value follow from constants alone? Looks back over as many nodes as weights are ever
  * prepared with; a longer chain counts as no. */

@@ -3,7 +3,7 @@
  * position; an operand that is left out passes. */
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 
 /* Sets of dtypes. */
 #define DTYPE_BIT(name)  (1u << DTYPE_##name)

@@ -5,6 +5,7 @@
 #include "engine/base/size.h"
 #include "engine/ops/geometry.h"
 #include "engine/ops/operands.h"
+#include "engine/ops/ops.h"
 
 /* The dtype of a quantised output: its zero point's, or `otherwise`. */
 static enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise)

@@ -2,6 +2,7 @@
 #include "engine/ops/resolve.h"
 
 #include "engine/base/size.h"
+#include "engine/ops/ops.h"
 
 static enum status infer_reduce(struct node *node, struct error *err)
 {

@@ -5,6 +5,7 @@
 #include "engine/base/size.h"
 #include "engine/ops/geometry.h"
 #include "engine/ops/operands.h"
+#include "engine/ops/ops.h"
 
 static enum status infer_resize(struct node *node, struct error *err)
 {

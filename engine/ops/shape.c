@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/ops/ops.h"
 
 /* ---- generators ---- */
 

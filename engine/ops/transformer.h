@@ -3,7 +3,7 @@
  * primitives (optimize/functions.c). */
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 
 /* ONNX Attention (opsets 23, 24, 25):
  *

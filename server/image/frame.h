@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "models/preprocess.h"
+#include "models/folder/preprocess.h"
 
 /* Where the resized picture lies in what the model gets. Pixels; x to the right, y down, from the
  * upper left corner of the model's input; left and top may be negative where the crop cuts. */

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "engine/base/status.h"
-#include "models/preprocess.h"
+#include "models/folder/preprocess.h"
 
 enum image_format { IMAGE_UNKNOWN, IMAGE_JPEG, IMAGE_PNG };
 

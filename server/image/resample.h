@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "engine/base/status.h"
-#include "models/preprocess.h"
+#include "models/folder/preprocess.h"
 
 /* Weights are fixed-point numbers with this many fractional bits: 32 minus 8 for the pixel minus 2
  * for the overshoot of cubic and Lanczos filters, as Pillow's PRECISION_BITS. */

@@ -7,8 +7,8 @@
  * are computed. */
 #pragma once
 
-#include "engine/image_numbers.h"
-#include "models/preprocess.h"
+#include "engine/tensor/image_numbers.h"
+#include "models/folder/preprocess.h"
 #include "server/image/image.h"
 
 struct transform; /* filter tables and row buffers of one worker; used by one thread at a time */

@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 #include "engine/base/size.h"
-#include "engine/cuda/nvml.h"
-#include "engine/device.h"
+#include "engine/runtime/nvml.h"
+#include "engine/tensor/device.h"
 #include "server/observe/metrics.h"
 
 static void gpu_show(struct metrics *metrics, const struct gpu_reading *gpu)

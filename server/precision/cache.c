@@ -1,4 +1,4 @@
-/* Choices of earlier starts, in the tuning store (engine/tuning/tuning_store.h), and the store in
+/* Choices of earlier starts, in the tuning store (engine/backend/tuning_store.h), and the store in
  * the server's words: what fails is a line of the log. The text of a choice:
  *
  *     precision bf16
@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/backend/tuning_store.h"
 #include "engine/base/size.h"
-#include "engine/tuning/tuning_store.h"
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 

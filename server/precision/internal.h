@@ -1,9 +1,9 @@
 /* Private to server/precision/. */
 #pragma once
 
-#include "engine/graph.h"
-#include "engine/tuning/autotune.h"
-#include "engine/tuning/tuning_store.h"
+#include "engine/backend/autotune.h"
+#include "engine/backend/tuning_store.h"
+#include "engine/graph/graph.h"
 #include "server/precision/agreement.h"
 #include "server/precision/precision.h"
 #include "server/precision/probes.h"
@@ -44,8 +44,8 @@ struct trial_work {
  * the faster the fewer are expected. */
 void trial_note(const struct trial_input *input, double images);
 
-/* How long a run took by the clock, and what it cost (engine/tuning/autotune.h): CPU time, and on a
- * GPU the time by the clock. */
+/* How long a run took by the clock, and what it cost (engine/backend/autotune.h): CPU time, and on
+ * a GPU the time by the clock. */
 struct run_time {
     double ms, cost;
 };

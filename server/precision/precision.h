@@ -12,8 +12,8 @@
  * lensd draws, prepared as the model's photos are. */
 #pragma once
 
-#include "engine/session.h"
-#include "models/model.h"
+#include "engine/runtime/session.h"
+#include "models/folder/model.h"
 #include "server/image/image.h"
 #include "server/precision/agreement.h"
 

@@ -6,7 +6,7 @@
  * same model gets the same probes on every machine. */
 #pragma once
 
-#include "models/model.h"
+#include "models/folder/model.h"
 #include "server/image/image.h"
 
 #define PROBES_FROM_FOLDER 256

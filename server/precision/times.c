@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/tuning/tuning_store.h"
+#include "engine/backend/tuning_store.h"
 #include "server/precision/internal.h"
 
 #define MOST_MS 1e7

@@ -22,12 +22,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/backend/tuning_store.h"
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "engine/session.h"
-#include "engine/tuning/tuning_store.h"
-#include "models/model.h"
-#include "server/schedule/latency.h"
+#include "engine/runtime/session.h"
+#include "models/folder/model.h"
+#include "server/schedule/policy/latency.h"
 
 enum { MAX_MODELS = 32, MAX_BATCHES = 8, TURN = 3, MIN_TURNS = 3, MAX_RUNS = 10000 };
 

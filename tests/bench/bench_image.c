@@ -17,7 +17,7 @@
 
 #include <jpeglib.h>
 
-#include "models/preprocess.h"
+#include "models/folder/preprocess.h"
 #include "server/image/image.h"
 #include "server/image/resample.h"
 #include "server/image/transform.h"

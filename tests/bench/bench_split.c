@@ -1,6 +1,6 @@
-/* What it is worth that a layer's parts are shared out while it runs (engine/cpu/parallel.h):
- * passes with that and with an even split take turns in one process, beside processes that burn
- * time.
+/* What it is worth that a layer's parts are shared out while it runs
+ * (engine/cpu/program/parallel.h): passes with that and with an even split take turns in one
+ * process, beside processes that burn time.
  *
  *     bench_split [--disturb N] [--batch B] [--runs R] [--threads T] MODEL...
  *
@@ -17,9 +17,9 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "engine/cpu/parallel.h"
-#include "engine/session.h"
-#include "models/model.h"
+#include "engine/cpu/program/parallel.h"
+#include "engine/runtime/session.h"
+#include "models/folder/model.h"
 
 enum { RUNS_MOST = 1000, DISTURBERS = 16 };
 

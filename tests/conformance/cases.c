@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "models/onnx.h"
+#include "models/onnx/onnx.h"
 
 #define MAX_LEVELS 8
 

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "engine/tensor.h"
+#include "engine/tensor/tensor.h"
 
 struct conformance_case {
     char *name;   /* the last two parts of the folder's path: "public/test_add" */

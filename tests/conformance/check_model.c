@@ -4,7 +4,7 @@
  * malformed corpus is run through this under sanitizers and limits. */
 #include <stdio.h>
 
-#include "models/onnx.h"
+#include "models/onnx/onnx.h"
 
 int main(int argc, char **argv)
 {

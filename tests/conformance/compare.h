@@ -1,7 +1,7 @@
 /* Comparing an output with what is expected: onnx/backend/test/runner's rules. */
 #pragma once
 
-#include "engine/tensor.h"
+#include "engine/tensor/tensor.h"
 
 /* STATUS_OK when dtype and shape are equal and every element agrees. `declared` is the dtype the
  * graph gives this output: an output of that dtype may be compared with expected floats of another

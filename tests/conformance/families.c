@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/session.h"
-#include "models/onnx.h"
+#include "engine/runtime/session.h"
+#include "models/onnx/onnx.h"
 
 struct array { /* a little-endian float32 .npy, C order */
     float *data;

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "models/onnx.h"
+#include "models/onnx/onnx.h"
 #include "tests/conformance/cases.h"
 #include "tests/conformance/compare.h"
 #include "tests/conformance/randfill.h"

@@ -1,7 +1,7 @@
 /* NumPy's .npy files, versions 1 to 3: what tests exchange tensors with Python in. */
 #pragma once
 
-#include "engine/tensor.h"
+#include "engine/tensor/tensor.h"
 
 /* Reads a little-endian, C-ordered array of a dtype lensd has. Two opaque bytes ('V2') are
  * bfloat16: that is how ml_dtypes arrays are saved. On success the caller owns one reference.

@@ -20,8 +20,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "engine/session.h"
-#include "models/onnx.h"
+#include "engine/runtime/session.h"
+#include "models/onnx/onnx.h"
 #include "tests/conformance/npy.h"
 #include "tests/conformance/runner.h"
 

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/cpu/interpret.h"
-#include "engine/session.h"
+#include "engine/reference/interpret.h"
+#include "engine/runtime/session.h"
 
 #define MEMORY_LIMIT ((size_t)8 << 30)
 

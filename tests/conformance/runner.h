@@ -1,7 +1,7 @@
 /* How a case is computed: the reference interpreter, or a compiled session. */
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 
 /* Runs `graph` once on inputs[graph->input_count]; outputs[graph->output_count] receive one
  * reference each on success. The graph's values may be written; what the file declares may be lost.

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/cuda/kernels.h"
+#include "engine/cuda/kernels/kernels.h"
 
 extern cudaStream_t stream;
 void open_stream(void); /* of each test; .init and .fini */

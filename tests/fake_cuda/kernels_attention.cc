@@ -1,1 +1,1 @@
-#include "engine/cuda/attention.cu"
+#include "engine/cuda/kernels/attention.cu"

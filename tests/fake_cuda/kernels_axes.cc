@@ -1,1 +1,1 @@
-#include "engine/cuda/axes.cu"
+#include "engine/cuda/kernels/axes.cu"

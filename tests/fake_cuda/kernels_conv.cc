@@ -1,1 +1,1 @@
-#include "engine/cuda/conv.cu"
+#include "engine/cuda/kernels/conv.cu"

@@ -1,1 +1,1 @@
-#include "engine/cuda/conv_int8.cu"
+#include "engine/cuda/kernels/conv_int8.cu"

@@ -1,1 +1,1 @@
-#include "engine/cuda/conv_tensor.cu"
+#include "engine/cuda/kernels/conv_tensor.cu"

@@ -1,1 +1,1 @@
-#include "engine/cuda/depthwise.cu"
+#include "engine/cuda/kernels/depthwise.cu"

@@ -1,1 +1,1 @@
-#include "engine/cuda/elementwise.cu"
+#include "engine/cuda/kernels/elementwise.cu"

@@ -1,1 +1,1 @@
-#include "engine/cuda/ends.cu"
+#include "engine/cuda/kernels/ends.cu"

@@ -1,1 +1,1 @@
-#include "engine/cuda/images.cu"
+#include "engine/cuda/kernels/images.cu"

@@ -1,1 +1,1 @@
-#include "engine/cuda/int8.cu"
+#include "engine/cuda/kernels/int8.cu"

@@ -1,1 +1,1 @@
-#include "engine/cuda/int8_rows.cu"
+#include "engine/cuda/kernels/int8_rows.cu"

@@ -1,1 +1,1 @@
-#include "engine/cuda/numbers.cu"
+#include "engine/cuda/kernels/numbers.cu"

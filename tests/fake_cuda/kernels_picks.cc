@@ -1,1 +1,1 @@
-#include "engine/cuda/picks.cu"
+#include "engine/cuda/kernels/picks.cu"

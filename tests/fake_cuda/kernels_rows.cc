@@ -1,1 +1,1 @@
-#include "engine/cuda/rows.cu"
+#include "engine/cuda/kernels/rows.cu"

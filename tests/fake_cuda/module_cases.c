@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/device.h"
+#include "engine/tensor/device.h"
 #include "tests/unit/random_graph.h"
 
 struct fake_module fake;

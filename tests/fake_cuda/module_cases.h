@@ -2,7 +2,7 @@
  * that the engine has loaded (fake_cuda.h says what each does), and a network. */
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
 struct fake_module {

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/interpret.h"
-#include "engine/session.h"
+#include "engine/reference/interpret.h"
+#include "engine/runtime/session.h"
 #include "tests/fake_cuda/module_cases.h"
 #include "tests/unit/operator_graphs.h"
 #include "tests/unit/random_graph.h"

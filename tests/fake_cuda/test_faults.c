@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/backend/cuda_module.h"
+#include "engine/backend/tuning_store.h"
 #include "engine/base/size.h"
-#include "engine/cuda/module.h"
-#include "engine/session.h"
-#include "engine/tuning/tuning_store.h"
+#include "engine/runtime/session.h"
 #include "tests/fake_cuda/module_cases.h"
 
 enum { SIDE = 8, CHANNELS = 3, CLASSES = 12, MOST = 4, ROW = SIDE * SIDE * CHANNELS };

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cuda/kernels_axis.h"
-#include "engine/cuda/kernels_image.h"
-#include "engine/cuda/kernels_int8.h"
-#include "engine/cuda/kernels_pick.h"
-#include "engine/graph.h"
+#include "engine/cuda/kernels/kernels_axis.h"
+#include "engine/cuda/kernels/kernels_image.h"
+#include "engine/cuda/kernels/kernels_int8.h"
+#include "engine/cuda/kernels/kernels_pick.h"
+#include "engine/graph/graph.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_cuda/kernel_cases.h"
 #include "tests/unit/random_graph.h"

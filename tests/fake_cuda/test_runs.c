@@ -1,11 +1,11 @@
 /* Runs of a session on a device: two in flight, bytes of photos, the best classes alone; and that
- * every wait in engine/cuda/runs.c is needed. */
+ * every wait in engine/cuda/program/runs.c is needed. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/session.h"
+#include "engine/runtime/session.h"
 #include "tests/fake_cuda/module_cases.h"
 #include "tests/unit/random_graph.h"
 

@@ -1,11 +1,12 @@
-/* Convolutions and pools as the CUDA kernels have them (engine/cuda/window.c): places, pads and
- * windows are int there, and what does not fit is refused. Nothing of the size is ever allocated.
+/* Convolutions and pools as the CUDA kernels have them (engine/cuda/lowering/window.c): places,
+ * pads and windows are int there, and what does not fit is refused. Nothing of the size is ever
+ * allocated.
  */
 #include <criterion/criterion.h>
 #include <limits.h>
 #include <string.h>
 
-#include "engine/cuda/lowering.h"
+#include "engine/cuda/lowering/lowering.h"
 #include "engine/ops/families.h"
 
 #define MOST ((int64_t)1 << 30)

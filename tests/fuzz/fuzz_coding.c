@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/http/coding.h"
-#include "server/http/negotiate.h"
+#include "server/http/transport/coding.h"
+#include "server/http/transport/negotiate.h"
 #include "tests/fuzz/target.h"
 
 #define LIMIT ((size_t)3 << 20)

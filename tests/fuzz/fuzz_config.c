@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "engine/base/utf8.h"
-#include "models/labels.h"
-#include "models/model_internal.h"
-#include "models/preprocess_config.h"
+#include "models/folder/labels.h"
+#include "models/folder/model_internal.h"
+#include "models/folder/preprocess_config.h"
 #include "tests/fuzz/target.h"
 
 static void check_labels(enum status status, struct labels *labels, const struct error *err)

@@ -12,7 +12,7 @@
 #include "server/image/image.h"
 #include "server/image/transform.h"
 #include "tests/fuzz/target.h"
-#include "tests/unit/png_repair.h"
+#include "tests/unit/server/image/png_repair.h"
 
 enum { WIDTH = 23, HEIGHT = 17 };
 

@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/cpu/interpret.h"
-#include "models/onnx.h"
+#include "engine/ops/ops.h"
+#include "engine/reference/interpret.h"
+#include "models/onnx/onnx.h"
 #include "tests/fuzz/target.h"
 
 #define RUN_ELEMENTS 4096

@@ -9,8 +9,8 @@
 #include "proto/answers.h"
 #include "proto/base64.h"
 #include "proto/json.h"
-#include "server/http/multipart.h"
-#include "server/http/query.h"
+#include "server/http/transport/multipart.h"
+#include "server/http/transport/query.h"
 #include "tests/fuzz/target.h"
 
 #define MAX_PARTS 8

@@ -30,8 +30,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "engine/cpu/interpret.h"
-#include "engine/session.h"
+#include "engine/reference/interpret.h"
+#include "engine/runtime/session.h"
 #include "tests/gpu/sensitivity.h"
 #include "tests/unit/operator_graphs.h"
 #include "tests/unit/random_graph.h"
@@ -79,7 +79,7 @@ static enum status make_input(struct one *one, struct error *err)
     return STATUS_OK;
 }
 
-/* LENSD_CUDA_TUNING (engine/cuda/tune.c), unless the caller has set it. */
+/* LENSD_CUDA_TUNING (engine/cuda/program/tune.c), unless the caller has set it. */
 static void choose_ways(uint32_t seed)
 {
     static int is_ours = -1;

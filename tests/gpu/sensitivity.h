@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-#include "engine/graph.h"
-#include "engine/session.h"
+#include "engine/graph/graph.h"
+#include "engine/runtime/session.h"
 
 struct outcome {
     double worst, sum; /* differences, relative to the greatest expected number; NaN stays */

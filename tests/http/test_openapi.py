@@ -1,5 +1,5 @@
 """The API's description as it is served, and the server against it: what a path answers is among what
-is described for it. (tests/unit/test_openapi.c compares the paths with the table of routes.)"""
+is described for it. (tests/unit/server/http/test_openapi.c compares the paths with the table of routes.)"""
 
 import json
 import os

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "server/schedule/batcher.h"
+#include "server/schedule/policy/batcher.h"
 #include "tests/simulate/simulate.h"
 
 #define MS      1e6

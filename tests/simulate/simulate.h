@@ -1,6 +1,6 @@
 /* A discrete-event simulation of serving: arrivals, decode workers, devices with a measured L(b),
- * deadlines. The scheduler in it is the real one (batcher, queue, batching delay, admission), driven
- * with simulated time; beside it two rules of other servers, and a bound that none can pass.
+ * deadlines. The scheduler in it is the real one (batcher, queue, batching delay, admission),
+ * driven with simulated time; beside it two rules of other servers, and a bound that none can pass.
  *
  *     arrivals ─▶ [admission] ─▶ queue ─▶ workers (decode) ─▶ batches ─▶ devices ─▶ on time?
  *

@@ -2,7 +2,7 @@
  * random graphs: what the backends must agree on, and none of which may run on the host. */
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 
 size_t operator_graph_count(void);
 const char *operator_graph_name(size_t i);

@@ -1,7 +1,7 @@
 /* Random small image graphs, for comparing the compiled session with the interpreter. */
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 
 #define RANDOM_GRAPH_OUTPUTS 3
 

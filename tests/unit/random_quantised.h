@@ -1,7 +1,7 @@
 /* Random small quantised image graphs, for comparing a session with the interpreter. */
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 
 /* A graph with one image input "image" [?, 3, h, w] (h and w at least 9) and one float32 output
  * [?, classes], chosen by `seed`: convolutions (grouped, depthwise, dilated, strided, padded at one

@@ -1,4 +1,4 @@
-/* The test double of engine/cuda/tensor_core.cuh: what warps do together, lane by lane. */
+/* The test double of engine/cuda/kernels/tensor_core.cuh: what warps do together, lane by lane. */
 #pragma once
 
 #include "fake_device.h"

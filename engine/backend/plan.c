@@ -1,0 +1,244 @@
+/* Gives every value of a graph its place in one arena: how long each lives, which values share
+ * bytes, and where each block of bytes goes. */
+#include "engine/backend/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/ops.h"
+
+/* A block of the arena: one or more values that share bytes (views, in-place chains). */
+struct block {
+    size_t bytes, offset;
+    size_t first, last; /* node positions, inclusive: from its producer to its last reader */
+};
+
+struct planner {
+    const struct graph *graph;
+    in_place_fn in_place;
+    uint32_t *block_of; /* by value->index; NO_BLOCK for constants and inputs */
+    struct block *blocks;
+    size_t block_count;
+    size_t *last_read; /* by value->index: position of the last reader; node_count for outputs */
+};
+
+#define NO_BLOCK UINT32_MAX
+
+static void find_last_reads(struct planner *p)
+{
+    const struct graph *graph = p->graph;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        for (size_t i = 0; i < node->input_count; i++)
+            if (node->inputs[i])
+                p->last_read[node->inputs[i]->index] = n;
+    }
+    for (size_t i = 0; i < graph->output_count; i++)
+        p->last_read[graph->outputs[i]->index] = graph->node_count;
+}
+
+static bool is_view(const struct node *node)
+{
+    const struct op_info *info = op_find(node->op, node->opset);
+    /* Dropout with its mask makes a second output that has to be filled. */
+    return info && info->flags & OP_VIEW && !node_output(node, 1);
+}
+
+/* The block of an operand may be taken over when this node is its very last reader, also through
+ * every view of it, and it is large enough. */
+static bool takes_over(const struct planner *p, const struct node *node, size_t n)
+{
+    int i = p->in_place ? p->in_place(node) : -1;
+    const struct value *from = i < 0 ? NULL : node_input(node, (size_t)i);
+    if (!from || p->block_of[from->index] == NO_BLOCK)
+        return false;
+    const struct block *block = &p->blocks[p->block_of[from->index]];
+    const struct value *to = node->outputs[0];
+    size_t bytes = shape_count(&to->shape) * dtype_size(to->dtype);
+    size_t readers = 0;
+    for (size_t k = 0; k < node->input_count; k++)
+        if (node->inputs[k] && p->block_of[node->inputs[k]->index] == p->block_of[from->index])
+            readers++;
+    return block->last == n && bytes <= block->bytes && readers == 1;
+}
+
+static void extend(struct planner *p, const struct value *value)
+{
+    struct block *block = &p->blocks[p->block_of[value->index]];
+    size_t last = p->last_read[value->index];
+    if (last > block->last)
+        block->last = last;
+}
+
+static enum status add_block(struct planner *p, const struct value *value, size_t n,
+                             struct error *err)
+{
+    size_t bytes;
+    TRY(shape_check(&value->shape, value->dtype, NULL, &bytes, err));
+    struct block *block = &p->blocks[p->block_count];
+    *block =
+        (struct block){.bytes = size_align(bytes ? bytes : 1, TENSOR_ALIGN), .first = n, .last = n};
+    p->block_of[value->index] = (uint32_t)p->block_count++;
+    extend(p, value);
+    return STATUS_OK;
+}
+
+/* Views live as long as their base must: last reads of a view extend the base's block before any
+ * later node may take it over, so they are placed first. */
+static void propagate_view_reads(struct planner *p)
+{
+    const struct graph *graph = p->graph;
+    for (size_t n = graph->node_count; n-- > 0;) {
+        const struct node *node = graph->nodes[n];
+        if (!is_view(node) || !node->outputs[0])
+            continue;
+        size_t *base = &p->last_read[node->inputs[0]->index];
+        size_t last = p->last_read[node->outputs[0]->index];
+        if (last > *base)
+            *base = last;
+    }
+}
+
+static enum status make_blocks(struct planner *p, struct plan *plan, struct error *err)
+{
+    const struct graph *graph = p->graph;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        for (size_t o = 0; o < node->output_count; o++) {
+            struct value *value = node->outputs[o];
+            if (!value)
+                continue;
+            const struct value *base = node_input(node, 0);
+            /* An output of the graph must not lie in the caller's input: its view is copied. */
+            bool caller_s = base && plan->places[base->index].kind == PLACE_INPUT &&
+                            p->last_read[value->index] == graph->node_count;
+            if (o == 0 && is_view(node) && !caller_s) {
+                plan->places[value->index] = plan->places[base->index];
+                p->block_of[value->index] = p->block_of[base->index];
+                if (p->block_of[base->index] != NO_BLOCK)
+                    extend(p, value);
+                continue;
+            }
+            plan->places[value->index].kind = PLACE_ARENA;
+            if (o == 0 && takes_over(p, node, n)) {
+                const struct value *from = node->inputs[p->in_place(node)];
+                p->block_of[value->index] = p->block_of[from->index];
+                extend(p, value);
+                continue;
+            }
+            TRY(add_block(p, value, n, err));
+        }
+    }
+    return STATUS_OK;
+}
+
+static int larger_first(const void *a, const void *b)
+{
+    const struct block *x = *(const struct block *const *)a, *y = *(const struct block *const *)b;
+    if (x->bytes != y->bytes)
+        return x->bytes > y->bytes ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+/* Greedy by size: the largest block first, each at the lowest offset where it overlaps no block
+ * that lives at the same time. */
+static enum status place_blocks(struct planner *p, struct plan *plan, struct error *err)
+{
+    struct block **order = alloc_array(p->block_count, sizeof(struct block *));
+    struct block **placed = alloc_array(p->block_count, sizeof(struct block *));
+    if (!order || !placed) {
+        free(order);
+        free(placed);
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while planning memory");
+    }
+    for (size_t b = 0; b < p->block_count; b++)
+        order[b] = &p->blocks[b];
+    qsort(order, p->block_count, sizeof(struct block *), larger_first);
+    size_t placed_count = 0;
+    enum status status = STATUS_OK;
+    for (size_t b = 0; b < p->block_count; b++) {
+        struct block *block = order[b];
+        size_t offset = 0, end;
+        /* `placed` is sorted by offset: look through the gaps in ascending order. */
+        for (size_t i = 0; i < placed_count; i++) {
+            const struct block *other = placed[i];
+            if (other->last < block->first || block->last < other->first)
+                continue;
+            if (other->offset >= offset && other->offset - offset >= block->bytes)
+                break;
+            if (other->offset + other->bytes > offset)
+                offset = other->offset + other->bytes;
+        }
+        block->offset = offset;
+        if (!size_add(offset, block->bytes, &end)) {
+            status = error_set(err, STATUS_NO_MEMORY, "the activations do not fit in memory");
+            break;
+        }
+        if (end > plan->arena_bytes)
+            plan->arena_bytes = end;
+        size_t at = placed_count++;
+        for (; at > 0 && placed[at - 1]->offset > block->offset; at--)
+            placed[at] = placed[at - 1];
+        placed[at] = block;
+    }
+    free(order);
+    free(placed);
+    return status;
+}
+
+enum status plan_create(const struct graph *graph, in_place_fn in_place, struct plan *ret,
+                        struct error *err)
+{
+    struct plan plan = {.value_count = graph->value_count};
+    struct planner p = {.graph = graph, .in_place = in_place};
+    plan.places = alloc_array(graph->value_count, sizeof *plan.places);
+    p.block_of = alloc_array(graph->value_count, sizeof *p.block_of);
+    p.blocks = alloc_array(graph->value_count, sizeof *p.blocks);
+    p.last_read = alloc_array(graph->value_count, sizeof *p.last_read);
+    enum status status = STATUS_OK;
+    if (!plan.places || !p.block_of || !p.blocks || !p.last_read) {
+        status = error_set(err, STATUS_NO_MEMORY, "out of memory while planning memory");
+        goto out;
+    }
+    for (size_t v = 0; v < graph->value_count; v++) {
+        p.block_of[v] = NO_BLOCK;
+        if (graph->values[v]->known)
+            plan.places[v].kind = PLACE_CONSTANT;
+    }
+    for (size_t i = 0; i < graph->input_count; i++)
+        plan.places[graph->inputs[i]->index] = (struct place){.kind = PLACE_INPUT, .input = i};
+    find_last_reads(&p);
+    propagate_view_reads(&p);
+    status = make_blocks(&p, &plan, err);
+    if (status == STATUS_OK)
+        status = place_blocks(&p, &plan, err);
+    for (size_t v = 0; status == STATUS_OK && v < graph->value_count; v++)
+        if (plan.places[v].kind == PLACE_ARENA)
+            plan.places[v].offset = p.blocks[p.block_of[v]].offset;
+out:
+    free(p.block_of);
+    free(p.blocks);
+    free(p.last_read);
+    if (status != STATUS_OK) {
+        plan_done(&plan);
+        return status;
+    }
+    *ret = plan;
+    return STATUS_OK;
+}
+
+bool plan_shares_bytes(const struct plan *plan, const struct node *node)
+{
+    if (!is_view(node) || !node->outputs[0])
+        return is_view(node);
+    const struct place *from = &plan->places[node->inputs[0]->index];
+    const struct place *to = &plan->places[node->outputs[0]->index];
+    return from->kind == to->kind && from->input == to->input && from->offset == to->offset;
+}
+
+void plan_done(struct plan *plan)
+{
+    free(plan->places);
+    *plan = (struct plan){0};
+}

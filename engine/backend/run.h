@@ -1,0 +1,53 @@
+/* What a session and its backend both speak of: precisions, photos as bytes, best scores, lines of
+ * a profile. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The number format of a forward pass. PRECISION_AUTO is resolved before a session is created
+ * (server/precision). The order is that of the option's choices. */
+enum precision {
+    PRECISION_FP32, /* a quantised file computes in float32 between its QuantizeLinear nodes */
+    PRECISION_BF16,
+    PRECISION_FP16, /* GPUs only. Numbers above 65504 become infinite; a trial detects that. */
+    PRECISION_INT8, /* products of 8-bit integers, for quantised files (session_is_quantised) */
+    PRECISION_AUTO,
+};
+#define PRECISION_COUNT PRECISION_AUTO /* number of precisions that a session can have */
+
+/* Where info.takes_pixels is set, rows of the image input may be bytes instead of floats: [H, W, C]
+ * uint8 at the start of the row. The session converts them on its device:
+ *
+ *     y[h, w, c] = table[c][x[h, w, is_reversed ? C - 1 - c : c]]
+ *
+ * This copies a quarter of the bytes. The result equals the floats of the table to the bit. */
+struct session_pixels {
+    float table[3][256];
+    int channels; /* C: 1 or 3 */
+    bool is_reversed;
+};
+
+struct session_score {
+    float score;
+    uint32_t index;
+};
+
+/* The best scores of one row, in order: the higher first, of equal ones the lower index. */
+struct session_best {
+    double sum;              /* of exp(score - greatest) over the row */
+    int64_t first_nonfinite; /* index of the first score that is NaN or infinite, -1: none. If there
+                                is one, the other fields are undefined. */
+    float greatest;          /* score of the row */
+    uint32_t count;          /* of scores: session_want.best, or the whole row when it is shorter */
+    struct session_score scores[];
+};
+
+/* One line of a profile: a compiled step. */
+struct session_step {
+    const char *name, *kernel;
+    double milliseconds, gflop;
+    size_t bytes;
+    bool tried; /* the kernel was chosen by measuring, not by rule */
+};

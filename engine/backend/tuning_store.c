@@ -1,0 +1,495 @@
+/* The tuning store (tuning_store.h): a table, and the file that keeps it. */
+#include "engine/backend/tuning_store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/cpu.h"
+#include "engine/base/hex.h"
+#include "engine/base/size.h"
+#include "lensd_version.h"
+
+enum {
+    ENTRIES_MOST = 8192,
+    FILE_MOST = 40 << 20, /* bytes: ENTRIES_MOST of the longest fit */
+    HASH_TEXT = 33,       /* 32 hexadecimal digits and a terminator */
+    HEAD_MOST = 64,
+};
+
+static const char *const kind_names[] = {[TUNING_KERNEL] = "kernel",
+                                         [TUNING_CUDA] = "cuda",
+                                         [TUNING_BATCHES] = "batches",
+                                         [TUNING_PRECISION] = "precision"};
+
+/* ---- the table ---- */
+
+struct tuning {
+    struct graph_hash key;
+    enum tuning_kind kind;
+    char *text;
+    uint64_t change; /* the table's change that set it; 0: read from the file */
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct tuning *entries;
+    size_t count, capacity;
+    uint64_t changes; /* texts that this process has set */
+    uint64_t written; /* the last of them that is in the file */
+} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static struct tuning *find_locked(enum tuning_kind kind, const struct graph_hash *key)
+{
+    for (size_t i = 0; i < table.count; i++) {
+        struct tuning *t = &table.entries[i];
+        if (t->key.words[0] == key->words[0] && t->key.words[1] == key->words[1] && t->kind == kind)
+            return t;
+    }
+    return NULL;
+}
+
+/* A new entry without a text; NULL: there is no room. */
+static struct tuning *add_locked(enum tuning_kind kind, const struct graph_hash *key)
+{
+    if (table.count == ENTRIES_MOST)
+        return NULL;
+    if (table.count == table.capacity) {
+        const size_t capacity = 2 * table.capacity + 64;
+        struct tuning *bigger = reallocarray(table.entries, capacity, sizeof *bigger);
+        if (!bigger)
+            return NULL;
+        table.entries = bigger;
+        table.capacity = capacity;
+    }
+    table.entries[table.count] = (struct tuning){*key, kind, NULL, 0};
+    return &table.entries[table.count++];
+}
+
+static void put_locked(enum tuning_kind kind, const struct graph_hash *key, const char *text,
+                       bool is_measured)
+{
+    struct tuning *t = find_locked(kind, key);
+    if (t && (!strcmp(t->text, text) || (!is_measured && t->change > table.written)))
+        return;
+    char *copy = strdup(text);
+    if (copy && !t)
+        t = add_locked(kind, key);
+    if (!copy || !t) {
+        free(copy);
+        return;
+    }
+    free(t->text);
+    t->text = copy;
+    t->change = is_measured ? ++table.changes : 0;
+}
+
+bool tuning_find(enum tuning_kind kind, const struct graph_hash *key, char ret[static TUNING_TEXT])
+{
+    pthread_mutex_lock(&table.lock);
+    const struct tuning *t = find_locked(kind, key);
+    if (t)
+        snprintf(ret, TUNING_TEXT, "%s", t->text);
+    pthread_mutex_unlock(&table.lock);
+    return t != NULL;
+}
+
+void tuning_keep(enum tuning_kind kind, const struct graph_hash *key, const char *text)
+{
+    if (strlen(text) >= TUNING_TEXT)
+        return;
+    pthread_mutex_lock(&table.lock);
+    put_locked(kind, key, text, true);
+    pthread_mutex_unlock(&table.lock);
+}
+
+void tuning_each(enum tuning_kind kind,
+                 void (*visit)(void *context, const struct graph_hash *key, const char *text),
+                 void *context)
+{
+    pthread_mutex_lock(&table.lock);
+    for (size_t i = 0; i < table.count; i++)
+        if (table.entries[i].kind == kind)
+            visit(context, &table.entries[i].key, table.entries[i].text);
+    pthread_mutex_unlock(&table.lock);
+}
+
+void tuning_forget(void)
+{
+    pthread_mutex_lock(&table.lock);
+    for (size_t i = 0; i < table.count; i++)
+        free(table.entries[i].text);
+    free(table.entries);
+    table.entries = NULL;
+    table.count = table.capacity = 0;
+    table.written = table.changes;
+    pthread_mutex_unlock(&table.lock);
+}
+
+/* ---- the file's name ---- */
+
+static void print_hash(const struct graph_hash *hash, char ret[static HASH_TEXT])
+{
+    snprintf(ret, HASH_TEXT, "%016" PRIx64 "%016" PRIx64, hash->words[0], hash->words[1]);
+}
+
+/* CPU and build. */
+static void print_machine(char ret[static HASH_TEXT])
+{
+    struct graph_hash hash = {{0, 0}};
+    char name[96];
+    struct stat self;
+    cpu_model_name(name, sizeof name);
+    graph_hash_bytes(&hash, name, strlen(name));
+    graph_hash_bytes(&hash, cpu_features(), sizeof *cpu_features());
+    graph_hash_bytes(&hash, LENSD_VERSION, strlen(LENSD_VERSION));
+    if (stat("/proc/self/exe", &self) == 0) {
+        const int64_t facts[] = {(int64_t)self.st_size, (int64_t)self.st_mtim.tv_sec};
+        graph_hash_bytes(&hash, facts, sizeof facts);
+    }
+    print_hash(&hash, ret);
+}
+
+char *tuning_folder(const char *option)
+{
+    char *folder = NULL;
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = -1;
+    if (option && !strcmp(option, "none"))
+        return NULL;
+    if (option)
+        n = asprintf(&folder, "%s", option);
+    else if (base && base[0] == '/') /* the XDG base directory specification: others are invalid */
+        n = asprintf(&folder, "%s/lensd", base);
+    else if (home && home[0] == '/')
+        n = asprintf(&folder, "%s/.cache/lensd", home);
+    return n < 0 ? NULL : folder;
+}
+
+/* malloc'ed; NULL: no memory. */
+static char *path_in(const char *folder)
+{
+    char machine[HASH_TEXT], *path;
+    print_machine(machine);
+    return asprintf(&path, "%s/tunings-%s", folder, machine) < 0 ? NULL : path;
+}
+
+static enum status no_memory(struct error *err)
+{
+    return error_set(err, STATUS_NO_MEMORY, "out of memory for the tuning store");
+}
+
+/* ---- reading ---- */
+
+/* All of a regular file, malloc'ed with a terminator; NULL with errno: ENOENT, EFBIG … */
+static char *read_whole(const char *path, size_t *ret_size)
+{
+    struct stat info;
+    /* O_NONBLOCK: a FIFO is not waited for */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return NULL;
+    char *text = NULL;
+    ssize_t n = 0;
+    size_t size = 0;
+    if (fstat(fd, &info) != 0)
+        n = -1;
+    else if (!S_ISREG(info.st_mode) || info.st_size > FILE_MOST)
+        errno = S_ISREG(info.st_mode) ? EFBIG : EINVAL;
+    else if ((text = malloc((size_t)info.st_size + 1)) != NULL)
+        while (size < (size_t)info.st_size &&
+               (n = read(fd, text + size, (size_t)info.st_size - size)) > 0)
+            size += (size_t)n;
+    const int cause = errno;
+    close(fd);
+    if (text && n >= 0) {
+        text[size] = '\0';
+        *ret_size = size;
+        return text;
+    }
+    free(text);
+    errno = cause;
+    return NULL;
+}
+
+/* Parsers: *at moves behind what was read; false: it is something else. */
+
+static bool read_text(const char **at, const char *text)
+{
+    const size_t length = strlen(text);
+    if (strncmp(*at, text, length) != 0)
+        return false;
+    *at += length;
+    return true;
+}
+
+static bool read_hash(const char **at, struct graph_hash *ret)
+{
+    for (size_t i = 0; i < HASH_TEXT - 1; i++, (*at)++) {
+        const int digit = hex_digit(**at);
+        if (digit < 0)
+            return false;
+        ret->words[i / 16] = ret->words[i / 16] << 4 | (uint64_t)digit;
+    }
+    return true;
+}
+
+static bool read_entry_locked(const char **at)
+{
+    char text[TUNING_TEXT];
+    struct graph_hash key = {{0, 0}};
+    size_t kind = 0, length = 0;
+    while (kind < COUNT_OF(kind_names) && !read_text(at, kind_names[kind]))
+        kind++;
+    if (kind == COUNT_OF(kind_names) || !read_text(at, " ") || !read_hash(at, &key) ||
+        !read_text(at, " ") || **at < '0' || **at > '9')
+        return false;
+    for (; **at >= '0' && **at <= '9' && length < sizeof text; (*at)++)
+        length = 10 * length + (size_t)(**at - '0');
+    if (!read_text(at, " ") || length >= sizeof text || strnlen(*at, length) != length)
+        return false;
+    memcpy(text, *at, length);
+    text[length] = '\0';
+    *at += length;
+    if (!read_text(at, "\n"))
+        return false;
+    put_locked((enum tuning_kind)kind, &key, text, false);
+    return true;
+}
+
+/* The first line, for this CPU and build. */
+static void print_head(char ret[static HEAD_MOST])
+{
+    char machine[HASH_TEXT];
+    print_machine(machine);
+    snprintf(ret, HEAD_MOST, "lensd tunings 1 %s\n", machine);
+}
+
+#define LAST_LINE (sizeof "end \n" - 1 + HASH_TEXT - 1)
+
+/* "end …\n" for all bytes before it. */
+static void print_end(const char *bytes, size_t size, char ret[static LAST_LINE + 1])
+{
+    struct graph_hash hash = {{0, 0}};
+    char sum[HASH_TEXT];
+    graph_hash_bytes(&hash, bytes, size);
+    print_hash(&hash, sum);
+    snprintf(ret, LAST_LINE + 1, "end %s\n", sum);
+}
+
+static bool add_file(const char *bytes, size_t size)
+{
+    char head[HEAD_MOST], end[LAST_LINE + 1];
+    const char *at = bytes;
+    print_head(head);
+    if (size < LAST_LINE || !read_text(&at, head))
+        return false;
+    const char *last = bytes + size - LAST_LINE;
+    print_end(bytes, size - LAST_LINE, end);
+    if (strcmp(last, end) != 0)
+        return false;
+    bool good = true;
+    pthread_mutex_lock(&table.lock);
+    while (good && at < last)
+        good = read_entry_locked(&at);
+    pthread_mutex_unlock(&table.lock);
+    return good && at == last;
+}
+
+static enum status read_path(const char *path, struct error *err)
+{
+    size_t size = 0;
+    char *bytes = read_whole(path, &size);
+    if (!bytes && (errno == ENOENT || errno == ENOTDIR))
+        return STATUS_OK;
+    if (!bytes)
+        return error_set(err, STATUS_IO, "'%.300s' cannot be read: %s", path, strerror(errno));
+    const bool good = add_file(bytes, size);
+    free(bytes);
+    return good ? STATUS_OK : error_set(err, STATUS_IO, "'%.300s' is damaged", path);
+}
+
+enum status tuning_read(const char *folder, struct error *err)
+{
+    char *path = path_in(folder);
+    const enum status status = path ? read_path(path, err) : no_memory(err);
+    free(path);
+    return status;
+}
+
+/* ---- writing ---- */
+
+/* Makes the folder and those above it, as far as they are missing. */
+static bool make_folder(const char *folder)
+{
+    char *path = strdup(folder);
+    bool made = path != NULL;
+    for (char *p = path; made && *p; p++) {
+        if (p[1] != '/' && p[1] != '\0')
+            continue;
+        const char kept = p[1];
+        p[1] = '\0';
+        made = mkdir(path, 0700) == 0 || errno == EEXIST || errno == EISDIR;
+        p[1] = kept;
+    }
+    free(path);
+    return made;
+}
+
+/* A descriptor that holds the lock until it is closed; -1: without a lock. Who holds it writes one
+ * file; one that was stopped meanwhile is not waited for. */
+static int lock_folder(const char *folder)
+{
+    enum { TRIES = 500 };
+    const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (int i = 0; fd >= 0 && i < TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return fd;
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            break;
+        nanosleep(&pause, NULL);
+    }
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+/* The file's bytes, malloc'ed; NULL: no memory. *ret_change: the newest change in it. */
+static char *print_file(size_t *ret_size, uint64_t *ret_change)
+{
+    char *bytes = NULL, head[HEAD_MOST], end[LAST_LINE + 1], key[HASH_TEXT];
+    FILE *file = open_memstream(&bytes, ret_size);
+    if (!file)
+        return NULL;
+    print_head(head);
+    bool good = fputs(head, file) >= 0;
+    pthread_mutex_lock(&table.lock);
+    *ret_change = table.changes;
+    for (size_t i = 0; good && i < table.count; i++) {
+        const struct tuning *t = &table.entries[i];
+        print_hash(&t->key, key);
+        good =
+            fprintf(file, "%s %s %zu %s\n", kind_names[t->kind], key, strlen(t->text), t->text) > 0;
+    }
+    pthread_mutex_unlock(&table.lock);
+    good = good && fflush(file) == 0;
+    if (good) {
+        print_end(bytes, *ret_size, end);
+        good = fputs(end, file) >= 0;
+    }
+    good = fclose(file) == 0 && good;
+    if (good)
+        return bytes;
+    free(bytes);
+    return NULL;
+}
+
+/* Writes beside the path and renames; 0, or errno. */
+static int replace_file(const char *path, const char *bytes, size_t size)
+{
+    char *beside;
+    if (asprintf(&beside, "%s.XXXXXX", path) < 0)
+        return ENOMEM;
+    const int fd = mkostemp(beside, O_CLOEXEC);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "wb");
+    int cause = file ? 0 : errno;
+    if (file && fwrite(bytes, 1, size, file) != size)
+        cause = errno;
+    if (file && fclose(file) != 0 && !cause)
+        cause = errno;
+    if (!cause && rename(beside, path) != 0)
+        cause = errno;
+    if (!file && fd >= 0)
+        close(fd);
+    if (cause && fd >= 0)
+        unlink(beside);
+    free(beside);
+    return cause;
+}
+
+static bool is_news(void)
+{
+    pthread_mutex_lock(&table.lock);
+    const bool is = table.changes > table.written;
+    pthread_mutex_unlock(&table.lock);
+    return is;
+}
+
+enum status tuning_write(const char *folder, struct error *err)
+{
+    if (!is_news())
+        return STATUS_OK;
+    int cause = make_folder(folder) ? 0 : errno;
+    const int lock = cause ? -1 : lock_folder(folder);
+    char *path = path_in(folder), *bytes = NULL;
+    size_t size;
+    uint64_t change;
+    if (!cause && path) {
+        (void)read_path(path, NULL); /* a damaged file is replaced */
+        bytes = print_file(&size, &change);
+    }
+    if (bytes)
+        cause = replace_file(path, bytes, size);
+    if (lock >= 0)
+        close(lock);
+    const bool is_short = !cause && !bytes;
+    free(bytes);
+    free(path);
+    if (is_short)
+        return no_memory(err);
+    if (cause)
+        return error_set(err, STATUS_IO, "the folder '%.200s' cannot be written: %s", folder,
+                         strerror(cause));
+    pthread_mutex_lock(&table.lock);
+    table.written = change > table.written ? change : table.written;
+    pthread_mutex_unlock(&table.lock);
+    return STATUS_OK;
+}
+
+/* Can something be made in the folder? Asked by doing so: of /proc and the like access() says yes
+ * to root. 0, or errno. */
+static int try_to_make(const char *folder)
+{
+    char *probe = NULL;
+    int cause = 0;
+    if (asprintf(&probe, "%s/.lensd-XXXXXX", folder) < 0)
+        return ENOMEM;
+    if (!mkdtemp(probe))
+        cause = errno;
+    else
+        (void)rmdir(probe);
+    free(probe);
+    return cause;
+}
+
+enum status tuning_try_folder(const char *folder, struct error *err)
+{
+    struct stat info;
+    char *path = strdup(folder);
+    const char *at = path; /* the folder, or the nearest above it that is there */
+    int cause = path ? 0 : ENOMEM;
+    while (!cause && stat(at, &info) != 0) {
+        char *slash = at == path ? strrchr(path, '/') : NULL;
+        if (errno != ENOENT || at != path || !path[0])
+            cause = errno;
+        else if (!slash)
+            at = ".";
+        else if (slash == path)
+            at = "/";
+        else
+            *slash = '\0';
+    }
+    if (!cause)
+        cause = S_ISDIR(info.st_mode) ? try_to_make(at) : ENOTDIR;
+    free(path);
+    return cause ? error_set(err, STATUS_IO, "%s", strerror(cause)) : STATUS_OK;
+}

@@ -1,0 +1,188 @@
+/* What attention needs besides products, compiled once per instruction set. */
+#include <math.h>
+
+#include "engine/cpu/kernels/variant.h"
+#include "engine/cpu/kernels/vec_math.h"
+
+/* ---- rows that become columns of a panel ---- */
+
+#if defined __AVX512F__
+
+/* to[c * step + r] = rows[r][c] for 16 rows and columns */
+ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, size_t step)
+{
+    __m512 a[16], b[16];
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; r++)
+        a[r] = _mm512_loadu_ps(rows[r] + at);
+#pragma GCC unroll 8
+    for (int r = 0; r < 16; r += 2) {
+        b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
+        b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
+    }
+    /* a[4 q + c]: of rows 4 q … 4 q + 3 column c of each 128-bit lane */
+#pragma GCC unroll 4
+    for (int q = 0; q < 16; q += 4) {
+        const __m512d low = _mm512_castps_pd(b[q]), high = _mm512_castps_pd(b[q + 1]);
+        const __m512d low2 = _mm512_castps_pd(b[q + 2]), high2 = _mm512_castps_pd(b[q + 3]);
+        a[q] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, low2));
+        a[q + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, low2));
+        a[q + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high, high2));
+        a[q + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high, high2));
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        const __m512 even = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88);
+        const __m512 odd = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xdd);
+        const __m512 even2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);
+        const __m512 odd2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xdd);
+        const size_t column = (size_t)c;
+        _mm512_storeu_ps(to + column * step, _mm512_shuffle_f32x4(even, even2, 0x88));
+        _mm512_storeu_ps(to + (column + 4) * step, _mm512_shuffle_f32x4(odd, odd2, 0x88));
+        _mm512_storeu_ps(to + (column + 8) * step, _mm512_shuffle_f32x4(even, even2, 0xdd));
+        _mm512_storeu_ps(to + (column + 12) * step, _mm512_shuffle_f32x4(odd, odd2, 0xdd));
+    }
+}
+
+#else
+
+/* In registers of four columns: VEC rows are one or two groups of four. */
+ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, size_t step)
+{
+    for (size_t r = 0; r < VEC; r += 4)
+        for (size_t c = 0; c < VEC; c += 4) {
+            __m128 a = _mm_loadu_ps(rows[r] + at + c), b = _mm_loadu_ps(rows[r + 1] + at + c);
+            __m128 d = _mm_loadu_ps(rows[r + 2] + at + c), e = _mm_loadu_ps(rows[r + 3] + at + c);
+            _MM_TRANSPOSE4_PS(a, b, d, e);
+            _mm_storeu_ps(to + c * step + r, a);
+            _mm_storeu_ps(to + (c + 1) * step + r, b);
+            _mm_storeu_ps(to + (c + 2) * step + r, d);
+            _mm_storeu_ps(to + (c + 3) * step + r, e);
+        }
+}
+
+#endif
+
+void SIMD_NAMED(pack_rows)(const float *const *rows, size_t n, size_t k, float *packed)
+{
+    for (size_t first = 0; first < GEMM_COLUMNS; first += VEC) {
+        const size_t there = n > first ? (n - first < VEC ? n - first : VEC) : 0;
+        size_t p = 0;
+        for (; there == VEC && p + VEC <= k; p += VEC)
+            turn_block(rows + first, p, packed + p * GEMM_COLUMNS + first, GEMM_COLUMNS);
+        for (; p < k; p++)
+            for (size_t r = 0; r < VEC; r++)
+                packed[p * GEMM_COLUMNS + first + r] = r < there ? rows[first + r][p] : 0;
+    }
+}
+
+void SIMD_NAMED(pack_columns)(const float *const *rows, size_t k, size_t n, float *packed)
+{
+    for (size_t j = 0; j < n; j += GEMM_COLUMNS)
+        for (size_t p = 0; p < k; p++, packed += GEMM_COLUMNS)
+            for (size_t i = 0; i < GEMM_COLUMNS; i += VEC) {
+                const size_t at = j + i, width = at < n ? n - at : 0;
+                vec_store(packed + i, width >= VEC ? vec_load(rows[p] + at)
+                                                   : vec_load_n(rows[p] + (width ? at : 0), width));
+            }
+}
+
+/* ---- a row of scores ---- */
+
+#if defined __AVX512F__
+
+static float largest_lane(vec v)
+{
+    return _mm512_reduce_max_ps(v);
+}
+
+static float sum_lanes(vec v)
+{
+    return _mm512_reduce_add_ps(v);
+}
+
+#else
+
+static float largest_lane(vec v)
+{
+    float lanes[VEC];
+    vec_store(lanes, v);
+    for (size_t i = 1; i < VEC; i++)
+        lanes[0] = lanes[i] > lanes[0] ? lanes[i] : lanes[0];
+    return lanes[0];
+}
+
+static float sum_lanes(vec v)
+{
+    float lanes[VEC];
+    vec_store(lanes, v);
+    for (size_t i = 1; i < VEC; i++)
+        lanes[0] += lanes[i];
+    return lanes[0];
+}
+
+#endif
+
+static void add_biases(float *s, size_t n, const float *const *biases, size_t count)
+{
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        vec v = vec_load_n(s + i, width);
+        for (size_t b = 0; b < count; b++)
+            v = vec_add(v, vec_load_n(biases[b] + i, width));
+        vec_store_n(s + i, v, width);
+    }
+}
+
+/* A NaN does not win: the register's maximum answers its second operand then. */
+static float greatest(const float *s, size_t n, float start)
+{
+    if (n < VEC) {
+        for (size_t i = 0; i < n; i++)
+            start = s[i] > start ? s[i] : start;
+        return start;
+    }
+    vec best = vec_set(start), second = best;
+    size_t i = 0;
+    for (; i + 2 * VEC <= n; i += 2 * VEC) {
+        best = vec_max(vec_load(s + i), best);
+        second = vec_max(vec_load(s + i + VEC), second);
+    }
+    if (i + VEC <= n)
+        best = vec_max(vec_load(s + i), best);
+    second = vec_max(vec_load(s + n - VEC), second); /* some of them again */
+    return largest_lane(vec_max(best, second));
+}
+
+float SIMD_NAMED(score_row)(float *s, size_t n, const float *const *biases, size_t bias_count,
+                            float *max)
+{
+    if (bias_count)
+        add_biases(s, n, biases, bias_count);
+    *max = greatest(s, n, *max);
+    if (*max == -INFINITY) {
+        float sum = 0;
+        for (size_t i = 0; i < n; i++) { /* NaN stays */
+            s[i] = s[i] == s[i] ? 0 : s[i];
+            sum += s[i];
+        }
+        return sum;
+    }
+    const vec m = vec_set(*max);
+    vec sum = vec_zero(), second = sum;
+    size_t i = 0;
+    for (; i + 2 * VEC <= n; i += 2 * VEC) {
+        const vec a = vec_exp(vec_sub(vec_load(s + i), m));
+        const vec b = vec_exp(vec_sub(vec_load(s + i + VEC), m));
+        vec_store(s + i, a);
+        vec_store(s + i + VEC, b);
+        sum = vec_add(sum, a);
+        second = vec_add(second, b);
+    }
+    for (; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        vec_store_n(s + i, vec_exp(vec_sub(vec_load_n(s + i, width), m)), width);
+        sum = vec_add(sum, vec_load_n(s + i, width)); /* with zeros behind the last */
+    }
+    return sum_lanes(vec_add(sum, second));
+}

@@ -1,0 +1,147 @@
+/* Compiled three times (meson.build): SIMD_VARIANT names the variant, the compiler's -m flags
+ * decide the width. The loops are written so that gcc and clang vectorise them: no branches, no
+ * libm, selects instead. Reductions keep LANES partial sums, because float addition may not be
+ * reordered by the compiler. */
+#include "engine/cpu/kernels/variant.h"
+#include "engine/cpu/kernels/vec.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/float_bits.h"
+
+#define BINARY_LOOPS(expression)                                                                   \
+    if (a_step && b_step) {                                                                        \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            float p = a[i], q = b[i];                                                              \
+            y[i] = (expression);                                                                   \
+        }                                                                                          \
+    } else if (a_step) {                                                                           \
+        const float q = *b;                                                                        \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            float p = a[i];                                                                        \
+            y[i] = (expression);                                                                   \
+        }                                                                                          \
+    } else {                                                                                       \
+        const float p = *a;                                                                        \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            float q = b_step ? b[i] : *b;                                                          \
+            y[i] = (expression);                                                                   \
+        }                                                                                          \
+    }                                                                                              \
+    break
+
+static void binary(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
+                   float *y, size_t n)
+{
+    switch (kind) {
+    case BINARY_ADD:
+        BINARY_LOOPS(p + q);
+    case BINARY_SUB:
+        BINARY_LOOPS(p - q);
+    case BINARY_MUL:
+        BINARY_LOOPS(p * q);
+    case BINARY_DIV:
+        BINARY_LOOPS(p / q);
+    case BINARY_MAX: /* numpy: NaN wins */
+        BINARY_LOOPS(p > q || p != p ? p : q);
+    case BINARY_MIN:
+        BINARY_LOOPS(p < q || p != p ? p : q);
+    case BINARY_PRELU:
+        BINARY_LOOPS(p < 0 ? p * q : p);
+    }
+}
+
+static void scale_shift(const float *x, const float *scale, const float *shift, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] * scale[i] + shift[i];
+}
+
+/* A register of a row at a time, whose scales stay in registers while the rows go by. */
+ALWAYS_INLINE void scale_any(const struct scale_rows *s, const void *x, void *y, size_t rows,
+                             size_t n, bool bf16)
+{
+    const vec least = vec_set(s->low), most = vec_set(s->high);
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        const vec a = vec_load_n(s->scale + i, width), b = vec_load_n(s->shift + i, width);
+        for (size_t r = 0; r < rows; r++) {
+            const size_t from = r * s->x_step + i, to = r * s->y_step + i;
+            const vec v = bf16 ? vec_widen_n((const uint16_t *)x + from, width)
+                               : vec_load_n((const float *)x + from, width);
+            const vec z = vec_min(most, vec_max(least, vec_fma(v, a, b)));
+            if (bf16)
+                vec_narrow_n((uint16_t *)y + to, z, width);
+            else
+                vec_store_n((float *)y + to, z, width);
+        }
+    }
+}
+
+static void scale_rows(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n)
+{
+    scale_any(s, x, y, rows, n, false);
+}
+
+static void scale_rows_bf16(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
+                            size_t n)
+{
+    scale_any(s, x, y, rows, n, true);
+}
+
+static inline float widen(uint16_t x)
+{
+    return float_from_bits((uint32_t)x << 16);
+}
+
+static void accumulate(const float *x, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+static void widen_bf16(const uint16_t *x, float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = widen(x[i]);
+}
+
+static void narrow_bf16(const float *x, uint16_t *y, size_t n)
+{
+#if defined __AVX512BF16__
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t width = smaller(n - i, VEC);
+        vec_narrow_n(y + i, vec_load_n(x + i, width), width);
+    }
+#else
+    for (size_t i = 0; i < n; i++)
+        y[i] = float_narrow_bfloat16(x[i]);
+#endif
+}
+
+#define ENTER_NAMED(name)  .name = SIMD_NAMED(name),
+#define ENTER_COMMON(name) .name = SIMD_COMMON(name),
+
+const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
+    .name = SIMD_TEXT(SIMD_VARIANT),
+    .gemm_rows = GEMM_ROWS,
+    .gemm_columns = GEMM_COLUMNS,
+    .depthwise_channels = DEPTHWISE_CHANNELS,
+    .depthwise_rows = DEPTHWISE_ROWS,
+    .binary = binary,
+    .scale_shift = scale_shift,
+    .scale_rows = scale_rows,
+    .scale_rows_bf16 = scale_rows_bf16,
+    .accumulate = accumulate,
+    .widen_bf16 = widen_bf16,
+    .narrow_bf16 = narrow_bf16,
+    /* clang-format off */
+    SIMD_NAMED_KERNELS(ENTER_NAMED)
+    SIMD_COMMON_KERNELS(ENTER_COMMON)
+/* clang-format on */
+#if defined __AVX512F__
+        .depthwise_8bit = SIMD_COMMON(depthwise_8bit),
+    .depthwise_8bit_channels = 16,
+#endif
+};

@@ -1,0 +1,196 @@
+/* Softmax and LayerNormalization of one row, compiled once per instruction set. */
+#include <math.h>
+
+#include "engine/cpu/kernels/variant.h"
+#include "engine/cpu/kernels/vec_math.h"
+
+/* Four partial results, because one register would wait for itself. */
+#define WIDE 4
+
+/* The lanes of `v` brought together by `join` (two floats into one). */
+#define REDUCE(v, join)                                                                            \
+    do {                                                                                           \
+        float lanes[VEC];                                                                          \
+        vec_store(lanes, v);                                                                       \
+        result = lanes[0];                                                                         \
+        for (size_t lane = 1; lane < VEC; lane++)                                                  \
+            result = join(result, lanes[lane]);                                                    \
+    } while (0)
+
+#define LARGER(a, b) ((b) > (a) ? (b) : (a))
+#define SUM(a, b)    ((a) + (b))
+
+static float row_max(const float *x, size_t n)
+{
+    vec best = vec_set(-INFINITY);
+    float result;
+    size_t i = 0;
+    for (; i + VEC <= n; i += VEC)
+        best = vec_max(vec_load(x + i), best);
+    REDUCE(best, LARGER);
+    for (; i < n; i++)
+        result = LARGER(result, x[i]);
+    return result;
+}
+
+static float row_sum(const float *x, size_t n)
+{
+    vec sum[WIDE];
+    float result;
+    size_t i = 0;
+    for (size_t k = 0; k < WIDE; k++)
+        sum[k] = vec_zero();
+    for (; i + WIDE * VEC <= n; i += WIDE * VEC)
+        for (size_t k = 0; k < WIDE; k++)
+            sum[k] = vec_add(sum[k], vec_load(x + i + k * VEC));
+    for (; i < n; i += VEC)
+        sum[0] = vec_add(sum[0], vec_load_n(x + i, n - i < VEC ? n - i : VEC));
+    REDUCE(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])), SUM);
+    return result;
+}
+
+/* The squares of the differences from `mean`, and the differences: what it is wrong by. */
+static float row_square_sum(const float *x, float mean, size_t n, float *ret_difference)
+{
+    const vec m = vec_set(mean);
+    vec sum[WIDE], difference[WIDE];
+    float result;
+    size_t i = 0;
+    for (size_t k = 0; k < WIDE; k++)
+        sum[k] = difference[k] = vec_zero();
+    for (; i + WIDE * VEC <= n; i += WIDE * VEC)
+        for (size_t k = 0; k < WIDE; k++) {
+            const vec d = vec_sub(vec_load(x + i + k * VEC), m);
+            difference[k] = vec_add(difference[k], d);
+            sum[k] = vec_fma(d, d, sum[k]);
+        }
+    for (; i + VEC <= n; i += VEC) {
+        const vec d = vec_sub(vec_load(x + i), m);
+        difference[0] = vec_add(difference[0], d);
+        sum[0] = vec_fma(d, d, sum[0]);
+    }
+    REDUCE(vec_add(vec_add(difference[0], difference[1]), vec_add(difference[2], difference[3])),
+           SUM);
+    *ret_difference = result;
+    REDUCE(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])), SUM);
+    for (; i < n; i++) {
+        *ret_difference += x[i] - mean;
+        result += (x[i] - mean) * (x[i] - mean);
+    }
+    return result;
+}
+
+void SIMD_NAMED(softmax)(const float *x, float *y, size_t n)
+{
+    const vec max = vec_set(row_max(x, n));
+    vec sum = vec_zero();
+    size_t i = 0;
+    for (; i + VEC <= n; i += VEC) {
+        const vec e = vec_exp(vec_sub(vec_load(x + i), max));
+        vec_store(y + i, e);
+        sum = vec_add(sum, e);
+    }
+    float result;
+    REDUCE(sum, SUM);
+    if (i < n) {
+        float last[VEC];
+        vec_store(last, vec_exp(vec_sub(vec_load_n(x + i, n - i), max)));
+        for (size_t k = 0; k < n - i; k++) {
+            y[i + k] = last[k];
+            result += last[k];
+        }
+    }
+    const vec factor = vec_set(1.0f / result);
+    for (i = 0; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        vec_store_n(y + i, vec_mul(vec_load_n(y + i, width), factor), width);
+    }
+}
+
+/* The mean is rounded. Where it is much greater than the deviation its error would show, so the
+ * mean of the differences is subtracted as well. */
+void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
+                            float *y, size_t n)
+{
+    float wrong;
+    const float mean = row_sum(x, n) / (float)n;
+    const float squares = row_square_sum(x, mean, n, &wrong) / (float)n;
+    wrong /= (float)n;
+    const float variance = squares - wrong * wrong;
+    const float factor = 1.0f / sqrtf((variance > 0 ? variance : 0) + epsilon);
+    const vec m = vec_set(mean), f = vec_set(factor), shift = vec_set(-wrong * factor);
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        vec v = vec_fma(vec_sub(vec_load_n(x + i, width), m), f, shift);
+        if (scale)
+            v = vec_mul(v, vec_load_n(scale + i, width));
+        if (bias)
+            v = vec_add(v, vec_load_n(bias + i, width));
+        vec_store_n(y + i, v, width);
+    }
+}
+
+void SIMD_NAMED(rms_norm)(const float *x, const float *scale, float epsilon, float *y, size_t n)
+{
+    float sum;
+    const float squares = row_square_sum(x, 0, n, &sum) / (float)n;
+    const vec factor = vec_set(1.0f / sqrtf(squares + epsilon));
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        const vec v = vec_mul(vec_load_n(x + i, width), factor);
+        vec_store_n(y + i, vec_mul(v, vec_load_n(scale + i, width)), width);
+    }
+}
+
+void SIMD_NAMED(lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
+                     float *squares, float *y)
+{
+    const size_t before = (size - 1) / 2;
+    memset(squares, 0, (n + size) * sizeof *squares);
+    for (size_t i = 0; i < n; i++)
+        squares[before + i] = x[i] * x[i];
+    for (size_t i = 0; i < n; i++)
+        y[i] = squares[i];
+    for (size_t k = 1; k < size; k++)
+        for (size_t i = 0; i < n; i++)
+            y[i] += squares[i + k];
+    if (beta == 0.75f) { /* everybody's */
+        for (size_t i = 0; i < n; i++) {
+            const float root = sqrtf(bias + factor * y[i]);
+            y[i] = x[i] / (root * sqrtf(root));
+        }
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] / powf(bias + factor * y[i], beta);
+}
+
+void SIMD_NAMED(square_rows)(const float *x, const float *mean, size_t rows, float *sum,
+                             float *difference, size_t n)
+{
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t width = n - i < VEC ? n - i : VEC;
+        const vec m = vec_load_n(mean + i, width);
+        vec s = vec_zero(), all = vec_zero();
+        for (size_t r = 0; r < rows; r++) {
+            const vec d = vec_sub(vec_load_n(x + r * n + i, width), m);
+            s = vec_fma(d, d, s);
+            all = vec_add(all, d);
+        }
+        vec_store_n(sum + i, s, width);
+        vec_store_n(difference + i, all, width);
+    }
+}
+
+void SIMD_NAMED(center_rows)(const float *x, const float *mean, const float *factor,
+                             const float *shift, size_t rows, float *y, size_t n)
+{
+    for (size_t r = 0; r < rows; r++, x += n, y += n)
+        for (size_t i = 0; i < n; i += VEC) {
+            const size_t width = n - i < VEC ? n - i : VEC;
+            const vec d = vec_sub(vec_load_n(x + i, width), vec_load_n(mean + i, width));
+            vec_store_n(y + i,
+                        vec_fma(d, vec_load_n(factor + i, width), vec_load_n(shift + i, width)),
+                        width);
+        }
+}

@@ -1,0 +1,320 @@
+/* Rows of 8-bit integers, compiled once per instruction set. Numbers are rounded half to even by
+ * adding 1.5 * 2^23, which float32 arithmetic then rounds at the unit. */
+#include "engine/cpu/kernels/variant.h"
+#include "engine/cpu/kernels/vec.h"
+
+#include "engine/base/cpu.h"
+
+/* VEC integers as floats, and floats that are whole numbers of the type's range as integers. */
+ALWAYS_INLINE vec load_8bit(const void *p, bool is_signed)
+{
+#if defined __AVX512F__
+    const __m128i bytes = _mm_loadu_si128(p);
+    return _mm512_cvtepi32_ps(is_signed ? _mm512_cvtepi8_epi32(bytes)
+                                        : _mm512_cvtepu8_epi32(bytes));
+#elif defined __AVX2__
+    const __m128i bytes = _mm_loadl_epi64(p);
+    return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(bytes)
+                                        : _mm256_cvtepu8_epi32(bytes));
+#else
+    float lanes[VEC];
+    for (size_t i = 0; i < VEC; i++)
+        lanes[i] = is_signed ? ((const int8_t *)p)[i] : ((const uint8_t *)p)[i];
+    return vec_load(lanes);
+#endif
+}
+
+ALWAYS_INLINE void store_8bit(void *p, vec v)
+{
+#if defined __AVX512F__
+    _mm_storeu_si128(p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+#else
+    float lanes[VEC];
+    uint8_t *bytes = p;
+    vec_store(lanes, v);
+    for (size_t i = 0; i < VEC; i++)
+        bytes[i] = (uint8_t)(int32_t)lanes[i];
+#endif
+}
+
+/* Rounded half to even and clamped; NaN gives the lowest. */
+ALWAYS_INLINE vec rounded(vec x, vec low, vec high)
+{
+    const vec magic = vec_set(12582912.0f);
+    return vec_sub(vec_add(vec_min(vec_max(x, low), high), magic), magic);
+}
+
+void SIMD_NAMED(quantize)(const float *x, float scale, int zero, bool is_signed, void *y, size_t n)
+{
+    const float first = (float)((is_signed ? -128 : 0) - zero);
+    const vec low = vec_set(first), high = vec_set(first + 255), offset = vec_set((float)zero);
+    uint8_t *to = y;
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t rest = n - i < VEC ? n - i : VEC;
+        /* a division, as the operator is defined: a reciprocal would move numbers at ties */
+        float real[VEC], whole[VEC];
+        vec_store(real, vec_load_n(x + i, rest));
+        for (size_t k = 0; k < VEC; k++)
+            whole[k] = real[k] / scale;
+        uint8_t bytes[VEC];
+        store_8bit(bytes, vec_add(rounded(vec_load(whole), low, high), offset));
+        memcpy(to + i, bytes, rest);
+    }
+}
+
+ALWAYS_INLINE void dequantize_row(const uint8_t *x, bool is_signed, vec scale, vec zero, float *y,
+                                  size_t n)
+{
+    size_t i = 0;
+    for (; i + VEC <= n; i += VEC)
+        vec_store(y + i, vec_mul(vec_sub(load_8bit(x + i, is_signed), zero), scale));
+    if (i < n) {
+        uint8_t bytes[VEC] = {0};
+        memcpy(bytes, x + i, n - i);
+        vec_store_n(y + i, vec_mul(vec_sub(load_8bit(bytes, is_signed), zero), scale), n - i);
+    }
+}
+
+void SIMD_NAMED(dequantize)(const void *x, bool is_signed, float scale, int zero, float *y,
+                            size_t n)
+{
+    if (is_signed)
+        dequantize_row(x, true, vec_set(scale), vec_set((float)zero), y, n);
+    else
+        dequantize_row(x, false, vec_set(scale), vec_set((float)zero), y, n);
+}
+
+struct sum {
+    vec a_ratio, b_ratio, fixed, low, high;
+};
+
+ALWAYS_INLINE vec add_some(const struct sum *s, const uint8_t *a, const uint8_t *b, bool is_signed)
+{
+    const vec second = vec_add(s->fixed, vec_mul(load_8bit(b, is_signed), s->b_ratio));
+    return rounded(vec_add(second, vec_mul(load_8bit(a, is_signed), s->a_ratio)), s->low, s->high);
+}
+
+ALWAYS_INLINE void add_row(const struct sum *s, const uint8_t *a, const uint8_t *b, bool is_signed,
+                           uint8_t *y, size_t n)
+{
+    size_t i = 0;
+    for (; i + VEC <= n; i += VEC)
+        store_8bit(y + i, add_some(s, a + i, b + i, is_signed));
+    if (i < n) {
+        uint8_t p[VEC] = {0}, q[VEC] = {0}, bytes[VEC];
+        memcpy(p, a + i, n - i);
+        memcpy(q, b + i, n - i);
+        store_8bit(bytes, add_some(s, p, q, is_signed));
+        memcpy(y + i, bytes, n - i);
+    }
+}
+
+void SIMD_NAMED(add_8bit)(const void *a, float a_ratio, const void *b, float b_ratio, float fixed,
+                          bool is_signed, void *y, size_t n)
+{
+    const float low = is_signed ? -128 : 0;
+    const struct sum sum = {vec_set(a_ratio), vec_set(b_ratio), vec_set(fixed), vec_set(low),
+                            vec_set(low + 255)};
+    if (is_signed)
+        add_row(&sum, a, b, true, y, n);
+    else
+        add_row(&sum, a, b, false, y, n);
+}
+
+void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max)
+{
+    vec least = vec_set(*min), most = vec_set(*max);
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t rest = n - i < VEC ? n - i : VEC;
+        /* where x is NaN, the second operand is the answer; lanes beyond repeat the last number */
+        const vec v = rest == VEC ? vec_load(x + i) : vec_set(x[n - 1]);
+        least = vec_min(v, least);
+        most = vec_max(v, most);
+        for (size_t k = i; rest < VEC && k < n; k++) {
+            *min = x[k] < *min ? x[k] : *min;
+            *max = x[k] > *max ? x[k] : *max;
+        }
+    }
+#if defined __AVX512F__
+    const float low = _mm512_reduce_min_ps(least), high = _mm512_reduce_max_ps(most);
+    *min = low < *min ? low : *min;
+    *max = high > *max ? high : *max;
+#else
+    float low[VEC], high[VEC];
+    vec_store(low, least);
+    vec_store(high, most);
+    for (size_t k = 0; k < VEC; k++) {
+        *min = low[k] < *min ? low[k] : *min;
+        *max = high[k] > *max ? high[k] : *max;
+    }
+#endif
+}
+
+struct factors {
+    vec a_zero, b_zero, ratio, zero, low, high;
+};
+
+/* Products of two differences of 8 bits are exact in float32. */
+ALWAYS_INLINE vec mul_some(const struct factors *f, const uint8_t *a, const uint8_t *b,
+                           bool is_signed)
+{
+    const vec product = vec_mul(vec_sub(load_8bit(a, is_signed), f->a_zero),
+                                vec_sub(load_8bit(b, is_signed), f->b_zero));
+    return rounded(vec_add(vec_mul(product, f->ratio), f->zero), f->low, f->high);
+}
+
+ALWAYS_INLINE void mul_row(const struct factors *f, const uint8_t *a, const uint8_t *b,
+                           bool is_signed, uint8_t *y, size_t n)
+{
+    size_t i = 0;
+    for (; i + VEC <= n; i += VEC)
+        store_8bit(y + i, mul_some(f, a + i, b + i, is_signed));
+    if (i < n) {
+        uint8_t p[VEC] = {0}, q[VEC] = {0}, bytes[VEC];
+        memcpy(p, a + i, n - i);
+        memcpy(q, b + i, n - i);
+        store_8bit(bytes, mul_some(f, p, q, is_signed));
+        memcpy(y + i, bytes, n - i);
+    }
+}
+
+void SIMD_NAMED(mul_8bit)(const void *a, int a_zero, const void *b, int b_zero, float ratio,
+                          int zero, bool is_signed, void *y, size_t n)
+{
+    const float low = is_signed ? -128 : 0;
+    const struct factors f = {vec_set((float)a_zero), vec_set((float)b_zero), vec_set(ratio),
+                              vec_set((float)zero),   vec_set(low),           vec_set(low + 255)};
+    if (is_signed)
+        mul_row(&f, a, b, true, y, n);
+    else
+        mul_row(&f, a, b, false, y, n);
+}
+
+#if defined __AVX512BW__
+
+/* Two tables of 128 in two registers each. */
+__attribute__((target("avx512vbmi"))) static void
+lookup_wide(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
+{
+    const __m512i t0 = _mm512_loadu_si512(table), t1 = _mm512_loadu_si512(table + 64);
+    const __m512i t2 = _mm512_loadu_si512(table + 128), t3 = _mm512_loadu_si512(table + 192);
+    for (size_t i = 0; i < n; i += 64) {
+        const size_t rest = n - i;
+        const __mmask64 some = rest < 64 ? (UINT64_C(1) << rest) - 1 : ~UINT64_C(0);
+        const __m512i v = _mm512_maskz_loadu_epi8(some, x + i);
+        const __m512i low = _mm512_permutex2var_epi8(t0, v, t1);
+        const __m512i high = _mm512_permutex2var_epi8(t2, v, t3);
+        _mm512_mask_storeu_epi8(y + i, some,
+                                _mm512_mask_blend_epi8(_mm512_movepi8_mask(v), low, high));
+    }
+}
+
+#endif
+
+#if defined __AVX2__
+
+/* Sixteen tables of 16: an index that is not of the table's sixteen numbers is made to have its
+ * highest bit set, for which a shuffle answers 0. */
+static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
+{
+    const __m256i above = _mm256_set1_epi8(0x70);
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
+        __m256i found = _mm256_setzero_si256();
+#pragma GCC unroll 16
+        for (int t = 0; t < 16; t++) {
+            const __m128i part = _mm_loadu_si128((const __m128i *)(const void *)(table + 16 * t));
+            const __m256i index = _mm256_xor_si256(v, _mm256_set1_epi8((char)(16 * t)));
+            found = _mm256_or_si256(found, _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(part),
+                                                               _mm256_adds_epu8(index, above)));
+        }
+        _mm256_storeu_si256((__m256i *)(void *)(y + i), found);
+    }
+    for (; i < n; i++)
+        y[i] = table[x[i]];
+}
+
+#endif
+
+void SIMD_NAMED(lookup)(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
+{
+#if defined __AVX512BW__
+    if (cpu_features()->avx512_vbmi) {
+        lookup_wide(x, table, y, n);
+        return;
+    }
+#endif
+#if defined __AVX2__
+    lookup_narrow(x, table, y, n);
+#else
+    for (size_t i = 0; i < n; i++)
+        y[i] = table[x[i]];
+#endif
+}
+
+ALWAYS_INLINE void mean_row(const uint8_t *const *taps, size_t count, vec factor, vec fixed,
+                            bool is_signed, uint8_t *y, size_t n)
+{
+    const vec low = vec_set(is_signed ? -128 : 0), high = vec_add(low, vec_set(255));
+    for (size_t i = 0; i < n; i += VEC) {
+        const size_t rest = n - i < VEC ? n - i : VEC;
+        vec sum = vec_zero();
+        for (size_t t = 0; t < count; t++) {
+            uint8_t bytes[VEC] = {0};
+            if (rest < VEC)
+                memcpy(bytes, taps[t] + i, rest);
+            sum = vec_add(sum, load_8bit(rest < VEC ? bytes : taps[t] + i, is_signed));
+        }
+        uint8_t bytes[VEC];
+        store_8bit(bytes, rounded(vec_add(vec_mul(sum, factor), fixed), low, high));
+        memcpy(y + i, bytes, rest);
+    }
+}
+
+void SIMD_NAMED(pool_mean_8bit)(const void *const *taps, size_t count, float factor, float fixed,
+                                bool is_signed, void *y, size_t n)
+{
+    const uint8_t *const *from = (const uint8_t *const *)taps;
+    if (is_signed)
+        mean_row(from, count, vec_set(factor), vec_set(fixed), true, y, n);
+    else
+        mean_row(from, count, vec_set(factor), vec_set(fixed), false, y, n);
+}
+
+#define POOL(type)                                                                                 \
+    do {                                                                                           \
+        type *to = y;                                                                              \
+        memcpy(to, taps[0], n);                                                                    \
+        for (size_t t = 1; t < count; t++) {                                                       \
+            const type *tap = taps[t];                                                             \
+            for (size_t i = 0; i < n; i++)                                                         \
+                to[i] = tap[i] > to[i] ? tap[i] : to[i];                                           \
+        }                                                                                          \
+    } while (0)
+
+void SIMD_NAMED(pool_max_8bit)(const void *const *taps, size_t count, bool is_signed, void *y,
+                               size_t n)
+{
+    if (is_signed)
+        POOL(int8_t);
+    else
+        POOL(uint8_t);
+}
+
+#define SUM(type)                                                                                  \
+    do {                                                                                           \
+        const type *row = x;                                                                       \
+        for (size_t r = 0; r < rows; r++, row += n)                                                \
+            for (size_t i = 0; i < n; i++)                                                         \
+                y[i] += row[i];                                                                    \
+    } while (0)
+
+void SIMD_NAMED(sum_rows_8bit)(const void *x, size_t rows, bool is_signed, int32_t *y, size_t n)
+{
+    memset(y, 0, n * sizeof *y);
+    if (is_signed)
+        SUM(int8_t);
+    else
+        SUM(uint8_t);
+}

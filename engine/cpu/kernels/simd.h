@@ -1,0 +1,229 @@
+/* Row kernels in float32, compiled once per instruction set and picked at run time.
+ *
+ * Everything here works on contiguous rows; the steps that call it split work over threads and know
+ * about shapes. Results of the variants agree to the last few bits only (fused multiply-add).
+ * Sources of the approximations stand beside them in kernels.c; greatest errors are tested against
+ * libm. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/graph/graph.h"
+
+enum binary_kind {
+    BINARY_ADD,
+    BINARY_SUB,
+    BINARY_MUL,
+    BINARY_DIV,
+    BINARY_MAX,
+    BINARY_MIN,
+    BINARY_PRELU, /* a where it is not below 0, else a * b */
+};
+
+/* c = activation(clamp(a * b + bias [+ what c holds])), a with a row step, b as gemm_pack left it.
+ */
+struct gemm {
+    const float *a, *b, *bias; /* bias: n numbers, or NULL */
+    float *c;
+    size_t lda, ldc; /* elements from row to row */
+    size_t k, n;
+    size_t run, run_step; /* a row of a is runs of `run` numbers, run_step apart; 0: one run of k */
+    bool accumulate;
+    bool clamp; /* to [low, high]; NaN stays NaN */
+    float low, high;
+    struct epilogue row; /* the activation; its residual does not count */
+};
+
+/* A tile of an image: steps in elements from pixel to pixel, and which of its rows [top, bottom)
+ * and columns [left, right) exist. A source tile has 6 x 6 pixels, a result tile 4 x 4 whose first
+ * ones exist. */
+struct winograd_tile {
+    ptrdiff_t row_step, column_step;
+    int top, bottom, left, right;
+};
+
+#define WINOGRAD_POINTS 36
+
+/* A depthwise convolution. Steps between pixels are `channels` on both sides. A block is
+ * depthwise_channels channels; the last one of a number that is no multiple of that begins so early
+ * that it is whole, and shares channels with the one before. */
+struct depthwise {
+    size_t channels, height, width, out_width; /* channels >= depthwise_channels */
+    size_t kernel_height, kernel_width;        /* kernel_width: 3, 5 or 7 */
+    size_t stride_y, stride_x;                 /* stride_x: 1 or 2 */
+    size_t pad_top, pad_left;
+    const float *weights;     /* [block][tap][depthwise_channels] */
+    const float *bias;        /* channels numbers, or NULL */
+    float low, high;          /* the result is clamped; NaN stays NaN */
+    struct epilogue row;      /* an activation instead; its residual does not count */
+    bool bf16, narrow_result; /* the image is bfloat16, and with that perhaps the result */
+};
+
+/* n scales and shifts for rows that lie `step` elements apart; the result within [low, high]. */
+struct scale_rows {
+    const float *scale, *shift;
+    float low, high;
+    size_t x_step, y_step;
+};
+
+/* Where the channels of a depthwise convolution's block begin: the last block is whole, too, and
+ * overlaps the one before. channels >= lanes. */
+static inline size_t depthwise_first_channel(size_t channels, size_t block, size_t lanes)
+{
+    return block * lanes < channels - lanes ? block * lanes : channels - lanes;
+}
+
+/* A depthwise convolution of 8-bit integers with a square filter. Results are (sum + bias) * scale,
+ * rounded half to even, plus dst_zero, saturated. */
+struct depthwise_8bit {
+    size_t channels, height, width, out_height, out_width; /* channels >= depthwise_8bit_channels */
+    size_t taps, stride;                                   /* 3, 5 or 7; 1 or 2 */
+    size_t pad_top, pad_left;
+    size_t quads, rows;     /* (taps + 3) / 4; (4 * quads - taps) / stride + 1 */
+    const int8_t *weights;  /* [block][quad][row][column of taps][channel][4 rows of the image] */
+    const int32_t *bias;    /* [block][channel], with the source's zero point taken away: of source
+                               numbers that are `flip`ped, which makes them unsigned */
+    const float *scales;    /* [block][channel] */
+    uint8_t src_zero, flip; /* the zero point as it is stored; 0x80 for signed numbers, else 0 */
+    int dst_zero;
+    bool is_signed; /* the result */
+};
+
+struct simd_kernels {
+    const char *name; /* "avx512" … */
+
+    /* The product for m rows. Columns are taken in panels of gemm_columns; b of a range of columns
+     * that starts at a panel is b + k * first column. */
+    void (*gemm)(const struct gemm *g, size_t m);
+    /* Element (p, j) of the k x n weights is w[p * k_step + j * n_step]; `packed` has room for
+     * gemm_packed(k, n) floats. */
+    void (*gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t k, size_t n,
+                      float *packed);
+    size_t (*gemm_packed)(size_t k, size_t n);
+    size_t gemm_rows, gemm_columns; /* of the block that stays in registers */
+
+    /* One panel as gemm_pack() would make it of the transpose of n <= gemm_columns rows of k. */
+    void (*pack_rows)(const float *const *rows, size_t n, size_t k, float *packed);
+    /* All panels of a k x n matrix whose rows lie at rows[]. */
+    void (*pack_columns)(const float *const *rows, size_t k, size_t n, float *packed);
+    /* A row of attention's scores: s[i] becomes exp(s[i] + biases[0][i] … - *max), where *max, the
+     * greatest before, grows to the greatest of these. Returns the sum. With nothing above -inf the
+     * row and the sum are 0; a NaN makes the sum NaN. */
+    float (*score_row)(float *s, size_t n, const float *const *biases, size_t bias_count,
+                       float *max);
+
+    /* v[i * v_step + c] for the 36 points i: the transformed source tile whose first pixel is x (it
+     * need not exist), of float32 or bfloat16. */
+    void (*winograd_source)(const struct winograd_tile *tile, const void *x, bool bf16,
+                            size_t channels, float *v, size_t v_step);
+    /* The result tile from the 36 products m[i * m_step + c]; of g: bias, n, accumulate, clamp. */
+    void (*winograd_sink)(const struct winograd_tile *tile, const struct gemm *g, const float *m,
+                          size_t m_step, void *y, bool bf16);
+
+    /* Rows `first` … first + rows - 1 of the result, blocks first_block … last_block - 1; x and y
+     * are the whole image and result. sums: [block][depthwise_channels], each block's results are
+     * added; or NULL. Rows are quickest taken a multiple of depthwise_rows at a time. */
+    void (*depthwise)(const struct depthwise *d, const void *x, void *y, size_t first, size_t rows,
+                      size_t first_block, size_t last_block, float *sums);
+    size_t depthwise_channels, depthwise_rows;
+
+    /* Result rows first … first + rows - 1; first is a multiple of d->rows. NULL where there is no
+     * such kernel; it needs avx512_vnni as well. */
+    void (*depthwise_8bit)(const struct depthwise_8bit *d, const uint8_t *x, uint8_t *y,
+                           size_t first, size_t rows);
+    size_t depthwise_8bit_channels; /* of a block */
+
+    /* 8-bit integers, signed or not. quantize: x / scale, rounded half to even, plus zero, clamped;
+     * NaN gives the lowest. add: a * a_ratio + b * b_ratio + fixed, mul: (a - a_zero) *
+     * (b - b_zero) * ratio + zero, pool_mean: the sum of the taps * factor + fixed; rounded and
+     * clamped. lookup: table of 256; y may be x. */
+    void (*quantize)(const float *x, float scale, int zero, bool is_signed, void *y, size_t n);
+    void (*dequantize)(const void *x, bool is_signed, float scale, int zero, float *y, size_t n);
+    void (*add_8bit)(const void *a, float a_ratio, const void *b, float b_ratio, float fixed,
+                     bool is_signed, void *y, size_t n);
+    /* *min and *max become the least and greatest of themselves and x; NaN does not count. */
+    void (*range)(const float *x, size_t n, float *min, float *max);
+    void (*mul_8bit)(const void *a, int a_zero, const void *b, int b_zero, float ratio, int zero,
+                     bool is_signed, void *y, size_t n);
+    void (*lookup)(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n);
+    void (*pool_mean_8bit)(const void *const *taps, size_t count, float factor, float fixed,
+                           bool is_signed, void *y, size_t n);
+    void (*pool_max_8bit)(const void *const *taps, size_t count, bool is_signed, void *y, size_t n);
+    void (*sum_rows_8bit)(const void *x, size_t rows, bool is_signed, int32_t *y, size_t n);
+
+    /* y[c] = sum over rows of x[r * n + c] */
+    void (*sum_rows)(const float *x, size_t rows, float *y, size_t n);
+
+    /* y[i] = activation(x[i]); y may be x. NaN stays NaN. */
+    void (*activate)(const float *x, float *y, size_t n, enum activation activation, float alpha,
+                     float beta);
+
+    /* y[i] = a[i] ∘ b[i]; an operand whose step is 0 is one number. y may be a or b. */
+    void (*binary)(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
+                   float *y, size_t n);
+
+    /* y[c] = x[c] * scale[c] + shift[c] */
+    void (*scale_shift)(const float *x, const float *scale, const float *shift, float *y, size_t n);
+    /* The same for rows, and clamped; NaN stays NaN. y may be x where the steps are alike. */
+    void (*scale_rows)(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n);
+    void (*scale_rows_bf16)(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
+                            size_t n);
+
+    /* y[c] = max over taps of taps[t][c]; NaN in any tap may or may not win. count >= 1. */
+    void (*pool_max)(const float *const *taps, size_t count, float *y, size_t n);
+
+    /* y[c] = factor * sum over taps of taps[t][c]; count may be 0. */
+    void (*pool_sum)(const float *const *taps, size_t count, float factor, float *y, size_t n);
+
+    /* y[c] = sum over taps of weights[t] * taps[t][c]; count >= 1. y may be a tap. */
+    void (*blend)(const float *const *taps, const float *weights, size_t count, float *y, size_t n);
+
+    /* The same on bfloat16, summed in float32. */
+    void (*pool_max_bf16)(const uint16_t *const *taps, size_t count, uint16_t *y, size_t n);
+    void (*pool_sum_bf16)(const uint16_t *const *taps, size_t count, float factor, uint16_t *y,
+                          size_t n);
+
+    /* y[c] += x[c] */
+    void (*accumulate)(const float *x, float *y, size_t n);
+    void (*accumulate_bf16)(const uint16_t *x, float *y, size_t n);
+
+    /* Softmax of one row: exp(x - max) / sum. y may be x. */
+    void (*softmax)(const float *x, float *y, size_t n);
+
+    /* LRN of the n channels of one pixel: x[i] / (bias + factor * sum of the squares of x[i -
+     * before] … x[i - before + size - 1])^beta. squares: n + size numbers of scratch. y may not be
+     * x. */
+    void (*lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
+                float *squares, float *y);
+
+    /* sum[c] = (x[r * n + c] - mean[c])^2 over rows, difference[c] the same without the square:
+     * what the rounded mean is wrong by. */
+    void (*square_rows)(const float *x, const float *mean, size_t rows, float *sum,
+                        float *difference, size_t n);
+
+    /* y[r * n + c] = (x[r * n + c] - mean[c]) * factor[c] + shift[c] */
+    void (*center_rows)(const float *x, const float *mean, const float *factor, const float *shift,
+                        size_t rows, float *y, size_t n);
+
+    /* (x - mean) / sqrt(variance + epsilon) * scale + bias (either may be NULL). y may be x. */
+    void (*layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
+                       float *y, size_t n);
+
+    /* x / sqrt(mean of x^2 + epsilon) * scale. y may be x. */
+    void (*rms_norm)(const float *x, const float *scale, float epsilon, float *y, size_t n);
+
+    void (*widen_bf16)(const uint16_t *x, float *y, size_t n);
+    /* Nearest even, NaN stays NaN; the avx512_bf16 variant, here and wherever bfloat16 is written,
+     * takes what is below the least normal number (1.2e-38) for 0. */
+    void (*narrow_bf16)(const float *x, uint16_t *y, size_t n);
+};
+
+extern const struct simd_kernels simd_base, simd_avx2, simd_avx512, simd_avx512_bf16;
+
+/* The widest variant this CPU runs. Thread-safe. */
+const struct simd_kernels *simd(void);
+
+/* For tests: what simd() answers from now on; NULL: the widest again. Not while a session is made
+ * or used by another thread. */
+void simd_use(const struct simd_kernels *kernels);

@@ -1,0 +1,62 @@
+/* Private to engine/cpu/simd/: the functions of the variant that is being compiled, which its table
+ * in kernels.c names. What they do stands in simd.h. */
+#pragma once
+
+#include "engine/cpu/kernels/simd.h"
+
+#define SIMD_JOIN_(a, b) a##_##b
+#define SIMD_JOIN(a, b)  SIMD_JOIN_(a, b)
+#define SIMD_NAMED(name) SIMD_JOIN(SIMD_JOIN(simd, SIMD_VARIANT), name) /* simd_avx2_name */
+/* avx512_bf16 is avx512 but for the kernels that write bfloat16, which have an instruction for
+ * that: whatever knows no bfloat16 is avx512's own. */
+#if defined __AVX512BF16__
+#define SIMD_COMMON(name) simd_avx512_##name
+#else
+#define SIMD_COMMON(name) SIMD_NAMED(name)
+#endif
+#define SIMD_TEXT_(name) #name
+#define SIMD_TEXT(name)  SIMD_TEXT_(name)
+
+/* gemm's block: 32 registers hold 14 x 2 sums, two of weights and a number; 16 hold 6 x 2.
+ * A depthwise kernel's: 32 hold 2 x 7 results, 2 x 7 weights and a number; 16 hold 7, 7 and 1. */
+#if defined __AVX512F__
+#define GEMM_ROWS          14
+#define GEMM_COLUMNS       32
+#define DEPTHWISE_CHANNELS 16
+#define DEPTHWISE_ROWS     2
+#elif defined __AVX2__
+#define GEMM_ROWS          6
+#define GEMM_COLUMNS       16
+#define DEPTHWISE_CHANNELS 8
+#define DEPTHWISE_ROWS     1
+#else
+#define GEMM_ROWS          6
+#define GEMM_COLUMNS       8
+#define DEPTHWISE_CHANNELS 4
+#define DEPTHWISE_ROWS     1
+#endif
+
+/* Every kernel that is not static in kernels.c: X(its name in struct simd_kernels). Those of the
+ * first list are compiled for avx512_bf16 as well. */
+/* clang-format off */
+#define SIMD_NAMED_KERNELS(X)                                                                      \
+    X(winograd_source) X(winograd_sink) X(depthwise) X(pool_max) X(pool_sum) X(pool_max_bf16)      \
+    X(pool_sum_bf16) X(accumulate_bf16) X(blend) X(sum_rows)
+#define SIMD_COMMON_KERNELS(X)                                                                     \
+    X(gemm) X(gemm_pack) X(gemm_packed) X(pack_rows) X(pack_columns) X(score_row) X(activate)      \
+    X(softmax) X(layer_norm) X(rms_norm) X(lrn) X(square_rows) X(center_rows) X(quantize)          \
+    X(dequantize) X(add_8bit) X(range) X(mul_8bit) X(lookup) X(pool_mean_8bit) X(pool_max_8bit)    \
+    X(sum_rows_8bit)
+/* clang-format on */
+
+/* Declares `symbol` as a function of the type that the table's member `name` points to. */
+#define SIMD_DECLARE(name, symbol) __typeof__(*((struct simd_kernels *)0)->name) symbol;
+#define SIMD_DECLARE_NAMED(name)   SIMD_DECLARE(name, SIMD_NAMED(name))
+#define SIMD_DECLARE_COMMON(name)  SIMD_DECLARE(name, SIMD_COMMON(name))
+
+SIMD_NAMED_KERNELS(SIMD_DECLARE_NAMED)
+SIMD_COMMON_KERNELS(SIMD_DECLARE_COMMON)
+SIMD_DECLARE_COMMON(depthwise_8bit)
+#if defined __AVX512BF16__
+SIMD_DECLARE(depthwise, simd_avx512_depthwise)
+#endif

@@ -1,0 +1,263 @@
+/* Private to engine/cpu/simd/: exponential, logistic, hyperbolic tangent and error function of a
+ * register of floats. Greatest errors are tested against libm (tests/unit/engine/cpu/test_simd.c).
+ */
+#pragma once
+
+#include "engine/cpu/kernels/vec.h"
+
+/* 2^t for t in [-126, 128]: an integer part for the exponent, a polynomial for the fraction in
+ * [-1/2, 1/2] (Taylor's; its error is 1e-7 at the ends). */
+ALWAYS_INLINE vec vec_exp2_fraction(vec r)
+{
+    vec p = vec_set(1.54035304e-4f);
+    p = vec_fma(p, r, vec_set(1.33335581e-3f));
+    p = vec_fma(p, r, vec_set(9.61812911e-3f));
+    p = vec_fma(p, r, vec_set(5.55041087e-2f));
+    p = vec_fma(p, r, vec_set(2.40226507e-1f));
+    p = vec_fma(p, r, vec_set(6.93147181e-1f));
+    return vec_fma(p, r, vec_set(1));
+}
+
+#if defined __AVX512F__
+
+ALWAYS_INLINE vec vec_round(vec x)
+{
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+/* p * 2^n */
+ALWAYS_INLINE vec vec_scale2(vec p, vec n)
+{
+    return _mm512_scalef_ps(p, n);
+}
+
+/* p * 2^n, n the whole number in the low bits of `shifted`. */
+ALWAYS_INLINE vec vec_scale_by(vec p, vec shifted)
+{
+    const __m512i n = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), n));
+}
+
+/* 1 / x for x in [1, inf): an estimate of 14 bits and one step of Newton's. */
+ALWAYS_INLINE vec vec_inverse(vec x)
+{
+    const vec y = _mm512_rcp14_ps(x);
+    return vec_mul(y, _mm512_fnmadd_ps(x, y, vec_set(2)));
+}
+
+ALWAYS_INLINE vec vec_select_less(vec a, vec b, vec less, vec otherwise)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), otherwise, less);
+}
+
+ALWAYS_INLINE vec vec_magnitude(vec x)
+{
+    return _mm512_abs_ps(x);
+}
+
+ALWAYS_INLINE vec vec_with_sign(vec magnitude, vec sign)
+{
+    const __m512i bit = _mm512_set1_epi32((int)0x80000000);
+    /* magnitude | (sign & bit) */
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(magnitude),
+                                                         _mm512_castps_si512(sign), bit, 0xf8));
+}
+
+#elif defined __AVX2__
+
+ALWAYS_INLINE vec vec_round(vec x)
+{
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+ALWAYS_INLINE vec vec_scale2(vec p, vec n)
+{
+    /* in two steps, because 2^128 has no float of its own */
+    const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
+    const __m256i rest = _mm256_sub_epi32(whole, half), bias = _mm256_set1_epi32(127);
+    const vec a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
+    const vec b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
+    return vec_mul(vec_mul(p, a), b);
+}
+
+ALWAYS_INLINE vec vec_scale_by(vec p, vec shifted)
+{
+    const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), n));
+}
+
+ALWAYS_INLINE vec vec_inverse(vec x)
+{
+    return _mm256_div_ps(vec_set(1), x);
+}
+
+ALWAYS_INLINE vec vec_select_less(vec a, vec b, vec less, vec otherwise)
+{
+    return _mm256_blendv_ps(otherwise, less, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+
+ALWAYS_INLINE vec vec_magnitude(vec x)
+{
+    return _mm256_andnot_ps(vec_set(-0.0f), x);
+}
+
+ALWAYS_INLINE vec vec_with_sign(vec magnitude, vec sign)
+{
+    return _mm256_or_ps(magnitude, _mm256_and_ps(vec_set(-0.0f), sign));
+}
+
+#else
+
+ALWAYS_INLINE vec vec_round(vec x)
+{
+    return _mm_cvtepi32_ps(_mm_cvtps_epi32(x));
+}
+
+ALWAYS_INLINE vec vec_scale2(vec p, vec n)
+{
+    const __m128i whole = _mm_cvtps_epi32(n), half = _mm_srai_epi32(whole, 1);
+    const __m128i rest = _mm_sub_epi32(whole, half), bias = _mm_set1_epi32(127);
+    const vec a = _mm_castsi128_ps(_mm_slli_epi32(_mm_add_epi32(half, bias), 23));
+    const vec b = _mm_castsi128_ps(_mm_slli_epi32(_mm_add_epi32(rest, bias), 23));
+    return vec_mul(vec_mul(p, a), b);
+}
+
+ALWAYS_INLINE vec vec_scale_by(vec p, vec shifted)
+{
+    const __m128i n = _mm_slli_epi32(_mm_castps_si128(shifted), 23);
+    return _mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(p), n));
+}
+
+ALWAYS_INLINE vec vec_inverse(vec x)
+{
+    return _mm_div_ps(vec_set(1), x);
+}
+
+ALWAYS_INLINE vec vec_select_less(vec a, vec b, vec less, vec otherwise)
+{
+    const vec mask = _mm_cmplt_ps(a, b);
+    return _mm_or_ps(_mm_and_ps(mask, less), _mm_andnot_ps(mask, otherwise));
+}
+
+ALWAYS_INLINE vec vec_magnitude(vec x)
+{
+    return _mm_andnot_ps(vec_set(-0.0f), x);
+}
+
+ALWAYS_INLINE vec vec_with_sign(vec magnitude, vec sign)
+{
+    return _mm_or_ps(magnitude, _mm_and_ps(vec_set(-0.0f), sign));
+}
+
+#endif
+
+/* e^c for c in [-87.33, 88.72]; NaN for NaN. */
+ALWAYS_INLINE vec vec_exp_inside(vec c)
+{
+    const vec n = vec_round(vec_mul(c, vec_set(1.44269504088896341f)));
+    /* c - n ln 2 in two parts, in units of ln 2 */
+    vec r = vec_fma(n, vec_set(-0.693359375f), c);
+    r = vec_fma(n, vec_set(2.12194440e-4f), r);
+    return vec_scale2(vec_exp2_fraction(vec_mul(r, vec_set(1.44269504088896341f))), n);
+}
+
+/* e^x within 3 ulp: 0 below -87.33 (no subnormal results), inf above 88.72, NaN for NaN. */
+ALWAYS_INLINE vec vec_exp(vec x)
+{
+    const vec low = vec_set(-87.3365447505f), high = vec_set(88.7228394f);
+    const vec e = vec_exp_inside(vec_min(high, vec_max(low, x)));
+    return vec_select_less(x, low, vec_zero(),
+                           vec_select_less(high, x, vec_set(__builtin_inff()), e));
+}
+
+/* 2^t for t in [-126, 126], relative error 2e-7; NaN for NaN. Adding 3 * 2^22 rounds to a whole
+ * number and leaves it in the low bits, where the exponent's are made of it; the polynomial is the
+ * one of its degree with the smallest greatest error. What can run beside the multiplications
+ * (additions, shifts) does. */
+ALWAYS_INLINE vec vec_exp2_quick(vec t)
+{
+    const vec magic = vec_set(12582912.0f);
+    const vec shifted = vec_add(t, magic);
+    const vec r = vec_sub(t, vec_sub(shifted, magic));
+    vec p = vec_set(1.32647273e-3f);
+    p = vec_fma(p, r, vec_set(9.67151279e-3f));
+    p = vec_fma(p, r, vec_set(5.55073374e-2f));
+    p = vec_fma(p, r, vec_set(2.40222421e-1f));
+    p = vec_fma(p, r, vec_set(6.93146978e-1f));
+    p = vec_fma(p, r, vec_set(1));
+    return vec_scale_by(p, shifted);
+}
+
+/* 1 + 2^t, 1 + 2^126 at its most: 1 / (1 + e^-x) is the logistic function. The divisions that
+ * follow are as quick as an estimate with Newton's step, whose multiplications other work can use.
+ */
+ALWAYS_INLINE vec vec_gate_divisor(vec t)
+{
+    const vec c = vec_min(vec_set(126), vec_max(vec_set(-126), t));
+    return vec_add(vec_exp2_quick(c), vec_set(1));
+}
+
+#define MINUS_LOG2E (-1.44269504088896341f)
+
+ALWAYS_INLINE vec vec_sigmoid(vec x)
+{
+    /* 0 below -87 */
+    const vec divisor = vec_gate_divisor(vec_mul(x, vec_set(MINUS_LOG2E)));
+    return vec_select_less(x, vec_set(-87), vec_zero(), vec_div(vec_set(1), divisor));
+}
+
+/* x * sigmoid(alpha * x); slope: alpha * MINUS_LOG2E. */
+ALWAYS_INLINE vec vec_silu(vec x, vec slope)
+{
+    return vec_div(x, vec_gate_divisor(vec_mul(x, slope)));
+}
+
+/* In this order NaN stays NaN. */
+ALWAYS_INLINE vec vec_clamp(vec v, vec low, vec high)
+{
+    return vec_min(high, vec_max(low, v));
+}
+
+/* x * max(0, min(1, x / 6 + 1/2)) */
+ALWAYS_INLINE vec vec_hard_swish(vec x)
+{
+    const vec gate = vec_fma(x, vec_set(1.0f / 6), vec_set(0.5f));
+    return vec_mul(x, vec_clamp(gate, vec_zero(), vec_set(1)));
+}
+
+/* tanh: an odd polynomial near 0 (Cephes' tanhf), 1 - 2 / (e^2x + 1) beyond. */
+ALWAYS_INLINE vec vec_tanh(vec x)
+{
+    const vec z = vec_mul(x, x);
+    vec p = vec_set(-5.70498872745e-3f);
+    p = vec_fma(p, z, vec_set(2.06390887954e-2f));
+    p = vec_fma(p, z, vec_set(-5.37397155531e-2f));
+    p = vec_fma(p, z, vec_set(1.33314422036e-1f));
+    p = vec_fma(p, z, vec_set(-3.33332819422e-1f));
+    const vec near = vec_fma(vec_mul(p, z), x, x), magnitude = vec_magnitude(x);
+    /* 1 - 2 / (e^2x + 1) = 2 sigmoid(2x) - 1 */
+    const vec gate = vec_sigmoid(vec_add(magnitude, magnitude));
+    const vec far = vec_with_sign(vec_sub(vec_add(gate, gate), vec_set(1)), x);
+    return vec_select_less(magnitude, vec_set(0.625f), near, far);
+}
+
+/* erf on [-4, 4] as a rational function (coefficients as in Eigen's generic_fast_erf_float),
+ * greatest error a few ulp; beyond 4 it is ±1 in float32. */
+ALWAYS_INLINE vec vec_erf(vec x)
+{
+    const vec c = vec_min(vec_set(4), vec_max(vec_set(-4), x)), z = vec_mul(c, c);
+    vec p = vec_set(-2.72614225801306e-10f);
+    p = vec_fma(p, z, vec_set(2.77068142495902e-08f));
+    p = vec_fma(p, z, vec_set(-2.10102402082508e-06f));
+    p = vec_fma(p, z, vec_set(-5.69250639462346e-05f));
+    p = vec_fma(p, z, vec_set(-7.34990630326855e-04f));
+    p = vec_fma(p, z, vec_set(-2.95459980854025e-03f));
+    p = vec_fma(p, z, vec_set(-1.60960333262415e-02f));
+    /* the denominator's sign is turned round, so that what is inverted is positive: 1 / q */
+    vec q = vec_set(1.45660718464996e-05f);
+    q = vec_fma(q, z, vec_set(2.13374055278905e-04f));
+    q = vec_fma(q, z, vec_set(1.68282697438203e-03f));
+    q = vec_fma(q, z, vec_set(7.37332916720468e-03f));
+    q = vec_fma(q, z, vec_set(1.42647390514189e-02f));
+    return vec_mul(vec_mul(vec_sub(vec_zero(), c), p), vec_inverse(q));
+}

@@ -1,0 +1,465 @@
+/* Convolutions and fully connected layers as a product of matrices, by lensd's own kernel
+ * (simd/gemm.c): pixels x (taps x channels) times (taps x channels) x output channels.
+ *
+ * A pointwise convolution reads its source in place, and so do pixels whose window lies within the
+ * image where the weights are few: a row of taps is one run of numbers. Otherwise the rows of a
+ * piece, small enough for the second-level cache, are gathered first, tap after tap. A gate, a
+ * number for each image and channel that the source is multiplied by, goes into the weights where
+ * they are fewer than the pixels, into a copy of the piece's rows otherwise. */
+#include "engine/base/size.h"
+#include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/program/parallel.h"
+#include "engine/ops/families.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum gating { GATING_NONE, GATING_ROWS, GATING_WEIGHTS };
+
+struct dense_step {
+    struct step step;
+    const struct simd_kernels *simd;
+    uint32_t x, y, gate;
+    struct finish finish;
+    const float *weights;   /* packed panels */
+    size_t rows, k, n;      /* rows: output pixels of all images */
+    bool gathers, in_place; /* in_place: windows within the image are not gathered */
+    struct window window;   /* of a convolution that gathers */
+    size_t channels;
+    enum gating gating;
+    size_t images;      /* of a convolution */
+    size_t gated_bytes; /* in front of the scratch: each image's weights times its gate */
+    size_t packed;      /* floats of the packed weights */
+    size_t row_pieces, column_pieces; /* the work is cut into row_pieces x column_pieces */
+    size_t thread_bytes; /* scratch of a thread: the gathered or gated rows of a piece */
+    /* of this run */
+    const float *x_data;
+    float *y_data;
+    const float *gate_data;
+    unsigned char *scratch;
+};
+
+/* ---- running ---- */
+
+/* Short runs are common (three colours, three taps) and not worth a call. */
+static void copy_run(const float *from, size_t count, float *to)
+{
+    if (count > 32) {
+        memcpy(to, from, count * sizeof *to);
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        to[i] = from[i];
+}
+
+/* The taps of one output pixel, in the order of the packed weights: y, x, channel. */
+static void gather_pixel(const struct dense_step *s, size_t pixel, float *to)
+{
+    const struct window *w = &s->window;
+    const size_t width = (size_t)w->out[1], area = width * (size_t)w->out[0];
+    const size_t image = pixel / area, in_image = pixel % area;
+    const int64_t y0 = (int64_t)(in_image / width) * w->stride[0] - w->pad_begin[0];
+    const int64_t x0 = (int64_t)(in_image % width) * w->stride[1] - w->pad_begin[1];
+    const float *x = s->x_data + image * (size_t)(w->in[0] * w->in[1]) * s->channels;
+    for (int64_t ky = 0; ky < w->kernel[0]; ky++) {
+        const int64_t row = y0 + ky * w->dilation[0];
+        const bool row_inside = row >= 0 && row < w->in[0];
+        /* a whole row of taps lies in one piece */
+        if (row_inside && w->dilation[1] == 1 && x0 >= 0 && x0 + w->kernel[1] <= w->in[1]) {
+            const size_t count = (size_t)w->kernel[1] * s->channels;
+            copy_run(x + (size_t)(row * w->in[1] + x0) * s->channels, count, to);
+            to += count;
+            continue;
+        }
+        for (int64_t kx = 0; kx < w->kernel[1]; kx++, to += s->channels) {
+            const int64_t column = x0 + kx * w->dilation[1];
+            if (row_inside && column >= 0 && column < w->in[1])
+                copy_run(x + (size_t)(row * w->in[1] + column) * s->channels, s->channels, to);
+            else
+                memset(to, 0, s->channels * sizeof *to);
+        }
+    }
+}
+
+/* Results first … first + rows - 1, whose taps are gathered. */
+static void dense_gathered(const struct dense_step *s, struct gemm *g, size_t first, size_t rows,
+                           float *gathered)
+{
+    for (size_t row = 0; row < rows; row++)
+        gather_pixel(s, first + row, gathered + row * s->k);
+    g->a = gathered;
+    g->lda = s->k;
+    g->run = g->run_step = 0;
+    s->simd->gemm(g, rows);
+    g->c += rows * g->ldc;
+}
+
+/* Of `count` results from `at` on in one direction: how many lie before those whose taps are all
+ * inside, and how many those are. */
+static void divide_run(const struct window *w, int axis, int64_t at, int64_t count,
+                       int64_t *ret_before, int64_t *ret_inside)
+{
+    const int64_t stride = w->stride[axis];
+    const int64_t last = w->in[axis] - (w->kernel[axis] - 1) * w->dilation[axis] - 1;
+    const int64_t first = (w->pad_begin[axis] + stride - 1) / stride;
+    const int64_t end =
+        last + w->pad_begin[axis] < 0 ? 0 : (last + w->pad_begin[axis]) / stride + 1;
+    const int64_t before = first > at ? first - at : 0;
+    *ret_before = before < count ? before : count;
+    const int64_t inside = end - at - *ret_before, left = count - *ret_before;
+    *ret_inside = inside < 0 ? 0 : inside < left ? inside : left;
+}
+
+/* `count` results of one row of the image: those at its edges are gathered. */
+static void dense_row(const struct dense_step *s, struct gemm *g, size_t first, size_t count,
+                      float *gathered)
+{
+    const struct window *w = &s->window;
+    const int64_t width = w->out[1], row = (int64_t)first / width, x = (int64_t)first % width;
+    const int64_t image = row / w->out[0], y = row % w->out[0];
+    int64_t above, rows_inside, before, inside;
+    divide_run(w, 0, y, 1, &above, &rows_inside);
+    divide_run(w, 1, x, (int64_t)count, &before, &inside);
+    if (!rows_inside || !inside) {
+        dense_gathered(s, g, first, count, gathered);
+        return;
+    }
+    if (before)
+        dense_gathered(s, g, first, (size_t)before, gathered);
+    const int64_t from_y = image * w->in[0] + y * w->stride[0] - w->pad_begin[0];
+    const int64_t from_x = (x + before) * w->stride[1] - w->pad_begin[1];
+    g->a = s->x_data + (size_t)(from_y * w->in[1] + from_x) * s->channels;
+    g->lda = (size_t)w->stride[1] * s->channels;
+    g->run = (size_t)w->kernel[1] * s->channels;
+    g->run_step = (size_t)(w->dilation[0] * w->in[1]) * s->channels;
+    s->simd->gemm(g, (size_t)inside);
+    g->c += (size_t)inside * g->ldc;
+    const size_t done = (size_t)(before + inside);
+    if (done < count)
+        dense_gathered(s, g, first + done, count - done, gathered);
+}
+
+/* Results first … first + rows - 1 of a convolution that is not pointwise. */
+static void dense_windows(const struct dense_step *s, struct gemm *g, size_t first, size_t rows,
+                          float *gathered)
+{
+    if (!s->in_place) {
+        dense_gathered(s, g, first, rows, gathered);
+        return;
+    }
+    const size_t width = (size_t)s->window.out[1], end = first + rows;
+    for (size_t row = first, count; row < end; row += count) {
+        count = width - row % width;
+        count = count < end - row ? count : end - row;
+        dense_row(s, g, row, count, gathered);
+    }
+}
+
+/* Rows first … first + rows - 1 of the source, times their image's gate. */
+static void gate_rows(const struct dense_step *s, size_t first, size_t rows, float *to)
+{
+    const size_t each = s->rows / s->images;
+    for (size_t r = first; r < first + rows; r++, to += s->k)
+        s->simd->binary(BINARY_MUL, s->x_data + r * s->k, 1, s->gate_data + r / each * s->k, 1, to,
+                        s->k);
+}
+
+/* Row p of a panel, times gate[p]: images x panels. */
+static void gate_weights(void *context, size_t begin, size_t end)
+{
+    const struct dense_step *s = context;
+    const size_t columns = s->simd->gemm_columns, panels = s->packed / (s->k * columns);
+    for (size_t i = begin; i < end; i++) {
+        const size_t image = i / panels, at = i % panels * s->k * columns;
+        const float *gate = s->gate_data + image * s->k, *from = s->weights + at;
+        float *to = (float *)(void *)s->scratch + image * s->packed + at;
+        for (size_t p = 0; p < s->k; p++, from += columns, to += columns)
+            s->simd->binary(BINARY_MUL, from, 1, gate + p, 0, to, columns);
+    }
+}
+
+/* Piece r of the source's rows; those of one image where each has its own weights. */
+static void piece_rows(const struct dense_step *s, size_t r, size_t *ret_first, size_t *ret_rows)
+{
+    size_t rows = s->rows, pieces = s->row_pieces, before = 0;
+    if (s->gating == GATING_WEIGHTS) {
+        pieces /= s->images;
+        rows /= s->images;
+        before = r / pieces * rows;
+        r %= pieces;
+    }
+    *ret_first = before + rows * r / pieces;
+    *ret_rows = before + rows * (r + 1) / pieces - *ret_first;
+}
+
+static void dense_pieces(void *context, size_t begin, size_t end)
+{
+    const struct dense_step *s = context;
+    const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
+    float *gathered = (float *)(void *)(s->scratch + s->gated_bytes +
+                                        (size_t)forkjoin_member() * s->thread_bytes);
+    for (size_t i = begin; i < end; i++) {
+        /* the column index runs slowest, so that a thread keeps its weights */
+        const size_t r = i % s->row_pieces, c = i / s->row_pieces;
+        size_t first, rows;
+        piece_rows(s, r, &first, &rows);
+        const float *weights = s->weights;
+        if (s->gating == GATING_WEIGHTS)
+            weights = (float *)(void *)s->scratch + first / (s->rows / s->images) * s->packed;
+        const size_t from = panels * c / s->column_pieces * panel;
+        size_t to = panels * (c + 1) / s->column_pieces * panel;
+        to = to < s->n ? to : s->n;
+        struct gemm g = {.a = s->x_data + first * s->k,
+                         .lda = s->k,
+                         .b = weights + from * s->k,
+                         .k = s->k,
+                         .bias = s->finish.bias ? s->finish.bias + from : NULL,
+                         .n = to - from,
+                         .c = s->y_data + first * s->n + from,
+                         .ldc = s->n,
+                         .accumulate = s->finish.residual.present,
+                         .clamp = s->finish.clamp,
+                         .low = s->finish.low,
+                         .high = s->finish.high,
+                         .row = s->finish.row};
+        if (s->gathers) {
+            dense_windows(s, &g, first, rows, gathered);
+            continue;
+        }
+        if (s->gating == GATING_ROWS) {
+            gate_rows(s, first, rows, gathered);
+            g.a = gathered;
+        }
+        s->simd->gemm(&g, rows);
+    }
+}
+
+static enum status dense_run(struct step *base, struct program *program, struct error *err)
+{
+    struct dense_step *s = (struct dense_step *)base;
+    (void)err;
+    s->x_data = program->data[s->x];
+    s->y_data = program->data[s->y];
+    s->scratch = program->scratch;
+    residual_begin(&s->finish.residual, program, s->y_data);
+    if (s->gating)
+        s->gate_data = program->data[s->gate];
+    if (s->gating == GATING_WEIGHTS)
+        parallel_for(program->backend->options.threads,
+                     s->images * (s->packed / (s->k * s->simd->gemm_columns)),
+                     s->k * s->simd->gemm_columns / 8, gate_weights, s);
+    const size_t pieces = s->row_pieces * s->column_pieces;
+    parallel_for(program->backend->options.threads, pieces, s->rows * s->k * s->n / pieces / 32 + 1,
+                 dense_pieces, s);
+    return STATUS_OK;
+}
+
+/* ---- compile ---- */
+
+/* Pieces of rows whose source and result stay in the second-level cache; columns are divided
+ * instead where there are too few rows to keep every thread's block full. */
+static void dense_divide(struct dense_step *s, size_t threads)
+{
+    enum { NEAR = 256 * 1024 };
+    const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
+    const size_t unit = s->simd->gemm_rows;
+    const bool by_columns =
+        s->rows < unit * threads && panels >= threads && threads > 1 && s->gating != GATING_WEIGHTS;
+    s->column_pieces = by_columns ? threads : 1;
+    const size_t columns = s->n / s->column_pieces + 1;
+    size_t most = NEAR / ((s->k + columns) * sizeof(float)) / unit * unit;
+    most = most < unit ? unit : most;
+    const size_t sharers = by_columns ? 1 : threads;
+    const size_t each = (s->rows + sharers - 1) / sharers;
+    s->row_pieces = (each + most - 1) / most * sharers;
+    if (s->gating == GATING_WEIGHTS) {
+        s->row_pieces = (s->row_pieces + s->images - 1) / s->images * s->images;
+        s->gated_bytes = size_align(s->images * s->packed * sizeof(float), TENSOR_ALIGN);
+        s->step.scratch = s->gated_bytes;
+    }
+    if (s->row_pieces > s->rows)
+        s->row_pieces = s->rows;
+    if (s->gathers || s->gating == GATING_ROWS) {
+        const size_t rows = s->rows / s->row_pieces + 1;
+        s->thread_bytes = size_align(rows * s->k * sizeof(float), TENSOR_ALIGN);
+        s->step.scratch = s->thread_bytes * threads;
+    }
+}
+
+/* ONNX's [M, C, taps…] as (taps, C) x M. */
+static bool pack_conv(const void *context, const struct tensor *constant, float *packed)
+{
+    const struct dense_step *s = context;
+    const size_t taps = s->k / s->channels;
+    const float *w = constant->data;
+    if (taps == 1) {
+        s->simd->gemm_pack(w, 1, s->k, s->k, s->n, packed);
+        return true;
+    }
+    float *plain = alloc_array(s->k * s->n, sizeof *plain);
+    if (!plain)
+        return false;
+    for (size_t m = 0; m < s->n; m++)
+        for (size_t c = 0; c < s->channels; c++)
+            for (size_t t = 0; t < taps; t++)
+                plain[m * s->k + t * s->channels + c] = w[(m * s->channels + c) * taps + t];
+    s->simd->gemm_pack(plain, 1, s->k, s->k, s->n, packed);
+    free(plain);
+    return true;
+}
+
+static bool pack_matrix(const void *context, const struct tensor *constant, float *packed)
+{
+    const struct dense_step *s = context;
+    s->simd->gemm_pack(constant->data, s->n, 1, s->k, s->n, packed);
+    return true;
+}
+
+/* oneDNN's products are as quick, but its activations that need an exponential are slower, so that
+ * lensd's kernel pays for those. Not where rows lie a multiple of 4096 bytes apart: a block's rows
+ * would compete for the same few sets of the first-level cache. Measured on Zen 4, layer by layer.
+ */
+static bool dense_pays(const struct dense_step *s, const struct epilogue *e)
+{
+    const bool exponential = e->activation >= ACTIVATION_SIGMOID &&
+                             e->activation != ACTIVATION_HARD_SIGMOID &&
+                             e->activation != ACTIVATION_HARD_SWISH;
+    return exponential && (!s->gathers || s->in_place) && s->k * sizeof(float) % 4096 != 0;
+}
+
+/* Gates the weights where they are fewer than the numbers of an image's rows, otherwise the rows.
+ */
+static enum gating choose_gating(const struct dense_step *s)
+{
+    enum { MOST_BYTES = 1 << 20 };
+    const size_t each = s->rows / s->images;
+    const size_t panel = s->simd->gemm_columns, columns = (s->n + panel - 1) / panel * panel;
+    return each > 2 * columns && s->images * s->k * columns * sizeof(float) <= MOST_BYTES
+               ? GATING_WEIGHTS
+               : GATING_ROWS;
+}
+
+/* A node that was found to fit becomes a step. */
+static enum status dense_build(const struct compile *compile, const struct dense_step *proto,
+                               weights_pack pack, const char *layout, const struct value *bias,
+                               struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    struct dense_step *step =
+        step_create_as(compile, &proto->step, sizeof *step, dense_run, ret, err);
+    if (!step)
+        return STATUS_NO_MEMORY;
+    step->step.kernel = "gemm";
+    step->step.packs_constants = true;
+    step->x = node->inputs[0]->index;
+    step->y = node->outputs[0]->index;
+    step->packed = step->simd->gemm_packed(step->k, step->n);
+    if (node->gate) {
+        step->gate = node->gate->index;
+        step->gating = choose_gating(step);
+        step->step.kernel = "gemm:gated";
+    }
+    dense_divide(step, (size_t)compile->backend->options.threads);
+    TRY(finish_init(compile, bias, &step->finish, err));
+    const size_t bytes = step->packed * sizeof(float);
+    TRY(weights_pack_own(compile->backend, node->inputs[1]->known, layout, bytes, pack, step,
+                         &step->weights, err));
+    step->step.flops = 2 * (double)step->rows * (double)step->k * (double)step->n;
+    step->step.bytes = bytes + sizeof(float) * (shape_count(&node->inputs[0]->shape) +
+                                                shape_count(&node->outputs[0]->shape));
+    return STATUS_OK;
+}
+
+static bool is_dense_conv(const struct node *node)
+{
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    return node->op == OP_CONV && node->channels_last && x->shape.rank == 4 &&
+           x->dtype == DTYPE_F32 && y->dtype == DTYPE_F32 && node_int(node, "group", 1) == 1;
+}
+
+/* Is the source read in place? */
+static bool is_pointwise(const struct window *w)
+{
+    bool pointwise = true;
+    for (int a = 0; a < 2; a++)
+        pointwise = pointwise && w->kernel[a] == 1 && w->stride[a] == 1 && !w->pad_begin[a] &&
+                    !w->pad_end[a];
+    return pointwise;
+}
+
+/* Each row of results is a separate product, which fetches the weights again: they have to be few.
+ */
+static bool reads_in_place(const struct dense_step *s)
+{
+    enum { NEAR = 64 * 1024, FEWEST = 14 };
+    const struct window *w = &s->window;
+    return w->dilation[1] == 1 && w->out[1] >= FEWEST && w->pad_begin[0] >= 0 &&
+           w->pad_begin[1] >= 0 && s->k * s->n * sizeof(float) <= NEAR;
+}
+
+bool dense_takes_gate(const struct node *node)
+{
+    struct window w;
+    struct error ignored;
+    return is_dense_conv(node) && node->inputs[1]->known &&
+           window_init(node, 2, node->inputs[0]->shape.dims + 1,
+                       node->inputs[1]->known->shape.dims + 2, &w, &ignored) == STATUS_OK &&
+           is_pointwise(&w);
+}
+
+static enum status lower_dense_conv(const struct compile *compile, struct step **ret,
+                                    struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    const struct tensor *weights = node->inputs[1]->known;
+    if (!is_dense_conv(node))
+        return STATUS_OK;
+    struct dense_step proto = {.simd = simd(), .n = (size_t)weights->shape.dims[0]};
+    TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &proto.window, err));
+    const struct window *w = &proto.window;
+    proto.channels = (size_t)weights->shape.dims[1];
+    proto.k = proto.channels * (size_t)(w->kernel[0] * w->kernel[1]);
+    proto.rows = shape_count(&y->shape) / proto.n;
+    proto.images = (size_t)x->shape.dims[0];
+    proto.gathers = !is_pointwise(w);
+    proto.in_place = proto.gathers && reads_in_place(&proto);
+    if (!dense_pays(&proto, &node->epilogue) && !node->gate && !compile->any)
+        return STATUS_OK;
+    return dense_build(compile, &proto, pack_conv, "conv panels", node_bias(node), ret, err);
+}
+
+static enum status lower_dense_matmul(const struct compile *compile, struct step **ret,
+                                      struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
+    const struct value *bias = node_bias(node);
+    if (!is_f32_constant(b) || b->shape.rank != 2 || a->known || a->dtype != DTYPE_F32 ||
+        y->dtype != DTYPE_F32 || a->shape.rank < 2 || !shape_count(&y->shape) ||
+        (bias && !is_f32_constant(bias)))
+        return STATUS_OK;
+    struct dense_step proto = {.simd = simd(),
+                               .k = (size_t)b->shape.dims[0],
+                               .n = (size_t)b->shape.dims[1],
+                               .channels = (size_t)b->shape.dims[0]};
+    if (!proto.k)
+        return STATUS_OK;
+    proto.rows = shape_count(&y->shape) / proto.n;
+    if (!dense_pays(&proto, &node->epilogue) && !compile->any)
+        return STATUS_OK;
+    return dense_build(compile, &proto, pack_matrix, "matrix panels", bias, ret, err);
+}
+
+enum status lower_dense(const struct compile *compile, struct step **ret, struct error *err)
+{
+    switch (compile->node->op) {
+    case OP_CONV:
+        return lower_dense_conv(compile, ret, err);
+    case OP_MATMUL:
+        return lower_dense_matmul(compile, ret, err);
+    default:
+        return STATUS_OK;
+    }
+}

@@ -1,0 +1,99 @@
+/* OP_DYNAMIC_ROUND: the range of all numbers, then each rounded to one of 256 between its ends. */
+#include <math.h>
+
+#include "engine/base/size.h"
+#include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/program/parallel.h"
+
+enum { PIECE = 4096 };
+
+struct range {
+    float min, max;
+    char apart[56]; /* a cache line each */
+};
+
+struct round_step {
+    struct step step;
+    const struct simd_kernels *simd;
+    uint32_t x, y;
+    size_t count;
+    /* of this run */
+    const float *x_data;
+    float *y_data, scale;
+    int zero;
+    struct range *ranges; /* of each thread */
+};
+
+/* Numbers of pieces begin … end - 1. */
+static size_t length(const struct round_step *s, size_t begin, size_t end)
+{
+    return (end * PIECE < s->count ? end * PIECE : s->count) - begin * PIECE;
+}
+
+static void find_range(void *context, size_t begin, size_t end)
+{
+    const struct round_step *s = context;
+    struct range *range = &s->ranges[forkjoin_member()];
+    s->simd->range(s->x_data + begin * PIECE, length(s, begin, end), &range->min, &range->max);
+}
+
+static void round_pieces(void *context, size_t begin, size_t end)
+{
+    const struct round_step *s = context;
+    uint8_t stored[PIECE];
+    for (size_t piece = begin; piece < end; piece++) {
+        const size_t n = length(s, piece, piece + 1);
+        s->simd->quantize(s->x_data + piece * PIECE, s->scale, s->zero, false, stored, n);
+        s->simd->dequantize(stored, false, s->scale, s->zero, s->y_data + piece * PIECE, n);
+    }
+}
+
+/* The scale for the range, which includes 0, and where 0 lies in it. */
+static void set_terms(struct round_step *s, int threads)
+{
+    float min = 0, max = 0;
+    for (int t = 0; t < threads; t++) {
+        min = s->ranges[t].min < min ? s->ranges[t].min : min;
+        max = s->ranges[t].max > max ? s->ranges[t].max : max;
+    }
+    s->scale = max == min ? 1 : (max - min) / 255;
+    const float zero = rintf(-min / s->scale);
+    s->zero = zero > 0 ? (int)(zero < 255 ? zero : 255) : 0;
+}
+
+static enum status round_run(struct step *base, struct program *program, struct error *err)
+{
+    struct round_step *s = (struct round_step *)base;
+    const int threads = program->backend->options.threads;
+    const size_t pieces = (s->count + PIECE - 1) / PIECE;
+    (void)err;
+    s->x_data = program->data[s->x];
+    s->y_data = program->data[s->y];
+    s->ranges = (struct range *)(void *)program->scratch;
+    for (int t = 0; t < threads; t++)
+        s->ranges[t].min = s->ranges[t].max = 0;
+    parallel_for(threads, pieces, PIECE / 16, find_range, s);
+    set_terms(s, threads);
+    parallel_for(threads, pieces, PIECE / 8, round_pieces, s);
+    return STATUS_OK;
+}
+
+enum status lower_dynamic_round(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    if (node->op != OP_DYNAMIC_ROUND || node->inputs[0]->dtype != DTYPE_F32 ||
+        !shape_count(&node->inputs[0]->shape))
+        return STATUS_OK;
+    struct round_step *step = step_create(compile, sizeof *step, round_run, ret, err);
+    if (!step)
+        return STATUS_NO_MEMORY;
+    step->step.kernel = "round";
+    step->simd = simd();
+    step->x = node->inputs[0]->index;
+    step->y = node->outputs[0]->index;
+    step->count = shape_count(&node->inputs[0]->shape);
+    step->step.scratch = (size_t)compile->backend->options.threads * sizeof(struct range);
+    step->step.bytes = 2 * step->count * sizeof(float);
+    return STATUS_OK;
+}

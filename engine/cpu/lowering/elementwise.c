@@ -1,0 +1,338 @@
+/* Elementwise operators on float32 and bfloat16: activations, two operands with numpy broadcasting,
+ * per-channel scale and shift. bfloat16 rows are widened to float32 in pieces that stay in the L1
+ * cache. */
+#include <string.h>
+
+#include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/program/parallel.h"
+#include "engine/passes/optimize.h"
+
+#define PIECE 1024 /* floats widened at a time */
+
+#define ROWS 16 /* of an image that meet one vector: they stay in the cache */
+
+enum elementwise_kind { KIND_UNARY, KIND_BINARY, KIND_SCALE_SHIFT, KIND_ROWS };
+
+struct elementwise_step {
+    struct step step;
+    enum elementwise_kind kind;
+    enum binary_kind binary;
+    struct epilogue activation; /* the unary itself, or what follows the others */
+    uint32_t a, b, y;           /* values */
+    uint32_t scale, shift;
+    enum dtype dtype;
+    int rank; /* of the collapsed loop nest; the innermost has steps 0 or 1 */
+    size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
+    size_t rows, row; /* rows of `row` elements */
+    const struct simd_kernels *simd;
+    /* of this run */
+    const void *a_data, *b_data;
+    const float *scale_data, *shift_data;
+    void *y_data;
+};
+
+static const float *load(const struct elementwise_step *s, const void *data, size_t at, size_t n,
+                         float *piece)
+{
+    if (s->dtype == DTYPE_F32)
+        return (const float *)data + at;
+    s->simd->widen_bf16((const uint16_t *)data + at, piece, n);
+    return piece;
+}
+
+/* n elements of y from at on; operands at their own offsets. */
+static void elementwise_piece(const struct elementwise_step *s, size_t y_at, size_t a_at,
+                              size_t b_at, int a_step, int b_step, size_t column, size_t n)
+{
+    float a_piece[PIECE], b_piece[PIECE], y_piece[PIECE];
+    const struct simd_kernels *k = s->simd;
+    const struct epilogue *e = &s->activation;
+    float *y = s->dtype == DTYPE_F32 ? (float *)s->y_data + y_at : y_piece;
+    const float *a = load(s, s->a_data, a_at, a_step ? n : 1, a_piece);
+    switch (s->kind) {
+    case KIND_UNARY:
+        k->activate(a, y, n, e->activation, e->alpha, e->beta);
+        break;
+    case KIND_BINARY:
+        k->binary(s->binary, a, a_step, load(s, s->b_data, b_at, b_step ? n : 1, b_piece), b_step,
+                  y, n);
+        break;
+    case KIND_SCALE_SHIFT:
+        k->scale_shift(a, s->scale_data + column, s->shift_data + column, y, n);
+        break;
+    case KIND_ROWS:
+        break;
+    }
+    if (s->kind != KIND_UNARY && e->activation)
+        k->activate(y, y, n, e->activation, e->alpha, e->beta);
+    if (s->dtype == DTYPE_BF16)
+        k->narrow_bf16(y, (uint16_t *)s->y_data + y_at, n);
+}
+
+static void elementwise_row(const struct elementwise_step *s, size_t row, size_t begin, size_t end)
+{
+    size_t a = 0, b = 0, rest = row;
+    int last = s->rank - 1;
+    for (int d = last - 1; d >= 0; d--) {
+        size_t i = rest % s->dims[d];
+        rest /= s->dims[d];
+        a += i * s->a_steps[d];
+        b += i * s->b_steps[d];
+    }
+    int a_step = (int)s->a_steps[last], b_step = (int)s->b_steps[last];
+    for (size_t at = begin; at < end; at += PIECE) {
+        size_t n = end - at < PIECE ? end - at : PIECE;
+        elementwise_piece(s, row * s->row + at, a + (a_step ? at : 0), b + (b_step ? at : 0),
+                          a_step, b_step, at, n);
+    }
+}
+
+static void elementwise_rows(void *context, size_t begin, size_t end)
+{
+    const struct elementwise_step *s = context;
+    for (size_t row = begin; row < end; row++)
+        elementwise_row(s, row, 0, s->row);
+}
+
+/* Rows times or plus one vector: squeeze-and-excite's gates, biases. */
+static void elementwise_vector(void *context, size_t begin, size_t end)
+{
+    static const float ones[PIECE] = {[0 ... PIECE - 1] = 1}, zeros[PIECE];
+    const struct elementwise_step *s = context;
+    const size_t each = s->dims[s->rank - 2], size = dtype_size(s->dtype);
+    const bool mul = s->binary == BINARY_MUL;
+    float low, high;
+    (void)epilogue_range(&s->activation, &low, &high);
+    float piece[PIECE];
+    for (size_t row = begin, rows; row < end; row += rows) {
+        const size_t left = each - row % each;
+        size_t at = 0, rest = row / each;
+        rows = end - row < left ? end - row : left;
+        for (int d = s->rank - 3; d >= 0; d--) {
+            at += rest % s->dims[d] * s->b_steps[d];
+            rest /= s->dims[d];
+        }
+        const float *vector = load(s, s->b_data, at, s->row, piece);
+        const struct scale_rows r = {.scale = mul ? vector : ones,
+                                     .shift = mul ? zeros : vector,
+                                     .low = low,
+                                     .high = high,
+                                     .x_step = s->row,
+                                     .y_step = s->row};
+        for (size_t first = 0; first < rows; first += ROWS) {
+            const size_t from = (row + first) * s->row * size;
+            const size_t count = rows - first < ROWS ? rows - first : ROWS;
+            const void *x = (const unsigned char *)s->a_data + from;
+            void *y = (unsigned char *)s->y_data + from;
+            if (s->dtype == DTYPE_F32)
+                s->simd->scale_rows(&r, x, y, count, s->row);
+            else
+                s->simd->scale_rows_bf16(&r, x, y, count, s->row);
+        }
+    }
+}
+
+/* One long row is split by columns, in whole pieces. */
+static void elementwise_columns(void *context, size_t begin, size_t end)
+{
+    const struct elementwise_step *s = context;
+    size_t first = begin * PIECE, last = end * PIECE;
+    elementwise_row(s, 0, first, last < s->row ? last : s->row);
+}
+
+static enum status elementwise_run(struct step *base, struct program *program, struct error *err)
+{
+    struct elementwise_step *s = (struct elementwise_step *)base;
+    (void)err;
+    s->a_data = program->data[s->a];
+    s->y_data = program->data[s->y];
+    if (s->kind == KIND_BINARY || s->kind == KIND_ROWS)
+        s->b_data = program->data[s->b];
+    if (s->kind == KIND_SCALE_SHIFT) {
+        s->scale_data = program->data[s->scale];
+        s->shift_data = program->data[s->shift];
+    }
+    int threads = program->backend->options.threads;
+    if (s->kind == KIND_ROWS)
+        parallel_for(threads, s->rows, s->row, elementwise_vector, s);
+    else if (s->rows == 1)
+        parallel_for(threads, (s->row + PIECE - 1) / PIECE, PIECE, elementwise_columns, s);
+    else
+        parallel_for(threads, s->rows, s->row, elementwise_rows, s);
+    return STATUS_OK;
+}
+
+/* Joins neighbouring dimensions that every operand walks through without a jump. */
+static void collapse(struct elementwise_step *s, const struct shape *y, const struct shape *a,
+                     const struct shape *b)
+{
+    size_t a_step = 1, b_step = 1;
+    size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
+    int count = 0; /* innermost first */
+    for (int d = 0; d < y->rank; d++) {
+        size_t dim = (size_t)y->dims[y->rank - 1 - d];
+        size_t a_dim = d < a->rank ? (size_t)a->dims[a->rank - 1 - d] : 1;
+        size_t b_dim = d < b->rank ? (size_t)b->dims[b->rank - 1 - d] : 1;
+        size_t as = a_dim == 1 ? 0 : a_step, bs = b_dim == 1 ? 0 : b_step;
+        a_step *= a_dim;
+        b_step *= b_dim;
+        if (dim == 1)
+            continue;
+        if (count && as == a_steps[count - 1] * dims[count - 1] &&
+            bs == b_steps[count - 1] * dims[count - 1]) {
+            dims[count - 1] *= dim;
+            continue;
+        }
+        dims[count] = dim;
+        a_steps[count] = as;
+        b_steps[count++] = bs;
+    }
+    if (!count) {
+        dims[0] = 1;
+        a_steps[0] = b_steps[0] = 0;
+        count = 1;
+    }
+    s->rank = count;
+    for (int d = 0; d < count; d++) {
+        s->dims[d] = dims[count - 1 - d];
+        s->a_steps[d] = a_steps[count - 1 - d];
+        s->b_steps[d] = b_steps[count - 1 - d];
+    }
+    s->row = s->dims[count - 1];
+    s->rows = 1;
+    for (int d = 0; d < count - 1; d++)
+        s->rows *= s->dims[d];
+}
+
+/* A contiguous operand, each of whose rows meets the same vector as the row before. */
+static bool is_by_rows(const struct elementwise_step *s, const size_t *whole, const size_t *vector)
+{
+    const int last = s->rank - 1;
+    size_t step = 1;
+    if (s->rank < 2 || vector[last] != 1 || vector[last - 1] || s->row > PIECE)
+        return false;
+    for (int d = last; d >= 0; d--) {
+        if (whole[d] != step)
+            return false;
+        step *= s->dims[d];
+    }
+    return true;
+}
+
+static void elementwise_choose_rows(struct elementwise_step *s)
+{
+    float low, high;
+    if (s->kind != KIND_BINARY || (s->binary != BINARY_MUL && s->binary != BINARY_ADD) ||
+        !epilogue_range(&s->activation, &low, &high))
+        return;
+    if (is_by_rows(s, s->b_steps, s->a_steps)) {
+        memcpy(s->b_steps, s->a_steps, sizeof s->b_steps);
+        const uint32_t a = s->a;
+        s->a = s->b;
+        s->b = a;
+        s->kind = KIND_ROWS;
+    } else if (is_by_rows(s, s->a_steps, s->b_steps)) {
+        s->kind = KIND_ROWS;
+    }
+}
+
+static bool elementwise_binary_of(enum op op, enum binary_kind *ret)
+{
+    switch (op) {
+    case OP_ADD:
+    case OP_SUM:
+        *ret = BINARY_ADD;
+        return true;
+    case OP_SUB:
+        *ret = BINARY_SUB;
+        return true;
+    case OP_MUL:
+        *ret = BINARY_MUL;
+        return true;
+    case OP_DIV:
+        *ret = BINARY_DIV;
+        return true;
+    case OP_MAX:
+        *ret = BINARY_MAX;
+        return true;
+    case OP_MIN:
+        *ret = BINARY_MIN;
+        return true;
+    case OP_PRELU:
+        *ret = BINARY_PRELU;
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool dtype_fits(const struct value *value, enum dtype dtype)
+{
+    return value && value->dtype == dtype;
+}
+
+static bool elementwise_classify(const struct node *node, struct elementwise_step *ret)
+{
+    const struct value *a = node_input(node, 0), *y = node_output(node, 0);
+    if (!a || !y || (y->dtype != DTYPE_F32 && y->dtype != DTYPE_BF16) || !dtype_fits(a, y->dtype) ||
+        shape_count(&y->shape) == 0)
+        return false;
+    *ret = (struct elementwise_step){.dtype = y->dtype, .activation = node->epilogue};
+    if (node->op == OP_SCALE_SHIFT && node->channels_last && node->input_count == 3) {
+        ret->kind = KIND_SCALE_SHIFT;
+        return true;
+    }
+    if (optimize_activation(node, &ret->activation)) {
+        ret->kind = KIND_UNARY;
+        return true;
+    }
+    ret->kind = KIND_BINARY;
+    return elementwise_binary_of(node->op, &ret->binary) && node->input_count == 2 &&
+           (node->op != OP_PRELU || node->opset >= 7) && dtype_fits(node->inputs[1], y->dtype) &&
+           !node_attr(node, "broadcast");
+}
+
+bool elementwise_takes(const struct node *node)
+{
+    struct elementwise_step ignored;
+    return elementwise_classify(node, &ignored);
+}
+
+enum status lower_elementwise(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    struct elementwise_step proto;
+    if (!elementwise_classify(node, &proto))
+        return STATUS_OK;
+    const struct value *a = node->inputs[0], *y = node->outputs[0];
+    const struct value *b = proto.kind == KIND_BINARY ? node->inputs[1] : a;
+    struct elementwise_step *step =
+        step_create_as(compile, &proto.step, sizeof *step, elementwise_run, ret, err);
+    if (!step)
+        return STATUS_NO_MEMORY;
+    step->simd = simd();
+    step->step.kernel = step->simd->name;
+    step->a = a->index;
+    step->b = b->index;
+    step->y = y->index;
+    if (step->kind == KIND_SCALE_SHIFT) {
+        step->scale = node->inputs[1]->index;
+        step->shift = node->inputs[2]->index;
+        step->row = (size_t)y->shape.dims[y->shape.rank - 1];
+        step->rows = shape_count(&y->shape) / step->row;
+        step->rank = 2;
+        step->dims[0] = step->rows;
+        step->dims[1] = step->row;
+        step->a_steps[0] = step->row;
+        step->a_steps[1] = 1;
+    } else {
+        collapse(step, &y->shape, &a->shape, &b->shape);
+        elementwise_choose_rows(step);
+    }
+    size_t count = shape_count(&y->shape);
+    step->step.flops = (double)count;
+    step->step.bytes = dtype_size(y->dtype) *
+                       (count + shape_count(&a->shape) + (b != a ? shape_count(&b->shape) : 0));
+    return STATUS_OK;
+}

@@ -1,0 +1,219 @@
+/* GroupNormalization and InstanceNormalization of channels-last images, and LRN; float32.
+ *
+ * Each image is read three times, split by pixels over the threads: for the sums of each channel,
+ * which give the groups' means; for the squares of the differences from them, which give the
+ * variances; and for the results, (x - mean) * factor + shift for each channel. The mean is
+ * rounded. Where it is much greater than the deviation its error would show, so the mean of the
+ * differences is subtracted as well. */
+#include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/program/parallel.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+
+#define LONGEST_SUM 512 /* pixels */
+
+struct groups_step {
+    struct step step;
+    const struct simd_kernels *simd;
+    uint32_t x, y;
+    size_t images, pixels, channels, groups, pieces;
+    size_t per;            /* channels of a group */
+    bool params_of_groups; /* GroupNormalization of opset 18: one scale a group */
+    const float *scale, *bias;
+    float epsilon;
+    /* of this run and image */
+    const float *x_data;
+    float *y_data, *partial, *wrong; /* [pieces, channels] */
+    float *mean, *factor, *shift;    /* [channels] */
+};
+
+static void sum_piece(void *context, size_t begin, size_t end)
+{
+    const struct groups_step *s = context;
+    for (size_t p = begin; p < end; p++) {
+        const size_t first = s->pixels * p / s->pieces, last = s->pixels * (p + 1) / s->pieces;
+        s->simd->sum_rows(s->x_data + first * s->channels, last - first,
+                          s->partial + p * s->channels, s->channels);
+    }
+}
+
+static void square_piece(void *context, size_t begin, size_t end)
+{
+    const struct groups_step *s = context;
+    for (size_t p = begin; p < end; p++) {
+        const size_t first = s->pixels * p / s->pieces, last = s->pixels * (p + 1) / s->pieces;
+        s->simd->square_rows(s->x_data + first * s->channels, s->mean, last - first,
+                             s->partial + p * s->channels, s->wrong + p * s->channels, s->channels);
+    }
+}
+
+static void write_piece(void *context, size_t begin, size_t end)
+{
+    const struct groups_step *s = context;
+    const size_t first = s->pixels * begin / s->pieces, last = s->pixels * end / s->pieces;
+    s->simd->center_rows(s->x_data + first * s->channels, s->mean, s->factor, s->shift,
+                         last - first, s->y_data + first * s->channels, s->channels);
+}
+
+/* to[c] = the sum of a group's partial sums over its size, for each of its channels. */
+static void join(const struct groups_step *s, const float *partial, float *to)
+{
+    const size_t per = s->per;
+    for (size_t g = 0; g < s->groups; g++) {
+        double sum = 0;
+        for (size_t p = 0; p < s->pieces; p++)
+            for (size_t c = g * per; c < (g + 1) * per; c++)
+                sum += (double)partial[p * s->channels + c];
+        for (size_t c = g * per; c < (g + 1) * per; c++)
+            to[c] = (float)(sum / (double)(per * s->pixels));
+    }
+}
+
+static enum status groups_run(struct step *base, struct program *program, struct error *err)
+{
+    struct groups_step *s = (struct groups_step *)base;
+    const int threads = program->backend->options.threads;
+    const size_t cost = s->pixels / s->pieces * s->channels / 8 + 1;
+    (void)err;
+    s->partial = (float *)(void *)program->scratch;
+    s->wrong = s->partial + s->pieces * s->channels;
+    s->mean = s->wrong + s->pieces * s->channels;
+    s->factor = s->mean + s->channels;
+    s->shift = s->factor + s->channels;
+    for (size_t n = 0; n < s->images; n++) {
+        s->x_data = (const float *)program->data[s->x] + n * s->pixels * s->channels;
+        s->y_data = (float *)program->data[s->y] + n * s->pixels * s->channels;
+        parallel_for(threads, s->pieces, cost, sum_piece, s);
+        join(s, s->partial, s->mean);
+        parallel_for(threads, s->pieces, cost, square_piece, s);
+        join(s, s->partial, s->factor);
+        join(s, s->wrong, s->shift);
+        for (size_t c = 0, group = 0; c < s->channels; c++) {
+            group += c == (group + 1) * s->per;
+            const size_t p = s->params_of_groups ? group : c;
+            const float variance = s->factor[c] - s->shift[c] * s->shift[c];
+            s->factor[c] = s->scale[p] / sqrtf((variance > 0 ? variance : 0) + s->epsilon);
+            s->shift[c] = s->bias[p] - s->shift[c] * s->factor[c];
+        }
+        parallel_for(threads, s->pieces, cost, write_piece, s);
+    }
+    return STATUS_OK;
+}
+
+/* ---- LRN ---- */
+
+struct lrn_step {
+    struct step step;
+    const struct simd_kernels *simd;
+    uint32_t x, y;
+    size_t pixels, channels, size, thread_bytes;
+    float factor, bias, beta;
+    const float *x_data;
+    float *y_data;
+    unsigned char *scratch;
+};
+
+static void lrn_pixels(void *context, size_t begin, size_t end)
+{
+    const struct lrn_step *s = context;
+    float *squares = (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->thread_bytes);
+    for (size_t i = begin; i < end; i++)
+        s->simd->lrn(s->x_data + i * s->channels, s->channels, s->size, s->factor, s->bias, s->beta,
+                     squares, s->y_data + i * s->channels);
+}
+
+static enum status lrn_run(struct step *base, struct program *program, struct error *err)
+{
+    struct lrn_step *s = (struct lrn_step *)base;
+    (void)err;
+    s->x_data = program->data[s->x];
+    s->y_data = program->data[s->y];
+    s->scratch = program->scratch;
+    parallel_for(program->backend->options.threads, s->pixels, s->channels, lrn_pixels, s);
+    return STATUS_OK;
+}
+
+/* ---- compile ---- */
+
+static bool is_vector(const struct value *value, int64_t count)
+{
+    return is_f32_constant(value) && shape_count(&value->known->shape) == (size_t)count;
+}
+
+/* Asked before and after the layout pass, so the shape of x does not tell which dimension the
+ * channels are; the parameters do. */
+bool groups_take(const struct node *node)
+{
+    enum { WIDEST = 1024 };
+    if (node->op == OP_LRN)
+        return node_int(node, "size", 1) >= 1 && node_int(node, "size", 1) <= WIDEST;
+    const struct value *scale = node_input(node, 1), *bias = node_input(node, 2);
+    return scale && scale->known && is_vector(scale, (int64_t)shape_count(&scale->known->shape)) &&
+           is_vector(bias, (int64_t)shape_count(&scale->known->shape));
+}
+
+static enum status lower_lrn(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0];
+    struct lrn_step *s = step_create(compile, sizeof *s, lrn_run, ret, err);
+    if (!s)
+        return STATUS_NO_MEMORY;
+    s->simd = simd();
+    s->step.kernel = "lrn";
+    s->x = x->index;
+    s->y = node->outputs[0]->index;
+    s->channels = (size_t)x->shape.dims[x->shape.rank - 1];
+    s->pixels = shape_count(&x->shape) / s->channels;
+    s->size = (size_t)node_int(node, "size", 1);
+    s->factor = node_float(node, "alpha", 1e-4f) / (float)s->size;
+    s->bias = node_float(node, "bias", 1);
+    s->beta = node_float(node, "beta", 0.75f);
+    s->thread_bytes = size_align((s->channels + s->size) * sizeof(float), TENSOR_ALIGN);
+    s->step.scratch = s->thread_bytes * (size_t)compile->backend->options.threads;
+    s->step.bytes = 2 * shape_count(&x->shape) * sizeof(float);
+    return STATUS_OK;
+}
+
+enum status lower_groups(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    if (!node->channels_last)
+        return STATUS_OK;
+    if (node->op == OP_LRN)
+        return lower_lrn(compile, ret, err);
+    const bool instance = node->op == OP_INSTANCE_NORMALIZATION;
+    if (!instance && node->op != OP_GROUP_NORMALIZATION)
+        return STATUS_OK;
+    const struct value *x = node->inputs[0];
+    struct groups_step *s = step_create(compile, sizeof *s, groups_run, ret, err);
+    if (!s)
+        return STATUS_NO_MEMORY;
+    s->simd = simd();
+    s->step.kernel = "groups";
+    s->x = x->index;
+    s->y = node->outputs[0]->index;
+    s->images = (size_t)x->shape.dims[0];
+    s->channels = (size_t)x->shape.dims[x->shape.rank - 1];
+    s->pixels = shape_count(&x->shape) / s->images / s->channels;
+    s->groups = instance ? s->channels : (size_t)node_int(node, "num_groups", 1);
+    s->per = s->channels / s->groups;
+    s->params_of_groups = !instance && node->opset < 21;
+    s->epsilon = node_float(node, "epsilon", 1e-5f);
+    TRY(program_keep_constant(compile->program, node->inputs[1], err));
+    TRY(program_keep_constant(compile->program, node->inputs[2], err));
+    s->scale = node->inputs[1]->known->data;
+    s->bias = node->inputs[2]->known->data;
+    /* short enough for sums in float32, which are added up in double; for each thread some */
+    s->pieces = (s->pixels + LONGEST_SUM - 1) / LONGEST_SUM;
+    if (s->pieces < (size_t)compile->backend->options.threads)
+        s->pieces = (size_t)compile->backend->options.threads;
+    s->pieces = s->pieces < s->pixels ? s->pieces : s->pixels;
+    s->step.scratch = (2 * s->pieces + 3) * s->channels * sizeof(float);
+    s->step.bytes = 4 * shape_count(&x->shape) * sizeof(float);
+    return STATUS_OK;
+}

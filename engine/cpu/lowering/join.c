@@ -1,0 +1,125 @@
+/* ScaleShift of a concatenation that is never written: DenseNet's normalisations read the layers
+ * before them where those left their results. A few rows are made at a time, part by part. */
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/program/parallel.h"
+
+#define ROWS 16 /* made at a time: they stay in the cache, and a part is worth a call */
+
+struct part {
+    uint32_t value;
+    size_t channels, first; /* of the result's */
+    const void *data;       /* of this run */
+};
+
+struct join_step {
+    struct step step;
+    const struct simd_kernels *simd;
+    uint32_t y, scale_value, shift_value;
+    struct part *parts;
+    size_t part_count, rows, channels;
+    enum dtype dtype;
+    float low, high;
+    /* of this run */
+    const float *scale, *shift;
+    void *y_data;
+};
+
+static void join_part(const struct join_step *s, const struct part *part, size_t first, size_t rows)
+{
+    const size_t from = first * part->channels, to = first * s->channels + part->first;
+    const struct scale_rows r = {.scale = s->scale + part->first,
+                                 .shift = s->shift + part->first,
+                                 .low = s->low,
+                                 .high = s->high,
+                                 .x_step = part->channels,
+                                 .y_step = s->channels};
+    if (s->dtype == DTYPE_F32)
+        s->simd->scale_rows(&r, (const float *)part->data + from, (float *)s->y_data + to, rows,
+                            part->channels);
+    else
+        s->simd->scale_rows_bf16(&r, (const uint16_t *)part->data + from,
+                                 (uint16_t *)s->y_data + to, rows, part->channels);
+}
+
+static void join_rows(void *context, size_t begin, size_t end)
+{
+    const struct join_step *s = context;
+    for (size_t first = begin; first < end; first += ROWS)
+        for (size_t p = 0; p < s->part_count; p++)
+            join_part(s, &s->parts[p], first, end - first < ROWS ? end - first : ROWS);
+}
+
+static enum status join_run(struct step *base, struct program *program, struct error *err)
+{
+    struct join_step *s = (struct join_step *)base;
+    (void)err;
+    s->y_data = program->data[s->y];
+    s->scale = program->data[s->scale_value];
+    s->shift = program->data[s->shift_value];
+    for (size_t p = 0; p < s->part_count; p++)
+        s->parts[p].data = program->data[s->parts[p].value];
+    parallel_for(program->backend->options.threads, s->rows, s->channels, join_rows, s);
+    return STATUS_OK;
+}
+
+static void join_free(struct step *base)
+{
+    free(((struct join_step *)base)->parts);
+}
+
+bool join_takes_parts(const struct node *node)
+{
+    const struct value *y = node->outputs[0];
+    float low, high;
+    return node->op == OP_SCALE_SHIFT && node->channels_last && !node->epilogue.residual &&
+           epilogue_range(&node->epilogue, &low, &high) &&
+           (y->dtype == DTYPE_F32 || y->dtype == DTYPE_BF16) && is_f32_constant(node->inputs[1]) &&
+           is_f32_constant(node->inputs[2]) && shape_count(&y->shape) > 0;
+}
+
+static void add_parts(struct join_step *step, const struct node *node)
+{
+    for (size_t i = 0; i < node->input_count; i++) {
+        const struct value *x = node->inputs[i];
+        if (i == 1 || i == 2) /* scale and shift */
+            continue;
+        const size_t channels = (size_t)x->shape.dims[x->shape.rank - 1];
+        step->parts[step->part_count++] =
+            (struct part){.value = x->index, .channels = channels, .first = step->channels};
+        step->channels += channels;
+    }
+}
+
+enum status lower_join(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    if (node->op != OP_SCALE_SHIFT || !join_takes_parts(node))
+        return STATUS_OK;
+    const struct value *y = node->outputs[0];
+    for (size_t i = 0; i < node->input_count; i++)
+        if (i != 1 && i != 2 && node->inputs[i]->dtype != y->dtype)
+            return STATUS_OK;
+    struct join_step *step = step_create(compile, sizeof *step, join_run, ret, err);
+    if (!step)
+        return STATUS_NO_MEMORY;
+    step->step.free = join_free;
+    step->step.kernel = node->input_count > 3 ? "scale_shift:parts" : "scale_shift";
+    step->simd = simd();
+    step->dtype = y->dtype;
+    step->y = y->index;
+    step->scale_value = node->inputs[1]->index;
+    step->shift_value = node->inputs[2]->index;
+    (void)epilogue_range(&node->epilogue, &step->low, &step->high);
+    step->parts = alloc_array(node->input_count, sizeof *step->parts);
+    if (!step->parts)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    add_parts(step, node);
+    step->rows = shape_count(&y->shape) / step->channels;
+    step->step.flops = (double)shape_count(&y->shape);
+    step->step.bytes = 2 * value_bytes(y);
+    return STATUS_OK;
+}

@@ -1,0 +1,138 @@
+/* Softmax over the last dimension, LayerNormalization and RMSNormalization over the last ones,
+ * float32 and bfloat16. */
+#include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/program/parallel.h"
+#include "engine/ops/resolve.h"
+
+#include <stdlib.h>
+
+struct norm_step {
+    struct step step;
+    const struct simd_kernels *simd;
+    enum op op;
+    float epsilon;
+    size_t rows, row;
+    enum dtype dtype;
+    uint32_t x, y, scale, bias;
+    bool has_bias;
+    size_t bytes_per_thread; /* of scratch: one widened row */
+    const void *x_data;
+    void *y_data;
+    const float *scale_data, *bias_data;
+    unsigned char *scratch;
+};
+
+static void norm_row(const struct norm_step *s, const float *x, float *y)
+{
+    if (s->op == OP_SOFTMAX)
+        s->simd->softmax(x, y, s->row);
+    else if (s->op == OP_RMS_NORMALIZATION)
+        s->simd->rms_norm(x, s->scale_data, s->epsilon, y, s->row);
+    else
+        s->simd->layer_norm(x, s->scale_data, s->bias_data, s->epsilon, y, s->row);
+}
+
+static void norm_rows(void *context, size_t begin, size_t end)
+{
+    const struct norm_step *s = context;
+    if (s->dtype == DTYPE_F32) {
+        for (size_t r = begin; r < end; r++)
+            norm_row(s, (const float *)s->x_data + r * s->row, (float *)s->y_data + r * s->row);
+        return;
+    }
+    float *wide = (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->bytes_per_thread);
+    for (size_t r = begin; r < end; r++) {
+        s->simd->widen_bf16((const uint16_t *)s->x_data + r * s->row, wide, s->row);
+        norm_row(s, wide, wide);
+        s->simd->narrow_bf16(wide, (uint16_t *)s->y_data + r * s->row, s->row);
+    }
+}
+
+static enum status norm_run(struct step *base, struct program *program, struct error *err)
+{
+    struct norm_step *s = (struct norm_step *)base;
+    (void)err;
+    s->x_data = program->data[s->x];
+    s->y_data = program->data[s->y];
+    s->scale_data = s->op == OP_SOFTMAX ? NULL : program->data[s->scale];
+    s->bias_data = s->has_bias ? program->data[s->bias] : NULL;
+    s->scratch = program->scratch;
+    parallel_for(program->backend->options.threads, s->rows, s->row, norm_rows, s);
+    return STATUS_OK;
+}
+
+/* The number of elements a row has, or 0 when the node does not work on whole trailing rows. */
+static size_t row_length(const struct node *node)
+{
+    const struct shape *shape = &node->inputs[0]->shape;
+    int rank = shape->rank;
+    bool old_softmax = node->op == OP_SOFTMAX && node->opset < 13;
+    int64_t axis = node_int(node, "axis", old_softmax ? 1 : -1);
+    if (axis < 0)
+        axis += rank;
+    if (rank < 1 || axis < 0 || axis >= rank)
+        return 0;
+    /* LayerNormalization, RMSNormalization and old Softmax take all dimensions from the axis on */
+    if (node->op == OP_SOFTMAX && !old_softmax && axis != rank - 1)
+        return 0;
+    return resolve_extent(shape, (int)axis, rank);
+}
+
+static bool is_row_constant(const struct node *node, const struct value *value)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    const int64_t axis = node_int(node, "axis", -1);
+    return is_f32_constant(value) &&
+           resolve_is_row(&value->known->shape, x, (int)(axis < 0 ? axis + x->rank : axis));
+}
+
+bool norm_takes(const struct node *node)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    bool is_softmax = node->op == OP_SOFTMAX;
+    if ((!is_softmax && node->op != OP_LAYER_NORMALIZATION && node->op != OP_RMS_NORMALIZATION) ||
+        node_output(node, 1) || node_output(node, 2) ||
+        (x->dtype != DTYPE_F32 && x->dtype != DTYPE_BF16) || x->dtype != y->dtype ||
+        shape_count(&x->shape) == 0)
+        return false;
+    size_t row = row_length(node);
+    const struct value *bias = node_input(node, 2);
+    return row && (is_softmax || (is_row_constant(node, node->inputs[1]) &&
+                                  (!bias || is_row_constant(node, bias))));
+}
+
+enum status lower_norm(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    const size_t row = norm_takes(node) ? row_length(node) : 0;
+    if (!row)
+        return STATUS_OK;
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    const struct value *bias = node_input(node, 2);
+    bool is_softmax = node->op == OP_SOFTMAX;
+    struct norm_step *step = step_create(compile, sizeof *step, norm_run, ret, err);
+    if (!step)
+        return STATUS_NO_MEMORY;
+    step->simd = simd();
+    step->step.kernel = step->simd->name;
+    step->op = node->op;
+    step->epsilon = node_float(node, "epsilon", 1e-5f);
+    step->row = row;
+    step->rows = shape_count(&x->shape) / row;
+    step->dtype = x->dtype;
+    step->x = x->index;
+    step->y = y->index;
+    if (!is_softmax) {
+        step->scale = node->inputs[1]->index;
+        step->has_bias = bias != NULL;
+        step->bias = bias ? bias->index : 0;
+    }
+    if (x->dtype == DTYPE_BF16) {
+        step->bytes_per_thread = (row * sizeof(float) + 63) & ~(size_t)63;
+        step->step.scratch = step->bytes_per_thread * (size_t)compile->backend->options.threads;
+    }
+    step->step.bytes = 2 * value_bytes(x);
+    step->step.flops = 5 * (double)shape_count(&x->shape);
+    return STATUS_OK;
+}

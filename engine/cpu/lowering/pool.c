@@ -1,0 +1,308 @@
+/* MaxPool, AveragePool and their global forms, channels-last: an output pixel is the maximum or sum
+ * of a few contiguous channel rows. */
+#include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/program/parallel.h"
+#include "engine/ops/families.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MOST_TAPS 256
+
+struct pool_step {
+    struct step step;
+    const struct simd_kernels *simd;
+    struct window window; /* padded to 2 spatial dimensions in front */
+    bool is_max, count_include_pad, global;
+    size_t images, channels;
+    size_t pieces; /* of an image, for a global mean in float32; 0 otherwise */
+    uint32_t x, y;
+    enum dtype dtype;
+    const unsigned char *x_data;
+    unsigned char *y_data;
+    float *partial;
+};
+
+/* Where taps of the window at `start` of an axis lie inside the image, and how many positions the
+ * divisor counts. */
+static size_t pool_clip(const struct window *w, int axis, int64_t start, int64_t *ret_first,
+                        int64_t *ret_counted)
+{
+    const int64_t dilation = w->dilation[axis], in = w->in[axis], kernel = w->kernel[axis];
+    const int64_t first = start < 0 ? (-start + dilation - 1) / dilation : 0;
+    const int64_t beyond = start >= in ? 0 : (in - start + dilation - 1) / dilation;
+    const int64_t last = beyond < kernel ? beyond : kernel;
+    const int64_t padded = (in + w->pad_end[axis] - start + dilation - 1) / dilation;
+    *ret_first = first;
+    /* the overhang of ceil_mode never counts */
+    *ret_counted = padded < 0 ? 0 : padded < kernel ? padded : kernel;
+    return last > first ? (size_t)(last - first) : 0;
+}
+
+size_t pool_taps(const struct window *w, const unsigned char *image, size_t pixel_bytes, int64_t oy,
+                 int64_t ox, const void **taps, int64_t *ret_counted)
+{
+    const int64_t y0 = oy * w->stride[0] - w->pad_begin[0];
+    const int64_t x0 = ox * w->stride[1] - w->pad_begin[1];
+    int64_t first_y, first_x, counted_y, counted_x;
+    const size_t rows = pool_clip(w, 0, y0, &first_y, &counted_y);
+    const size_t columns = pool_clip(w, 1, x0, &first_x, &counted_x);
+    size_t count = 0;
+    for (size_t r = 0; r < rows; r++) {
+        const int64_t y = y0 + (first_y + (int64_t)r) * w->dilation[0];
+        for (size_t c = 0; c < columns; c++) {
+            const int64_t x = x0 + (first_x + (int64_t)c) * w->dilation[1];
+            taps[count++] = image + (size_t)(y * w->in[1] + x) * pixel_bytes;
+        }
+    }
+    *ret_counted = counted_y * counted_x;
+    return count;
+}
+
+static void reduce_taps(const struct pool_step *s, const void *const *taps, size_t count,
+                        float factor, void *y, size_t n)
+{
+    bool wide = s->dtype == DTYPE_F32;
+    if (s->is_max && !count) { /* a window wholly in the padding: its maximum is -inf */
+        for (size_t c = 0; c < n; c++)
+            if (wide)
+                ((float *)y)[c] = -INFINITY;
+            else
+                ((uint16_t *)y)[c] = 0xff80;
+    } else if (s->is_max && wide) {
+        s->simd->pool_max((const float *const *)taps, count, y, n);
+    } else if (s->is_max) {
+        s->simd->pool_max_bf16((const uint16_t *const *)taps, count, y, n);
+    } else if (wide) {
+        s->simd->pool_sum((const float *const *)taps, count, factor, y, n);
+    } else {
+        s->simd->pool_sum_bf16((const uint16_t *const *)taps, count, factor, y, n);
+    }
+}
+
+static void pool_pixel(const struct pool_step *s, size_t image, int64_t oy, int64_t ox)
+{
+    const struct window *w = &s->window;
+    const void *taps[MOST_TAPS];
+    const size_t pixel = s->channels * dtype_size(s->dtype);
+    int64_t counted;
+    const size_t count = pool_taps(w, s->x_data + image * (size_t)(w->in[0] * w->in[1]) * pixel,
+                                   pixel, oy, ox, taps, &counted);
+    const size_t at = (image * (size_t)w->out[0] + (size_t)oy) * (size_t)w->out[1] + (size_t)ox;
+    const int64_t divisor = s->count_include_pad ? counted : (int64_t)count;
+    const float factor = divisor > 0 ? 1.0f / (float)divisor : 0.0f;
+    reduce_taps(s, taps, count, factor, s->y_data + at * pixel, s->channels);
+}
+
+static void pool_rows(void *context, size_t begin, size_t end)
+{
+    const struct pool_step *s = context;
+    for (size_t row = begin; row < end; row++)
+        for (int64_t ox = 0; ox < s->window.out[1]; ox++)
+            pool_pixel(s, row / (size_t)s->window.out[0], (int64_t)(row % (size_t)s->window.out[0]),
+                       ox);
+}
+
+/* Sums of so many pixels, and so many of those sums, are added up in float32. */
+#define LONGEST_SUM 512
+#define FEW_PIECES  16
+
+/* Channels of a block: the threads share the images' blocks of a global pool. */
+#define BLOCK 64
+
+/* All pixels of up to BLOCK channels: their maximum. */
+static void global_block(const struct pool_step *s, const unsigned char *x, size_t pixels, size_t n,
+                         float *result)
+{
+    const float *taps[MOST_TAPS + 1];
+    const float *pixel = (const float *)(const void *)x;
+    for (size_t p = 0; p < pixels;) {
+        size_t count = 0;
+        if (p)
+            taps[count++] = result; /* what the earlier pixels came to */
+        while (count < MOST_TAPS && p < pixels)
+            taps[count++] = pixel + p++ * s->channels;
+        s->simd->pool_max(taps, count, result, n);
+    }
+}
+
+static void global_max_bf16(const struct pool_step *s, const uint16_t *pixel, size_t pixels,
+                            size_t n, float *result)
+{
+    float wide[BLOCK];
+    s->simd->widen_bf16(pixel, result, n);
+    for (size_t p = 1; p < pixels; p++) {
+        s->simd->widen_bf16(pixel + p * s->channels, wide, n);
+        s->simd->binary(BINARY_MAX, result, 1, wide, 1, result, n);
+    }
+}
+
+static void global_mean_bf16(const struct pool_step *s, const uint16_t *pixel, size_t pixels,
+                             size_t n, float *result)
+{
+    double sum[BLOCK] = {0};
+    for (size_t first = 0; first < pixels; first += LONGEST_SUM) {
+        memset(result, 0, n * sizeof *result);
+        for (size_t p = first; p < pixels && p < first + LONGEST_SUM; p++)
+            s->simd->accumulate_bf16(pixel + p * s->channels, result, n);
+        for (size_t c = 0; c < n; c++)
+            sum[c] += (double)result[c];
+    }
+    for (size_t c = 0; c < n; c++)
+        result[c] = (float)(sum[c] / (double)pixels);
+}
+
+static void pool_global(void *context, size_t begin, size_t end)
+{
+    const struct pool_step *s = context;
+    size_t pixels = (size_t)(s->window.in[0] * s->window.in[1]);
+    size_t blocks = (s->channels + BLOCK - 1) / BLOCK;
+    for (size_t i = begin; i < end; i++) {
+        size_t image = i / blocks, c = i % blocks * BLOCK;
+        size_t n = s->channels - c < BLOCK ? s->channels - c : BLOCK;
+        const unsigned char *x =
+            s->x_data + (image * pixels * s->channels + c) * dtype_size(s->dtype);
+        float result[BLOCK];
+        if (s->dtype == DTYPE_F32)
+            global_block(s, x, pixels, n, result);
+        else
+            (s->is_max ? global_max_bf16 : global_mean_bf16)(s, (const uint16_t *)(const void *)x,
+                                                             pixels, n, result);
+        size_t at = image * s->channels + c;
+        if (s->dtype == DTYPE_F32)
+            memcpy((float *)(void *)s->y_data + at, result, n * sizeof *result);
+        else
+            s->simd->narrow_bf16(result, (uint16_t *)(void *)s->y_data + at, n);
+    }
+}
+
+/* Mean of whole images in float32: each image's pixels in `pieces`, one partial sum each. */
+static void sum_pieces(void *context, size_t begin, size_t end)
+{
+    const struct pool_step *s = context;
+    const size_t pixels = (size_t)s->window.in[1];
+    for (size_t i = begin; i < end; i++) {
+        const size_t image = i / s->pieces, piece = i % s->pieces;
+        const size_t first = pixels * piece / s->pieces, last = pixels * (piece + 1) / s->pieces;
+        const float *x = (const float *)(const void *)s->x_data;
+        s->simd->sum_rows(x + (image * pixels + first) * s->channels, last - first,
+                          s->partial + i * s->channels, s->channels);
+    }
+}
+
+/* A large image has thousands of partial sums; they are added up in double. */
+static void join_pieces(void *context, size_t begin, size_t end)
+{
+    const struct pool_step *s = context;
+    const double pixels = (double)s->window.in[1];
+    float *y = (float *)(void *)s->y_data;
+    for (size_t i = begin; i < end; i++) {
+        const float *from = s->partial + i / s->channels * s->pieces * s->channels;
+        double sum = 0;
+        for (size_t p = 0; p < s->pieces; p++)
+            sum += (double)from[p * s->channels + i % s->channels];
+        y[i] = (float)(sum / pixels);
+    }
+}
+
+static void pool_mean(struct pool_step *s, struct program *program)
+{
+    const size_t pixels = (size_t)s->window.in[1];
+    const int threads = program->backend->options.threads;
+    float *y = (float *)(void *)s->y_data;
+    s->partial = s->pieces == 1 ? y : (float *)(void *)program->scratch;
+    parallel_for(threads, s->images * s->pieces, pixels * s->channels / s->pieces / 4, sum_pieces,
+                 s);
+    if (s->pieces > FEW_PIECES) {
+        parallel_for(threads, s->images * s->channels, s->pieces, join_pieces, s);
+        return;
+    }
+    for (size_t i = 0; i < s->images && s->pieces > 1; i++)
+        s->simd->sum_rows(s->partial + i * s->pieces * s->channels, s->pieces, y + i * s->channels,
+                          s->channels);
+    const float factor = 1.0f / (float)pixels;
+    s->simd->binary(BINARY_MUL, y, 1, &factor, 0, y, s->images * s->channels);
+}
+
+static enum status pool_run(struct step *base, struct program *program, struct error *err)
+{
+    struct pool_step *s = (struct pool_step *)base;
+    (void)err;
+    s->x_data = program->data[s->x];
+    s->y_data = program->data[s->y];
+    int threads = program->backend->options.threads;
+    const struct window *w = &s->window;
+    if (s->global && s->pieces)
+        pool_mean(s, program);
+    else if (s->global)
+        parallel_for(threads, s->images * ((s->channels + BLOCK - 1) / BLOCK),
+                     (size_t)(w->in[0] * w->in[1]) * BLOCK / 8, pool_global, s);
+    else
+        parallel_for(threads, s->images * (size_t)w->out[0],
+                     (size_t)(w->out[1] * w->kernel[0] * w->kernel[1]) * s->channels / 8, pool_rows,
+                     s);
+    return STATUS_OK;
+}
+
+enum status lower_pool(const struct compile *compile, struct step **ret, struct error *err)
+{
+    const struct node *node = compile->node;
+    bool global = node->op == OP_GLOBAL_AVERAGE_POOL || node->op == OP_GLOBAL_MAX_POOL;
+    bool is_max = node->op == OP_MAX_POOL || node->op == OP_GLOBAL_MAX_POOL;
+    if (!node->channels_last || (!global && node->op != OP_MAX_POOL && node->op != OP_AVERAGE_POOL))
+        return STATUS_OK;
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    int spatial = x->shape.rank - 2;
+    struct pool_step *step = step_create(compile, sizeof *step, pool_run, ret, err);
+    if (!step)
+        return STATUS_NO_MEMORY;
+    struct window *w = &step->window;
+    *w = (struct window){.spatial = 2,
+                         .kernel = {1, 1},
+                         .stride = {1, 1},
+                         .dilation = {1, 1},
+                         .in = {1, 1},
+                         .out = {1, 1}};
+    if (global) {
+        for (int a = 0; a < spatial; a++)
+            w->in[1] *= x->shape.dims[1 + a];
+    } else {
+        size_t count;
+        const int64_t *kernel = node_ints(node, "kernel_shape", &count);
+        struct window own;
+        TRY(window_init(node, spatial, x->shape.dims + 1, kernel, &own, err));
+        for (int a = 0; a < spatial; a++) {
+            int to = 2 - spatial + a;
+            w->kernel[to] = own.kernel[a];
+            w->stride[to] = own.stride[a];
+            w->dilation[to] = own.dilation[a];
+            w->pad_begin[to] = own.pad_begin[a];
+            w->pad_end[to] = own.pad_end[a];
+            w->in[to] = own.in[a];
+            w->out[to] = own.out[a];
+        }
+    }
+    step->simd = simd();
+    step->step.kernel = step->simd->name;
+    step->global = global;
+    step->is_max = is_max;
+    step->count_include_pad = node_int(node, "count_include_pad", 0);
+    step->images = (size_t)x->shape.dims[0];
+    step->channels = (size_t)x->shape.dims[x->shape.rank - 1];
+    step->dtype = x->dtype;
+    step->x = x->index;
+    step->y = y->index;
+    if (global && !is_max && x->dtype == DTYPE_F32) {
+        const size_t threads = (size_t)compile->backend->options.threads;
+        step->pieces = step->images >= threads ? 1 : (threads + step->images - 1) / step->images;
+        if (step->pieces < (size_t)w->in[1] / LONGEST_SUM)
+            step->pieces = (size_t)w->in[1] / LONGEST_SUM;
+        step->step.scratch = step->images * step->pieces * step->channels * sizeof(float);
+    }
+    step->step.bytes = value_bytes(x) + value_bytes(y);
+    step->step.flops =
+        (double)(global ? shape_count(&x->shape)
+                        : shape_count(&y->shape) * (size_t)(w->kernel[0] * w->kernel[1]));
+    return STATUS_OK;
+}

@@ -1,0 +1,57 @@
+/* What lensd's own products do after the sum: bias, residual, activation. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/program/program.h"
+
+struct residual residual_of(const struct compile *compile)
+{
+    const struct value *residual = compile->node->epilogue.residual;
+    if (!residual)
+        return (struct residual){0};
+    const struct place *places = compile->program->plan.places;
+    const struct place *from = &places[residual->index];
+    const struct place *to = &places[compile->node->outputs[0]->index];
+    return (struct residual){
+        .present = true,
+        .copy = from->kind != PLACE_ARENA || from->offset != to->offset,
+        .value = residual->index,
+        .bytes = value_bytes(residual),
+    };
+}
+
+void residual_begin(const struct residual *residual, const struct program *program, void *dst)
+{
+    if (residual->copy)
+        memcpy(dst, program->data[residual->value], residual->bytes);
+}
+
+bool epilogue_range(const struct epilogue *e, float *ret_low, float *ret_high)
+{
+    *ret_low = -INFINITY;
+    *ret_high = INFINITY;
+    if (e->activation == ACTIVATION_RELU)
+        *ret_low = 0;
+    if (e->activation == ACTIVATION_CLIP) {
+        *ret_low = e->alpha;
+        *ret_high = e->beta;
+    }
+    return e->activation == ACTIVATION_NONE || e->activation == ACTIVATION_RELU ||
+           e->activation == ACTIVATION_CLIP;
+}
+
+enum status finish_init(const struct compile *compile, const struct value *bias, struct finish *ret,
+                        struct error *err)
+{
+    const struct epilogue *e = &compile->node->epilogue;
+    struct finish finish = {.row = *e, .residual = residual_of(compile)};
+    if (bias) {
+        TRY(program_keep_constant(compile->program, bias, err));
+        finish.bias = bias->known->data;
+    }
+    finish.clamp = epilogue_range(e, &finish.low, &finish.high) && e->activation != ACTIVATION_NONE;
+    if (finish.clamp)
+        finish.row.activation = ACTIVATION_NONE;
+    *ret = finish;
+    return STATUS_OK;
+}

@@ -1,0 +1,214 @@
+/* Compiled graphs and their steps: making and freeing them, placing them in the arena, running
+ * them. Steps come from the lowerings (lowering.h). */
+#include "engine/cpu/program/program.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/forkjoin.h"
+#include "engine/base/size.h"
+
+void *step_create_as(const struct compile *compile, const struct step *proto, size_t size,
+                     step_run_fn run, struct step **ret, struct error *err)
+{
+    struct step *step = calloc(1, size);
+    char *name = strdup(compile->node->name);
+    if (!step || !name) {
+        free(step);
+        free(name);
+        (void)error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return NULL;
+    }
+    if (proto)
+        memcpy(step, proto, size);
+    *step = (struct step){.name = name, .kernel = "cpu", .run = run};
+    *ret = step;
+    return step;
+}
+
+void *step_create(const struct compile *compile, size_t size, step_run_fn run, struct step **ret,
+                  struct error *err)
+{
+    return step_create_as(compile, NULL, size, run, ret, err);
+}
+
+void step_free(struct step *step)
+{
+    if (!step)
+        return;
+    if (step->free)
+        step->free(step);
+    free((void *)(uintptr_t)step->name);
+    free(step);
+}
+
+bool is_f32_constant(const struct value *value)
+{
+    return value && value->known && value->known->dtype == DTYPE_F32;
+}
+
+size_t value_bytes(const struct value *value)
+{
+    return shape_count(&value->shape) * dtype_size(value->dtype);
+}
+
+enum status program_keep_constant(struct program *program, const struct value *value,
+                                  struct error *err)
+{
+    if (program->data[value->index])
+        return STATUS_OK;
+    if (program->constant_count == program->constant_capacity) {
+        size_t capacity = program->constant_capacity * 2 + 32;
+        struct tensor **bigger =
+            reallocarray(program->constants, capacity, sizeof(struct tensor *));
+        if (!bigger)
+            return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        program->constants = bigger;
+        program->constant_capacity = capacity;
+    }
+    program->constants[program->constant_count++] = tensor_ref(value->known);
+    program->data[value->index] = value->known->data;
+    return STATUS_OK;
+}
+
+void program_free(struct program *program)
+{
+    if (!program)
+        return;
+    struct program **link = &program->backend->programs;
+    while (*link && *link != program)
+        link = &(*link)->next;
+    if (*link)
+        *link = program->next;
+    for (size_t i = 0; i < program->step_count; i++)
+        step_free(program->steps[i]);
+    for (size_t i = 0; i < program->constant_count; i++)
+        tensor_unref(program->constants[i]);
+    plan_done(&program->plan);
+    free(program->steps);
+    free(program->constants);
+    free(program->data);
+    free(program->input_values);
+    free(program->input_of);
+    free(program->output_values);
+    free(program);
+}
+
+/* ---- the arena ---- */
+
+size_t program_activation_bytes(const struct program *program)
+{
+    return size_align(program->plan.arena_bytes, 4096) + size_align(program->scratch_bytes, 4096);
+}
+
+size_t programs_arena_bytes(const struct backend *backend)
+{
+    size_t bytes = 0;
+    for (const struct program *program = backend->programs; program; program = program->next)
+        if (program_activation_bytes(program) > bytes)
+            bytes = program_activation_bytes(program);
+    return bytes;
+}
+
+void programs_release_arena(struct backend *backend)
+{
+    if (backend->arena)
+        munmap(backend->arena, backend->arena_bytes);
+    backend->arena = NULL;
+    backend->arena_bytes = 0;
+}
+
+/* One arena, touched once here so that no request pays for page faults, on huge pages where the
+ * system has them. */
+enum status programs_place(struct backend *backend, struct error *err)
+{
+    const size_t bytes = programs_arena_bytes(backend);
+    if (bytes > backend->arena_bytes) {
+        programs_release_arena(backend);
+        void *arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (arena == MAP_FAILED)
+            return error_set(err, STATUS_NO_MEMORY,
+                             "out of memory: %zu bytes of activations on the CPU (%s)", bytes,
+                             strerror(errno));
+        madvise(arena, bytes, MADV_HUGEPAGE);
+        memset(arena, 0, bytes);
+        backend->arena = arena;
+        backend->arena_bytes = bytes;
+    }
+    /* Without an arena nothing has a place in it: a graph of constants, or one without nodes. */
+    for (struct program *program = backend->arena ? backend->programs : NULL; program;
+         program = program->next) {
+        for (size_t v = 0; v < program->value_count; v++)
+            if (program->plan.places[v].kind == PLACE_ARENA)
+                program->data[v] = backend->arena + program->plan.places[v].offset;
+        program->scratch = backend->arena + size_align(program->plan.arena_bytes, 4096);
+    }
+    return STATUS_OK;
+}
+
+/* ---- run ---- */
+
+static void bind_inputs(struct program *program, const void *const *inputs)
+{
+    forkjoin_set_threads(program->backend->options.threads);
+    for (size_t i = 0; i < program->input_value_count; i++)
+        program->data[program->input_values[i]] = (void *)(uintptr_t)inputs[program->input_of[i]];
+}
+
+enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
+                        struct error *err)
+{
+    bind_inputs(program, inputs);
+    for (size_t i = 0; i < program->step_count; i++)
+        TRY(program->steps[i]->run(program->steps[i], program, err));
+    for (size_t i = 0; i < program->output_count; i++)
+        outputs[i] = program->data[program->output_values[i]];
+    return STATUS_OK;
+}
+
+enum status program_profile(struct program *program, const void *const *inputs,
+                            struct session_step *ret, size_t max, size_t *ret_count,
+                            struct error *err)
+{
+    bind_inputs(program, inputs);
+    size_t count = 0;
+    for (size_t i = 0; i < program->step_count; i++) {
+        struct step *step = program->steps[i];
+        int64_t start = clock_now();
+        TRY(step->run(step, program, err));
+        if (count < max)
+            ret[count++] = (struct session_step){.name = step->name,
+                                                 .kernel = step->kernel,
+                                                 .tried = step->tried,
+                                                 .milliseconds = clock_ms(clock_now() - start),
+                                                 .gflop = step->flops * 1e-9,
+                                                 .bytes = step->bytes};
+    }
+    *ret_count = count;
+    return STATUS_OK;
+}
+
+/* ---- weights ---- */
+
+/* Does a program behind `program` in the list hold this constant too? */
+static bool is_held_elsewhere(const struct program *program, const struct tensor *constant)
+{
+    for (const struct program *p = program->next; p; p = p->next)
+        for (size_t i = 0; i < p->constant_count; i++)
+            if (p->constants[i] == constant)
+                return true;
+    return false;
+}
+
+size_t programs_weight_bytes(const struct backend *backend)
+{
+    size_t bytes = backend->weight_bytes;
+    for (const struct program *p = backend->programs; p; p = p->next)
+        for (size_t i = 0; i < p->constant_count; i++)
+            if (!is_held_elsewhere(p, p->constants[i]))
+                bytes += p->constants[i]->bytes;
+    return bytes;
+}

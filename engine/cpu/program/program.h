@@ -1,0 +1,179 @@
+/* Private to engine/cpu/: compiled graphs, their steps, and what the lowerings build steps with.
+ *
+ * Steps address operands through program->data[value index], which holds constants from the start,
+ * arena addresses after programs_place(), and the caller's inputs during a run. Nothing here knows
+ * a lowering. */
+#pragma once
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "engine/backend/backend.h"
+#include "engine/backend/plan.h"
+
+struct step;
+
+struct backend {
+    struct backend_options options;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    struct weight *weights; /* packed constants, shared by all programs: weights.c */
+    size_t weight_bytes;
+    bool own_kernels;  /* for tests: lensd's kernels wherever they fit, whether they pay or not */
+    int64_t tuning_ns; /* spent on measuring kernels: candidates.c */
+    unsigned char *arena;
+    size_t arena_bytes;
+    struct program *programs;  /* linked, so that reserve() can place them */
+    struct program *submitted; /* to be run by collect(); or NULL */
+    const void *const *submitted_inputs;
+    struct node_program *node_programs; /* last used first: node_runner.c */
+};
+
+struct program {
+    struct backend *backend;
+    struct program *next;
+    struct plan plan;
+    size_t value_count;
+    void **data; /* by value index */
+    struct step **steps;
+    size_t step_count;
+    size_t scratch_bytes; /* largest of the steps; lies behind the arena's values */
+    unsigned char *scratch;
+    uint32_t *input_values; /* value indices fed by the caller: inputs and views of them … */
+    size_t *input_of;       /* … and which input each reads */
+    size_t input_value_count;
+    uint32_t *output_values;
+    size_t output_count;
+    struct tensor **constants; /* references held for steps that read them in place */
+    size_t constant_count, constant_capacity;
+};
+
+typedef enum status (*step_run_fn)(struct step *step, struct program *program, struct error *err);
+
+/* A compiled node. Implementations embed it first. */
+struct step {
+    const char *name;   /* the node's; owned by the step's program (strdup) */
+    const char *kernel; /* static text for profiles: "dnnl conv brgconv:avx512_core" … may be owned
+                           by oneDNN, alive as long as the step */
+    double flops;       /* multiply-adds count two */
+    size_t bytes;       /* least bytes moved: operands read plus results written */
+    bool packs_constants; /* the step has its own packed copy of every constant it reads */
+    bool is_reference;    /* runs the node's reference kernel */
+    bool tried;           /* chosen by measuring, not by rule: candidates.c */
+    size_t scratch;       /* bytes wanted from program->scratch while running */
+    step_run_fn run;
+    void (*free)(struct step *step);
+};
+
+/* What a step is made from. */
+struct compile {
+    struct backend *backend;
+    struct program *program;
+    const struct node *node;
+    bool any; /* a lowering takes what its kernel fits, whether it pays or not */
+};
+
+/* ---- steps (program.c) ---- */
+
+/* A zeroed step of `size` bytes with name, layer and run set, which is handed out in *ret too.
+ * NULL: out of memory, *err is set; return STATUS_NO_MEMORY. */
+void *step_create(const struct compile *compile, size_t size, step_run_fn run, struct step **ret,
+                  struct error *err);
+
+/* The same, but what is behind the embedded struct step is copied from `proto`, of the same type.
+ */
+void *step_create_as(const struct compile *compile, const struct step *proto, size_t size,
+                     step_run_fn run, struct step **ret, struct error *err);
+
+void step_free(struct step *step); /* NULL is fine */
+
+/* Is it a float32 constant? NULL: no. */
+bool is_f32_constant(const struct value *value);
+
+/* Bytes that a value of known shape takes. */
+size_t value_bytes(const struct value *value);
+
+/* Keeps a reference to a constant and makes it readable through program->data. */
+enum status program_keep_constant(struct program *program, const struct value *value,
+                                  struct error *err);
+
+/* ---- programs (program.c) ---- */
+
+void program_free(struct program *program); /* NULL is fine */
+
+/* Runs all steps. inputs and outputs: as in struct run_request and run_result. */
+enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
+                        struct error *err) MUST_USE;
+enum status program_profile(struct program *program, const void *const *inputs,
+                            struct session_step *ret, size_t max, size_t *ret_count,
+                            struct error *err) MUST_USE;
+size_t program_activation_bytes(const struct program *program);
+size_t programs_weight_bytes(const struct backend *backend);
+
+/* Takes the arena for the largest program so far and gives every program its place in it. */
+enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
+size_t programs_arena_bytes(const struct backend *backend); /* what the largest program needs */
+void programs_release_arena(struct backend *backend);
+
+/* ---- oneDNN helpers (dnnl.c) ---- */
+
+/* STATUS_INTERNAL "oneDNN: what failed" from a dnnl_status_t; STATUS_OK from dnnl_success. */
+enum status dnnl_check(dnnl_status_t status, const char *what, struct error *err) MUST_USE;
+
+/* bf16, u8, s8, s32, or f32. */
+dnnl_data_type_t dnnl_type(enum dtype dtype);
+
+/* Appends the epilogue's activation to post-ops; false when oneDNN has no such activation (the
+ * lowering then runs it as a pass of its own). */
+bool dnnl_append_activation(dnnl_post_ops_t ops, const struct epilogue *epilogue);
+
+/* ---- epilogues (epilogue.c) ---- */
+
+/* The value that a node's epilogue adds to its result. */
+struct residual {
+    bool present;
+    bool copy;      /* it does not lie where the result goes: residual_begin() copies it there */
+    uint32_t value; /* index */
+    size_t bytes;
+};
+
+struct residual residual_of(const struct compile *compile);
+
+/* At the start of a run: brings the residual to where the result goes. */
+void residual_begin(const struct residual *residual, const struct program *program, void *dst);
+
+/* Is the activation a clamp to [*ret_low, *ret_high], or none (which is [-inf, inf])? */
+bool epilogue_range(const struct epilogue *epilogue, float *ret_low, float *ret_high);
+
+/* What follows the sum in lensd's own products: bias, residual, activation. */
+struct finish {
+    const float *bias; /* packed or in place, alive as long as the program; NULL: none */
+    struct residual residual;
+    bool clamp;          /* the activation is a clamp … */
+    float low, high;     /* … to this range; [-inf, inf] otherwise */
+    struct epilogue row; /* any other activation, applied to finished rows; NONE: nothing to do */
+};
+
+/* Reads the node's epilogue and its bias (NULL: none), which must be a float32 constant. */
+enum status finish_init(const struct compile *compile, const struct value *bias, struct finish *ret,
+                        struct error *err) MUST_USE;
+
+/* ---- packed weights (weights.c) ---- */
+
+/* Memory holding `constant` (described by `given`: its own layout) reordered to `wanted`; packed
+ * once per (constant, wanted) and backend, owned by the backend. When both are the same layout the
+ * constant's own bytes are used. */
+enum status weights_get(struct backend *backend, struct tensor *constant,
+                        const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted,
+                        void **ret_data, struct error *err) MUST_USE;
+/* The same for lensd's own layouts. `layout` (static text) and `bytes` tell layouts of one constant
+ * apart; pack() fills the memory from the constant, which is float32; false: out of memory. */
+typedef bool (*weights_pack)(const void *context, const struct tensor *constant, float *packed);
+enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
+                             size_t bytes, weights_pack pack, const void *context,
+                             const float **ret, struct error *err) MUST_USE;
+/* Frees the packed weights from `newest` back to `oldest`, which stays; both are values that
+ * backend->weights has had. No step may read them. */
+void weights_drop(struct backend *backend, struct weight *newest, const struct weight *oldest);
+/* Ends compiling: releases the constants that were packed into another layout. */
+void weights_seal(struct backend *backend);
+void weights_free(struct backend *backend);

@@ -1,0 +1,219 @@
+/* Packed weights: each constant is reordered once into the layout that its primitive prefers.
+ *
+ * Programs for several batch sizes come from clones of one graph, which share constants by
+ * reference, and oneDNN mostly asks for the same layout whatever the batch size; so most weights
+ * exist once. Constants that were made separately for each clone (a folded Reshape) are recognised
+ * by their contents. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/cpu/program/program.h"
+#include "engine/tensor/tensor_file.h"
+
+struct weight {
+    struct weight *next;
+    struct tensor *constant;
+    uint64_t hash; /* of the contents */
+    dnnl_memory_desc_t given, wanted;
+    const char *layout; /* one of lensd's own, instead of `wanted`; NULL */
+    size_t bytes;
+    void *data; /* packed, or the constant's own bytes */
+    bool owned;
+};
+
+/* FNV-1a over 8-byte words: quick, and compared bytes decide. */
+static uint64_t hash_bytes(const void *data, size_t size)
+{
+    const unsigned char *p = data;
+    uint64_t hash = 0xcbf29ce484222325u, word;
+    for (; size >= 8; size -= 8, p += 8) {
+        memcpy(&word, p, 8);
+        hash = (hash ^ word) * 0x100000001b3u;
+        hash ^= hash >> 29;
+    }
+    while (size--)
+        hash = (hash ^ *p++) * 0x100000001b3u;
+    return hash;
+}
+
+static bool same_contents(const struct tensor *a, const struct tensor *b)
+{
+    return a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
+}
+
+static bool is_packed_alike(const struct weight *a, const struct weight *b)
+{
+    if (a->layout || b->layout)
+        return a->layout && b->layout && a->bytes == b->bytes && strcmp(a->layout, b->layout) == 0;
+    return dnnl_memory_desc_equal(&a->given, &b->given) &&
+           dnnl_memory_desc_equal(&a->wanted, &b->wanted);
+}
+
+/* The weight that holds `constant`, or another one of the same contents, packed as `wanted` says;
+ * NULL: there is none, and wanted->hash is set. */
+static struct weight *weight_find(struct backend *backend, const struct tensor *constant,
+                                  struct weight *wanted)
+{
+    for (struct weight *w = backend->weights; w; w = w->next)
+        if (w->constant == constant && is_packed_alike(w, wanted))
+            return w;
+    wanted->hash = hash_bytes(constant->data, constant->bytes);
+    for (struct weight *w = backend->weights; w; w = w->next)
+        if (w->constant && w->hash == wanted->hash && is_packed_alike(w, wanted) &&
+            same_contents(w->constant, constant))
+            return w;
+    return NULL;
+}
+
+/* Memory of its own for a weight of weight->bytes. */
+static enum status weight_alloc(struct weight *weight, struct error *err)
+{
+    weight->owned = true;
+    weight->data =
+        aligned_alloc(TENSOR_ALIGN, size_align(weight->bytes + !weight->bytes, TENSOR_ALIGN));
+    return weight->data ? STATUS_OK
+                        : error_set(err, STATUS_NO_MEMORY,
+                                    "out of memory: %zu bytes of packed weights", weight->bytes);
+}
+
+static enum status reorder(struct backend *backend, void *from, const dnnl_memory_desc_t *given,
+                           void *to, const dnnl_memory_desc_t *wanted, struct error *err)
+{
+    dnnl_memory_t src = NULL, dst = NULL;
+    dnnl_primitive_desc_t desc = NULL;
+    dnnl_primitive_t primitive = NULL;
+    enum status status =
+        dnnl_check(dnnl_memory_create(&src, given, backend->engine, from), "memory", err);
+    if (status == STATUS_OK)
+        status = dnnl_check(dnnl_memory_create(&dst, wanted, backend->engine, to), "memory", err);
+    if (status == STATUS_OK)
+        status = dnnl_check(dnnl_reorder_primitive_desc_create(&desc, given, backend->engine,
+                                                               wanted, backend->engine, NULL),
+                            "weight reorder", err);
+    if (status == STATUS_OK)
+        status = dnnl_check(dnnl_primitive_create(&primitive, desc), "weight reorder", err);
+    if (status == STATUS_OK) {
+        dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, src}, {DNNL_ARG_TO, dst}};
+        status = dnnl_check(dnnl_primitive_execute(primitive, backend->stream, 2, args),
+                            "weight reorder", err);
+    }
+    dnnl_primitive_destroy(primitive);
+    dnnl_primitive_desc_destroy(desc);
+    dnnl_memory_destroy(src);
+    dnnl_memory_destroy(dst);
+    return status;
+}
+
+/* Gives the pages of a constant in a mapped file back to the system after it was read. */
+static void let_go(const struct tensor *constant)
+{
+    struct mapping *mapping = tensor_mapping(constant);
+    if (mapping)
+        mapping_let_go(mapping);
+}
+
+static void drop(struct weight *weight)
+{
+    if (weight->owned)
+        free(weight->data);
+    tensor_unref(weight->constant);
+    free(weight);
+}
+
+/* Enters a copy of `made`, whose data is ready unless `status` says otherwise; takes the data. */
+static enum status weight_enter(struct backend *backend, const struct weight *made,
+                                struct tensor *constant, enum status status, struct weight **ret,
+                                struct error *err)
+{
+    struct weight *weight = status == STATUS_OK ? malloc(sizeof *weight) : NULL;
+    if (!weight) {
+        if (made->owned)
+            free(made->data);
+        return status != STATUS_OK
+                   ? status
+                   : error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+    }
+    *weight = *made;
+    if (weight->owned)
+        let_go(constant);
+    weight->constant = tensor_ref(constant);
+    weight->next = backend->weights;
+    backend->weights = weight;
+    backend->weight_bytes += weight->bytes;
+    *ret = weight;
+    return STATUS_OK;
+}
+
+enum status weights_get(struct backend *backend, struct tensor *constant,
+                        const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted,
+                        void **ret_data, struct error *err)
+{
+    struct weight made = {.given = *given,
+                          .wanted = *wanted,
+                          .data = constant->data,
+                          .bytes = dnnl_memory_desc_get_size(wanted)};
+    struct weight *weight = weight_find(backend, constant, &made);
+    if (!weight) {
+        enum status status = STATUS_OK;
+        if (!dnnl_memory_desc_equal(given, wanted)) {
+            TRY(weight_alloc(&made, err));
+            status = reorder(backend, constant->data, given, made.data, wanted, err);
+        }
+        TRY(weight_enter(backend, &made, constant, status, &weight, err));
+    }
+    *ret_data = weight->data;
+    return STATUS_OK;
+}
+
+enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
+                             size_t bytes, weights_pack pack, const void *context,
+                             const float **ret, struct error *err)
+{
+    struct weight made = {.layout = layout, .bytes = bytes};
+    struct weight *weight = weight_find(backend, constant, &made);
+    if (!weight) {
+        TRY(weight_alloc(&made, err));
+        const enum status status =
+            pack(context, constant, made.data)
+                ? STATUS_OK
+                : error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+        TRY(weight_enter(backend, &made, constant, status, &weight, err));
+    }
+    *ret = weight->data;
+    return STATUS_OK;
+}
+
+void weights_drop(struct backend *backend, struct weight *newest, const struct weight *oldest)
+{
+    struct weight **link = &backend->weights;
+    if (newest == oldest)
+        return;
+    while (*link != newest)
+        link = &(*link)->next;
+    while (*link != oldest) {
+        struct weight *weight = *link;
+        *link = weight->next;
+        backend->weight_bytes -= weight->bytes;
+        drop(weight);
+    }
+}
+
+void weights_seal(struct backend *backend)
+{
+    for (struct weight *w = backend->weights; w; w = w->next) {
+        if (!w->owned)
+            continue;
+        tensor_unref(w->constant);
+        w->constant = NULL;
+    }
+}
+
+void weights_free(struct backend *backend)
+{
+    for (struct weight *w = backend->weights, *next; w; w = next) {
+        next = w->next;
+        drop(w);
+    }
+    backend->weights = NULL;
+}

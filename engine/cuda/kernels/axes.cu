@@ -1,0 +1,542 @@
+/* Kernels along axes of a tensor: folds over any of them, extremes, softmax, sorting. A block works
+ * on a line if lines are long and dense, else a thread does. */
+#include "engine/cuda/kernels/any.cuh"
+#include "engine/cuda/kernels/kernels_axis.h"
+
+namespace
+{
+enum { LONG_LINE = 64 };
+
+/* ---- folds ---- */
+
+template <typename C> __device__ inline bool is_whole()
+{
+    return (C)0.5 == (C)0;
+}
+
+template <typename C> __device__ inline C start_of(int fold, C greatest)
+{
+    switch (fold) {
+    case CUDA_FOLD_MAX:
+        return is_whole<C>() ? (C)INT64_MIN : -greatest;
+    case CUDA_FOLD_MIN:
+        return greatest;
+    case CUDA_FOLD_PRODUCT:
+        return (C)1;
+    default:
+        return (C)0;
+    }
+}
+
+template <typename C> __device__ inline C greatest_of()
+{
+    return is_whole<C>() ? (C)INT64_MAX : (C)INFINITY;
+}
+template <> __device__ inline int64_t greatest_of<int64_t>()
+{
+    return INT64_MAX;
+}
+
+/* Integers are added and multiplied as unsigned ones, so that they wrap. */
+template <typename C> __device__ inline C wrapping_sum(C a, C b)
+{
+    return a + b;
+}
+template <> __device__ inline int64_t wrapping_sum<int64_t>(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+template <typename C> __device__ inline C wrapping_product(C a, C b)
+{
+    return a * b;
+}
+template <> __device__ inline int64_t wrapping_product<int64_t>(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a * (uint64_t)b);
+}
+
+template <typename C> __device__ inline C fold_join(int fold, C a, C b)
+{
+    switch (fold) {
+    case CUDA_FOLD_MAX:
+        return greater_of(a, b);
+    case CUDA_FOLD_MIN:
+        return less_of(a, b);
+    case CUDA_FOLD_PRODUCT:
+        return wrapping_product(a, b);
+    default:
+        return wrapping_sum(a, b);
+    }
+}
+
+__device__ inline float exponential(float x)
+{
+    return expf(x);
+}
+__device__ inline double exponential(double x)
+{
+    return exp(x);
+}
+__device__ inline int64_t exponential(int64_t x)
+{
+    return x;
+}
+
+template <typename C> __device__ inline C mapped(int fold, C x, C shift)
+{
+    switch (fold) {
+    case CUDA_FOLD_L1:
+        return x < 0 ? wrapping_product(x, (C)-1) : x;
+    case CUDA_FOLD_L2:
+    case CUDA_FOLD_SQUARES:
+        return wrapping_product(x, x);
+    case CUDA_FOLD_LOG_SUM_EXP:
+        return exponential(x - shift);
+    default:
+        return x;
+    }
+}
+
+template <typename C> __device__ inline C finished(int fold, C x, C shift, size_t each)
+{
+    switch (fold) {
+    case CUDA_FOLD_MEAN:
+        return (C)((double)x / (double)each);
+    case CUDA_FOLD_L2:
+        return (C)sqrt((double)x);
+    case CUDA_FOLD_LOG_SUM:
+        return (C)log((double)x);
+    case CUDA_FOLD_LOG_SUM_EXP:
+        return (C)(log((double)x) + (double)shift);
+    default:
+        return x;
+    }
+}
+
+/* The greatest of a sum of exponentials is taken out of it, where it is finite. */
+template <typename C> __device__ inline C shift_of(C greatest)
+{
+    return greatest - greatest == 0 ? greatest : (C)0;
+}
+
+template <typename C>
+__device__ inline C fold_some(const void *x, const cuda_reduce_axes &r, int fold, C shift,
+                              int64_t base, size_t first, size_t stride)
+{
+    C value = start_of(fold, greatest_of<C>());
+    for (size_t i = first; i < r.each; i += stride) {
+        const int64_t at = base + strided_at(i, r.reduced.rank, r.reduced.dims, r.reduced.steps[0]);
+        value = fold_join(fold, value, mapped(fold, load_any<C>(x, r.dtype, at), shift));
+    }
+    return value;
+}
+
+/* The same result in every thread of the block. */
+template <typename C> __device__ inline C fold_block(C value, int fold, C *shared)
+{
+    return block_join(value, shared, [=](C a, C b) { return fold_join(fold, a, b); });
+}
+
+template <typename C> __global__ void fold_block_kernel(const void *x, void *y, cuda_reduce_axes r)
+{
+    __shared__ C shared[WARPS];
+    for (size_t o = blockIdx.x; o < r.count; o += gridDim.x) {
+        const int64_t base = strided_at(o, r.kept.rank, r.kept.dims, r.kept.steps[0]);
+        C shift = 0;
+        if (r.fold == CUDA_FOLD_LOG_SUM_EXP) {
+            shift = fold_some<C>(x, r, CUDA_FOLD_MAX, 0, base, threadIdx.x, THREADS);
+            shift = shift_of(fold_block(shift, CUDA_FOLD_MAX, shared));
+        }
+        C value = fold_some<C>(x, r, r.fold, shift, base, threadIdx.x, THREADS);
+        value = fold_block(value, r.fold, shared);
+        if (threadIdx.x == 0)
+            store_any(y, r.dtype, o, finished(r.fold, value, shift, r.each));
+    }
+}
+
+template <typename C> __global__ void fold_thread_kernel(const void *x, void *y, cuda_reduce_axes r)
+{
+    FOR_EACH(o, r.count)
+    {
+        const int64_t base = strided_at(o, r.kept.rank, r.kept.dims, r.kept.steps[0]);
+        C shift = 0;
+        if (r.fold == CUDA_FOLD_LOG_SUM_EXP)
+            shift = shift_of(fold_some<C>(x, r, CUDA_FOLD_MAX, 0, base, 0, 1));
+        const C value = fold_some<C>(x, r, r.fold, shift, base, 0, 1);
+        store_any(y, r.dtype, o, finished(r.fold, value, shift, r.each));
+    }
+}
+
+template <typename C>
+void run_fold(cudaStream_t stream, const void *x, void *y, const struct cuda_reduce_axes *r)
+{
+    const bool is_dense = r->reduced.rank == 0 || r->reduced.steps[0][r->reduced.rank - 1] == 1;
+    if (r->each > LONG_LINE && (is_dense || r->count < 8192))
+        LAUNCH_BLOCK(fold_block_kernel<C>, blocks_of(r->count, 1), THREADS, stream, x, y, *r);
+    else
+        LAUNCH(fold_thread_kernel<C>, blocks_for(r->count), THREADS, stream, x, y, *r);
+}
+} // namespace
+
+void cuda_fold_axes(cudaStream_t stream, const void *x, void *y,
+                    const struct cuda_reduce_axes *reduce)
+{
+    WITH_DOMAIN(reduce->domain, run_fold<C>(stream, x, y, reduce));
+}
+
+/* ---- ArgMax, ArgMin ---- */
+
+namespace
+{
+/* Is candidate b, at a later place, better than a? */
+template <typename C> __device__ inline bool is_better(C a, C b, int is_least, int is_last)
+{
+    if (a != a || b != b)
+        return b != b && (a == a || is_last);
+    if (a == b)
+        return is_last;
+    return is_least ? b < a : b > a;
+}
+
+template <typename C>
+__global__ void extreme_thread_kernel(const void *x, int64_t *y, cuda_axis axis, int is_least,
+                                      int is_last, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        const size_t base = i / axis.inner * axis.extent * axis.inner + i % axis.inner;
+        C best = load_any<C>(x, axis.dtype, (int64_t)base);
+        int64_t index = 0;
+        for (size_t k = 1; k < axis.extent; k++) {
+            const C value = load_any<C>(x, axis.dtype, (int64_t)(base + k * axis.inner));
+            if (is_better(best, value, is_least, is_last)) {
+                best = value;
+                index = (int64_t)k;
+            }
+        }
+        y[i] = index;
+    }
+}
+
+template <typename C> struct extreme {
+    C value;
+    int64_t index; /* -1: none */
+};
+
+/* Threads take every THREADS-th element: which of two values wins depends on their places. */
+template <typename C>
+__global__ void extreme_block_kernel(const void *x, int64_t *y, cuda_axis axis, int is_least,
+                                     int is_last, size_t count)
+{
+    __shared__ extreme<C> shared[WARPS];
+    const auto winner = [=](const extreme<C> &a, const extreme<C> &b) {
+        if (a.index < 0 || b.index < 0)
+            return a.index < 0 ? b : a;
+        const extreme<C> &first = a.index < b.index ? a : b, &later = a.index < b.index ? b : a;
+        return is_better(first.value, later.value, is_least, is_last) ? later : first;
+    };
+    for (size_t line = blockIdx.x; line < count; line += gridDim.x) {
+        extreme<C> best = {0, -1};
+        for (size_t k = threadIdx.x; k < axis.extent; k += THREADS)
+            best = winner(
+                best, {load_any<C>(x, axis.dtype, (int64_t)(line * axis.extent + k)), (int64_t)k});
+        best = block_join(best, shared, winner);
+        if (threadIdx.x == 0)
+            y[line] = best.index;
+    }
+}
+
+template <typename C>
+void run_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
+                 int is_least, int is_last)
+{
+    const size_t count = axis->outer * axis->inner;
+    if (axis->inner == 1 && axis->extent > LONG_LINE)
+        LAUNCH_BLOCK(extreme_block_kernel<C>, blocks_of(count, 1), THREADS, stream, x, y, *axis,
+                     is_least, is_last, count);
+    else
+        LAUNCH(extreme_thread_kernel<C>, blocks_for(count), THREADS, stream, x, y, *axis, is_least,
+               is_last, count);
+}
+} // namespace
+
+void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
+                       int is_least, int is_last)
+{
+    WITH_DOMAIN(axis->domain, run_extreme<C>(stream, x, y, axis, is_least, is_last));
+}
+
+/* ---- softmax along any axis ---- */
+
+namespace
+{
+/* `step` elements from one of a line to the next; THREADS threads a line, or one. */
+struct axis_line {
+    size_t base, step, first, stride, extent;
+};
+
+template <typename T>
+__device__ inline float line_fold(const T *x, const axis_line &l, int fold, float greatest)
+{
+    float value = fold == CUDA_FOLD_MAX ? -INFINITY : 0.0f;
+    for (size_t k = l.first; k < l.extent; k += l.stride) {
+        const float v = to_float(x[l.base + k * l.step]);
+        value = fold == CUDA_FOLD_MAX ? fold_join(fold, value, v) : value + expf(v - greatest);
+    }
+    return value;
+}
+
+template <typename T>
+__device__ inline void line_write(const T *x, T *y, const axis_line &l, int kind, float greatest,
+                                  float sum)
+{
+    const float shift = kind == CUDA_LOG_SOFTMAX ? greatest + logf(sum) : 0.0f;
+    for (size_t k = l.first; k < l.extent; k += l.stride) {
+        const size_t at = l.base + k * l.step;
+        const float v = to_float(x[at]);
+        y[at] = from_float<T>(kind == CUDA_LOG_SOFTMAX ? v - shift : expf(v - greatest) / sum);
+    }
+}
+
+/* 1 at the first of the greatest; NaN is less than any number here. */
+template <typename T> __device__ inline void hard_line(const T *x, T *y, const axis_line &l)
+{
+    size_t best = 0;
+    float greatest = to_float(x[l.base]);
+    for (size_t k = 0; k < l.extent; k++) {
+        const float v = to_float(x[l.base + k * l.step]);
+        if (v > greatest) {
+            greatest = v;
+            best = k;
+        }
+    }
+    for (size_t k = 0; k < l.extent; k++)
+        y[l.base + k * l.step] = from_float<T>(k == best ? 1.0f : 0.0f);
+}
+
+template <typename T>
+__global__ void softmax_thread_kernel(const T *x, T *y, cuda_axis axis, int kind, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        const axis_line l = {i / axis.inner * axis.extent * axis.inner + i % axis.inner, axis.inner,
+                             0, 1, axis.extent};
+        if (kind == CUDA_HARDMAX) {
+            hard_line(x, y, l);
+            continue;
+        }
+        const float greatest = line_fold(x, l, CUDA_FOLD_MAX, 0.0f);
+        line_write(x, y, l, kind, greatest, line_fold(x, l, CUDA_FOLD_SUM, greatest));
+    }
+}
+
+template <typename T>
+__global__ void softmax_block_kernel(const T *x, T *y, cuda_axis axis, int kind, size_t count)
+{
+    __shared__ float shared[WARPS];
+    for (size_t i = blockIdx.x; i < count; i += gridDim.x) {
+        const axis_line l = {i / axis.inner * axis.extent * axis.inner + i % axis.inner, axis.inner,
+                             threadIdx.x, THREADS, axis.extent};
+        const float greatest =
+            fold_block(line_fold(x, l, CUDA_FOLD_MAX, 0.0f), (int)CUDA_FOLD_MAX, shared);
+        const float sum =
+            fold_block(line_fold(x, l, CUDA_FOLD_SUM, greatest), (int)CUDA_FOLD_SUM, shared);
+        line_write(x, y, l, kind, greatest, sum);
+    }
+}
+
+template <typename T>
+void run_softmax(cudaStream_t stream, const T *x, T *y, const struct cuda_axis *axis, int kind)
+{
+    const size_t count = axis->outer * axis->inner;
+    if (kind != CUDA_HARDMAX && axis->inner == 1 && axis->extent > LONG_LINE)
+        LAUNCH_BLOCK(softmax_block_kernel<T>, blocks_of(count, 1), THREADS, stream, x, y, *axis,
+                     kind, count);
+    else
+        LAUNCH(softmax_thread_kernel<T>, blocks_for(count), THREADS, stream, x, y, *axis, kind,
+               count);
+}
+
+/* ---- sums so far ---- */
+
+template <typename C>
+__global__ void sum_so_far_kernel(const void *x, void *y, cuda_axis axis, int is_reverse,
+                                  int is_exclusive, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        const size_t base = i / axis.inner * axis.extent * axis.inner + i % axis.inner;
+        C sum = 0;
+        for (size_t k = 0; k < axis.extent; k++) {
+            const size_t place = is_reverse ? axis.extent - 1 - k : k;
+            const size_t at = base + place * axis.inner;
+            const C value = load_any<C>(x, axis.dtype, (int64_t)at);
+            const C next = wrapping_sum(sum, value);
+            store_any(y, axis.dtype, at, is_exclusive ? sum : next);
+            sum = next;
+        }
+    }
+}
+} // namespace
+
+void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
+                       enum cuda_softmax_kind kind)
+{
+    WITH_TYPE(axis->dtype, run_softmax(stream, (const T *)x, (T *)y, axis, (int)kind));
+}
+
+void cuda_sum_so_far(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
+                     int is_reverse, int is_exclusive)
+{
+    const size_t count = axis->outer * axis->inner;
+    WITH_DOMAIN(axis->domain, LAUNCH(sum_so_far_kernel<C>, blocks_for(count), THREADS, stream, x, y,
+                                     *axis, is_reverse, is_exclusive, count));
+}
+
+/* ---- TopK ----
+ *
+ * Elements become 64-bit keys that order as they do. A block finds the k-th greatest key of its
+ * line digit by digit, from the counts of each digit's values; then every thread collects what is
+ * chosen of its own part of the line, behind what the threads before it have; and each of the
+ * chosen counts those that come before it, which is its place. */
+
+namespace
+{
+enum { DIGITS = 256, DIGIT_BITS = 8 };
+
+struct chosen {
+    uint64_t key;
+    int64_t index;
+};
+
+__device__ inline uint64_t key_of(const void *x, int dtype, enum cuda_domain domain, int64_t at,
+                                  int is_least)
+{
+    uint64_t key;
+    if (domain == CUDA_IN_WHOLE) {
+        key = (uint64_t)load_any<int64_t>(x, dtype, at) ^ (uint64_t)1 << 63;
+    } else {
+        const double value = load_any<double>(x, dtype, at) + 0.0; /* -0 becomes 0 */
+        memcpy(&key, &value, sizeof key);
+        key = value != value ? ~(uint64_t)0 : key >> 63 ? ~key : key | (uint64_t)1 << 63;
+    }
+    return is_least ? ~key : key;
+}
+
+__global__ void top_k_kernel(const void *x, unsigned char *values, int64_t *indices, cuda_axis axis,
+                             int item, size_t k, int is_least, chosen *workspace, size_t lines)
+{
+    __shared__ unsigned counts[DIGITS];
+    __shared__ size_t greater[THREADS], equal[THREADS];
+    __shared__ uint64_t found;    /* the digits of the k-th key that are known */
+    __shared__ size_t still_open; /* how many of the chosen begin with them */
+    const unsigned self = threadIdx.x;
+    const size_t part = (axis.extent + THREADS - 1) / THREADS;
+    const size_t first = self * part < axis.extent ? self * part : axis.extent;
+    const size_t last = first + part < axis.extent ? first + part : axis.extent;
+    chosen *mine = workspace + blockIdx.x * k;
+    for (size_t l = blockIdx.x; l < lines; l += gridDim.x) {
+        const int64_t base = (int64_t)(l / axis.inner * axis.extent * axis.inner + l % axis.inner);
+        if (self == 0) {
+            found = 0;
+            still_open = k;
+        }
+        for (int shift = 64 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
+            counts[self] = 0;
+            __syncthreads();
+            for (size_t i = self; i < axis.extent; i += THREADS) {
+                const uint64_t key =
+                    key_of(x, axis.dtype, axis.domain, base + (int64_t)(i * axis.inner), is_least);
+                if (shift == 64 - DIGIT_BITS ||
+                    key >> (shift + DIGIT_BITS) == found >> (shift + DIGIT_BITS))
+                    atomicAdd(&counts[key >> shift & (DIGITS - 1)], 1u);
+            }
+            __syncthreads();
+            if (self == 0) {
+                int digit = DIGITS - 1;
+                while (digit > 0 && counts[digit] < still_open)
+                    still_open -= counts[digit--];
+                found |= (uint64_t)digit << shift;
+            }
+            __syncthreads();
+        }
+        size_t above = 0, same = 0;
+        for (size_t i = first; i < last; i++) {
+            const uint64_t key =
+                key_of(x, axis.dtype, axis.domain, base + (int64_t)(i * axis.inner), is_least);
+            above += key > found;
+            same += key == found;
+        }
+        greater[self] = above;
+        equal[self] = same;
+        __syncthreads();
+        size_t to = 0, before = 0; /* of all the threads before this one */
+        for (unsigned t = 0; t < self; t++) {
+            to += greater[t];
+            before += equal[t];
+        }
+        to += before < still_open ? before : still_open;
+        for (size_t i = first; i < last; i++) {
+            const uint64_t key =
+                key_of(x, axis.dtype, axis.domain, base + (int64_t)(i * axis.inner), is_least);
+            if (key > found || (key == found && before < still_open))
+                mine[to++] = {key, (int64_t)i};
+            before += key == found;
+        }
+        __syncthreads();
+        for (size_t i = self; i < k; i += THREADS) {
+            size_t place = 0;
+            for (size_t j = 0; j < k; j++)
+                place += mine[j].key > mine[i].key || (mine[j].key == mine[i].key && j < i);
+            const size_t at = (l / axis.inner * k + place) * axis.inner + l % axis.inner;
+            if (indices)
+                indices[at] = mine[i].index;
+            const unsigned char *from =
+                (const unsigned char *)x +
+                (size_t)(base + mine[i].index * (int64_t)axis.inner) * (size_t)item;
+            for (int b = 0; values && b < item; b++)
+                values[at * (size_t)item + (size_t)b] = from[b];
+        }
+        __syncthreads();
+    }
+}
+
+unsigned top_k_blocks(const struct cuda_axis *axis)
+{
+    const size_t lines = axis->outer * axis->inner;
+    return (unsigned)(lines < 1024 ? lines : 1024);
+}
+
+int item_of(int dtype)
+{
+    switch (dtype) {
+    case T_F64:
+    case T_I64:
+    case T_U64:
+        return 8;
+    case T_F32:
+    case T_I32:
+    case T_U32:
+        return 4;
+    case T_U8:
+    case T_I8:
+    case T_BOOL:
+        return 1;
+    default:
+        return 2;
+    }
+}
+} // namespace
+
+size_t cuda_top_k_workspace(const struct cuda_axis *axis, size_t k)
+{
+    return top_k_blocks(axis) * k * sizeof(chosen);
+}
+
+void cuda_top_k(cudaStream_t stream, const void *x, void *values, int64_t *indices,
+                const struct cuda_axis *axis, size_t k, int is_least, void *workspace)
+{
+    LAUNCH_BLOCK(top_k_kernel, top_k_blocks(axis), THREADS, stream, x, (unsigned char *)values,
+                 indices, *axis, item_of(axis->dtype), k, is_least, (chosen *)workspace,
+                 axis->outer * axis->inner);
+}

@@ -1,0 +1,176 @@
+/* Convolutions over [N, H, W, C] images, without an im2col buffer: an implicit matrix product
+ *
+ *     y[p, m] = sum over k of x[p, k] * weights[m, k]
+ *
+ * where p is an output position, m an output channel, and k = (row, column, channel) of the window,
+ * on ordinary cores: float32 (no TF32), and what conv_tensor.cu does not take. Grouped convolutions
+ * with few channels a group, depthwise ones first, have a thread an output. */
+#include "engine/cuda/kernels/device.cuh"
+
+/* Position p of the output as image, row and column. */
+struct position {
+    int n, h, w; /* h, w: where its window begins in x, may be negative */
+};
+
+__device__ static inline position position_of(const cuda_conv &c, size_t p)
+{
+    const output_item item(p, 1, c.ow, c.oh);
+    return {item.n, item.oh * c.stride_h - c.pad_h, item.ow * c.stride_w - c.pad_w};
+}
+
+/* The address of x at window place k of a position, or NULL in the padding. cg: channels of a
+ * group, first: the group's first channel. */
+template <typename T>
+__device__ static inline const T *window_at(const T *x, const cuda_conv &c, const position &at,
+                                            int k, int cg, int first)
+{
+    int channel = k % cg, tap = k / cg;
+    int h = at.h + tap / c.kw * c.dilation_h, w = at.w + tap % c.kw * c.dilation_w;
+    if (h < 0 || h >= c.h || w < 0 || w >= c.w)
+        return nullptr;
+    return x + (((size_t)at.n * c.h + h) * c.w + w) * c.c + first + channel;
+}
+
+/* ---- ordinary cores: tiles of 64 positions by 64 channels, 16 deep ---- */
+
+enum { SIMT_TILE = 64, SIMT_DEPTH = 16, SIMT_THREADS = 256, SIMT_EACH = 4 };
+
+template <typename T, typename Y>
+__global__ void conv_simt_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e)
+{
+    __shared__ float a_tile[SIMT_DEPTH][SIMT_TILE + 4], b_tile[SIMT_DEPTH][SIMT_TILE + 4];
+    const size_t positions = (size_t)c.n * c.oh * c.ow;
+    const int cg = c.c / c.groups, mg = c.m / c.groups, depth = c.kh * c.kw * cg;
+    const int group = (int)blockIdx.z, m0 = (int)blockIdx.y * SIMT_TILE;
+    const size_t p0 = (size_t)blockIdx.x * SIMT_TILE;
+    const int thread = (int)threadIdx.x;
+    /* A thread loads four places in depth of one row of either tile. */
+    const int row = thread / (SIMT_DEPTH / SIMT_EACH);
+    const int place = thread % (SIMT_DEPTH / SIMT_EACH) * SIMT_EACH;
+    const bool has_position = p0 + (size_t)row < positions, has_channel = m0 + row < mg;
+    const position at = position_of(c, has_position ? p0 + (size_t)row : 0);
+    const T *w_row = weights + (size_t)(group * mg + (has_channel ? m0 + row : 0)) * depth;
+    const int tx = thread % 16, ty = thread / 16;
+    float sums[SIMT_EACH][SIMT_EACH] = {};
+    for (int k0 = 0; k0 < depth; k0 += SIMT_DEPTH) {
+        for (int j = 0; j < SIMT_EACH; j++) {
+            int k = k0 + place + j;
+            const T *from =
+                has_position && k < depth ? window_at(x, c, at, k, cg, group * cg) : nullptr;
+            a_tile[place + j][row] = from ? to_float(*from) : 0.0f;
+            b_tile[place + j][row] = has_channel && k < depth ? to_float(w_row[k]) : 0.0f;
+        }
+        __syncthreads();
+        for (int k = 0; k < SIMT_DEPTH; k++) {
+            float a[SIMT_EACH], b[SIMT_EACH];
+            for (int j = 0; j < SIMT_EACH; j++) {
+                a[j] = a_tile[k][ty * SIMT_EACH + j];
+                b[j] = b_tile[k][tx * SIMT_EACH + j];
+            }
+            for (int i = 0; i < SIMT_EACH; i++)
+                for (int j = 0; j < SIMT_EACH; j++)
+                    sums[i][j] += a[i] * b[j];
+        }
+        __syncthreads();
+    }
+    for (int i = 0; i < SIMT_EACH; i++) {
+        size_t p = p0 + (size_t)(ty * SIMT_EACH + i);
+        for (int j = 0; j < SIMT_EACH; j++) {
+            int m = m0 + tx * SIMT_EACH + j;
+            if (p < positions && m < mg)
+                finish(y, p * c.m + group * mg + m, group * mg + m, sums[i][j], e);
+        }
+    }
+}
+
+template <typename T, typename Y>
+static void conv_simt(cudaStream_t stream, const void *x, const void *weights, void *y,
+                      const struct cuda_conv *c, const struct cuda_epilogue *e)
+{
+    size_t positions = (size_t)c->n * (size_t)c->oh * (size_t)c->ow;
+    int mg = c->m / c->groups;
+    dim3 grid((unsigned)((positions + SIMT_TILE - 1) / SIMT_TILE),
+              (unsigned)((mg + SIMT_TILE - 1) / SIMT_TILE), (unsigned)c->groups);
+    LAUNCH_BLOCK((conv_simt_kernel<T, Y>), grid, SIMT_THREADS, stream, (const T *)x,
+                 (const T *)weights, (Y *)y, *c, *e);
+}
+
+void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
+                    int y_dtype, const struct cuda_conv *conv, const struct cuda_epilogue *epilogue)
+{
+    const int mg = conv->m / conv->groups;
+    if (conv->groups > GRID_MOST || (mg + SIMT_TILE - 1) / SIMT_TILE > GRID_MOST)
+        return cuda_conv_direct(stream, dtype, x, weights, y, y_dtype, conv, epilogue);
+    if (y_dtype == T_F32)
+        WITH_TYPE(dtype, (conv_simt<T, float>(stream, x, weights, y, conv, epilogue)));
+    else
+        WITH_TYPE(dtype, (conv_simt<T, T>(stream, x, weights, y, conv, epilogue)));
+}
+
+__global__ void pad_channels_kernel(const uint16_t *x, uint16_t *y, int from, int to, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        size_t p = i / (size_t)to;
+        int channel = (int)(i % (size_t)to);
+        y[i] = channel < from ? x[p * (size_t)from + (size_t)channel] : (uint16_t)0;
+    }
+}
+
+void cuda_pad_channels(cudaStream_t stream, const void *x, void *y, size_t positions, int from,
+                       int to)
+{
+    size_t count = positions * (size_t)to;
+    LAUNCH(pad_channels_kernel, blocks_for(count), THREADS, stream, (const uint16_t *)x,
+           (uint16_t *)y, from, to, count);
+}
+
+/* ---- a thread an output: depthwise and small groups ---- */
+
+template <typename T, typename Y>
+__global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e,
+                                   size_t count)
+{
+    const int cg = c.c / c.groups, mg = c.m / c.groups;
+    FOR_EACH(i, count)
+    {
+        int m = (int)(i % (size_t)c.m), first = m / mg * cg;
+        position at = position_of(c, i / (size_t)c.m);
+        const T *w = weights + (size_t)m * c.kh * c.kw * cg;
+        float sum = 0;
+        for (int r = 0; r < c.kh; r++) {
+            int h = at.h + r * c.dilation_h;
+            if (h < 0 || h >= c.h)
+                continue;
+            for (int s = 0; s < c.kw; s++) {
+                int column = at.w + s * c.dilation_w;
+                if (column < 0 || column >= c.w)
+                    continue;
+                const T *from = x + (((size_t)at.n * c.h + h) * c.w + column) * c.c + first;
+                const T *tap = w + (r * c.kw + s) * cg;
+                for (int k = 0; k < cg; k++)
+                    sum += to_float(from[k]) * to_float(tap[k]);
+            }
+        }
+        finish(y, i, m, sum, e);
+    }
+}
+
+template <typename T, typename Y>
+static void conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
+                        const struct cuda_conv *c, const struct cuda_epilogue *e)
+{
+    size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
+    LAUNCH((conv_direct_kernel<T, Y>), blocks_for(count), THREADS, stream, (const T *)x,
+           (const T *)weights, (Y *)y, *c, *e, count);
+}
+
+void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
+                      int y_dtype, const struct cuda_conv *conv,
+                      const struct cuda_epilogue *epilogue)
+{
+    if (y_dtype == T_F32)
+        WITH_TYPE(dtype, (conv_direct<T, float>(stream, x, weights, y, conv, epilogue)));
+    else
+        WITH_TYPE(dtype, (conv_direct<T, T>(stream, x, weights, y, conv, epilogue)));
+}

@@ -1,0 +1,288 @@
+/* Convolutions over [N, H, W, C] images of float16 or bfloat16 on tensor cores: conv_tiles.cuh says
+ * how. Sums are float32; they go through shared memory once, so that bias, residual and activation
+ * are applied to, and y is written in, pieces of 16 bytes. Where there are too few tiles for the
+ * processors (small batches), k is divided among `splits` blocks, which leave float32 sums for
+ * split_sum_kernel. */
+#include "engine/cuda/kernels/conv_tiles.cuh"
+
+namespace
+{
+/* Eight neighbours of a row that may be float32 or T, and may not all be there. */
+template <typename T>
+__device__ static inline void load_some(float (&to)[8], const void *from, bool is_float, bool whole,
+                                        int count)
+{
+    if (whole && is_float)
+        return load8(to, (const float *)from);
+    if (whole)
+        return load8(to, (const T *)from);
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        to[i] = i >= count ? 0.0f
+                : is_float ? ((const float *)from)[i]
+                           : to_float(((const T *)from)[i]);
+}
+
+template <typename T>
+__device__ static inline void store_some(void *to, const float (&from)[8], bool is_float,
+                                         bool whole, int count)
+{
+    if (whole && is_float)
+        return store8((float *)to, from);
+    if (whole)
+        return store8((T *)to, from);
+    UNROLL
+    for (int i = 0; i < 8; i++) {
+        if (i < count && is_float)
+            ((float *)to)[i] = from[i];
+        else if (i < count)
+            ((T *)to)[i] = from_float<T>(from[i]);
+    }
+}
+
+/* Eight neighbouring sums of position p, from the group's channel m on, go where they belong. */
+template <typename T>
+__device__ static inline void store_eight(const float *from, void *y, const cuda_conv &c,
+                                          const cuda_epilogue &e, const conv_split<float> &g,
+                                          bool y_is_float, size_t p, int m)
+{
+    const int mg = c.m / c.groups, column = (int)blockIdx.y * mg + m, count = mg - m;
+    const size_t at = p * (size_t)c.m + (size_t)column;
+    const bool whole = mg % 8 == 0;
+    float v[8], more[8];
+    load8(v, from);
+    if (g.sums) {
+        const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
+        return store_some<T>(g.sums + blockIdx.z * outputs + at, v, true, whole, count);
+    }
+    const size_t bytes = at * (y_is_float ? 4 : 2);
+    if (e.bias) {
+        load_some<T>(more, e.bias + column, true, whole, count);
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            v[i] += more[i];
+    }
+    if (e.residual) {
+        load_some<T>(more, (const char *)e.residual + bytes, y_is_float, whole, count);
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            v[i] += more[i];
+    }
+    activate_all(v, e.activation, e.alpha, e.beta);
+    store_some<T>((char *)y + bytes, v, y_is_float, whole, count);
+}
+
+template <typename T, typename Tile, int VEC>
+__global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
+    conv_tensor_kernel(const T *x, const T *weights, void *y, cuda_conv c, cuda_epilogue e,
+                       conv_split<float> g, bool y_is_float)
+{
+    SHARED_MEMORY(memory);
+    const int p0 = (int)blockIdx.x / g.tiles_across * Tile::POSITIONS;
+    const int m0 = (int)blockIdx.x % g.tiles_across * Tile::CHANNELS;
+    const int first = (int)blockIdx.z * g.each;
+    const int steps = g.steps - first < g.each ? g.steps - first : g.each;
+    sums_of<Tile, float> sums = {};
+    multiply_tile<T, Tile, VEC, float>((T *)memory, x, weights, c, p0, m0, first, steps, nullptr,
+                                       sums);
+    store_tile<Tile>((float *)memory, sums, c, p0, m0, [&](const float *from, size_t p, int m) {
+        store_eight<T>(from, y, c, e, g, y_is_float, p, m);
+    });
+}
+
+/* y = epilogue of the sums of all splits; in eights where m is. */
+template <typename Y, bool WHOLE>
+__global__ void split_sum_kernel(const float *sums, int splits, size_t count, int m, Y *y,
+                                 cuda_epilogue e)
+{
+    FOR_EACH(i, WHOLE ? count / 8 : count)
+    {
+        if constexpr (WHOLE) {
+            float total[8], more[8];
+            load8(total, sums + i * 8);
+            for (int s = 1; s < splits; s++) {
+                load8(more, sums + (size_t)s * count + i * 8);
+                UNROLL
+                for (int k = 0; k < 8; k++)
+                    total[k] += more[k];
+            }
+            finish8(y, i * 8, (int)(i * 8 % (size_t)m), total, e);
+        } else {
+            float total = sums[i];
+            for (int s = 1; s < splits; s++)
+                total += sums[(size_t)s * count + i];
+            finish(y, i, (int)(i % (size_t)m), total, e);
+        }
+    }
+}
+
+template <typename Y>
+void sum_splits(cudaStream_t stream, const float *sums, int splits, const struct cuda_conv *c,
+                void *y, const struct cuda_epilogue *e)
+{
+    size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
+    if (c->m % 8 == 0)
+        LAUNCH((split_sum_kernel<Y, true>), blocks_for(count / 8), THREADS, stream, sums, splits,
+               count, c->m, (Y *)y, *e);
+    else
+        LAUNCH((split_sum_kernel<Y, false>), blocks_for(count), THREADS, stream, sums, splits,
+               count, c->m, (Y *)y, *e);
+}
+
+/* ---- candidates ---- */
+
+struct tile_traits {
+    int positions, channels, depth, shared, threads;
+    double pace; /* how much of a processor's rate it may reach, roughly: bytes read a product */
+};
+
+#define TILE_TRAITS(number, p, c, d, wp, wc, s, b)                                                 \
+    {p,                                                                                            \
+     c,                                                                                            \
+     d,                                                                                            \
+     tile##number::SHARED,                                                                         \
+     tile##number::THREADS_,                                                                       \
+     wp * wc >= 64 * 64   ? 1.0                                                                    \
+     : wp * wc >= 64 * 32 ? 0.8                                                                    \
+                          : 0.55},
+const tile_traits traits[TILE_COUNT] = {TILES(TILE_TRAITS)};
+#undef TILE_TRAITS
+
+int vector_of(const struct cuda_conv *c)
+{
+    int cg = c->c / c->groups;
+    return cg % 8 == 0 ? 8 : cg % 4 == 0 ? 4 : cg % 2 == 0 ? 2 : 0;
+}
+
+int conv_steps_of(const struct cuda_conv *c, const tile_traits &t)
+{
+    return divide_up(c->kh * c->kw * (c->c / c->groups), t.depth);
+}
+
+struct estimate {
+    struct cuda_conv_candidate candidate;
+    double time;
+};
+
+estimate estimate_of(const struct cuda_conv *c, int tile, int splits, int processors)
+{
+    const tile_traits &t = traits[tile];
+    const int positions = c->n * c->oh * c->ow, steps = conv_steps_of(c, t);
+    const int each = divide_up(steps, splits);
+    const double blocks = (double)divide_up(positions, t.positions) *
+                          (double)divide_up(c->m / c->groups, t.channels) * c->groups *
+                          (double)divide_up(steps, each);
+    const double rounds = (double)(int64_t)((blocks + processors - 1) / processors);
+    const double block = (double)t.positions * t.channels * ((double)each * t.depth + 64) / t.pace;
+    const double summing = each < steps ? 3e6 + (double)positions * c->m * splits / 8.0 : 0;
+    return {{tile, divide_up(steps, each)}, rounds * block + summing};
+}
+
+/* Offsets within a tile's images are int, places in an image 16 bits. Of empty images there is no
+ * tile. */
+bool fits_kernel(const struct cuda_conv *c)
+{
+    if (c->n < 1 || c->oh < 1 || c->ow < 1 || c->m < c->groups || c->c < c->groups)
+        return false;
+    const int64_t most = 256; /* positions of a tile */
+    const int64_t images = most / ((int64_t)c->oh * c->ow) + 2;
+    const int64_t reach_h = (int64_t)c->kh * c->dilation_h + c->pad_h + c->h;
+    const int64_t reach_w = (int64_t)c->kw * c->dilation_w + c->pad_w + c->w;
+    return reach_h + (int64_t)c->stride_h < 16384 && reach_w + (int64_t)c->stride_w < 16384 &&
+           (int64_t)c->oh * c->stride_h < 16384 && (int64_t)c->ow * c->stride_w < 16384 &&
+           images * reach_h * reach_w * c->c < INT32_MAX &&
+           (int64_t)c->n * c->oh * c->ow <= INT32_MAX - most &&
+           (int64_t)c->kh * c->kw * (c->c / c->groups) < INT32_MAX - 64 && c->groups <= GRID_MOST;
+}
+
+template <typename T> struct tensor_launch {
+    cudaStream_t stream;
+    const void *x, *weights;
+    void *y;
+    bool y_is_float;
+    const struct cuda_conv &c;
+    const struct cuda_epilogue &e;
+    int splits;
+    void *workspace;
+
+    template <typename Tile, int VEC> void start() const
+    {
+        const conv_split<float> g = split_of<Tile, float>(c, splits, workspace);
+        LAUNCH_SHARED((conv_tensor_kernel<T, Tile, VEC>), grid_of<Tile>(c, g), Tile::THREADS_,
+                      Tile::SHARED, stream, (const T *)x, (const T *)weights, y, c, e, g,
+                      y_is_float);
+        if (g.sums && y_is_float)
+            sum_splits<float>(stream, g.sums, g.splits, &c, y, &e);
+        else if (g.sums)
+            sum_splits<T>(stream, g.sums, g.splits, &c, y, &e);
+    }
+};
+} // namespace
+
+int cuda_conv_candidates(const struct cuda_conv *c, size_t shared_limit, int processors,
+                         struct cuda_conv_candidate *ret, int max)
+{
+    estimate found[TILE_COUNT * 3];
+    int count = 0;
+    if (!fits_kernel(c) || !vector_of(c))
+        return 0;
+    for (int t = vector_of(c) == 8 ? 0 : SMALL_TILES; t < TILE_COUNT; t++) {
+        const int mg = c->m / c->groups, steps = conv_steps_of(c, traits[t]);
+        if ((size_t)traits[t].shared > shared_limit ||
+            (traits[t].channels >= 2 * mg && traits[t].channels > 32))
+            continue;
+        const int blocks = divide_up(c->n * c->oh * c->ow, traits[t].positions) *
+                           divide_up(mg, traits[t].channels) * c->groups;
+        found[count++] = estimate_of(c, t, 1, processors);
+        /* Splits that give every processor a block, or two; each has some steps to do. */
+        for (int rounds = 1; rounds <= 2 && blocks < processors; rounds++) {
+            int splits = rounds * processors / blocks;
+            if (splits > steps / 4)
+                splits = steps / 4;
+            if (splits > 32)
+                splits = 32;
+            if (splits > 1)
+                found[count++] = estimate_of(c, t, splits, processors);
+        }
+    }
+    for (int i = 1; i < count; i++) /* the best guess first */
+        for (int k = i; k > 0 && found[k].time < found[k - 1].time; k--) {
+            estimate other = found[k];
+            found[k] = found[k - 1];
+            found[k - 1] = other;
+        }
+    int taken = 0;
+    for (int i = 0; i < count && taken < max; i++) {
+        bool again = false;
+        for (int k = 0; k < taken; k++)
+            again = again || (ret[k].tile == found[i].candidate.tile &&
+                              ret[k].splits == found[i].candidate.splits);
+        if (!again)
+            ret[taken++] = found[i].candidate;
+    }
+    return taken;
+}
+
+size_t cuda_conv_workspace(const struct cuda_conv *c, const struct cuda_conv_candidate *candidate)
+{
+    if (candidate->splits <= 1)
+        return 0;
+    return (size_t)candidate->splits * (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m *
+           sizeof(float);
+}
+
+void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
+                      int y_dtype, const struct cuda_conv *c, const struct cuda_epilogue *e,
+                      const struct cuda_conv_candidate *candidate, void *workspace)
+{
+    const bool y_is_float = y_dtype == T_F32;
+    const int splits = candidate->splits;
+    if (dtype == T_BF16)
+        start_tile(candidate->tile, *c,
+                   tensor_launch<__nv_bfloat16>{stream, x, weights, y, y_is_float, *c, *e, splits,
+                                                workspace});
+    else
+        start_tile(
+            candidate->tile, *c,
+            tensor_launch<__half>{stream, x, weights, y, y_is_float, *c, *e, splits, workspace});
+}

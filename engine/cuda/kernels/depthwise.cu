@@ -1,0 +1,164 @@
+/* Depthwise convolutions over [N, H, W, C] images: each channel of y depends on one channel of x,
+ * so there is no matrix product, and memory bounds them. A thread makes eight neighbouring channels
+ * (16 bytes of 16-bit numbers) of some neighbouring outputs of a row, whose windows overlap: what
+ * it has loaded serves all of them. */
+#include "engine/cuda/kernels/depthwise.cuh"
+
+namespace
+{
+/* KERNEL x KERNEL windows, STRIDE in both directions, no dilation; WIDE outputs a thread. */
+template <typename T, int KERNEL, int STRIDE, int WIDE>
+__global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c, cuda_epilogue e,
+                                 size_t count)
+{
+    constexpr int COLUMNS = (WIDE - 1) * STRIDE + KERNEL;
+    FOR_EACH(i, count)
+    {
+        const depthwise_item<STRIDE, WIDE> item(c, i);
+        float sums[WIDE][8] = {};
+        UNROLL
+        for (int r = 0; r < KERNEL; r++) {
+            if (item.top + r < 0 || item.top + r >= c.h)
+                continue;
+            float taps[KERNEL][8];
+            UNROLL
+            for (int s = 0; s < KERNEL; s++)
+                load8(taps[s], weights + (r * KERNEL + s) * c.c + item.channel);
+            const T *row = x + ((size_t)item.n * c.h + item.top + r) * c.w * c.c + item.channel;
+            UNROLL
+            for (int at = 0; at < COLUMNS; at++) {
+                if (item.left + at < 0 || item.left + at >= c.w)
+                    continue;
+                float v[8];
+                load8(v, row + (size_t)(item.left + at) * c.c);
+                UNROLL
+                for (int o = 0; o < WIDE; o++) {
+                    const int s = at - o * STRIDE;
+                    if (s < 0 || s >= KERNEL)
+                        continue;
+                    UNROLL
+                    for (int k = 0; k < 8; k++)
+                        sums[o][k] += v[k] * taps[s][k];
+                }
+            }
+        }
+        UNROLL
+        for (int o = 0; o < WIDE; o++)
+            if (item.first + o < c.ow)
+                finish8(y, item.output(c, o), item.channel, sums[o], e);
+    }
+}
+
+/* Any window; EACH (8 or 1) neighbouring channels of one output. */
+template <typename T, typename Y, int EACH>
+__global__ void depthwise_any_kernel(const T *x, const T *weights, Y *y, cuda_conv c,
+                                     cuda_epilogue e, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        const output_item at(i, c.c / EACH, c.ow, c.oh);
+        const int channel = at.item * EACH, n = at.n;
+        const int left = at.ow * c.stride_w - c.pad_w, top = at.oh * c.stride_h - c.pad_h;
+        float sums[EACH] = {};
+        for (int r = 0; r < c.kh; r++) {
+            const int h = top + r * c.dilation_h;
+            for (int s = 0; s < c.kw && h >= 0 && h < c.h; s++) {
+                const int w = left + s * c.dilation_w;
+                if (w < 0 || w >= c.w)
+                    continue;
+                const T *from = x + (((size_t)n * c.h + h) * c.w + w) * c.c + channel;
+                const T *tap = weights + (size_t)(r * c.kw + s) * c.c + channel;
+                if constexpr (EACH == 8) {
+                    float v[8], t[8];
+                    load8(v, from);
+                    load8(t, tap);
+                    UNROLL
+                    for (int k = 0; k < 8; k++)
+                        sums[k] += v[k] * t[k];
+                } else {
+                    sums[0] += to_float(*from) * to_float(*tap);
+                }
+            }
+        }
+        if constexpr (EACH == 8)
+            finish8(y, i * 8, channel, sums, e);
+        else
+            finish(y, i, channel, sums[0], e);
+    }
+}
+
+template <typename T, int KERNEL, int STRIDE>
+void depthwise_launch(cudaStream_t stream, const T *x, const T *weights, T *y,
+                      const struct cuda_conv *c, const struct cuda_epilogue *e)
+{
+    constexpr int WIDE = 4;
+    const size_t rows = (size_t)c->n * (size_t)c->oh * (size_t)(c->c / 8);
+    const size_t wide = rows * (size_t)((c->ow + WIDE - 1) / WIDE), single = rows * (size_t)c->ow;
+    if (wide >= 1 << 17) /* else there is too little to do for a large device */
+        LAUNCH((depthwise_kernel<T, KERNEL, STRIDE, WIDE>), blocks_for(wide), THREADS, stream, x,
+               weights, y, *c, *e, wide);
+    else
+        LAUNCH((depthwise_kernel<T, KERNEL, STRIDE, 1>), blocks_of(single, 128), 128, stream, x,
+               weights, y, *c, *e, single);
+}
+
+/* The kernels that are made for the windows of common networks; false for others. */
+template <typename T>
+bool depthwise_common(cudaStream_t stream, const T *x, const T *weights, T *y,
+                      const struct cuda_conv *c, const struct cuda_epilogue *e)
+{
+    if (c->kh != c->kw || c->stride_h != c->stride_w || c->dilation_h != 1 || c->dilation_w != 1 ||
+        c->c % 8 != 0 || c->stride_h > 2)
+        return false;
+    switch (c->kh * 10 + c->stride_h) {
+    case 31:
+        depthwise_launch<T, 3, 1>(stream, x, weights, y, c, e);
+        return true;
+    case 32:
+        depthwise_launch<T, 3, 2>(stream, x, weights, y, c, e);
+        return true;
+    case 51:
+        depthwise_launch<T, 5, 1>(stream, x, weights, y, c, e);
+        return true;
+    case 52:
+        depthwise_launch<T, 5, 2>(stream, x, weights, y, c, e);
+        return true;
+    case 71:
+        depthwise_launch<T, 7, 1>(stream, x, weights, y, c, e);
+        return true;
+    default:
+        return false;
+    }
+}
+
+template <typename T, typename Y>
+void depthwise_any(cudaStream_t stream, const T *x, const T *weights, Y *y,
+                   const struct cuda_conv *c, const struct cuda_epilogue *e)
+{
+    const size_t outputs = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->c;
+    if (c->c % 8 == 0)
+        LAUNCH((depthwise_any_kernel<T, Y, 8>), blocks_for(outputs / 8), THREADS, stream, x,
+               weights, y, *c, *e, outputs / 8);
+    else
+        LAUNCH((depthwise_any_kernel<T, Y, 1>), blocks_for(outputs), THREADS, stream, x, weights, y,
+               *c, *e, outputs);
+}
+
+template <typename T>
+void depthwise(cudaStream_t stream, const void *x_, const void *weights_, void *y, bool y_is_float,
+               const struct cuda_conv *c, const struct cuda_epilogue *e)
+{
+    const T *x = (const T *)x_, *weights = (const T *)weights_;
+    if (y_is_float && sizeof(T) != sizeof(float))
+        depthwise_any(stream, x, weights, (float *)y, c, e);
+    else if (!depthwise_common(stream, x, weights, (T *)y, c, e))
+        depthwise_any(stream, x, weights, (T *)y, c, e);
+}
+} // namespace
+
+void cuda_conv_depthwise(cudaStream_t stream, int dtype, const void *x, const void *weights,
+                         void *y, int y_dtype, const struct cuda_conv *conv,
+                         const struct cuda_epilogue *epilogue)
+{
+    WITH_TYPE(dtype, depthwise<T>(stream, x, weights, y, y_dtype == T_F32, conv, epilogue));
+}

@@ -1,0 +1,27 @@
+/* Private to depthwise.cu and int8.cu: which outputs a thread of a depthwise kernel makes. */
+#pragma once
+
+#include "engine/cuda/kernels/device.cuh"
+
+/* Item i of a kernel that makes eight neighbouring channels of WIDE neighbouring outputs of a row;
+ * its windows, STRIDE apart, begin at (top, left) of image n, which may be negative. */
+template <int STRIDE, int WIDE> struct depthwise_item {
+    int channel, first, oh, n, left, top;
+
+    __device__ inline depthwise_item(const cuda_conv &c, size_t i)
+    {
+        const output_item at(i, c.c / 8, (c.ow + WIDE - 1) / WIDE, c.oh);
+        channel = at.item * 8;
+        first = at.ow * WIDE;
+        oh = at.oh;
+        n = at.n;
+        left = first * STRIDE - c.pad_w;
+        top = oh * STRIDE - c.pad_h;
+    }
+
+    /* Where its output o is in y. */
+    __device__ inline size_t output(const cuda_conv &c, int o) const
+    {
+        return (((size_t)n * c.oh + oh) * c.ow + first + o) * c.c + channel;
+    }
+};

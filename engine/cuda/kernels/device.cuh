@@ -1,0 +1,440 @@
+/* What the kernels share: launches, reductions, strided access, number types, activations.
+ *
+ * The kernels are compiled twice: by nvcc for GPUs, and by the host's C++ compiler for the test
+ * double (tests/fake_cuda), where LENSD_FAKE_CUDA is defined and a launch runs blocks and threads
+ * in loops. Hence LAUNCH instead of <<<>>>: LAUNCH for kernels without barriers, LAUNCH_BLOCK for
+ * kernels whose threads wait for each other, LAUNCH_SHARED for those with dynamic shared memory.
+ *
+ * A grid has at most GRID_MOST blocks along y and along z; what may be more than that is folded
+ * into x, or looped over in strides. */
+#pragma once
+
+#include "engine/cuda/kernels/kernels.h"
+
+#ifdef LENSD_FAKE_CUDA
+#include "fake_device.h"
+#define UNROLL
+#define NO_UNROLL
+#else
+#define UNROLL    _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+enum { GRID_MOST = 65535 }; /* blocks along y, and along z */
+
+#define START(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
+#define START_BLOCK                             START
+
+/* More than 48 KiB of dynamic shared memory has to be allowed for a kernel, on every device. It is
+ * allowed all there is, as another thread's launch may need more than this one. */
+template <typename... P> static inline bool allow_shared(void (*kernel)(P...), size_t bytes)
+{
+    int device = 0, most = 0;
+    struct cudaFuncAttributes attributes;
+    const void *function = (const void *)kernel;
+    return bytes <= 48 << 10 ||
+           (cudaGetDevice(&device) == cudaSuccess &&
+            cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+                cudaSuccess &&
+            cudaFuncGetAttributes(&attributes, function) == cudaSuccess &&
+            cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 most - (int)attributes.sharedSizeBytes) == cudaSuccess);
+}
+
+/* Dynamic shared memory, aligned to 128 bytes: SHARED_MEMORY(name) in the kernel. */
+#define SHARED_MEMORY(name)                     extern __shared__ __align__(128) unsigned char name[]
+#define START_SHARED(kernel, grid, block, shared, stream, ...)                                     \
+    do {                                                                                           \
+        if (allow_shared(kernel, shared))                                                          \
+            kernel<<<grid, block, shared, stream>>>(__VA_ARGS__);                                  \
+    } while (0)
+#endif
+
+/* An empty tensor needs no launch; CUDA calls a grid without blocks an error. */
+static inline bool has_blocks(dim3 grid)
+{
+    return grid.x && grid.y && grid.z;
+}
+
+#define LAUNCH_WITH(start, kernel, grid, ...)                                                      \
+    do {                                                                                           \
+        if (has_blocks(grid))                                                                      \
+            start(kernel, grid, __VA_ARGS__);                                                      \
+    } while (0)
+#define LAUNCH(kernel, grid, ...)        LAUNCH_WITH(START, kernel, grid, __VA_ARGS__)
+#define LAUNCH_BLOCK(kernel, grid, ...)  LAUNCH_WITH(START_BLOCK, kernel, grid, __VA_ARGS__)
+#define LAUNCH_SHARED(kernel, grid, ...) LAUNCH_WITH(START_SHARED, kernel, grid, __VA_ARGS__)
+
+/* ONNX's numbers, as engine/tensor/tensor.h has them. */
+enum {
+    T_F32 = 1,
+    T_U8 = 2,
+    T_I8 = 3,
+    T_U16 = 4,
+    T_I16 = 5,
+    T_I32 = 6,
+    T_I64 = 7,
+    T_BOOL = 9,
+    T_F16 = 10,
+    T_F64 = 11,
+    T_U32 = 12,
+    T_U64 = 13,
+    T_BF16 = 16,
+};
+
+enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP };
+
+static inline unsigned blocks_of(size_t count, size_t threads)
+{
+    size_t blocks = (count + threads - 1) / threads;
+    return (unsigned)(blocks > 65535u * 16u ? 65535u * 16u : blocks ? blocks : 1);
+}
+
+static inline unsigned blocks_for(size_t count)
+{
+    return blocks_of(count, THREADS);
+}
+
+#define FOR_EACH(i, count)                                                                         \
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count);                    \
+         i += (size_t)gridDim.x * blockDim.x)
+
+/* ---- joining the values of threads ----
+ *
+ * join(a, b) is join(b, a). The order is fixed, so that the same values give the same result to the
+ * last bit. */
+
+template <typename V> __device__ static inline V lane_exchange(V value, int lane_mask)
+{
+    static_assert(sizeof(V) % sizeof(uint32_t) == 0, "whole words");
+    uint32_t words[sizeof(V) / sizeof(uint32_t)];
+    memcpy(words, &value, sizeof value);
+    UNROLL
+    for (uint32_t &word : words)
+        word = __shfl_xor_sync(0xffffffffu, word, lane_mask);
+    memcpy(&value, words, sizeof value);
+    return value;
+}
+
+/* The join of a warp's values, in every lane. */
+template <typename V, typename Join> __device__ static inline V warp_join(V value, Join join)
+{
+    UNROLL
+    for (int lane_mask = WARP / 2; lane_mask; lane_mask /= 2)
+        value = join(value, lane_exchange(value, lane_mask));
+    return value;
+}
+
+/* The join of the values of a block of BLOCK threads, in every thread. `shared` has a place for
+ * each warp; it may be used again at once. */
+template <int BLOCK = THREADS, typename V, typename Join>
+__device__ static inline V block_join(V value, V *shared, Join join)
+{
+    value = warp_join(value, join);
+    if (threadIdx.x % WARP == 0)
+        shared[threadIdx.x / WARP] = value;
+    __syncthreads();
+    value = shared[0];
+    for (int w = 1; w < BLOCK / WARP; w++)
+        value = join(value, shared[w]);
+    __syncthreads();
+    return value;
+}
+
+/* NaN where one of them is. */
+template <typename C> __device__ static inline C greater_of(C a, C b)
+{
+    return a != a ? a : b != b ? b : a > b ? a : b;
+}
+template <typename C> __device__ static inline C less_of(C a, C b)
+{
+    return a != a ? a : b != b ? b : a < b ? a : b;
+}
+
+/* ---- strided access ---- */
+
+static inline size_t element_count(int rank, const int64_t *dims)
+{
+    size_t count = 1;
+    for (int d = 0; d < rank; d++)
+        count *= (size_t)dims[d];
+    return count;
+}
+
+/* Calls visit(d, index) for element i of a dense tensor, from the last dimension to the first. */
+template <typename I, typename Dim, typename Visit>
+__device__ static inline void for_each_index(I i, int rank, const Dim *dims, Visit visit)
+{
+    for (int d = rank - 1; d > 0; d--) {
+        const I rest = i / (I)dims[d];
+        visit(d, i - rest * (I)dims[d]);
+        i = rest;
+    }
+    if (rank > 0)
+        visit(0, i);
+}
+
+/* How far element i lies from the first one. */
+template <typename I, typename Dim>
+__device__ static inline int64_t strided_at(I i, int rank, const Dim *dims, const Dim *steps)
+{
+    int64_t at = 0;
+    for_each_index(i, rank, dims, [&](int d, I index) { at += (int64_t)index * steps[d]; });
+    return at;
+}
+
+/* Where element i's operands lie. */
+template <int OPERANDS>
+__device__ static inline void map_at(const cuda_access_map &map, size_t i, int64_t (&at)[OPERANDS])
+{
+    UNROLL
+    for (int o = 0; o < OPERANDS; o++)
+        at[o] = o == 0 ? map.offset : 0;
+    for_each_index(i, map.rank, map.dims, [&](int d, size_t index) {
+        UNROLL
+        for (int o = 0; o < OPERANDS; o++)
+            at[o] += (int64_t)index * map.steps[o][d];
+    });
+}
+
+/* Item i of a kernel that makes outputs of images in `across` items of channels each. */
+struct output_item {
+    int item, ow, oh, n;
+
+    __device__ inline output_item(size_t i, int across, int width, int height)
+    {
+        item = (int)(i % (size_t)across);
+        i /= (size_t)across;
+        ow = (int)(i % (size_t)width);
+        i /= (size_t)width;
+        oh = (int)(i % (size_t)height);
+        n = (int)(i / (size_t)height);
+    }
+};
+
+/* ---- numbers ---- */
+
+__device__ static inline float to_float(float x)
+{
+    return x;
+}
+__device__ static inline float to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+__device__ static inline float to_float(__half x)
+{
+    return __half2float(x);
+}
+
+template <typename T> __device__ static inline T from_float(float x);
+template <> __device__ inline float from_float<float>(float x)
+{
+    return x;
+}
+template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x)
+{
+    return __float2bfloat16(x);
+}
+template <> __device__ inline __half from_float<__half>(float x)
+{
+    return __float2half(x);
+}
+
+/* enum activation of engine/graph/graph.h, in its order. */
+enum {
+    A_NONE,
+    A_RELU,
+    A_LEAKY_RELU,
+    A_CLIP,
+    A_SIGMOID,
+    A_HARD_SIGMOID,
+    A_HARD_SWISH,
+    A_SILU,
+    A_GELU,
+    A_GELU_TANH,
+    A_TANH,
+    A_ELU,
+};
+
+__device__ static inline float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* NaN stays NaN: comparisons are written so that they pass it on. */
+__device__ static inline float activate(float x, int activation, float alpha, float beta)
+{
+    switch (activation) {
+    case A_RELU:
+        return x < 0.0f ? 0.0f : x;
+    case A_LEAKY_RELU:
+        return x < 0.0f ? alpha * x : x;
+    case A_CLIP:
+        return x < alpha ? alpha : x > beta ? beta : x;
+    case A_SIGMOID:
+        return sigmoid(x);
+    case A_HARD_SIGMOID: {
+        float y = alpha * x + beta;
+        return y < 0.0f ? 0.0f : y > 1.0f ? 1.0f : y;
+    }
+    case A_HARD_SWISH: {
+        float y = x * (1.0f / 6.0f) + 0.5f;
+        return x * (y < 0.0f ? 0.0f : y > 1.0f ? 1.0f : y);
+    }
+    case A_SILU:
+        return x * sigmoid(alpha * x);
+    case A_GELU:
+        return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+    case A_GELU_TANH:
+        return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    case A_TANH:
+        return tanhf(x);
+    case A_ELU:
+        return x < 0.0f ? alpha * expm1f(x) : x;
+    default:
+        return x;
+    }
+}
+
+/* The same for COUNT numbers: one decision for all. */
+#define ACTIVATE_EACH(expression)                                                                  \
+    UNROLL                                                                                         \
+    for (int i = 0; i < COUNT; i++) {                                                              \
+        float x = v[i];                                                                            \
+        v[i] = expression;                                                                         \
+    }                                                                                              \
+    return
+
+template <int COUNT>
+__device__ static inline void activate_all(float (&v)[COUNT], int activation, float alpha,
+                                           float beta)
+{
+    switch (activation) {
+    case A_NONE:
+        return;
+    case A_RELU:
+        ACTIVATE_EACH(activate(x, A_RELU, 0, 0));
+    case A_CLIP:
+        ACTIVATE_EACH(activate(x, A_CLIP, alpha, beta));
+    case A_HARD_SWISH:
+        ACTIVATE_EACH(activate(x, A_HARD_SWISH, 0, 0));
+    case A_SILU:
+        ACTIVATE_EACH(activate(x, A_SILU, alpha, 0));
+    case A_GELU:
+        ACTIVATE_EACH(activate(x, A_GELU, 0, 0));
+    default:
+        ACTIVATE_EACH(activate(x, activation, alpha, beta));
+    }
+}
+#undef ACTIVATE_EACH
+
+/* ---- eight neighbouring numbers, moved as one ---- */
+
+/* 16 bytes, aligned. */
+struct alignas(16) words4 {
+    uint32_t at[4];
+};
+
+template <typename T>
+__device__ static inline void load8(float (&to)[8], const T *from) /* 16-byte aligned */
+{
+    if constexpr (sizeof(T) == 4) {
+        words4 half[2] = {((const words4 *)from)[0], ((const words4 *)from)[1]};
+        memcpy(to, half, sizeof half);
+    } else {
+        words4 packed = *(const words4 *)from;
+        T narrow[8];
+        memcpy(narrow, &packed, sizeof packed);
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            to[i] = to_float(narrow[i]);
+    }
+}
+
+template <typename T> __device__ static inline void store8(T *to, const float (&from)[8])
+{
+    if constexpr (sizeof(T) == 4) {
+        words4 half[2];
+        memcpy(half, from, sizeof half);
+        ((words4 *)to)[0] = half[0];
+        ((words4 *)to)[1] = half[1];
+    } else {
+        T narrow[8];
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            narrow[i] = from_float<T>(from[i]);
+        words4 packed;
+        memcpy(&packed, narrow, sizeof packed);
+        *(words4 *)to = packed;
+    }
+}
+
+/* y[at + i] = activation(v[i] + bias[column + i] + residual[at + i]) for eight neighbours that are
+ * all there and aligned to 16 bytes. */
+template <typename Y>
+__device__ static inline void finish8(Y *y, size_t at, int column, float (&v)[8],
+                                      const cuda_epilogue &e)
+{
+    float more[8];
+    if (e.bias) {
+        load8(more, e.bias + column);
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            v[i] += more[i];
+    }
+    if (e.residual) {
+        load8(more, (const Y *)e.residual + at);
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            v[i] += more[i];
+    }
+    activate_all(v, e.activation, e.alpha, e.beta);
+    store8(y + at, v);
+}
+
+template <typename Y>
+__device__ static inline void finish(Y *y, size_t at, int column, float value,
+                                     const cuda_epilogue &e)
+{
+    if (e.bias)
+        value += e.bias[column];
+    if (e.residual)
+        value += to_float(((const Y *)e.residual)[at]);
+    y[at] = from_float<Y>(activate(value, e.activation, e.alpha, e.beta));
+}
+
+/* Runs `call` with T as an unsigned type of `size` bytes: 1, 2, 4 or 8. */
+#define WITH_SIZE(size, call)                                                                      \
+    do {                                                                                           \
+        if ((size) == 1) {                                                                         \
+            using T = uint8_t;                                                                     \
+            call;                                                                                  \
+        } else if ((size) == 2) {                                                                  \
+            using T = uint16_t;                                                                    \
+            call;                                                                                  \
+        } else if ((size) == 4) {                                                                  \
+            using T = uint32_t;                                                                    \
+            call;                                                                                  \
+        } else {                                                                                   \
+            using T = uint64_t;                                                                    \
+            call;                                                                                  \
+        }                                                                                          \
+    } while (0)
+
+/* Runs `call` with T as the C++ type of a dtype. */
+#define WITH_TYPE(dtype, call)                                                                     \
+    do {                                                                                           \
+        if ((dtype) == T_F32) {                                                                    \
+            using T = float;                                                                       \
+            call;                                                                                  \
+        } else if ((dtype) == T_BF16) {                                                            \
+            using T = __nv_bfloat16;                                                               \
+            call;                                                                                  \
+        } else {                                                                                   \
+            using T = __half;                                                                      \
+            call;                                                                                  \
+        }                                                                                          \
+    } while (0)

@@ -1,0 +1,397 @@
+/* One thread, some elements: conversions, activations, broadcasting, copies. */
+#include "engine/cuda/kernels/device.cuh"
+
+/* Eights need 16-byte alignment, which places in the arena have; what is left over is done one by
+ * one. */
+template <typename From, typename To>
+__global__ void convert_kernel(const From *x, To *y, size_t count)
+{
+    const size_t eights = count / 8;
+    FOR_EACH(i, eights)
+    {
+        float v[8];
+        load8(v, x + i * 8);
+        store8(y + i * 8, v);
+    }
+    FOR_EACH(i, count - eights * 8)
+    y[eights * 8 + i] = from_float<To>(to_float(x[eights * 8 + i]));
+}
+
+template <typename From>
+static void convert_from(cudaStream_t stream, const void *x, int to, void *y, size_t count)
+{
+    WITH_TYPE(to, LAUNCH((convert_kernel<From, T>), blocks_for(count / 8 + 1), THREADS, stream,
+                         (const From *)x, (T *)y, count));
+}
+
+void cuda_convert(cudaStream_t stream, int from, const void *x, int to, void *y, size_t count)
+{
+    WITH_TYPE(from, convert_from<T>(stream, x, to, y, count));
+}
+
+template <typename T>
+__global__ void activate_kernel(const T *x, T *y, size_t count, int activation, float alpha,
+                                float beta)
+{
+    const size_t eights = count / 8;
+    FOR_EACH(i, eights)
+    {
+        float v[8];
+        load8(v, x + i * 8);
+        activate_all(v, activation, alpha, beta);
+        store8(y + i * 8, v);
+    }
+    FOR_EACH(i, count - eights * 8)
+    {
+        size_t at = eights * 8 + i;
+        y[at] = from_float<T>(activate(to_float(x[at]), activation, alpha, beta));
+    }
+}
+
+void cuda_activate(cudaStream_t stream, int dtype, const void *x, void *y, size_t count,
+                   int activation, float alpha, float beta)
+{
+    WITH_TYPE(dtype, LAUNCH(activate_kernel<T>, blocks_for(count / 8 + 1), THREADS, stream,
+                            (const T *)x, (T *)y, count, activation, alpha, beta));
+}
+
+__device__ static inline float combine(int op, float a, float b)
+{
+    switch (op) {
+    case CUDA_ADD:
+        return a + b;
+    case CUDA_SUB:
+        return a - b;
+    case CUDA_MUL:
+        return a * b;
+    case CUDA_DIV:
+        return a / b;
+    case CUDA_MAX:
+        return greater_of(a, b);
+    default:
+        return less_of(a, b);
+    }
+}
+
+template <typename T>
+__global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_map map,
+                              size_t count, int activation, float alpha, float beta)
+{
+    FOR_EACH(i, count)
+    {
+        int64_t at[2];
+        map_at(map, i, at);
+        float value = combine(op, to_float(a[at[0]]), to_float(b[at[1]]));
+        y[i] = from_float<T>(activate(value, activation, alpha, beta));
+    }
+}
+
+/* Eight neighbours of the innermost dimension, in which an operand moves by 1 or not at all. */
+template <typename T>
+__device__ static inline void load_stepped(float (&to)[8], const T *from, int step)
+{
+    if (step)
+        return load8(to, from);
+    float x = to_float(*from);
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        to[i] = x;
+}
+
+/* The map counts eights: its innermost dimension is an eighth as long. */
+template <typename T>
+__global__ void binary_eights_kernel(int op, const T *a, const T *b, T *y, cuda_access_map map,
+                                     int a_step, int b_step, size_t count, int activation,
+                                     float alpha, float beta)
+{
+    FOR_EACH(i, count)
+    {
+        int64_t at[2];
+        float left[8], right[8];
+        map_at(map, i, at);
+        load_stepped(left, a + at[0], a_step);
+        load_stepped(right, b + at[1], b_step);
+        switch (op) { /* outside the loop */
+        case CUDA_ADD:
+            UNROLL
+            for (int k = 0; k < 8; k++)
+                left[k] += right[k];
+            break;
+        case CUDA_MUL:
+            UNROLL
+            for (int k = 0; k < 8; k++)
+                left[k] *= right[k];
+            break;
+        default:
+            UNROLL
+            for (int k = 0; k < 8; k++)
+                left[k] = combine(op, left[k], right[k]);
+        }
+        activate_all(left, activation, alpha, beta);
+        store8(y + i * 8, left);
+    }
+}
+
+/* The map in eights; false where these would not be whole and aligned. */
+static bool map_in_eights(const struct cuda_access_map *map, struct cuda_access_map *ret)
+{
+    const int last = map->rank - 1;
+    if (last < 0 || map->dims[last] % 8 || map->offset || map->steps[0][last] > 1 ||
+        map->steps[1][last] > 1)
+        return false;
+    for (int d = 0; d < last; d++)
+        if ((map->steps[0][d] % 8 && map->steps[0][last]) ||
+            (map->steps[1][d] % 8 && map->steps[1][last]))
+            return false;
+    *ret = *map;
+    ret->dims[last] /= 8;
+    ret->steps[0][last] *= 8;
+    ret->steps[1][last] *= 8;
+    return true;
+}
+
+void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, const void *a,
+                       const void *b, void *y, const struct cuda_access_map *map, int activation,
+                       float alpha, float beta)
+{
+    size_t count = element_count(map->rank, map->dims);
+    struct cuda_access_map eights;
+    const int last = map->rank - 1;
+    if (map_in_eights(map, &eights))
+        WITH_TYPE(dtype,
+                  LAUNCH(binary_eights_kernel<T>, blocks_for(count / 8), THREADS, stream, (int)op,
+                         (const T *)a, (const T *)b, (T *)y, eights, (int)map->steps[0][last],
+                         (int)map->steps[1][last], count / 8, activation, alpha, beta));
+    else
+        WITH_TYPE(dtype,
+                  LAUNCH(binary_kernel<T>, blocks_for(count), THREADS, stream, (int)op,
+                         (const T *)a, (const T *)b, (T *)y, *map, count, activation, alpha, beta));
+}
+
+template <typename T>
+__global__ void scale_shift_kernel(const T *x, const float *scale, const float *shift, T *y,
+                                   size_t columns, size_t count, int activation, float alpha,
+                                   float beta)
+{
+    FOR_EACH(i, count)
+    {
+        size_t column = i % columns;
+        float value = to_float(x[i]) * (scale ? scale[column] : 1.0f) + shift[column];
+        y[i] = from_float<T>(activate(value, activation, alpha, beta));
+    }
+}
+
+template <typename T>
+__global__ void scale_shift_eights_kernel(const T *x, const float *scale, const float *shift, T *y,
+                                          size_t eights_across, size_t count, int activation,
+                                          float alpha, float beta)
+{
+    FOR_EACH(i, count)
+    {
+        size_t column = i % eights_across * 8;
+        float v[8], factor[8], more[8];
+        load8(v, x + i * 8);
+        load8(more, shift + column);
+        UNROLL
+        for (int k = 0; k < 8; k++)
+            factor[k] = 1.0f;
+        if (scale)
+            load8(factor, scale + column);
+        UNROLL
+        for (int k = 0; k < 8; k++)
+            v[k] = v[k] * factor[k] + more[k];
+        activate_all(v, activation, alpha, beta);
+        store8(y + i * 8, v);
+    }
+}
+
+void cuda_scale_shift(cudaStream_t stream, int dtype, const void *x, const float *scale,
+                      const float *shift, void *y, size_t rows, size_t columns, int activation,
+                      float alpha, float beta)
+{
+    size_t count = rows * columns;
+    if (columns % 8 == 0)
+        WITH_TYPE(dtype, LAUNCH(scale_shift_eights_kernel<T>, blocks_for(count / 8), THREADS,
+                                stream, (const T *)x, scale, shift, (T *)y, columns / 8, count / 8,
+                                activation, alpha, beta));
+    else
+        WITH_TYPE(dtype,
+                  LAUNCH(scale_shift_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x,
+                         scale, shift, (T *)y, columns, count, activation, alpha, beta));
+}
+
+template <typename T>
+__global__ void epilogue_eights_kernel(T *y, size_t columns, size_t count, cuda_epilogue e)
+{
+    FOR_EACH(i, count)
+    {
+        float v[8];
+        load8(v, y + i * 8);
+        finish8(y, i * 8, (int)(i * 8 % columns), v, e);
+    }
+}
+
+template <typename T>
+__global__ void epilogue_kernel(T *y, size_t columns, size_t count, const float *bias,
+                                const T *residual, int activation, float alpha, float beta)
+{
+    FOR_EACH(i, count)
+    {
+        float value = to_float(y[i]);
+        if (bias)
+            value += bias[i % columns];
+        if (residual)
+            value += to_float(residual[i]);
+        y[i] = from_float<T>(activate(value, activation, alpha, beta));
+    }
+}
+
+void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
+                         const struct cuda_epilogue *epilogue)
+{
+    size_t count = rows * columns;
+    if (columns % 8 == 0)
+        WITH_TYPE(dtype, LAUNCH(epilogue_eights_kernel<T>, blocks_for(count / 8), THREADS, stream,
+                                (T *)y, columns, count / 8, *epilogue));
+    else
+        WITH_TYPE(dtype, LAUNCH(epilogue_kernel<T>, blocks_for(count), THREADS, stream, (T *)y,
+                                columns, count, epilogue->bias, (const T *)epilogue->residual,
+                                epilogue->activation, epilogue->alpha, epilogue->beta));
+}
+
+template <typename T>
+__global__ void copy_strided_kernel(const T *x, T *y, cuda_access_map map, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        int64_t at[1];
+        map_at(map, i, at);
+        y[i] = x[at[0]];
+    }
+}
+
+enum { TILE = 32, TILE_ROWS = 8 };
+
+/* The last two dimensions swapped: through a tile in shared memory, so that both sides are read and
+ * written in whole lines. One plane of [rows, columns] per blockIdx.z. */
+template <typename T> __global__ void transpose_kernel(const T *x, T *y, int rows, int columns)
+{
+    __shared__ T tile[TILE][TILE + 1];
+    size_t plane = (size_t)blockIdx.z * (size_t)rows * (size_t)columns;
+    int column = (int)(blockIdx.x * TILE + threadIdx.x);
+    for (int k = (int)threadIdx.y; k < TILE; k += TILE_ROWS) {
+        int row = (int)(blockIdx.y * TILE) + k;
+        if (row < rows && column < columns)
+            tile[k][threadIdx.x] = x[plane + (size_t)row * (size_t)columns + (size_t)column];
+    }
+    __syncthreads();
+    int row = (int)(blockIdx.y * TILE + threadIdx.x);
+    for (int k = (int)threadIdx.y; k < TILE; k += TILE_ROWS) {
+        int to = (int)(blockIdx.x * TILE) + k;
+        if (row < rows && to < columns)
+            y[plane + (size_t)to * (size_t)rows + (size_t)row] = tile[threadIdx.x][k];
+    }
+}
+
+/* Is the map a swap of two neighbouring dimensions of a dense tensor (NCHW <-> NHWC)? */
+static bool is_transpose(const struct cuda_access_map *map, int64_t *planes, int *rows,
+                         int *columns)
+{
+    int r = map->rank;
+    if (r < 2 || r > 3 || map->offset != 0)
+        return false;
+    /* y is [.., columns, rows], x is [.., rows, columns] */
+    int64_t n = map->dims[r - 1], m = map->dims[r - 2], p = r == 3 ? map->dims[0] : 1;
+    if (map->steps[0][r - 1] != m || map->steps[0][r - 2] != 1 || n > INT32_MAX || m > INT32_MAX ||
+        p > GRID_MOST || (n + TILE - 1) / TILE > GRID_MOST || (r == 3 && map->steps[0][0] != n * m))
+        return false;
+    *planes = p;
+    *rows = (int)n;
+    *columns = (int)m;
+    return true;
+}
+
+template <typename T>
+static void copy_sized(cudaStream_t stream, const void *x, void *y,
+                       const struct cuda_access_map *map)
+{
+    size_t count = element_count(map->rank, map->dims);
+    int64_t planes;
+    int rows, columns;
+    if (is_transpose(map, &planes, &rows, &columns)) {
+        dim3 grid((unsigned)((columns + TILE - 1) / TILE), (unsigned)((rows + TILE - 1) / TILE),
+                  (unsigned)planes);
+        dim3 block(TILE, TILE_ROWS);
+        LAUNCH_BLOCK(transpose_kernel<T>, grid, block, stream, (const T *)x, (T *)y, rows, columns);
+        return;
+    }
+    LAUNCH(copy_strided_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x, (T *)y, *map,
+           count);
+}
+
+/* Neighbours that are moved together anyway are moved as one of twice the size, up to 16 bytes. */
+static int widen(int size, struct cuda_access_map *map)
+{
+    const int last = map->rank - 1;
+    while (size < 16 && last >= 0 && map->steps[0][last] == 1 && map->dims[last] % 2 == 0 &&
+           map->offset % 2 == 0) {
+        for (int d = 0; d < last; d++)
+            if (map->steps[0][d] % 2)
+                return size;
+        for (int d = 0; d < last; d++)
+            map->steps[0][d] /= 2;
+        map->dims[last] /= 2;
+        map->offset /= 2;
+        size *= 2;
+    }
+    return size;
+}
+
+void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
+                       const struct cuda_access_map *narrow)
+{
+    struct cuda_access_map wide = *narrow;
+    const struct cuda_access_map *map = &wide;
+    size = widen(size, &wide);
+    if (size == 16)
+        copy_sized<words4>(stream, x, y, map);
+    else
+        WITH_SIZE(size, copy_sized<T>(stream, x, y, map));
+}
+
+template <typename T, typename I>
+__global__ void gather_kernel(const T *x, const I *indices, T *y, size_t axis, size_t picked,
+                              size_t inner, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        size_t r = i % inner, k = i / inner % picked, o = i / inner / picked;
+        int64_t at = (int64_t)indices[k];
+        if (at < 0)
+            at += (int64_t)axis;
+        if (at < 0)
+            at = 0;
+        if (at >= (int64_t)axis)
+            at = (int64_t)axis - 1;
+        y[i] = x[(o * axis + (size_t)at) * inner + r];
+    }
+}
+
+template <typename T>
+static void gather_sized(cudaStream_t stream, const void *x, const void *indices, int index_bytes,
+                         void *y, size_t outer, size_t axis, size_t picked, size_t inner)
+{
+    size_t count = outer * picked * inner;
+    if (index_bytes == 8)
+        LAUNCH((gather_kernel<T, int64_t>), blocks_for(count), THREADS, stream, (const T *)x,
+               (const int64_t *)indices, (T *)y, axis, picked, inner, count);
+    else
+        LAUNCH((gather_kernel<T, int32_t>), blocks_for(count), THREADS, stream, (const T *)x,
+               (const int32_t *)indices, (T *)y, axis, picked, inner, count);
+}
+
+void cuda_gather(cudaStream_t stream, int size, const void *x, const void *indices, int index_bytes,
+                 void *y, size_t outer, size_t axis, size_t count, size_t inner)
+{
+    WITH_SIZE(size, gather_sized<T>(stream, x, indices, index_bytes, y, outer, axis, count, inner));
+}

@@ -1,0 +1,487 @@
+/* Operators on images beside convolutions and pools: Resize, GroupNormalization, LRN,
+ * ConvTranspose, GridSample. */
+#include "engine/cuda/kernels/device.cuh"
+#include "engine/cuda/kernels/kernels_image.h"
+
+namespace
+{
+/* ---- resize ---- */
+
+/* EACH (8 or 1) neighbouring channels of an output pixel. */
+template <typename T, int EACH>
+__global__ void resize_image_kernel(const T *x, T *y, const int32_t *index, const float *weight,
+                                    cuda_resize r, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        const output_item at(i, (int)(r.out[3] / EACH), (int)r.out[2], (int)r.out[1]);
+        const int64_t column = r.first[2] + (int64_t)at.ow * r.taps[2];
+        const int64_t row = r.first[1] + (int64_t)at.oh * r.taps[1];
+        const T *image =
+            x + (size_t)at.n * (size_t)(r.in[1] * r.in[2] * r.in[3]) + (size_t)at.item * EACH;
+        float sum[EACH] = {};
+        for (int a = 0; a < r.taps[1]; a++) {
+            const float outer = weight[row + a];
+            if (outer == 0.0f)
+                continue;
+            const T *line = image + (int64_t)index[row + a] * r.in[2] * r.in[3];
+            for (int b = 0; b < r.taps[2]; b++) {
+                const float factor = outer * weight[column + b];
+                if (factor == 0.0f)
+                    continue;
+                const T *from = line + (int64_t)index[column + b] * r.in[3];
+                float v[EACH];
+                if constexpr (EACH == 8)
+                    load8(v, from);
+                else
+                    v[0] = to_float(*from);
+                UNROLL
+                for (int k = 0; k < EACH; k++)
+                    sum[k] += factor * v[k];
+            }
+        }
+        if constexpr (EACH == 8)
+            store8(y + i * 8, sum);
+        else
+            y[i] = from_float<T>(sum[0]);
+    }
+}
+
+/* Goes through all combinations of the axes' taps, those of the last axis first. */
+template <typename T>
+__global__ void resize_any_kernel(const T *x, T *y, const int32_t *index, const float *weight,
+                                  cuda_resize r, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        int64_t at[CUDA_MAX_RANK];
+        int tap[CUDA_MAX_RANK];
+        bool is_outside = false;
+        for_each_index(i, r.rank, r.out, [&](int d, size_t place) {
+            at[d] = r.first[d] + (int64_t)place * r.taps[d];
+            tap[d] = 0;
+            is_outside = is_outside || index[at[d]] < 0;
+        });
+        float sum = 0.0f;
+        for (bool more = !is_outside; more;) {
+            float factor = 1.0f;
+            int64_t from = 0;
+            for (int d = 0; d < r.rank; d++) {
+                factor *= weight[at[d] + tap[d]];
+                from = from * r.in[d] + index[at[d] + tap[d]];
+            }
+            if (factor != 0.0f)
+                sum += factor * to_float(x[from]);
+            more = false;
+            for (int d = r.rank - 1; d >= 0 && !more; d--) {
+                more = ++tap[d] < r.taps[d];
+                if (!more)
+                    tap[d] = 0;
+            }
+        }
+        y[i] = from_float<T>(is_outside ? r.outside : sum);
+    }
+}
+} // namespace
+
+void cuda_resize_any(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
+                     const float *weight, const struct cuda_resize *resize)
+{
+    const size_t count = element_count(resize->rank, resize->out);
+    WITH_TYPE(dtype, LAUNCH(resize_any_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x,
+                            (T *)y, index, weight, *resize, count));
+}
+
+void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
+                       const float *weight, const struct cuda_resize *resize)
+{
+    const size_t count = element_count(resize->rank, resize->out);
+    if (resize->out[3] % 8 == 0)
+        WITH_TYPE(dtype, LAUNCH((resize_image_kernel<T, 8>), blocks_for(count / 8), THREADS, stream,
+                                (const T *)x, (T *)y, index, weight, *resize, count / 8));
+    else
+        WITH_TYPE(dtype, LAUNCH((resize_image_kernel<T, 1>), blocks_for(count), THREADS, stream,
+                                (const T *)x, (T *)y, index, weight, *resize, count));
+}
+
+/* ---- GroupNormalization ----
+ *
+ * Sums of pieces of the pixels for each channel, joined to means of groups; the same of squared
+ * differences, joined to a factor and a shift for each channel; and one pass that uses them. All in
+ * one order, so that the same image gives the same answer to the last bit. */
+
+namespace
+{
+enum { LONGEST_SUM = 512 }; /* pixels of a piece: short enough for sums in float32 */
+
+struct groups_buffers {
+    size_t pieces;
+    float *partial;        /* [images, pieces, channels] */
+    float *mean;           /* [images, channels] */
+    float *factor, *shift; /* the same */
+};
+
+size_t pieces_of(const struct cuda_groups *g)
+{
+    size_t pieces = (g->pixels + LONGEST_SUM - 1) / LONGEST_SUM;
+    return pieces < 1 ? 1 : pieces > 256 ? 256 : pieces;
+}
+
+struct groups_buffers buffers_of(const struct cuda_groups *g, void *workspace)
+{
+    struct groups_buffers buffers;
+    const size_t channels = g->images * g->channels;
+    buffers.pieces = pieces_of(g);
+    buffers.partial = (float *)workspace;
+    buffers.mean = buffers.partial + channels * buffers.pieces;
+    buffers.factor = buffers.mean + channels;
+    buffers.shift = buffers.factor + channels;
+    return buffers;
+}
+
+/* partial[n, p, c] = sum over the piece's pixels of x, or of (x - mean)^2. A block: a lane a
+ * channel, whose warps share the pixels. */
+template <typename T>
+__global__ void groups_sums_kernel(const T *x, const float *mean, float *partial, cuda_groups g,
+                                   size_t pieces, size_t blocks)
+{
+    __shared__ float sums[WARPS][WARP];
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    const size_t across = (g.channels + WARP - 1) / WARP;
+    for (size_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+        const size_t channel = block % across * WARP + (size_t)lane, rest = block / across;
+        const size_t piece = rest % pieces, image = rest / pieces;
+        const size_t first = g.pixels * piece / pieces, last = g.pixels * (piece + 1) / pieces;
+        float sum = 0.0f;
+        if (channel < g.channels) {
+            const float middle = mean ? mean[image * g.channels + channel] : 0.0f;
+            const T *from = x + image * g.pixels * g.channels + channel;
+            for (size_t p = first + (size_t)warp; p < last; p += WARPS) {
+                const float v = to_float(from[p * g.channels]) - middle;
+                sum += mean ? v * v : v;
+            }
+        }
+        sums[warp][lane] = sum;
+        __syncthreads();
+        if (warp == 0 && channel < g.channels) {
+            for (int w = 1; w < WARPS; w++)
+                sum += sums[w][lane];
+            partial[(image * pieces + piece) * g.channels + channel] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+/* A block a group: to[n, c] is its mean; or, with `scale`, what x is multiplied by, and shift what
+ * is added then. */
+__global__ void groups_join_kernel(const float *partial, const float *mean, const float *scale,
+                                   const float *bias, float *to, float *shift, cuda_groups g,
+                                   size_t pieces, size_t blocks)
+{
+    __shared__ float sums[WARPS];
+    const size_t groups = g.channels / g.per, parts = pieces * g.per;
+    for (size_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+        const size_t group = block % groups, image = block / groups;
+        float sum = 0.0f;
+        for (size_t i = threadIdx.x; i < parts; i += THREADS)
+            sum += partial[(image * pieces + i / g.per) * g.channels + group * g.per + i % g.per];
+        sum = block_join(sum, sums, [](float a, float b) { return a + b; });
+        const float value = sum / ((float)g.per * (float)g.pixels);
+        for (size_t i = threadIdx.x; i < g.per; i += THREADS) {
+            const size_t channel = group * g.per + i, at = image * g.channels + channel;
+            const size_t parameter = g.params_of_groups ? group : channel;
+            if (scale) {
+                to[at] = scale[parameter] / sqrtf(value + g.epsilon);
+                shift[at] = bias[parameter] - mean[at] * to[at];
+            } else {
+                to[at] = value;
+            }
+        }
+    }
+}
+
+template <typename T, int EACH>
+__global__ void groups_write_kernel(const T *x, const float *factor, const float *shift, T *y,
+                                    cuda_groups g, size_t count)
+{
+    const size_t across = g.channels / EACH, image = g.pixels * across;
+    FOR_EACH(i, count)
+    {
+        const size_t at = i / image * g.channels + i % across * EACH;
+        if constexpr (EACH == 8) {
+            float v[8], a[8], b[8];
+            load8(v, x + i * 8);
+            load8(a, factor + at);
+            load8(b, shift + at);
+            UNROLL
+            for (int k = 0; k < 8; k++)
+                v[k] = v[k] * a[k] + b[k];
+            store8(y + i * 8, v);
+        } else {
+            y[i] = from_float<T>(to_float(x[i]) * factor[at] + shift[at]);
+        }
+    }
+}
+
+template <typename T>
+void run_groups(cudaStream_t stream, const T *x, const float *scale, const float *bias, T *y,
+                const struct cuda_groups *g, const struct groups_buffers *buffers)
+{
+    const size_t across = (g->channels + WARP - 1) / WARP;
+    const size_t blocks = g->images * buffers->pieces * across;
+    const size_t groups = g->images * (g->channels / g->per);
+    const size_t count = g->images * g->pixels * g->channels;
+    LAUNCH_BLOCK(groups_sums_kernel<T>, blocks_of(blocks, 1), THREADS, stream, x,
+                 (const float *)nullptr, buffers->partial, *g, buffers->pieces, blocks);
+    LAUNCH_BLOCK(groups_join_kernel, blocks_of(groups, 1), THREADS, stream, buffers->partial,
+                 (const float *)nullptr, (const float *)nullptr, (const float *)nullptr,
+                 buffers->mean, (float *)nullptr, *g, buffers->pieces, groups);
+    LAUNCH_BLOCK(groups_sums_kernel<T>, blocks_of(blocks, 1), THREADS, stream, x, buffers->mean,
+                 buffers->partial, *g, buffers->pieces, blocks);
+    LAUNCH_BLOCK(groups_join_kernel, blocks_of(groups, 1), THREADS, stream, buffers->partial,
+                 buffers->mean, scale, bias, buffers->factor, buffers->shift, *g, buffers->pieces,
+                 groups);
+    if (g->channels % 8 == 0)
+        LAUNCH((groups_write_kernel<T, 8>), blocks_for(count / 8), THREADS, stream, x,
+               buffers->factor, buffers->shift, y, *g, count / 8);
+    else
+        LAUNCH((groups_write_kernel<T, 1>), blocks_for(count), THREADS, stream, x, buffers->factor,
+               buffers->shift, y, *g, count);
+}
+} // namespace
+
+size_t cuda_groups_workspace(const struct cuda_groups *groups)
+{
+    return groups->images * groups->channels * (pieces_of(groups) + 3) * sizeof(float);
+}
+
+void cuda_normalise_groups(cudaStream_t stream, int dtype, const void *x, const float *scale,
+                           const float *bias, void *y, const struct cuda_groups *groups,
+                           void *workspace)
+{
+    const struct groups_buffers buffers = buffers_of(groups, workspace);
+    WITH_TYPE(dtype, run_groups(stream, (const T *)x, scale, bias, (T *)y, groups, &buffers));
+}
+
+/* ---- LRN ---- */
+
+namespace
+{
+template <typename T>
+__global__ void lrn_kernel(const T *x, T *y, size_t channels, int size, float factor, float bias,
+                           float beta, size_t count)
+{
+    const int64_t before = (size - 1) / 2, after = size - 1 - before;
+    FOR_EACH(i, count)
+    {
+        const int64_t channel = (int64_t)(i % channels);
+        const int64_t first = channel < before ? -channel : -before;
+        const int64_t last =
+            channel + after < (int64_t)channels ? after : (int64_t)channels - 1 - channel;
+        float squares = 0.0f;
+        for (int64_t k = first; k <= last; k++) {
+            const float v = to_float(x[(int64_t)i + k]);
+            squares += v * v;
+        }
+        y[i] = from_float<T>(to_float(x[i]) / powf(bias + factor * squares, beta));
+    }
+}
+} // namespace
+
+void cuda_lrn(cudaStream_t stream, int dtype, const void *x, void *y, size_t pixels,
+              size_t channels, int size, float factor, float bias, float beta)
+{
+    const size_t count = pixels * channels;
+    WITH_TYPE(dtype, LAUNCH(lrn_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x, (T *)y,
+                            channels, size, factor, bias, beta, count));
+}
+
+/* ---- ConvTranspose: a thread EACH (8 or 1) neighbouring channels of an output ---- */
+
+namespace
+{
+/* The input position that a tap brings to output position `at`; -1: none. */
+__device__ static inline int transposed_from(int at, int tap, int dilation, int stride, int pad,
+                                             int extent)
+{
+    const int64_t reach = (int64_t)at + pad - (int64_t)tap * dilation;
+    return reach < 0 || reach % stride || reach / stride >= extent ? -1 : (int)(reach / stride);
+}
+
+template <typename T, typename Y, int EACH>
+__global__ void transposed_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e,
+                                  size_t count)
+{
+    const int cg = c.c / c.groups, mg = c.m / c.groups;
+    FOR_EACH(i, count)
+    {
+        const output_item at(i, c.m / EACH, c.ow, c.oh);
+        const int m = at.item * EACH, group = m / mg, ow = at.ow, oh = at.oh, n = at.n;
+        float sums[EACH] = {};
+        for (int r = 0; r < c.kh; r++) {
+            const int h = transposed_from(oh, r, c.dilation_h, c.stride_h, c.pad_h, c.h);
+            for (int s = 0; s < c.kw && h >= 0; s++) {
+                const int w = transposed_from(ow, s, c.dilation_w, c.stride_w, c.pad_w, c.w);
+                if (w < 0)
+                    continue;
+                const T *from = x + (((size_t)n * c.h + h) * c.w + w) * c.c + group * cg;
+                const T *tap = weights + ((size_t)(r * c.kw + s) * c.c + group * cg) * mg + m % mg;
+                for (int k = 0; k < cg; k++) {
+                    const float v = to_float(from[k]);
+                    if constexpr (EACH == 8) {
+                        float t[8];
+                        load8(t, tap + (size_t)k * mg);
+                        UNROLL
+                        for (int j = 0; j < 8; j++)
+                            sums[j] += v * t[j];
+                    } else {
+                        sums[0] += v * to_float(tap[(size_t)k * mg]);
+                    }
+                }
+            }
+        }
+        if constexpr (EACH == 8)
+            finish8(y, i * 8, m, sums, e);
+        else
+            finish(y, i, m, sums[0], e);
+    }
+}
+
+template <typename T, typename Y>
+void run_transposed(cudaStream_t stream, const void *x, const void *weights, void *y,
+                    const struct cuda_conv *c, const struct cuda_epilogue *e)
+{
+    const size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
+    if (c->m / c->groups % 8 == 0)
+        LAUNCH((transposed_kernel<T, Y, 8>), blocks_for(count / 8), THREADS, stream, (const T *)x,
+               (const T *)weights, (Y *)y, *c, *e, count / 8);
+    else
+        LAUNCH((transposed_kernel<T, Y, 1>), blocks_for(count), THREADS, stream, (const T *)x,
+               (const T *)weights, (Y *)y, *c, *e, count);
+}
+} // namespace
+
+void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const void *weights,
+                          void *y, int y_dtype, const struct cuda_conv *conv,
+                          const struct cuda_epilogue *epilogue)
+{
+    if (y_dtype == T_F32)
+        WITH_TYPE(dtype, (run_transposed<T, float>(stream, x, weights, y, conv, epilogue)));
+    else
+        WITH_TYPE(dtype, (run_transposed<T, T>(stream, x, weights, y, conv, epilogue)));
+}
+
+/* ---- GridSample ---- */
+
+namespace
+{
+enum { MOST_TAPS = 4 };
+
+struct sample_taps {
+    int count;
+    int64_t index[MOST_TAPS]; /* -1: nothing */
+    float weight[MOST_TAPS];
+};
+
+__device__ static inline double reflected(double x, double low, double high)
+{
+    const double range = high - low;
+    if (range <= 0)
+        return low;
+    if (x >= low && x <= high)
+        return x;
+    const double distance = x < low ? low - x : x - high;
+    const double laps = trunc(distance / range), rest = distance - laps * range;
+    const bool even = fmod(laps, 2.0) == 0;
+    return (x < low) == even ? low + rest : high - rest;
+}
+
+__device__ static inline int64_t tap_index(const cuda_grid_sample &s, double i, int64_t extent,
+                                           double low, double high)
+{
+    const double last = (double)(extent - 1);
+    if (s.border == CUDA_BORDER_ZEROS)
+        return i >= 0 && i <= last ? (int64_t)i : -1;
+    if (s.border == CUDA_BORDER_REFLECTION)
+        i = trunc(reflected(i, low, high));
+    return (int64_t)(i < 0 ? 0 : i > last ? last : i);
+}
+
+/* Keys' cubic convolution with a = -0.75, for taps at -1, 0, 1, 2. */
+__device__ static inline float cubic_weight(float x, int i)
+{
+    const float a = -0.75f, d = fabsf(x - (float)(i - 1));
+    return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : (((d - 5) * d + 8) * d - 4) * a;
+}
+
+/* As the reference has it (engine/reference/grid.c): coordinates outside are clamped or mirrored
+ * before interpolation and every tap again; a cubic's taps alone. */
+__device__ static void find_taps(const cuda_grid_sample &s, float normalised, int64_t extent,
+                                 sample_taps &to)
+{
+    const double n = (double)extent, low = s.align_corners ? 0 : -0.5;
+    const double high = s.align_corners ? n - 1 : n - 0.5;
+    double x = s.align_corners ? ((double)normalised + 1) / 2 * (n - 1)
+                               : (((double)normalised + 1) * n - 1) / 2;
+    x = (float)x; /* decides ties of nearest */
+    to.count = 0;
+    if (x != x || (x - x != 0 && s.border == CUDA_BORDER_REFLECTION))
+        x = s.border == CUDA_BORDER_ZEROS ? -1e9 : 0;
+    x = x < -1e9 - n ? -1e9 - n : x > 1e9 + n ? 1e9 + n : x;
+    if (s.sampling == CUDA_SAMPLE_NEAREST)
+        x = rint(x);
+    if (x < low || x > high) {
+        if (s.border == CUDA_BORDER_EDGE && s.sampling != CUDA_SAMPLE_CUBIC)
+            x = x < 0 ? 0 : x > n - 1 ? n - 1 : x;
+        else if (s.border == CUDA_BORDER_REFLECTION)
+            x = reflected(x, low, high);
+        else if (s.border == CUDA_BORDER_ZEROS && (x < -4 || x > n + 4))
+            return;
+    }
+    double base = floor(x);
+    const float ratio = (float)(x - base);
+    int first = 0;
+    to.count = s.sampling == CUDA_SAMPLE_NEAREST ? 1 : s.sampling == CUDA_SAMPLE_LINEAR ? 2 : 4;
+    if (s.sampling == CUDA_SAMPLE_NEAREST)
+        base = trunc(x);
+    if (s.sampling == CUDA_SAMPLE_CUBIC)
+        first = -1;
+    for (int i = 0; i < to.count; i++) {
+        to.index[i] = tap_index(s, base + first + i, extent, low, high);
+        to.weight[i] = to.count == 1   ? 1.0f
+                       : to.count == 2 ? (i ? ratio : 1.0f - ratio)
+                                       : cubic_weight(ratio, i);
+    }
+}
+
+template <typename T>
+__global__ void grid_sample_kernel(const T *x, const T *grid, T *y, cuda_grid_sample s,
+                                   size_t count)
+{
+    const size_t positions = (size_t)(s.oh * s.ow);
+    FOR_EACH(i, count)
+    {
+        const size_t p = i % positions, plane = i / positions, n = plane / (size_t)s.c;
+        const T *at = grid + (n * positions + p) * 2;
+        const T *image = x + plane * (size_t)(s.h * s.w);
+        sample_taps rows, columns;
+        find_taps(s, to_float(at[1]), s.h, rows);
+        find_taps(s, to_float(at[0]), s.w, columns);
+        float sum = 0.0f;
+        for (int a = 0; a < rows.count; a++)
+            for (int b = 0; b < columns.count; b++)
+                if (rows.index[a] >= 0 && columns.index[b] >= 0)
+                    sum += rows.weight[a] * columns.weight[b] *
+                           to_float(image[rows.index[a] * s.w + columns.index[b]]);
+        y[i] = from_float<T>(sum);
+    }
+}
+} // namespace
+
+void cuda_sample_grid(cudaStream_t stream, int dtype, const void *x, const void *grid, void *y,
+                      const struct cuda_grid_sample *sample)
+{
+    const size_t count = (size_t)(sample->n * sample->c * sample->oh * sample->ow);
+    WITH_TYPE(dtype, LAUNCH(grid_sample_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x,
+                            (const T *)grid, (T *)y, *sample, count));
+}

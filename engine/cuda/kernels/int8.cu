@@ -1,0 +1,222 @@
+/* Convolutions of 8-bit integers over [N, H, W, C] images on ordinary cores: depthwise ones, groups
+ * of few channels, and weights that 8 bits do not hold once their zero point is taken away. A tap
+ * in the padding reads x's zero point, as on tensor cores. */
+#include "engine/cuda/kernels/depthwise.cuh"
+#include "engine/cuda/kernels/int8.cuh"
+
+namespace
+{
+__device__ static inline int multiplied(int sum, int x, int weight)
+{
+    return wrapped(sum, x * weight);
+}
+
+template <int COUNT> __device__ static inline void load_taps(int (&to)[COUNT], const int16_t *from)
+{
+    if constexpr (COUNT == 8) {
+        const words4 words = *(const words4 *)from;
+        int16_t taps[8];
+        memcpy(taps, &words, sizeof words);
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            to[i] = taps[i];
+    } else {
+        UNROLL
+        for (int i = 0; i < COUNT; i++)
+            to[i] = from[i];
+    }
+}
+
+template <int COUNT>
+__device__ static inline void load_pixel(int (&to)[COUNT], const unsigned char *from, bool has,
+                                         int padding, bool is_signed)
+{
+    unsigned char bytes[COUNT];
+    if (has)
+        load_bytes(bytes, from, true, COUNT);
+    UNROLL
+    for (int i = 0; i < COUNT; i++)
+        to[i] = has ? byte_of(bytes[i], is_signed) : padding;
+}
+
+/* KERNEL x KERNEL windows, STRIDE in both directions, no dilation: eight neighbouring channels of
+ * WIDE neighbouring outputs of a row a thread, whose windows overlap. */
+template <int KERNEL, int STRIDE, int WIDE>
+__global__ void int8_depthwise_kernel(const unsigned char *x, const int16_t *weights, void *y,
+                                      cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)
+{
+    constexpr int COLUMNS = (WIDE - 1) * STRIDE + KERNEL;
+    const cuda_conv &c = conv.conv;
+    const bool is_signed = conv.x_type == T_I8;
+    const int padding = byte_of(conv.padding[0], is_signed);
+    FOR_EACH(i, count)
+    {
+        const depthwise_item<STRIDE, WIDE> item(c, i);
+        int sums[WIDE][8] = {};
+        NO_UNROLL
+        for (int r = 0; r < KERNEL; r++) {
+            const bool has_row = item.top + r >= 0 && item.top + r < c.h;
+            int taps[KERNEL][8];
+            UNROLL
+            for (int s = 0; s < KERNEL; s++)
+                load_taps(taps[s], weights + (r * KERNEL + s) * c.c + item.channel);
+            const unsigned char *row =
+                x + ((size_t)item.n * c.h + (has_row ? item.top + r : 0)) * c.w * c.c +
+                item.channel;
+            UNROLL
+            for (int at = 0; at < COLUMNS; at++) {
+                int v[8];
+                const bool has = has_row && item.left + at >= 0 && item.left + at < c.w;
+                load_pixel(v, row + (size_t)(has ? item.left + at : 0) * c.c, has, padding,
+                           is_signed);
+                UNROLL
+                for (int o = 0; o < WIDE; o++) {
+                    const int s = at - o * STRIDE;
+                    if (s < 0 || s >= KERNEL)
+                        continue;
+                    UNROLL
+                    for (int k = 0; k < 8; k++)
+                        sums[o][k] = multiplied(sums[o][k], v[k], taps[s][k]);
+                }
+            }
+        }
+        UNROLL
+        for (int o = 0; o < WIDE; o++)
+            if (item.first + o < c.ow)
+                finish_sums(sums[o], y, item.output(c, o), item.channel, true, 8, e);
+    }
+}
+
+/* Any window; EACH (8 or 1) neighbouring channels of one output. */
+template <int EACH>
+__global__ void int8_depthwise_any_kernel(const unsigned char *x, const int16_t *weights, void *y,
+                                          cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)
+{
+    const cuda_conv &c = conv.conv;
+    const bool is_signed = conv.x_type == T_I8;
+    const int padding = byte_of(conv.padding[0], is_signed);
+    FOR_EACH(i, count)
+    {
+        const output_item at(i, c.c / EACH, c.ow, c.oh);
+        const int channel = at.item * EACH, ow = at.ow, oh = at.oh;
+        int sums[EACH] = {};
+        for (int tap = 0; tap < c.kh * c.kw; tap++) {
+            const int h = oh * c.stride_h - c.pad_h + tap / c.kw * c.dilation_h;
+            const int w = ow * c.stride_w - c.pad_w + tap % c.kw * c.dilation_w;
+            const bool has = h >= 0 && h < c.h && w >= 0 && w < c.w;
+            const size_t from =
+                has ? (((size_t)at.n * c.h + (size_t)h) * c.w + (size_t)w) * (size_t)c.c : 0;
+            int v[EACH], taps[EACH];
+            load_pixel(v, x + from + channel, has, padding, is_signed);
+            load_taps(taps, weights + (size_t)tap * (size_t)c.c + (size_t)channel);
+            UNROLL
+            for (int k = 0; k < EACH; k++)
+                sums[k] = multiplied(sums[k], v[k], taps[k]);
+        }
+        finish_sums(sums, y, i * EACH, channel, true, EACH, e);
+    }
+}
+
+/* One output a thread. */
+__global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weights, void *y,
+                                   cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)
+{
+    const cuda_conv &c = conv.conv;
+    const bool is_signed = conv.x_type == T_I8;
+    const int padding = byte_of(conv.padding[0], is_signed);
+    const int cg = c.c / c.groups, mg = c.m / c.groups;
+    FOR_EACH(i, count)
+    {
+        const output_item at(i, c.m, c.ow, c.oh);
+        const int m = at.item, ow = at.ow, oh = at.oh;
+        const int16_t *taps = weights + (size_t)m * (size_t)c.row;
+        int sum[1] = {};
+        for (int tap = 0; tap < c.kh * c.kw; tap++, taps += cg) {
+            const int h = oh * c.stride_h - c.pad_h + tap / c.kw * c.dilation_h;
+            const int w = ow * c.stride_w - c.pad_w + tap % c.kw * c.dilation_w;
+            const bool has = h >= 0 && h < c.h && w >= 0 && w < c.w;
+            const size_t from =
+                has ? (((size_t)at.n * c.h + (size_t)h) * c.w + (size_t)w) * (size_t)c.c : 0;
+            const unsigned char *pixel = x + from + m / mg * cg;
+            for (int k = 0; k < cg; k++)
+                sum[0] = multiplied(sum[0], has ? byte_of(pixel[k], is_signed) : padding, taps[k]);
+        }
+        finish_sums(sum, y, i, m, true, 1, e);
+    }
+}
+
+__global__ void int8_pad_kernel(const unsigned char *x, unsigned char *y, size_t count, int from,
+                                int to)
+{
+    FOR_EACH(i, count)
+    {
+        const size_t p = i / (size_t)to;
+        const int k = (int)(i % (size_t)to);
+        y[i] = k < from ? x[p * (size_t)from + (size_t)k] : (unsigned char)0;
+    }
+}
+
+__global__ void int8_fill_kernel(const unsigned char *zero, unsigned char *y)
+{
+    y[threadIdx.x] = *zero;
+}
+
+template <int KERNEL, int STRIDE>
+void launch_depthwise(cudaStream_t stream, const void *x, const void *weights, void *y,
+                      const struct cuda_int8_conv *conv, const struct cuda_int8_epilogue *e)
+{
+    constexpr int WIDE = KERNEL >= 7 ? 2 : 4;
+    const cuda_conv &c = conv->conv;
+    const size_t count =
+        (size_t)c.n * (size_t)c.oh * (size_t)((c.ow + WIDE - 1) / WIDE) * (size_t)(c.c / 8);
+    LAUNCH((int8_depthwise_kernel<KERNEL, STRIDE, WIDE>), blocks_of(count, 128), 128, stream,
+           (const unsigned char *)x, (const int16_t *)weights, y, *conv, *e, count);
+}
+} // namespace
+
+void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
+                           const struct cuda_int8_conv *conv,
+                           const struct cuda_int8_epilogue *epilogue)
+{
+    const cuda_conv &c = conv->conv;
+    const size_t count = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
+    LAUNCH(int8_direct_kernel, blocks_for(count), THREADS, stream, (const unsigned char *)x,
+           (const int16_t *)weights, y, *conv, *epilogue, count);
+}
+
+void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *weights, void *y,
+                              const struct cuda_int8_conv *conv, const struct cuda_int8_epilogue *e)
+{
+    const cuda_conv &c = conv->conv;
+    const bool square = c.kh == c.kw && c.stride_h == c.stride_w && c.c % 8 == 0 &&
+                        c.dilation_h == 1 && c.dilation_w == 1 && c.stride_h <= 2;
+    const bool halves = c.stride_h == 2;
+    const size_t positions = (size_t)c.n * (size_t)c.oh * (size_t)c.ow;
+    if (square && c.kh == 3)
+        (halves ? launch_depthwise<3, 2> : launch_depthwise<3, 1>)(stream, x, weights, y, conv, e);
+    else if (square && c.kh == 5)
+        (halves ? launch_depthwise<5, 2> : launch_depthwise<5, 1>)(stream, x, weights, y, conv, e);
+    else if (square && c.kh == 7)
+        (halves ? launch_depthwise<7, 2> : launch_depthwise<7, 1>)(stream, x, weights, y, conv, e);
+    else if (c.c % 8 == 0)
+        LAUNCH(int8_depthwise_any_kernel<8>, blocks_for(positions * (size_t)(c.c / 8)), THREADS,
+               stream, (const unsigned char *)x, (const int16_t *)weights, y, *conv, *e,
+               positions * (size_t)(c.c / 8));
+    else
+        LAUNCH(int8_depthwise_any_kernel<1>, blocks_for(positions * (size_t)c.c), THREADS, stream,
+               (const unsigned char *)x, (const int16_t *)weights, y, *conv, *e,
+               positions * (size_t)c.c);
+}
+
+void cuda_int8_pad_channels(cudaStream_t stream, const void *x, void *y, size_t positions, int from,
+                            int to)
+{
+    const size_t count = positions * (size_t)to;
+    LAUNCH(int8_pad_kernel, blocks_for(count), THREADS, stream, (const unsigned char *)x,
+           (unsigned char *)y, count, from, to);
+}
+
+void cuda_int8_fill(cudaStream_t stream, const unsigned char *zero, void *y)
+{
+    LAUNCH(int8_fill_kernel, 1, 16, stream, zero, (unsigned char *)y);
+}

@@ -1,0 +1,180 @@
+/* What the kernels on 8-bit integers share: how a sum becomes a stored number. */
+#pragma once
+
+#include "engine/cuda/kernels/kernels_int8.h"
+#include "engine/cuda/kernels/tensor_core.cuh"
+
+/* Products and sums that are rounded one by one, as on the CPU: nvcc would make them one fma. */
+__device__ static inline float times(float a, float b)
+{
+#ifdef LENSD_FAKE_CUDA
+    return a * b;
+#else
+    return __fmul_rn(a, b);
+#endif
+}
+__device__ static inline float plus(float a, float b)
+{
+#ifdef LENSD_FAKE_CUDA
+    return a + b;
+#else
+    return __fadd_rn(a, b);
+#endif
+}
+__device__ static inline float divided(float a, float b)
+{
+#ifdef LENSD_FAKE_CUDA
+    return a / b;
+#else
+    return __fdiv_rn(a, b);
+#endif
+}
+
+__device__ static inline int lowest_of(int type)
+{
+    return type == T_I8 ? -128 : 0;
+}
+
+__device__ static inline int byte_of(unsigned char byte, bool is_signed)
+{
+    return is_signed ? (int)(signed char)byte : (int)byte;
+}
+
+/* A whole number that is stored; NaN becomes the lowest. */
+__device__ static inline int clamped_byte(float x, int lowest)
+{
+    const float low = (float)lowest, high = low + 255.0f;
+    x = x > low ? x : low;
+    return (int)(x < high ? x : high);
+}
+
+__device__ static inline int requantised(float real, int zero, int lowest)
+{
+    return clamped_byte(plus(rintf(real), (float)zero), lowest);
+}
+
+/* QLinearAdd of stored numbers. */
+__device__ static inline int added(int own, float own_ratio, int other, float other_ratio,
+                                   float fixed, int lowest)
+{
+    const float second = plus(fixed, times((float)other, other_ratio));
+    return clamped_byte(rintf(plus(second, times((float)own, own_ratio))), lowest);
+}
+
+/* sums wrap */
+__device__ static inline int wrapped(int a, int b)
+{
+    return (int)((unsigned)a + (unsigned)b);
+}
+
+/* COUNT neighbouring numbers of four bytes (int32, float32), of which `count` are there; `whole`:
+ * all of them, at an address of whole 16 bytes where they come in fours. */
+template <typename S, int COUNT>
+__device__ static inline void load_words(S (&to)[COUNT], const S *from, bool whole, int count)
+{
+    static_assert(sizeof(S) == 4, "a word");
+    if (whole && COUNT % 4 == 0) {
+        UNROLL
+        for (int i = 0; i < COUNT / 4; i++) {
+            words4 words = ((const words4 *)from)[i];
+            memcpy(to + i * 4, &words, sizeof words);
+        }
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < COUNT; i++)
+        to[i] = i < count ? from[i] : (S)0;
+}
+
+/* Bytes in pieces of COUNT (1, 4, 8 or 16), aligned to it where they are whole. */
+template <int COUNT> struct alignas(COUNT) bytes_of {
+    unsigned char at[COUNT];
+};
+
+template <int COUNT>
+__device__ static inline void load_bytes(unsigned char (&to)[COUNT], const void *from, bool whole,
+                                         int count)
+{
+    if (whole) {
+        bytes_of<COUNT> piece = *(const bytes_of<COUNT> *)from;
+        memcpy(to, &piece, COUNT);
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < COUNT; i++)
+        to[i] = i < count ? ((const unsigned char *)from)[i] : (unsigned char)0;
+}
+
+template <int COUNT>
+__device__ static inline void store_bytes(void *to, const unsigned char (&from)[COUNT], bool whole,
+                                          int count)
+{
+    if (whole) {
+        bytes_of<COUNT> piece;
+        memcpy(&piece, from, COUNT);
+        *(bytes_of<COUNT> *)to = piece;
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < COUNT; i++)
+        if (i < count)
+            ((unsigned char *)to)[i] = from[i];
+}
+
+/* The stored numbers of COUNT neighbouring sums from element `at` and channel `column` on. */
+template <int COUNT>
+__device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size_t at, int column,
+                                            bool whole, int count, const cuda_int8_epilogue &e)
+{
+    const int lowest = lowest_of(e.y_type);
+    float scales[COUNT];
+    unsigned char bytes[COUNT], other[COUNT];
+    load_words(scales, e.scales + column, whole, count);
+    if (e.residual)
+        load_bytes(other, (const unsigned char *)e.residual + at, whole, count);
+    UNROLL
+    for (int i = 0; i < COUNT; i++) {
+        int stored = requantised(times((float)v[i], scales[i]), e.zero, lowest);
+        if (e.residual)
+            stored = added(stored, e.own_ratio, byte_of(other[i], e.y_type == T_I8),
+                           e.residual_ratio, e.fixed, lowest);
+        bytes[i] = (unsigned char)stored;
+    }
+    if (e.table) {
+        UNROLL
+        for (int i = 0; i < COUNT; i++)
+            bytes[i] = e.table[bytes[i]];
+    }
+    store_bytes((unsigned char *)y + at, bytes, whole, count);
+}
+
+/* The epilogue of COUNT neighbouring sums, of which `count` are there; `whole`: all, and at
+ * addresses that are multiples of their size. */
+template <int COUNT>
+__device__ static inline void finish_sums(int (&v)[COUNT], void *y, size_t at, int column,
+                                          bool whole, int count, const cuda_int8_epilogue &e)
+{
+    int more[COUNT];
+    if (e.bias) {
+        load_words(more, e.bias + column, whole, count);
+        UNROLL
+        for (int i = 0; i < COUNT; i++)
+            v[i] = wrapped(v[i], more[i]);
+    }
+    if (e.x_zero) {
+        const unsigned zero = (unsigned)byte_of(*e.x_zero, e.x_type == T_I8);
+        load_words(more, e.weight_sums + column, whole, count);
+        UNROLL
+        for (int i = 0; i < COUNT; i++)
+            v[i] = (int)((unsigned)v[i] - zero * (unsigned)more[i]);
+    }
+    if (e.y_type == T_U8 || e.y_type == T_I8)
+        return finish_stored(v, y, at, column, whole, count, e);
+    UNROLL
+    for (int i = 0; i < COUNT; i++) {
+        if (i < count && e.y_type == T_I32)
+            ((int *)y)[at + i] = v[i];
+        else if (i < count)
+            ((float *)y)[at + i] = times((float)v[i], e.scales[column + i]);
+    }
+}

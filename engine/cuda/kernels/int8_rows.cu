@@ -1,0 +1,377 @@
+/* Kernels on 8-bit integers between products: conversions, sums and products of two tensors,
+ * tables, pools. All of them are bound by memory, so that a thread moves several numbers at a time.
+ */
+#include "engine/cuda/kernels/int8.cuh"
+
+namespace
+{
+template <typename T>
+__global__ void quantize_kernel(const T *x, unsigned char *y, size_t count, float scale, int zero,
+                                int y_type)
+{
+    const int lowest = lowest_of(y_type);
+    FOR_EACH(i, (count + 7) / 8)
+    {
+        const bool whole = i * 8 + 8 <= count;
+        const int there = (int)(whole ? 8 : count - i * 8);
+        float v[8];
+        unsigned char bytes[8];
+        if (whole)
+            load8(v, x + i * 8);
+        UNROLL
+        for (int k = 0; k < 8; k++) {
+            if (!whole)
+                v[k] = k < there ? to_float(x[i * 8 + (size_t)k]) : 0.0f;
+            bytes[k] = (unsigned char)requantised(divided(v[k], scale), zero, lowest);
+        }
+        store_bytes(y + i * 8, bytes, whole, there);
+    }
+}
+
+template <typename T>
+__global__ void dequantize_kernel(const unsigned char *x, T *y, size_t count, float scale, int zero,
+                                  bool is_signed)
+{
+    FOR_EACH(i, (count + 7) / 8)
+    {
+        const bool whole = i * 8 + 8 <= count;
+        const int there = (int)(whole ? 8 : count - i * 8);
+        unsigned char bytes[8];
+        float v[8];
+        load_bytes(bytes, x + i * 8, whole, there);
+        UNROLL
+        for (int k = 0; k < 8; k++)
+            v[k] = times((float)(byte_of(bytes[k], is_signed) - zero), scale);
+        if (whole) {
+            store8(y + i * 8, v);
+            continue;
+        }
+        for (int k = 0; k < there; k++)
+            y[i * 8 + (size_t)k] = from_float<T>(v[k]);
+    }
+}
+
+template <typename T> __global__ void widen_kernel(const int *x, T *y, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        y[i] = from_float<T>((float)x[i]);
+    }
+}
+
+__device__ static inline unsigned char combined(const cuda_int8_binary &b, int p, int q, int lowest)
+{
+    const float value =
+        b.is_product ? plus(times((float)((p - b.a_zero) * (q - b.b_zero)), b.a_ratio), b.fixed)
+                     : plus(plus(b.fixed, times((float)q, b.b_ratio)), times((float)p, b.a_ratio));
+    const unsigned char stored = (unsigned char)clamped_byte(rintf(value), lowest);
+    return b.table ? b.table[stored] : stored;
+}
+
+__global__ void binary_dense_kernel(const unsigned char *x, const unsigned char *z,
+                                    unsigned char *y, cuda_int8_binary b)
+{
+    const int lowest = lowest_of(b.y_type);
+    FOR_EACH(i, (b.count + 15) / 16)
+    {
+        const bool whole = i * 16 + 16 <= b.count;
+        const int there = (int)(whole ? 16 : b.count - i * 16);
+        unsigned char p[16], q[16];
+        load_bytes(p, x + i * 16, whole, there);
+        load_bytes(q, z + i * 16, whole, there);
+        UNROLL
+        for (int k = 0; k < 16; k++)
+            p[k] = combined(b, byte_of(p[k], b.a_type == T_I8), byte_of(q[k], b.b_type == T_I8),
+                            lowest);
+        store_bytes(y + i * 16, p, whole, there);
+    }
+}
+
+/* EACH neighbours of the innermost dimension, which are there together. */
+template <int EACH>
+__global__ void binary_map_kernel(const unsigned char *x, const unsigned char *z, unsigned char *y,
+                                  cuda_int8_binary b)
+{
+    const int lowest = lowest_of(b.y_type), last = b.map.rank - 1;
+    FOR_EACH(i, b.count / EACH)
+    {
+        int64_t at[2];
+        map_at(b.map, i * EACH, at);
+        const int64_t p_step = last < 0 ? 0 : b.map.steps[0][last];
+        const int64_t q_step = last < 0 ? 0 : b.map.steps[1][last];
+        unsigned char bytes[EACH];
+        UNROLL
+        for (int k = 0; k < EACH; k++)
+            bytes[k] = combined(b, byte_of(x[at[0] + k * p_step], b.a_type == T_I8),
+                                byte_of(z[at[1] + k * q_step], b.b_type == T_I8), lowest);
+        store_bytes(y + i * EACH, bytes, true, EACH);
+    }
+}
+
+/* EACH (1, 4 or 16) divides all of row, pitch and offset. */
+template <int EACH>
+__global__ void rows_kernel(const unsigned char *x, unsigned char *y, size_t count, size_t row,
+                            size_t pitch, size_t offset, const unsigned char *table)
+{
+    FOR_EACH(i, count / EACH)
+    {
+        const size_t at = i * EACH, r = at / row;
+        unsigned char bytes[EACH];
+        load_bytes(bytes, x + at, true, EACH);
+        if (table) {
+            UNROLL
+            for (int k = 0; k < EACH; k++)
+                bytes[k] = table[bytes[k]];
+        }
+        store_bytes(y + r * pitch + offset + (at - r * row), bytes, true, EACH);
+    }
+}
+
+/* EACH neighbouring channels of an output. Means are summed as floats, in the order of memory, as
+ * the operator is defined. */
+template <int EACH>
+__global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_int8_pool how,
+                                 size_t count)
+{
+    const cuda_pool &p = how.pool;
+    const bool is_signed = how.type == T_I8;
+    const int lowest = lowest_of(how.type);
+    FOR_EACH(i, count)
+    {
+        const output_item at(i, p.c / EACH, p.ow, p.oh);
+        const int c = at.item * EACH;
+        const int left = at.ow * p.stride_w - p.pad_w, top = at.oh * p.stride_h - p.pad_h;
+        const size_t n = (size_t)at.n;
+        int greatest[EACH];
+        float sum[EACH];
+        UNROLL
+        for (int k = 0; k < EACH; k++) {
+            greatest[k] = lowest;
+            sum[k] = 0;
+        }
+        int taps = 0;
+        for (int tap = 0; tap < p.kh * p.kw; tap++) {
+            const int h = top + tap / p.kw * p.dilation_h, w = left + tap % p.kw * p.dilation_w;
+            const bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
+            /* What lies beyond the padding (ceil_mode) never counts. */
+            const bool padded =
+                h >= -p.pad_h && h < p.h + p.pad_h_end && w >= -p.pad_w && w < p.w + p.pad_w_end;
+            taps += inside || (p.count_include_pad && padded);
+            if (!inside)
+                continue;
+            unsigned char bytes[EACH];
+            load_bytes(bytes,
+                       x + ((n * (size_t)p.h + (size_t)h) * (size_t)p.w + (size_t)w) * (size_t)p.c +
+                           (size_t)c,
+                       true, EACH);
+            UNROLL
+            for (int k = 0; k < EACH; k++) {
+                const int v = byte_of(bytes[k], is_signed);
+                greatest[k] = v > greatest[k] ? v : greatest[k];
+                sum[k] = plus(sum[k], times((float)(v - how.from_zero), how.from_scale));
+            }
+        }
+        unsigned char bytes[EACH];
+        UNROLL
+        for (int k = 0; k < EACH; k++) {
+            const float mean = divided(sum[k], (float)(taps ? taps : 1));
+            const float shifted = plus(divided(mean, how.to_scale), (float)how.to_zero);
+            bytes[k] =
+                (unsigned char)(p.is_max ? greatest[k] : clamped_byte(rintf(shifted), lowest));
+        }
+        store_bytes(y + i * EACH, bytes, true, EACH);
+    }
+}
+
+enum { MEAN_ROWS = 8, MEAN_LANES = 32 };
+
+/* A block sums 32 pieces of EACH channels of an image, eight positions at a time. */
+template <int EACH>
+__global__ void int8_mean_kernel(const unsigned char *x, unsigned char *y, size_t positions,
+                                 size_t channels, float factor, int type, int from_zero,
+                                 int to_zero)
+{
+    __shared__ int sums[MEAN_ROWS][MEAN_LANES * EACH];
+    const unsigned lane = threadIdx.x % MEAN_LANES, row = threadIdx.x / MEAN_LANES;
+    const size_t channel = ((size_t)blockIdx.x * MEAN_LANES + lane) * EACH;
+    const bool has = channel < channels;
+    const unsigned char *image = x + (size_t)blockIdx.y * positions * channels;
+    int own[EACH] = {};
+    for (size_t p = row; has && p < positions; p += MEAN_ROWS) {
+        unsigned char bytes[EACH];
+        load_bytes(bytes, image + p * channels + channel, true, EACH);
+        UNROLL
+        for (int k = 0; k < EACH; k++)
+            own[k] += byte_of(bytes[k], type == T_I8) - from_zero;
+    }
+    UNROLL
+    for (int k = 0; k < EACH; k++)
+        sums[row][lane * EACH + k] = own[k];
+    __syncthreads();
+    if (row || !has)
+        return;
+    unsigned char bytes[EACH];
+    UNROLL
+    for (int k = 0; k < EACH; k++) {
+        long long sum = 0; /* of CUDA_INT8_MEAN_MOST numbers more than an int holds */
+        for (int r = 0; r < MEAN_ROWS; r++)
+            sum += sums[r][lane * EACH + k];
+        bytes[k] = (unsigned char)requantised(times((float)sum, factor), to_zero, lowest_of(type));
+    }
+    store_bytes(y + (size_t)blockIdx.y * channels + channel, bytes, true, EACH);
+}
+
+/* ---- DynamicQuantizeLinear ---- */
+
+enum { RANGES = CUDA_INT8_RANGES };
+
+struct value_range {
+    float low, high;
+};
+
+__device__ static inline value_range wider(const value_range &a, const value_range &b)
+{
+    return {b.low < a.low ? b.low : a.low, b.high > a.high ? b.high : a.high};
+}
+
+/* Each block leaves the least and greatest of its part, and of 0. */
+__global__ void range_kernel(const float *x, size_t count, value_range *ranges)
+{
+    __shared__ value_range shared[WARPS];
+    value_range range = {0, 0};
+    FOR_EACH(i, count)
+    {
+        range = wider(range, {x[i], x[i]});
+    }
+    range = block_join(range, shared,
+                       [](const value_range &a, const value_range &b) { return wider(a, b); });
+    if (threadIdx.x == 0)
+        ranges[blockIdx.x] = range;
+}
+
+/* Scale and zero point of the whole range. */
+__global__ void scale_kernel(const value_range *ranges, int count, float *scale,
+                             unsigned char *zero)
+{
+    value_range range = {0, 0};
+    for (int i = 0; i < count; i++)
+        range = wider(range, ranges[i]);
+    const float low = range.low, high = range.high;
+    const float step = high == low ? 1.0f : divided(plus(high, -low), 255.0f);
+    *scale = step;
+    *zero = (unsigned char)requantised(divided(-low, step), 0, 0);
+}
+
+__global__ void dynamic_kernel(const float *x, unsigned char *y, size_t count, const float *scale,
+                               const unsigned char *zero)
+{
+    const float step = *scale;
+    const int offset = *zero;
+    FOR_EACH(i, count)
+    {
+        y[i] = (unsigned char)requantised(divided(x[i], step), offset, 0);
+    }
+}
+
+int piece_of(size_t a, size_t b, size_t c)
+{
+    const size_t all = a | b | c;
+    return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1;
+}
+} // namespace
+
+void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
+                        size_t count, float scale, int zero)
+{
+    WITH_TYPE(x_type, LAUNCH(quantize_kernel<T>, blocks_for((count + 7) / 8), THREADS, stream,
+                             (const T *)x, (unsigned char *)y, count, scale, zero, y_type));
+}
+
+void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
+                          size_t count, float scale, int zero)
+{
+    WITH_TYPE(y_type, LAUNCH(dequantize_kernel<T>, blocks_for((count + 7) / 8), THREADS, stream,
+                             (const unsigned char *)x, (T *)y, count, scale, zero, x_type == T_I8));
+}
+
+void cuda_int8_widen(cudaStream_t stream, const int32_t *x, int y_type, void *y, size_t count)
+{
+    WITH_TYPE(y_type,
+              LAUNCH(widen_kernel<T>, blocks_for(count), THREADS, stream, x, (T *)y, count));
+}
+
+void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
+                            const struct cuda_int8_binary *binary)
+{
+    const unsigned char *p = (const unsigned char *)a, *q = (const unsigned char *)b;
+    const int last = binary->map.rank - 1;
+    if (binary->is_dense)
+        LAUNCH(binary_dense_kernel, blocks_for((binary->count + 15) / 16), THREADS, stream, p, q,
+               (unsigned char *)y, *binary);
+    else if (last >= 0 && binary->map.dims[last] % 4 == 0)
+        LAUNCH(binary_map_kernel<4>, blocks_for(binary->count / 4), THREADS, stream, p, q,
+               (unsigned char *)y, *binary);
+    else
+        LAUNCH(binary_map_kernel<1>, blocks_for(binary->count), THREADS, stream, p, q,
+               (unsigned char *)y, *binary);
+}
+
+void cuda_int8_rows(cudaStream_t stream, const void *x, void *y, size_t rows, size_t row,
+                    size_t pitch, size_t offset, const unsigned char *table)
+{
+    const size_t count = rows * row;
+    const unsigned char *from = (const unsigned char *)x;
+    const int each = piece_of(row, pitch, offset);
+    if (each == 16)
+        LAUNCH(rows_kernel<16>, blocks_for(count / 16), THREADS, stream, from, (unsigned char *)y,
+               count, row, pitch, offset, table);
+    else if (each == 4)
+        LAUNCH(rows_kernel<4>, blocks_for(count / 4), THREADS, stream, from, (unsigned char *)y,
+               count, row, pitch, offset, table);
+    else
+        LAUNCH(rows_kernel<1>, blocks_for(count), THREADS, stream, from, (unsigned char *)y, count,
+               row, pitch, offset, table);
+}
+
+void cuda_int8_pool2d(cudaStream_t stream, const void *x, void *y,
+                      const struct cuda_int8_pool *pool)
+{
+    const cuda_pool &p = pool->pool;
+    const size_t count = (size_t)p.n * (size_t)p.oh * (size_t)p.ow * (size_t)p.c;
+    if (p.c % 8 == 0)
+        LAUNCH(int8_pool_kernel<8>, blocks_for(count / 8), THREADS, stream,
+               (const unsigned char *)x, (unsigned char *)y, *pool, count / 8);
+    else
+        LAUNCH(int8_pool_kernel<1>, blocks_for(count), THREADS, stream, (const unsigned char *)x,
+               (unsigned char *)y, *pool, count);
+}
+
+void cuda_int8_mean(cudaStream_t stream, int type, const void *x, void *y, size_t n,
+                    size_t positions, size_t channels, float factor, int from_zero, int to_zero)
+{
+    const size_t each = channels % 4 == 0 ? 4 : 1;
+    const unsigned wide = (unsigned)((channels / each + MEAN_LANES - 1) / MEAN_LANES);
+    for (size_t first = 0; first < n; first += GRID_MOST) {
+        const size_t images = n - first < (size_t)GRID_MOST ? n - first : (size_t)GRID_MOST;
+        const dim3 grid(wide, (unsigned)images);
+        const unsigned char *from = (const unsigned char *)x + first * positions * channels;
+        unsigned char *to = (unsigned char *)y + first * channels;
+        if (each == 4)
+            LAUNCH_BLOCK(int8_mean_kernel<4>, grid, MEAN_ROWS * MEAN_LANES, stream, from, to,
+                         positions, channels, factor, type, from_zero, to_zero);
+        else
+            LAUNCH_BLOCK(int8_mean_kernel<1>, grid, MEAN_ROWS * MEAN_LANES, stream, from, to,
+                         positions, channels, factor, type, from_zero, to_zero);
+    }
+}
+
+void cuda_int8_dynamic(cudaStream_t stream, const float *x, size_t count, void *ranges,
+                       unsigned char *y, float *scale, unsigned char *zero)
+{
+    unsigned blocks = blocks_for((count + 15) / 16);
+    blocks = blocks > RANGES ? (unsigned)RANGES : blocks;
+    LAUNCH_BLOCK(range_kernel, blocks, THREADS, stream, x, count, (value_range *)ranges);
+    LAUNCH(scale_kernel, 1, 1, stream, (const value_range *)ranges, (int)blocks, scale, zero);
+    LAUNCH(dynamic_kernel, blocks_for(count), THREADS, stream, x, y, count, (const float *)scale,
+           (const unsigned char *)zero);
+}

@@ -1,0 +1,66 @@
+/* Kernels that work along axes: reductions, softmax, sorting, sums so far; conventions as in
+ * kernels.h. */
+#pragma once
+
+#include "engine/cuda/kernels/kernels_number.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum cuda_fold {
+    CUDA_FOLD_SUM,
+    CUDA_FOLD_MEAN,
+    CUDA_FOLD_MAX,
+    CUDA_FOLD_MIN,
+    CUDA_FOLD_PRODUCT,
+    CUDA_FOLD_L1,
+    CUDA_FOLD_L2,
+    CUDA_FOLD_SQUARES,
+    CUDA_FOLD_LOG_SUM,
+    CUDA_FOLD_LOG_SUM_EXP,
+};
+
+/* y[o] = the fold of x over the reduced dimensions. x is dense. The maps list its dimensions
+ * that are kept, and those that are reduced. */
+struct cuda_reduce_axes {
+    enum cuda_fold fold;
+    enum cuda_domain domain;
+    int dtype;                            /* of x and y */
+    struct cuda_access_map kept, reduced; /* of x */
+    size_t count, each;                   /* elements of the two maps */
+};
+void cuda_fold_axes(cudaStream_t stream, const void *x, void *y,
+                    const struct cuda_reduce_axes *reduce);
+
+/* An axis of a dense tensor: [outer, extent, inner]. */
+struct cuda_axis {
+    size_t outer, extent, inner;
+    int dtype;
+    enum cuda_domain domain;
+};
+
+/* y, int64 [outer, inner]: where the greatest (least) element is; the first such, or the last. NaN
+ * is beyond any number. */
+void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
+                       int is_least, int is_last);
+
+enum cuda_softmax_kind { CUDA_SOFTMAX, CUDA_LOG_SOFTMAX, CUDA_HARDMAX };
+void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
+                       enum cuda_softmax_kind kind);
+
+/* Sums so far, in the other direction with is_reverse, without the element itself with
+ * is_exclusive. */
+void cuda_sum_so_far(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
+                     int is_reverse, int is_exclusive);
+
+/* The k first elements of each line in the order of size, equal ones in their own order; NaN is
+ * beyond any number. values, [outer, k, inner] of x's dtype, and indices, int64, may be NULL.
+ * workspace: cuda_top_k_workspace() bytes. */
+size_t cuda_top_k_workspace(const struct cuda_axis *axis, size_t k);
+void cuda_top_k(cudaStream_t stream, const void *x, void *values, int64_t *indices,
+                const struct cuda_axis *axis, size_t k, int is_least, void *workspace);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,69 @@
+/* Kernels of operators on images beside convolutions and pools; conventions as in kernels.h. */
+#pragma once
+
+#include "engine/cuda/kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Resize (ONNX Resize, Upsample): an output position is a weighted sum of `taps` input positions
+ * along each axis. Tables lie behind each other, [out, taps] for each axis, from first[axis] on:
+ * index is where, weight is how much; what weighs 0 is not read. An index of -1: the position is
+ * outside, y is `outside`. */
+struct cuda_resize {
+    int rank;
+    int64_t in[CUDA_MAX_RANK], out[CUDA_MAX_RANK];
+    int taps[CUDA_MAX_RANK];
+    int64_t first[CUDA_MAX_RANK];
+    float outside;
+};
+/* Dense tensors of rank <= CUDA_MAX_RANK. */
+void cuda_resize_any(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
+                     const float *weight, const struct cuda_resize *resize);
+/* Axes 1 and 2 of [N, H, W, C] alone; no position is outside. */
+void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
+                       const float *weight, const struct cuda_resize *resize);
+
+/* GroupNormalization, InstanceNormalization (a channel a group): of x [images, pixels, channels]
+ * each group of `per` channels less its mean over its standard deviation, times scale, plus bias;
+ * those are [channels], or [channels / per] with params_of_groups. */
+struct cuda_groups {
+    size_t images, pixels, channels, per;
+    int params_of_groups;
+    float epsilon;
+};
+/* Bytes it needs beside its operands. */
+size_t cuda_groups_workspace(const struct cuda_groups *groups);
+void cuda_normalise_groups(cudaStream_t stream, int dtype, const void *x, const float *scale,
+                           const float *bias, void *y, const struct cuda_groups *groups,
+                           void *workspace);
+
+/* LRN: y = x / (bias + factor * (sum of squares of `size` channels around x's))^beta;
+ * x [pixels, channels]. */
+void cuda_lrn(cudaStream_t stream, int dtype, const void *x, void *y, size_t pixels,
+              size_t channels, int size, float factor, float bias, float beta);
+
+/* ConvTranspose; h, w, c of x, oh, ow, m of y: y[oh] gets x[h] where oh = h * stride + tap *
+ * dilation - pad. weights: [kh, kw, c, m / groups] of x's dtype. */
+void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const void *weights,
+                          void *y, int y_dtype, const struct cuda_conv *conv,
+                          const struct cuda_epilogue *epilogue);
+
+enum cuda_sampling { CUDA_SAMPLE_NEAREST, CUDA_SAMPLE_LINEAR, CUDA_SAMPLE_CUBIC };
+enum cuda_border { CUDA_BORDER_ZEROS, CUDA_BORDER_EDGE, CUDA_BORDER_REFLECTION };
+
+/* GridSample on images as ONNX has them: x [n, c, h, w], grid [n, oh, ow, 2] (x first) of x's
+ * dtype, y [n, c, oh, ow]. */
+struct cuda_grid_sample {
+    int64_t n, c, h, w, oh, ow;
+    enum cuda_sampling sampling;
+    enum cuda_border border;
+    int align_corners;
+};
+void cuda_sample_grid(cudaStream_t stream, int dtype, const void *x, const void *grid, void *y,
+                      const struct cuda_grid_sample *sample);
+
+#ifdef __cplusplus
+}
+#endif

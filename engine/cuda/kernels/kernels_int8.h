@@ -1,0 +1,118 @@
+/* The kernels on 8-bit integers, as the C side of the module calls them; the rules of kernels.h
+ * hold. A tensor of 8-bit integers stands for (stored - zero) * scale. Types are enum dtype's: U8,
+ * I8, I32, F32, F16, BF16. Numbers are rounded half to even, and saturate. */
+#pragma once
+
+#include "engine/cuda/kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What follows the int32 sum of x * weights over a window (x as it is stored; in the padding
+ * stands its zero point):
+ *
+ *     sum += bias[m] - *x_zero * weight_sums[m]
+ *     U8, I8:  y = saturate(round(sum * scales[m]) + zero)
+ *              y = saturate(round(fixed + residual * residual_ratio + y * own_ratio)) (QLinearAdd)
+ *              y = table[y]
+ *     I32:     y = sum        F32:  y = sum * scales[m] */
+struct cuda_int8_epilogue {
+    const int32_t *bias;         /* per channel of y, or NULL; a zero point of x that is known
+                                    beforehand is in it: less zero times the channel's weights */
+    const unsigned char *x_zero; /* of x_type, or NULL: that is in the bias, or 0 */
+    const int32_t *weight_sums;  /* per channel, with x_zero */
+    const float *scales;         /* per channel; not for I32 */
+    const void *residual;        /* shaped like y, of its type, or NULL; may be y itself */
+    const unsigned char *table;  /* 256 stored numbers of y's type, by the byte of one; or NULL */
+    float own_ratio, residual_ratio, fixed;
+    int zero, y_type, x_type;
+};
+
+/* A convolution of 8-bit integers. The members of `conv` count bytes: conv->row is from one output
+ * channel's weights to the next. */
+struct cuda_int8_conv {
+    struct cuda_conv conv;
+    int x_type;                   /* U8 or I8 */
+    const unsigned char *padding; /* 16 bytes, aligned, that hold x's zero point */
+};
+
+/* Candidates on tensor cores (sm_75 and later), as cuda_conv_candidates; 0: the channels of a group
+ * are no multiple of four, or an image is too large. cuda_conv_workspace says what they need. */
+int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
+                              struct cuda_conv_candidate *ret, int max);
+/* weights: signed, rows of whole 16 bytes, [kh, kw, c / groups] and then zeroes. */
+void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
+                           const struct cuda_int8_conv *conv,
+                           const struct cuda_int8_epilogue *epilogue,
+                           const struct cuda_conv_candidate *candidate, void *workspace);
+/* Any groups, a thread an output; weights: int16, [m, kh, kw, c / groups]. */
+void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
+                           const struct cuda_int8_conv *conv,
+                           const struct cuda_int8_epilogue *epilogue);
+/* groups == c == m; weights: int16, [kh, kw, c]. */
+void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *weights, void *y,
+                              const struct cuda_int8_conv *conv,
+                              const struct cuda_int8_epilogue *epilogue);
+/* y = epilogue(sums added up), sums: [splits, rows, columns]. */
+void cuda_int8_finish(cudaStream_t stream, const int32_t *sums, int splits, void *y, size_t rows,
+                      size_t columns, const struct cuda_int8_epilogue *epilogue);
+/* y[p, 0 … to) = x[p, 0 … from), and then anything; bytes. */
+void cuda_int8_pad_channels(cudaStream_t stream, const void *x, void *y, size_t positions, int from,
+                            int to);
+/* 16 bytes of a zero point. */
+void cuda_int8_fill(cudaStream_t stream, const unsigned char *zero, void *y);
+
+/* y = saturate(round(x / scale) + zero); x: F32, F16, BF16. */
+void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
+                        size_t count, float scale, int zero);
+/* y = (x - zero) * scale; y: F32, F16, BF16. */
+void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
+                          size_t count, float scale, int zero);
+/* y = x; int32 to F32, F16, BF16. */
+void cuda_int8_widen(cudaStream_t stream, const int32_t *x, int y_type, void *y, size_t count);
+
+/* QLinearAdd: y = saturate(round(fixed + b * b_ratio + a * a_ratio)), QLinearMul: y =
+ * saturate(round((a - a_zero) * (b - b_zero) * a_ratio + fixed)); zero points of a and b of Add are
+ * in `fixed`. */
+struct cuda_int8_binary {
+    int is_product, a_type, b_type, y_type;
+    float a_ratio, b_ratio, fixed;
+    int a_zero, b_zero;
+    int is_dense; /* a and b are shaped like y: the map is not needed */
+    struct cuda_access_map map;
+    size_t count;
+    const unsigned char *table; /* as in an epilogue */
+};
+void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
+                            const struct cuda_int8_binary *binary);
+
+/* y[r, offset + i] = table[x[r, i]] for rows of `row` bytes, those of y `pitch` bytes apart; table
+ * NULL: x itself. */
+void cuda_int8_rows(cudaStream_t stream, const void *x, void *y, size_t rows, size_t row,
+                    size_t pitch, size_t offset, const unsigned char *table);
+
+/* The maximum of stored numbers, or QLinearAveragePool's mean: saturate(round(sum of (x -
+ * from_zero) * from_scale / taps / to_scale + to_zero)). */
+struct cuda_int8_pool {
+    struct cuda_pool pool;
+    int type;
+    float from_scale, to_scale;
+    int from_zero, to_zero;
+};
+void cuda_int8_pool2d(cudaStream_t stream, const void *x, void *y,
+                      const struct cuda_int8_pool *pool);
+/* y[n, c] = saturate(round((sum over positions of (x - from_zero)) * factor) + to_zero). At most so
+ * many positions, of which a thread adds up an eighth as int32. */
+#define CUDA_INT8_MEAN_MOST ((size_t)1 << 26)
+void cuda_int8_mean(cudaStream_t stream, int type, const void *x, void *y, size_t n,
+                    size_t positions, size_t channels, float factor, int from_zero, int to_zero);
+
+/* DynamicQuantizeLinear of x: F32. `ranges`: scratch of 2 * CUDA_INT8_RANGES floats. */
+#define CUDA_INT8_RANGES 256
+void cuda_int8_dynamic(cudaStream_t stream, const float *x, size_t count, void *ranges,
+                       unsigned char *y, float *scale, unsigned char *zero);
+
+#ifdef __cplusplus
+}
+#endif

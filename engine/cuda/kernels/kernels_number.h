@@ -1,0 +1,79 @@
+/* Kernels over numbers of any dtype; conventions as in kernels.h. */
+#pragma once
+
+#include "engine/cuda/kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One operand: a; two: a and b; WHERE: a ? b : c. */
+enum cuda_number_op {
+    CUDA_N_COPY, /* converts */
+    CUDA_N_SCALE,
+    CUDA_N_ABS,
+    CUDA_N_NEG,
+    CUDA_N_SIGN,
+    CUDA_N_FLOOR,
+    CUDA_N_CEIL,
+    CUDA_N_ROUND,
+    CUDA_N_SQRT,
+    CUDA_N_RECIPROCAL,
+    CUDA_N_EXP,
+    CUDA_N_LOG,
+    CUDA_N_SIN,
+    CUDA_N_COS,
+    CUDA_N_ERF,
+    CUDA_N_SOFTPLUS,
+    CUDA_N_SOFTSIGN,
+    CUDA_N_SELU,
+    CUDA_N_CELU,
+    CUDA_N_MISH,
+    CUDA_N_SHRINK,
+    CUDA_N_THRESHOLDED_RELU,
+    CUDA_N_RELU,
+    CUDA_N_CLIP,
+    CUDA_N_NOT,
+    CUDA_N_IS_NAN,
+    CUDA_N_IS_INF,
+    CUDA_N_ADD,
+    CUDA_N_SUB,
+    CUDA_N_MUL,
+    CUDA_N_DIV,
+    CUDA_N_MOD,  /* the sign of the divisor */
+    CUDA_N_FMOD, /* the sign of the dividend */
+    CUDA_N_MAX,
+    CUDA_N_MIN,
+    CUDA_N_PRELU,
+    CUDA_N_POW,
+    CUDA_N_AND,
+    CUDA_N_OR,
+    CUDA_N_XOR,
+    CUDA_N_EQUAL,
+    CUDA_N_GREATER,
+    CUDA_N_LESS,
+    CUDA_N_GREATER_OR_EQUAL,
+    CUDA_N_LESS_OR_EQUAL,
+    CUDA_N_WHERE,
+};
+
+enum cuda_domain { CUDA_IN_FLOAT, CUDA_IN_DOUBLE, CUDA_IN_WHOLE };
+
+/* y, from operands that lie as the map says. Computed in float32, in float64 or in 64-bit integers;
+ * what does not fit y's dtype wraps when it comes from an integer and ends at the nearer end when
+ * it comes from a float, whose NaN is 0. */
+struct cuda_numbers {
+    enum cuda_number_op op;
+    enum cuda_domain domain;
+    int operands;
+    int dtypes[CUDA_OPERANDS], y_dtype;
+    struct cuda_access_map map;
+    double alpha, beta;      /* of an operator that has such */
+    int64_t lowest, highest; /* CLIP of integers */
+};
+void cuda_compute_numbers(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
+                          const struct cuda_numbers *numbers);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,53 @@
+/* Kernels that pick elements: padding, gathers, scatters; conventions as in kernels.h. Elements are
+ * of 1, 2, 4 or 8 bytes. */
+#pragma once
+
+#include "engine/cuda/kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum cuda_pad_mode { CUDA_PAD_CONSTANT, CUDA_PAD_REFLECT, CUDA_PAD_EDGE, CUDA_PAD_WRAP };
+
+/* y[…, i, …] = x[…, first + source(i - before), …] of each dimension, where source() brings what
+ * lies outside of the `kept` elements back by the mode; y is `fill` there with CONSTANT. */
+struct cuda_pad {
+    int rank;
+    enum cuda_pad_mode mode;
+    int64_t out[CUDA_MAX_RANK], kept[CUDA_MAX_RANK], first[CUDA_MAX_RANK], before[CUDA_MAX_RANK];
+    int64_t steps[CUDA_MAX_RANK]; /* in x, elements */
+    uint64_t fill;                /* the element's bytes, first */
+};
+void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y,
+                  const struct cuda_pad *pad);
+
+/* Which slice of a tensor each of `count` tuples of indices is: part k, of extent[k], counts from
+ * the end where it is negative, and moves step[k] elements. All indices must be in range. */
+struct cuda_tuples {
+    int depth, index_bytes; /* 4 or 8 */
+    int64_t extent[CUDA_MAX_RANK], step[CUDA_MAX_RANK];
+    size_t count, slice; /* elements of a slice */
+    size_t per_batch;    /* tuples */
+    int64_t batch_step;  /* elements of the tensor */
+};
+/* y [count, slice] from x. */
+void cuda_gather_tuples(cudaStream_t stream, int size, const void *x, const void *indices, void *y,
+                        const struct cuda_tuples *tuples);
+/* The reverse: y's slices become those of `updates`. No two tuples may be the same. */
+void cuda_scatter_tuples(cudaStream_t stream, int size, const void *updates, const void *indices,
+                         void *y, const struct cuda_tuples *tuples);
+
+/* y[…] = x[…, indices[…], …]: y and the indices count through map->dims, x has map->steps[0], 0
+ * for the axis, along which an index moves axis_step elements of `extent`. */
+void cuda_gather_along(cudaStream_t stream, int size, const void *x, const void *indices,
+                       int index_bytes, void *y, const struct cuda_access_map *map, int64_t extent,
+                       int64_t axis_step);
+/* The reverse: y[…, indices[…], …] = updates[…]. No two may go to the same place. */
+void cuda_scatter_along(cudaStream_t stream, int size, const void *updates, const void *indices,
+                        int index_bytes, void *y, const struct cuda_access_map *map, int64_t extent,
+                        int64_t axis_step);
+
+#ifdef __cplusplus
+}
+#endif

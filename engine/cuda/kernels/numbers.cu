@@ -1,0 +1,310 @@
+/* Elementwise operators on numbers of any dtype, with numpy broadcasting. The large float tensors
+ * between layers use elementwise.cu. */
+#include "engine/cuda/kernels/any.cuh"
+#include "engine/cuda/kernels/kernels_number.h"
+
+namespace
+{
+#define BOTH(name)                                                                                 \
+    __device__ inline float m_##name(float x)                                                      \
+    {                                                                                              \
+        return name##f(x);                                                                         \
+    }                                                                                              \
+    __device__ inline double m_##name(double x)                                                    \
+    {                                                                                              \
+        return name(x);                                                                            \
+    }
+BOTH(fabs)
+BOTH(floor)
+BOTH(ceil)
+BOTH(rint)
+BOTH(sqrt)
+BOTH(exp)
+BOTH(expm1)
+BOTH(log)
+BOTH(log1p)
+BOTH(sin)
+BOTH(cos)
+BOTH(erf)
+BOTH(tanh)
+#undef BOTH
+
+__device__ inline float m_pow(float x, float y)
+{
+    return y == 2.0f ? x * x : powf(x, y);
+}
+__device__ inline double m_pow(double x, double y)
+{
+    return pow(x, y);
+}
+
+/* ln(1 + e^x) without overflow. */
+template <typename C> __device__ inline C softplus(C x)
+{
+    return x > 0 ? x + m_log1p(m_exp(-x)) : m_log1p(m_exp(x));
+}
+
+/* Mod-28: the remainder takes the divisor's sign, also when it is zero. */
+__device__ inline double floor_mod(double x, double y)
+{
+    const double remainder = fmod(x, y);
+    if (remainder == 0)
+        return copysign(0.0, y);
+    return (remainder < 0) != (y < 0) ? remainder + y : remainder;
+}
+
+template <typename C> __device__ inline C unary(const cuda_numbers &n, C x)
+{
+    const C alpha = (C)n.alpha, beta = (C)n.beta;
+    switch (n.op) {
+    case CUDA_N_SCALE:
+        return x * alpha;
+    case CUDA_N_ABS:
+        return m_fabs(x);
+    case CUDA_N_NEG:
+        return -x;
+    case CUDA_N_SIGN:
+        return x > 0 ? (C)1 : x < 0 ? (C)-1 : x;
+    case CUDA_N_FLOOR:
+        return m_floor(x);
+    case CUDA_N_CEIL:
+        return m_ceil(x);
+    case CUDA_N_ROUND:
+        return m_rint(x);
+    case CUDA_N_SQRT:
+        return m_sqrt(x);
+    case CUDA_N_RECIPROCAL:
+        return (C)1 / x;
+    case CUDA_N_EXP:
+        return m_exp(x);
+    case CUDA_N_LOG:
+        return m_log(x);
+    case CUDA_N_SIN:
+        return m_sin(x);
+    case CUDA_N_COS:
+        return m_cos(x);
+    case CUDA_N_ERF:
+        return m_erf(x);
+    case CUDA_N_SOFTPLUS:
+        return softplus(x);
+    case CUDA_N_SOFTSIGN:
+        return x / (1 + m_fabs(x));
+    case CUDA_N_SELU:
+        return x > 0 ? beta * x : beta * alpha * m_expm1(x);
+    case CUDA_N_CELU:
+        return x < 0 ? alpha * m_expm1(x / alpha) : x;
+    case CUDA_N_MISH:
+        return x * m_tanh(softplus(x));
+    case CUDA_N_SHRINK:
+        return x < -alpha ? x + beta : x > alpha ? x - beta : (C)0;
+    case CUDA_N_THRESHOLDED_RELU:
+        return x > alpha ? x : (C)0;
+    case CUDA_N_RELU:
+        return x < 0 ? (C)0 : x;
+    case CUDA_N_CLIP:
+        x = x < alpha ? alpha : x;
+        return x > beta ? beta : x;
+    case CUDA_N_IS_NAN:
+        return x != x;
+    case CUDA_N_IS_INF: /* alpha: of the positive one; beta: of the negative one */
+        return x == x && x - x != 0 && (x > 0 ? alpha : beta) != 0;
+    default:
+        return x;
+    }
+}
+
+template <typename C> __device__ inline C binary(const cuda_numbers &n, C x, C y)
+{
+    switch (n.op) {
+    case CUDA_N_ADD:
+        return x + y;
+    case CUDA_N_SUB:
+        return x - y;
+    case CUDA_N_MUL:
+        return x * y;
+    case CUDA_N_DIV:
+        return x / y;
+    case CUDA_N_MOD:
+        return (C)floor_mod((double)x, (double)y);
+    case CUDA_N_FMOD:
+        return (C)fmod((double)x, (double)y);
+    case CUDA_N_MAX:
+        return x > y || x != x ? x : y;
+    case CUDA_N_MIN:
+        return x < y || x != x ? x : y;
+    case CUDA_N_PRELU:
+        return x < 0 ? x * y : x;
+    case CUDA_N_POW:
+        return m_pow(x, y);
+    default:
+        return x;
+    }
+}
+
+template <typename C> __device__ inline bool compared(const cuda_numbers &n, C x, C y)
+{
+    switch (n.op) {
+    case CUDA_N_AND:
+        return x != 0 && y != 0;
+    case CUDA_N_OR:
+        return x != 0 || y != 0;
+    case CUDA_N_XOR:
+        return (x != 0) != (y != 0);
+    case CUDA_N_EQUAL:
+        return x == y;
+    case CUDA_N_GREATER:
+        return x > y;
+    case CUDA_N_LESS:
+        return x < y;
+    case CUDA_N_GREATER_OR_EQUAL:
+        return x >= y;
+    default:
+        return x <= y;
+    }
+}
+
+/* Integers; sums and products are unsigned, so that they wrap. */
+template <> __device__ inline int64_t unary<int64_t>(const cuda_numbers &n, int64_t x)
+{
+    switch (n.op) {
+    case CUDA_N_ABS:
+        return x < 0 ? (int64_t)(0 - (uint64_t)x) : x;
+    case CUDA_N_NEG:
+        return (int64_t)(0 - (uint64_t)x);
+    case CUDA_N_SIGN:
+        return (x > 0) - (x < 0);
+    case CUDA_N_RELU:
+        return x < 0 ? 0 : x;
+    case CUDA_N_CLIP:
+        x = x < n.lowest ? n.lowest : x;
+        return x > n.highest ? n.highest : x;
+    case CUDA_N_NOT:
+        return !x;
+    case CUDA_N_IS_NAN:
+    case CUDA_N_IS_INF:
+        return 0;
+    default:
+        return x;
+    }
+}
+
+/* A negative exponent leaves only what a fraction truncates to. */
+__device__ inline int64_t power(int64_t base, int64_t exponent)
+{
+    if (exponent < 0) {
+        if (base == 0)
+            return INT64_MAX;
+        return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+    }
+    uint64_t result = 1, square = (uint64_t)base;
+    for (; exponent; exponent >>= 1, square *= square)
+        if (exponent & 1)
+            result *= square;
+    return (int64_t)result;
+}
+
+template <> __device__ inline int64_t binary<int64_t>(const cuda_numbers &n, int64_t x, int64_t y)
+{
+    const uint64_t a = (uint64_t)x, b = (uint64_t)y;
+    switch (n.op) {
+    case CUDA_N_ADD:
+        return (int64_t)(a + b);
+    case CUDA_N_SUB:
+        return (int64_t)(a - b);
+    case CUDA_N_MUL:
+        return (int64_t)(a * b);
+    case CUDA_N_DIV: /* never by 0: the lowering checks that */
+        return y == -1 ? (int64_t)(0 - a) : y ? x / y : 0;
+    case CUDA_N_MOD:
+        if (y == 0 || y == -1)
+            return 0;
+        return x % y + (x % y && (x % y < 0) != (y < 0) ? y : 0);
+    case CUDA_N_FMOD:
+        return y == 0 || y == -1 ? 0 : x % y;
+    case CUDA_N_MAX:
+        return x > y ? x : y;
+    case CUDA_N_MIN:
+        return x < y ? x : y;
+    case CUDA_N_PRELU:
+        return x < 0 ? (int64_t)(a * b) : x;
+    case CUDA_N_POW:
+        return power(x, y);
+    default:
+        return x;
+    }
+}
+
+template <typename C, int OPERANDS>
+__global__ void numbers_kernel(const void *a, const void *b, const void *c, void *y, cuda_numbers n,
+                               size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        int64_t at[OPERANDS];
+        map_at(n.map, i, at);
+        if constexpr (OPERANDS == 1) {
+            store_any(y, n.y_dtype, i, unary(n, load_any<C>(a, n.dtypes[0], at[0])));
+        } else if constexpr (OPERANDS == 2) {
+            const C left = load_any<C>(a, n.dtypes[0], at[0]);
+            const C right = load_any<C>(b, n.dtypes[1], at[1]);
+            store_any(y, n.y_dtype, i,
+                      n.op >= CUDA_N_AND ? (C)compared(n, left, right) : binary(n, left, right));
+        } else {
+            const bool first = load_any<int64_t>(a, n.dtypes[0], at[0]) != 0;
+            const C value =
+                first ? load_any<C>(b, n.dtypes[1], at[1]) : load_any<C>(c, n.dtypes[2], at[2]);
+            store_any(y, n.y_dtype, i, value);
+        }
+    }
+}
+
+/* One operand of the result's dtype, read from front to back: eight at a time. */
+template <typename T>
+__global__ void unary_eights_kernel(const T *x, T *y, cuda_numbers n, size_t count)
+{
+    const size_t eights = count / 8;
+    FOR_EACH(i, eights)
+    {
+        float v[8];
+        load8(v, x + i * 8);
+        UNROLL
+        for (int k = 0; k < 8; k++)
+            v[k] = unary(n, v[k]);
+        store8(y + i * 8, v);
+    }
+    FOR_EACH(i, count - eights * 8)
+    y[eights * 8 + i] = from_float<T>(unary(n, to_float(x[eights * 8 + i])));
+}
+
+template <typename C>
+void run_numbers(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
+                 const struct cuda_numbers *n, size_t count)
+{
+    if (n->operands == 1)
+        LAUNCH((numbers_kernel<C, 1>), blocks_for(count), THREADS, stream, operands[0], operands[1],
+               operands[2], y, *n, count);
+    else if (n->operands == 2)
+        LAUNCH((numbers_kernel<C, 2>), blocks_for(count), THREADS, stream, operands[0], operands[1],
+               operands[2], y, *n, count);
+    else
+        LAUNCH((numbers_kernel<C, 3>), blocks_for(count), THREADS, stream, operands[0], operands[1],
+               operands[2], y, *n, count);
+}
+
+bool is_even(const struct cuda_numbers *n)
+{
+    return n->map.rank == 0 || (n->map.rank == 1 && n->map.steps[0][0] == 1);
+}
+} // namespace
+
+void cuda_compute_numbers(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
+                          const struct cuda_numbers *n)
+{
+    const size_t count = element_count(n->map.rank, n->map.dims);
+    if (n->domain == CUDA_IN_FLOAT && n->operands == 1 && n->dtypes[0] == n->y_dtype &&
+        n->y_dtype != T_BOOL && is_even(n))
+        WITH_TYPE(n->y_dtype, LAUNCH(unary_eights_kernel<T>, blocks_for(count / 8 + 1), THREADS,
+                                     stream, (const T *)operands[0], (T *)y, *n, count));
+    else
+        WITH_DOMAIN(n->domain, run_numbers<C>(stream, operands, y, n, count));
+}

@@ -1,0 +1,387 @@
+/* One block, one row (or one column of rows): softmax, LayerNormalization, reductions, pools. */
+#include "engine/cuda/kernels/device.cuh"
+
+struct add_op {
+    __device__ float operator()(float a, float b) const
+    {
+        return a + b;
+    }
+};
+
+struct max_op {
+    __device__ float operator()(float a, float b) const
+    {
+        return greater_of(a, b);
+    }
+};
+
+struct min_op {
+    __device__ float operator()(float a, float b) const
+    {
+        return less_of(a, b);
+    }
+};
+
+/* ---- short rows: a warp a row, which stays in registers between the passes ---- */
+
+enum { SHORT_ROW = WARP * 8 * 4 };
+
+/* A lane's numbers of a row: pieces of EACH (8 or 1) neighbours, WARP pieces apart. */
+template <typename T, int EACH> struct lane_numbers {
+    static constexpr int PIECES = SHORT_ROW / WARP / EACH;
+    float at[PIECES][EACH];
+
+    /* What is not there is `otherwise`. */
+    __device__ inline void load(const T *row, int count, float otherwise)
+    {
+        const int lane = (int)threadIdx.x % WARP;
+        UNROLL
+        for (int p = 0; p < PIECES; p++) {
+            const int i = (p * WARP + lane) * EACH;
+            if (i >= count) {
+                UNROLL
+                for (int k = 0; k < EACH; k++)
+                    at[p][k] = otherwise;
+            } else if constexpr (EACH == 8) {
+                load8(at[p], row + i);
+            } else {
+                at[p][0] = to_float(row[i]);
+            }
+        }
+    }
+
+    __device__ inline void store(T *row, int count) const
+    {
+        const int lane = (int)threadIdx.x % WARP;
+        UNROLL
+        for (int p = 0; p < PIECES; p++) {
+            const int i = (p * WARP + lane) * EACH;
+            if (i >= count)
+                continue;
+            if constexpr (EACH == 8)
+                store8(row + i, at[p]);
+            else
+                row[i] = from_float<T>(at[p][0]);
+        }
+    }
+};
+
+template <typename T, int EACH>
+__global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
+{
+    const size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (row >= rows)
+        return; /* a whole warp: no barrier follows */
+    lane_numbers<T, EACH> v;
+    v.load(x + row * (size_t)count, count, -INFINITY);
+    float greatest = -INFINITY, sum = 0;
+    UNROLL
+    for (int p = 0; p < v.PIECES; p++)
+        UNROLL
+    for (int k = 0; k < EACH; k++)
+        greatest = greater_of(greatest, v.at[p][k]);
+    greatest = warp_join(greatest, max_op());
+    UNROLL
+    for (int p = 0; p < v.PIECES; p++)
+        UNROLL
+    for (int k = 0; k < EACH; k++) {
+        /* Elements beyond the row add nothing, also if all the row is -inf, whose result is NaN. */
+        bool inside = (p * WARP + (int)threadIdx.x % WARP) * EACH < count;
+        v.at[p][k] = inside ? expf(v.at[p][k] - greatest) : 0.0f;
+        sum += v.at[p][k];
+    }
+    sum = warp_join(sum, add_op());
+    UNROLL
+    for (int p = 0; p < v.PIECES; p++)
+        UNROLL
+    for (int k = 0; k < EACH; k++)
+        v.at[p][k] /= sum;
+    v.store(y + row * (size_t)count, count);
+}
+
+template <typename T, int EACH>
+__global__ void layer_norm_short_kernel(const T *x, const float *scale, const float *bias, T *y,
+                                        size_t rows, int count, float epsilon, int is_rms)
+{
+    const size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    const int lane = (int)threadIdx.x % WARP;
+    if (row >= rows)
+        return;
+    lane_numbers<T, EACH> v;
+    v.load(x + row * (size_t)count, count, 0.0f);
+    float sum = 0, squares = 0;
+    UNROLL
+    for (int p = 0; p < v.PIECES; p++)
+        UNROLL
+    for (int k = 0; k < EACH; k++)
+        sum += v.at[p][k];
+    const float mean = is_rms ? 0.0f : warp_join(sum, add_op()) / (float)count;
+    UNROLL
+    for (int p = 0; p < v.PIECES; p++)
+        UNROLL
+    for (int k = 0; k < EACH; k++) {
+        float d = (p * WARP + lane) * EACH < count ? v.at[p][k] - mean : 0.0f;
+        squares += d * d;
+    }
+    const float variance = warp_join(squares, add_op()) / (float)count;
+    const float inverse = 1.0f / sqrtf(variance + epsilon);
+    UNROLL
+    for (int p = 0; p < v.PIECES; p++) {
+        const int i = (p * WARP + lane) * EACH;
+        float factor[EACH], more[EACH] = {};
+        if (i >= count)
+            continue;
+        if constexpr (EACH == 8) {
+            load8(factor, scale + i);
+            if (bias)
+                load8(more, bias + i);
+        } else {
+            factor[0] = scale[i];
+            more[0] = bias ? bias[i] : 0.0f;
+        }
+        UNROLL
+        for (int k = 0; k < EACH; k++)
+            v.at[p][k] = (v.at[p][k] - mean) * inverse * factor[k] + more[k];
+    }
+    v.store(y + row * (size_t)count, count);
+}
+
+static unsigned short_blocks(size_t rows)
+{
+    return (unsigned)((rows + WARPS - 1) / WARPS);
+}
+
+/* ---- any rows ---- */
+
+template <typename T> __global__ void softmax_kernel(const T *x, T *y, size_t row)
+{
+    __shared__ float shared[WARPS];
+    x += (size_t)blockIdx.x * row;
+    y += (size_t)blockIdx.x * row;
+    float greatest = -INFINITY;
+    for (size_t i = threadIdx.x; i < row; i += THREADS)
+        greatest = greater_of(greatest, to_float(x[i]));
+    greatest = block_join(greatest, shared, max_op());
+    float sum = 0;
+    for (size_t i = threadIdx.x; i < row; i += THREADS)
+        sum += expf(to_float(x[i]) - greatest);
+    sum = block_join(sum, shared, add_op());
+    for (size_t i = threadIdx.x; i < row; i += THREADS)
+        y[i] = from_float<T>(expf(to_float(x[i]) - greatest) / sum);
+}
+
+void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t rows, size_t row)
+{
+    if (row <= SHORT_ROW && row % 8 == 0)
+        WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, 8>), short_blocks(rows), THREADS,
+                                      stream, (const T *)x, (T *)y, rows, (int)row));
+    else if (row <= SHORT_ROW)
+        WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, 1>), short_blocks(rows), THREADS,
+                                      stream, (const T *)x, (T *)y, rows, (int)row));
+    else
+        WITH_TYPE(dtype, LAUNCH_BLOCK(softmax_kernel<T>, (unsigned)rows, THREADS, stream,
+                                      (const T *)x, (T *)y, row));
+}
+
+template <typename T>
+__global__ void layer_norm_kernel(const T *x, const float *scale, const float *bias, T *y,
+                                  size_t row, float epsilon, int is_rms)
+{
+    __shared__ float shared[WARPS];
+    x += (size_t)blockIdx.x * row;
+    y += (size_t)blockIdx.x * row;
+    float sum = 0;
+    for (size_t i = threadIdx.x; i < row; i += THREADS)
+        sum += to_float(x[i]);
+    float mean = is_rms ? 0.0f : block_join(sum, shared, add_op()) / (float)row;
+    float squares = 0;
+    for (size_t i = threadIdx.x; i < row; i += THREADS) {
+        float d = to_float(x[i]) - mean;
+        squares += d * d;
+    }
+    float variance = block_join(squares, shared, add_op()) / (float)row;
+    float inverse = 1.0f / sqrtf(variance + epsilon);
+    for (size_t i = threadIdx.x; i < row; i += THREADS)
+        y[i] =
+            from_float<T>((to_float(x[i]) - mean) * inverse * scale[i] + (bias ? bias[i] : 0.0f));
+}
+
+void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float *scale,
+                     const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms)
+{
+    if (row <= SHORT_ROW && row % 8 == 0)
+        WITH_TYPE(dtype,
+                  LAUNCH_BLOCK((layer_norm_short_kernel<T, 8>), short_blocks(rows), THREADS, stream,
+                               (const T *)x, scale, bias, (T *)y, rows, (int)row, epsilon, is_rms));
+    else if (row <= SHORT_ROW)
+        WITH_TYPE(dtype,
+                  LAUNCH_BLOCK((layer_norm_short_kernel<T, 1>), short_blocks(rows), THREADS, stream,
+                               (const T *)x, scale, bias, (T *)y, rows, (int)row, epsilon, is_rms));
+    else
+        WITH_TYPE(dtype, LAUNCH_BLOCK(layer_norm_kernel<T>, (unsigned)rows, THREADS, stream,
+                                      (const T *)x, scale, bias, (T *)y, row, epsilon, is_rms));
+}
+
+/* inner == 1: a block a row. */
+template <typename T, typename Op>
+__global__ void reduce_row_kernel(const T *x, T *y, size_t reduced, Op op, float start, float scale)
+{
+    __shared__ float shared[WARPS];
+    x += (size_t)blockIdx.x * reduced;
+    float value = start;
+    for (size_t r = threadIdx.x; r < reduced; r += THREADS)
+        value = op(value, to_float(x[r]));
+    value = block_join(value, shared, op);
+    if (threadIdx.x == 0)
+        y[blockIdx.x] = from_float<T>(value * scale);
+}
+
+/* inner > 1: a thread an output; neighbours read neighbours. */
+template <typename T, typename Op>
+__global__ void reduce_column_kernel(const T *x, T *y, size_t reduced, size_t inner, size_t count,
+                                     Op op, float start, float scale)
+{
+    FOR_EACH(i, count)
+    {
+        const T *from = x + i / inner * reduced * inner + i % inner;
+        float value = start;
+        for (size_t r = 0; r < reduced; r++)
+            value = op(value, to_float(from[r * inner]));
+        y[i] = from_float<T>(value * scale);
+    }
+}
+
+template <typename T, typename Op>
+static void reduce_with(cudaStream_t stream, Op op, float start, float scale, const void *x,
+                        void *y, size_t outer, size_t reduced, size_t inner)
+{
+    if (inner == 1)
+        LAUNCH_BLOCK((reduce_row_kernel<T, Op>), (unsigned)outer, THREADS, stream, (const T *)x,
+                     (T *)y, reduced, op, start, scale);
+    else
+        LAUNCH((reduce_column_kernel<T, Op>), blocks_for(outer * inner), THREADS, stream,
+               (const T *)x, (T *)y, reduced, inner, outer * inner, op, start, scale);
+}
+
+void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const void *x, void *y,
+                 size_t outer, size_t reduced, size_t inner)
+{
+    float scale = op == CUDA_REDUCE_MEAN ? 1.0f / (float)reduced : 1.0f;
+    if (op == CUDA_REDUCE_MAX)
+        WITH_TYPE(dtype, (reduce_with<T>(stream, max_op(), -INFINITY, scale, x, y, outer, reduced,
+                                         inner)));
+    else if (op == CUDA_REDUCE_MIN)
+        WITH_TYPE(dtype,
+                  (reduce_with<T>(stream, min_op(), INFINITY, scale, x, y, outer, reduced, inner)));
+    else
+        WITH_TYPE(dtype,
+                  (reduce_with<T>(stream, add_op(), 0.0f, scale, x, y, outer, reduced, inner)));
+}
+
+/* [n, positions, channels]: a block eight channels a lane, whose warps share the positions. */
+template <typename T, bool IS_MAX>
+__global__ void pool_global_kernel(const T *x, T *y, size_t positions, int channels)
+{
+    __shared__ float partial[WARPS][WARP * 8];
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    const int channel = ((int)blockIdx.x * WARP + lane) * 8;
+    float value[8], v[8];
+    UNROLL
+    for (int k = 0; k < 8; k++)
+        value[k] = IS_MAX ? -INFINITY : 0.0f;
+    if (channel < channels)
+        for (size_t p = (size_t)warp; p < positions; p += WARPS) {
+            load8(v, x + ((size_t)blockIdx.y * positions + p) * (size_t)channels + channel);
+            UNROLL
+            for (int k = 0; k < 8; k++)
+                value[k] = IS_MAX ? greater_of(value[k], v[k]) : value[k] + v[k];
+        }
+    UNROLL
+    for (int k = 0; k < 8; k++) /* a lane's numbers WARP apart: no two lanes in a bank */
+        partial[warp][k * WARP + lane] = value[k];
+    __syncthreads();
+    if (warp != 0 || channel >= channels)
+        return;
+    UNROLL
+    for (int k = 0; k < 8; k++) {
+        for (int w = 1; w < WARPS; w++) {
+            float other = partial[w][k * WARP + lane];
+            value[k] = IS_MAX ? greater_of(value[k], other) : value[k] + other;
+        }
+        if (!IS_MAX)
+            value[k] /= (float)positions;
+    }
+    store8(y + (size_t)blockIdx.y * (size_t)channels + channel, value);
+}
+
+void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, size_t n,
+                      size_t positions, size_t channels, int is_max)
+{
+    const dim3 grid((unsigned)((channels + WARP * 8 - 1) / (WARP * 8)), (unsigned)n);
+    if (channels % 8 || channels > INT32_MAX - WARP * 8 || n > GRID_MOST)
+        cuda_reduce(stream, dtype, is_max ? CUDA_REDUCE_MAX : CUDA_REDUCE_MEAN, x, y, n, positions,
+                    channels);
+    else if (is_max)
+        WITH_TYPE(dtype, LAUNCH_BLOCK((pool_global_kernel<T, true>), grid, THREADS, stream,
+                                      (const T *)x, (T *)y, positions, (int)channels));
+    else
+        WITH_TYPE(dtype, LAUNCH_BLOCK((pool_global_kernel<T, false>), grid, THREADS, stream,
+                                      (const T *)x, (T *)y, positions, (int)channels));
+}
+
+/* EACH (8 or 1) neighbouring channels of an output. */
+template <typename T, int EACH>
+__global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
+{
+    FOR_EACH(i, count)
+    {
+        const output_item at(i, p.c / EACH, p.ow, p.oh);
+        const int c = at.item * EACH, n = at.n;
+        const int left = at.ow * p.stride_w - p.pad_w, top = at.oh * p.stride_h - p.pad_h;
+        float value[EACH], v[EACH];
+        UNROLL
+        for (int k = 0; k < EACH; k++)
+            value[k] = p.is_max ? -INFINITY : 0.0f;
+        int taps = 0;
+        for (int r = 0; r < p.kh; r++) {
+            const int h = top + r * p.dilation_h;
+            for (int s = 0; s < p.kw; s++) {
+                const int w = left + s * p.dilation_w;
+                bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
+                /* What lies beyond the padding (ceil_mode) never counts. */
+                bool padded = h >= -p.pad_h && h < p.h + p.pad_h_end && w >= -p.pad_w &&
+                              w < p.w + p.pad_w_end;
+                taps += inside || (p.count_include_pad && padded);
+                if (!inside)
+                    continue;
+                const T *from = x + (((size_t)n * p.h + h) * p.w + w) * p.c + c;
+                if constexpr (EACH == 8)
+                    load8(v, from);
+                else
+                    v[0] = to_float(*from);
+                UNROLL
+                for (int k = 0; k < EACH; k++)
+                    value[k] = p.is_max ? greater_of(value[k], v[k]) : value[k] + v[k];
+            }
+        }
+        UNROLL
+        for (int k = 0; k < EACH; k++)
+            value[k] = p.is_max ? value[k] : value[k] / (float)(taps ? taps : 1);
+        if constexpr (EACH == 8)
+            store8(y + i * 8, value);
+        else
+            y[i] = from_float<T>(value[0]);
+    }
+}
+
+void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
+                 const struct cuda_pool *pool)
+{
+    size_t count = (size_t)pool->n * (size_t)pool->oh * (size_t)pool->ow * (size_t)pool->c;
+    if (pool->c % 8 == 0)
+        WITH_TYPE(dtype, LAUNCH((pool_kernel<T, 8>), blocks_for(count / 8), THREADS, stream,
+                                (const T *)x, (T *)y, *pool, count / 8));
+    else
+        WITH_TYPE(dtype, LAUNCH((pool_kernel<T, 1>), blocks_for(count), THREADS, stream,
+                                (const T *)x, (T *)y, *pool, count));
+}

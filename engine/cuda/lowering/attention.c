@@ -1,0 +1,139 @@
+/* Attention (engine/ops/attention.h). */
+#include "engine/ops/attention.h"
+
+#include <limits.h>
+
+#include "engine/cuda/lowering/lowering.h"
+
+struct cuda_attention_step {
+    struct cuda_step step;
+    struct cuda_attention attention;
+    bool on_tensor_cores;
+    enum dtype dtype;
+    uint32_t inputs[3 + ATTENTION_BIASES], y;
+    const void *constants[3 + ATTENTION_BIASES]; /* on the device, instead of the values */
+};
+
+static enum status attention_run(struct cuda_step *base, struct cuda_program *program,
+                                 struct error *err)
+{
+    struct cuda_attention_step *s = (struct cuda_attention_step *)base;
+    const void *in[3 + ATTENTION_BIASES] = {NULL};
+    for (int i = 0; i < 3 + s->attention.bias_count; i++)
+        in[i] = s->constants[i] ? s->constants[i] : program->data[s->inputs[i]];
+    struct cuda_attention_data data = {
+        .q = in[0], .k = in[1], .v = in[2], .y = program->data[s->y]};
+    for (int b = 0; b < s->attention.bias_count; b++)
+        data.bias[b] = in[3 + b];
+    cuda_attend(program->backend->stream, (int)s->dtype, s->on_tensor_cores, &data, &s->attention);
+    return cuda_launched(base, program, err);
+}
+
+static bool take_group(const struct access_map_group *group, struct cuda_group *ret)
+{
+    if (group->count > CUDA_GROUP_PARTS)
+        return false;
+    ret->count = group->count;
+    for (int p = 0; p < group->count; p++) {
+        const struct access_map_part *part = &group->parts[p];
+        if (part->extent > INT_MAX || part->stride > INT_MAX || part->stride < INT_MIN)
+            return false;
+        ret->extent[p] = (int)part->extent;
+        ret->stride[p] = (int)part->stride;
+    }
+    return true;
+}
+
+static bool take_map(const struct access_map *map, struct cuda_matrices *ret)
+{
+    int64_t step;
+    if (!access_map_is_even(&map->group[2], &step) || step > INT_MAX || step < INT_MIN)
+        return false;
+    ret->offset = map->offset;
+    ret->column_step = (int)step;
+    return take_group(&map->group[0], &ret->batch) && take_group(&map->group[1], &ret->rows);
+}
+
+static bool take(const struct attention *from, struct cuda_attention *ret)
+{
+    if (from->batch > INT_MAX || from->rows > INT_MAX || from->keys > INT_MAX ||
+        from->depth > INT_MAX || from->width > INT_MAX || from->keys < 1)
+        return false;
+    *ret = (struct cuda_attention){.batch = (int)from->batch,
+                                   .rows = (int)from->rows,
+                                   .keys = (int)from->keys,
+                                   .depth = (int)from->depth,
+                                   .width = (int)from->width,
+                                   .scale = from->scale,
+                                   .nan_is_zero = from->nan_is_zero,
+                                   .bias_count = (int)from->bias_count};
+    for (size_t b = 0; b < from->bias_count; b++)
+        if (!take_map(&from->bias[b], &ret->bias[b]))
+            return false;
+    return take_map(&from->q, &ret->q) && take_map(&from->k, &ret->k) &&
+           take_map(&from->v, &ret->v) && take_map(&from->y, &ret->y);
+}
+
+static bool attention_operands_fit(const struct node *node)
+{
+    const enum dtype dtype = node->outputs[0]->dtype;
+    for (size_t i = 0; i < node->input_count; i++) {
+        const struct value *value = node->inputs[i];
+        const enum dtype own = value->known ? value->known->dtype : value->dtype;
+        if (own != dtype && !(i >= 3 && own == DTYPE_F32) && !(value->known && own == DTYPE_F32))
+            return false;
+    }
+    return is_computed(dtype) && !node->epilogue.activation && !node->epilogue.residual;
+}
+
+bool cuda_takes_attention(const struct node *node)
+{
+    return node->op == OP_ATTENTION && attention_operands_fit(node);
+}
+
+enum status cuda_lower_attention(const struct cuda_compile *compile, struct cuda_step **ret,
+                                 struct error *err)
+{
+    const struct node *node = compile->node;
+    struct cuda_backend *backend = compile->backend;
+    struct attention loaded;
+    struct cuda_attention_step proto = {.dtype =
+                                            node->outputs[0] ? node->outputs[0]->dtype : DTYPE_F32};
+    struct shape shape;
+    if (!cuda_takes_attention(node))
+        return STATUS_OK;
+    TRY(attention_load(node, &loaded, &shape, err));
+    if (!take(&loaded, &proto.attention))
+        return STATUS_OK;
+    proto.on_tensor_cores = has_tensor_cores(backend, proto.dtype) &&
+                            cuda_attention_takes(&proto.attention, true, backend->shared_limit);
+    if (!proto.on_tensor_cores &&
+        !cuda_attention_takes(&proto.attention, false, backend->shared_limit))
+        return STATUS_OK;
+    for (size_t i = 0; i < node->input_count; i++) {
+        struct value *value = node->inputs[i];
+        void *data = NULL;
+        proto.inputs[i] = value->index;
+        if (value->known)
+            TRY(cuda_weights_get(backend, value->known, WEIGHT_AS_IS,
+                                 i < 3 ? proto.dtype : value->known->dtype, &data, err));
+        proto.constants[i] = data;
+        if (i >= 3)
+            proto.attention.bias_is_float[i - 3] =
+                (value->known ? value->known->dtype : value->dtype) == DTYPE_F32;
+    }
+    struct cuda_attention_step *s = cuda_step_create(compile, sizeof *s, attention_run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    proto.step = s->step;
+    *s = proto;
+    s->y = node->outputs[0]->index;
+    s->step.kernel = s->on_tensor_cores ? "tensor-core attention" : "attention";
+    s->step.flops = 2.0 * (double)loaded.batch * (double)loaded.rows * (double)loaded.keys *
+                    (double)(loaded.depth + loaded.width);
+    s->step.bytes =
+        (size_t)(loaded.batch * (loaded.rows + loaded.keys) * (loaded.depth + loaded.width)) *
+        dtype_size(s->dtype);
+    *ret = &s->step;
+    return STATUS_OK;
+}

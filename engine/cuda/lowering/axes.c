@@ -1,0 +1,228 @@
+/* Steps that work along axes of a tensor: reductions that rows.c does not take, ArgMax, ArgMin,
+ * softmax along any axis, CumSum, TopK. */
+#include "engine/cuda/kernels/kernels_axis.h"
+#include "engine/cuda/lowering/lowering.h"
+
+#include "engine/base/size.h"
+#include "engine/ops/resolve.h"
+
+enum { MOST_TOP = 16384 }; /* of TopK: each chosen element is compared with each other one */
+
+struct axis_step {
+    struct cuda_step step;
+    enum { AXIS_FOLD, AXIS_EXTREME, AXIS_SOFTMAX, AXIS_SUM, AXIS_TOP } kind;
+    uint32_t x, y, indices;
+    bool has_y, has_indices;
+    struct cuda_reduce_axes fold;
+    struct cuda_axis axis;
+    enum cuda_softmax_kind softmax;
+    bool is_least, is_last, is_reverse, is_exclusive;
+    size_t k;
+};
+
+static enum status axes_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
+{
+    struct axis_step *s = (struct axis_step *)base;
+    cudaStream_t stream = program->backend->stream;
+    const void *x = program->data[s->x];
+    void *y = s->has_y ? program->data[s->y] : NULL;
+    switch (s->kind) {
+    case AXIS_FOLD:
+        cuda_fold_axes(stream, x, y, &s->fold);
+        break;
+    case AXIS_EXTREME:
+        cuda_find_extreme(stream, x, y, &s->axis, s->is_least, s->is_last);
+        break;
+    case AXIS_SOFTMAX:
+        cuda_softmax_axis(stream, x, y, &s->axis, s->softmax);
+        break;
+    case AXIS_SUM:
+        cuda_sum_so_far(stream, x, y, &s->axis, s->is_reverse, s->is_exclusive);
+        break;
+    case AXIS_TOP:
+        cuda_top_k(stream, x, y, s->has_indices ? program->data[s->indices] : NULL, &s->axis, s->k,
+                   s->is_least, program->backend->arena + program->value_bytes);
+        break;
+    }
+    return cuda_launched(base, program, err);
+}
+
+/* The type in which numbers of a dtype are compared and added; false for those that int64 cannot
+ * hold. */
+static bool axes_domain_of(enum dtype dtype, enum cuda_domain *ret)
+{
+    *ret = is_computed(dtype)      ? CUDA_IN_FLOAT
+           : dtype_is_float(dtype) ? CUDA_IN_DOUBLE
+                                   : CUDA_IN_WHOLE;
+    return dtype != DTYPE_U64;
+}
+
+static bool axis_of(const struct node *node, int64_t axis, struct cuda_axis *ret)
+{
+    const struct value *x = node->inputs[0];
+    if (axis < 0)
+        axis += x->shape.rank;
+    if (axis < 0 || axis >= x->shape.rank)
+        return false;
+    *ret = (struct cuda_axis){.outer = resolve_extent(&x->shape, 0, (int)axis),
+                              .extent = (size_t)x->shape.dims[axis],
+                              .inner = resolve_extent(&x->shape, (int)axis + 1, x->shape.rank),
+                              .dtype = (int)x->dtype};
+    return axes_domain_of(x->dtype, &ret->domain);
+}
+
+/* ---- what nodes are ---- */
+
+static bool fold_of(enum op op, enum cuda_fold *ret)
+{
+    static const struct {
+        enum op op;
+        enum cuda_fold fold;
+    } table[] = {
+        {OP_REDUCE_SUM, CUDA_FOLD_SUM},         {OP_REDUCE_MEAN, CUDA_FOLD_MEAN},
+        {OP_REDUCE_MAX, CUDA_FOLD_MAX},         {OP_REDUCE_MIN, CUDA_FOLD_MIN},
+        {OP_REDUCE_PROD, CUDA_FOLD_PRODUCT},    {OP_REDUCE_L1, CUDA_FOLD_L1},
+        {OP_REDUCE_L2, CUDA_FOLD_L2},           {OP_REDUCE_SUM_SQUARE, CUDA_FOLD_SQUARES},
+        {OP_REDUCE_LOG_SUM, CUDA_FOLD_LOG_SUM}, {OP_REDUCE_LOG_SUM_EXP, CUDA_FOLD_LOG_SUM_EXP}};
+    for (size_t i = 0; i < COUNT_OF(table); i++) {
+        if (table[i].op != op)
+            continue;
+        *ret = table[i].fold;
+        return true;
+    }
+    return false;
+}
+
+static bool read_fold(const struct node *node, struct axis_step *s)
+{
+    const struct value *x = node->inputs[0];
+    const struct tensor *operands[2] = {0};
+    struct cuda_reduce_axes *r = &s->fold;
+    struct reduction reduction;
+    int64_t steps[TENSOR_MAX_RANK];
+    if (node->input_count > 1 && node->inputs[1] && !node->inputs[1]->known)
+        return false;
+    operands[1] = node_input(node, 1) ? node->inputs[1]->known : NULL;
+    if (x->shape.rank > CUDA_MAX_RANK || !axes_domain_of(x->dtype, &r->domain) ||
+        resolve_reduction(node, &x->shape, operands, &reduction, NULL) != STATUS_OK)
+        return false;
+    const bool stays = r->fold == CUDA_FOLD_SUM || r->fold == CUDA_FOLD_MAX ||
+                       r->fold == CUDA_FOLD_MIN || r->fold == CUDA_FOLD_PRODUCT ||
+                       r->fold == CUDA_FOLD_L1 || r->fold == CUDA_FOLD_SQUARES;
+    if (r->domain == CUDA_IN_WHOLE && !stays)
+        r->domain = CUDA_IN_DOUBLE;
+    r->dtype = (int)x->dtype;
+    r->count = r->each = 1;
+    cuda_dense_steps(&x->shape, steps);
+    for (int d = 0; d < x->shape.rank; d++) {
+        const int64_t dim = x->shape.dims[d];
+        const bool is_reduced = reduction.axes & 1u << d;
+        /* x has at most CUDA_MAX_RANK dimensions. */
+        (void)cuda_map_append(is_reduced ? &r->reduced : &r->kept, dim,
+                              (const int64_t[CUDA_OPERANDS]){steps[d]});
+        *(is_reduced ? &r->each : &r->count) *= (size_t)dim;
+    }
+    return true;
+}
+
+/* Before opset 13 the axis and all behind it count as one. */
+static bool read_softmax(const struct node *node, struct axis_step *s)
+{
+    const bool coerced = node->opset < 13;
+    s->softmax = node->op == OP_SOFTMAX       ? CUDA_SOFTMAX
+                 : node->op == OP_LOG_SOFTMAX ? CUDA_LOG_SOFTMAX
+                                              : CUDA_HARDMAX;
+    if (!is_computed(node->inputs[0]->dtype) ||
+        !axis_of(node, node_int(node, "axis", coerced ? 1 : -1), &s->axis))
+        return false;
+    if (coerced) {
+        s->axis.extent *= s->axis.inner;
+        s->axis.inner = 1;
+    }
+    return true;
+}
+
+static bool read_sum(const struct node *node, struct axis_step *s)
+{
+    const struct value *axis = node_input(node, 1);
+    s->is_reverse = node_int(node, "reverse", 0) != 0;
+    s->is_exclusive = node_int(node, "exclusive", 0) != 0;
+    return axis && axis->known && shape_count(&axis->known->shape) == 1 &&
+           axis_of(node, tensor_int(axis->known, 0), &s->axis);
+}
+
+static bool read_top(const struct node *node, struct axis_step *s)
+{
+    const struct value *count = node_input(node, 1);
+    int64_t k = node_int(node, "k", 0);
+    if (node->opset >= 10) {
+        if (!count || !count->known || shape_count(&count->known->shape) != 1)
+            return false;
+        k = tensor_int(count->known, 0);
+    }
+    s->is_least = !node_int(node, "largest", 1);
+    if (!axis_of(node, node_int(node, "axis", -1), &s->axis) || k < 1 || k > MOST_TOP ||
+        (size_t)k > s->axis.extent)
+        return false;
+    s->k = (size_t)k;
+    return true;
+}
+
+static bool axes_classify(const struct node *node, struct axis_step *s)
+{
+    const struct value *x = node_input(node, 0);
+    const struct value *y = node->output_count ? node->outputs[0] : NULL;
+    if (!x || x->known || !shape_count(&x->shape) || node->epilogue.activation ||
+        node->epilogue.residual || node->channels_last)
+        return false;
+    switch (node->op) {
+    case OP_ARG_MAX:
+    case OP_ARG_MIN:
+        s->kind = AXIS_EXTREME;
+        s->is_least = node->op == OP_ARG_MIN;
+        s->is_last = node_int(node, "select_last_index", 0) != 0;
+        return y && axis_of(node, node_int(node, "axis", 0), &s->axis);
+    case OP_SOFTMAX:
+    case OP_LOG_SOFTMAX:
+    case OP_HARDMAX:
+        s->kind = AXIS_SOFTMAX;
+        return y && read_softmax(node, s);
+    case OP_CUM_SUM:
+        s->kind = AXIS_SUM;
+        return y && read_sum(node, s);
+    case OP_TOP_K:
+        s->kind = AXIS_TOP;
+        return read_top(node, s);
+    default:
+        s->kind = AXIS_FOLD;
+        return fold_of(node->op, &s->fold.fold) && y && y->dtype == x->dtype && read_fold(node, s);
+    }
+}
+
+enum status cuda_lower_axes(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err)
+{
+    static const char *const names[] = {"reduce", "extreme", "softmax", "sum so far", "top k"};
+    const struct node *node = compile->node;
+    const struct value *y = node_output(node, 0), *indices = node_output(node, 1);
+    struct axis_step proto = {0};
+    if (!axes_classify(node, &proto))
+        return STATUS_OK;
+    struct axis_step *s = cuda_step_create(compile, sizeof *s, axes_run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    proto.step = s->step;
+    *s = proto;
+    *ret = &s->step;
+    s->step.kernel = names[s->kind];
+    s->x = node->inputs[0]->index;
+    s->has_y = y != NULL;
+    s->y = y ? y->index : 0;
+    s->has_indices = indices != NULL;
+    s->indices = indices ? indices->index : 0;
+    if (s->kind == AXIS_TOP)
+        s->step.workspace = cuda_top_k_workspace(&s->axis, s->k);
+    s->step.bytes = shape_count(&node->inputs[0]->shape) * dtype_size(node->inputs[0]->dtype) +
+                    (y ? shape_count(&y->shape) * dtype_size(y->dtype) : 0);
+    return STATUS_OK;
+}

@@ -1,0 +1,216 @@
+/* The range in which all integers of a value lie, whatever a run computes. Indices that are known
+ * to be in range (those of TopK, ArgMax and constants, and what is computed from them) need no
+ * check on the device. The range of every intermediate value has to fit its dtype; a value that may
+ * wrap has no known range. */
+#include "engine/cuda/lowering/lowering.h"
+
+#include "engine/ops/families.h"
+
+enum { DEEPEST = 24, MOST_STEPS = 256 };
+
+struct bounds_search {
+    int steps;
+};
+
+static bool bounds_of(struct bounds_search *search, const struct value *value, int depth,
+                      struct bounds *ret);
+
+static bool of_constant(const struct tensor *tensor, struct bounds *ret)
+{
+    const size_t count = shape_count(&tensor->shape);
+    for (size_t i = 0; i < count; i++) {
+        const int64_t x = tensor_int(tensor, i);
+        if (i == 0 || x < ret->low)
+            ret->low = x;
+        if (i == 0 || x > ret->high)
+            ret->high = x;
+    }
+    return count > 0;
+}
+
+static bool of_input(struct bounds_search *search, const struct node *node, size_t i, int depth,
+                     struct bounds *ret)
+{
+    const struct value *value = node_input(node, i);
+    return value && bounds_of(search, value, depth + 1, ret);
+}
+
+static void join(struct bounds *to, const struct bounds *more)
+{
+    to->low = more->low < to->low ? more->low : to->low;
+    to->high = more->high > to->high ? more->high : to->high;
+}
+
+static bool of_union(struct bounds_search *search, const struct node *node, size_t first, int depth,
+                     struct bounds *ret)
+{
+    struct bounds more;
+    for (size_t i = first; i < node->input_count; i++) {
+        if (!of_input(search, node, i, depth, &more))
+            return false;
+        if (i == first)
+            *ret = more;
+        else
+            join(ret, &more);
+    }
+    return node->input_count > first;
+}
+
+static bool of_product(const struct bounds *a, const struct bounds *b, struct bounds *ret)
+{
+    const int64_t left[2] = {a->low, a->high}, right[2] = {b->low, b->high};
+    for (int i = 0; i < 4; i++) {
+        int64_t x;
+        if (__builtin_mul_overflow(left[i / 2], right[i % 2], &x))
+            return false;
+        if (i == 0)
+            *ret = (struct bounds){x, x};
+        join(ret, &(struct bounds){x, x});
+    }
+    return true;
+}
+
+/* The remainder has the sign of the divisor, or of the dividend, and is smaller than the divisor.
+ */
+static bool of_remainder(const struct node *node, const struct bounds *a, const struct bounds *b,
+                         struct bounds *ret)
+{
+    if (b->low <= 0)
+        return false;
+    const bool takes_dividends_sign = node_int(node, "fmod", 0) != 0;
+    *ret = (struct bounds){takes_dividends_sign && a->low < 0 ? 1 - b->high : 0, b->high - 1};
+    return true;
+}
+
+static bool of_arithmetic(struct bounds_search *search, const struct node *node, int depth,
+                          struct bounds *ret)
+{
+    struct bounds a, b;
+    if (node->input_count != 2 || !of_input(search, node, 0, depth, &a) ||
+        !of_input(search, node, 1, depth, &b))
+        return false;
+    switch (node->op) {
+    case OP_ADD:
+        return !__builtin_add_overflow(a.low, b.low, &ret->low) &&
+               !__builtin_add_overflow(a.high, b.high, &ret->high);
+    case OP_SUB:
+        return !__builtin_sub_overflow(a.low, b.high, &ret->low) &&
+               !__builtin_sub_overflow(a.high, b.low, &ret->high);
+    case OP_MUL:
+        return of_product(&a, &b, ret);
+    case OP_DIV: /* toward 0 */
+        if (b.low < 1)
+            return false;
+        *ret = (struct bounds){a.low / (a.low < 0 ? b.low : b.high),
+                               a.high / (a.high < 0 ? b.high : b.low)};
+        return true;
+    default:
+        return of_remainder(node, &a, &b, ret);
+    }
+}
+
+static bool of_extent(const struct node *node, int64_t otherwise, struct bounds *ret)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    int64_t axis = node_int(node, "axis", otherwise);
+    if (axis < 0)
+        axis += x->rank;
+    if (axis < 0 || axis >= x->rank || x->dims[axis] < 1)
+        return false;
+    *ret = (struct bounds){0, x->dims[axis] - 1};
+    return true;
+}
+
+/* Do all of them fit the dtype? A number that does not would wrap. */
+static bool fits(const struct bounds *bounds, enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_U8:
+        return bounds->low >= 0 && bounds->high <= UINT8_MAX;
+    case DTYPE_I8:
+        return bounds->low >= INT8_MIN && bounds->high <= INT8_MAX;
+    case DTYPE_U16:
+        return bounds->low >= 0 && bounds->high <= UINT16_MAX;
+    case DTYPE_I16:
+        return bounds->low >= INT16_MIN && bounds->high <= INT16_MAX;
+    case DTYPE_U32:
+        return bounds->low >= 0 && bounds->high <= UINT32_MAX;
+    case DTYPE_I32:
+        return bounds->low >= INT32_MIN && bounds->high <= INT32_MAX;
+    default:
+        return dtype == DTYPE_I64;
+    }
+}
+
+static bool of_node(struct bounds_search *search, const struct value *value, int depth,
+                    struct bounds *ret)
+{
+    const struct node *node = value->producer;
+    if (node->epilogue.activation || node->epilogue.residual)
+        return false;
+    switch (node->op) {
+    case OP_TOP_K:
+        return value == node_output(node, 1) && of_extent(node, -1, ret);
+    case OP_ARG_MAX:
+    case OP_ARG_MIN:
+        return of_extent(node, 0, ret);
+    case OP_IDENTITY:
+    case OP_RESHAPE:
+    case OP_FLATTEN:
+    case OP_SQUEEZE:
+    case OP_UNSQUEEZE:
+    case OP_TRANSPOSE:
+    case OP_MOVE:
+    case OP_SLICE:
+    case OP_SPLIT:
+    case OP_EXPAND:
+    case OP_TILE:
+    case OP_GATHER:
+    case OP_GATHER_ELEMENTS:
+    case OP_GATHER_ND:
+    case OP_CAST:
+        return of_input(search, node, 0, depth, ret);
+    case OP_WHERE:
+        return of_union(search, node, 1, depth, ret);
+    case OP_CONCAT:
+    case OP_MAX:
+    case OP_MIN:
+        return of_union(search, node, 0, depth, ret);
+    case OP_ADD:
+    case OP_SUB:
+    case OP_MUL:
+    case OP_DIV:
+    case OP_MOD:
+        return of_arithmetic(search, node, depth, ret);
+    default:
+        return false;
+    }
+}
+
+static bool bounds_of(struct bounds_search *search, const struct value *value, int depth,
+                      struct bounds *ret)
+{
+    if (value->dtype == DTYPE_BOOL) {
+        *ret = (struct bounds){0, 1};
+        return true;
+    }
+    if (dtype_is_float(value->dtype) || value->dtype == DTYPE_U64 || depth > DEEPEST ||
+        ++search->steps > MOST_STEPS)
+        return false;
+    if (value->known)
+        return of_constant(value->known, ret);
+    return value->producer && of_node(search, value, depth, ret) && fits(ret, value->dtype);
+}
+
+bool value_bounds(const struct value *value, struct bounds *ret)
+{
+    struct bounds_search search = {0};
+    return bounds_of(&search, value, 0, ret);
+}
+
+bool indices_stay_within(const struct value *indices, int64_t extent)
+{
+    struct bounds bounds;
+    return (indices->dtype == DTYPE_I64 || indices->dtype == DTYPE_I32) &&
+           value_bounds(indices, &bounds) && bounds.low >= -extent && bounds.high < extent;
+}

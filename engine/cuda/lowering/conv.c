@@ -1,0 +1,320 @@
+/* Conv on [N, H, W, C] images, and products of a matrix with constant weights, which are
+ * convolutions of 1 x 1.
+ *
+ * 16-bit numbers run on tensor cores. The autotuner chooses among several candidates: shapes of
+ * tiles, splits, and cuBLASLt for matrix products. float32, and what tensor cores do not take, runs
+ * on ordinary cores; groups of few channels have a kernel of their own. */
+#include "engine/cuda/lowering/lowering.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/families.h"
+
+enum { MOST_CANDIDATES = 14, GROUP_OF_TILES = 16 };
+#define MOST_SUMS ((size_t)64 << 20) /* bytes of sums of a split convolution */
+
+struct conv_step {
+    struct cuda_step step;
+    enum { CONV_TENSOR, CONV_SIMT, CONV_DIRECT, CONV_DEPTHWISE } kind;
+    struct cuda_conv conv;
+    struct cuda_epilogue epilogue;
+    const void *weights;
+    uint32_t x, y, residual;
+    bool has_residual;
+    enum dtype x_dtype, y_dtype;
+    int unpadded; /* channels of x where the kernel needs one more; 0: no padding */
+    size_t padded_bytes;
+    /* CONV_TENSOR: candidate 0 is `product` if there is one; `candidates` follow. */
+    struct cuda_step *product;
+    struct cuda_conv_candidate candidates[MOST_CANDIDATES];
+    int candidate_count, candidate;
+};
+
+static void conv_free(struct cuda_step *base)
+{
+    struct conv_step *s = (struct conv_step *)base;
+    cuda_step_free(s->product);
+}
+
+static void run_tensor(struct conv_step *s, struct cuda_program *program, const void *x, void *y,
+                       const struct cuda_epilogue *epilogue)
+{
+    struct cuda_backend *backend = program->backend;
+    unsigned char *workspace = backend->arena + program->value_bytes;
+    const struct cuda_conv_candidate *candidate =
+        &s->candidates[s->candidate - (s->product ? 1 : 0)];
+    if (s->unpadded) {
+        cuda_pad_channels(backend->stream, x, workspace,
+                          (size_t)s->conv.n * (size_t)s->conv.h * (size_t)s->conv.w, s->unpadded,
+                          s->conv.c);
+        x = workspace;
+    }
+    cuda_conv_tensor(backend->stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
+                     epilogue, candidate, workspace + s->padded_bytes);
+}
+
+static enum status conv_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
+{
+    struct conv_step *s = (struct conv_step *)base;
+    cudaStream_t stream = program->backend->stream;
+    struct cuda_epilogue epilogue = s->epilogue;
+    const void *x = program->data[s->x];
+    void *y = program->data[s->y];
+    epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
+    switch (s->kind) {
+    case CONV_TENSOR:
+        if (s->product && s->candidate == 0)
+            return s->product->run(s->product, program, err);
+        run_tensor(s, program, x, y, &epilogue);
+        break;
+    case CONV_SIMT:
+        cuda_conv_simt(stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
+                       &epilogue);
+        break;
+    case CONV_DIRECT:
+        cuda_conv_direct(stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
+                         &epilogue);
+        break;
+    case CONV_DEPTHWISE:
+        cuda_conv_depthwise(stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
+                            &epilogue);
+        break;
+    }
+    return cuda_launched(base, program, err);
+}
+
+static enum status conv_tune(struct cuda_step *base, struct cuda_program *program,
+                             struct error *err)
+{
+    struct conv_step *s = (struct conv_step *)base;
+    struct conv_key key = {.conv = s->conv,
+                           .x_dtype = (int32_t)s->x_dtype,
+                           .y_dtype = (int32_t)s->y_dtype,
+                           .has_residual = s->has_residual,
+                           .activation = s->epilogue.activation,
+                           .unpadded = s->unpadded,
+                           .has_product = s->product != NULL};
+    if (s->product)
+        TRY(s->product->tune(s->product, program, err));
+    TRY(tune_step(base, program, &s->candidate, s->candidate_count + (s->product ? 1 : 0), &key,
+                  sizeof key, err));
+    base->kernel = s->product && s->candidate == 0 ? s->product->kernel : "tensor-core conv";
+    return STATUS_OK;
+}
+
+/* ---- what a node is ---- */
+
+/* Every output position reads one input position, in order. */
+static bool is_pointwise(const struct cuda_conv *c)
+{
+    return c->kh == 1 && c->kw == 1 && c->groups == 1 && c->stride_h == 1 && c->stride_w == 1 &&
+           c->pad_h == 0 && c->pad_w == 0 && c->oh == c->h && c->ow == c->w;
+}
+
+/* ---- steps ---- */
+
+static struct conv_step *conv_create(const struct cuda_compile *compile,
+                                     const struct cuda_conv *conv, const void *weights,
+                                     const float *bias)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    const struct epilogue *e = &node->epilogue;
+    struct conv_step *s = cuda_step_create(compile, sizeof *s, conv_run);
+    if (!s)
+        return NULL;
+    s->step.free = conv_free;
+    s->conv = *conv;
+    s->weights = weights;
+    s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
+    s->has_residual = e->residual != NULL;
+    s->residual = e->residual ? e->residual->index : 0;
+    s->x = x->index;
+    s->y = y->index;
+    s->x_dtype = x->dtype;
+    s->y_dtype = y->dtype;
+    const int channels = conv->c / conv->groups;
+    const double depth = (double)conv->kh * conv->kw * channels;
+    s->step.flops = 2.0 * (double)shape_count(&y->shape) * depth;
+    s->step.bytes = shape_count(&x->shape) * dtype_size(x->dtype) +
+                    shape_count(&y->shape) * dtype_size(y->dtype) +
+                    (size_t)conv->m * (size_t)conv->row * dtype_size(x->dtype);
+    return s;
+}
+
+int conv_keep_candidates(const struct cuda_conv *conv, struct cuda_conv_candidate *candidates,
+                         int count, size_t *ret_workspace)
+{
+    int kept = 0;
+    *ret_workspace = 0;
+    for (int i = 0; i < count; i++) {
+        const size_t bytes = cuda_conv_workspace(conv, &candidates[i]);
+        if (bytes > MOST_SUMS)
+            continue;
+        if (bytes > *ret_workspace)
+            *ret_workspace = bytes;
+        candidates[kept++] = candidates[i];
+    }
+    return kept;
+}
+
+static enum status create_tensor(const struct cuda_compile *compile, struct cuda_conv *conv,
+                                 const void *weights, const float *bias, int unpadded,
+                                 struct conv_step **ret, struct error *err)
+{
+    const struct cuda_backend *backend = compile->backend;
+    struct cuda_conv_candidate candidates[MOST_CANDIDATES];
+    size_t workspace;
+    int count = cuda_conv_candidates(conv, backend->shared_limit, backend->processors, candidates,
+                                     MOST_CANDIDATES);
+    count = conv_keep_candidates(conv, candidates, count, &workspace);
+    if (count == 0)
+        return STATUS_OK;
+    struct conv_step *s = conv_create(compile, conv, weights, bias);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    s->kind = CONV_TENSOR;
+    s->step.kernel = "tensor-core conv";
+    s->step.tune = conv_tune;
+    memcpy(s->candidates, candidates, sizeof candidates);
+    s->candidate_count = count;
+    s->unpadded = unpadded;
+    if (unpadded)
+        s->padded_bytes = size_align(
+            (size_t)conv->n * (size_t)conv->h * (size_t)conv->w * (size_t)conv->c * 2, 256);
+    s->step.workspace = s->padded_bytes + workspace;
+    *ret = s;
+    return STATUS_OK;
+}
+
+/* Candidate 0 of the step is `product`, which the step owns from now on. */
+static void add_product(struct conv_step *s, struct cuda_step *product)
+{
+    s->product = product;
+    s->step.kernel = "matrix product";
+    if (product->workspace > s->step.workspace)
+        s->step.workspace = product->workspace;
+}
+
+enum status conv_create_product(const struct cuda_compile *compile, int64_t rows, int64_t n,
+                                int64_t k, const void *weights, const float *bias,
+                                struct cuda_step **ret, struct error *err)
+{
+    struct cuda_step *product = *ret;
+    struct conv_step *s = NULL;
+    if (rows > INT_MAX || n > INT_MAX || k > INT_MAX - 8)
+        return STATUS_OK;
+    struct cuda_conv conv = window_of_rows(rows, n, k);
+    conv.row = (int)((k + 7) / 8 * 8);
+    TRY(create_tensor(compile, &conv, weights, bias, 0, &s, err));
+    if (!s)
+        return STATUS_OK;
+    add_product(s, product);
+    *ret = &s->step;
+    return STATUS_OK;
+}
+
+static enum status conv_lower_pointwise(const struct cuda_compile *compile,
+                                        const struct cuda_conv *c, const void *weights, int64_t row,
+                                        const float *bias, struct cuda_step **ret,
+                                        struct error *err)
+{
+    const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
+    struct cuda_product product = {.m = (int64_t)c->n * c->h * c->w,
+                                   .n = c->m,
+                                   .k = c->c,
+                                   .b_row = row,
+                                   .trans_b = true,
+                                   .batch = 1,
+                                   .dtype = x->dtype,
+                                   .y_dtype = y->dtype};
+    TRY(cuda_product_create(compile, &product, x->index, 0, weights, bias, ret, err));
+    if (!has_tensor_cores(compile->backend, x->dtype))
+        return STATUS_OK;
+    return conv_create_product(compile, product.m, product.n, product.k, weights, bias, ret, err);
+}
+
+/* On tensor cores; *ret stays NULL if they cannot run it. */
+static enum status conv_lower_tensor(const struct cuda_compile *compile, const struct cuda_conv *c,
+                                     const float *bias, struct cuda_step **ret, struct error *err)
+{
+    struct tensor *constant = compile->node->inputs[1]->known;
+    const enum dtype dtype = compile->node->inputs[0]->dtype;
+    struct cuda_conv conv = *c;
+    struct conv_step *s = NULL;
+    void *weights;
+    int unpadded = 0;
+    if (!has_tensor_cores(compile->backend, dtype) || (c->c / c->groups % 2 && c->groups > 1))
+        return STATUS_OK;
+    if (c->c % 2) {
+        unpadded = c->c;
+        conv.c++;
+    }
+    conv.row = (int)cuda_weights_row(constant, WEIGHT_CONV_ROWS);
+    struct cuda_conv_candidate first;
+    if (!cuda_conv_candidates(&conv, compile->backend->shared_limit, compile->backend->processors,
+                              &first, 1))
+        return STATUS_OK;
+    TRY(cuda_weights_get(compile->backend, constant, WEIGHT_CONV_ROWS, dtype, &weights, err));
+    TRY(create_tensor(compile, &conv, weights, bias, unpadded, &s, err));
+    *ret = s ? &s->step : NULL;
+    return STATUS_OK;
+}
+
+static enum status conv_lower_plain(const struct cuda_compile *compile, const struct cuda_conv *c,
+                                    const float *bias, struct cuda_step **ret, struct error *err)
+{
+    struct tensor *constant = compile->node->inputs[1]->known;
+    const bool depthwise = c->groups == c->c && c->m == c->c;
+    const bool direct = c->groups > 1 && c->m / c->groups < GROUP_OF_TILES;
+    void *weights;
+    TRY(cuda_weights_get(compile->backend, constant, depthwise ? WEIGHT_DEPTHWISE : WEIGHT_CONV,
+                         compile->node->inputs[0]->dtype, &weights, err));
+    struct conv_step *s = conv_create(compile, c, weights, bias);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    s->kind = depthwise ? CONV_DEPTHWISE : direct ? CONV_DIRECT : CONV_SIMT;
+    s->step.kernel = depthwise ? "depthwise conv" : direct ? "direct conv" : "conv";
+    *ret = &s->step;
+    return STATUS_OK;
+}
+
+/* Few channels a group would leave most of a tile empty; beyond a quarter of it tensor cores win.
+ */
+static bool is_for_tiles(const struct cuda_conv *c)
+{
+    return c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);
+}
+
+enum status cuda_lower_conv(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err)
+{
+    const struct node *node = compile->node;
+    if (node->op != OP_CONV || !node->channels_last)
+        return STATUS_OK;
+    const struct value *x = node->inputs[0];
+    const struct value *bias = node_bias(node);
+    struct tensor *constant = node->inputs[1]->known;
+    struct window window;
+    struct cuda_conv conv;
+    void *bias_data = NULL;
+    TRY(window_init(node, 2, x->shape.dims + 1, constant->shape.dims + 2, &window, err));
+    TRY(window_of_conv(node, &window, node_int(node, "group", 1), &conv, err));
+    if (bias)
+        TRY(cuda_weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data,
+                             err));
+    if (is_pointwise(&conv)) {
+        enum weight_layout layout =
+            has_tensor_cores(compile->backend, x->dtype) ? WEIGHT_ROWS : WEIGHT_CONV;
+        void *weights;
+        TRY(cuda_weights_get(compile->backend, constant, layout, x->dtype, &weights, err));
+        return conv_lower_pointwise(compile, &conv, weights, cuda_weights_row(constant, layout),
+                                    bias_data, ret, err);
+    }
+    if (is_for_tiles(&conv))
+        TRY(conv_lower_tensor(compile, &conv, bias_data, ret, err));
+    return *ret ? STATUS_OK : conv_lower_plain(compile, &conv, bias_data, ret, err);
+}

@@ -1,0 +1,135 @@
+/* Activations, two operands with numpy broadcasting, per-channel scale and shift. */
+#include "engine/cuda/lowering/lowering.h"
+
+struct cuda_elementwise_step {
+    struct cuda_step step;
+    enum { KIND_UNARY, KIND_BINARY, KIND_SCALE_SHIFT } kind;
+    enum cuda_binary binary;
+    struct epilogue activation; /* KIND_UNARY: the operator; else what follows it */
+    struct cuda_access_map map;
+    uint32_t a, b, y;
+    const void *a_constant, *b_constant; /* on the device, instead of the values */
+    const float *scale, *shift;
+    enum dtype dtype;
+    size_t count, columns;
+};
+
+static enum status elementwise_run(struct cuda_step *base, struct cuda_program *program,
+                                   struct error *err)
+{
+    struct cuda_elementwise_step *s = (struct cuda_elementwise_step *)base;
+    cudaStream_t stream = program->backend->stream;
+    const struct epilogue *e = &s->activation;
+    const void *a = s->a_constant ? s->a_constant : program->data[s->a];
+    const void *b = s->b_constant ? s->b_constant : program->data[s->b];
+    void *y = program->data[s->y];
+    switch (s->kind) {
+    case KIND_UNARY:
+        cuda_activate(stream, (int)s->dtype, a, y, s->count, (int)e->activation, e->alpha, e->beta);
+        break;
+    case KIND_BINARY:
+        cuda_apply_binary(stream, (int)s->dtype, s->binary, a, b, y, &s->map, (int)e->activation,
+                          e->alpha, e->beta);
+        break;
+    case KIND_SCALE_SHIFT:
+        cuda_scale_shift(stream, (int)s->dtype, a, s->scale, s->shift, y, s->count / s->columns,
+                         s->columns, (int)e->activation, e->alpha, e->beta);
+        break;
+    }
+    return cuda_launched(base, program, err);
+}
+
+static bool binary_of(enum op op, enum cuda_binary *ret)
+{
+    static const struct {
+        enum op op;
+        enum cuda_binary binary;
+    } table[] = {{OP_ADD, CUDA_ADD}, {OP_SUM, CUDA_ADD}, {OP_SUB, CUDA_SUB}, {OP_MUL, CUDA_MUL},
+                 {OP_DIV, CUDA_DIV}, {OP_MAX, CUDA_MAX}, {OP_MIN, CUDA_MIN}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (table[i].op != op)
+            continue;
+        *ret = table[i].binary;
+        return true;
+    }
+    return false;
+}
+
+/* A float constant is uploaded in the dtype of the others; a pass may have narrowed it already. */
+static bool operand_fits(const struct value *value, enum dtype dtype)
+{
+    return value && (value->dtype == dtype || (value->known && value->known->dtype == DTYPE_F32));
+}
+
+static bool elementwise_classify(const struct node *node, struct cuda_elementwise_step *ret)
+{
+    const struct value *a = node_input(node, 0), *y = node_output(node, 0);
+    if (!a || !y || !is_computed(y->dtype) || !operand_fits(a, y->dtype) ||
+        shape_count(&y->shape) == 0)
+        return false;
+    ret->dtype = y->dtype;
+    ret->activation = node->epilogue;
+    if (node->op == OP_SCALE_SHIFT && node->channels_last) {
+        ret->kind = KIND_SCALE_SHIFT;
+        return !a->known;
+    }
+    struct epilogue unary;
+    if (optimize_activation(node, &unary)) {
+        ret->kind = KIND_UNARY;
+        ret->activation = unary;
+        return !a->known && !node->epilogue.activation && !node->epilogue.residual;
+    }
+    ret->kind = KIND_BINARY;
+    return binary_of(node->op, &ret->binary) && node->input_count == 2 &&
+           operand_fits(node->inputs[1], y->dtype) && !node_attr(node, "broadcast") &&
+           !(a->known && node->inputs[1]->known);
+}
+
+bool cuda_takes_elementwise(const struct node *node)
+{
+    struct cuda_elementwise_step ignored = {0};
+    return elementwise_classify(node, &ignored);
+}
+
+static enum status elementwise_fill(const struct cuda_compile *compile,
+                                    struct cuda_elementwise_step *s, struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *a = node->inputs[0], *y = node->outputs[0];
+    const void *data;
+    s->a = a->index;
+    s->y = y->index;
+    s->count = shape_count(&y->shape);
+    s->columns = y->shape.rank ? (size_t)y->shape.dims[y->shape.rank - 1] : 1;
+    TRY(cuda_weights_of(compile->backend, a, s->dtype, &s->a_constant, err));
+    if (s->kind == KIND_BINARY) {
+        const struct value *b = node->inputs[1];
+        s->b = b->index;
+        TRY(cuda_weights_of(compile->backend, b, s->dtype, &s->b_constant, err));
+        s->map = cuda_map_broadcast(&y->shape, (const struct shape[]){a->shape, b->shape}, 2);
+    }
+    if (s->kind == KIND_SCALE_SHIFT) {
+        TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &data, err));
+        s->scale = data;
+        TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &data, err));
+        s->shift = data;
+    }
+    s->step.bytes = 2 * s->count * dtype_size(s->dtype);
+    return STATUS_OK;
+}
+
+enum status cuda_lower_elementwise(const struct cuda_compile *compile, struct cuda_step **ret,
+                                   struct error *err)
+{
+    struct cuda_elementwise_step proto = {0};
+    if (!elementwise_classify(compile->node, &proto))
+        return STATUS_OK;
+    struct cuda_elementwise_step *s = cuda_step_create(compile, sizeof *s, elementwise_run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    proto.step = s->step;
+    *s = proto;
+    s->step.kernel = "elementwise";
+    *ret = &s->step;
+    return elementwise_fill(compile, s, err);
+}

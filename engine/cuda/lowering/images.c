@@ -1,0 +1,449 @@
+/* Steps of operators on images beside convolutions and pools: Resize, GroupNormalization,
+ * InstanceNormalization, LRN, ConvTranspose, GridSample. All but GridSample read [N, H, W, C]. */
+#include "engine/cuda/kernels/kernels_image.h"
+#include "engine/cuda/lowering/lowering.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/geometry.h"
+
+struct image_step {
+    struct cuda_step step;
+    uint32_t x, y;
+    const void *grid_constant;
+    uint32_t grid;
+    enum dtype dtype, y_dtype;
+    enum { IMAGE_RESIZE, IMAGE_RESIZE_ANY, IMAGE_GROUPS, IMAGE_LRN, IMAGE_CONV, IMAGE_SAMPLE } kind;
+    struct cuda_resize resize;
+    const int32_t *index;
+    const float *weight;
+    struct cuda_groups groups;
+    const float *scale, *bias;
+    size_t pixels, channels;
+    int size;
+    float factor, addend, beta;
+    struct cuda_conv conv;
+    const void *weights;
+    struct cuda_epilogue epilogue;
+    struct cuda_grid_sample sample;
+};
+
+static enum status images_run(struct cuda_step *base, struct cuda_program *program,
+                              struct error *err)
+{
+    struct image_step *s = (struct image_step *)base;
+    cudaStream_t stream = program->backend->stream;
+    const void *x = program->data[s->x];
+    void *y = program->data[s->y];
+    const int dtype = (int)s->dtype;
+    switch (s->kind) {
+    case IMAGE_RESIZE:
+        cuda_resize_image(stream, dtype, x, y, s->index, s->weight, &s->resize);
+        break;
+    case IMAGE_RESIZE_ANY:
+        cuda_resize_any(stream, dtype, x, y, s->index, s->weight, &s->resize);
+        break;
+    case IMAGE_GROUPS:
+        cuda_normalise_groups(stream, dtype, x, s->scale, s->bias, y, &s->groups,
+                              program->backend->arena + program->value_bytes);
+        break;
+    case IMAGE_LRN:
+        cuda_lrn(stream, dtype, x, y, s->pixels, s->channels, s->size, s->factor, s->addend,
+                 s->beta);
+        break;
+    case IMAGE_CONV:
+        cuda_conv_transposed(stream, dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
+                             &s->epilogue);
+        break;
+    case IMAGE_SAMPLE:
+        cuda_sample_grid(stream, dtype, x,
+                         s->grid_constant ? s->grid_constant : program->data[s->grid], y,
+                         &s->sample);
+        break;
+    }
+    return cuda_launched(base, program, err);
+}
+
+static enum status images_create(const struct cuda_compile *compile, int kind, const char *kernel,
+                                 struct image_step **ret, struct cuda_step **ret_step,
+                                 struct error *err)
+{
+    const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
+    struct image_step *s = cuda_step_create(compile, sizeof *s, images_run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    s->kind = kind;
+    s->step.kernel = kernel;
+    s->x = x->index;
+    s->y = y->index;
+    s->dtype = x->dtype;
+    s->y_dtype = y->dtype;
+    s->step.bytes = shape_count(&x->shape) * dtype_size(x->dtype) +
+                    shape_count(&y->shape) * dtype_size(y->dtype);
+    *ret = s;
+    *ret_step = &s->step;
+    return STATUS_OK;
+}
+
+/* Uploads a table, kept with the weights; releases the tensor. */
+static enum status images_upload(const struct cuda_compile *compile, struct tensor *table,
+                                 const void **ret, struct error *err)
+{
+    void *data = NULL;
+    enum status status =
+        cuda_weights_get(compile->backend, table, WEIGHT_AS_IS, table->dtype, &data, err);
+    *ret = data;
+    tensor_unref(table);
+    return status;
+}
+
+/* ---- Resize ---- */
+
+/* The shape of [N, …, C] as ONNX has it. */
+static struct shape channels_first(const struct shape *last)
+{
+    struct shape plain = *last;
+    plain.dims[1] = last->dims[last->rank - 1];
+    for (int d = 2; d < last->rank; d++)
+        plain.dims[d] = last->dims[d - 1];
+    return plain;
+}
+
+/* How the node resizes x of this shape; false if that depends on values of a run. */
+static bool read_plan(const struct node *node, const struct shape *x, struct resize_plan *ret)
+{
+    const struct tensor *operands[3] = {0}; /* roi, scales, sizes */
+    const bool simple = node->op == OP_UPSAMPLE || node->opset < 11;
+    for (size_t i = 1; i < node->input_count && i < 4; i++) {
+        if (node->inputs[i] && !node->inputs[i]->known)
+            return false;
+        operands[simple ? 1 : i - 1] = node->inputs[i] ? node->inputs[i]->known : NULL;
+    }
+    return resize_plan_from(node, x, operands[0], operands[1], operands[2], ret, NULL) == STATUS_OK;
+}
+
+static bool resize_takes(const struct node *node)
+{
+    const struct value *x = node->inputs[0];
+    struct resize_plan plan;
+    if (x->shape.rank != 4)
+        return false;
+    /* Only the factors matter here: the shape may be channels-first or channels-last. */
+    struct shape any = x->shape;
+    any.dims[0] = node->outputs[0]->shape.dims[0];
+    any.dims[1] = node->outputs[0]->shape.dims[1];
+    return read_plan(node, &any, &plan) && plan.coordinate != RESIZE_TF_CROP_AND_RESIZE &&
+           plan.axis[0].scale == 1 && plan.axis[1].scale == 1;
+}
+
+/* An axis's rows of the tables, `taps` for each position of the output. */
+static void fill_axis(const struct resize_plan *plan, const struct resize_axis *axis, size_t taps,
+                      size_t *positions, double *weights, int32_t *index, float *weight)
+{
+    for (int64_t i = 0; i < axis->out; i++) {
+        bool is_outside = false;
+        positions[0] = (size_t)i;
+        weights[0] = 1;
+        if (axis->resized)
+            is_outside = resize_taps(plan, axis, i, positions, weights);
+        for (size_t t = 0; t < taps; t++) {
+            index[(size_t)i * taps + t] = is_outside ? -1 : (int32_t)positions[t];
+            weight[(size_t)i * taps + t] = (float)weights[t];
+        }
+    }
+}
+
+/* Fills `resize`'s taps and its tables on the device. axes[d]: which of the plan's is dimension d.
+ */
+static enum status make_tables(const struct cuda_compile *compile, const struct resize_plan *plan,
+                               const int *axes, struct image_step *s, struct error *err)
+{
+    struct cuda_resize *r = &s->resize;
+    struct tensor *index = NULL, *weight = NULL;
+    size_t total = 0, most = 1;
+    const void *data;
+    for (int d = 0; d < r->rank; d++) {
+        const struct resize_axis *axis = &plan->axis[axes[d]];
+        const size_t taps = axis->resized ? resize_tap_count(plan, axis) : 1;
+        size_t entries;
+        if (taps > INT_MAX || !size_mul(taps, (size_t)axis->out, &entries))
+            return error_set(err, STATUS_NO_MEMORY, "'%s' has too many taps", s->step.name);
+        r->in[d] = axis->in;
+        r->out[d] = axis->out;
+        r->taps[d] = (int)taps;
+        r->first[d] = (int64_t)total;
+        if (!size_add(total, entries, &total))
+            return error_set(err, STATUS_NO_MEMORY, "'%s' has too many taps", s->step.name);
+        most = taps > most ? taps : most;
+    }
+    size_t *positions = alloc_array(most, sizeof *positions);
+    double *weights = alloc_array(most, sizeof *weights);
+    const struct shape shape = SHAPE((int64_t)total);
+    enum status status = positions && weights
+                             ? STATUS_OK
+                             : error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    if (status == STATUS_OK)
+        status = tensor_create(NULL, DTYPE_I32, &shape, &index, err);
+    if (status == STATUS_OK)
+        status = tensor_create(NULL, DTYPE_F32, &shape, &weight, err);
+    for (int d = 0; d < r->rank && status == STATUS_OK; d++)
+        fill_axis(plan, &plan->axis[axes[d]], (size_t)r->taps[d], positions, weights,
+                  (int32_t *)index->data + r->first[d], (float *)weight->data + r->first[d]);
+    free(positions);
+    free(weights);
+    if (status != STATUS_OK) {
+        tensor_unref(index);
+        tensor_unref(weight);
+        return status;
+    }
+    status = images_upload(compile, index, &data, err);
+    s->index = data;
+    if (status != STATUS_OK) {
+        tensor_unref(weight);
+        return status;
+    }
+    status = images_upload(compile, weight, &data, err);
+    s->weight = data;
+    return status;
+}
+
+static bool fits_index(const struct shape *shape)
+{
+    for (int d = 0; d < shape->rank; d++)
+        if (shape->dims[d] > INT32_MAX)
+            return false;
+    return shape->rank <= CUDA_MAX_RANK;
+}
+
+static enum status lower_resize(const struct cuda_compile *compile, struct cuda_step **ret,
+                                struct error *err)
+{
+    static const int last[4] = {0, 2, 3, 1}, own[CUDA_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
+    const struct node *node = compile->node;
+    const struct shape *x = &node->inputs[0]->shape;
+    const struct shape plain = node->channels_last ? channels_first(x) : *x;
+    struct resize_plan plan;
+    struct image_step *s;
+    if (!fits_index(x) || !fits_index(&node->outputs[0]->shape) || !read_plan(node, &plain, &plan))
+        return STATUS_OK;
+    TRY(images_create(compile, node->channels_last ? IMAGE_RESIZE : IMAGE_RESIZE_ANY, "resize", &s,
+                      ret, err));
+    s->resize.rank = x->rank;
+    s->resize.outside = plan.extrapolation;
+    return make_tables(compile, &plan, node->channels_last ? last : own, s, err);
+}
+
+/* ---- GroupNormalization, InstanceNormalization, LRN ---- */
+
+static bool images_is_vector(const struct value *value, const struct shape *shape)
+{
+    return value && value->known && value->known->dtype == DTYPE_F32 &&
+           shape_count(&value->known->shape) == shape_count(shape);
+}
+
+/* Called before and after the layout pass, so the number of channels is taken from the parameters.
+ */
+static bool groups_take(const struct node *node)
+{
+    if (node->op == OP_LRN)
+        return node_int(node, "size", 1) >= 1 && node_int(node, "size", 1) <= INT_MAX;
+    const struct value *scale = node_input(node, 1), *bias = node_input(node, 2);
+    return scale && scale->known && images_is_vector(scale, &scale->known->shape) &&
+           images_is_vector(bias, &scale->known->shape);
+}
+
+static enum status lower_groups(const struct cuda_compile *compile, struct cuda_step **ret,
+                                struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0];
+    const bool instance = node->op == OP_INSTANCE_NORMALIZATION;
+    struct image_step *s;
+    void *scale, *bias;
+    TRY(cuda_weights_get(compile->backend, node->inputs[1]->known, WEIGHT_AS_IS, DTYPE_F32, &scale,
+                         err));
+    TRY(cuda_weights_get(compile->backend, node->inputs[2]->known, WEIGHT_AS_IS, DTYPE_F32, &bias,
+                         err));
+    TRY(images_create(compile, IMAGE_GROUPS, "groups", &s, ret, err));
+    struct cuda_groups *g = &s->groups;
+    g->images = (size_t)x->shape.dims[0];
+    g->channels = (size_t)x->shape.dims[x->shape.rank - 1];
+    g->pixels = shape_count(&x->shape) / g->images / g->channels;
+    g->per = instance ? 1 : g->channels / (size_t)node_int(node, "num_groups", 1);
+    g->params_of_groups = !instance && node->opset < 21;
+    g->epsilon = node_float(node, "epsilon", 1e-5f);
+    s->scale = scale;
+    s->bias = bias;
+    s->step.workspace = cuda_groups_workspace(g);
+    s->step.bytes *= 2; /* x goes by three times */
+    return STATUS_OK;
+}
+
+static enum status lower_lrn(const struct cuda_compile *compile, struct cuda_step **ret,
+                             struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct shape *x = &node->inputs[0]->shape;
+    struct image_step *s;
+    TRY(images_create(compile, IMAGE_LRN, "lrn", &s, ret, err));
+    s->channels = (size_t)x->dims[x->rank - 1];
+    s->pixels = shape_count(x) / s->channels;
+    s->size = (int)node_int(node, "size", 1);
+    s->factor = node_float(node, "alpha", 1e-4f) / (float)s->size;
+    s->addend = node_float(node, "bias", 1);
+    s->beta = node_float(node, "beta", 0.75f);
+    return STATUS_OK;
+}
+
+/* ---- ConvTranspose ---- */
+
+static bool conv_transposed_takes(const struct node *node)
+{
+    const struct value *w = node_input(node, 1), *bias = node_bias(node);
+    return node->inputs[0]->shape.rank == 4 && w && w->known && w->known->dtype == DTYPE_F32 &&
+           (!bias || (bias->known && bias->known->dtype == DTYPE_F32)) && !node->epilogue.residual;
+}
+
+/* [c, m / groups, kh, kw] as [kh, kw, c, m / groups]. */
+static enum status transpose_weights(const struct cuda_compile *compile, enum dtype dtype,
+                                     const void **ret, struct error *err)
+{
+    const struct tensor *from = compile->node->inputs[1]->known;
+    const int64_t *dims = from->shape.dims;
+    const size_t columns = (size_t)dims[0] * (size_t)dims[1], taps = (size_t)(dims[2] * dims[3]);
+    struct tensor *transposed;
+    void *data = NULL;
+    TRY(tensor_create(NULL, DTYPE_F32, &SHAPE(dims[2], dims[3], dims[0], dims[1]), &transposed,
+                      err));
+    const float *in = from->data;
+    float *out = transposed->data;
+    for (size_t t = 0; t < taps; t++)
+        for (size_t i = 0; i < columns; i++)
+            out[t * columns + i] = in[i * taps + t];
+    enum status status =
+        cuda_weights_get(compile->backend, transposed, WEIGHT_AS_IS, dtype, &data, err);
+    *ret = data;
+    tensor_unref(transposed);
+    return status;
+}
+
+static enum status lower_transposed(const struct cuda_compile *compile, struct cuda_step **ret,
+                                    struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0], *bias = node_bias(node);
+    const struct epilogue *e = &node->epilogue;
+    const struct shape plain = channels_first(&x->shape);
+    struct conv_shape shape;
+    struct cuda_conv conv;
+    struct image_step *s;
+    const void *weights;
+    void *bias_data = NULL;
+    TRY(conv_transpose_shape_init(node, &plain, &node->inputs[1]->known->shape, &shape, err));
+    TRY(window_of_conv(node, &shape.window, shape.group, &conv, err));
+    if (bias)
+        TRY(cuda_weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data,
+                             err));
+    TRY(transpose_weights(compile, x->dtype, &weights, err));
+    TRY(images_create(compile, IMAGE_CONV, "transposed conv", &s, ret, err));
+    s->weights = weights;
+    s->conv = conv;
+    s->epilogue = (struct cuda_epilogue){bias_data, NULL, (int)e->activation, e->alpha, e->beta};
+    const int group_channels = s->conv.m / s->conv.groups;
+    s->step.flops = 2.0 * (double)shape_count(&x->shape) * (double)(s->conv.kh * s->conv.kw) *
+                    (double)group_channels;
+    return STATUS_OK;
+}
+
+/* ---- GridSample ---- */
+
+static bool sample_takes(const struct node *node)
+{
+    const struct value *x = node_input(node, 0), *grid = node_input(node, 1);
+    return x && grid && x->shape.rank == 4 && !x->known &&
+           (grid->known ? grid->known->dtype == DTYPE_F32 : grid->dtype == x->dtype);
+}
+
+static enum status lower_sample(const struct cuda_compile *compile, struct cuda_step **ret,
+                                struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0], *grid = node->inputs[1];
+    const char *mode = node_string(node, "mode", "linear");
+    const char *border = node_string(node, "padding_mode", "zeros");
+    const int64_t *in = x->shape.dims, *out = node->outputs[0]->shape.dims;
+    struct image_step *s;
+    const void *constant;
+    if (!sample_takes(node))
+        return STATUS_OK;
+    TRY(cuda_weights_of(compile->backend, grid, x->dtype, &constant, err));
+    TRY(images_create(compile, IMAGE_SAMPLE, "grid sample", &s, ret, err));
+    s->grid_constant = constant;
+    s->grid = grid->index;
+    s->sample =
+        (struct cuda_grid_sample){.n = in[0],
+                                  .c = in[1],
+                                  .h = in[2],
+                                  .w = in[3],
+                                  .oh = out[2],
+                                  .ow = out[3],
+                                  .sampling = strstr(mode, "nearest")  ? CUDA_SAMPLE_NEAREST
+                                              : strstr(mode, "linear") ? CUDA_SAMPLE_LINEAR
+                                                                       : CUDA_SAMPLE_CUBIC,
+                                  .border = !strcmp(border, "border")       ? CUDA_BORDER_EDGE
+                                            : !strcmp(border, "reflection") ? CUDA_BORDER_REFLECTION
+                                                                            : CUDA_BORDER_ZEROS,
+                                  .align_corners = node_int(node, "align_corners", 0) != 0};
+    return STATUS_OK;
+}
+
+/* ---- the lowering ---- */
+
+/* May this node have its image channels-last? `node` is as ONNX has it, or laid out already. */
+bool cuda_image_takes_channels_last(const struct node *node)
+{
+    switch (node->op) {
+    case OP_RESIZE:
+    case OP_UPSAMPLE:
+        return resize_takes(node);
+    case OP_GROUP_NORMALIZATION:
+    case OP_INSTANCE_NORMALIZATION:
+    case OP_LRN:
+        return groups_take(node);
+    case OP_CONV_TRANSPOSE:
+        return conv_transposed_takes(node);
+    default:
+        return false;
+    }
+}
+
+enum status cuda_lower_image(const struct cuda_compile *compile, struct cuda_step **ret,
+                             struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (!x || !y || x->known || !is_computed(x->dtype) || !is_computed(y->dtype) ||
+        !shape_count(&x->shape) || !shape_count(&y->shape))
+        return STATUS_OK;
+    if (node->op == OP_CONV_TRANSPOSE)
+        return node->channels_last ? lower_transposed(compile, ret, err) : STATUS_OK;
+    if (x->dtype != y->dtype || node->epilogue.activation || node->epilogue.residual)
+        return STATUS_OK;
+    switch (node->op) {
+    case OP_RESIZE:
+    case OP_UPSAMPLE:
+        return lower_resize(compile, ret, err);
+    case OP_GROUP_NORMALIZATION:
+    case OP_INSTANCE_NORMALIZATION:
+        return node->channels_last ? lower_groups(compile, ret, err) : STATUS_OK;
+    case OP_LRN:
+        return node->channels_last ? lower_lrn(compile, ret, err) : STATUS_OK;
+    case OP_GRID_SAMPLE:
+        return lower_sample(compile, ret, err);
+    default:
+        return STATUS_OK;
+    }
+}

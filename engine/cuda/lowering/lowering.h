@@ -1,0 +1,124 @@
+/* Private to engine/cuda/: how nodes become steps. A lowering knows one family of operators; it
+ * uses program.h, and the lowerings it builds on, never the table in backend.c that lists them all.
+ */
+#pragma once
+
+#include "engine/cuda/program/program.h"
+
+/* Creates the node's step; *ret stays NULL if this lowering does not take the node. */
+typedef enum status (*cuda_lower_fn)(const struct cuda_compile *compile, struct cuda_step **ret,
+                                     struct error *err);
+enum status cuda_lower_conv(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err);
+enum status cuda_lower_matmul(const struct cuda_compile *compile, struct cuda_step **ret,
+                              struct error *err);
+enum status cuda_lower_attention(const struct cuda_compile *compile, struct cuda_step **ret,
+                                 struct error *err);
+enum status cuda_lower_elementwise(const struct cuda_compile *compile, struct cuda_step **ret,
+                                   struct error *err);
+enum status cuda_lower_rows(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err);
+enum status cuda_lower_numbers(const struct cuda_compile *compile, struct cuda_step **ret,
+                               struct error *err);
+enum status cuda_lower_axes(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err);
+enum status cuda_lower_picks(const struct cuda_compile *compile, struct cuda_step **ret,
+                             struct error *err);
+enum status cuda_lower_image(const struct cuda_compile *compile, struct cuda_step **ret,
+                             struct error *err);
+enum status cuda_lower_move(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err);
+enum status cuda_lower_quantised_product(const struct cuda_compile *compile, struct cuda_step **ret,
+                                         struct error *err);
+enum status cuda_lower_quantised_rows(const struct cuda_compile *compile, struct cuda_step **ret,
+                                      struct error *err);
+enum status cuda_lower_host(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err);
+
+bool cuda_takes_attention(const struct node *node);
+bool cuda_takes_matmul(const struct node *node);
+bool cuda_takes_elementwise(const struct node *node);
+bool cuda_takes_rows(const struct node *node);
+/* Products of 8-bit integers; images may be in either layout. */
+bool cuda_takes_quantised_product(const struct node *node);
+bool cuda_takes_quantised_epilogue(const struct node *node); /* takes_quantised_epilogue */
+bool cuda_takes_quantised_rows(const struct node *node);
+bool cuda_takes_quantised_pool(const struct node *node); /* a pool, channels-last */
+bool cuda_takes_numbers(const struct node *node);
+bool cuda_numbers_may_be_narrow(const struct node *node); /* taken, and loses little in 16 bits */
+bool cuda_image_takes_channels_last(const struct node *node);
+
+/* ---- matrix products (product.c) ---- */
+
+struct cuda_product {
+    int64_t m, n, k;       /* y [m, n] = a [m, k] b [k, n], row-major */
+    bool trans_a, trans_b; /* a is stored [k, m], b [n, k] */
+    int64_t b_row;         /* elements from one stored row of b to the next; 0: dense */
+    int64_t batch;         /* products, whose operands lie so many elements apart; 0: shared */
+    int64_t a_step, b_step;
+    enum dtype dtype, y_dtype; /* of a and b; of y */
+};
+
+/* A step y = epilogue(a b): `weights` is an uploaded b, or NULL when b is a value. */
+enum status cuda_product_create(const struct cuda_compile *compile,
+                                const struct cuda_product *product, uint32_t a, uint32_t b,
+                                const void *weights, const float *bias, struct cuda_step **ret,
+                                struct error *err);
+
+/* ---- strided access maps (access_map.c) ---- */
+
+/* Elements from one index of a dimension of a dense tensor to the next. */
+void cuda_dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK]);
+/* A further, inner dimension; joined to the last one where every operand goes on without a jump.
+ * steps: 0 for operands that are not there. False: the map has too many dimensions. */
+bool cuda_map_append(struct cuda_access_map *map, int64_t dim, const int64_t steps[CUDA_OPERANDS]);
+/* Of `count` dense operands as numpy broadcasts them to y. */
+struct cuda_access_map cuda_map_broadcast(const struct shape *y, const struct shape *operands,
+                                          int count);
+
+/* ---- windows (window.c) ---- */
+
+/* The convolution from a node's first input to its first output, [N, H, W, C]; STATUS_UNSUPPORTED
+ * if its numbers do not fit an int. Its `row` is what a window reads. */
+struct window;
+enum status window_of_conv(const struct node *node, const struct window *window, int64_t groups,
+                           struct cuda_conv *ret, struct error *err) MUST_USE;
+/* A pool, whose kernel_shape has two numbers. */
+enum status window_of_pool(const struct node *node, struct cuda_pool *ret,
+                           struct error *err) MUST_USE;
+/* A matrix product, y [rows, n] of [rows, k], as a convolution of images of one pixel; all fit an
+ * int. */
+struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
+
+/* ---- convolutions (conv.c) ---- */
+
+/* Drops candidates that need too much memory for sums. Returns how many are left, and the most
+ * bytes that one of them needs. */
+int conv_keep_candidates(const struct cuda_conv *conv, struct cuda_conv_candidate *candidates,
+                         int count, size_t *ret_workspace);
+
+/* Everything that decides how long a step on tensor cores takes. It has no padding, as it is hashed
+ * as bytes. */
+struct conv_key {
+    struct cuda_conv conv;
+    int32_t x_dtype, y_dtype, has_residual, activation, unpadded, has_product;
+};
+_Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
+
+/* *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows, becomes a step that can
+ * also run as a 1 x 1 convolution on tensor cores, if there are candidates for that. weights: [n,
+ * row] of x's dtype, row: k in whole eights. */
+enum status conv_create_product(const struct cuda_compile *compile, int64_t rows, int64_t n,
+                                int64_t k, const void *weights, const float *bias,
+                                struct cuda_step **ret, struct error *err);
+
+/* ---- ranges of integers (bounds.c) ---- */
+
+struct bounds {
+    int64_t low, high;
+};
+
+/* False: not known. */
+bool value_bounds(const struct value *value, struct bounds *ret);
+/* int32 or int64 indices, all between -extent and extent - 1. */
+bool indices_stay_within(const struct value *indices, int64_t extent);

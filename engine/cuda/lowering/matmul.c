@@ -1,0 +1,91 @@
+/* Gemm and MatMul as matrix products. */
+#include "engine/cuda/lowering/lowering.h"
+
+/* Gemm with alpha = beta = 1 and a constant bias over the columns; a MatMul whose second operand is
+ * a matrix, or whose batch dimensions are the same (or all 1 on one side). */
+static bool gemm_fits(const struct node *node)
+{
+    const struct value *bias = node_bias(node);
+    int64_t columns = node->outputs[0]->shape.dims[1];
+    if (node_float(node, "alpha", 1) != 1 || (bias && node_float(node, "beta", 1) != 1))
+        return false;
+    return !bias || (bias->known && bias->known->dtype == DTYPE_F32 &&
+                     shape_count(&bias->known->shape) == (size_t)columns && bias->shape.rank >= 1 &&
+                     bias->shape.dims[bias->shape.rank - 1] == columns);
+}
+
+/* The product of all but the last two dimensions. */
+static int64_t batch_of(const struct shape *shape)
+{
+    int64_t batch = 1;
+    for (int d = 0; d + 2 < shape->rank; d++)
+        batch *= shape->dims[d];
+    return batch;
+}
+
+static bool matmul_fits(const struct node *node)
+{
+    const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
+    const struct shape *y = &node->outputs[0]->shape;
+    int64_t ab = batch_of(a), bb = batch_of(b), yb = batch_of(y);
+    const struct value *bias = node_bias(node);
+    if (bias && !(bias->known && bias->known->dtype == DTYPE_F32))
+        return false;
+    /* Other broadcasts (one operand with some dimensions of 1) run on the host. */
+    return bb == 1 || (bb == yb && (ab == yb || ab == 1));
+}
+
+bool cuda_takes_matmul(const struct node *node)
+{
+    if (node->op != OP_GEMM && node->op != OP_MATMUL)
+        return false;
+    const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
+    bool b_fits = b->known ? b->known->dtype == DTYPE_F32 : b->dtype == a->dtype;
+    return is_computed(a->dtype) && b_fits && is_computed(y->dtype) && !a->known &&
+           shape_count(&a->shape) && shape_count(&b->shape) && a->shape.rank >= 2 &&
+           b->shape.rank >= 2 && (node->op == OP_GEMM ? gemm_fits(node) : matmul_fits(node));
+}
+
+enum status cuda_lower_matmul(const struct cuda_compile *compile, struct cuda_step **ret,
+                              struct error *err)
+{
+    const struct node *node = compile->node;
+    if (!cuda_takes_matmul(node))
+        return STATUS_OK;
+    const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
+    const struct value *bias = node_bias(node);
+    const struct shape *as = &a->shape, *bs = &b->shape;
+    bool gemm = node->op == OP_GEMM;
+    struct cuda_product p = {.trans_a = gemm && node_int(node, "transA", 0),
+                             .trans_b = gemm && node_int(node, "transB", 0),
+                             .batch = batch_of(&y->shape),
+                             .dtype = a->dtype,
+                             .y_dtype = y->dtype};
+    p.m = as->dims[as->rank - (p.trans_a ? 1 : 2)];
+    p.k = as->dims[as->rank - (p.trans_a ? 2 : 1)];
+    p.n = bs->dims[bs->rank - (p.trans_b ? 2 : 1)];
+    if (batch_of(bs) == 1) { /* one matrix: all rows of a at once */
+        p.m *= p.batch;
+        p.batch = 1;
+    } else {
+        p.a_step = batch_of(as) == 1 ? 0 : p.m * p.k;
+        p.b_step = p.k * p.n;
+    }
+    void *weights = NULL, *bias_data = NULL;
+    const bool rows = b->known && p.batch == 1 && !p.trans_a && bs->rank == 2 &&
+                      has_tensor_cores(compile->backend, a->dtype);
+    enum weight_layout layout = WEIGHT_AS_IS;
+    if (rows) { /* as lensd's own kernel wants them, too */
+        layout = p.trans_b ? WEIGHT_ROWS : WEIGHT_TRANSPOSED;
+        p.trans_b = true;
+        p.b_row = cuda_weights_row(b->known, layout);
+    }
+    if (b->known)
+        TRY(cuda_weights_get(compile->backend, b->known, layout, a->dtype, &weights, err));
+    if (bias)
+        TRY(cuda_weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data,
+                             err));
+    TRY(cuda_product_create(compile, &p, a->index, b->index, weights, bias_data, ret, err));
+    return rows ? conv_create_product(compile, p.m, p.n, p.k, weights, bias_data, ret, err)
+                : STATUS_OK;
+}

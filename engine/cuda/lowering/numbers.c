@@ -1,0 +1,347 @@
+/* Elementwise operators that elementwise.c does not take: integers, booleans, float64, comparisons,
+ * Where, Cast, PRelu, powers and roots, Sum, Mean, Max and Min of any number of operands. */
+#include "engine/cuda/kernels/kernels_number.h"
+#include "engine/cuda/lowering/lowering.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/resolve.h"
+
+/* A step is one launch. With more than two operands, each further operand is one more launch, whose
+ * left operand is y. */
+struct numbers_launch {
+    struct cuda_numbers numbers;
+    uint32_t values[CUDA_OPERANDS];
+    const void *constants[CUDA_OPERANDS];
+};
+
+struct numbers_step {
+    struct cuda_step step;
+    uint32_t y;
+    struct numbers_launch *launches;
+    size_t count;
+};
+
+static void numbers_free(struct cuda_step *base)
+{
+    free(((struct numbers_step *)base)->launches);
+}
+
+static enum status numbers_run(struct cuda_step *base, struct cuda_program *program,
+                               struct error *err)
+{
+    struct numbers_step *s = (struct numbers_step *)base;
+    for (size_t l = 0; l < s->count; l++) {
+        const struct numbers_launch *launch = &s->launches[l];
+        const void *operands[CUDA_OPERANDS] = {0};
+        for (int o = 0; o < launch->numbers.operands; o++)
+            operands[o] =
+                launch->constants[o] ? launch->constants[o] : program->data[launch->values[o]];
+        cuda_compute_numbers(program->backend->stream, operands, program->data[s->y],
+                             &launch->numbers);
+    }
+    return cuda_launched(base, program, err);
+}
+
+/* ---- which operators ---- */
+
+enum kind {
+    KIND_FLOAT = 1,  /* computes with floats only */
+    KIND_WHOLE = 2,  /* with integers and booleans */
+    KIND_DOUBLE = 4, /* integers in float64 */
+    KIND_CHAIN = 8,  /* any number of operands */
+    KIND_SMOOTH = 16 /* smooth enough for 16-bit numbers */
+};
+
+struct numbers_entry {
+    enum op op;
+    enum cuda_number_op number;
+    int operands;
+    unsigned kinds;
+    const char *alpha_name, *beta_name; /* attributes; NULL: none */
+    double alpha, beta;
+};
+
+static const struct numbers_entry table[] = {
+    {OP_CAST, CUDA_N_COPY, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_CAST_LIKE, CUDA_N_COPY, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_ABS, CUDA_N_ABS, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_NEG, CUDA_N_NEG, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_SIGN, CUDA_N_SIGN, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_FLOOR, CUDA_N_FLOOR, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_CEIL, CUDA_N_CEIL, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_ROUND, CUDA_N_ROUND, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_SQRT, CUDA_N_SQRT, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_RECIPROCAL, CUDA_N_RECIPROCAL, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_EXP, CUDA_N_EXP, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_LOG, CUDA_N_LOG, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_SIN, CUDA_N_SIN, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_COS, CUDA_N_COS, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_ERF, CUDA_N_ERF, 1, KIND_FLOAT | KIND_DOUBLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_SOFTPLUS, CUDA_N_SOFTPLUS, 1, KIND_FLOAT | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_SOFTSIGN, CUDA_N_SOFTSIGN, 1, KIND_FLOAT | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_SELU, CUDA_N_SELU, 1, KIND_FLOAT | KIND_SMOOTH, "alpha", "gamma", 1.67326319217681884765625,
+     1.05070102214813232421875},
+    {OP_CELU, CUDA_N_CELU, 1, KIND_FLOAT | KIND_SMOOTH, "alpha", NULL, 1, 0},
+    {OP_MISH, CUDA_N_MISH, 1, KIND_FLOAT | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_SHRINK, CUDA_N_SHRINK, 1, KIND_FLOAT | KIND_DOUBLE | KIND_SMOOTH, "lambd", "bias", 0.5, 0},
+    {OP_THRESHOLDED_RELU, CUDA_N_THRESHOLDED_RELU, 1, KIND_FLOAT | KIND_SMOOTH, "alpha", NULL, 1,
+     0},
+    {OP_RELU, CUDA_N_RELU, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_CLIP, CUDA_N_CLIP, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_NOT, CUDA_N_NOT, 1, KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_IS_NAN, CUDA_N_IS_NAN, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_IS_INF, CUDA_N_IS_INF, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_ADD, CUDA_N_ADD, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_SUB, CUDA_N_SUB, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_MUL, CUDA_N_MUL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_DIV, CUDA_N_DIV, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_MOD, CUDA_N_MOD, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_PRELU, CUDA_N_PRELU, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_POW, CUDA_N_POW, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_SUM, CUDA_N_ADD, 2, KIND_FLOAT | KIND_CHAIN | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_MEAN, CUDA_N_ADD, 2, KIND_FLOAT | KIND_CHAIN | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_MAX, CUDA_N_MAX, 2, KIND_FLOAT | KIND_WHOLE | KIND_CHAIN | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_MIN, CUDA_N_MIN, 2, KIND_FLOAT | KIND_WHOLE | KIND_CHAIN | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_AND, CUDA_N_AND, 2, KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_OR, CUDA_N_OR, 2, KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_XOR, CUDA_N_XOR, 2, KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_EQUAL, CUDA_N_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_GREATER, CUDA_N_GREATER, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_LESS, CUDA_N_LESS, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_GREATER_OR_EQUAL, CUDA_N_GREATER_OR_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_LESS_OR_EQUAL, CUDA_N_LESS_OR_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_WHERE, CUDA_N_WHERE, 3, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+};
+
+static const struct numbers_entry *entry_of(enum op op)
+{
+    for (size_t i = 0; i < COUNT_OF(table); i++)
+        if (table[i].op == op)
+            return &table[i];
+    return NULL;
+}
+
+/* Operands that are computed with: neither the target type of CastLike nor Clip's bounds. */
+static size_t number_count(const struct node *node, const struct numbers_entry *entry)
+{
+    return entry->kinds & KIND_CHAIN ? node->input_count : (size_t)entry->operands;
+}
+
+/* The type to compute in; false if there is none. */
+static bool numbers_domain_of(const struct node *node, const struct numbers_entry *entry,
+                              enum cuda_domain *ret)
+{
+    const size_t first = node->op == OP_WHERE ? 1 : 0, count = number_count(node, entry);
+    bool narrow = true, whole = true, is_unsigned = false;
+    for (size_t i = first; i < count; i++) {
+        const enum dtype dtype = node->inputs[i]->dtype;
+        narrow = narrow && is_computed(dtype);
+        whole = whole && !dtype_is_float(dtype);
+        is_unsigned = is_unsigned || dtype == DTYPE_U64;
+    }
+    const bool moves = entry->number == CUDA_N_WHERE ||
+                       (entry->number == CUDA_N_COPY && !dtype_is_float(node->outputs[0]->dtype));
+    if (is_unsigned && !(whole && moves)) /* beyond int64's */
+        return false;
+    *ret = narrow                                   ? CUDA_IN_FLOAT
+           : whole && !(entry->kinds & KIND_DOUBLE) ? CUDA_IN_WHOLE
+                                                    : CUDA_IN_DOUBLE;
+    return *ret == CUDA_IN_WHOLE ? entry->kinds & KIND_WHOLE : (entry->kinds & KIND_FLOAT) != 0;
+}
+
+/* Divisors of integers are known not to be zero. Others run on the host, which reports the error.
+ */
+static bool divides_safely(const struct node *node)
+{
+    const struct value *divisor = node->inputs[1];
+    struct bounds bounds;
+    if (divisor->known) {
+        for (size_t i = 0; i < shape_count(&divisor->known->shape); i++)
+            if (tensor_int(divisor->known, i) == 0)
+                return false;
+        return true;
+    }
+    return value_bounds(divisor, &bounds) && (bounds.low > 0 || bounds.high < 0);
+}
+
+/* Clip's bounds; false if a run computes them. */
+static bool clip_of(const struct node *node, struct cuda_numbers *n)
+{
+    n->alpha = -INFINITY;
+    n->beta = INFINITY;
+    n->lowest = INT64_MIN;
+    n->highest = INT64_MAX;
+    if (node->opset < 11) {
+        n->alpha = (double)node_float(node, "min", -INFINITY);
+        n->beta = (double)node_float(node, "max", INFINITY);
+        return n->domain != CUDA_IN_WHOLE;
+    }
+    for (size_t i = 1; i < 3; i++) {
+        const struct value *bound = node_input(node, i);
+        if (!bound)
+            continue;
+        if (!bound->known || shape_count(&bound->known->shape) != 1)
+            return false;
+        if (n->domain == CUDA_IN_WHOLE)
+            *(i == 1 ? &n->lowest : &n->highest) = tensor_int(bound->known, 0);
+        else
+            *(i == 1 ? &n->alpha : &n->beta) = tensor_number(bound->known, 0);
+    }
+    return true;
+}
+
+/* What the node alone says; false when it is not taken. */
+static bool numbers_classify(const struct node *node, struct cuda_numbers *n)
+{
+    const struct numbers_entry *entry = entry_of(node->op);
+    const struct value *y = node_output(node, 0);
+    if (!entry || !y ||
+        node->input_count < (entry->kinds & KIND_CHAIN ? 1 : (size_t)entry->operands) ||
+        node->epilogue.activation || node->epilogue.residual || y->shape.rank < 0 ||
+        y->shape.rank > CUDA_MAX_RANK || shape_count(&y->shape) == 0)
+        return false;
+    bool is_constant = true;
+    for (size_t i = 0; i < number_count(node, entry); i++) {
+        if (!node->inputs[i] || node->inputs[i]->shape.rank < 0)
+            return false;
+        is_constant = is_constant && node->inputs[i]->known;
+    }
+    enum cuda_domain domain;
+    if (is_constant || !numbers_domain_of(node, entry, &domain))
+        return false;
+    *n = (struct cuda_numbers){.op = entry->number, .domain = domain, .operands = entry->operands};
+    n->alpha =
+        entry->alpha_name ? (double)node_float(node, entry->alpha_name, (float)entry->alpha) : 0;
+    n->beta = entry->beta_name ? (double)node_float(node, entry->beta_name, (float)entry->beta) : 0;
+    if (node->op == OP_IS_INF) {
+        n->alpha = node_int(node, "detect_positive", 1) != 0;
+        n->beta = node_int(node, "detect_negative", 1) != 0;
+    }
+    if (node->op == OP_MOD && node_int(node, "fmod", 0))
+        n->op = CUDA_N_FMOD;
+    if ((node->op == OP_DIV || node->op == OP_MOD) && domain == CUDA_IN_WHOLE &&
+        !divides_safely(node))
+        return false;
+    return node->op != OP_CLIP || clip_of(node, n);
+}
+
+bool cuda_takes_numbers(const struct node *node)
+{
+    struct cuda_numbers ignored;
+    return numbers_classify(node, &ignored);
+}
+
+bool cuda_numbers_may_be_narrow(const struct node *node)
+{
+    const struct numbers_entry *entry = entry_of(node->op);
+    return entry && entry->kinds & KIND_SMOOTH && cuda_takes_numbers(node);
+}
+
+/* ---- the lowering ---- */
+
+static enum status set_operand(const struct cuda_compile *compile, struct numbers_launch *launch,
+                               int o, const struct value *value, struct error *err)
+{
+    launch->values[o] = value->index;
+    launch->numbers.dtypes[o] = (int)value->dtype;
+    return cuda_weights_of(compile->backend, value, value->dtype, &launch->constants[o], err);
+}
+
+/* The operand's shape as numpy broadcasts it. */
+static enum status operand_shape(const struct node *node, size_t i, struct shape *ret,
+                                 struct error *err)
+{
+    *ret = node->inputs[i]->shape;
+    if (i == 1 && node->op == OP_PRELU)
+        resolve_slope(node, &node->inputs[0]->shape, &node->inputs[1]->shape, ret);
+    else if (i == 1 && node->input_count == 2)
+        return resolve_legacy_broadcast(node, &node->inputs[0]->shape, &node->inputs[1]->shape, ret,
+                                        err);
+    return STATUS_OK;
+}
+
+/* Launch l of a chain: y = y op operand l + 1; launch 0 takes the first two operands. */
+static enum status fill_launch(const struct cuda_compile *compile, const struct cuda_numbers *n,
+                               size_t l, struct numbers_launch *launch, struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *y = node->outputs[0];
+    struct shape shapes[CUDA_OPERANDS];
+    launch->numbers = *n;
+    launch->numbers.y_dtype = (int)y->dtype;
+    for (int o = 0; o < n->operands; o++) {
+        const size_t input = l ? l + 1 : (size_t)o;
+        const bool is_y = l && o == 0;
+        if (is_y)
+            shapes[o] = y->shape;
+        else
+            TRY(operand_shape(node, input, &shapes[o], err));
+        TRY(set_operand(compile, launch, o, is_y ? y : node->inputs[input], err));
+    }
+    launch->numbers.map = cuda_map_broadcast(&y->shape, shapes, n->operands);
+    return STATUS_OK;
+}
+
+/* y = `from` * scale: the division of a mean, or a single operand as it is. */
+static enum status fill_single(const struct cuda_compile *compile, const struct value *from,
+                               double scale, struct numbers_launch *launch, struct error *err)
+{
+    const struct value *y = compile->node->outputs[0];
+    launch->numbers = (struct cuda_numbers){.op = CUDA_N_SCALE,
+                                            .domain = y->dtype == DTYPE_F64   ? CUDA_IN_DOUBLE
+                                                      : is_computed(y->dtype) ? CUDA_IN_FLOAT
+                                                                              : CUDA_IN_WHOLE,
+                                            .operands = 1,
+                                            .y_dtype = (int)y->dtype,
+                                            .alpha = scale};
+    TRY(set_operand(compile, launch, 0, from, err));
+    launch->numbers.map = cuda_map_broadcast(&y->shape, &from->shape, 1);
+    return STATUS_OK;
+}
+
+static enum status numbers_fill(const struct cuda_compile *compile, const struct cuda_numbers *n,
+                                struct numbers_step *s, struct error *err)
+{
+    const struct node *node = compile->node;
+    const bool is_chain = entry_of(node->op)->kinds & KIND_CHAIN;
+    const size_t inputs = node->input_count, launches = is_chain ? inputs : 1;
+    s->launches = calloc(launches, sizeof *s->launches);
+    if (!s->launches)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    if (is_chain && inputs == 1) {
+        s->count = 1;
+        return fill_single(compile, node->inputs[0], 1, &s->launches[0], err);
+    }
+    s->count = is_chain ? inputs - 1 : 1;
+    for (size_t l = 0; l < s->count; l++)
+        TRY(fill_launch(compile, n, l, &s->launches[l], err));
+    if (node->op == OP_MEAN)
+        TRY(fill_single(compile, node->outputs[0], 1 / (double)inputs, &s->launches[s->count++],
+                        err));
+    return STATUS_OK;
+}
+
+enum status cuda_lower_numbers(const struct cuda_compile *compile, struct cuda_step **ret,
+                               struct error *err)
+{
+    const struct node *node = compile->node;
+    struct cuda_numbers numbers;
+    if (!numbers_classify(node, &numbers))
+        return STATUS_OK;
+    struct numbers_step *s = cuda_step_create(compile, sizeof *s, numbers_run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    *ret = &s->step;
+    s->step.free = numbers_free;
+    s->step.kernel = "numbers";
+    s->y = node->outputs[0]->index;
+    for (size_t i = 0; i < node->input_count; i++)
+        if (node->inputs[i])
+            s->step.bytes +=
+                shape_count(&node->inputs[i]->shape) * dtype_size(node->inputs[i]->dtype);
+    s->step.bytes += shape_count(&node->outputs[0]->shape) * dtype_size(node->outputs[0]->dtype);
+    return numbers_fill(compile, &numbers, s, err);
+}

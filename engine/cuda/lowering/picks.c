@@ -1,0 +1,336 @@
+/* Steps that pick elements: Pad, CenterCropPad, Tile, and gathers and scatters by indices.
+ *
+ * Indices that may be out of range run on the host, which reports the error; here all are known to
+ * be in range (bounds.c). Scatters that write a place twice depend on the order; here no two
+ * indices are equal, which only constants can show.
+ */
+#include "engine/cuda/kernels/kernels_pick.h"
+#include "engine/cuda/lowering/lowering.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/resolve.h"
+
+struct pick_step {
+    struct cuda_step step;
+    enum { PICK_PAD, PICK_REPEAT, PICK_TUPLES, PICK_ALONG } kind;
+    int size;
+    bool scatters; /* `from` goes over a copy of x */
+    uint32_t x, y, from, indices;
+    const void *x_constant, *from_constant, *indices_constant;
+    size_t bytes; /* of x */
+    struct cuda_pad pad;
+    struct cuda_access_map map;
+    struct cuda_tuples tuples;
+    int index_bytes;
+    int64_t extent, axis_step;
+};
+
+static const void *data_of(const struct cuda_program *program, const void *constant, uint32_t value)
+{
+    return constant ? constant : program->data[value];
+}
+
+static void run_indexed(const struct pick_step *s, struct cuda_program *program, const void *x,
+                        void *y)
+{
+    cudaStream_t stream = program->backend->stream;
+    const void *indices = data_of(program, s->indices_constant, s->indices);
+    const void *from = s->scatters ? data_of(program, s->from_constant, s->from) : x;
+    if (s->kind == PICK_TUPLES && s->scatters)
+        cuda_scatter_tuples(stream, s->size, from, indices, y, &s->tuples);
+    else if (s->kind == PICK_TUPLES)
+        cuda_gather_tuples(stream, s->size, from, indices, y, &s->tuples);
+    else if (s->scatters)
+        cuda_scatter_along(stream, s->size, from, indices, s->index_bytes, y, &s->map, s->extent,
+                           s->axis_step);
+    else
+        cuda_gather_along(stream, s->size, from, indices, s->index_bytes, y, &s->map, s->extent,
+                          s->axis_step);
+}
+
+static enum status picks_run(struct cuda_step *base, struct cuda_program *program,
+                             struct error *err)
+{
+    struct pick_step *s = (struct pick_step *)base;
+    cudaStream_t stream = program->backend->stream;
+    const void *x = data_of(program, s->x_constant, s->x);
+    void *y = program->data[s->y];
+    if (s->scatters && x != y)
+        TRY(cuda_check(cudaMemcpyAsync(y, x, s->bytes, cudaMemcpyDeviceToDevice, stream),
+                       program->backend->device, base->name, err));
+    if (s->kind == PICK_PAD)
+        cuda_pad_any(stream, s->size, x, y, &s->pad);
+    else if (s->kind == PICK_REPEAT)
+        cuda_copy_strided(stream, s->size, x, y, &s->map);
+    else
+        run_indexed(s, program, x, y);
+    return cuda_launched(base, program, err);
+}
+
+/* ---- Pad ---- */
+
+/* The constants that the node's operands are, but for the first one; false if one is not constant.
+ */
+static bool picks_read_operands(const struct node *node, const struct tensor *operands[4])
+{
+    for (size_t i = 1; i < node->input_count && i < 4; i++) {
+        if (node->inputs[i] && !node->inputs[i]->known)
+            return false;
+        operands[i] = node->inputs[i] ? node->inputs[i]->known : NULL;
+    }
+    return true;
+}
+
+static uint64_t narrow_number(float x, enum dtype dtype)
+{
+    uint64_t bits = 0;
+    const uint16_t half = dtype == DTYPE_F16 ? float_to_half(x) : float_to_bfloat16(x);
+    if (dtype == DTYPE_F32)
+        memcpy(&bits, &x, sizeof x);
+    else
+        memcpy(&bits, &half, sizeof half);
+    return bits;
+}
+
+static bool read_pad(const struct node *node, struct pick_step *s)
+{
+    const struct value *x = node->inputs[0];
+    const struct tensor *operands[4] = {0};
+    struct padding padding;
+    struct cuda_pad *p = &s->pad;
+    int64_t steps[TENSOR_MAX_RANK] = {0};
+    if (!picks_read_operands(node, operands) || x->shape.rank > CUDA_MAX_RANK)
+        return false;
+    if (node->op == OP_CENTER_CROP_PAD
+            ? resolve_center(node, &x->shape, operands, &padding, NULL) != STATUS_OK
+            : resolve_pad(node, &x->shape, operands, &padding, NULL) != STATUS_OK)
+        return false;
+    const struct tensor *fill = node->op == OP_PAD && node->opset >= 11 ? operands[2] : NULL;
+    if (fill && fill->bytes && fill->dtype != x->dtype)
+        return false;
+    if (fill && fill->bytes)
+        memcpy(&p->fill, fill->data, dtype_size(fill->dtype));
+    else if (node->op == OP_PAD && node->opset < 11 && is_computed(x->dtype))
+        p->fill = narrow_number(node_float(node, "value", 0), x->dtype);
+    else if (node->op == OP_PAD && node->opset < 11 && node_float(node, "value", 0) != 0)
+        return false;
+    p->mode = padding.mode == PAD_REFLECT ? CUDA_PAD_REFLECT
+              : padding.mode == PAD_EDGE  ? CUDA_PAD_EDGE
+              : padding.mode == PAD_WRAP  ? CUDA_PAD_WRAP
+                                          : CUDA_PAD_CONSTANT;
+    p->rank = x->shape.rank;
+    cuda_dense_steps(&x->shape, steps);
+    for (int d = 0; d < p->rank; d++) {
+        const int64_t begin = padding.begin[d], end = padding.end[d];
+        p->out[d] = node->outputs[0]->shape.dims[d];
+        p->first[d] = begin < 0 ? -begin : 0;
+        p->before[d] = begin > 0 ? begin : 0;
+        p->kept[d] = x->shape.dims[d] - p->first[d] + (end < 0 ? end : 0);
+        p->steps[d] = steps[d];
+    }
+    s->kind = PICK_PAD;
+    return true;
+}
+
+/* ---- Tile: dimensions of repetitions, in which x does not move ---- */
+
+static bool read_tile(const struct node *node, struct pick_step *s)
+{
+    const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
+    int64_t steps[TENSOR_MAX_RANK] = {0};
+    cuda_dense_steps(x, steps);
+    for (int d = 0; d < x->rank; d++) {
+        const int64_t parts[2][2] = {{y->dims[d] / x->dims[d], 0}, {x->dims[d], steps[d]}};
+        for (int p = 0; p < 2; p++) {
+            if (!cuda_map_append(&s->map, parts[p][0], (const int64_t[CUDA_OPERANDS]){parts[p][1]}))
+                return false;
+        }
+    }
+    s->kind = PICK_REPEAT;
+    return node->inputs[1]->known != NULL;
+}
+
+/* ---- indices ---- */
+
+static bool read_axis(const struct node *node, int64_t *ret)
+{
+    const int rank = node->inputs[0]->shape.rank;
+    *ret = node_int(node, "axis", 0);
+    if (*ret < 0)
+        *ret += rank;
+    return *ret >= 0 && *ret < rank && rank <= CUDA_MAX_RANK;
+}
+
+/* Gather: tuples of one index, one batch for each place in front of the axis. */
+static bool read_gather(const struct node *node, struct pick_step *s)
+{
+    const struct value *x = node->inputs[0], *indices = node->inputs[1];
+    int64_t axis;
+    if (!read_axis(node, &axis) || !indices_stay_within(indices, x->shape.dims[axis]))
+        return false;
+    struct cuda_tuples *t = &s->tuples;
+    const size_t inner = resolve_extent(&x->shape, (int)axis + 1, x->shape.rank);
+    s->kind = PICK_TUPLES;
+    *t = (struct cuda_tuples){.depth = 1,
+                              .extent = {x->shape.dims[axis]},
+                              .step = {(int64_t)inner},
+                              .count = shape_count(&indices->shape),
+                              .slice = inner};
+    t->per_batch = t->count;
+    /* With elements in front of the axis move.c takes it. */
+    return axis == 0 || resolve_extent(&x->shape, 0, (int)axis) == 1;
+}
+
+static bool read_tuples(const struct node *node, struct pick_step *s)
+{
+    const struct value *x = node->inputs[0], *indices = node->inputs[1];
+    const struct shape *list = &indices->shape;
+    const int batch_dims = node->op == OP_GATHER_ND ? (int)node_int(node, "batch_dims", 0) : 0;
+    struct cuda_tuples *t = &s->tuples;
+    struct bounds bounds;
+    int64_t steps[TENSOR_MAX_RANK] = {0};
+    if (list->rank < 1 || batch_dims < 0 || batch_dims >= list->rank ||
+        list->dims[list->rank - 1] > CUDA_MAX_RANK || !value_bounds(indices, &bounds))
+        return false;
+    cuda_dense_steps(&x->shape, steps);
+    t->depth = (int)list->dims[list->rank - 1];
+    for (int k = 0; k < t->depth; k++) {
+        const int64_t extent = x->shape.dims[batch_dims + k];
+        if (bounds.low < -extent || bounds.high >= extent)
+            return false;
+        t->extent[k] = extent;
+        t->step[k] = steps[batch_dims + k];
+    }
+    const size_t batches = resolve_extent(list, 0, batch_dims);
+    t->count = resolve_extent(list, 0, list->rank - 1);
+    t->slice = resolve_extent(&x->shape, batch_dims + t->depth, x->shape.rank);
+    t->per_batch = t->count / batches;
+    t->batch_step = (int64_t)resolve_extent(&x->shape, batch_dims, x->shape.rank);
+    s->kind = PICK_TUPLES;
+    return t->count > 0 && t->slice > 0;
+}
+
+static bool read_along(const struct node *node, struct pick_step *s)
+{
+    const struct value *x = node->inputs[0], *indices = node->inputs[1];
+    int64_t axis, steps[TENSOR_MAX_RANK] = {0};
+    if (!read_axis(node, &axis) || !indices_stay_within(indices, x->shape.dims[axis]))
+        return false;
+    cuda_dense_steps(&x->shape, steps);
+    s->kind = PICK_ALONG;
+    s->extent = x->shape.dims[axis];
+    s->axis_step = steps[axis];
+    s->map.rank = x->shape.rank;
+    for (int d = 0; d < x->shape.rank; d++) {
+        s->map.dims[d] = indices->shape.dims[d];
+        s->map.steps[0][d] = d == axis ? 0 : steps[d];
+    }
+    return shape_count(&indices->shape) > 0;
+}
+
+/* Where in x the i-th index of a scatter goes, as the kernels have it. */
+static size_t place_of(const struct pick_step *s, const struct tensor *indices, size_t i)
+{
+    int64_t at = 0;
+    if (s->kind == PICK_TUPLES) {
+        for (int k = 0; k < s->tuples.depth; k++) {
+            const int64_t index = tensor_int(indices, i * (size_t)s->tuples.depth + (size_t)k);
+            at += (index < 0 ? index + s->tuples.extent[k] : index) * s->tuples.step[k];
+        }
+        return (size_t)at;
+    }
+    const int64_t index = tensor_int(indices, i);
+    at = (index < 0 ? index + s->extent : index) * s->axis_step;
+    for (int d = s->map.rank - 1; d >= 0; d--) {
+        at += (int64_t)(i % (size_t)s->map.dims[d]) * s->map.steps[0][d];
+        i /= (size_t)s->map.dims[d];
+    }
+    return (size_t)at;
+}
+
+static bool goes_nowhere_twice(const struct node *node, const struct pick_step *s)
+{
+    const struct tensor *indices = node->inputs[1]->known;
+    if (!indices || strcmp(node_string(node, "reduction", "none"), "none") != 0)
+        return false;
+    const size_t count = s->kind == PICK_TUPLES ? s->tuples.count : shape_count(&indices->shape);
+    bool *taken = calloc(shape_count(&node->inputs[0]->shape), sizeof *taken);
+    bool once = taken != NULL;
+    for (size_t i = 0; i < count && once; i++) {
+        const size_t place = place_of(s, indices, i);
+        once = !taken[place];
+        taken[place] = true;
+    }
+    free(taken);
+    return once;
+}
+
+/* ---- the lowering ---- */
+
+static bool picks_classify(const struct node *node, struct pick_step *s)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape) || node->channels_last ||
+        node->epilogue.activation || node->epilogue.residual || x->dtype != y->dtype)
+        return false;
+    s->size = (int)dtype_size(x->dtype);
+    switch (node->op) {
+    case OP_PAD:
+    case OP_CENTER_CROP_PAD:
+        return !x->known && read_pad(node, s);
+    case OP_TILE:
+        return !x->known && node->opset >= 6 && read_tile(node, s);
+    case OP_GATHER:
+        return read_gather(node, s);
+    case OP_GATHER_ELEMENTS:
+        return read_along(node, s);
+    case OP_GATHER_ND:
+        return read_tuples(node, s);
+    case OP_SCATTER_ND:
+        s->scatters = true;
+        return read_tuples(node, s) && goes_nowhere_twice(node, s);
+    case OP_SCATTER:
+    case OP_SCATTER_ELEMENTS:
+        s->scatters = true;
+        return read_along(node, s) && goes_nowhere_twice(node, s);
+    default:
+        return false;
+    }
+}
+
+enum status cuda_lower_picks(const struct cuda_compile *compile, struct cuda_step **ret,
+                             struct error *err)
+{
+    const struct node *node = compile->node;
+    struct pick_step proto = {0};
+    if (!picks_classify(node, &proto))
+        return STATUS_OK;
+    struct pick_step *s = cuda_step_create(compile, sizeof *s, picks_run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    proto.step = s->step;
+    *s = proto;
+    *ret = &s->step;
+    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    s->step.kernel = s->kind == PICK_PAD ? "pad" : s->kind == PICK_REPEAT ? "copy" : "gather";
+    s->x = x->index;
+    s->y = y->index;
+    s->bytes = shape_count(&x->shape) * dtype_size(x->dtype);
+    s->step.bytes = 2 * shape_count(&y->shape) * dtype_size(y->dtype);
+    TRY(cuda_weights_of(compile->backend, x, x->dtype, &s->x_constant, err));
+    if (s->kind != PICK_TUPLES && s->kind != PICK_ALONG)
+        return STATUS_OK;
+    s->indices = node->inputs[1]->index;
+    s->index_bytes = s->tuples.index_bytes = (int)dtype_size(node->inputs[1]->dtype);
+    TRY(cuda_weights_of(compile->backend, node->inputs[1], node->inputs[1]->dtype,
+                        &s->indices_constant, err));
+    if (!s->scatters)
+        return STATUS_OK;
+    s->step.kernel = "scatter";
+    s->from = node->inputs[2]->index;
+    return cuda_weights_of(compile->backend, node->inputs[2], node->inputs[2]->dtype,
+                           &s->from_constant, err);
+}

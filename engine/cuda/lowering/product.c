@@ -1,0 +1,340 @@
+/* Matrix products by cuBLASLt, whose algorithm the autotuner chooses.
+ *
+ * cuBLASLt is column-major: a row-major y = a b is y' = b' a' there, so the operands change places,
+ * and our m and n are its n and m. float32 is computed in float32; TF32 is never used. */
+#include "engine/cuda/lowering/lowering.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+enum { MOST_CANDIDATES = 8, WORKSPACE = 32 << 20 };
+
+/* Most products of a batch in one call: some of cuBLASLt's kernels count them along a grid's z,
+ * which ends at 65535. The stand-in takes fewer, so that tests reach the limit. */
+#ifdef LENSD_FAKE_CUDA
+enum { MOST_MEMBERS = 1000 };
+#else
+enum { MOST_MEMBERS = 32768 };
+#endif
+
+struct cuda_product_step {
+    struct cuda_step step;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulHeuristicResult_t candidates[MOST_CANDIDATES];
+    int candidate_count, candidate;
+    struct cuda_product product;
+    uint32_t a_value, b_value, y_value, residual_value;
+    const void *weights; /* b on the device, or NULL: a value */
+    bool has_residual;
+    bool own_epilogue; /* cuBLASLt has no such epilogue: it runs as a kernel of its own */
+    struct cuda_epilogue epilogue;
+    size_t rows, columns;
+    enum dtype y_dtype;
+};
+
+static void product_free(struct cuda_step *base)
+{
+    struct cuda_product_step *s = (struct cuda_product_step *)base;
+    if (s->a)
+        cublasLtMatrixLayoutDestroy(s->a);
+    if (s->b)
+        cublasLtMatrixLayoutDestroy(s->b);
+    if (s->c)
+        cublasLtMatrixLayoutDestroy(s->c);
+    if (s->desc)
+        cublasLtMatmulDescDestroy(s->desc);
+}
+
+/* Of the next call. */
+static enum status set_members(struct cuda_product_step *s, const struct cuda_backend *backend,
+                               int count, struct error *err)
+{
+    const cublasLtMatrixLayout_t layouts[] = {s->a, s->b, s->c};
+    for (size_t i = 0; i < COUNT_OF(layouts); i++)
+        TRY(blas_check(cublasLtMatrixLayoutSetAttribute(
+                           layouts[i], CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+                       backend->device, s->step.name, err));
+    return STATUS_OK;
+}
+
+/* From member `first` of the batch on. */
+static enum status multiply_some(struct cuda_product_step *s, struct cuda_program *program,
+                                 int candidate, int64_t first, struct error *err)
+{
+    struct cuda_backend *backend = program->backend;
+    const struct cuda_product *p = &s->product;
+    const size_t size = dtype_size(p->dtype);
+    const size_t at = (size_t)(first * p->m * p->n) * dtype_size(p->y_dtype);
+    const unsigned char *a = program->data[s->a_value], *residual = NULL;
+    const unsigned char *b = s->weights ? s->weights : program->data[s->b_value];
+    unsigned char *y = program->data[s->y_value];
+    const float one = 1, zero = 0;
+    y += at;
+    if (s->has_residual && !s->own_epilogue)
+        residual = (const unsigned char *)program->data[s->residual_value] + at;
+    return blas_check(
+        cublasLtMatmul(backend->blas, s->desc, &one, b + (size_t)(first * p->b_step) * size, s->b,
+                       a + (size_t)(first * p->a_step) * size, s->a, residual ? &one : &zero,
+                       residual ? residual : y, s->c, y, s->c, &s->candidates[candidate].algo,
+                       backend->arena + program->value_bytes, WORKSPACE, backend->stream),
+        backend->device, s->step.name, err);
+}
+
+static enum status multiply(struct cuda_product_step *s, struct cuda_program *program,
+                            int candidate, struct error *err)
+{
+    const int64_t batch = s->product.batch;
+    for (int64_t first = 0; first < batch; first += MOST_MEMBERS) {
+        const int64_t left = batch - first;
+        if (batch > MOST_MEMBERS)
+            TRY(set_members(s, program->backend, (int)(left < MOST_MEMBERS ? left : MOST_MEMBERS),
+                            err));
+        TRY(multiply_some(s, program, candidate, first, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status product_run(struct cuda_step *base, struct cuda_program *program,
+                               struct error *err)
+{
+    struct cuda_product_step *s = (struct cuda_product_step *)base;
+    struct cuda_backend *backend = program->backend;
+    void *y = program->data[s->y_value];
+    const void *residual = s->has_residual ? program->data[s->residual_value] : NULL;
+    if (s->own_epilogue && residual == y) {
+        /* The product would overwrite it, so a copy is kept behind the product's workspace. */
+        void *kept = backend->arena + program->value_bytes + WORKSPACE;
+        size_t bytes = s->rows * s->columns * dtype_size(s->y_dtype);
+        TRY(cuda_check(cudaMemcpyAsync(kept, y, bytes, cudaMemcpyDeviceToDevice, backend->stream),
+                       backend->device, base->name, err));
+        residual = kept;
+    }
+    TRY(multiply(s, program, s->candidate, err));
+    if (!s->own_epilogue)
+        return STATUS_OK;
+    struct cuda_epilogue epilogue = s->epilogue;
+    epilogue.residual = residual;
+    cuda_apply_epilogue(backend->stream, (int)s->y_dtype, y, s->rows, s->columns, &epilogue);
+    return cuda_launched(base, program, err);
+}
+
+/* Everything that decides how long a product takes. */
+struct product_key {
+    struct cuda_product product;
+    int32_t activation, has_bias, has_residual;
+};
+
+/* Chooses the fastest of cuBLASLt's candidates. */
+static enum status product_tune(struct cuda_step *base, struct cuda_program *program,
+                                struct error *err)
+{
+    struct cuda_product_step *s = (struct cuda_product_step *)base;
+    struct product_key key;
+    memset(&key, 0, sizeof key); /* padding, too: it is hashed as bytes */
+    const struct cuda_product *p = &s->product;
+    key.product.m = p->m;
+    key.product.n = p->n;
+    key.product.k = p->k;
+    key.product.trans_a = p->trans_a;
+    key.product.trans_b = p->trans_b;
+    key.product.b_row = p->b_row;
+    key.product.batch = p->batch;
+    key.product.a_step = p->a_step;
+    key.product.b_step = p->b_step;
+    key.product.dtype = p->dtype;
+    key.product.y_dtype = p->y_dtype;
+    key.activation = s->epilogue.activation;
+    key.has_bias = s->epilogue.bias != NULL;
+    key.has_residual = s->has_residual;
+    return tune_step(base, program, &s->candidate, s->candidate_count, &key, sizeof key, err);
+}
+
+static cudaDataType_t data_type(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 ? CUDA_R_32F : dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+/* Row-major [rows, columns] in memory is column-major [columns, rows]; `row` numbers from one row
+ * to the next. */
+static enum status product_layout(const struct cuda_backend *backend, enum dtype dtype,
+                                  int64_t rows, int64_t columns, int64_t row, int64_t batch,
+                                  int64_t step, cublasLtMatrixLayout_t *ret, struct error *err)
+{
+    int count = (int)(batch < MOST_MEMBERS ? batch : MOST_MEMBERS);
+    TRY(blas_check(
+        cublasLtMatrixLayoutCreate(ret, data_type(dtype), (uint64_t)columns, (uint64_t)rows, row),
+        backend->device, "a matrix layout", err));
+    if (batch == 1)
+        return STATUS_OK;
+    TRY(blas_check(cublasLtMatrixLayoutSetAttribute(*ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                    &count, sizeof count),
+                   backend->device, "a matrix layout", err));
+    return blas_check(cublasLtMatrixLayoutSetAttribute(
+                          *ret, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step),
+                      backend->device, "a matrix layout", err);
+}
+
+static enum status product_set(const struct cuda_backend *backend, cublasLtMatmulDesc_t desc,
+                               cublasLtMatmulDescAttributes_t attribute, const void *value,
+                               size_t size, struct error *err)
+{
+    return blas_check(cublasLtMatmulDescSetAttribute(desc, attribute, value, size), backend->device,
+                      "a matrix product", err);
+}
+
+/* cuBLASLt's name for an epilogue; its GELU is the tanh form. */
+static cublasLtEpilogue_t fused_epilogue(bool bias, int activation)
+{
+    if (activation == ACTIVATION_RELU)
+        return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    if (activation == ACTIVATION_GELU_TANH)
+        return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+static bool can_fuse(int activation)
+{
+    return activation == ACTIVATION_NONE || activation == ACTIVATION_RELU ||
+           activation == ACTIVATION_GELU_TANH;
+}
+
+/* bias: of the result's dtype, the one that cuBLASLt takes. */
+static enum status product_describe(const struct cuda_backend *backend,
+                                    const struct cuda_product *p, const void *bias, int activation,
+                                    struct cuda_product_step *s, struct error *err)
+{
+    cublasOperation_t transposed = CUBLAS_OP_T;
+    cublasLtEpilogue_t epilogue = fused_epilogue(bias != NULL, activation);
+    cudaDataType_t bias_type = data_type(p->y_dtype);
+    const int64_t a_columns = p->trans_a ? p->m : p->k, b_columns = p->trans_b ? p->k : p->n;
+    TRY(blas_check(cublasLtMatmulDescCreate(&s->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                   backend->device, "a matrix product", err));
+    if (p->trans_b)
+        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                        sizeof transposed, err));
+    if (p->trans_a)
+        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_TRANSB, &transposed,
+                        sizeof transposed, err));
+    if (epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue,
+                        err));
+    if (bias) {
+        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias,
+                        err));
+        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+                        sizeof bias_type, err));
+    }
+    TRY(product_layout(backend, p->dtype, p->trans_a ? p->k : p->m, a_columns, a_columns, p->batch,
+                       p->a_step, &s->a, err));
+    TRY(product_layout(backend, p->dtype, p->trans_b ? p->n : p->k, b_columns,
+                       p->b_row ? p->b_row : b_columns, p->batch, p->b_step, &s->b, err));
+    return product_layout(backend, p->y_dtype, p->m, p->n, p->n, p->batch, p->m * p->n, &s->c, err);
+}
+
+static enum status product_find_candidates(const struct cuda_backend *backend,
+                                           struct cuda_product_step *s, struct error *err)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    size_t workspace = WORKSPACE;
+    TRY(blas_check(cublasLtMatmulPreferenceCreate(&preference), backend->device, "a matrix product",
+                   err));
+    cublasStatus_t result = cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    /* Values in the arena are aligned to 64 bytes; cuBLASLt assumes 256. */
+    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    const uint32_t alignment = 64;
+    /* Parts of a split sum are added as float32, never in the 16 bits of the result. */
+    const uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    if (result == CUBLAS_STATUS_SUCCESS)
+        result = cublasLtMatmulPreferenceSetAttribute(
+            preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums);
+    for (size_t i = 0; i < COUNT_OF(alignments) && result == CUBLAS_STATUS_SUCCESS; i++)
+        result = cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment,
+                                                      sizeof alignment);
+    if (result == CUBLAS_STATUS_SUCCESS)
+        result = cublasLtMatmulAlgoGetHeuristic(backend->blas, s->desc, s->b, s->a, s->c, s->c,
+                                                preference, MOST_CANDIDATES, s->candidates,
+                                                &s->candidate_count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    const int proposed = result == CUBLAS_STATUS_SUCCESS ? s->candidate_count : 0;
+    s->candidate_count = 0;
+    for (int i = 0; i < proposed; i++) /* the others have no further fields set */
+        if (s->candidates[i].state == CUBLAS_STATUS_SUCCESS &&
+            s->candidates[i].workspaceSize <= WORKSPACE)
+            s->candidates[s->candidate_count++] = s->candidates[i];
+    return STATUS_OK;
+}
+
+enum status cuda_product_create(const struct cuda_compile *compile,
+                                const struct cuda_product *product, uint32_t a, uint32_t b,
+                                const void *weights, const float *bias, struct cuda_step **ret,
+                                struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct epilogue *e = &node->epilogue;
+    struct cuda_product_step *s = cuda_step_create(compile, sizeof *s, product_run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    s->step.free = product_free;
+    s->step.kernel = "cublasLt";
+    s->step.tune = product_tune;
+    s->a_value = a;
+    s->b_value = b;
+    s->y_value = node->outputs[0]->index;
+    s->weights = weights;
+    s->has_residual = e->residual != NULL;
+    s->residual_value = e->residual ? e->residual->index : 0;
+    s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
+    s->rows = (size_t)(product->m * product->batch);
+    s->columns = (size_t)product->n;
+    s->y_dtype = product->y_dtype;
+    s->own_epilogue = !can_fuse((int)e->activation);
+    s->product = *product;
+    s->step.flops = 2.0 * (double)s->rows * (double)product->n * (double)product->k;
+    s->step.bytes =
+        dtype_size(product->dtype) * ((size_t)product->k * (s->rows + (size_t)product->n)) +
+        s->rows * s->columns * dtype_size(s->y_dtype);
+    s->step.workspace =
+        WORKSPACE +
+        (s->own_epilogue && s->has_residual ? s->rows * s->columns * dtype_size(s->y_dtype) : 0);
+    void *fused = NULL;
+    enum status status = STATUS_OK;
+    if (bias && !s->own_epilogue)
+        status = cuda_weights_get(compile->backend, node_bias(node)->known, WEIGHT_AS_IS,
+                                  s->y_dtype, &fused, err);
+    if (status == STATUS_OK)
+        status = product_describe(compile->backend, product, fused,
+                                  s->own_epilogue ? ACTIVATION_NONE : (int)e->activation, s, err);
+    if (status == STATUS_OK)
+        status = product_find_candidates(compile->backend, s, err);
+    if (status == STATUS_OK && s->candidate_count == 0 && !s->own_epilogue) {
+        /* cuBLASLt has no candidate with this epilogue fused: run the plain product, and the
+         * epilogue as a kernel of its own. */
+        product_free(&s->step);
+        s->a = s->b = s->c = NULL;
+        s->desc = NULL;
+        s->own_epilogue = true;
+        s->step.workspace = WORKSPACE + s->rows * s->columns * dtype_size(s->y_dtype);
+        status = product_describe(compile->backend, product, NULL, ACTIVATION_NONE, s, err);
+        if (status == STATUS_OK)
+            status = product_find_candidates(compile->backend, s, err);
+    }
+    if (status == STATUS_OK && s->candidate_count == 0) {
+        char text[NODE_TEXT];
+        status = error_set(err, STATUS_UNSUPPORTED, "%s: cuBLASLt has no algorithm for it",
+                           node_text(node, text));
+    }
+    *ret = &s->step; /* freed with the program, also after a failure */
+    if (status != STATUS_OK) {
+        product_free(&s->step);
+        free(s->step.name);
+        free(s);
+        *ret = NULL;
+    }
+    return status;
+}

@@ -1,0 +1,212 @@
+/* Softmax, LayerNormalization, RMSNormalization, reductions, pools. */
+#include "engine/cuda/lowering/lowering.h"
+
+#include "engine/ops/families.h"
+#include "engine/ops/resolve.h"
+
+struct rows_step {
+    struct cuda_step step;
+    enum { ROWS_SOFTMAX, ROWS_LAYER_NORM, ROWS_REDUCE, ROWS_POOL, ROWS_POOL_GLOBAL } kind;
+    enum cuda_reduction reduction;
+    struct cuda_pool pool;
+    uint32_t x, y;
+    enum dtype dtype;
+    size_t rows, row;             /* softmax, LayerNormalization, RMSNormalization */
+    size_t outer, reduced, inner; /* reductions */
+    const float *scale, *bias;
+    float epsilon;
+    bool is_rms; /* RMSNormalization: the mean counts as 0 */
+    bool is_max;
+};
+
+static enum status rows_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
+{
+    struct rows_step *s = (struct rows_step *)base;
+    cudaStream_t stream = program->backend->stream;
+    const void *x = program->data[s->x];
+    void *y = program->data[s->y];
+    int dtype = (int)s->dtype;
+    switch (s->kind) {
+    case ROWS_SOFTMAX:
+        cuda_softmax(stream, dtype, x, y, s->rows, s->row);
+        break;
+    case ROWS_LAYER_NORM:
+        cuda_layer_norm(stream, dtype, x, s->scale, s->bias, y, s->rows, s->row, s->epsilon,
+                        s->is_rms);
+        break;
+    case ROWS_REDUCE:
+        cuda_reduce(stream, dtype, s->reduction, x, y, s->outer, s->reduced, s->inner);
+        break;
+    case ROWS_POOL:
+        cuda_pool2d(stream, dtype, x, y, &s->pool);
+        break;
+    case ROWS_POOL_GLOBAL:
+        cuda_pool_global(stream, dtype, x, y, s->outer, s->reduced, s->inner, s->is_max);
+        break;
+    }
+    return cuda_launched(base, program, err);
+}
+
+/* Elements of a row; 0 if the node does not work on trailing dimensions. */
+static size_t row_length(const struct node *node)
+{
+    const struct shape *shape = &node->inputs[0]->shape;
+    bool old_softmax = node->op == OP_SOFTMAX && node->opset < 13;
+    int64_t axis = node_int(node, "axis", old_softmax ? 1 : -1);
+    if (axis < 0)
+        axis += shape->rank;
+    if (shape->rank < 1 || axis < 0 || axis >= shape->rank ||
+        (node->op == OP_SOFTMAX && !old_softmax && axis != shape->rank - 1))
+        return 0;
+    size_t row = 1;
+    for (int d = (int)axis; d < shape->rank; d++)
+        row *= (size_t)shape->dims[d];
+    return row;
+}
+
+static bool rows_is_vector(const struct node *node, const struct value *value)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    const int64_t axis = node_int(node, "axis", -1);
+    return value->known && value->known->dtype == DTYPE_F32 &&
+           resolve_is_row(&value->known->shape, x, (int)(axis < 0 ? axis + x->rank : axis));
+}
+
+static bool reduction_of(enum op op, enum cuda_reduction *ret)
+{
+    switch (op) {
+    case OP_REDUCE_MEAN:
+        *ret = CUDA_REDUCE_MEAN;
+        return true;
+    case OP_REDUCE_SUM:
+        *ret = CUDA_REDUCE_SUM;
+        return true;
+    case OP_REDUCE_MAX:
+        *ret = CUDA_REDUCE_MAX;
+        return true;
+    case OP_REDUCE_MIN:
+        *ret = CUDA_REDUCE_MIN;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The axes are neighbours: x is [outer, reduced, inner]. False otherwise, or when they are not
+ * known. */
+static bool reduced_block(const struct node *node, struct rows_step *s)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    const struct value *axes_value = node_input(node, 1);
+    int64_t axes[TENSOR_MAX_RANK];
+    size_t count = 0;
+    const int64_t *listed = node_ints(node, "axes", &count);
+    if (axes_value) {
+        if (!axes_value->known || axes_value->known->dtype != DTYPE_I64)
+            return false;
+        count = shape_count(&axes_value->known->shape);
+        listed = axes_value->known->data;
+    }
+    if (count == 0 || count > TENSOR_MAX_RANK)
+        return false;
+    bool is_reduced[TENSOR_MAX_RANK] = {0};
+    for (size_t i = 0; i < count; i++) {
+        axes[i] = listed[i] < 0 ? listed[i] + x->rank : listed[i];
+        if (axes[i] < 0 || axes[i] >= x->rank)
+            return false;
+        is_reduced[axes[i]] = true;
+    }
+    int d = 0;
+    s->outer = s->reduced = s->inner = 1;
+    for (; d < x->rank && !is_reduced[d]; d++)
+        s->outer *= (size_t)x->dims[d];
+    for (; d < x->rank && is_reduced[d]; d++)
+        s->reduced *= (size_t)x->dims[d];
+    for (; d < x->rank; d++) {
+        if (is_reduced[d])
+            return false;
+        s->inner *= (size_t)x->dims[d];
+    }
+    return true;
+}
+
+/* Sets what depends on the node alone; false if it is not taken. */
+static bool rows_classify(const struct node *node, struct rows_step *s)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (!x || !y || x->known || !is_computed(x->dtype) || x->dtype != y->dtype ||
+        !shape_count(&x->shape) || !shape_count(&y->shape) || node->epilogue.activation ||
+        node->epilogue.residual)
+        return false;
+    s->dtype = x->dtype;
+    switch (node->op) {
+    case OP_SOFTMAX:
+    case OP_LAYER_NORMALIZATION:
+    case OP_RMS_NORMALIZATION: {
+        const struct value *bias = node_input(node, 2);
+        s->kind = node->op == OP_SOFTMAX ? ROWS_SOFTMAX : ROWS_LAYER_NORM;
+        s->is_rms = node->op == OP_RMS_NORMALIZATION;
+        s->row = row_length(node);
+        s->rows = s->row ? shape_count(&x->shape) / s->row : 0;
+        s->epsilon = node_float(node, "epsilon", 1e-5f);
+        return s->row && s->rows <= INT32_MAX && !node_output(node, 1) && !node_output(node, 2) &&
+               (node->op == OP_SOFTMAX ||
+                (rows_is_vector(node, node->inputs[1]) && (!bias || rows_is_vector(node, bias))));
+    }
+    case OP_GLOBAL_AVERAGE_POOL:
+    case OP_GLOBAL_MAX_POOL:
+        s->kind = ROWS_POOL_GLOBAL;
+        s->is_max = node->op == OP_GLOBAL_MAX_POOL;
+        s->outer = (size_t)x->shape.dims[0];
+        s->inner = (size_t)x->shape.dims[x->shape.rank - 1];
+        s->reduced = shape_count(&x->shape) / s->outer / s->inner;
+        return node->channels_last;
+    case OP_MAX_POOL:
+    case OP_AVERAGE_POOL:
+        s->kind = ROWS_POOL;
+        return node->channels_last;
+    default:
+        s->kind = ROWS_REDUCE;
+        return reduction_of(node->op, &s->reduction) && reduced_block(node, s) &&
+               s->outer * s->inner <= INT32_MAX;
+    }
+}
+
+bool cuda_takes_rows(const struct node *node)
+{
+    struct rows_step ignored = {0};
+    return rows_classify(node, &ignored);
+}
+
+enum status cuda_lower_rows(const struct cuda_compile *compile, struct cuda_step **ret,
+                            struct error *err)
+{
+    const struct node *node = compile->node;
+    struct rows_step proto = {0};
+    if (!rows_classify(node, &proto))
+        return STATUS_OK;
+    void *scale = NULL, *bias = NULL;
+    if (proto.kind == ROWS_LAYER_NORM) {
+        TRY(cuda_weights_get(compile->backend, node->inputs[1]->known, WEIGHT_AS_IS, DTYPE_F32,
+                             &scale, err));
+        if (node_input(node, 2))
+            TRY(cuda_weights_get(compile->backend, node->inputs[2]->known, WEIGHT_AS_IS, DTYPE_F32,
+                                 &bias, err));
+    }
+    if (proto.kind == ROWS_POOL)
+        TRY(window_of_pool(node, &proto.pool, err));
+    struct rows_step *s = cuda_step_create(compile, sizeof *s, rows_run);
+    if (!s)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    proto.step = s->step;
+    *s = proto;
+    s->scale = scale;
+    s->bias = bias;
+    s->x = node->inputs[0]->index;
+    s->y = node->outputs[0]->index;
+    s->step.kernel = "rows";
+    s->step.bytes = (shape_count(&node->inputs[0]->shape) + shape_count(&node->outputs[0]->shape)) *
+                    dtype_size(s->dtype);
+    *ret = &s->step;
+    return STATUS_OK;
+}

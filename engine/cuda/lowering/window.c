@@ -1,0 +1,115 @@
+/* Convolutions and pools of [N, H, W, C] images for the kernels, whose indices are int: shapes that
+ * do not fit are refused here. */
+#include <limits.h>
+
+#include "engine/cuda/lowering/lowering.h"
+#include "engine/ops/families.h"
+
+/* An output's window begins at most this far into the padded image, and ends as far from there. */
+#define MOST_PLACES ((int64_t)1 << 30)
+
+static bool fits_window(const struct window *w)
+{
+    for (int i = 0; i < 2; i++)
+        if (w->pad_begin[i] > MOST_PLACES || w->pad_end[i] > MOST_PLACES ||
+            w->in[i] + w->pad_begin[i] + w->pad_end[i] > MOST_PLACES ||
+            w->stride[i] > MOST_PLACES || w->dilation[i] > MOST_PLACES ||
+            (w->kernel[i] - 1) * w->dilation[i] >= MOST_PLACES)
+            return false;
+    return w->kernel[0] * w->kernel[1] <= INT_MAX;
+}
+
+static bool fits_shape(const struct shape *shape)
+{
+    for (int d = 0; d < shape->rank; d++)
+        if (shape->dims[d] > INT_MAX - 16) /* channels are filled up */
+            return false;
+    return true;
+}
+
+static enum status check(const struct node *node, const struct window *w, struct error *err)
+{
+    char text[NODE_TEXT];
+    if (fits_window(w) && fits_shape(&node->inputs[0]->shape) &&
+        fits_shape(&node->outputs[0]->shape))
+        return STATUS_OK;
+    return error_set(err, STATUS_UNSUPPORTED,
+                     "%s: images or windows of over 2^30 places a side, or 2^31 channels",
+                     node_text(node, text));
+}
+
+enum status window_of_conv(const struct node *node, const struct window *w, int64_t groups,
+                           struct cuda_conv *ret, struct error *err)
+{
+    const int64_t *x = node->inputs[0]->shape.dims, *y = node->outputs[0]->shape.dims;
+    char text[NODE_TEXT];
+    TRY(check(node, w, err));
+    if (x[3] > INT_MAX / (w->kernel[0] * w->kernel[1]))
+        return error_set(err, STATUS_UNSUPPORTED, "%s: windows of over 2^31 numbers",
+                         node_text(node, text));
+    *ret = (struct cuda_conv){.n = (int)x[0],
+                              .h = (int)x[1],
+                              .w = (int)x[2],
+                              .c = (int)x[3],
+                              .oh = (int)y[1],
+                              .ow = (int)y[2],
+                              .m = (int)y[3],
+                              .kh = (int)w->kernel[0],
+                              .kw = (int)w->kernel[1],
+                              .groups = (int)groups,
+                              .stride_h = (int)w->stride[0],
+                              .stride_w = (int)w->stride[1],
+                              .dilation_h = (int)w->dilation[0],
+                              .dilation_w = (int)w->dilation[1],
+                              .pad_h = (int)w->pad_begin[0],
+                              .pad_w = (int)w->pad_begin[1]};
+    ret->row = ret->kh * ret->kw * (ret->c / ret->groups);
+    return STATUS_OK;
+}
+
+enum status window_of_pool(const struct node *node, struct cuda_pool *ret, struct error *err)
+{
+    const int64_t *x = node->inputs[0]->shape.dims;
+    struct window w;
+    size_t count;
+    TRY(window_init(node, 2, x + 1, node_ints(node, "kernel_shape", &count), &w, err));
+    TRY(check(node, &w, err));
+    *ret = (struct cuda_pool){.n = (int)x[0],
+                              .h = (int)x[1],
+                              .w = (int)x[2],
+                              .c = (int)x[3],
+                              .oh = (int)w.out[0],
+                              .ow = (int)w.out[1],
+                              .kh = (int)w.kernel[0],
+                              .kw = (int)w.kernel[1],
+                              .stride_h = (int)w.stride[0],
+                              .stride_w = (int)w.stride[1],
+                              .dilation_h = (int)w.dilation[0],
+                              .dilation_w = (int)w.dilation[1],
+                              .pad_h = (int)w.pad_begin[0],
+                              .pad_w = (int)w.pad_begin[1],
+                              .pad_h_end = (int)w.pad_end[0],
+                              .pad_w_end = (int)w.pad_end[1],
+                              .is_max = node->op == OP_MAX_POOL,
+                              .count_include_pad = (int)node_int(node, "count_include_pad", 0)};
+    return STATUS_OK;
+}
+
+struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k)
+{
+    return (struct cuda_conv){.n = (int)rows,
+                              .h = 1,
+                              .w = 1,
+                              .c = (int)k,
+                              .oh = 1,
+                              .ow = 1,
+                              .m = (int)n,
+                              .kh = 1,
+                              .kw = 1,
+                              .groups = 1,
+                              .stride_h = 1,
+                              .stride_w = 1,
+                              .dilation_h = 1,
+                              .dilation_w = 1,
+                              .row = (int)k};
+}

@@ -1,0 +1,170 @@
+/* Devices: failures that last, CUDA's errors as sentences, memory and copies. */
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "engine/cuda/program/program.h"
+
+static _Atomic int broken[DEVICE_MAX]; /* by device: the cudaError_t, 0 where it works */
+static _Atomic bool opened[DEVICE_MAX];
+
+/* As CUDA's reference says of each: "any further CUDA work will return the same error". */
+static bool is_lasting(cudaError_t error)
+{
+    /* cudaErrorContained and cudaErrorTensorMemoryLeak, which older toolkits have no names for. */
+    if ((int)error == 226 || (int)error == 721)
+        return true;
+    switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorAssert:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorExternalDevice:
+    case cudaErrorMpsClientTerminated:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void device_note_error(int device, cudaError_t error)
+{
+    int none = 0;
+    if (is_lasting(error) && device >= 0 && device < DEVICE_MAX)
+        atomic_compare_exchange_strong(&broken[device], &none, (int)error);
+}
+
+cudaError_t device_failure(int device)
+{
+    return device >= 0 && device < DEVICE_MAX ? (cudaError_t)atomic_load(&broken[device])
+                                              : cudaSuccess;
+}
+
+void device_note_success(int device)
+{
+    if (device_failure(device) != cudaSuccess)
+        atomic_store(&broken[device], 0);
+}
+
+void device_note_opened(int device)
+{
+    if (device >= 0 && device < DEVICE_MAX)
+        atomic_store(&opened[device], true);
+}
+
+bool device_has_context(int device)
+{
+    return device >= 0 && device < DEVICE_MAX && atomic_load(&opened[device]);
+}
+
+void device_use_any(void)
+{
+    for (int i = 0; i < DEVICE_MAX; i++) {
+        if (!atomic_load(&opened[i]))
+            continue;
+        cuda_ignore(cudaSetDevice(i));
+        return;
+    }
+}
+
+/* "1.5 GiB" */
+static const char *bytes_text(size_t bytes, char text[static 24])
+{
+    const double mib = (double)bytes / (1 << 20);
+    if (mib >= 1024)
+        snprintf(text, 24, "%.1f GiB", mib / 1024);
+    else
+        snprintf(text, 24, "%.1f MiB", mib);
+    return text;
+}
+
+enum status cuda_check(cudaError_t result, int device, const char *what, struct error *err)
+{
+    if (result == cudaSuccess)
+        return STATUS_OK;
+    (void)cudaGetLastError(); /* clears the error, which is no lasting fault */
+    if (result == cudaErrorMemoryAllocation) {
+        char have[24], all[24];
+        size_t available = 0, total = 0;
+        cuda_ignore(cudaMemGetInfo(&available, &total));
+        return error_set(err, STATUS_DEVICE_MEMORY,
+                         "cuda:%d is out of memory for %s: %s of %s are free; use a smaller "
+                         "--max-batch or --precision bf16",
+                         device, what, bytes_text(available, have), bytes_text(total, all));
+    }
+    device_note_error(device, result);
+    return error_set(err, STATUS_DEVICE, "cuda:%d: %s: %s (%s)%s", device, what,
+                     cudaGetErrorString(result), cudaGetErrorName(result),
+                     device_failure(device) ? "; lensd has to be restarted to use it again" : "");
+}
+
+enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,
+                         void **ret, struct error *err)
+{
+    cudaError_t result = cudaMalloc(ret, bytes ? bytes : 1);
+    if (result != cudaErrorMemoryAllocation)
+        return cuda_check(result, backend->device, what, err);
+    char wanted[24], have[24], missing[24];
+    size_t available = 0, total = 0;
+    (void)cudaGetLastError();
+    cuda_ignore(cudaMemGetInfo(&available, &total));
+    return error_set(err, STATUS_DEVICE_MEMORY,
+                     "cuda:%d is out of memory: %s take %s and %s are free, %s are missing; use a "
+                     "smaller --max-batch, --precision fp16, or serve fewer models there",
+                     backend->device, what, bytes_text(bytes, wanted), bytes_text(available, have),
+                     bytes_text(bytes > available ? bytes - available : 0, missing));
+}
+
+/* Not cudaMemcpy: that uses the legacy default stream, which streams made as non-blocking do not
+ * wait for, and from pageable memory it may return before the bytes have arrived. */
+enum status device_upload(const struct cuda_backend *backend, void *to, const void *from,
+                          size_t bytes, const char *what, struct error *err)
+{
+    if (bytes == 0)
+        return STATUS_OK;
+    TRY(cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, backend->stream),
+                   backend->device, what, err));
+    return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, what, err);
+}
+
+enum status device_copy_rows(const struct cuda_backend *backend, const struct pitched *copy,
+                             enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
+                             struct error *err)
+{
+    const unsigned char *from = copy->from;
+    unsigned char *to = copy->to;
+    if (copy->rows > 1 && copy->to_pitch <= backend->pitch_limit &&
+        copy->from_pitch <= backend->pitch_limit)
+        return cuda_check(cudaMemcpy2DAsync(to, copy->to_pitch, from, copy->from_pitch, copy->width,
+                                            copy->rows, kind, stream),
+                          backend->device, what, err);
+    for (size_t r = 0; r < copy->rows; r++) /* one, or some of gigabytes */
+        TRY(cuda_check(cudaMemcpyAsync(to + r * copy->to_pitch, from + r * copy->from_pitch,
+                                       copy->width, kind, stream),
+                       backend->device, what, err));
+    return STATUS_OK;
+}
+
+enum status blas_check(cublasStatus_t result, int device, const char *what, struct error *err)
+{
+    if (result == CUBLAS_STATUS_SUCCESS)
+        return STATUS_OK;
+    cudaError_t cause = cudaGetLastError(); /* more precise, if CUDA itself failed */
+    if (cause != cudaSuccess)
+        return cuda_check(cause, device, what, err);
+    return error_set(err,
+                     result == CUBLAS_STATUS_ALLOC_FAILED ? STATUS_DEVICE_MEMORY : STATUS_DEVICE,
+                     "cuda:%d: %s: cuBLASLt status %d", device, what, (int)result);
+}
+
+enum status use_device(const struct cuda_backend *backend, struct error *err)
+{
+    return cuda_check(cudaSetDevice(backend->device), backend->device, "selecting the device", err);
+}

@@ -1,0 +1,87 @@
+/* Programs, and the arena that all programs of a backend share. */
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "engine/cuda/program/program.h"
+
+void cuda_program_free(struct program *base)
+{
+    struct cuda_program *program = (struct cuda_program *)base;
+    if (!program)
+        return;
+    struct cuda_program **link = &program->backend->programs;
+    while (*link && *link != program)
+        link = &(*link)->next;
+    if (*link)
+        *link = program->next;
+    cuda_ignore(cudaSetDevice(program->backend->device));
+    runs_forget(program);
+    for (size_t i = 0; i < program->step_count; i++)
+        cuda_step_free(program->steps[i]);
+    for (size_t i = 0; program->constants && i < program->graph->output_count; i++)
+        tensor_unref(program->constants[i]);
+    plan_done(&program->plan);
+    free(program->steps);
+    free(program->data);
+    free(program->input_offsets);
+    free(program->result_offsets);
+    free(program->constants);
+    free(program);
+}
+
+size_t cuda_program_activation_bytes(const struct program *base)
+{
+    const struct cuda_program *program = (const struct cuda_program *)base;
+    return program->value_bytes + size_align(program->workspace, ARENA_ALIGN) +
+           RUNS * (program->staging_bytes + program->result_bytes);
+}
+
+/* Sets addresses after the arena may have moved; what was recorded with the old ones is dropped. */
+static void place_values(struct cuda_program *program)
+{
+    struct cuda_backend *backend = program->backend;
+    for (size_t v = 0; v < program->plan.value_count; v++) {
+        const struct place *place = &program->plan.places[v];
+        if (place->kind == PLACE_ARENA)
+            program->data[v] = backend->arena + place->offset;
+        else if (place->kind == PLACE_INPUT)
+            program->data[v] = backend->slots[0].staging + program->input_offsets[place->input];
+    }
+    runs_forget(program);
+}
+
+static enum status take_arena(struct cuda_backend *backend, struct error *err)
+{
+    size_t values = ARENA_ALIGN, staging, results;
+    for (const struct cuda_program *p = backend->programs; p; p = p->next)
+        if (p->value_bytes + size_align(p->workspace, ARENA_ALIGN) > values)
+            values = p->value_bytes + size_align(p->workspace, ARENA_ALIGN);
+    runs_bytes(backend, &staging, &results);
+    const size_t bytes = values + RUNS * (staging + results);
+    if (bytes > backend->arena_bytes) {
+        cuda_ignore(cudaFree(backend->arena));
+        backend->arena = NULL;
+        backend->arena_bytes = 0;
+        TRY(device_alloc(backend, bytes, "activations", (void **)&backend->arena, err));
+        backend->arena_bytes = bytes;
+    }
+    TRY(cuda_check(cudaMemsetAsync(backend->arena, 0, bytes, backend->stream), backend->device,
+                   "activations", err));
+    return runs_reserve(backend, backend->arena + values, err);
+}
+
+enum status cuda_programs_reserve(struct backend *base, struct error *err)
+{
+    struct cuda_backend *backend = (struct cuda_backend *)base;
+    TRY(use_device(backend, err));
+    cuda_weights_settle(backend);
+    TRY(take_arena(backend, err));
+    for (struct cuda_program *program = backend->programs; program; program = program->next) {
+        place_values(program);
+        for (size_t i = 0; i < program->step_count; i++)
+            if (program->steps[i]->tune)
+                TRY(program->steps[i]->tune(program->steps[i], program, err));
+        TRY(runs_capture(program, err));
+    }
+    return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "activations", err);
+}

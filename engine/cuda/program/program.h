@@ -1,0 +1,284 @@
+/* Private to engine/cuda/: how a graph becomes steps on a GPU.
+ *
+ * As on the CPU, plan_create() gives every value a place in one arena and each node becomes a step;
+ * here the arena is device memory, a step enqueues work on the backend's stream, and constants are
+ * uploaded once per backend in the layout and number type that their step reads. A node without a
+ * kernel runs on the host by its reference kernel, between copies.
+ *
+ * A program without host steps is recorded as CUDA graphs once the arena is allocated, so that a
+ * batch is one launch. One thread at a time per backend (engine/backend/backend.h).
+ *
+ * Two runs may be in flight (runs.c): while one is computed, the next one's inputs come in and the
+ * last one's results go out, each on a stream of its own. */
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include "engine/backend/backend.h"
+#include "engine/backend/plan.h"
+#include "engine/cuda/kernels/kernels.h"
+
+struct cuda_step;
+
+/* These are what struct backend and struct program of engine/backend/backend.h stand for. Functions
+ * of backend_ops take the opaque types. */
+struct cuda_backend;
+struct cuda_program;
+
+enum {
+    RUNS = 2,         /* in flight at a time */
+    RESULTS = 3,      /* those, and one whose results are being read */
+    MOST_BEST = 32,   /* classes of a row that the device picks out */
+    ARENA_ALIGN = 256 /* as cudaMalloc aligns */
+};
+
+/* Where one of the runs in flight has its inputs and results. */
+struct cuda_slot {
+    unsigned char *staging, *results;       /* device memory, in the arena */
+    uint8_t *marks;                         /* page-locked: which rows are pixels */
+    cudaEvent_t arrived, computed, fetched; /* the inputs are in; staging is read and results are
+                                               there; results are out */
+    struct cuda_program *program;           /* of the run; NULL: none */
+    int best;                               /* as the run wants it */
+    size_t best_step;
+    unsigned char *host; /* where its results go */
+};
+
+struct cuda_backend {
+    struct backend_options options;
+    int device;
+    int capability;         /* 90: compute capability 9.0 */
+    int processors;         /* multiprocessors */
+    size_t shared_limit;    /* bytes of shared memory that a block may have */
+    size_t pitch_limit;     /* bytes between rows, of cudaMemcpy2DAsync */
+    struct graph_hash kind; /* of the device and its software: tune_kind() */
+    cudaStream_t stream;    /* on which steps compute */
+    cudaStream_t in, out;
+    cublasLtHandle_t blas;
+    struct cuda_weight *weights; /* uploaded constants: weights.c */
+    size_t weight_bytes;
+    unsigned char *arena; /* device memory: values, the products' workspace, the slots */
+    size_t arena_bytes;
+    struct cuda_program *programs;
+    struct cuda_slot slots[RUNS];
+    unsigned long submitted, collected;
+    unsigned char *pinned; /* page-locked memory: results, then marks */
+    size_t pinned_bytes, results_bytes;
+    float *pixel_table; /* on the device; NULL: no input is pixels */
+    int pixel_channels;
+    bool pixels_are_reversed;
+};
+
+/* An image input whose rows may arrive as bytes. If its only reader is a Cast, the numbers are
+ * written in that Cast's output, and the Cast is no step; else they have memory of their own. */
+struct pixels {
+    bool are_there;
+    uint32_t value;          /* whose memory gets the numbers */
+    size_t offset;           /* in the arena, with is_own */
+    bool is_own;             /* it is not */
+    const struct node *cast; /* that is no step; or NULL */
+    enum dtype dtype;        /* of the numbers */
+    size_t row_count;        /* numbers of a row */
+};
+
+struct cuda_program {
+    struct cuda_backend *backend;
+    struct cuda_program *next;
+    struct plan plan;
+    const struct graph *graph; /* alive as long as the program */
+    void **data;               /* device addresses by value index */
+    struct cuda_step **steps;
+    size_t step_count;
+    size_t value_bytes;    /* values, and pixels as numbers */
+    size_t workspace;      /* the largest of the steps', behind the values */
+    size_t *input_offsets; /* in a slot's staging; by graph input */
+    size_t staging_bytes;
+    size_t *result_offsets; /* in a slot's results; by graph output */
+    size_t best_offset, result_bytes;
+    int rows; /* of the batch */
+    struct pixels pixels;
+    struct tensor **constants; /* by graph output; NULL: a run computes it */
+    bool has_host_steps;
+    cudaGraphExec_t captured[RUNS]; /* by slot; NULL: it runs step by step */
+};
+
+/* A compiled node. Implementations embed it first. */
+struct cuda_step {
+    char *name;
+    const char *kernel; /* static text */
+    double flops;
+    size_t bytes;
+    size_t workspace;
+    bool on_host; /* waits for the stream, so it cannot be recorded */
+    enum status (*run)(struct cuda_step *step, struct cuda_program *program, struct error *err);
+    /* Chooses the fastest candidate; may be NULL. The arena is allocated, its contents are
+     * arbitrary. */
+    enum status (*tune)(struct cuda_step *step, struct cuda_program *program, struct error *err);
+    void (*free)(struct cuda_step *step);
+};
+
+struct cuda_compile {
+    struct cuda_backend *backend;
+    struct cuda_program *program;
+    const struct node *node;
+};
+
+/* A zeroed step of `size` bytes with name and run set; NULL when out of memory. */
+void *cuda_step_create(const struct cuda_compile *compile, size_t size,
+                       enum status (*run)(struct cuda_step *, struct cuda_program *,
+                                          struct error *));
+
+void cuda_step_free(struct cuda_step *step); /* NULL is fine */
+
+/* STATUS_OK, STATUS_DEVICE_MEMORY when memory ran out, or STATUS_DEVICE; the error is "cuda:0:
+ * what: CUDA's description". */
+enum status cuda_check(cudaError_t result, int device, const char *what,
+                       struct error *err) MUST_USE;
+enum status blas_check(cublasStatus_t result, int device, const char *what,
+                       struct error *err) MUST_USE;
+/* For calls whose failure does not matter: clears the error, so that no later launch reports it. */
+static inline void cuda_ignore(cudaError_t result)
+{
+    if (result != cudaSuccess)
+        (void)cudaGetLastError();
+}
+/* The last launch was accepted. */
+enum status cuda_launched(const struct cuda_step *step, struct cuda_program *program,
+                          struct error *err) MUST_USE;
+
+/* Has the autotuner set *chosen, which step->run reads, to the fastest of the candidates 0 … count
+ * - 1 (LENSD_CUDA_TUNING: see tune.c). Candidate 0 is the best guess; count is at most
+ * AUTOTUNE_CANDIDATES. `key` identifies the step on a kind of device; each key is measured once
+ * (engine/backend/tuning_store.h). */
+enum status tune_step(struct cuda_step *step, struct cuda_program *program, int *chosen, int count,
+                      const void *key, size_t size, struct error *err) MUST_USE;
+
+/* A hash of the kind of device and of the build, driver and libraries that run there. */
+struct graph_hash tune_kind(int device);
+
+/* Does the device have tensor cores for this dtype? */
+static inline bool has_tensor_cores(const struct cuda_backend *backend, enum dtype dtype)
+{
+    return (dtype == DTYPE_F16 && backend->capability >= 75) ||
+           (dtype == DTYPE_BF16 && backend->capability >= 80);
+}
+
+/* Is this a dtype the kernels compute in? */
+static inline bool is_computed(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
+}
+
+/* ---- the device (device.c) ---- */
+
+/* An error that leaves the process's context on the device unusable (an illegal address, an ECC
+ * error, a card that fell off the bus): every later call returns it, so this process gives the
+ * device up. Other errors are not remembered. */
+void device_note_error(int device, cudaError_t error);
+cudaError_t device_failure(int device); /* why it was given up; cudaSuccess: it works */
+void device_note_success(int device);   /* a pass went well: it is not broken after all */
+
+/* This process has a context on the device from now on. */
+void device_note_opened(int device);
+bool device_has_context(int device);
+/* Selects a device that has a context, if there is one, for the calling thread: a thread without a
+ * device would create a context on cuda:0. */
+void device_use_any(void);
+
+/* Selects the backend's device for the calling thread. */
+enum status use_device(const struct cuda_backend *backend, struct error *err) MUST_USE;
+
+/* Copies to device memory, and waits for the copy. `from` may be any host memory. */
+enum status device_upload(const struct cuda_backend *backend, void *to, const void *from,
+                          size_t bytes, const char *what, struct error *err) MUST_USE;
+
+/* Enqueues a copy of `rows` rows of `width` bytes; a pitch is the bytes from row to row. */
+struct pitched {
+    const void *from;
+    void *to;
+    size_t from_pitch, to_pitch, width, rows;
+};
+enum status device_copy_rows(const struct cuda_backend *backend, const struct pitched *copy,
+                             enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
+                             struct error *err) MUST_USE;
+
+/* Device memory, to be freed by cudaFree(). The error of a failure says how much is missing. */
+enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,
+                         void **ret, struct error *err) MUST_USE;
+
+/* ---- programs and the arena that those of a backend share (program.c) ---- */
+
+void cuda_program_free(struct program *program); /* NULL is fine; takes it off its backend's list */
+/* Bytes of the arena that the program would need alone. */
+size_t cuda_program_activation_bytes(const struct program *program);
+/* Takes the arena for all programs of the backend, places their values, tunes and records them. */
+enum status cuda_programs_reserve(struct backend *backend, struct error *err) MUST_USE;
+
+/* ---- runs (runs.c) ---- */
+
+enum status runs_open(struct cuda_backend *backend, struct error *err) MUST_USE;
+void runs_close(
+    struct cuda_backend *backend); /* waits for runs in flight; also after runs_open() failed */
+
+/* Decides where a program's inputs and results lie, before its steps are made. */
+void runs_place(struct cuda_program *program);
+/* Bytes of staging and results that suffice for every program of the backend. */
+void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results);
+/* Allocates page-locked memory for them, and sets the slots' parts of the arena, from `first` on.
+ */
+enum status runs_reserve(struct cuda_backend *backend, unsigned char *first,
+                         struct error *err) MUST_USE;
+/* Runs the program once, whatever its inputs hold, and records it for every slot. */
+enum status runs_capture(struct cuda_program *program, struct error *err) MUST_USE;
+/* What `launch` enqueues on backend->stream, as a CUDA graph that the caller destroys; *ret is left
+ * alone on failure. All that it launches must have run before, as a recording cannot load anything.
+ */
+enum status runs_record(struct cuda_backend *backend,
+                        enum status (*launch)(void *context, struct error *err), void *context,
+                        cudaGraphExec_t *ret, struct error *err) MUST_USE;
+/* LENSD_CUDA_GRAPHS is not "off". */
+bool runs_records(void);
+void runs_forget(struct cuda_program *program); /* what was recorded */
+
+enum status runs_submit(struct program *program, const struct run_request *request,
+                        struct error *err) MUST_USE;
+enum status runs_collect(struct backend *backend, struct run_result *ret,
+                         struct error *err) MUST_USE;
+enum status runs_time(struct program *program, const void *const *inputs, int runs, double *ret_ms,
+                      struct error *err) MUST_USE;
+enum status runs_profile(struct program *program, const void *const *inputs,
+                         struct session_step *ret, size_t max, size_t *ret_count,
+                         struct error *err) MUST_USE;
+
+/* ---- constants on the device (weights.c) ---- */
+
+enum weight_layout {
+    WEIGHT_AS_IS,
+    WEIGHT_CONV,       /* [m, c, kh, kw] as [m, kh, kw, c] */
+    WEIGHT_CONV_ROWS,  /* the same, c padded to an even number, and each row of an m to whole eights
+                        */
+    WEIGHT_DEPTHWISE,  /* [m, 1, kh, kw] as [kh, kw, m] */
+    WEIGHT_TRANSPOSED, /* [k, n] as [n, k], rows padded to whole eights */
+    WEIGHT_ROWS,       /* [n, k], rows padded to whole eights */
+};
+
+/* The constant in device memory, converted to `dtype` (a float constant to a float dtype; else its
+ * own), kept once per device for all sessions that use the same constant; valid as long as the
+ * backend. */
+enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
+                             enum weight_layout layout, enum dtype dtype, void **ret,
+                             struct error *err) MUST_USE;
+/* The same for a value; NULL if a run computes it. */
+enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
+                            enum dtype dtype, const void **ret, struct error *err) MUST_USE;
+/* As cuda_weights_get, for the `count` numbers that make() computes from a constant and another one
+ * (`beside`, or NULL); computed once for each `kind`. */
+enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *constant,
+                              struct tensor *beside, int kind, enum dtype dtype, size_t count,
+                              void (*make)(const void *context, void *to), const void *context,
+                              void **ret, struct error *err) MUST_USE;
+/* Numbers from one row of the packed constant to the next. */
+int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout);
+void cuda_weights_settle(struct cuda_backend *backend); /* lets go of the host's copies */
+void cuda_weights_free(struct cuda_backend *backend);

@@ -1,0 +1,615 @@
+/* Runs of a program: inputs in, one launch, results out, two of them in flight.
+ *
+ *     stream in       copy n+1            copy n+2
+ *                          └arrived──▶ waits
+ *     stream (compute)     compute n      compute n+1      compute n+2
+ *                                └computed──▶ waits
+ *     stream out                          copy n           copy n+1
+ *                                              └fetched──▶ the caller, in collect
+ *
+ * Each run in flight has a slot: a place for its inputs (staging) and one for its results in device
+ * memory. What the run computes is copied from the arena to its results before the next one
+ * overwrites it. A slot is used again only when its last run has been collected, so there are no
+ * other waits; tests/fake_cuda/test_runs.c shows that each one is needed. Page-locked memory holds
+ * the results of one run more, so that a caller can read them while two others are in flight.
+ *
+ * Results are not copied from the arena itself: that would make the next run wait for the copy over
+ * the bus. */
+#include "engine/cuda/program/program.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+
+#define SPIN (INT64_C(200) * 1000) /* ns */
+
+_Static_assert(offsetof(struct session_best, scores) == 24, "as ends.cu writes it");
+
+static size_t best_step(int best)
+{
+    return sizeof(struct session_best) + (size_t)best * sizeof(struct session_score);
+}
+
+static size_t value_bytes(const struct value *value)
+{
+    return shape_count(&value->shape) * dtype_size(value->dtype);
+}
+
+/* ---- open, close ---- */
+
+static enum status open_slot(struct cuda_backend *backend, struct cuda_slot *slot,
+                             struct error *err)
+{
+    cudaEvent_t *const events[] = {&slot->arrived, &slot->computed, &slot->fetched};
+    for (size_t i = 0; i < COUNT_OF(events); i++) {
+        /* The host sleeps while it waits for the last one, so that decoding has the core. */
+        const unsigned flags =
+            cudaEventDisableTiming | (events[i] == &slot->fetched ? cudaEventBlockingSync : 0);
+        TRY(cuda_check(cudaEventCreateWithFlags(events[i], flags), backend->device, "an event",
+                       err));
+    }
+    return STATUS_OK;
+}
+
+enum status runs_open(struct cuda_backend *backend, struct error *err)
+{
+    cudaStream_t *const streams[] = {&backend->stream, &backend->in, &backend->out};
+    const struct session_pixels *pixels = backend->options.pixels;
+    for (size_t i = 0; i < COUNT_OF(streams); i++)
+        TRY(cuda_check(cudaStreamCreateWithFlags(streams[i], cudaStreamNonBlocking),
+                       backend->device, "a stream", err));
+    for (size_t i = 0; i < RUNS; i++)
+        TRY(open_slot(backend, &backend->slots[i], err));
+    backend->options.pixels = NULL; /* the caller's */
+    if (!pixels)
+        return STATUS_OK;
+    backend->pixel_channels = pixels->channels;
+    backend->pixels_are_reversed = pixels->is_reversed;
+    TRY(device_alloc(backend, sizeof pixels->table, "pixel tables", (void **)&backend->pixel_table,
+                     err));
+    return device_upload(backend, backend->pixel_table, pixels->table, sizeof pixels->table,
+                         "pixel tables", err);
+}
+
+/* Waits until all runs in flight have ended or failed. The caller may then use its host memory. */
+static void settle(struct cuda_backend *backend)
+{
+    cudaStream_t const streams[] = {backend->in, backend->stream, backend->out};
+    for (size_t i = 0; i < COUNT_OF(streams); i++)
+        if (streams[i])
+            cuda_ignore(cudaStreamSynchronize(streams[i]));
+}
+
+void runs_close(struct cuda_backend *backend)
+{
+    settle(backend);
+    for (size_t i = 0; i < RUNS; i++) {
+        cudaEvent_t const events[] = {backend->slots[i].arrived, backend->slots[i].computed,
+                                      backend->slots[i].fetched};
+        for (size_t e = 0; e < COUNT_OF(events); e++)
+            if (events[e])
+                cuda_ignore(cudaEventDestroy(events[e]));
+    }
+    cudaStream_t const streams[] = {backend->in, backend->stream, backend->out};
+    for (size_t i = 0; i < COUNT_OF(streams); i++)
+        if (streams[i])
+            cuda_ignore(cudaStreamDestroy(streams[i]));
+    cuda_ignore(cudaFree(backend->pixel_table));
+    if (backend->pinned)
+        cuda_ignore(cudaFreeHost(backend->pinned));
+}
+
+/* ---- where things lie ---- */
+
+/* The node that reads a value, if it is the only one, reads it once, and the value is no output. */
+static const struct node *only_reader(const struct graph *graph, const struct value *value)
+{
+    const struct node *reader = NULL;
+    for (size_t o = 0; o < graph->output_count; o++)
+        if (graph->outputs[o] == value)
+            return NULL;
+    for (size_t n = 0; n < graph->node_count; n++)
+        for (size_t i = 0; i < graph->nodes[n]->input_count; i++) {
+            if (graph->nodes[n]->inputs[i] != value)
+                continue;
+            if (reader)
+                return NULL;
+            reader = graph->nodes[n];
+        }
+    return reader;
+}
+
+static void place_pixels(struct cuda_program *program)
+{
+    struct cuda_backend *backend = program->backend;
+    const struct graph *graph = program->graph;
+    const size_t input = backend->options.pixels_input;
+    struct pixels *pixels = &program->pixels;
+    if (!backend->pixel_table || input >= graph->input_count)
+        return;
+    const struct value *value = graph->inputs[input];
+    const struct node *reader = only_reader(graph, value);
+    *pixels = (struct pixels){.are_there = true,
+                              .value = value->index,
+                              .dtype = value->dtype,
+                              .is_own = true,
+                              .row_count = shape_count(&value->shape) / (size_t)program->rows};
+    if (!reader || reader->op != OP_CAST || !reader->outputs[0] ||
+        !is_computed(reader->outputs[0]->dtype) ||
+        program->plan.places[reader->outputs[0]->index].kind != PLACE_ARENA)
+        return;
+    pixels->cast = reader;
+    pixels->is_own = false;
+    pixels->value = reader->outputs[0]->index;
+    pixels->dtype = reader->outputs[0]->dtype;
+}
+
+void runs_place(struct cuda_program *program)
+{
+    const struct graph *graph = program->graph;
+    size_t at = 0;
+    program->rows = 1;
+    if (graph->input_count > 0) {
+        const size_t image = program->backend->options.pixels_input;
+        const struct shape *shape = &graph->inputs[image < graph->input_count ? image : 0]->shape;
+        if (shape->rank > 0 && shape->dims[0] > 0)
+            program->rows = (int)shape->dims[0];
+    }
+    place_pixels(program);
+    program->value_bytes = size_align(program->plan.arena_bytes, ARENA_ALIGN);
+    if (program->pixels.is_own) {
+        program->pixels.offset = program->value_bytes;
+        program->value_bytes += size_align(
+            value_bytes(graph->inputs[program->backend->options.pixels_input]), ARENA_ALIGN);
+    }
+    if (program->pixels.are_there) /* the marks come first */
+        at = size_align((size_t)program->rows, ARENA_ALIGN);
+    for (size_t i = 0; i < graph->input_count; i++) {
+        program->input_offsets[i] = at;
+        at += size_align(value_bytes(graph->inputs[i]), ARENA_ALIGN);
+    }
+    program->staging_bytes = at;
+    at = 0;
+    for (size_t i = 0; i < graph->output_count; i++) {
+        program->result_offsets[i] = at;
+        if (graph->outputs[i]->known)
+            program->constants[i] = tensor_ref(graph->outputs[i]->known);
+        else
+            at += size_align(value_bytes(graph->outputs[i]), ARENA_ALIGN);
+    }
+    program->best_offset = at;
+    program->result_bytes =
+        at + size_align((size_t)program->rows * best_step(MOST_BEST), ARENA_ALIGN);
+}
+
+void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results)
+{
+    *ret_staging = *ret_results = 0;
+    for (const struct cuda_program *p = backend->programs; p; p = p->next) {
+        if (p->staging_bytes > *ret_staging)
+            *ret_staging = p->staging_bytes;
+        if (p->result_bytes > *ret_results)
+            *ret_results = p->result_bytes;
+    }
+}
+
+enum status runs_reserve(struct cuda_backend *backend, unsigned char *first, struct error *err)
+{
+    size_t staging, results, marks = ARENA_ALIGN;
+    runs_bytes(backend, &staging, &results);
+    for (const struct cuda_program *p = backend->programs; p; p = p->next)
+        if ((size_t)p->rows > marks)
+            marks = size_align((size_t)p->rows, ARENA_ALIGN);
+    const size_t pinned = RESULTS * results + RUNS * marks;
+    if (pinned > backend->pinned_bytes) {
+        if (backend->pinned)
+            cuda_ignore(cudaFreeHost(backend->pinned));
+        backend->pinned = NULL;
+        backend->pinned_bytes = 0;
+        TRY(cuda_check(cudaHostAlloc((void **)&backend->pinned, pinned, cudaHostAllocDefault),
+                       backend->device, "page-locked memory for results", err));
+        backend->pinned_bytes = pinned;
+    }
+    backend->results_bytes = results;
+    for (size_t i = 0; i < RUNS; i++) {
+        struct cuda_slot *slot = &backend->slots[i];
+        slot->staging = first + i * (staging + results);
+        slot->results = slot->staging + staging;
+        slot->marks = backend->pinned + RESULTS * results + i * marks;
+    }
+    return STATUS_OK;
+}
+
+/* ---- one run's work on the compute stream ---- */
+
+/* Inputs, and views of them, are read where they arrived; pixels become numbers first. */
+static void point_at_inputs(struct cuda_program *program, const struct cuda_slot *slot)
+{
+    const struct pixels *pixels = &program->pixels;
+    for (size_t v = 0; v < program->plan.value_count; v++) {
+        const struct place *place = &program->plan.places[v];
+        if (place->kind != PLACE_INPUT)
+            continue;
+        const bool has_moved = pixels->are_there && pixels->is_own &&
+                               place->input == program->backend->options.pixels_input;
+        program->data[v] = has_moved ? program->backend->arena + pixels->offset
+                                     : slot->staging + program->input_offsets[place->input];
+    }
+}
+
+static enum status take_inputs(struct cuda_program *program, const struct cuda_slot *slot,
+                               struct error *err)
+{
+    struct cuda_backend *backend = program->backend;
+    const struct pixels *pixels = &program->pixels;
+    point_at_inputs(program, slot);
+    if (!pixels->are_there || pixels->row_count == 0)
+        return STATUS_OK;
+    const void *arrived = slot->staging + program->input_offsets[backend->options.pixels_input];
+    const struct cuda_pixels how = {.rows = (size_t)program->rows,
+                                    .row = pixels->row_count,
+                                    .pitch = pixels->row_count * sizeof(float),
+                                    .channels = backend->pixel_channels,
+                                    .is_reversed = backend->pixels_are_reversed};
+    cuda_pixels(backend->stream, arrived, slot->staging, backend->pixel_table, (int)pixels->dtype,
+                program->data[pixels->value], &how);
+    return cuda_check(cudaGetLastError(), backend->device, "pixels to numbers", err);
+}
+
+static enum status run_steps(struct cuda_program *program, struct error *err)
+{
+    for (size_t i = 0; i < program->step_count; i++)
+        TRY(program->steps[i]->run(program->steps[i], program, err));
+    return STATUS_OK;
+}
+
+/* Copies results out of the arena, which the next run overwrites. */
+static enum status keep_results(struct cuda_program *program, const struct cuda_slot *slot,
+                                struct error *err)
+{
+    struct cuda_backend *backend = program->backend;
+    const struct graph *graph = program->graph;
+    for (size_t i = 0; i < graph->output_count; i++) {
+        const struct value *value = graph->outputs[i];
+        const size_t bytes = value_bytes(value);
+        if (bytes && !program->constants[i])
+            TRY(cuda_check(cudaMemcpyAsync(slot->results + program->result_offsets[i],
+                                           program->data[value->index], bytes,
+                                           cudaMemcpyDeviceToDevice, backend->stream),
+                           backend->device, "keeping the outputs", err));
+    }
+    return STATUS_OK;
+}
+
+static enum status enqueue(struct cuda_program *program, const struct cuda_slot *slot,
+                           struct error *err)
+{
+    TRY(take_inputs(program, slot, err));
+    TRY(run_steps(program, err));
+    return keep_results(program, slot, err);
+}
+
+/* ---- recording ---- */
+
+void runs_forget(struct cuda_program *program)
+{
+    for (size_t i = 0; i < RUNS; i++) {
+        if (program->captured[i])
+            cuda_ignore(cudaGraphExecDestroy(program->captured[i]));
+        program->captured[i] = NULL;
+    }
+}
+
+enum status runs_record(struct cuda_backend *backend,
+                        enum status (*launch)(void *context, struct error *err), void *context,
+                        cudaGraphExec_t *ret, struct error *err)
+{
+    cudaGraph_t graph = NULL;
+    TRY(cuda_check(cudaStreamBeginCapture(backend->stream, cudaStreamCaptureModeThreadLocal),
+                   backend->device, "recording a CUDA graph", err));
+    enum status status = launch(context, err);
+    cudaError_t ended = cudaStreamEndCapture(backend->stream, &graph);
+    if (status != STATUS_OK)
+        cuda_ignore(ended); /* the earlier error says more */
+    else
+        status = cuda_check(ended, backend->device, "recording a CUDA graph", err);
+    if (status == STATUS_OK)
+        status = cuda_check(cudaGraphInstantiate(ret, graph, 0), backend->device,
+                            "instantiating a CUDA graph", err);
+    if (graph)
+        cuda_ignore(cudaGraphDestroy(graph));
+    return status;
+}
+
+struct recorded_slot {
+    struct cuda_program *program;
+    const struct cuda_slot *slot;
+};
+
+static enum status enqueue_slot(void *context, struct error *err)
+{
+    const struct recorded_slot *what = context;
+    return enqueue(what->program, what->slot, err);
+}
+
+/* LENSD_CUDA_GRAPHS=off is for profilers, and for telling faults of recording from faults of
+ * kernels. */
+bool runs_records(void)
+{
+    const char *wish = getenv("LENSD_CUDA_GRAPHS");
+    return !wish || strcmp(wish, "off") != 0;
+}
+
+/* The first run is not recorded: libraries and kernels load code, which a recording does not allow.
+ */
+enum status runs_capture(struct cuda_program *program, struct error *err)
+{
+    struct cuda_backend *backend = program->backend;
+    runs_forget(program);
+    if (program->has_host_steps) /* which may reject zeros */
+        return STATUS_OK;
+    TRY(enqueue(program, &backend->slots[0], err));
+    TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "the first run", err));
+    for (size_t i = 0; i < RUNS && runs_records(); i++)
+        TRY(runs_record(backend, enqueue_slot, &(struct recorded_slot){program, &backend->slots[i]},
+                        &program->captured[i], err));
+    return STATUS_OK;
+}
+
+/* ---- submit ---- */
+
+/* Rows of the image input: those that are bytes only as far as they go. */
+static enum status copy_image_rows(struct cuda_program *program, const struct cuda_slot *slot,
+                                   const char *from, int fed, struct error *err)
+{
+    struct cuda_backend *backend = program->backend;
+    const size_t input = backend->options.pixels_input;
+    const size_t count = program->pixels.row_count, pitch = count * sizeof(float);
+    unsigned char *to = slot->staging + program->input_offsets[input];
+    for (int first = 0, next; first < fed; first = next) {
+        for (next = first + 1; next < fed && slot->marks[next] == slot->marks[first];)
+            next++;
+        const size_t rows = (size_t)(next - first), at = (size_t)first * pitch;
+        const struct pitched copy = {from + at, to + at, pitch, pitch, count, rows};
+        if (slot->marks[first])
+            TRY(device_copy_rows(backend, &copy, cudaMemcpyHostToDevice, backend->in,
+                                 "copying the images", err));
+        else
+            TRY(cuda_check(cudaMemcpyAsync(to + at, from + at, rows * pitch, cudaMemcpyHostToDevice,
+                                           backend->in),
+                           backend->device, "copying the images", err));
+    }
+    return cuda_check(cudaMemcpyAsync(slot->staging, slot->marks, (size_t)program->rows,
+                                      cudaMemcpyHostToDevice, backend->in),
+                      backend->device, "copying the images", err);
+}
+
+static enum status copy_in(struct cuda_program *program, struct cuda_slot *slot,
+                           const struct run_request *request, struct error *err)
+{
+    struct cuda_backend *backend = program->backend;
+    const struct graph *graph = program->graph;
+    const int fed = request->fed ? request->fed : program->rows;
+    const struct pixels *pixels = &program->pixels;
+    for (int i = 0; pixels->are_there && i < program->rows; i++)
+        slot->marks[i] = request->are_pixels && i < fed ? request->are_pixels[i] : 0;
+    for (size_t i = 0; i < graph->input_count; i++) {
+        size_t bytes = value_bytes(graph->inputs[i]);
+        const struct shape *shape = &graph->inputs[i]->shape;
+        if (bytes == 0)
+            continue;
+        if (pixels->are_there && i == backend->options.pixels_input) {
+            TRY(copy_image_rows(program, slot, request->inputs[i], fed, err));
+            continue;
+        }
+        if (shape->rank > 0 && shape->dims[0] == program->rows)
+            bytes = bytes / (size_t)program->rows * (size_t)fed;
+        TRY(cuda_check(cudaMemcpyAsync(slot->staging + program->input_offsets[i],
+                                       request->inputs[i], bytes, cudaMemcpyHostToDevice,
+                                       backend->in),
+                       backend->device, "copying the inputs", err));
+    }
+    return cuda_check(cudaEventRecord(slot->arrived, backend->in), backend->device,
+                      "copying the inputs", err);
+}
+
+/* All bits set is NaN in every float type, so that elements which a kernel leaves out show. */
+static enum status poison(struct cuda_backend *backend, const struct cuda_slot *slot,
+                          struct error *err)
+{
+    const size_t values = (size_t)(backend->slots[0].staging - backend->arena);
+    memset(slot->host, 0xff, backend->results_bytes);
+    TRY(cuda_check(cudaMemsetAsync(backend->arena, 0xff, values, backend->stream), backend->device,
+                   "poisoning the activations", err));
+    return cuda_check(cudaMemsetAsync(slot->results, 0xff, backend->results_bytes, backend->stream),
+                      backend->device, "poisoning the results", err);
+}
+
+static enum status pick_best(struct cuda_program *program, struct cuda_slot *slot,
+                             const struct run_request *request, struct error *err)
+{
+    struct cuda_backend *backend = program->backend;
+    const struct value *value = program->graph->outputs[request->scores];
+    const size_t row = shape_count(&value->shape) / (size_t)program->rows;
+    slot->best = (size_t)request->best < row ? request->best : (int)row;
+    slot->best_step = best_step(slot->best);
+    cuda_best(backend->stream, (int)value->dtype, program->data[value->index],
+              (size_t)(request->rows ? request->rows : program->rows), row, slot->best,
+              slot->results + program->best_offset, slot->best_step);
+    return cuda_check(cudaGetLastError(), backend->device, "the best classes", err);
+}
+
+static enum status launch(struct cuda_program *program, const struct cuda_slot *slot,
+                          struct error *err)
+{
+    struct cuda_backend *backend = program->backend;
+    cudaGraphExec_t captured = program->captured[slot - backend->slots];
+    if (!captured)
+        return enqueue(program, slot, err);
+    return cuda_check(cudaGraphLaunch(captured, backend->stream), backend->device,
+                      "launching a batch", err);
+}
+
+static enum status compute(struct cuda_program *program, struct cuda_slot *slot,
+                           const struct run_request *request, struct error *err)
+{
+    struct cuda_backend *backend = program->backend;
+    TRY(cuda_check(cudaStreamWaitEvent(backend->stream, slot->arrived, 0), backend->device,
+                   "waiting for the inputs", err));
+    TRY(launch(program, slot, err));
+    slot->best = 0;
+    if (request->best)
+        TRY(pick_best(program, slot, request, err));
+    return cuda_check(cudaEventRecord(slot->computed, backend->stream), backend->device,
+                      "the forward pass", err);
+}
+
+static enum status fetch(struct cuda_backend *backend, const struct cuda_slot *slot, size_t offset,
+                         size_t bytes, struct error *err)
+{
+    return cuda_check(cudaMemcpyAsync(slot->host + offset, slot->results + offset, bytes,
+                                      cudaMemcpyDeviceToHost, backend->out),
+                      backend->device, "copying the outputs", err);
+}
+
+static enum status copy_out(struct cuda_program *program, struct cuda_slot *slot,
+                            const struct run_request *request, struct error *err)
+{
+    struct cuda_backend *backend = program->backend;
+    const struct graph *graph = program->graph;
+    const size_t rows = (size_t)(request->rows ? request->rows : program->rows);
+    TRY(cuda_check(cudaStreamWaitEvent(backend->out, slot->computed, 0), backend->device,
+                   "waiting for the outputs", err));
+    if (request->best)
+        TRY(fetch(backend, slot, program->best_offset, rows * slot->best_step, err));
+    for (size_t i = 0; !request->best && i < graph->output_count; i++) {
+        size_t bytes = value_bytes(graph->outputs[i]);
+        if (!bytes || program->constants[i] || (request->wanted && !request->wanted[i]))
+            continue;
+        if (request->rows) /* a program of several rows gives one to each */
+            bytes = bytes / (size_t)program->rows * rows;
+        TRY(fetch(backend, slot, program->result_offsets[i], bytes, err));
+    }
+    return cuda_check(cudaEventRecord(slot->fetched, backend->out), backend->device,
+                      "copying the outputs", err);
+}
+
+enum status runs_submit(struct program *base, const struct run_request *request, struct error *err)
+{
+    struct cuda_program *program = (struct cuda_program *)base;
+    struct cuda_backend *backend = program->backend;
+    assert(backend->submitted - backend->collected < RUNS);
+    struct cuda_slot *slot = &backend->slots[backend->submitted % RUNS];
+    TRY(use_device(backend, err));
+    slot->program = program;
+    slot->host = backend->pinned + backend->submitted % RESULTS * backend->results_bytes;
+    enum status status = backend->options.poison ? poison(backend, slot, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = copy_in(program, slot, request, err);
+    if (status == STATUS_OK)
+        status = compute(program, slot, request, err);
+    if (status == STATUS_OK)
+        status = copy_out(program, slot, request, err);
+    if (status != STATUS_OK) {
+        settle(backend); /* the caller's memory is its own again */
+        slot->program = NULL;
+        return status;
+    }
+    backend->submitted++;
+    return STATUS_OK;
+}
+
+/* ---- collect ---- */
+
+/* Spins for short passes, as waking up takes tens of microseconds, and leaves the core to others
+ * during longer ones. */
+static void spin_until(cudaEvent_t event)
+{
+    const int64_t end = clock_now() + SPIN;
+    while (cudaEventQuery(event) == cudaErrorNotReady && clock_now() < end)
+        __builtin_ia32_pause();
+    (void)cudaGetLastError(); /* "not ready" is an error, too; real ones are reported again */
+}
+
+enum status runs_collect(struct backend *base, struct run_result *ret, struct error *err)
+{
+    struct cuda_backend *backend = (struct cuda_backend *)base;
+    assert(backend->submitted > backend->collected);
+    struct cuda_slot *slot = &backend->slots[backend->collected % RUNS];
+    const struct cuda_program *program = slot->program;
+    enum status status = use_device(backend, err);
+    if (status == STATUS_OK) {
+        spin_until(slot->fetched);
+        status = cuda_check(cudaEventSynchronize(slot->fetched), backend->device,
+                            "the forward pass", err);
+    }
+    if (status == STATUS_OK)
+        device_note_success(backend->device);
+    else
+        settle(backend);
+    backend->collected++;
+    slot->program = NULL;
+    TRY(status);
+    for (size_t i = 0; i < program->graph->output_count; i++)
+        ret->outputs[i] = program->constants[i] ? program->constants[i]->data
+                                                : slot->host + program->result_offsets[i];
+    ret->best = slot->best ? slot->host + program->best_offset : NULL;
+    ret->best_step = slot->best_step;
+    return STATUS_OK;
+}
+
+enum status runs_time(struct program *base, const void *const *inputs, int runs, double *ret_ms,
+                      struct error *err)
+{
+    struct cuda_program *program = (struct cuda_program *)base;
+    struct cuda_backend *backend = program->backend;
+    const size_t i = backend->submitted % RUNS;
+    const struct run_request request = {.inputs = inputs};
+    TRY(use_device(backend, err));
+    TRY(copy_in(program, &backend->slots[i], &request, err));
+    TRY(cuda_check(cudaStreamSynchronize(backend->in), backend->device, "measuring", err));
+    /* The device was idle while inputs were made: the first passes raise its clocks. */
+    int64_t start = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        start = clock_now();
+        for (int run = 0; run < runs; run++)
+            TRY(launch(program, &backend->slots[i], err));
+        TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "measuring", err));
+    }
+    *ret_ms = clock_ms(clock_now() - start);
+    return STATUS_OK;
+}
+
+/* ---- profile ---- */
+
+enum status runs_profile(struct program *base, const void *const *inputs, struct session_step *ret,
+                         size_t max, size_t *ret_count, struct error *err)
+{
+    struct cuda_program *program = (struct cuda_program *)base;
+    struct cuda_backend *backend = program->backend;
+    struct cuda_slot *slot = &backend->slots[backend->submitted % RUNS];
+    const struct run_request request = {.inputs = inputs};
+    size_t count = 0;
+    TRY(use_device(backend, err));
+    TRY(copy_in(program, slot, &request, err));
+    TRY(cuda_check(cudaStreamSynchronize(backend->in), backend->device, "profiling", err));
+    TRY(take_inputs(program, slot, err));
+    for (size_t i = 0; i < program->step_count; i++) {
+        struct cuda_step *step = program->steps[i];
+        TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "profiling", err));
+        int64_t start = clock_now();
+        TRY(step->run(step, program, err));
+        TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, step->name, err));
+        if (count < max)
+            ret[count++] = (struct session_step){.name = step->name,
+                                                 .kernel = step->kernel,
+                                                 .milliseconds = clock_ms(clock_now() - start),
+                                                 .gflop = step->flops * 1e-9,
+                                                 .bytes = step->bytes};
+    }
+    *ret_count = count;
+    return STATUS_OK;
+}

@@ -1,0 +1,41 @@
+/* What all steps share: how they are made, freed, and how a launch is checked. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cuda/program/program.h"
+
+void *cuda_step_create(const struct cuda_compile *compile, size_t size,
+                       enum status (*run)(struct cuda_step *, struct cuda_program *,
+                                          struct error *))
+{
+    struct cuda_step *step = calloc(1, size);
+    if (!step)
+        return NULL;
+    step->name = strdup(compile->node->name);
+    if (!step->name) {
+        free(step);
+        return NULL;
+    }
+    step->kernel = "cuda";
+    step->run = run;
+    return step;
+}
+
+void cuda_step_free(struct cuda_step *step)
+{
+    if (!step)
+        return;
+    if (step->free)
+        step->free(step);
+    free(step->name);
+    free(step);
+}
+
+enum status cuda_launched(const struct cuda_step *step, struct cuda_program *program,
+                          struct error *err)
+{
+    cudaError_t result = cudaPeekAtLastError();
+    return result == cudaSuccess
+               ? STATUS_OK
+               : cuda_check(cudaGetLastError(), program->backend->device, step->name, err);
+}

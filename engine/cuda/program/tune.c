@@ -1,0 +1,210 @@
+/* Chooses among the candidates of a step (tiles, cuBLASLt's algorithms). The autotuner measures
+ * each shape once for a kind of device. The tuning store keeps the fastest as "3 9": candidate 3
+ * of 9. A step with another number of candidates is measured again. */
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/backend/autotune.h"
+#include "engine/backend/tuning_store.h"
+#include "engine/base/clock.h"
+#include "engine/cuda/program/program.h"
+#include "lensd_version.h"
+
+enum {
+    ROUNDS = 3,
+    MOST_LAUNCHES = 24, /* of a short kernel in a round */
+};
+#define ROUND_MS  2.0   /* as many launches as fit, at least one */
+#define BUDGET_MS 150.0 /* of a step, without the loading of a first launch */
+
+/* Another candidate takes less than this share of the time of the best guess. A device repeats its
+ * times within a per cent or two. */
+#define CLEARLY 0.98
+
+struct tune_measurement {
+    struct cuda_step *step;
+    struct cuda_program *program;
+    int *chosen;         /* the candidate that the step runs */
+    enum status refusal; /* the last one; STATUS_OK: none */
+    struct tune_timing {
+        int launches; /* of a round; 0: not known yet */
+        cudaGraphExec_t recorded;
+    } timings[AUTOTUNE_CANDIDATES];
+};
+
+static enum status launch_all(void *context, struct error *err)
+{
+    const struct tune_measurement *m = context;
+    for (int i = 0; i < m->timings[*m->chosen].launches; i++)
+        TRY(m->step->run(m->step, m->program, err));
+    return STATUS_OK;
+}
+
+static enum status time_round(struct tune_measurement *m, double *ret_ms, struct error *err)
+{
+    const struct cuda_backend *backend = m->program->backend;
+    const cudaGraphExec_t recorded = m->timings[*m->chosen].recorded;
+    const int64_t start = clock_now();
+    if (recorded)
+        TRY(cuda_check(cudaGraphLaunch(recorded, backend->stream), backend->device, m->step->name,
+                       err));
+    else
+        TRY(launch_all(m, err));
+    TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, m->step->name, err));
+    *ret_ms = clock_ms(clock_now() - start);
+    return STATUS_OK;
+}
+
+/* Short kernels are recorded, as in a run: a launch may take the host longer than the device, and
+ * would be timed instead. */
+static enum status time_first(struct tune_measurement *m, double *ret_ms, struct error *err)
+{
+    struct tune_timing *timing = &m->timings[*m->chosen];
+    timing->launches = 1;
+    TRY(time_round(m, ret_ms, err)); /* loads what it needs, which a recording does not allow */
+    TRY(time_round(m, ret_ms, err));
+    if (*ret_ms * MOST_LAUNCHES < ROUND_MS)
+        timing->launches = MOST_LAUNCHES;
+    else if (*ret_ms < ROUND_MS)
+        timing->launches = (int)(ROUND_MS / *ret_ms);
+    if (timing->launches > 1 && runs_records())
+        TRY(runs_record(m->program->backend, launch_all, m, &timing->recorded, err));
+    return STATUS_OK;
+}
+
+/* The device refuses this candidate, although it was proposed. */
+static bool is_refusal(enum status status, const struct cuda_program *program)
+{
+    return status == STATUS_DEVICE && !device_failure(program->backend->device);
+}
+
+/* The cost is the time of one launch. */
+static enum status run_candidate(void *context, size_t candidate, struct autotune_run *ret,
+                                 struct error *err)
+{
+    struct tune_measurement *m = context;
+    const bool is_first = m->timings[candidate].launches == 0;
+    double ms;
+    *m->chosen = (int)candidate;
+    const enum status status = is_first ? time_first(m, &ms, err) : time_round(m, &ms, err);
+    if (is_refusal(status, m->program)) {
+        m->refusal = status;
+        return STATUS_OK;
+    }
+    TRY(status);
+    ret->cost = is_first ? ms : ms / m->timings[candidate].launches;
+    ret->spent = ms;
+    return STATUS_OK;
+}
+
+/* LENSD_CUDA_TUNING: "off" chooses candidate 0, the best guess; N chooses candidate N modulo their
+ * number, so that tests can run each of them. */
+static bool is_ordered(int count, int *ret_candidate)
+{
+    const char *wish = getenv("LENSD_CUDA_TUNING");
+    char *end;
+    if (!wish || !*wish || !strcmp(wish, "on"))
+        return false;
+    const long candidate = strcmp(wish, "off") ? strtol(wish, &end, 10) : 0;
+    *ret_candidate = candidate > 0 ? (int)(candidate % count) : 0;
+    return true;
+}
+
+static bool recall(const struct graph_hash *key, int count, int *ret_candidate)
+{
+    char text[TUNING_TEXT];
+    int candidate, of, end = 0;
+    if (!tuning_find(TUNING_CUDA, key, text) ||
+        /* NOLINTNEXTLINE(cert-err34-c): so few digits always fit */
+        sscanf(text, "%3d %3d%n", &candidate, &of, &end) != 2 || text[end] || of != count ||
+        candidate < 0 || candidate >= count)
+        return false;
+    *ret_candidate = candidate;
+    return true;
+}
+
+static enum status measure_all(struct tune_measurement *m, int count, int *ret_chosen,
+                               struct error *err)
+{
+    double costs[AUTOTUNE_CANDIDATES];
+    size_t chosen = 0;
+    const struct autotune tune = {.count = (size_t)count,
+                                  .rounds = ROUNDS,
+                                  .clear = CLEARLY,
+                                  .budget = BUDGET_MS,
+                                  .run = run_candidate,
+                                  .context = m};
+    enum status status = autotune_choose(&tune, costs, &chosen, err);
+    for (int i = 0; i < count; i++)
+        if (m->timings[i].recorded)
+            cuda_ignore(cudaGraphExecDestroy(m->timings[i].recorded));
+    if (status == STATUS_OK && !isfinite(costs[chosen]))
+        status = m->refusal;
+    *ret_chosen = (int)chosen;
+    return status;
+}
+
+enum status tune_step(struct cuda_step *step, struct cuda_program *program, int *chosen, int count,
+                      const void *key, size_t size, struct error *err)
+{
+    struct tune_measurement m = {.step = step, .program = program, .chosen = chosen};
+    struct graph_hash hash = program->backend->kind;
+    char text[32];
+    int quickest;
+    *chosen = 0;
+    if (count < 2 || is_ordered(count, chosen))
+        return STATUS_OK;
+    graph_hash_bytes(&hash, key, size);
+    if (recall(&hash, count, chosen))
+        return STATUS_OK;
+    TRY(measure_all(&m, count, &quickest, err));
+    *chosen = quickest;
+    snprintf(text, sizeof text, "%d %d", quickest, count);
+    tuning_keep(TUNING_CUDA, &hash, text);
+    return STATUS_OK;
+}
+
+/* ---- the kind of device and software ---- */
+
+static void hash_text(struct graph_hash *hash, const char *text)
+{
+    graph_hash_bytes(hash, text, strlen(text));
+}
+
+/* Two builds of a version may have different kernels. */
+static void hash_module(struct graph_hash *hash)
+{
+    static const char here;
+    Dl_info self;
+    struct stat info;
+    hash_text(hash, LENSD_VERSION);
+    if (!dladdr(&here, &self) || !self.dli_fname || stat(self.dli_fname, &info) != 0)
+        return;
+    const int64_t numbers[] = {(int64_t)info.st_size, (int64_t)info.st_mtim.tv_sec};
+    graph_hash_bytes(hash, numbers, sizeof numbers);
+}
+
+struct graph_hash tune_kind(int device)
+{
+    struct graph_hash hash = {{0, 0}};
+    struct cudaDeviceProp properties;
+    int driver = 0;
+    hash_module(&hash);
+    const cudaError_t result = cudaGetDeviceProperties(&properties, device);
+    cuda_ignore(result);
+    if (result == cudaSuccess) {
+        const int64_t numbers[] = {properties.major, properties.minor,
+                                   properties.multiProcessorCount,
+                                   (int64_t)properties.totalGlobalMem};
+        hash_text(&hash, properties.name);
+        graph_hash_bytes(&hash, numbers, sizeof numbers);
+    }
+    cuda_ignore(cudaDriverGetVersion(&driver));
+    const int64_t versions[] = {driver, CUDART_VERSION, (int64_t)cublasLtGetVersion()};
+    graph_hash_bytes(&hash, versions, sizeof versions);
+    return hash;
+}

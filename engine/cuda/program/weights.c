@@ -1,0 +1,371 @@
+/* Constants on the devices, once per device for all sessions.
+ *
+ * A hash of its contents identifies an upload. A second session with the same weights on a device
+ * (another version of a model's labels, a trial of another precision) shares the upload. A session
+ * on another device copies it from there, if the two devices can reach each other's memory, so that
+ * weights are packed once.
+ *
+ * Locks: `lock` guards the list of all uploads and is held while one is made, so that two sessions
+ * do not make the same. */
+#include "engine/cuda/program/program.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+/* Bytes on a device. */
+struct weight_upload {
+    struct weight_upload *next;
+    int device, users;
+    struct graph_hash hash;
+    size_t bytes;
+    void *data;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct weight_upload *uploads; /* guarded by lock */
+
+/* What a session has of it. */
+struct cuda_weight {
+    struct cuda_weight *next;
+    struct tensor *constant; /* NULL once the session is compiled */
+    enum weight_layout layout;
+    enum dtype dtype;
+    struct weight_upload *upload;
+    /* From cuda_weights_make(): its source and kind. */
+    struct tensor *source, *beside;
+    int kind;
+};
+
+static float float_at(const struct tensor *tensor, size_t i)
+{
+    switch (tensor->dtype) {
+    case DTYPE_F32:
+        return ((const float *)tensor->data)[i];
+    case DTYPE_F16:
+        return half_to_float(((const uint16_t *)tensor->data)[i]);
+    case DTYPE_BF16:
+        return bfloat16_to_float(((const uint16_t *)tensor->data)[i]);
+    default:
+        return (float)tensor_number(tensor, i);
+    }
+}
+
+/* A packed constant: rows whose element i comes from source_of(). */
+struct weight_packing {
+    size_t rows, row;
+    size_t channels, taps; /* of a convolution's weights; channels with their padding */
+};
+
+static size_t whole_eights(size_t count)
+{
+    return (count + 7) / 8 * 8;
+}
+
+static struct weight_packing weight_packing_of(const struct tensor *constant,
+                                               enum weight_layout layout)
+{
+    const struct shape *shape = &constant->shape;
+    struct weight_packing p = {.rows = 1, .row = shape_count(shape), .taps = 1};
+    if (layout == WEIGHT_AS_IS)
+        return p;
+    const size_t first = (size_t)shape->dims[0], second = (size_t)shape->dims[1];
+    for (int d = 2; d < shape->rank; d++)
+        p.taps *= (size_t)shape->dims[d];
+    p.channels = second;
+    switch (layout) {
+    case WEIGHT_CONV_ROWS:
+        p.channels += p.channels % 2;
+        /* fall through */
+    case WEIGHT_CONV:
+        p.rows = first;
+        p.row = p.taps * p.channels;
+        break;
+    case WEIGHT_DEPTHWISE:
+        p.rows = p.taps;
+        p.row = first;
+        break;
+    case WEIGHT_TRANSPOSED:
+        p.rows = second;
+        p.row = first;
+        break;
+    default:
+        p.rows = first;
+        p.row = second;
+        break;
+    }
+    if (layout != WEIGHT_CONV && layout != WEIGHT_DEPTHWISE)
+        p.row = whole_eights(p.row);
+    return p;
+}
+
+/* Where element i of row r comes from; SIZE_MAX: it is padding. */
+static size_t source_of(const struct tensor *constant, enum weight_layout layout,
+                        const struct weight_packing *p, size_t r, size_t i)
+{
+    const int64_t *dims = constant->shape.dims;
+    size_t channel, tap;
+    switch (layout) {
+    case WEIGHT_AS_IS:
+        return i;
+    case WEIGHT_DEPTHWISE:
+        return i * p->taps + r;
+    case WEIGHT_TRANSPOSED:
+        return i < (size_t)dims[0] ? i * (size_t)dims[1] + r : SIZE_MAX;
+    case WEIGHT_ROWS:
+        return i < (size_t)dims[1] ? r * (size_t)dims[1] + i : SIZE_MAX;
+    default:
+        channel = i % p->channels;
+        tap = i / p->channels;
+        return channel < (size_t)dims[1] && tap < p->taps
+                   ? (r * (size_t)dims[1] + channel) * p->taps + tap
+                   : SIZE_MAX;
+    }
+}
+
+/* Finite numbers stay finite in float16. */
+static uint16_t half_of(float x)
+{
+    const float greatest = 65504;
+    return float_to_half(isfinite(x) ? fminf(fmaxf(x, -greatest), greatest) : x);
+}
+
+static void pack_one(const struct tensor *constant, size_t from, enum dtype dtype, void *to)
+{
+    if (from == SIZE_MAX)
+        memset(to, 0, dtype_size(dtype));
+    else if (!dtype_is_float(dtype))
+        memcpy(to, (const unsigned char *)constant->data + from * dtype_size(dtype),
+               dtype_size(dtype));
+    else if (dtype == DTYPE_F32)
+        *(float *)to = float_at(constant, from);
+    else if (dtype == DTYPE_F64)
+        *(double *)to = tensor_number(constant, from);
+    else
+        *(uint16_t *)to = dtype == DTYPE_BF16 ? float_to_bfloat16(float_at(constant, from))
+                                              : half_of(float_at(constant, from));
+}
+
+/* The constant in the layout that the device needs; malloc'ed. NULL when out of memory. */
+static void *weight_pack(const struct tensor *constant, enum weight_layout layout, enum dtype dtype,
+                         size_t *ret_bytes)
+{
+    const struct weight_packing p = weight_packing_of(constant, layout);
+    const size_t count = p.rows * p.row, size = dtype_size(dtype);
+    unsigned char *packed = alloc_array(count ? count : 1, size);
+    if (!packed)
+        return NULL;
+    for (size_t r = 0; r < p.rows; r++)
+        for (size_t i = 0; i < p.row; i++)
+            pack_one(constant, source_of(constant, layout, &p, r, i), dtype,
+                     packed + (r * p.row + i) * size);
+    *ret_bytes = count * size;
+    return packed;
+}
+
+int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout)
+{
+    return (int64_t)weight_packing_of(constant, layout).row;
+}
+
+static enum status copy_from_host(const struct cuda_backend *backend,
+                                  const struct cuda_weight *weight, void *to, size_t bytes,
+                                  struct error *err)
+{
+    size_t packed_bytes;
+    void *packed = weight_pack(weight->constant, weight->layout, weight->dtype, &packed_bytes);
+    if (!packed)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+    enum status status = device_upload(backend, to, packed, bytes, "weights", err);
+    free(packed);
+    return status;
+}
+
+static bool is_same(const struct weight_upload *upload, const struct graph_hash *hash, size_t bytes)
+{
+    return upload->bytes == bytes && !memcmp(&upload->hash, hash, sizeof *hash);
+}
+
+/* From another device that has it; false when none does, or this one cannot reach it. */
+static bool copy_from_peer(const struct cuda_backend *backend, const struct weight_upload *wanted)
+{
+    for (const struct weight_upload *u = uploads; u; u = u->next) {
+        int can = 0;
+        if (u->device == backend->device || !is_same(u, &wanted->hash, wanted->bytes) ||
+            device_failure(u->device) ||
+            cudaDeviceCanAccessPeer(&can, backend->device, u->device) != cudaSuccess || !can)
+            continue;
+        cudaError_t result = cudaDeviceEnablePeerAccess(u->device, 0);
+        if (result == cudaSuccess || result == cudaErrorPeerAccessAlreadyEnabled)
+            result = cudaMemcpyPeerAsync(wanted->data, backend->device, u->data, u->device,
+                                         wanted->bytes, backend->stream);
+        if (result == cudaSuccess)
+            result = cudaStreamSynchronize(backend->stream);
+        (void)cudaGetLastError(); /* "already enabled" is an error, too; else the host's copy is
+                                     used */
+        if (result == cudaSuccess)
+            return true;
+    }
+    (void)cudaGetLastError();
+    return false;
+}
+
+static struct graph_hash hash_of(const struct cuda_weight *weight)
+{
+    const struct tensor *constant = weight->constant;
+    struct graph_hash hash = {0};
+    const int64_t form[] = {(int64_t)weight->layout, (int64_t)weight->dtype,
+                            (int64_t)constant->dtype, constant->shape.rank};
+    graph_hash_bytes(&hash, form, sizeof form);
+    if (constant->shape.rank > 0)
+        graph_hash_bytes(&hash, constant->shape.dims,
+                         (size_t)constant->shape.rank * sizeof constant->shape.dims[0]);
+    graph_hash_bytes(&hash, constant->data, constant->bytes);
+    return hash;
+}
+
+static enum status make_locked(const struct cuda_backend *backend, const struct cuda_weight *weight,
+                               struct weight_upload *upload, struct error *err)
+{
+    TRY(device_alloc(backend, upload->bytes, "weights", &upload->data, err));
+    if (upload->bytes == 0 || copy_from_peer(backend, upload))
+        return STATUS_OK;
+    return copy_from_host(backend, weight, upload->data, upload->bytes, err);
+}
+
+static enum status find_or_make_locked(const struct cuda_backend *backend,
+                                       struct cuda_weight *weight, struct error *err)
+{
+    const struct graph_hash hash = hash_of(weight);
+    const struct weight_packing packing = weight_packing_of(weight->constant, weight->layout);
+    const size_t bytes = packing.rows * packing.row * dtype_size(weight->dtype);
+    for (struct weight_upload *u = uploads; u; u = u->next) {
+        if (u->device == backend->device && is_same(u, &hash, bytes)) {
+            u->users++;
+            weight->upload = u;
+            return STATUS_OK;
+        }
+    }
+    struct weight_upload *upload = calloc(1, sizeof *upload);
+    if (!upload)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+    *upload =
+        (struct weight_upload){.device = backend->device, .users = 1, .hash = hash, .bytes = bytes};
+    enum status status = make_locked(backend, weight, upload, err);
+    if (status != STATUS_OK) {
+        cuda_ignore(cudaFree(upload->data));
+        free(upload);
+        return status;
+    }
+    upload->next = uploads;
+    uploads = upload;
+    weight->upload = upload;
+    return STATUS_OK;
+}
+
+enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
+                             enum weight_layout layout, enum dtype dtype, void **ret,
+                             struct error *err)
+{
+    if (!dtype_is_float(constant->dtype) || !dtype_is_float(dtype))
+        dtype = constant->dtype;
+    for (struct cuda_weight *w = backend->weights; w; w = w->next) {
+        if (w->constant == constant && w->layout == layout && w->dtype == dtype) {
+            *ret = w->upload->data;
+            return STATUS_OK;
+        }
+    }
+    struct cuda_weight *weight = calloc(1, sizeof *weight);
+    if (!weight)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
+    *weight = (struct cuda_weight){.constant = constant, .layout = layout, .dtype = dtype};
+    pthread_mutex_lock(&lock);
+    enum status status = find_or_make_locked(backend, weight, err);
+    pthread_mutex_unlock(&lock);
+    if (status != STATUS_OK) {
+        free(weight);
+        return status;
+    }
+    weight->constant = tensor_ref(constant);
+    weight->next = backend->weights;
+    backend->weights = weight;
+    backend->weight_bytes += weight->upload->bytes;
+    *ret = weight->upload->data;
+    return STATUS_OK;
+}
+
+enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
+                            enum dtype dtype, const void **ret, struct error *err)
+{
+    void *data = NULL;
+    if (value->known)
+        TRY(cuda_weights_get(backend, value->known, WEIGHT_AS_IS, dtype, &data, err));
+    *ret = data;
+    return STATUS_OK;
+}
+
+enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *constant,
+                              struct tensor *beside, int kind, enum dtype dtype, size_t count,
+                              void (*make)(const void *context, void *to), const void *context,
+                              void **ret, struct error *err)
+{
+    for (const struct cuda_weight *w = backend->weights; w; w = w->next) {
+        if (w->source == constant && w->beside == beside && w->kind == kind && w->dtype == dtype) {
+            *ret = w->upload->data;
+            return STATUS_OK;
+        }
+    }
+    struct tensor *packed;
+    struct shape shape = SHAPE((int64_t)count);
+    TRY(tensor_create(NULL, dtype, &shape, &packed, err));
+    make(context, packed->data);
+    enum status status = cuda_weights_get(backend, packed, WEIGHT_AS_IS, dtype, ret, err);
+    tensor_unref(packed);
+    TRY(status);
+    struct cuda_weight *weight = backend->weights; /* the newest is the first */
+    tensor_unref(weight->constant);
+    weight->constant = NULL;
+    weight->source = tensor_ref(constant);
+    weight->beside = beside ? tensor_ref(beside) : NULL;
+    weight->kind = kind;
+    return STATUS_OK;
+}
+
+/* Everything is compiled, so the host's copies are not needed any more. */
+void cuda_weights_settle(struct cuda_backend *backend)
+{
+    for (struct cuda_weight *w = backend->weights; w; w = w->next) {
+        tensor_unref(w->constant);
+        tensor_unref(w->source);
+        tensor_unref(w->beside);
+        w->constant = w->source = w->beside = NULL;
+    }
+}
+
+static void let_go_locked(struct weight_upload *upload)
+{
+    if (--upload->users > 0)
+        return;
+    struct weight_upload **at = &uploads;
+    while (*at != upload)
+        at = &(*at)->next;
+    *at = upload->next;
+    cuda_ignore(cudaFree(upload->data));
+    free(upload);
+}
+
+void cuda_weights_free(struct cuda_backend *backend)
+{
+    cuda_weights_settle(backend);
+    pthread_mutex_lock(&lock);
+    while (backend->weights) {
+        struct cuda_weight *weight = backend->weights;
+        backend->weights = weight->next;
+        let_go_locked(weight->upload);
+        free(weight);
+    }
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,513 @@
+/* Graphs: making, copying and sorting them; attributes and operands of nodes. */
+#include "engine/graph/graph.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+struct graph *graph_create(struct memory_budget *budget)
+{
+    struct arena *arena = arena_create(0);
+    struct graph *graph = arena ? arena_alloc(arena, 1, sizeof *graph) : NULL;
+    if (!graph) {
+        arena_free(arena);
+        return NULL;
+    }
+    graph->arena = arena;
+    graph->name = graph->producer = "";
+    graph->budget = budget;
+    return graph;
+}
+
+void graph_free(struct graph *graph)
+{
+    if (!graph)
+        return;
+    for (size_t i = 0; i < graph->value_count; i++)
+        tensor_unref(graph->values[i]->known);
+    for (size_t n = 0; n < graph->node_count; n++) {
+        for (size_t a = 0; a < graph->nodes[n]->attr_count; a++) {
+            const struct attr *attr = &graph->nodes[n]->attrs[a];
+            if (attr->kind == ATTR_TENSOR)
+                tensor_unref(attr->t);
+            else if (attr->kind == ATTR_GRAPH)
+                graph_free(attr->g); /* depth is bounded by the importer */
+        }
+    }
+    arena_free(graph->arena); /* the graph itself lies in it */
+}
+
+/* Makes room for one more pointer in an arena-backed array. */
+static bool grow(struct arena *arena, void ***items, size_t count, size_t *capacity)
+{
+    if (count < *capacity)
+        return true;
+    size_t wanted = *capacity ? *capacity * 2 : 16;
+    void **bigger = arena_alloc(arena, wanted, sizeof *bigger);
+    if (!bigger)
+        return false;
+    if (count)
+        memcpy(bigger, *items, count * sizeof *bigger);
+    *items = bigger;
+    *capacity = wanted;
+    return true;
+}
+
+struct value *graph_add_value(struct graph *graph, const char *name, enum dtype dtype,
+                              const struct shape *shape)
+{
+    struct value *value = arena_alloc(graph->arena, 1, sizeof *value);
+    void **values = (void **)graph->values;
+    if (!value || !grow(graph->arena, &values, graph->value_count, &graph->value_capacity))
+        return NULL;
+    graph->values = (struct value **)values;
+    value->name = *name ? arena_copy_text(graph->arena, name, strlen(name)) : "";
+    if (!value->name)
+        return NULL;
+    value->dtype = dtype;
+    value->shape = shape ? *shape : SHAPE_NONE;
+    value->index = (uint32_t)graph->value_count;
+    graph->values[graph->value_count++] = value;
+    return value;
+}
+
+struct value *graph_add_constant(struct graph *graph, const char *name, struct tensor *tensor)
+{
+    struct value *value = graph_add_value(graph, name, tensor->dtype, &tensor->shape);
+    if (value)
+        value->known = tensor_ref(tensor);
+    return value;
+}
+
+struct node *graph_add_node(struct graph *graph, enum op op, const char *name, size_t inputs,
+                            size_t outputs)
+{
+    struct node *node = arena_alloc(graph->arena, 1, sizeof *node);
+    void **nodes = (void **)graph->nodes;
+    if (!node || !grow(graph->arena, &nodes, graph->node_count, &graph->node_capacity))
+        return NULL;
+    graph->nodes = (struct node **)nodes;
+    node->op = op;
+    node->opset = graph->opset;
+    node->inputs = arena_alloc(graph->arena, inputs, sizeof *node->inputs);
+    node->outputs = arena_alloc(graph->arena, outputs, sizeof *node->outputs);
+    node->input_count = inputs;
+    node->output_count = outputs;
+    node->name = arena_copy_text(graph->arena, name, strlen(name));
+    if (!node->inputs || !node->outputs || !node->name)
+        return NULL;
+    graph->nodes[graph->node_count++] = node;
+    return node;
+}
+
+void node_set_output(struct node *node, size_t i, struct value *value)
+{
+    node->outputs[i] = value;
+    if (value)
+        value->producer = node;
+}
+
+/* ---- clone ---- */
+
+static enum status clone_into(const struct graph *from, struct graph *to, struct graph *outer,
+                              struct error *err);
+
+static enum status no_memory(struct error *err)
+{
+    return error_set(err, STATUS_NO_MEMORY, "out of memory while copying a graph");
+}
+
+static bool clone_attr(const struct attr *from, struct attr *to, struct graph *graph,
+                       struct error *err, enum status *status)
+{
+    struct arena *arena = graph->arena;
+    *to = *from;
+    to->name = arena_copy_text(arena, from->name, strlen(from->name));
+    switch (from->kind) {
+    case ATTR_STRING:
+        to->s = arena_copy_text(arena, from->s, from->count);
+        return to->name && to->s;
+    case ATTR_INTS:
+    case ATTR_FLOATS: {
+        size_t size = from->kind == ATTR_INTS ? sizeof *from->ints : sizeof *from->floats;
+        void *copy = arena_alloc(arena, from->count, size);
+        if (copy && from->count)
+            memcpy(copy, from->ints, from->count * size);
+        to->ints = copy;
+        return to->name && copy;
+    }
+    case ATTR_STRINGS: {
+        const char **copy = arena_alloc(arena, from->count, sizeof *copy);
+        for (size_t i = 0; copy && i < from->count; i++)
+            if (!(copy[i] = arena_copy_text(arena, from->strings[i], strlen(from->strings[i]))))
+                return false;
+        to->strings = copy;
+        return to->name && copy;
+    }
+    case ATTR_TENSOR:
+        tensor_ref(to->t);
+        return to->name;
+    case ATTR_GRAPH: {
+        to->g = graph_create(graph->budget);
+        if (!to->g)
+            return false;
+        *status = clone_into(from->g, to->g, graph, err);
+        return to->name && *status == STATUS_OK;
+    }
+    case ATTR_INT:
+    case ATTR_FLOAT:
+        break;
+    }
+    return to->name;
+}
+
+static enum status clone_node(const struct node *from, struct graph *to, struct error *err)
+{
+    struct node *node =
+        graph_add_node(to, from->op, from->name, from->input_count, from->output_count);
+    struct attr *attrs = arena_alloc(to->arena, from->attr_count, sizeof *attrs);
+    if (!node || !attrs)
+        return no_memory(err);
+    node->opset = from->opset;
+    node->epilogue = from->epilogue;
+    node->channels_last = from->channels_last;
+    for (size_t i = 0; i < from->input_count; i++)
+        node->inputs[i] = from->inputs[i] ? to->values[from->inputs[i]->index] : NULL;
+    for (size_t i = 0; i < from->output_count; i++)
+        node_set_output(node, i, from->outputs[i] ? to->values[from->outputs[i]->index] : NULL);
+    if (from->epilogue.residual)
+        node->epilogue.residual = to->values[from->epilogue.residual->index];
+    if (from->gate)
+        node->gate = to->values[from->gate->index];
+    if (from->capture_count) {
+        node->captures = arena_alloc(to->arena, from->capture_count, sizeof *node->captures);
+        if (!node->captures)
+            return no_memory(err);
+        for (size_t i = 0; i < from->capture_count; i++)
+            node->captures[i] = to->values[from->captures[i]->index];
+        node->capture_count = from->capture_count;
+    }
+    node->attrs = attrs;
+    for (size_t i = 0; i < from->attr_count; i++) {
+        enum status status = STATUS_OK;
+        bool ok = clone_attr(&from->attrs[i], &attrs[i], to, err, &status);
+        node->attr_count = i + 1; /* so that graph_free drops what was referenced */
+        if (!ok)
+            return status != STATUS_OK ? status : no_memory(err);
+    }
+    return STATUS_OK;
+}
+
+/* Values first (their indices carry over), then nodes. Recursion follows the nesting of bodies,
+ * which the importer bounds. */
+static enum status clone_into(const struct graph *from, struct graph *to, struct graph *outer,
+                              struct error *err)
+{
+    to->name = arena_copy_text(to->arena, from->name, strlen(from->name));
+    to->producer = arena_copy_text(to->arena, from->producer, strlen(from->producer));
+    to->ir_version = from->ir_version;
+    to->opset = from->opset;
+    to->parent = outer;
+    to->inputs = arena_alloc(to->arena, from->input_count, sizeof *to->inputs);
+    to->outputs = arena_alloc(to->arena, from->output_count, sizeof *to->outputs);
+    if (!to->name || !to->producer || !to->inputs || !to->outputs)
+        return no_memory(err);
+    for (size_t i = 0; i < from->value_count; i++) {
+        const struct value *value = from->values[i];
+        struct value *copy = graph_add_value(to, value->name, value->dtype, &value->shape);
+        if (!copy)
+            return no_memory(err);
+        copy->known = tensor_ref(value->known);
+        if (value->outer)
+            copy->outer = outer ? outer->values[value->outer->index] : value->outer;
+        for (int d = 0; d < TENSOR_MAX_RANK; d++) {
+            const char *dim = value->dim_names[d];
+            if (dim && !(copy->dim_names[d] = arena_copy_text(to->arena, dim, strlen(dim))))
+                return no_memory(err);
+        }
+    }
+    for (size_t i = 0; i < from->node_count; i++)
+        TRY(clone_node(from->nodes[i], to, err));
+    for (size_t i = 0; i < from->input_count; i++)
+        to->inputs[i] = to->values[from->inputs[i]->index];
+    for (size_t i = 0; i < from->output_count; i++)
+        to->outputs[i] = to->values[from->outputs[i]->index];
+    to->input_count = from->input_count;
+    to->output_count = from->output_count;
+    return STATUS_OK;
+}
+
+enum status graph_clone(const struct graph *graph, struct graph **ret, struct error *err)
+{
+    struct graph *copy = graph_create(graph->budget);
+    if (!copy)
+        return no_memory(err);
+    enum status status = clone_into(graph, copy, NULL, err);
+    if (status != STATUS_OK) {
+        graph_free(copy);
+        return status;
+    }
+    *ret = copy;
+    return STATUS_OK;
+}
+
+/* ---- topological order ---- */
+
+/* A node waits for its inputs and for what the bodies in its attributes capture. */
+static size_t operand_count(const struct node *node)
+{
+    return node->input_count + node->capture_count;
+}
+
+static struct value *operand(const struct node *node, size_t i)
+{
+    return i < node->input_count ? node->inputs[i] : node->captures[i - node->input_count];
+}
+
+struct sort {
+    size_t *waiting; /* per node: operands whose producer has not been placed */
+    size_t *first;   /* per value: start in readers[]; one more at the end */
+    size_t *readers; /* node positions, grouped by value */
+    size_t *heap;    /* positions of nodes that are ready, smallest first: stable order */
+    struct node **order;
+};
+
+static void heap_push(size_t *heap, size_t count, size_t item)
+{
+    size_t i = count;
+    for (; i > 0 && heap[(i - 1) / 2] > item; i = (i - 1) / 2)
+        heap[i] = heap[(i - 1) / 2];
+    heap[i] = item;
+}
+
+static size_t heap_pop(size_t *heap, size_t count)
+{
+    size_t top = heap[0], last = heap[count - 1], i = 0;
+    count--;
+    for (size_t child; (child = 2 * i + 1) < count; i = child) {
+        if (child + 1 < count && heap[child + 1] < heap[child])
+            child++;
+        if (heap[child] >= last)
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = last;
+    return top;
+}
+
+static void sort_index(const struct graph *graph, struct sort *sort)
+{
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        for (size_t i = 0; i < operand_count(node); i++) {
+            const struct value *value = operand(node, i);
+            if (value && value->producer) {
+                sort->waiting[n]++;
+                sort->first[value->index + 1]++;
+            }
+        }
+    }
+    for (size_t v = 0; v < graph->value_count; v++)
+        sort->first[v + 1] += sort->first[v];
+    for (size_t n = graph->node_count; n-- > 0;) {
+        const struct node *node = graph->nodes[n];
+        for (size_t i = 0; i < operand_count(node); i++) {
+            const struct value *value = operand(node, i);
+            if (value && value->producer)
+                sort->readers[--sort->first[value->index + 1]] = n;
+        }
+    }
+    /* first[v + 1] has been counted down to the start of v's group; shift it into place. */
+    memmove(sort->first, sort->first + 1, graph->value_count * sizeof *sort->first);
+}
+
+static size_t sort_run(const struct graph *graph, struct sort *sort, size_t edges)
+{
+    size_t ready = 0, placed = 0;
+    sort->first[graph->value_count] = edges;
+    for (size_t n = 0; n < graph->node_count; n++)
+        if (!sort->waiting[n])
+            heap_push(sort->heap, ready++, n);
+    while (ready) {
+        size_t n = heap_pop(sort->heap, ready--);
+        const struct node *node = graph->nodes[n];
+        sort->order[placed++] = graph->nodes[n];
+        for (size_t o = 0; o < node->output_count; o++) {
+            const struct value *value = node->outputs[o];
+            if (!value || value->producer != node)
+                continue;
+            for (size_t r = sort->first[value->index]; r < sort->first[value->index + 1]; r++)
+                if (--sort->waiting[sort->readers[r]] == 0)
+                    heap_push(sort->heap, ready++, sort->readers[r]);
+        }
+    }
+    return placed;
+}
+
+enum status graph_sort(struct graph *graph, struct error *err)
+{
+    size_t edges = 0;
+    for (size_t n = 0; n < graph->node_count; n++)
+        edges += operand_count(graph->nodes[n]);
+    struct sort sort = {
+        .waiting = alloc_array(graph->node_count, sizeof *sort.waiting),
+        .first = alloc_array(graph->value_count + 2, sizeof *sort.first),
+        .readers = alloc_array(edges, sizeof *sort.readers),
+        .heap = alloc_array(graph->node_count, sizeof *sort.heap),
+        .order = alloc_array(graph->node_count, sizeof(struct node *)),
+    };
+    enum status status = STATUS_OK;
+    if (!sort.waiting || !sort.first || !sort.readers || !sort.heap || !sort.order) {
+        status = error_set(err, STATUS_NO_MEMORY, "out of memory while sorting a graph");
+        goto out;
+    }
+    sort_index(graph, &sort);
+    edges = 0;
+    for (size_t n = 0; n < graph->node_count; n++)
+        edges += sort.waiting[n];
+    size_t placed = sort_run(graph, &sort, edges);
+    if (placed < graph->node_count) {
+        char text[NODE_TEXT];
+        size_t n = 0;
+        while (!sort.waiting[n])
+            n++;
+        status = error_set(err, STATUS_MODEL, "the graph has a cycle through %s",
+                           node_text(graph->nodes[n], text));
+        goto out;
+    }
+    if (graph->node_count)
+        memcpy(graph->nodes, sort.order, graph->node_count * sizeof(struct node *));
+out:
+    free(sort.waiting);
+    free(sort.first);
+    free(sort.readers);
+    free(sort.heap);
+    free(sort.order);
+    return status;
+}
+
+/* ---- attributes and operands ---- */
+
+const struct attr *node_attr(const struct node *node, const char *name)
+{
+    for (size_t i = 0; i < node->attr_count; i++)
+        if (!strcmp(node->attrs[i].name, name))
+            return &node->attrs[i];
+    return NULL;
+}
+
+int64_t node_int(const struct node *node, const char *name, int64_t otherwise)
+{
+    const struct attr *attr = node_attr(node, name);
+    return attr && attr->kind == ATTR_INT ? attr->i : otherwise;
+}
+
+float node_float(const struct node *node, const char *name, float otherwise)
+{
+    const struct attr *attr = node_attr(node, name);
+    return attr && attr->kind == ATTR_FLOAT ? attr->f : otherwise;
+}
+
+const char *node_string(const struct node *node, const char *name, const char *otherwise)
+{
+    const struct attr *attr = node_attr(node, name);
+    return attr && attr->kind == ATTR_STRING ? attr->s : otherwise;
+}
+
+const int64_t *node_ints(const struct node *node, const char *name, size_t *ret_count)
+{
+    const struct attr *attr = node_attr(node, name);
+    bool present = attr && attr->kind == ATTR_INTS;
+    *ret_count = present ? attr->count : 0;
+    return present ? attr->ints : NULL;
+}
+
+const float *node_floats(const struct node *node, const char *name, size_t *ret_count)
+{
+    const struct attr *attr = node_attr(node, name);
+    bool present = attr && attr->kind == ATTR_FLOATS;
+    *ret_count = present ? attr->count : 0;
+    return present ? attr->floats : NULL;
+}
+
+/* The attribute to overwrite, or a new one at the end of a copied list. */
+static struct attr *attr_slot(struct graph *graph, struct node *node, const char *name)
+{
+    struct attr *attrs = arena_alloc(graph->arena, node->attr_count + 1, sizeof *attrs);
+    char *copy = arena_copy_text(graph->arena, name, strlen(name));
+    if (!attrs || !copy)
+        return NULL;
+    if (node->attr_count)
+        memcpy(attrs, node->attrs, node->attr_count * sizeof *attrs);
+    size_t i = 0;
+    while (i < node->attr_count && strcmp(attrs[i].name, name))
+        i++;
+    if (i < node->attr_count && attrs[i].kind == ATTR_TENSOR)
+        tensor_unref(attrs[i].t);
+    if (i == node->attr_count)
+        node->attr_count++;
+    node->attrs = attrs;
+    attrs[i] = (struct attr){.name = copy};
+    return &attrs[i];
+}
+
+bool node_set_int(struct graph *graph, struct node *node, const char *name, int64_t value)
+{
+    struct attr *attr = attr_slot(graph, node, name);
+    if (!attr)
+        return false;
+    attr->kind = ATTR_INT;
+    attr->i = value;
+    return true;
+}
+
+bool node_set_float(struct graph *graph, struct node *node, const char *name, float value)
+{
+    struct attr *attr = attr_slot(graph, node, name);
+    if (!attr)
+        return false;
+    attr->kind = ATTR_FLOAT;
+    attr->f = value;
+    return true;
+}
+
+bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
+                   size_t count)
+{
+    int64_t *copy = arena_alloc(graph->arena, count, sizeof *copy);
+    struct attr *attr = copy ? attr_slot(graph, node, name) : NULL;
+    if (!attr)
+        return false;
+    if (count)
+        memcpy(copy, values, count * sizeof *copy);
+    attr->kind = ATTR_INTS;
+    attr->ints = copy;
+    attr->count = count;
+    return true;
+}
+
+struct value *node_input(const struct node *node, size_t i)
+{
+    return i < node->input_count ? node->inputs[i] : NULL;
+}
+
+struct value *node_output(const struct node *node, size_t i)
+{
+    return i < node->output_count ? node->outputs[i] : NULL;
+}
+
+struct value *node_bias(const struct node *node)
+{
+    bool only_residual = node->epilogue.residual && node->input_count == 3;
+    return only_residual ? NULL : node_input(node, 2);
+}
+
+const char *node_text(const struct node *node, char text[static NODE_TEXT])
+{
+    const char *domain = op_domain(node->op);
+    snprintf(text, NODE_TEXT, "%s%s%s '%.100s' (%s%sopset %d)", domain, *domain ? "." : "",
+             op_name(node->op), node->name, domain, *domain ? " " : "", node->opset);
+    return text;
+}

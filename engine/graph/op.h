@@ -1,0 +1,130 @@
+/* Operators by name: which there are, and what passes make beside them. What they mean is in
+ * engine/ops/ops.h. */
+#pragma once
+
+/* Every operator lensd knows of. X(ID, "Name", "domain"). The `lensd` domain is made by passes and
+ * never accepted from a file. */
+/* clang-format off */
+#define OP_LIST(X)                                                                                 \
+    /* elementwise, unary */                                                                       \
+    X(ABS, "Abs", "") X(NEG, "Neg", "") X(SIGN, "Sign", "") X(FLOOR, "Floor", "")                  \
+    X(CEIL, "Ceil", "") X(ROUND, "Round", "") X(SQRT, "Sqrt", "")                                  \
+    X(RECIPROCAL, "Reciprocal", "") X(EXP, "Exp", "")                                              \
+    X(LOG, "Log", "") X(SIN, "Sin", "") X(COS, "Cos", "") X(TANH, "Tanh", "")                      \
+    X(ERF, "Erf", "") X(SIGMOID, "Sigmoid", "") X(HARD_SIGMOID, "HardSigmoid", "")                 \
+    X(HARD_SWISH, "HardSwish", "") X(RELU, "Relu", "") X(LEAKY_RELU, "LeakyRelu", "")              \
+    X(THRESHOLDED_RELU, "ThresholdedRelu", "") X(ELU, "Elu", "") X(SELU, "Selu", "")               \
+    X(CELU, "Celu", "") X(SOFTPLUS, "Softplus", "") X(SOFTSIGN, "Softsign", "")                    \
+    X(MISH, "Mish", "") X(SWISH, "Swish", "") X(GELU, "Gelu", "") X(SHRINK, "Shrink", "")          \
+    X(NOT, "Not", "") X(IS_NAN, "IsNaN", "") X(IS_INF, "IsInf", "") X(CLIP, "Clip", "")            \
+    X(CAST, "Cast", "") X(CAST_LIKE, "CastLike", "") X(IDENTITY, "Identity", "")                   \
+    X(DROPOUT, "Dropout", "")                                                                      \
+    /* elementwise, broadcasting */                                                                \
+    X(ADD, "Add", "") X(SUB, "Sub", "") X(MUL, "Mul", "") X(DIV, "Div", "") X(POW, "Pow", "")      \
+    X(MOD, "Mod", "") X(PRELU, "PRelu", "") X(MAX, "Max", "") X(MIN, "Min", "")                    \
+    X(SUM, "Sum", "") X(MEAN, "Mean", "") X(AND, "And", "") X(OR, "Or", "") X(XOR, "Xor", "")      \
+    X(EQUAL, "Equal", "") X(GREATER, "Greater", "") X(LESS, "Less", "")                            \
+    X(GREATER_OR_EQUAL, "GreaterOrEqual", "") X(LESS_OR_EQUAL, "LessOrEqual", "")                  \
+    X(WHERE, "Where", "")                                                                          \
+    /* shape and layout */                                                                         \
+    X(CONSTANT, "Constant", "") X(CONSTANT_OF_SHAPE, "ConstantOfShape", "")                        \
+    X(SHAPE, "Shape", "") X(SIZE, "Size", "") X(RESHAPE, "Reshape", "")                            \
+    X(FLATTEN, "Flatten", "") X(SQUEEZE, "Squeeze", "") X(UNSQUEEZE, "Unsqueeze", "")              \
+    X(TRANSPOSE, "Transpose", "") X(CONCAT, "Concat", "") X(SPLIT, "Split", "")                    \
+    X(SLICE, "Slice", "") X(EXPAND, "Expand", "") X(TILE, "Tile", "") X(PAD, "Pad", "")            \
+    X(RANGE, "Range", "") X(EYE_LIKE, "EyeLike", "") X(TRILU, "Trilu", "")                         \
+    X(DEPTH_TO_SPACE, "DepthToSpace", "") X(SPACE_TO_DEPTH, "SpaceToDepth", "")                    \
+    X(CENTER_CROP_PAD, "CenterCropPad", "") X(COL2IM, "Col2Im", "")                                \
+    /* indexing */                                                                                 \
+    X(GATHER, "Gather", "") X(GATHER_ELEMENTS, "GatherElements", "")                               \
+    X(GATHER_ND, "GatherND", "") X(SCATTER, "Scatter", "")                                         \
+    X(SCATTER_ELEMENTS, "ScatterElements", "") X(SCATTER_ND, "ScatterND", "")                      \
+    X(ONE_HOT, "OneHot", "") X(NON_ZERO, "NonZero", "") X(COMPRESS, "Compress", "")                \
+    X(UNIQUE, "Unique", "") X(TOP_K, "TopK", "") X(CUM_SUM, "CumSum", "")                          \
+    /* reductions */                                                                               \
+    X(REDUCE_SUM, "ReduceSum", "") X(REDUCE_MEAN, "ReduceMean", "")                                \
+    X(REDUCE_MAX, "ReduceMax", "") X(REDUCE_MIN, "ReduceMin", "")                                  \
+    X(REDUCE_PROD, "ReduceProd", "") X(REDUCE_L1, "ReduceL1", "") X(REDUCE_L2, "ReduceL2", "")     \
+    X(REDUCE_LOG_SUM, "ReduceLogSum", "") X(REDUCE_LOG_SUM_EXP, "ReduceLogSumExp", "")             \
+    X(REDUCE_SUM_SQUARE, "ReduceSumSquare", "") X(ARG_MAX, "ArgMax", "")                           \
+    X(ARG_MIN, "ArgMin", "")                                                                       \
+    /* linear algebra */                                                                           \
+    X(GEMM, "Gemm", "") X(MATMUL, "MatMul", "") X(EINSUM, "Einsum", "")                            \
+    /* convolution and pooling */                                                                  \
+    X(CONV, "Conv", "") X(CONV_TRANSPOSE, "ConvTranspose", "")                                     \
+    X(DEFORM_CONV, "DeformConv", "") X(MAX_POOL, "MaxPool", "")                                    \
+    X(AVERAGE_POOL, "AveragePool", "") X(LP_POOL, "LpPool", "")                                    \
+    X(GLOBAL_AVERAGE_POOL, "GlobalAveragePool", "") X(GLOBAL_MAX_POOL, "GlobalMaxPool", "")        \
+    X(GLOBAL_LP_POOL, "GlobalLpPool", "") X(MAX_UNPOOL, "MaxUnpool", "")                           \
+    /* normalisation */                                                                            \
+    X(BATCH_NORMALIZATION, "BatchNormalization", "")                                               \
+    X(INSTANCE_NORMALIZATION, "InstanceNormalization", "")                                         \
+    X(LAYER_NORMALIZATION, "LayerNormalization", "")                                               \
+    X(GROUP_NORMALIZATION, "GroupNormalization", "")                                               \
+    X(MEAN_VARIANCE_NORMALIZATION, "MeanVarianceNormalization", "")                                \
+    X(LP_NORMALIZATION, "LpNormalization", "") X(LRN, "LRN", "") X(SOFTMAX, "Softmax", "")         \
+    X(LOG_SOFTMAX, "LogSoftmax", "") X(HARDMAX, "Hardmax", "")                                     \
+    X(RMS_NORMALIZATION, "RMSNormalization", "")                                                   \
+    /* of transformers, opset 23 (engine/ops/transformer.h) */                                     \
+    X(ONNX_ATTENTION, "Attention", "") X(ROTARY_EMBEDDING, "RotaryEmbedding", "")                  \
+    /* resampling and detection */                                                                 \
+    X(RESIZE, "Resize", "") X(UPSAMPLE, "Upsample", "") X(GRID_SAMPLE, "GridSample", "")           \
+    X(AFFINE_GRID, "AffineGrid", "") X(ROI_ALIGN, "RoiAlign", "")                                  \
+    X(NON_MAX_SUPPRESSION, "NonMaxSuppression", "")                                                \
+    /* quantisation */                                                                             \
+    X(QUANTIZE_LINEAR, "QuantizeLinear", "") X(DEQUANTIZE_LINEAR, "DequantizeLinear", "")          \
+    X(DYNAMIC_QUANTIZE_LINEAR, "DynamicQuantizeLinear", "") X(QLINEAR_CONV, "QLinearConv", "")     \
+    X(QLINEAR_MATMUL, "QLinearMatMul", "") X(CONV_INTEGER, "ConvInteger", "")                      \
+    X(MATMUL_INTEGER, "MatMulInteger", "") X(QLINEAR_ADD, "QLinearAdd", "com.microsoft")           \
+    X(QLINEAR_MUL, "QLinearMul", "com.microsoft")                                                  \
+    X(QLINEAR_CONCAT, "QLinearConcat", "com.microsoft")                                            \
+    X(QLINEAR_SIGMOID, "QLinearSigmoid", "com.microsoft")                                          \
+    X(QLINEAR_LEAKY_RELU, "QLinearLeakyRelu", "com.microsoft")                                     \
+    X(QLINEAR_AVERAGE_POOL, "QLinearAveragePool", "com.microsoft")                                 \
+    X(QLINEAR_GLOBAL_AVERAGE_POOL, "QLinearGlobalAveragePool", "com.microsoft")                    \
+    X(QLINEAR_SOFTMAX, "QLinearSoftmax", "com.microsoft")                                          \
+    X(QLINEAR_WHERE, "QLinearWhere", "com.microsoft") X(QGEMM, "QGemm", "com.microsoft")           \
+    X(MS_GELU, "Gelu", "com.microsoft") X(MS_FUSED_CONV, "FusedConv", "com.microsoft")             \
+    X(MS_DEQUANTIZE_LINEAR, "DequantizeLinear", "com.microsoft")                                   \
+    X(MS_QUANTIZE_LINEAR, "QuantizeLinear", "com.microsoft")                                       \
+    /* control flow */                                                                             \
+    X(IF, "If", "") X(LOOP, "Loop", "") X(SCAN, "Scan", "")                                        \
+    /* made by passes */                                                                           \
+    X(SCALE_SHIFT, "ScaleShift", "lensd")                                                          \
+    X(SILU, "Silu", "lensd") X(ATTENTION, "Attention", "lensd") X(MOVE, "Move", "lensd")         \
+    X(LOOKUP, "Lookup", "lensd") X(DYNAMIC_ROUND, "DynamicRound", "lensd")                         \
+    X(VALID_KEYS, "ValidKeys", "lensd")
+/* clang-format on */
+
+/* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension; x is inputs[0], or
+ * (pass_joins) the concatenation of inputs[0], inputs[3], inputs[4] … along it.
+ * OP_ATTENTION: softmax(scale * q k^T + biases) v on operands read through access maps
+ * (ops/attention.h). OP_MOVE: the elements of input 0 in the order of the attribute "map" (one
+ * group, ops/access_map.h), as a tensor of the attribute "shape": a chain of Transposes, Reshapes,
+ * Slices … at once. OP_VALID_KEYS: Attention's nonpad_kv_seqlen as it is, int64; a run where one of
+ * it is not of 0 to the attribute "keys" is refused. OP_DYNAMIC_ROUND: what DynamicQuantizeLinear
+ * stores of x, read back as real numbers. OP_LOOKUP: y = inputs[1][x], x of 8 bits, inputs[1] a
+ * constant of [256] and of y's type that is indexed by x's byte, be it signed or not. */
+/* What a pass puts behind the operands of OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and OP_QGEMM, in this
+ * order: the product is stored on its own terms, added to the residual as QLinearAdd does, and
+ * looked up in the table. NULL: left out. */
+enum quantised_operand {
+    QUANTISED_RESIDUAL = 9,   /* shaped like the result; then its scale and zero point */
+    QUANTISED_SUM_SCALE = 12, /* of the sum; then its zero point */
+    QUANTISED_TABLE = 14,     /* as OP_LOOKUP's */
+    QUANTISED_OPERANDS
+};
+
+enum op {
+    OP_NONE,
+#define OP_ENUM(id, name, domain) OP_##id,
+    OP_LIST(OP_ENUM)
+#undef OP_ENUM
+        OP_COUNT
+};
+
+/* By name and domain ("ai.onnx" is ""); OP_NONE when unknown. Never returns the lensd domain. */
+enum op op_by_name(const char *domain, const char *name);
+
+const char *op_name(enum op op);   /* "Conv" */
+const char *op_domain(enum op op); /* "" or "com.microsoft" … */

@@ -1,0 +1,67 @@
+/* Operators: one table of names, versions, arity, attributes and shape inference.
+ *
+ * The table is assembled in ops.c from the families (families.h); the names alone are in
+ * engine/graph/op.h. The importer refuses what is not in it, by name; the optimizer and the
+ * backends look behaviour up in it.
+ *
+ * Source: ONNX operators, https://onnx.ai/onnx/operators/ ; com.microsoft: ONNX Runtime's
+ * ContribOperators.md. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/status.h"
+#include "engine/graph/op.h"
+
+struct node;
+struct graph;
+
+/* Infers dtype and shape of every wanted output from the inputs' dtypes, shapes and known contents.
+ * Called only when every present input has a wholly known shape. Operand counts and attribute kinds
+ * are already checked. Ranks, axes, sizes are not: the function checks them all, with overflow-
+ * checked arithmetic. An output whose shape depends on contents that are not known is left
+ * SHAPE_NONE with its dtype set. Errors: STATUS_SHAPE / STATUS_MODEL / STATUS_UNSUPPORTED, the text
+ * without the node's name (the caller puts it in front). */
+typedef enum status (*infer_fn)(struct node *node, struct error *err);
+
+/* Attributes an operator may carry: kind as in enum attr_kind. */
+struct attr_spec {
+    const char *name;
+    int kind;
+};
+
+enum op_flags {
+    OP_UNARY = 1u << 0,      /* elementwise, one input, same shape */
+    OP_BROADCAST = 1u << 1,  /* elementwise, numpy broadcasting over all inputs */
+    OP_VIEW = 1u << 2,       /* output 0 is input 0's bytes under another shape */
+    OP_DATA_SHAPE = 1u << 3, /* output shapes depend on contents even when shapes are known */
+    OP_NO_FOLD = 1u << 4,    /* never folded to a constant */
+};
+
+#define OP_VARIADIC 255
+
+/* The tables of engine/ops write a row an operator and opset range, the fields in this order. */
+struct op_info {
+    enum op op;
+    int since, until; /* opsets of its domain this entry is right for; until 0 = every later one
+                         (checked up to OPSET_MAX) */
+    uint8_t min_inputs, max_inputs, min_outputs, max_outputs;
+    unsigned flags;
+    const struct attr_spec *attrs; /* ends with a NULL name; NULL = none */
+    infer_fn infer;
+};
+
+/* Newest ai.onnx opset whose operators have been read for changes of meaning. */
+#define OPSET_MAX 28
+
+/* The entry of an operator, or NULL when lensd has no implementation of it. Several entries of one
+ * op (other opset ranges) are told apart by opset. Thread-safe. */
+const struct op_info *op_find(enum op op, int opset);
+
+/* A family's part of the table: `count` entries. */
+struct op_family {
+    const struct op_info *ops;
+    size_t count;
+};

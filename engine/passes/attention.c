@@ -1,0 +1,537 @@
+/* Attention: softmax(scale * q k^T + biases) v, as exporters write it, becomes one operator that
+ * reads q, k and v where the products left them and writes its result as the next product wants it.
+ *
+ *     q ─ (moves, · number) ─┐
+ *     k ─ (moves, · number) ─┴ MatMul ─ · number ─ + bias ─ Softmax ─ MatMul ─ (moves) ─ y
+ *     v ─ (moves) ──────────────────────────────────────────────────────┘
+ *
+ * "Moves" are Transposes, Reshapes, Splits, Slices … (view.h). Also taken: Einsum in place of
+ * MatMul, the second product transposed (v^T softmax^T), biases and masks of any broadcastable
+ * shape, Where with a mask that is constant, PyTorch's Where(IsNaN(p), 0, p) behind the Softmax.
+ * Swin adds two biases, with Reshapes between. */
+#include "engine/ops/attention.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/passes/passes.h"
+#include "engine/passes/view.h"
+
+struct match {
+    struct edit *edit;
+    struct attention attention;
+    struct value *q, *k, *v, *bias[ATTENTION_BIASES]; /* what is read */
+    struct shape scores;                              /* of the first product's result */
+    struct value *result;                             /* of the second product, or a move of it */
+};
+
+static bool is_float(const struct value *value)
+{
+    return value && value->dtype == DTYPE_F32 && value->shape.rank >= 2 &&
+           shape_count(&value->shape);
+}
+
+/* Operands of a product of batched matrices, [..., m, k] and [..., k, n] or, where `b_transposed`
+ * is set, [..., n, k]. */
+struct batched_product {
+    struct value *a, *b;
+    bool b_transposed;
+};
+
+/* "… i d, … j d -> … i j" or "… i j, … j d -> … i d", with the same letters in front. */
+static bool read_equation(const struct node *node, bool *ret_transposed)
+{
+    char text[64];
+    size_t n = 0;
+    for (const char *c = node_string(node, "equation", ""); *c; c++)
+        if (*c != ' ' && n < sizeof text - 1)
+            text[n++] = *c;
+    text[n] = '\0';
+    const char *comma = strchr(text, ','), *arrow = strstr(text, "->");
+    if (!comma || !arrow || arrow < comma || strchr(text, '.'))
+        return false;
+    const char *a = text, *b = comma + 1, *y = arrow + 2;
+    const size_t length = (size_t)(comma - a), front = length - 2;
+    if (length < 2 || (size_t)(arrow - b) != length || strlen(y) != length ||
+        strncmp(a, b, front) != 0 || strncmp(a, y, front) != 0)
+        return false;
+    const char i = a[front], k = a[front + 1], j = y[front + 1];
+    if (y[front] != i || i == j || i == k || j == k)
+        return false;
+    *ret_transposed = b[front] == j && b[front + 1] == k;
+    return *ret_transposed || (b[front] == k && b[front + 1] == j);
+}
+
+static bool read_product(const struct node *node, struct batched_product *ret)
+{
+    if (!node || node->input_count < 2 || !is_float(node->inputs[0]) || !is_float(node->inputs[1]))
+        return false;
+    *ret = (struct batched_product){node->inputs[0], node->inputs[1], false};
+    if (node->op == OP_MATMUL)
+        return true;
+    return node->op == OP_EINSUM && node->input_count == 2 &&
+           read_equation(node, &ret->b_transposed);
+}
+
+/* ---- the scores, from the Softmax upwards ---- */
+
+/* A bias that changes nothing. */
+static bool is_nothing(const struct value *value)
+{
+    if (!value->known || value->dtype != DTYPE_F32)
+        return false;
+    const float *data = value->known->data;
+    for (size_t i = 0; i < shape_count(&value->shape); i++)
+        if (data[i] != 0)
+            return false;
+    return true;
+}
+
+/* `bias` is added to scores of `shape`. */
+static bool take_bias(struct match *m, struct value *bias, const struct shape *shape)
+{
+    struct attention *a = &m->attention;
+    struct view view;
+    int64_t stride;
+    if (!bias || bias->dtype != DTYPE_F32 || !shape_count(&bias->shape))
+        return false;
+    if (is_nothing(bias))
+        return true;
+    if (a->bias_count == ATTENTION_BIASES)
+        return false;
+    for (int plain = 0; plain < 2; plain++) { /* as it lies, if what it is made from does not fit */
+        struct access_map *map = &a->bias[a->bias_count];
+        const int rank = shape->rank;
+        if (plain)
+            view_init(&view, bias);
+        else
+            view_of(bias, false, &view);
+        if (!view_expand(&view, shape))
+            continue;
+        *map = (struct access_map){.offset = view.offset, .groups = 3};
+        if (!view_group(&view, 0, rank - 2, &map->group[0]) ||
+            !view_group(&view, rank - 2, rank - 1, &map->group[1]) ||
+            !view_group(&view, rank - 1, rank, &map->group[2]) ||
+            (a->keys > 1 && (!access_map_is_even(&map->group[2], &stride) || stride != 1)))
+            continue;
+        m->bias[a->bias_count++] = view.base;
+        return true;
+    }
+    return false;
+}
+
+/* Is there a row of which nothing is kept? */
+static bool hides_a_row(const struct value *condition, bool where)
+{
+    const bool *keeps = condition->known->data;
+    const struct shape *shape = &condition->shape;
+    const size_t all = shape_count(shape);
+    const size_t keys = shape->rank ? (size_t)shape->dims[shape->rank - 1] : 1;
+    for (size_t first = 0; first < all; first += keys) {
+        size_t i = 0;
+        while (i < keys && keeps[first + i] != where)
+            i++;
+        if (i == keys)
+            return true;
+    }
+    return false;
+}
+
+/* scores where the constant `condition` says so, else a number so low that its exponential is 0. In
+ * a row where nothing is kept it must be so low, too, that adding a score does not change it. */
+static struct value *mask_of(struct match *m, const struct value *condition, bool where,
+                             const struct value *low)
+{
+    struct error err;
+    struct tensor *tensor;
+    float fill;
+    if (!condition->known || condition->dtype != DTYPE_BOOL || !edit_scalar(low, &fill) ||
+        !(fill <= -1e9f) || (fill > -1e30f && hides_a_row(condition, where)) ||
+        tensor_create(m->edit->graph->budget, DTYPE_F32, &condition->shape, &tensor, &err))
+        return NULL;
+    const bool *keeps = condition->known->data;
+    float *mask = tensor->data;
+    for (size_t i = 0; i < shape_count(&condition->shape); i++)
+        mask[i] = keeps[i] == where ? 0 : fill;
+    struct value *value = graph_add_constant(m->edit->graph, "", tensor);
+    tensor_unref(tensor);
+    return value;
+}
+
+/* Does a Reshape leave rows and keys alone? */
+static bool keeps_matrices(const struct shape *a, const struct shape *b)
+{
+    return a->rank >= 2 && b->rank >= 2 && a->dims[a->rank - 1] == b->dims[b->rank - 1] &&
+           a->dims[a->rank - 2] == b->dims[b->rank - 2];
+}
+
+/* Following first operands through what find_scores() passes: do they come from a product? */
+static bool leads_to_product(const struct value *value)
+{
+    enum { LONGEST = 6 };
+    for (int i = 0; i < LONGEST && value && value->producer; i++) {
+        const struct node *node = value->producer;
+        switch (node->op) {
+        case OP_MATMUL:
+        case OP_EINSUM:
+            return true;
+        case OP_MUL:
+        case OP_ADD:
+            value = node->inputs[node->inputs[0]->known ? 1 : 0];
+            break;
+        case OP_DIV:
+        case OP_RESHAPE:
+        case OP_IDENTITY:
+            value = node->inputs[0];
+            break;
+        default:
+            return false;
+        }
+    }
+    return false;
+}
+
+/* The operand of a two-operand node that leads to the scores: the other one is a constant, or is
+ * broadcast, or comes from elsewhere; else the first is meant. */
+static size_t scores_operand(const struct node *node)
+{
+    const struct value *a = node->inputs[0], *b = node->inputs[1];
+    const struct shape *y = &node->outputs[0]->shape;
+    if (a->known || !shape_equal(&a->shape, y))
+        return 1;
+    return !b->known && shape_equal(&b->shape, y) && leads_to_product(b) && !leads_to_product(a);
+}
+
+/* One node between product and Softmax; the value above it, or NULL. */
+static struct value *pass_score_node(struct match *m, struct node *node)
+{
+    struct attention *a = &m->attention;
+    const struct shape *y = &node->outputs[0]->shape;
+    float factor;
+    size_t i;
+    switch (node->op) {
+    case OP_RESHAPE:
+    case OP_SQUEEZE:
+    case OP_UNSQUEEZE:
+        return keeps_matrices(&node->inputs[0]->shape, y) ? node->inputs[0] : NULL;
+    case OP_IDENTITY:
+        return node->inputs[0];
+    case OP_MUL:
+    case OP_DIV:
+        i = node->op == OP_DIV ? 0 : scores_operand(node);
+        if (!edit_scalar(node->inputs[1 - i], &factor) || !shape_equal(&node->inputs[i]->shape, y))
+            return NULL;
+        a->scale *= node->op == OP_DIV ? 1 / factor : factor;
+        return node->inputs[i];
+    case OP_ADD: /* what scales the sum would scale the bias, too */
+        i = scores_operand(node);
+        return shape_equal(&node->inputs[i]->shape, y) && a->scale == 1 &&
+                       take_bias(m, node->inputs[1 - i], y)
+                   ? node->inputs[i]
+                   : NULL;
+    case OP_WHERE:
+        for (i = 1; i <= 2; i++) {
+            struct value *mask;
+            if (node->inputs[i]->known || !shape_equal(&node->inputs[i]->shape, y) ||
+                a->scale != 1 || node->inputs[3 - i]->known == NULL)
+                continue;
+            mask = mask_of(m, node->inputs[0], i == 1, node->inputs[3 - i]);
+            return mask && take_bias(m, mask, y) ? node->inputs[i] : NULL;
+        }
+        return NULL;
+    default:
+        return NULL;
+    }
+}
+
+/* The scores' product; what stands between is noted in m. */
+static const struct node *find_scores(struct match *m, struct value *scores)
+{
+    enum { LONGEST = 12 };
+    for (int i = 0; i < LONGEST; i++) {
+        struct node *node = scores->producer;
+        if (!node || !edit_single_reader(m->edit, scores) || node->epilogue.activation)
+            return NULL;
+        if (node->op == OP_MATMUL || node->op == OP_EINSUM) {
+            const struct value *bias = node->op == OP_MATMUL ? node_bias(node) : NULL;
+            if (node->epilogue.residual &&
+                (m->attention.scale != 1 || !take_bias(m, node->epilogue.residual, &scores->shape)))
+                return NULL;
+            if (bias && (m->attention.scale != 1 || !take_bias(m, node->inputs[2], &scores->shape)))
+                return NULL;
+            m->scores = scores->shape;
+            return node;
+        }
+        if (node->epilogue.residual || !(scores = pass_score_node(m, node)))
+            return NULL;
+    }
+    return NULL;
+}
+
+/* ---- operands ---- */
+
+/* [..., rows, columns] of one operand against the batch dimensions of the scores. `transposed`: it
+ * lies as [..., columns, rows]. */
+static bool take_operand(struct match *m, struct value *value, bool transposed, bool scaled,
+                         struct value **ret, struct access_map *ret_map)
+{
+    const int batch = m->scores.rank - 2;
+    for (int plain = 0; plain < 2; plain++) {
+        struct view view;
+        struct shape full = m->scores;
+        struct access_map map = {.groups = 3};
+        if (plain)
+            view_init(&view, value);
+        else
+            view_of(value, scaled, &view);
+        const int rank = value->shape.rank, first = transposed ? rank - 1 : rank - 2;
+        struct access_map_group *row = &map.group[1], *column = &map.group[2];
+        if (!view_group(&view, first, first + 1, row) ||
+            !view_group(&view, transposed ? rank - 2 : rank - 1, transposed ? rank - 1 : rank,
+                        column))
+            continue;
+        view.rank = rank - 2;
+        full.rank = batch;
+        if (!view_expand(&view, &full) || !view_group(&view, 0, batch, &map.group[0]))
+            continue;
+        map.offset = view.offset;
+        m->attention.scale *= view.scale;
+        *ret = view.base;
+        *ret_map = map;
+        return true;
+    }
+    return false;
+}
+
+/* ---- the result, from the second product downwards ---- */
+
+static int64_t largest_stride_first(const struct access_map_part *a,
+                                    const struct access_map_part *b)
+{
+    return b->stride - a->stride;
+}
+
+/* `view` shows the product's result in another order; the inverse: where in that order the
+ * product's elements go. groups: extents of batch, rows, columns. */
+static bool invert(const struct view *view, const int64_t *groups, struct access_map *ret)
+{
+    struct access_map_part from[ACCESS_MAP_GROUPS * ACCESS_MAP_PARTS],
+        to[ACCESS_MAP_GROUPS * ACCESS_MAP_PARTS];
+    int count = 0;
+    int64_t stride = 1;
+    for (int d = view->rank - 1; d >= 0; d--) /* innermost first */
+        for (int p = view->dims[d].count - 1; p >= 0; p--) {
+            if (count == ACCESS_MAP_GROUPS * ACCESS_MAP_PARTS)
+                return false;
+            from[count] = view->dims[d].parts[p];
+            to[count] = (struct access_map_part){from[count].extent, stride};
+            stride *= from[count++].extent;
+        }
+    for (int i = 1; i < count; i++) /* into the product's own order */
+        for (int k = i; k > 0 && largest_stride_first(&from[k - 1], &from[k]) > 0; k--) {
+            const struct access_map_part a = from[k], b = to[k];
+            from[k] = from[k - 1];
+            to[k] = to[k - 1];
+            from[k - 1] = a;
+            to[k - 1] = b;
+        }
+    *ret = (struct access_map){.groups = 3};
+    int next = 0;
+    for (int g = 0; g < 3; g++) {
+        struct access_map_group *group = &ret->group[g];
+        int64_t left = groups[g];
+        while (left > 1) {
+            if (next == count || group->count == ACCESS_MAP_PARTS)
+                return false;
+            if (left % to[next].extent == 0) {
+                left /= to[next].extent;
+                group->parts[group->count++] = to[next++];
+                continue;
+            }
+            if (to[next].extent % left)
+                return false;
+            const int64_t inner = to[next].extent / left;
+            group->parts[group->count++] = (struct access_map_part){left, to[next].stride * inner};
+            to[next].extent = inner;
+            left = 1;
+        }
+        access_map_join(group);
+    }
+    return next == count;
+}
+
+/* Follows the result through moves that only it takes. transposed: the product is [..., columns,
+ * rows].
+ */
+static bool take_result(struct match *m, struct value *product, bool transposed)
+{
+    const struct attention *a = &m->attention;
+    const int64_t groups[3] = {a->batch, transposed ? a->width : a->rows,
+                               transposed ? a->rows : a->width};
+    struct view view;
+    view_init(&view, product);
+    m->result = product;
+    if (!invert(&view, groups, &m->attention.y))
+        return false;
+    for (;;) {
+        const struct node *node = edit_only_reader(m->edit, m->result);
+        struct access_map map;
+        if (!node ||
+            (node->op != OP_TRANSPOSE && node->op != OP_RESHAPE && node->op != OP_SQUEEZE &&
+             node->op != OP_UNSQUEEZE && node->op != OP_FLATTEN && node->op != OP_IDENTITY))
+            break;
+        if (node->inputs[0] != m->result || !view_through(&view, node, node->outputs[0], false) ||
+            !invert(&view, groups, &map))
+            break;
+        m->attention.y = map;
+        m->result = node->outputs[0];
+    }
+    if (transposed) {
+        const struct access_map_group columns = m->attention.y.group[1];
+        m->attention.y.group[1] = m->attention.y.group[2];
+        m->attention.y.group[2] = columns;
+    }
+    return true;
+}
+
+/* ---- the whole ---- */
+
+/* Softmax ─ [Where(IsNaN(p), 0, p)] ─ [Transpose of the last two]: what the second product reads.
+ */
+static struct value *probabilities(struct match *m, struct node *softmax, bool *ret_transposed)
+{
+    struct value *p = softmax->outputs[0];
+    *ret_transposed = false;
+    for (int i = 0; i < 4; i++) {
+        const struct node *reader = edit_only_reader(m->edit, p);
+        size_t count;
+        if (reader && reader->op == OP_IDENTITY) {
+            p = reader->outputs[0];
+            continue;
+        }
+        if (reader && reader->op == OP_TRANSPOSE && !*ret_transposed) {
+            const int64_t *perm = node_ints(reader, "perm", &count);
+            const int rank = p->shape.rank;
+            bool is_swap = perm && count == (size_t)rank && perm[rank - 1] == rank - 2 &&
+                           perm[rank - 2] == rank - 1;
+            for (int d = 0; is_swap && d < rank - 2; d++)
+                is_swap = perm[d] == d;
+            if (!is_swap)
+                return p;
+            *ret_transposed = true;
+            p = reader->outputs[0];
+            continue;
+        }
+        if (reader || m->edit->readers[p->index] != 2)
+            return p;
+        /* read by IsNaN and by the Where behind it */
+        struct value *replaced = NULL;
+        for (size_t n = 0; n < m->edit->graph->node_count && !replaced; n++) {
+            const struct node *node = m->edit->graph->nodes[n];
+            const struct node *test = node->op == OP_WHERE ? node->inputs[0]->producer : NULL;
+            float zero;
+            if (test && test->op == OP_IS_NAN && test->inputs[0] == p && node->inputs[2] == p &&
+                edit_single_reader(m->edit, test->outputs[0]) &&
+                edit_scalar(node->inputs[1], &zero) && zero == 0)
+                replaced = node->outputs[0];
+        }
+        if (!replaced || !shape_equal(&replaced->shape, &p->shape))
+            return p;
+        m->attention.nan_is_zero = true;
+        p = replaced;
+    }
+    return p;
+}
+
+static bool is_row_softmax(const struct node *node)
+{
+    const struct value *x = node_input(node, 0);
+    if (node->op != OP_SOFTMAX || !is_float(x))
+        return false;
+    const int rank = x->shape.rank;
+    const int64_t axis = node_int(node, "axis", node->opset < 13 ? 1 : -1);
+    return axis == -1 || axis == rank - 1;
+}
+
+/* Fills m from the Softmax; *ret_at is the second product. */
+static bool find_attention(struct match *m, struct node *softmax, struct node **ret_at)
+{
+    struct attention *a = &m->attention;
+    struct batched_product first, second;
+    bool transposed;
+    const struct shape *scores = &softmax->inputs[0]->shape;
+    struct value *p = probabilities(m, softmax, &transposed);
+    struct node *product = p ? edit_only_reader(m->edit, p) : NULL;
+    if (!product || !read_product(product, &second) || product->epilogue.activation ||
+        product->input_count > 2 ||
+        (transposed ? second.b != p || second.b_transposed : second.a != p))
+        return false;
+    a->rows = scores->dims[scores->rank - 2];
+    a->keys = scores->dims[scores->rank - 1];
+    const struct node *source = find_scores(m, softmax->inputs[0]);
+    if (!source || !read_product(source, &first))
+        return false;
+    /* the scores are the first product's batch by batch, also where a Reshape has regrouped them */
+    a->batch = 1;
+    for (int d = 0; d < m->scores.rank - 2; d++)
+        a->batch *= m->scores.dims[d];
+    a->depth = first.a->shape.dims[first.a->shape.rank - 1];
+    if (!take_operand(m, first.a, false, true, &m->q, &a->q) ||
+        !take_operand(m, first.b, !first.b_transposed, true, &m->k, &a->k))
+        return false;
+    /* v against the batch dimensions that the second product sees */
+    struct value *v = transposed ? second.a : second.b;
+    const int rank = v->shape.rank;
+    const bool v_transposed = transposed || second.b_transposed;
+    m->scores = p->shape;
+    a->width = v->shape.dims[v_transposed ? rank - 2 : rank - 1];
+    const struct shape *y = &product->outputs[0]->shape;
+    int64_t made = 1;
+    for (int d = 0; d < y->rank - 2; d++)
+        made *= y->dims[d];
+    if (made != a->batch || !take_operand(m, v, v_transposed, false, &m->v, &a->v) ||
+        !take_result(m, product->outputs[0], transposed))
+        return false;
+    *ret_at = product;
+    return true;
+}
+
+static enum status fuse(struct match *m, const struct node *softmax, const struct node *at,
+                        struct error *err)
+{
+    struct graph *graph = m->edit->graph;
+    size_t position = 0;
+    while (graph->nodes[position] != at)
+        position++;
+    struct node *node = edit_insert_node(graph, position, OP_ATTENTION, softmax->name,
+                                         3 + m->attention.bias_count, 1);
+    if (!node || !attention_store(graph, node, &m->attention, &m->result->shape))
+        return edit_no_memory(err);
+    node->opset = 1;
+    node->inputs[0] = m->q;
+    node->inputs[1] = m->k;
+    node->inputs[2] = m->v;
+    for (size_t i = 0; i < m->attention.bias_count; i++)
+        node->inputs[3 + i] = m->bias[i];
+    struct node *before = m->result->producer;
+    before->outputs[0] = NULL;
+    edit_kill(before);
+    node_set_output(node, 0, m->result);
+    return STATUS_OK;
+}
+
+enum status pass_attention(struct edit *edit, struct error *err)
+{
+    struct graph *graph = edit->graph;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        struct node *softmax = graph->nodes[n], *at;
+        struct match match = {.edit = edit, .attention = {.scale = 1}};
+        if (!is_row_softmax(softmax) || !find_attention(&match, softmax, &at))
+            continue;
+        TRY(fuse(&match, softmax, at, err));
+        TRY(edit_count_readers(edit, err));
+    }
+    TRY(edit_sweep(graph, err));
+    return edit_count_readers(edit, err);
+}

@@ -1,0 +1,636 @@
+/* ONNX's function operators of transformers, Attention and RotaryEmbedding, written out in the
+ * primitives that exporters used before opset 23, so that the passes and kernels for those are
+ * theirs too: pass_attention() makes one operator of what Attention becomes.
+ *
+ *     q ─ (apart) ─ · scale ─────────┐
+ *     [past_key ─] k ─ (apart) ─ swap ┴ MatMul ─ (cap) ─ + bias ─ Softmax ─ MatMul ─ (0 where
+ * hidden) [past_value ─] v ─ (apart) ─────────────────────────────────────────────────────────┘
+ *
+ * "Apart" is Reshape and Transpose of an operand whose heads are merged. Where several heads of Q
+ * share one of K and V, the heads become two dimensions, [kv_heads, group], and K and V broadcast
+ * over the second: nothing is repeated in memory. Causality and windows are a constant; with
+ * nonpad_kv_seqlen, which a run may decide, comparisons make it. Of a row whose biases are all -inf
+ * Softmax makes NaN, and the operator 0: where there may be such rows they are told by their
+ * biases, as a NaN of Q, K or V is to stay.
+ *
+ *     x ─┬───────────────────── · [cos, cos]  ─┐
+ *        └ halves (pairs) swapped · [-sin, sin] ┴ Add
+ *
+ * The operator's own kernel (cpu/ref/transformer.c) judges the result and runs what depends on
+ * data.
+ */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/transformer.h"
+#include "engine/passes/functions.h"
+
+/* New nodes are put at graph->nodes[at], in front of `from`. After a failure every step returns
+ * NULL, and *err says why. */
+struct expansion {
+    struct graph *graph;
+    struct node *from;
+    size_t at;
+    enum status status;
+    struct error *err;
+};
+
+static struct value *fail(struct expansion *e)
+{
+    if (e->status == STATUS_OK)
+        e->status = edit_no_memory(e->err);
+    return NULL;
+}
+
+/* ---- constants ---- */
+
+/* `tensor`, whose reference goes over, as a value of the dtype of the node's results. */
+static struct value *add_constant(struct expansion *e, struct tensor *tensor)
+{
+    struct value *value = graph_add_constant(e->graph, "", tensor);
+    tensor_unref(tensor);
+    return value ? value : fail(e);
+}
+
+static struct value *integers(struct expansion *e, const struct shape *shape, const int64_t *data)
+{
+    struct tensor *tensor;
+    if (e->status == STATUS_OK)
+        e->status = tensor_create(e->graph->budget, DTYPE_I64, shape, &tensor, e->err);
+    if (e->status != STATUS_OK)
+        return NULL;
+    if (tensor->bytes)
+        memcpy(tensor->data, data, tensor->bytes);
+    return add_constant(e, tensor);
+}
+
+static struct value *list(struct expansion *e, const int64_t *data, int count)
+{
+    const struct shape shape = SHAPE(count);
+    return integers(e, &shape, data);
+}
+
+/* ---- nodes ---- */
+
+/* An operator of up to four operands, and its attributes: an integer, and integers. */
+struct function_step {
+    enum op op;
+    struct value *in[4];
+    const char *name; /* of the integer, or NULL */
+    int64_t number;
+    const char *list; /* name of the integers, or NULL */
+    const int64_t *numbers;
+    size_t count;
+};
+
+static struct value *expansion_emit(struct expansion *e, const struct function_step *step)
+{
+    size_t count = 0;
+    while (count < COUNT_OF(step->in) && step->in[count])
+        count++;
+    if (e->status != STATUS_OK || !count)
+        return fail(e);
+    struct node *node = edit_insert_node(e->graph, e->at, step->op, e->from->name, count, 1);
+    struct value *value = graph_add_value(e->graph, "", DTYPE_NONE, NULL);
+    if (!node || !value)
+        return fail(e);
+    e->at++;
+    node->opset = 13;
+    memcpy(node->inputs, step->in, count * sizeof *step->in);
+    node_set_output(node, 0, value);
+    if ((step->name && !node_set_int(e->graph, node, step->name, step->number)) ||
+        (step->list && !node_set_ints(e->graph, node, step->list, step->numbers, step->count)))
+        return fail(e);
+    e->status = graph_infer_node(node, e->err);
+    return e->status == STATUS_OK ? value : NULL;
+}
+
+static struct value *two(struct expansion *e, enum op op, struct value *a, struct value *b)
+{
+    return a && b ? expansion_emit(e, &(struct function_step){.op = op, .in = {a, b}}) : fail(e);
+}
+
+static struct value *one(struct expansion *e, enum op op, struct value *a)
+{
+    return a ? expansion_emit(e, &(struct function_step){.op = op, .in = {a}}) : fail(e);
+}
+
+static struct value *expansion_join(struct expansion *e, struct value *a, struct value *b,
+                                    int64_t axis)
+{
+    if (!a || !b)
+        return fail(e);
+    return expansion_emit(
+        e, &(struct function_step){.op = OP_CONCAT, .in = {a, b}, .name = "axis", .number = axis});
+}
+
+static struct value *transpose(struct expansion *e, struct value *a, const int64_t *perm,
+                               size_t rank)
+{
+    if (!a)
+        return fail(e);
+    return expansion_emit(
+        e, &(struct function_step){
+               .op = OP_TRANSPOSE, .in = {a}, .list = "perm", .numbers = perm, .count = rank});
+}
+
+static struct value *reshape(struct expansion *e, struct value *a, const int64_t *dims, int rank)
+{
+    return two(e, OP_RESHAPE, a, list(e, dims, rank));
+}
+
+static struct value *cast(struct expansion *e, struct value *a, enum dtype dtype)
+{
+    if (!a || a->dtype == dtype)
+        return a ? a : fail(e);
+    return expansion_emit(
+        e, &(struct function_step){.op = OP_CAST, .in = {a}, .name = "to", .number = dtype});
+}
+
+/* a[..., begin : end] */
+static struct value *part(struct expansion *e, struct value *a, int64_t begin, int64_t end)
+{
+    const int64_t axis = -1;
+    struct value *last = list(e, &axis, 1), *from = list(e, &begin, 1), *to = list(e, &end, 1);
+    if (!a || !last || !from || !to)
+        return fail(e);
+    return expansion_emit(e, &(struct function_step){.op = OP_SLICE, .in = {a, from, to, last}});
+}
+
+/* A float32 constant, rounded to the dtype that is computed in. */
+static struct value *floats(struct expansion *e, const struct shape *shape, const float *data,
+                            enum dtype dtype)
+{
+    struct value *value = NULL;
+    if (e->status == STATUS_OK)
+        e->status = edit_constant_f32(e->graph, "", shape, data, &value, e->err);
+    return cast(e, value, dtype);
+}
+
+static struct value *number(struct expansion *e, float x, enum dtype dtype)
+{
+    const struct shape scalar = SHAPE_SCALAR;
+    return floats(e, &scalar, &x, dtype);
+}
+
+/* 0 where `condition` holds, else -inf. */
+static struct value *hide_unless(struct expansion *e, struct value *condition, enum dtype dtype)
+{
+    struct value *zero = number(e, 0, dtype), *low = number(e, -INFINITY, dtype);
+    if (!condition || !zero || !low)
+        return fail(e);
+    return expansion_emit(e, &(struct function_step){.op = OP_WHERE, .in = {condition, zero, low}});
+}
+
+static bool is_operand(const struct node *node, const struct value *value)
+{
+    for (size_t i = 0; i < node->input_count; i++)
+        if (node->inputs[i] == value)
+            return true;
+    return false;
+}
+
+/* `made` becomes output i of the node, where that is wanted. Returns what stands for it now. */
+static struct value *bind(struct expansion *e, size_t i, struct value *made)
+{
+    struct value *output = node_output(e->from, i);
+    if (!output || !made || e->status != STATUS_OK)
+        return made;
+    if (is_operand(e->from, made)) /* handed through */
+        made = one(e, OP_IDENTITY, made);
+    if (!made)
+        return NULL;
+    struct node *producer = made->producer;
+    edit_replace(e->graph, made, output);
+    node_set_output(producer, 0, output);
+    e->from->outputs[i] = NULL;
+    return output;
+}
+
+/* ---- Attention ---- */
+
+struct attention_expansion {
+    struct expansion *e;
+    struct attention_call call;
+    enum dtype dtype;
+    int64_t group;      /* heads of Q that share one of K and V */
+    struct value *bias; /* what is added to the scores, [batch, q_heads, rows, keys] or what
+                           broadcasts to it; NULL: nothing */
+};
+
+/* [batch, rows, heads * width] to [batch, heads, rows, width]. */
+static struct value *apart(struct attention_expansion *a, struct value *x, int64_t rows,
+                           int64_t heads, int64_t width)
+{
+    static const int64_t perm[4] = {0, 2, 1, 3};
+    const int64_t dims[4] = {a->call.batch, rows, heads, width};
+    return a->call.merged ? transpose(a->e, reshape(a->e, x, dims, 4), perm, 4) : x;
+}
+
+/* [batch, heads, rows, width] with the heads in two dimensions, [kv_heads, heads / kv_heads]. */
+static struct value *grouped(struct attention_expansion *a, struct value *x, int64_t heads,
+                             int64_t rows, int64_t width)
+{
+    const struct attention_call *c = &a->call;
+    const int64_t dims[5] = {c->batch, c->kv_heads, heads / c->kv_heads, rows, width};
+    return a->group > 1 ? reshape(a->e, x, dims, 5) : x;
+}
+
+/* And back. */
+static struct value *ungrouped(struct attention_expansion *a, struct value *x, int64_t width)
+{
+    const struct attention_call *c = &a->call;
+    const int64_t dims[4] = {c->batch, c->q_heads, c->rows, width};
+    return a->group > 1 ? reshape(a->e, x, dims, 4) : x;
+}
+
+/* K or V with what was there before, bound to its output. */
+static struct value *cached(struct attention_expansion *a, size_t operand, size_t past,
+                            size_t present, int64_t width)
+{
+    struct node *node = a->e->from;
+    struct value *before = node_input(node, past);
+    struct value *x = apart(a, node->inputs[operand], a->call.added, a->call.kv_heads, width);
+    if (before && a->call.past)
+        x = expansion_join(a->e, before, x, 2);
+    return bind(a->e, present, x);
+}
+
+/* Causality and windows where the row's position is known now: [rows, keys] of 0 and -inf; NULL
+ * where nothing is hidden. */
+static struct value *fixed_bias(struct attention_expansion *a)
+{
+    const struct attention_call *c = &a->call;
+    const struct shape shape = SHAPE(c->rows, c->keys);
+    bool hides = false;
+    struct tensor *tensor;
+    if (!c->is_causal && c->left < 0 && c->right < 0)
+        return NULL;
+    if (a->e->status == STATUS_OK)
+        a->e->status = tensor_create(a->e->graph->budget, DTYPE_F32, &shape, &tensor, a->e->err);
+    if (a->e->status != STATUS_OK)
+        return NULL;
+    float *data = tensor->data;
+    for (int64_t row = 0; row < c->rows; row++)
+        for (int64_t key = 0; key < c->keys; key++) {
+            const bool sees = attention_call_sees(c, row, key, c->past);
+            data[row * c->keys + key] = sees ? 0 : -INFINITY;
+            hides = hides || !sees;
+        }
+    if (hides)
+        return cast(a->e, add_constant(a->e, tensor), a->dtype);
+    tensor_unref(tensor);
+    return NULL;
+}
+
+/* [1, 1, rows, keys] of `key + by_row * row + more`, to be compared with the valid keys. */
+static struct value *line(struct attention_expansion *a, int64_t by_key, int64_t by_row,
+                          int64_t more)
+{
+    const struct attention_call *c = &a->call;
+    const struct shape shape = SHAPE(1, 1, by_row ? c->rows : 1, c->keys);
+    struct tensor *tensor;
+    if (a->e->status == STATUS_OK)
+        a->e->status = tensor_create(a->e->graph->budget, DTYPE_I64, &shape, &tensor, a->e->err);
+    if (a->e->status != STATUS_OK)
+        return NULL;
+    int64_t *data = tensor->data;
+    for (int64_t row = 0; row < shape.dims[2]; row++)
+        for (int64_t key = 0; key < c->keys; key++)
+            data[row * c->keys + key] = by_key * key + by_row * row + more;
+    return add_constant(a->e, tensor);
+}
+
+/* A bound of a window, at most what reaches over all rows and keys. */
+static int64_t reach(const struct attention_call *c, int64_t bound)
+{
+    const int64_t all = c->rows + c->keys;
+    return bound < all ? bound : all;
+}
+
+/* The same where nonpad_kv_seqlen says how many keys are valid, n: the row's position is
+ * row + n - rows. [batch, 1, rows, keys]. */
+static struct value *valid_bias(struct attention_expansion *a, struct value *valid)
+{
+    const struct attention_call *c = &a->call;
+    struct expansion *e = a->e;
+    const int64_t dims[4] = {c->batch, 1, 1, 1};
+    if (!valid)
+        return fail(e);
+    valid = expansion_emit(
+        e, &(struct function_step){
+               .op = OP_VALID_KEYS, .in = {valid}, .name = "keys", .number = c->keys});
+    struct value *n = reshape(e, valid, dims, 4);
+    struct value *sees = two(e, OP_LESS, line(a, 1, 0, 0), n);
+    if (c->is_causal) /* key <= row + n - rows */
+        sees = two(e, OP_AND, sees, two(e, OP_LESS_OR_EQUAL, line(a, 1, -1, c->rows), n));
+    if (c->right >= 0) /* key <= row + n - rows + right */
+        sees = two(e, OP_AND, sees,
+                   two(e, OP_LESS_OR_EQUAL, line(a, 1, -1, c->rows - reach(c, c->right)), n));
+    if (c->left >= 0) /* row + n - rows <= key + left */
+        sees = two(e, OP_AND, sees,
+                   two(e, OP_GREATER_OR_EQUAL, line(a, 1, -1, c->rows + reach(c, c->left)), n));
+    return hide_unless(e, sees, a->dtype);
+}
+
+/* The mask as numbers to be added, all keys wide. */
+static struct value *mask_bias(struct attention_expansion *a, struct value *mask)
+{
+    struct expansion *e = a->e;
+    struct shape rest = mask->shape;
+    mask = mask->dtype == DTYPE_BOOL ? hide_unless(e, mask, a->dtype) : cast(e, mask, a->dtype);
+    int64_t *last = &rest.dims[rest.rank - 1];
+    *last = a->call.keys - *last;
+    if (!mask || !a->call.mask_pads || !*last)
+        return mask;
+    struct tensor *tensor;
+    e->status = tensor_create(e->graph->budget, DTYPE_F32, &rest, &tensor, e->err);
+    if (e->status != STATUS_OK)
+        return NULL;
+    float *data = tensor->data;
+    for (size_t i = 0; i < shape_count(&rest); i++)
+        data[i] = -INFINITY;
+    return expansion_join(e, mask, cast(e, add_constant(e, tensor), a->dtype), -1);
+}
+
+/* Heads in two dimensions, as the scores have them. */
+static struct value *grouped_bias(struct attention_expansion *a, struct value *bias)
+{
+    const struct attention_call *c = &a->call;
+    if (!bias || a->group == 1 || bias->shape.rank < 3)
+        return bias;
+    const struct shape *s = &bias->shape;
+    const int r = s->rank;
+    const bool each = s->dims[r - 3] != 1;
+    const int64_t dims[5] = {r == 4 ? s->dims[0] : 1, each ? c->kv_heads : 1, each ? a->group : 1,
+                             s->dims[r - 2], s->dims[r - 1]};
+    return reshape(a->e, bias, dims, 5);
+}
+
+/* Does the line of a known mask that begins at element `first` keep the key? */
+static bool mask_keeps(const struct attention_call *c, const struct value *mask, size_t first,
+                       int64_t key)
+{
+    const int64_t width = mask->shape.dims[mask->shape.rank - 1];
+    if (key >= width && c->mask_pads)
+        return false;
+    const size_t at = first + (size_t)(width == 1 ? 0 : key);
+    return mask->dtype == DTYPE_BOOL ? ((const bool *)mask->known->data)[at]
+                                     : tensor_number(mask->known, at) > (double)-INFINITY;
+}
+
+/* Keys that are looked at before it is taken that there may be a row without any: sequences of half
+ * a million would be looked at for minutes. */
+#define LOOKS_MAX ((size_t)1 << 24)
+
+/* May there be a row of which every key is hidden? Softmax makes NaN of it, Attention 0. */
+static bool may_hide_a_row(const struct attention_expansion *a, const struct value *mask,
+                           bool has_valid)
+{
+    const struct attention_call *c = &a->call;
+    const struct shape *s = mask ? &mask->shape : NULL;
+    if (has_valid || (mask && !mask->known))
+        return true;
+    const size_t width = mask ? (size_t)s->dims[s->rank - 1] : 1;
+    const size_t lines = mask ? shape_count(s) / width : 1;
+    const size_t mask_rows = mask && s->rank > 1 ? (size_t)s->dims[s->rank - 2] : 1;
+    size_t looks = 0;
+    for (size_t at = 0; at < lines; at++) {
+        /* rows of the scores that this line of the mask is for */
+        const int64_t first = mask_rows == 1 ? 0 : (int64_t)(at % mask_rows);
+        const int64_t end = mask_rows == 1 ? c->rows : first + 1;
+        for (int64_t row = first; row < end; row++) {
+            int64_t key = 0;
+            while (key < c->keys && looks++ < LOOKS_MAX &&
+                   !(attention_call_sees(c, row, key, c->past) &&
+                     (!mask || mask_keeps(c, mask, at * width, key))))
+                key++;
+            if (key == c->keys || looks > LOOKS_MAX)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* The scores, or probabilities, as they are at `stage`: an output, if it is the one asked for.
+ * Returns what stands for them now. */
+static struct value *shown(struct attention_expansion *a, enum attention_stage stage,
+                           struct value *s)
+{
+    if (!s || a->call.stage != stage || !node_output(a->e->from, ATTENTION_SCORES))
+        return s;
+    if (a->group == 1)
+        return bind(a->e, ATTENTION_SCORES, s);
+    (void)bind(a->e, ATTENTION_SCORES, ungrouped(a, s, a->call.keys));
+    return s;
+}
+
+/* scores + bias, with STAGE_BIASED and what was before it bound. */
+static struct value *scores(struct attention_expansion *a, struct value *q, struct value *k)
+{
+    static const int64_t perm4[4] = {0, 1, 3, 2}, perm5[5] = {0, 1, 2, 4, 3};
+    const struct attention_call *c = &a->call;
+    struct expansion *e = a->e;
+    struct value *valid = node_input(e->from, ATTENTION_VALID);
+    struct value *mask = node_input(e->from, ATTENTION_MASK);
+    q = grouped(a, q, c->q_heads, c->rows, c->depth);
+    k = grouped(a, k, c->kv_heads, c->keys, c->depth);
+    k = a->group > 1 ? transpose(e, k, perm5, 5) : transpose(e, k, perm4, 4);
+    if (c->scale != 1)
+        q = two(e, OP_MUL, q, number(e, c->scale, a->dtype));
+    struct value *s = shown(a, STAGE_PRODUCT, two(e, OP_MATMUL, q, k));
+    if (c->softcap > 0) {
+        /* of less than 1e-38 the reciprocal is no float32: what is off then is less than that */
+        const float inverse = fminf(1 / c->softcap, FLT_MAX);
+        s = one(e, OP_TANH, two(e, OP_MUL, s, number(e, inverse, a->dtype)));
+        s = two(e, OP_MUL, s, number(e, c->softcap, a->dtype));
+    }
+    s = shown(a, STAGE_CAPPED, s);
+    struct value *bias = valid ? valid_bias(a, valid) : fixed_bias(a);
+    struct value *more = mask ? mask_bias(a, mask) : NULL;
+    if (more && bias)
+        bias = two(e, OP_ADD, more, bias);
+    else if (more)
+        bias = more;
+    a->bias = bias;
+    if (bias)
+        s = two(e, OP_ADD, s, grouped_bias(a, bias));
+    return shown(a, STAGE_BIASED, s);
+}
+
+/* Is every key hidden of a row? [batch, q_heads, rows, 1] or what broadcasts to it. */
+static struct value *hidden_rows(struct attention_expansion *a)
+{
+    static const int64_t last[1] = {-1};
+    struct expansion *e = a->e;
+    struct value *greatest = expansion_emit(
+        e, &(struct function_step){
+               .op = OP_REDUCE_MAX, .in = {a->bias}, .list = "axes", .numbers = last, .count = 1});
+    return two(e, OP_EQUAL, greatest, number(e, -INFINITY, a->dtype));
+}
+
+/* 0 where `hidden` holds, else x. */
+static struct value *clear(struct attention_expansion *a, struct value *hidden, struct value *x)
+{
+    struct value *zero = number(a->e, 0, a->dtype);
+    if (!hidden || !zero || !x)
+        return fail(a->e);
+    return expansion_emit(a->e, &(struct function_step){.op = OP_WHERE, .in = {hidden, zero, x}});
+}
+
+/* p v as Y has it. hidden: as above, or NULL where there is no such row. */
+static struct value *results(struct attention_expansion *a, struct value *p, struct value *v,
+                             struct value *hidden)
+{
+    static const int64_t perm[4] = {0, 2, 1, 3};
+    const struct attention_call *c = &a->call;
+    const int64_t merged[3] = {c->batch, c->rows, c->q_heads * c->width};
+    struct expansion *e = a->e;
+    v = grouped(a, cast(e, v, a->dtype), c->kv_heads, c->keys, c->width);
+    struct value *y = ungrouped(a, two(e, OP_MATMUL, p, v), c->width);
+    if (!c->merged)
+        return hidden ? clear(a, hidden, y) : y;
+    y = transpose(e, y, perm, 4);
+    if (hidden) { /* behind all that moves: attention writes its rows where they belong */
+        int64_t dims[4] = {1, 1, 1, 1};
+        for (int d = 1; d <= hidden->shape.rank; d++)
+            dims[4 - d] = hidden->shape.dims[hidden->shape.rank - d];
+        y = clear(a, transpose(e, reshape(e, hidden, dims, 4), perm, 4), y);
+    }
+    return reshape(e, y, merged, 3);
+}
+
+static enum status expand_attention(struct expansion *e)
+{
+    struct node *node = e->from;
+    struct attention_expansion a = {.e = e, .dtype = node->inputs[ATTENTION_Q]->dtype};
+    const struct attention_call *c = &a.call;
+    TRY(attention_call_load(node, &a.call, e->err));
+    a.group = c->q_heads / c->kv_heads;
+    struct value *mask = node_input(node, ATTENTION_MASK);
+    const bool hides = may_hide_a_row(&a, mask, node_input(node, ATTENTION_VALID) != NULL);
+    struct value *q = apart(&a, node->inputs[ATTENTION_Q], c->rows, c->q_heads, c->depth);
+    struct value *k = cached(&a, ATTENTION_K, ATTENTION_PAST_KEY, ATTENTION_PRESENT_KEY, c->depth);
+    struct value *v =
+        cached(&a, ATTENTION_V, ATTENTION_PAST_VALUE, ATTENTION_PRESENT_VALUE, c->width);
+    struct value *s = scores(&a, q, k);
+    struct value *p =
+        s ? expansion_emit(
+                e,
+                &(struct function_step){.op = OP_SOFTMAX, .in = {s}, .name = "axis", .number = -1})
+          : NULL;
+    struct value *hidden = hides && a.bias ? hidden_rows(&a) : NULL;
+    if (hidden && c->stage == STAGE_PROBABILITIES && node_output(node, ATTENTION_SCORES)) {
+        p = clear(&a, grouped_bias(&a, hidden), p);
+        hidden = NULL;
+    }
+    p = shown(&a, STAGE_PROBABILITIES, p);
+    (void)bind(e, ATTENTION_Y, results(&a, p, v, hidden));
+    return e->status;
+}
+
+/* ---- RotaryEmbedding ---- */
+
+/* [images, tokens, rotated / 2] of one of the tables, as it broadcasts to x with its heads apart:
+ * [images, 1, tokens, rotated], or [images, tokens, 1, rotated] where they are merged. `negated`:
+ * the first of a pair gets the negative. */
+static struct value *rotary_table(struct expansion *e, const struct rotary_call *c, size_t operand,
+                                  bool negated)
+{
+    const int64_t half = c->rotated / 2;
+    struct value *table = e->from->inputs[operand], *ids = node_input(e->from, 3);
+    if (ids)
+        table = expansion_emit(
+            e, &(struct function_step){.op = OP_GATHER, .in = {table, ids}, .name = "axis"});
+    const int64_t dims[5] = {c->table_images, c->merged ? c->tokens : 1, c->merged ? 1 : c->tokens,
+                             half, 1};
+    const int64_t whole[4] = {dims[0], dims[1], dims[2], c->rotated};
+    table = reshape(e, table, dims, c->interleaved ? 5 : 4);
+    struct value *first = negated ? one(e, OP_NEG, table) : table;
+    table = expansion_join(e, first, table, -1);
+    return c->interleaved ? reshape(e, table, whole, 4) : table;
+}
+
+/* The two numbers of each pair in each other's place. */
+static struct value *swapped(struct expansion *e, const struct rotary_call *c, struct value *x)
+{
+    if (!x)
+        return fail(e);
+    const struct shape shape = x->shape;
+    const int64_t pairs[5] = {shape.dims[0], shape.dims[1], shape.dims[2], c->rotated / 2, 2};
+    if (!c->interleaved)
+        return expansion_join(e, part(e, x, c->rotated / 2, c->rotated),
+                              part(e, x, 0, c->rotated / 2), -1);
+    x = reshape(e, x, pairs, 5);
+    return reshape(e, expansion_join(e, part(e, x, 1, 2), part(e, x, 0, 1), -1), shape.dims, 4);
+}
+
+static enum status expand_rotary(struct expansion *e)
+{
+    struct rotary_call c;
+    struct node *node = e->from;
+    TRY(rotary_call_load(node, &c, e->err));
+    struct value *x = node->inputs[0];
+    const struct shape shape = x->shape;
+    const int64_t dims[4] = {c.batch, c.tokens, c.heads, c.size};
+    if (c.merged)
+        x = reshape(e, x, dims, 4);
+    struct value *rotated = c.rotated < c.size ? part(e, x, 0, c.rotated) : x;
+    struct value *rest = c.rotated < c.size ? part(e, x, c.rotated, c.size) : NULL;
+    struct value *y = two(e, OP_MUL, rotated, rotary_table(e, &c, 1, false));
+    struct value *z = two(e, OP_MUL, swapped(e, &c, rotated), rotary_table(e, &c, 2, true));
+    y = two(e, OP_ADD, y, z);
+    if (rest)
+        y = expansion_join(e, y, rest, -1);
+    if (c.merged)
+        y = reshape(e, y, shape.dims, 3);
+    (void)bind(e, 0, y);
+    return e->status;
+}
+
+/* ---- both ---- */
+
+/* Numbers of a constant that says which row sees which key: 256 MiB of float32. A file of a few
+ * bytes may ask for any. */
+#define BIAS_MAX ((size_t)1 << 26)
+
+static bool is_bias_small(const struct node *node)
+{
+    struct attention_call c;
+    struct error ignored;
+    size_t count;
+    if (attention_call_load(node, &c, &ignored) != STATUS_OK)
+        return true; /* the expansion says what is wrong */
+    const bool sees_all = !c.is_causal && c.left < 0 && c.right < 0;
+    return sees_all || (size_mul((size_t)c.rows, (size_t)c.keys, &count) && count <= BIAS_MAX);
+}
+
+bool function_is_expanded(const struct node *node)
+{
+    if (node->op != OP_ONNX_ATTENTION && node->op != OP_ROTARY_EMBEDDING)
+        return false;
+    for (size_t i = 0; i < node->input_count; i++) {
+        const struct value *value = node->inputs[i];
+        const bool may_be_empty = i == ATTENTION_PAST_KEY || i == ATTENTION_PAST_VALUE;
+        if (value &&
+            (!shape_is_known(&value->shape) || (!shape_count(&value->shape) && !may_be_empty)))
+            return false;
+    }
+    return node->op != OP_ONNX_ATTENTION || is_bias_small(node);
+}
+
+enum status function_expand(struct graph *graph, size_t at, struct error *err)
+{
+    struct expansion e = {.graph = graph, .from = graph->nodes[at], .at = at, .err = err};
+    char text[NODE_TEXT];
+    TRY(graph_infer_node(e.from, err));
+    enum status status = e.from->op == OP_ONNX_ATTENTION ? expand_attention(&e) : expand_rotary(&e);
+    if (status == STATUS_OK)
+        status = e.status;
+    if (status != STATUS_OK)
+        return error_prefix(err, "%s", node_text(e.from, text));
+    edit_kill(e.from);
+    return STATUS_OK;
+}

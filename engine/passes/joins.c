@@ -1,0 +1,61 @@
+/* ScaleShift of a Concat of channels reads the parts: what the Concat would have written is read by
+ * nobody else. DenseNet has one in front of every layer. */
+#include "engine/passes/passes.h"
+
+/* Images whose last dimensions make up the result's. */
+static bool joins_channels(const struct node *concat)
+{
+    const struct value *whole = concat->outputs[0];
+    const int rank = whole->shape.rank;
+    int64_t axis = node_int(concat, "axis", 1);
+    if (axis < 0)
+        axis += rank;
+    if (whole->dtype != DTYPE_F32 || axis != rank - 1 || concat->input_count < 2)
+        return false;
+    for (size_t i = 0; i < concat->input_count; i++) {
+        const struct value *part = concat->inputs[i];
+        if (!part || part->known || part->dtype != DTYPE_F32 || part->shape.rank != rank ||
+            part->shape.dims[rank - 1] < 1)
+            return false;
+    }
+    return true;
+}
+
+/* Inputs become: first part, scale, shift, other parts. */
+static bool take_parts(struct edit *edit, struct node *node,
+                       bool (*takes_parts)(const struct node *node))
+{
+    const struct value *whole = node_input(node, 0);
+    struct node *concat = whole ? whole->producer : NULL;
+    if (node->op != OP_SCALE_SHIFT || node->input_count != 3 || node->epilogue.residual ||
+        !concat || concat->op != OP_CONCAT || !edit_single_reader(edit, whole) ||
+        !joins_channels(concat) || !takes_parts(node))
+        return false;
+    struct value **inputs =
+        arena_alloc(edit->graph->arena, concat->input_count + 2, sizeof *inputs);
+    if (!inputs)
+        return false;
+    inputs[0] = concat->inputs[0];
+    inputs[1] = node->inputs[1];
+    inputs[2] = node->inputs[2];
+    for (size_t i = 1; i < concat->input_count; i++)
+        inputs[2 + i] = concat->inputs[i];
+    node->inputs = inputs;
+    node->input_count = concat->input_count + 2;
+    edit_kill(concat);
+    return true;
+}
+
+enum status pass_joins(struct graph *graph, const struct optimize_options *options,
+                       struct error *err)
+{
+    struct edit edit;
+    enum status status = edit_init(&edit, graph, err);
+    for (size_t n = 0; n < graph->node_count && status == STATUS_OK; n++)
+        if (take_parts(&edit, graph->nodes[n], options->takes_parts))
+            status = edit_count_readers(&edit, err);
+    if (status == STATUS_OK)
+        status = edit_sweep(graph, err);
+    edit_done(&edit);
+    return status;
+}

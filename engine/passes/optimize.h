@@ -1,0 +1,88 @@
+/* The optimizer: rewrites a graph so that a backend has less to do. Every pass keeps the meaning of
+ * the graph (tests run each model with and without).
+ *
+ *     import ─▶ optimize_weights ─▶ clone per batch size ─▶ optimize_specialise ─▶ optimize_kernels
+ *               once: f16 → f32,      concrete input shapes:   fuse epilogues, channels-last,
+ *               fold, BN into Conv    infer, fold shape math   bf16
+ *
+ * All functions change the graph they are given, which must belong to the caller alone. Sources for
+ * the patterns: what torch.onnx, tf2onnx and the model zoo emit.
+ */
+#pragma once
+
+#include "engine/graph/graph.h"
+
+/* How a backend runs a node on 16-bit activations (bfloat16, or float16 where it has
+ * that). */
+enum bf16_support {
+    BF16_NO,      /* float32 only */
+    BF16_SAME,    /* all activations 16 bits wide, results too */
+    BF16_PRODUCT, /* 16-bit activations, float32 sums; a 16-bit or float32 result */
+};
+
+struct optimize_options {
+    bool fuse;          /* fold activations, residuals, BatchNormalization into their producers */
+    bool channels_last; /* give image operators [N, spatial…, C] operands */
+    /* May the backend run this node (a Conv, pool …) channels-last? NULL: no. */
+    bool (*takes_channels_last)(const struct node *node);
+    /* Can this Conv, channels-last, multiply its image by a number for each channel first? NULL:
+     * none can. */
+    bool (*takes_gate)(const struct node *node);
+    /* Can this Conv, channels-last, make the mean of each channel of its result beside the result?
+     * NULL: none can. */
+    bool (*makes_mean)(const struct node *node);
+    /* Can this QLinearConv, QLinearMatMul or QGemm, laid out, add another value, and look the
+     * result up in a table, before it stores it (enum quantised_operand)? NULL: none can. */
+    bool (*takes_quantised_epilogue)(const struct node *node);
+    bool access_maps; /* the backend runs OP_ATTENTION and OP_MOVE (ops/attention.h) */
+    /* Can this ScaleShift, channels-last, read the parts of a Concat of channels in front of it?
+     * NULL: none can. */
+    bool (*takes_parts)(const struct node *node);
+    /* Keep activations in `narrow` where the backend supports it; NULL: nowhere. */
+    enum bf16_support (*bf16)(const struct node *node);
+    enum dtype narrow; /* DTYPE_BF16 or DTYPE_F16 */
+};
+
+/* Does the graph store activations in integers (QuantizeLinear or QLinear… operators)? */
+bool optimize_is_quantised(const struct graph *graph);
+
+/* What is written as DequantizeLinear → operator → QuantizeLinear becomes the operator on 8-bit
+ * integers that it stands for; before optimize_weights, which would widen the weights. Results
+ * differ from the file's float32 arithmetic by one step of the stored type where a number lies
+ * between two. Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
+enum status optimize_quantised(struct graph *graph, struct error *err) MUST_USE;
+
+/* Products on dynamically quantised activations (ConvInteger, MatMulInteger of what
+ * DynamicQuantizeLinear stored, then Cast and Mul by the scales) become Conv and MatMul on rounded
+ * activations and real weights; before optimize_weights, in every precision. Errors:
+ * STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
+enum status optimize_dynamic(struct graph *graph, struct error *err) MUST_USE;
+
+/* Shape-independent rewrites, once per session: constants folded, Identity and Dropout removed,
+ * float16 promoted to float32 (a CPU computes in float32 whatever the file stores; outputs keep
+ * their declared dtype through a Cast), BatchNormalization and per-channel scales folded into Conv
+ * weights. Errors: STATUS_NO_MEMORY, STATUS_MODEL / STATUS_SHAPE from folding. */
+enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
+
+/* Gives graph->inputs[i] the shape shapes[i] (wholly known), infers every shape that follows, folds
+ * what becomes constant (Shape → Gather → Concat → Reshape …), writes out function operators
+ * (Attention, RotaryEmbedding) in primitives. Values whose shape depends on data
+ * stay SHAPE_NONE. */
+enum status optimize_specialise(struct graph *graph, const struct shape *shapes,
+                                struct error *err) MUST_USE;
+
+/* Moves every node that is data-dependent (an operand or result without a known shape) into a new
+ * graph: *ret_tail, NULL when there is none. The tail's inputs are values of `graph` that were made
+ * its additional outputs, in order, behind the outputs that stayed; *ret_output_of[i] says for
+ * original output i where it is now: >= 0 an output of graph, < 0 the tail's output -1 - x.
+ * Both arrays are in graph's arena. */
+enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **ret_output_of,
+                           struct error *err) MUST_USE;
+
+/* Shape-dependent rewrites for a backend; every shape in the graph must be known. */
+enum status optimize_kernels(struct graph *graph, const struct optimize_options *options,
+                             struct error *err) MUST_USE;
+
+/* The activation that a node computes of its first operand, as an epilogue without a residual;
+ * false when it computes none, or one whose parameters only a run knows. */
+bool optimize_activation(const struct node *node, struct epilogue *ret);

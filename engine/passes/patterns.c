@@ -1,0 +1,546 @@
+/* Patterns that exporters write out in primitives, recognised from their last node upwards. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/ops/geometry.h"
+#include "engine/passes/passes.h"
+
+/* The node that makes operand i of `node`, when it has operator `op`. */
+static struct node *made_by(const struct node *node, size_t i, enum op op)
+{
+    const struct value *value = node_input(node, i);
+    return value && value->producer && value->producer->op == op ? value->producer : NULL;
+}
+
+static bool near(float a, float b)
+{
+    return fabsf(a - b) <= 1e-4f * fabsf(b);
+}
+
+static bool scalar_is(const struct value *value, float expected)
+{
+    float v;
+    return edit_scalar(value, &v) && near(v, expected);
+}
+
+/* For a two-operand node: the operand that is not `i`. */
+static struct value *other(const struct node *node, size_t i)
+{
+    return node->inputs[1 - i];
+}
+
+/* Turns `node` into a one-input operator of x. */
+static void become_unary(struct node *node, enum op op, int opset, struct value *x)
+{
+    node->op = op;
+    node->opset = opset;
+    node->inputs[0] = x;
+    node->input_count = 1;
+    node->attr_count = 0;
+}
+
+/* Clip(x + 3, 0, 6): returns x. */
+static struct value *relu6_of_plus_3(const struct value *value)
+{
+    const struct node *clip = value ? value->producer : NULL;
+    if (!clip || clip->op != OP_CLIP)
+        return NULL;
+    float low, high;
+    if (clip->opset < 11) {
+        low = node_float(clip, "min", -INFINITY);
+        high = node_float(clip, "max", INFINITY);
+    } else if (!edit_scalar(node_input(clip, 1), &low) ||
+               !edit_scalar(node_input(clip, 2), &high)) {
+        return NULL;
+    }
+    const struct node *add = made_by(clip, 0, OP_ADD);
+    if (!add || low != 0 || high != 6)
+        return NULL;
+    for (size_t i = 0; i < 2; i++)
+        if (scalar_is(add->inputs[i], 3))
+            return other(add, i);
+    return NULL;
+}
+
+/* Is `node` v / 6 or v * (1/6)? Returns v. */
+static struct value *sixth_of(const struct node *node)
+{
+    if (node->op == OP_DIV && scalar_is(node->inputs[1], 6))
+        return node->inputs[0];
+    for (size_t i = 0; node->op == OP_MUL && i < 2; i++)
+        if (scalar_is(node->inputs[i], 1.0f / 6))
+            return other(node, i);
+    return NULL;
+}
+
+static bool match_hard(struct graph *graph, struct node *node)
+{
+    struct value *v = sixth_of(node);
+    if (!v)
+        return false;
+    struct value *x = relu6_of_plus_3(v);
+    if (x) {
+        become_unary(node, OP_HARD_SIGMOID, 6, x);
+        return node_set_float(graph, node, "alpha", 1.0f / 6) &&
+               node_set_float(graph, node, "beta", 0.5f);
+    }
+    const struct node *mul = v->producer;
+    for (size_t i = 0; mul && mul->op == OP_MUL && i < 2; i++) {
+        if (relu6_of_plus_3(mul->inputs[i]) != other(mul, i))
+            continue;
+        become_unary(node, OP_HARD_SWISH, 14, other(mul, i));
+        return true;
+    }
+    return false;
+}
+
+/* x * sigmoid(x), x * hard_sigmoid(x). */
+static bool match_gate(struct node *node)
+{
+    for (size_t i = 0; node->op == OP_MUL && i < 2; i++) {
+        const struct node *gate = made_by(node, i, OP_SIGMOID);
+        if (gate && gate->inputs[0] == other(node, i)) {
+            become_unary(node, OP_SILU, 1, other(node, i));
+            return true;
+        }
+        gate = made_by(node, i, OP_HARD_SIGMOID);
+        if (gate && gate->inputs[0] == other(node, i) &&
+            near(node_float(gate, "alpha", 0.2f), 1.0f / 6) &&
+            near(node_float(gate, "beta", 0.5f), 0.5f)) {
+            become_unary(node, OP_HARD_SWISH, 14, other(node, i));
+            return true;
+        }
+    }
+    return false;
+}
+
+/* 1 + erf(x / sqrt 2): returns x. */
+static struct value *one_plus_erf(const struct value *value)
+{
+    const struct node *add = value->producer;
+    for (size_t i = 0; add && add->op == OP_ADD && i < 2; i++) {
+        const struct node *erf = made_by(add, i, OP_ERF);
+        if (!erf || !scalar_is(other(add, i), 1))
+            continue;
+        const struct node *scaled = erf->inputs[0]->producer;
+        if (!scaled)
+            return NULL;
+        if (scaled->op == OP_DIV && scalar_is(scaled->inputs[1], sqrtf(2)))
+            return scaled->inputs[0];
+        for (size_t k = 0; scaled->op == OP_MUL && k < 2; k++)
+            if (scalar_is(scaled->inputs[k], sqrtf(0.5f)))
+                return other(scaled, k);
+    }
+    return NULL;
+}
+
+/* GELU: the product of x, 1 + erf(x / sqrt 2) and 0.5, in any grouping. */
+static bool match_gelu(struct node *node)
+{
+    if (node->op != OP_MUL)
+        return false;
+    struct value *factors[3];
+    for (size_t i = 0; i < 2; i++) {
+        const struct node *inner = made_by(node, i, OP_MUL);
+        if (!inner)
+            continue;
+        factors[0] = other(node, i);
+        factors[1] = inner->inputs[0];
+        factors[2] = inner->inputs[1];
+        for (size_t a = 0; a < 3; a++) {
+            struct value *x = one_plus_erf(factors[a]);
+            struct value *b = factors[(a + 1) % 3], *c = factors[(a + 2) % 3];
+            if (x && ((b == x && scalar_is(c, 0.5f)) || (c == x && scalar_is(b, 0.5f)))) {
+                become_unary(node, OP_GELU, 20, x);
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Is `node` a mean over the last axis only, keeping it? */
+static bool is_last_axis_mean(const struct node *node)
+{
+    if (!node || node->op != OP_REDUCE_MEAN || !node_int(node, "keepdims", 1))
+        return false;
+    int rank = node->inputs[0]->shape.rank;
+    size_t count;
+    const int64_t *axes = node_ints(node, "axes", &count);
+    const struct value *input = node_input(node, 1);
+    int64_t axis;
+    if (axes && count == 1)
+        axis = axes[0];
+    else if (input && input->known && shape_count(&input->known->shape) == 1)
+        axis = tensor_int(input->known, 0);
+    else
+        return false;
+    return axis == -1 || axis == rank - 1;
+}
+
+/* The mean over all spatial axes of an image, which keeps them: GlobalAveragePool. */
+static bool match_spatial_mean(struct node *node)
+{
+    const struct value *x = node_input(node, 0), *input = node_input(node, 1);
+    size_t count;
+    const int64_t *axes = node_ints(node, "axes", &count);
+    unsigned seen = 0;
+    if (node->op != OP_REDUCE_MEAN || x->known || x->shape.rank != 4 || x->dtype != DTYPE_F32 ||
+        !shape_count(&x->shape) || !node_int(node, "keepdims", 1) ||
+        (!axes && (!input || !input->known)))
+        return false;
+    if (!axes)
+        count = shape_count(&input->known->shape);
+    for (size_t i = 0; i < count; i++) {
+        const int64_t axis = axes ? axes[i] : tensor_int(input->known, i);
+        seen |= 1u << (axis < 0 ? axis + 4 : axis);
+    }
+    if (seen != 0xc || count != 2)
+        return false;
+    become_unary(node, OP_GLOBAL_AVERAGE_POOL, 1, node->inputs[0]);
+    return true;
+}
+
+/* A float32 constant with one number for each channel of an image, as numpy broadcasts it. */
+static bool is_channel_vector(const struct value *value, const struct shape *image)
+{
+    if (!value || !value->known || value->known->dtype != DTYPE_F32 ||
+        value->shape.rank > image->rank || value->shape.rank < image->rank - 1)
+        return false;
+    const int channel = value->shape.rank - (image->rank - 1);
+    return value->shape.dims[channel] == image->dims[1] &&
+           shape_count(&value->shape) == (size_t)image->dims[1];
+}
+
+static bool is_all(const struct value *value, float expected)
+{
+    if (!value || !value->known || value->known->dtype != DTYPE_F32)
+        return false;
+    const float *data = value->known->data;
+    for (size_t i = 0; i < shape_count(&value->known->shape); i++)
+        if (data[i] != expected)
+            return false;
+    return true;
+}
+
+static enum status as_vector(struct graph *graph, const struct value *from, struct value **ret,
+                             struct error *err)
+{
+    const struct shape shape = SHAPE((int64_t)shape_count(&from->known->shape));
+    return edit_constant_f32(graph, "", &shape, from->known->data, ret, err);
+}
+
+/* GroupNormalization as PyTorch exports it: [N, C, …] as [N, groups, rest], InstanceNormalization
+ * without a scale, back, and a scale and a bias for each channel. Matched at the Add. */
+static enum status match_group_norm(struct edit *edit, struct node *add, bool *ret_changed,
+                                    struct error *err)
+{
+    *ret_changed = false;
+    if (add->op != OP_ADD)
+        return STATUS_OK;
+    const size_t i = made_by(add, 0, OP_MUL) ? 0 : 1;
+    const struct node *mul = made_by(add, i, OP_MUL);
+    const size_t k = mul && made_by(mul, 0, OP_RESHAPE) ? 0 : 1;
+    const struct node *back = mul ? made_by(mul, k, OP_RESHAPE) : NULL;
+    const struct node *norm = back ? made_by(back, 0, OP_INSTANCE_NORMALIZATION) : NULL;
+    const struct node *there = norm ? made_by(norm, 0, OP_RESHAPE) : NULL;
+    if (!there || !is_all(norm->inputs[1], 1) || !is_all(norm->inputs[2], 0))
+        return STATUS_OK;
+    struct value *x = there->inputs[0], *scale, *bias;
+    const struct shape *image = &x->shape, *parts = &there->outputs[0]->shape;
+    if (image->rank < 3 || image->rank > 5 || parts->rank != 3 || x->known ||
+        parts->dims[0] != image->dims[0] || !shape_equal(image, &add->outputs[0]->shape) ||
+        !shape_equal(image, &back->outputs[0]->shape) || image->dims[1] % parts->dims[1] ||
+        !is_channel_vector(other(mul, k), image) || !is_channel_vector(other(add, i), image))
+        return STATUS_OK;
+    TRY(as_vector(edit->graph, other(mul, k), &scale, err));
+    TRY(as_vector(edit->graph, other(add, i), &bias, err));
+    struct value **inputs = arena_alloc(edit->graph->arena, 3, sizeof *inputs);
+    if (!inputs)
+        return edit_no_memory(err);
+    inputs[0] = x;
+    inputs[1] = scale;
+    inputs[2] = bias;
+    const float epsilon = node_float(norm, "epsilon", 1e-5f);
+    add->op = OP_GROUP_NORMALIZATION;
+    add->opset = 21;
+    add->inputs = inputs;
+    add->input_count = 3;
+    add->attr_count = 0;
+    *ret_changed = true;
+    return node_set_int(edit->graph, add, "num_groups", parts->dims[1]) &&
+                   node_set_float(edit->graph, add, "epsilon", epsilon)
+               ? STATUS_OK
+               : edit_no_memory(err);
+}
+
+/* A float32 constant vector over the last dimension of `like`. */
+static bool is_last_vector(const struct value *value, const struct shape *like)
+{
+    return value && value->known && value->known->dtype == DTYPE_F32 && like->rank > 0 &&
+           value->known->shape.rank >= 1 &&
+           shape_count(&value->known->shape) == (size_t)like->dims[like->rank - 1] &&
+           value->known->shape.dims[value->known->shape.rank - 1] == like->dims[like->rank - 1];
+}
+
+/* LayerNormalization before opset 17:
+ *   d = x - mean(x);  y = d / sqrt(mean(d ^ 2) + epsilon) * scale
+ * matched at the Mul. */
+static bool match_layer_norm(struct edit *edit, struct node *node)
+{
+    if (node->op != OP_MUL)
+        return false;
+    size_t i = made_by(node, 0, OP_DIV) ? 0 : 1;
+    const struct node *div = made_by(node, i, OP_DIV);
+    if (!div)
+        return false;
+    struct value *scale = other(node, i);
+    const struct node *sub = made_by(div, 0, OP_SUB), *root = made_by(div, 1, OP_SQRT);
+    const struct node *plus = root ? made_by(root, 0, OP_ADD) : NULL;
+    if (!sub || !plus || !is_last_axis_mean(sub->inputs[1]->producer) ||
+        sub->inputs[1]->producer->inputs[0] != sub->inputs[0] ||
+        !is_last_vector(scale, &sub->inputs[0]->shape))
+        return false;
+    size_t m = made_by(plus, 0, OP_REDUCE_MEAN) ? 0 : 1;
+    const struct node *variance = made_by(plus, m, OP_REDUCE_MEAN);
+    float epsilon;
+    if (!variance || !is_last_axis_mean(variance) || !edit_scalar(other(plus, m), &epsilon))
+        return false;
+    const struct node *square = variance->inputs[0]->producer;
+    if (!square || square->inputs[0] != sub->outputs[0] ||
+        !((square->op == OP_POW && scalar_is(square->inputs[1], 2)) ||
+          (square->op == OP_MUL && square->inputs[1] == square->inputs[0])))
+        return false;
+    struct graph *graph = edit->graph;
+    node->op = OP_LAYER_NORMALIZATION;
+    node->opset = 17;
+    node->inputs[0] = sub->inputs[0];
+    node->inputs[1] = scale;
+    node->attr_count = 0;
+    return node_set_int(graph, node, "axis", -1) && node_set_float(graph, node, "epsilon", epsilon);
+}
+
+/* LayerNormalization + a constant vector: its bias. */
+static bool match_layer_norm_bias(struct edit *edit, struct node *add)
+{
+    if (add->op != OP_ADD)
+        return false;
+    size_t i = made_by(add, 0, OP_LAYER_NORMALIZATION) ? 0 : 1;
+    const struct node *norm = made_by(add, i, OP_LAYER_NORMALIZATION);
+    if (!norm || norm->input_count != 2 || !edit_single_reader(edit, norm->outputs[0]))
+        return false;
+    const struct shape *shape = &norm->inputs[0]->shape;
+    int64_t axis = node_int(norm, "axis", -1);
+    struct value *bias = other(add, i);
+    struct value **inputs = arena_alloc(edit->graph->arena, 3, sizeof *inputs);
+    if (!inputs || (axis != -1 && axis != shape->rank - 1) || !is_last_vector(bias, shape))
+        return false;
+    inputs[0] = norm->inputs[0];
+    inputs[1] = norm->inputs[1];
+    inputs[2] = bias;
+    add->op = OP_LAYER_NORMALIZATION;
+    add->opset = norm->opset;
+    add->inputs = inputs;
+    add->input_count = 3;
+    add->attrs = norm->attrs;
+    add->attr_count = norm->attr_count;
+    return true;
+}
+
+/* BatchNormalization with constant statistics: y = x * scale + shift per channel. ScaleShift wants
+ * channels last, which they are from the start or are going to be. */
+static enum status match_batch_norm(struct graph *graph, struct node *node, struct error *err)
+{
+    if (node->op != OP_BATCH_NORMALIZATION || node->output_count > 1 || node->inputs[0]->known ||
+        node->inputs[0]->shape.rank < 2 || node->inputs[0]->shape.rank > 5 ||
+        !shape_count(&node->inputs[0]->shape) || node_int(node, "training_mode", 0))
+        return STATUS_OK;
+    for (size_t i = 1; i <= 4; i++)
+        if (!node->inputs[i] || !node->inputs[i]->known ||
+            node->inputs[i]->known->dtype != DTYPE_F32 || node->inputs[i]->known->shape.rank != 1)
+            return STATUS_OK;
+    const struct shape *shape = &node->inputs[1]->known->shape;
+    struct value *scale, *shift;
+    TRY(edit_constant_f32(graph, "", shape, node->inputs[1]->known->data, &scale, err));
+    TRY(edit_constant_f32(graph, "", shape, node->inputs[2]->known->data, &shift, err));
+    float *s = scale->known->data, *b = shift->known->data;
+    const float *mean = node->inputs[3]->known->data, *variance = node->inputs[4]->known->data;
+    double epsilon = node_float(node, "epsilon", 1e-5f);
+    for (int64_t c = 0; c < shape->dims[0]; c++) {
+        double factor = s[c] / sqrt((double)variance[c] + epsilon);
+        s[c] = (float)factor;
+        b[c] = (float)(b[c] - mean[c] * factor);
+    }
+    node->op = OP_SCALE_SHIFT;
+    node->opset = 1;
+    node->channels_last = node->inputs[0]->shape.rank == 2;
+    node->inputs[1] = scale;
+    node->inputs[2] = shift;
+    node->input_count = 3;
+    node->attr_count = 0;
+    return STATUS_OK;
+}
+
+/* Pad with zeros in front of a Conv becomes the Conv's own pads. */
+static bool match_padded_conv(struct edit *edit, struct node *conv)
+{
+    const struct node *pad = conv->op == OP_CONV ? made_by(conv, 0, OP_PAD) : NULL;
+    if (!pad || !edit_single_reader(edit, pad->outputs[0]) ||
+        strcmp(node_string(pad, "mode", "constant"), "constant") != 0 || node_input(pad, 3))
+        return false;
+    const char *auto_pad = node_string(conv, "auto_pad", "NOTSET");
+    int rank = pad->inputs[0]->shape.rank;
+    size_t count, conv_count;
+    int64_t pads[2 * TENSOR_MAX_RANK], joined[2 * TENSOR_MAX_RANK] = {0};
+    if (strcmp(auto_pad, "NOTSET") != 0 || rank < 3)
+        return false;
+    const int64_t *attr = node_ints(pad, "pads", &count);
+    const struct value *input = node_input(pad, 1);
+    float value = node_float(pad, "value", 0);
+    if (!attr) {
+        if (!input || !input->known)
+            return false;
+        count = shape_count(&input->known->shape);
+    }
+    if (count != 2 * (size_t)rank || value != 0 ||
+        (node_input(pad, 2) && (!edit_scalar(node_input(pad, 2), &value) || value != 0)))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        pads[i] = attr ? attr[i] : tensor_int(input->known, i);
+        if (pads[i] < 0 || pads[i] > 4096)
+            return false;
+    }
+    if (pads[0] || pads[1] || pads[rank] || pads[rank + 1])
+        return false;
+    const int64_t *own = node_ints(conv, "pads", &conv_count);
+    int spatial = rank - 2;
+    if (own && conv_count != 2 * (size_t)spatial)
+        return false;
+    for (int i = 0; i < spatial; i++) {
+        joined[i] = pads[2 + i] + (own ? own[i] : 0);
+        joined[spatial + i] = pads[rank + 2 + i] + (own ? own[spatial + i] : 0);
+    }
+    if (!node_set_ints(edit->graph, conv, "pads", joined, 2 * (size_t)spatial))
+        return false;
+    conv->inputs[0] = pad->inputs[0];
+    return true;
+}
+
+/* Every window of the pool lies within its image: then it is a mean of as many pixels everywhere.
+ */
+static bool is_inner_mean(const struct node *pool, struct window *ret)
+{
+    struct error ignored;
+    const struct shape *x = &pool->inputs[0]->shape;
+    if (pool->op == OP_GLOBAL_AVERAGE_POOL) {
+        *ret = (struct window){.spatial = x->rank - 2};
+        for (int a = 0; a < ret->spatial; a++) {
+            ret->in[a] = x->dims[2 + a];
+            ret->out[a] = 1;
+        }
+        return true;
+    }
+    if (pool->op != OP_AVERAGE_POOL || pool_window_init(pool, x, false, ret, &ignored) != STATUS_OK)
+        return false;
+    bool inside = true;
+    for (int a = 0; a < ret->spatial; a++)
+        inside = inside && !ret->pad_begin[a] && !ret->pad_end[a] &&
+                 (ret->out[a] - 1) * ret->stride[a] + (ret->kernel[a] - 1) * ret->dilation[a] <
+                     ret->in[a];
+    return inside;
+}
+
+static bool is_pointwise(const struct node *conv)
+{
+    struct conv_shape shape;
+    struct error ignored;
+    if (conv->op != OP_CONV || !conv->inputs[1]->known || node_input(conv, 3) ||
+        conv_shape_init(conv, &conv->inputs[0]->shape, &conv->inputs[1]->shape, &shape, &ignored) !=
+            STATUS_OK)
+        return false;
+    bool pointwise = true;
+    for (int a = 0; a < shape.window.spatial; a++)
+        pointwise = pointwise && shape.window.kernel[a] == 1 && shape.window.stride[a] == 1 &&
+                    !shape.window.pad_begin[a] && !shape.window.pad_end[a];
+    return pointwise;
+}
+
+/* The mean of a pointwise convolution's results is the convolution of the means, which are fewer
+ * pixels: DenseNet's transitions. The two nodes change places. */
+static bool match_pooled_conv(struct edit *edit, struct node *pool)
+{
+    enum { MOST_WIDER = 4 }; /* the pool then reads the channels in front of the Conv */
+    struct value *between = node_input(pool, 0), *y = node_output(pool, 0);
+    struct node *conv = between ? between->producer : NULL;
+    struct window window;
+    if (!conv || !is_inner_mean(pool, &window) || !is_pointwise(conv) ||
+        !edit_single_reader(edit, between) || conv->inputs[0]->known)
+        return false;
+    struct value *x = conv->inputs[0];
+    double before = 1, after = 1;
+    for (int a = 0; a < window.spatial; a++) {
+        before *= (double)window.in[a];
+        after *= (double)window.out[a];
+    }
+    if (after * 2 > before || x->shape.dims[1] > MOST_WIDER * between->shape.dims[1])
+        return false;
+    const struct node first = *conv, second = *pool;
+    *conv = second;
+    conv->inputs[0] = x;
+    conv->outputs = first.outputs;
+    conv->output_count = first.output_count;
+    *pool = first;
+    pool->inputs[0] = between;
+    pool->outputs = second.outputs;
+    pool->output_count = second.output_count;
+    between->shape = y->shape;
+    between->shape.dims[1] = x->shape.dims[1];
+    return true;
+}
+
+/* A Pad that adds nothing (exporters put one in front of every AveragePool). */
+static bool match_empty_pad(struct graph *graph, struct node *pad)
+{
+    size_t count;
+    const int64_t *attr = node_ints(pad, "pads", &count);
+    const struct value *input = node_input(pad, 1), *x = node_input(pad, 0);
+    if (pad->op != OP_PAD || (!attr && (!input || !input->known)) ||
+        !shape_equal(&x->shape, &pad->outputs[0]->shape) || x->known)
+        return false;
+    if (!attr)
+        count = shape_count(&input->known->shape);
+    for (size_t i = 0; i < count; i++)
+        if (attr ? attr[i] : tensor_int(input->known, i))
+            return false;
+    for (size_t i = 0; i < graph->output_count; i++)
+        if (graph->outputs[i] == pad->outputs[0])
+            return false;
+    edit_replace(graph, pad->outputs[0], node_input(pad, 0));
+    edit_kill(pad);
+    return true;
+}
+
+static bool is_f32(const struct node *node)
+{
+    return node->output_count && node->outputs[0] && node->outputs[0]->dtype == DTYPE_F32;
+}
+
+enum status pass_patterns(struct edit *edit, struct error *err)
+{
+    struct graph *graph = edit->graph;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        struct node *node = graph->nodes[n];
+        if (node->op == OP_NONE || !is_f32(node))
+            continue;
+        bool changed;
+        TRY(match_batch_norm(graph, node, err));
+        TRY(match_group_norm(edit, node, &changed, err));
+        if (changed || match_spatial_mean(node) || match_hard(graph, node) || match_gate(node) ||
+            match_gelu(node) || match_layer_norm(edit, node) || match_layer_norm_bias(edit, node) ||
+            match_padded_conv(edit, node) || match_empty_pad(graph, node) ||
+            match_pooled_conv(edit, node))
+            TRY(edit_count_readers(edit, err));
+    }
+    TRY(edit_sweep(graph, err));
+    return edit_count_readers(edit, err);
+}

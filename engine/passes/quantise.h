@@ -1,0 +1,55 @@
+/* Private to engine/optimize/: what the passes over quantised models share. */
+#pragma once
+
+#include "engine/passes/edit.h"
+
+/* A DequantizeLinear of one scale (or one a channel of a constant), or a QuantizeLinear of one. */
+struct ends {
+    struct value *stored; /* the 8-bit side */
+    struct value *scale, *zero;
+};
+
+bool quantise_is_8bit(enum dtype dtype);
+
+bool quantise_is_f32(const struct value *value); /* a float32 constant */
+bool quantise_is_one(const struct value *value); /* one known number */
+
+/* The DequantizeLinear that makes `value`: constant float32 scale and constant zero point, not in
+ * blocks. */
+bool quantise_read_dequantize(const struct value *value, struct ends *ret);
+
+/* An activation: 8 bits, one scale, one zero point of the same type, stored at run time. */
+bool quantise_read_activation(const struct value *value, struct ends *ret);
+
+/* A QuantizeLinear of one scale and zero point to 8 bits. */
+bool quantise_read_quantize(const struct node *node, struct ends *ret);
+
+/* node->inputs becomes a copy of these. */
+bool quantise_set_inputs(struct edit *edit, struct node *node, struct value *const *inputs,
+                         size_t count);
+
+/* `quantize` now computes what `producer` and itself did: op, with the producer's name and
+ * attributes. */
+bool quantise_become(struct edit *edit, struct node *quantize, const struct node *producer,
+                     enum op op, int opset, struct value *const *inputs, size_t count);
+
+/* The QuantizeLinear behind a Conv, or a Gemm or MatMul, becomes QLinearConv, QGemm or
+ * QLinearMatMul, where source and weights are stored in 8 bits and the weights are symmetric. */
+enum status quantise_conv(struct edit *edit, struct node *quantize, const struct node *conv,
+                          const struct ends *to, bool *ret, struct error *err) MUST_USE;
+enum status quantise_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
+                          const struct ends *to, bool *ret, struct error *err) MUST_USE;
+
+/* Where what `node` stores in 8 bits depends, element by element, on one other 8-bit tensor alone
+ * (DequantizeLinear → any chain of elementwise operators and constants → QuantizeLinear,
+ * QLinearSigmoid …, also through an OP_LOOKUP made before), it becomes an OP_LOOKUP of that tensor,
+ * or an Identity. The table is what the reference kernels answer for all 256 numbers, so that
+ * nothing is rounded differently. Nodes before `node` that nobody reads any more stay for
+ * edit_sweep(). */
+enum status quantise_table(struct edit *edit, struct node *node, bool *ret_changed,
+                           struct error *err) MUST_USE;
+
+/* An OP_LOOKUP node's table as a constant: [256], of the result's type, indexed by the stored byte.
+ */
+enum status quantise_add_table(struct graph *graph, enum dtype dtype, const uint8_t table[256],
+                               struct value **ret, struct error *err) MUST_USE;

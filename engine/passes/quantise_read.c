@@ -1,0 +1,69 @@
+/* What the passes over quantised models share: reading DequantizeLinear and QuantizeLinear nodes,
+ * and putting an operator on stored integers in their place. */
+#include <string.h>
+
+#include "engine/passes/quantise.h"
+
+bool quantise_is_8bit(enum dtype dtype)
+{
+    return dtype == DTYPE_U8 || dtype == DTYPE_I8;
+}
+
+bool quantise_is_f32(const struct value *value)
+{
+    return value && value->known && value->known->dtype == DTYPE_F32;
+}
+
+bool quantise_is_one(const struct value *value)
+{
+    return value && value->known && shape_count(&value->known->shape) == 1;
+}
+
+bool quantise_read_dequantize(const struct value *value, struct ends *ret)
+{
+    const struct node *node = value ? value->producer : NULL;
+    if (!node || node->op != OP_DEQUANTIZE_LINEAR || !quantise_is_f32(node_input(node, 1)) ||
+        !node_input(node, 2) || !node->inputs[2]->known || node_int(node, "block_size", 0))
+        return false;
+    *ret = (struct ends){node->inputs[0], node->inputs[1], node->inputs[2]};
+    return true;
+}
+
+bool quantise_read_activation(const struct value *value, struct ends *ret)
+{
+    return quantise_read_dequantize(value, ret) && quantise_is_one(ret->scale) &&
+           quantise_is_one(ret->zero) && quantise_is_8bit(ret->zero->known->dtype) &&
+           !ret->stored->known;
+}
+
+bool quantise_read_quantize(const struct node *node, struct ends *ret)
+{
+    if (node->op != OP_QUANTIZE_LINEAR || !node->outputs[0] || !quantise_is_f32(node->inputs[1]) ||
+        !quantise_is_one(node->inputs[1]) || !quantise_is_one(node_input(node, 2)) ||
+        !quantise_is_8bit(node->inputs[2]->known->dtype) || node_int(node, "precision", 0))
+        return false;
+    *ret = (struct ends){node->outputs[0], node->inputs[1], node->inputs[2]};
+    return true;
+}
+
+bool quantise_set_inputs(struct edit *edit, struct node *node, struct value *const *inputs,
+                         size_t count)
+{
+    node->inputs = arena_alloc(edit->graph->arena, count, sizeof *node->inputs);
+    if (!node->inputs)
+        return false;
+    memcpy(node->inputs, inputs, count * sizeof *inputs);
+    node->input_count = count;
+    return true;
+}
+
+bool quantise_become(struct edit *edit, struct node *quantize, const struct node *producer,
+                     enum op op, int opset, struct value *const *inputs, size_t count)
+{
+    quantize->op = op;
+    quantize->opset = opset;
+    quantize->name = producer->name;
+    quantize->attrs = producer->attrs;
+    quantize->attr_count = producer->attr_count;
+    return quantise_set_inputs(edit, quantize, inputs, count);
+}

@@ -1,0 +1,218 @@
+/* Checks a graph at load: infers its nodes, computes small constants, and refuses sizes beyond the
+ * limits. */
+#include "engine/passes/validate.h"
+
+#include <string.h>
+
+#include "engine/ops/ops.h"
+#include "engine/reference/interpret.h"
+
+#define VALUE_ELEMENTS ((size_t)1 << 29)
+#define FOLD_ELEMENTS  ((size_t)1 << 26)
+
+/* Elements of operands and results of one node that is computed: shape arithmetic is tiny. Where
+ * the work is more than proportional to them, fewer. */
+#define NODE_ELEMENTS  ((size_t)1 << 16)
+#define HEAVY_ELEMENTS ((size_t)1 << 10)
+#define MAX_OUTPUTS    64
+#define FOLD_BYTES     ((size_t)64 << 20)
+
+struct validation {
+    size_t value_elements;
+    size_t fold_left; /* elements that may still be computed */
+    struct memory_budget budget;
+    struct error *err;
+};
+
+static bool is_heavy(enum op op)
+{
+    switch (op) {
+    case OP_GEMM:
+    case OP_MATMUL:
+    case OP_EINSUM:
+    case OP_ONNX_ATTENTION:
+    case OP_CONV:
+    case OP_CONV_TRANSPOSE:
+    case OP_DEFORM_CONV:
+    case OP_MAX_POOL:
+    case OP_AVERAGE_POOL:
+    case OP_LP_POOL:
+    case OP_RESIZE:
+    case OP_UPSAMPLE:
+    case OP_GRID_SAMPLE:
+    case OP_ROI_ALIGN:
+    case OP_NON_MAX_SUPPRESSION:
+    case OP_QLINEAR_CONV:
+    case OP_QLINEAR_MATMUL:
+    case OP_CONV_INTEGER:
+    case OP_MATMUL_INTEGER:
+    case OP_QLINEAR_AVERAGE_POOL:
+    case OP_QGEMM:
+    case OP_MS_FUSED_CONV:
+    case OP_LRN:
+    case OP_COL2IM:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Elements of what a node reads and makes; SIZE_MAX when an input's contents are not known. */
+static size_t node_elements(const struct node *node)
+{
+    size_t elements = 0;
+    for (size_t i = 0; i < node->input_count; i++) {
+        const struct value *value = node->inputs[i];
+        if (value && !value->known)
+            return SIZE_MAX;
+        elements += value ? shape_count(&value->known->shape) : 0;
+    }
+    for (size_t i = 0; i < node->output_count; i++) {
+        const struct value *value = node->outputs[i];
+        if (value && shape_is_known(&value->shape))
+            elements += shape_count(&value->shape); /* below value_elements each */
+    }
+    return elements;
+}
+
+static bool has_body(const struct node *node)
+{
+    for (size_t i = 0; i < node->attr_count; i++)
+        if (node->attrs[i].kind == ATTR_GRAPH)
+            return true;
+    return false;
+}
+
+static bool may_compute(struct validation *v, const struct node *node)
+{
+    const struct op_info *info = op_find(node->op, node->opset);
+    if (!info || (info->flags & OP_NO_FOLD) || !kernel_find(node->op) || has_body(node) ||
+        node->output_count > MAX_OUTPUTS)
+        return false;
+    size_t elements = node_elements(node);
+    if (elements > (is_heavy(node->op) ? HEAVY_ELEMENTS : NODE_ELEMENTS) ||
+        elements + 1 > v->fold_left)
+        return false;
+    v->fold_left -= elements + 1;
+    return true;
+}
+
+/* The budget ends with the validation, the value does not: it gets a copy outside of it. */
+static enum status keep(struct validation *v, struct value *value, const struct tensor *tensor)
+{
+    struct tensor *copy;
+    TRY(tensor_create(NULL, tensor->dtype, &tensor->shape, &copy, v->err));
+    if (tensor->bytes)
+        memcpy(copy->data, tensor->data, tensor->bytes);
+    value->known = copy;
+    value->dtype = copy->dtype;
+    value->shape = copy->shape;
+    return STATUS_OK;
+}
+
+static enum status compute(struct validation *v, struct node *node)
+{
+    struct tensor *outputs[MAX_OUTPUTS] = {NULL};
+    enum status status = interpret_node(node, &v->budget, outputs, v->err);
+    if (status == STATUS_NO_MEMORY || status == STATUS_UNSUPPORTED)
+        return STATUS_OK; /* no verdict about the model */
+    TRY(status);
+    for (size_t i = 0; i < node->output_count; i++) {
+        struct value *value = node->outputs[i];
+        if (status == STATUS_OK && value && !value->known && outputs[i])
+            status = keep(v, value, outputs[i]);
+        tensor_unref(outputs[i]);
+    }
+    return status;
+}
+
+/* Shape and Size need the shape of their input only: memory without contents stands for it. */
+static enum status compute_from_shape(struct validation *v, struct node *node)
+{
+    struct value *input = node->inputs[0];
+    struct tensor *stand_in = NULL;
+    if (!input->known) {
+        TRY(tensor_wrap(input->dtype == DTYPE_NONE ? DTYPE_U8 : input->dtype, &input->shape,
+                        DEVICE_HOST, NULL, NULL, NULL, &stand_in, v->err));
+        input->known = stand_in;
+    }
+    enum status status = compute(v, node);
+    if (stand_in) {
+        input->known = NULL;
+        tensor_unref(stand_in);
+    }
+    return status;
+}
+
+static enum status check_sizes(const struct validation *v, const struct node *node)
+{
+    char text[NODE_TEXT], shape[SHAPE_TEXT];
+    for (size_t i = 0; i < node->output_count; i++) {
+        const struct value *value = node->outputs[i];
+        size_t count = 0;
+        if (!value || !shape_is_known(&value->shape))
+            continue;
+        enum dtype dtype = value->dtype == DTYPE_NONE ? DTYPE_U8 : value->dtype;
+        if (shape_check(&value->shape, dtype, &count, NULL, v->err) != STATUS_OK)
+            return error_prefix(v->err, "%s", node_text(node, text));
+        if (count > v->value_elements) {
+            (void)error_set(v->err, STATUS_NO_MEMORY,
+                            "%s makes a tensor of shape %s, more than the %zu elements lensd "
+                            "allows for one",
+                            node_text(node, text), shape_text(&value->shape, shape),
+                            v->value_elements);
+            return error_advise(v->err, "export the model with smaller sizes");
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status validate_nodes(struct validation *v, struct graph *graph);
+
+/* Recursion follows the nesting of bodies, which the importer bounds. */
+static enum status validate_bodies(struct validation *v, struct node *node)
+{
+    for (size_t i = 0; i < node->attr_count; i++) {
+        if (node->attrs[i].kind != ATTR_GRAPH)
+            continue;
+        struct graph *body = node->attrs[i].g;
+        for (size_t k = 0; k < body->input_count; k++)
+            body->inputs[k]->shape = SHAPE_NONE;
+        for (size_t k = 0; k < body->value_count; k++)
+            if (body->values[k]->outer)
+                body->values[k]->shape = SHAPE_NONE;
+        TRY(validate_nodes(v, body));
+    }
+    return STATUS_OK;
+}
+
+static enum status validate_nodes(struct validation *v, struct graph *graph)
+{
+    for (size_t n = 0; n < graph->node_count; n++) {
+        struct node *node = graph->nodes[n];
+        TRY(graph_infer_node(node, v->err));
+        TRY(check_sizes(v, node));
+        TRY(validate_bodies(v, node));
+        bool from_shape = (node->op == OP_SHAPE || node->op == OP_SIZE) && node->inputs[0] &&
+                          shape_is_known(&node->inputs[0]->shape);
+        if (from_shape)
+            TRY(compute_from_shape(v, node));
+        else if (may_compute(v, node))
+            TRY(compute(v, node));
+    }
+    return STATUS_OK;
+}
+
+enum status graph_validate(struct graph *graph, const struct validate_limits *limits,
+                           struct error *err)
+{
+    struct error ignored;
+    struct validation v = {
+        .value_elements =
+            limits && limits->value_elements ? limits->value_elements : VALUE_ELEMENTS,
+        .fold_left = limits && limits->fold_elements ? limits->fold_elements : FOLD_ELEMENTS,
+        .budget = {.limit = FOLD_BYTES},
+        .err = err ? err : &ignored,
+    };
+    return validate_nodes(&v, graph);
+}

@@ -1,0 +1,328 @@
+/* Traces a value back through the nodes that only move elements, to the value they start from. */
+#include "engine/passes/view.h"
+
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/resolve.h"
+
+static void set_plain(struct access_map_group *dim, int64_t extent, int64_t stride)
+{
+    dim->count = extent == 1 ? 0 : 1;
+    dim->parts[0] = (struct access_map_part){extent, stride};
+}
+
+void view_init(struct view *view, struct value *value)
+{
+    int64_t stride = 1;
+    *view = (struct view){.base = value, .scale = 1, .rank = value->shape.rank};
+    for (int d = view->rank - 1; d >= 0; d--) {
+        set_plain(&view->dims[d], value->shape.dims[d], stride);
+        stride *= value->shape.dims[d];
+    }
+}
+
+bool view_group(const struct view *view, int first, int last, struct access_map_group *ret)
+{
+    struct access_map_group group = {0};
+    for (int d = first; d < last; d++) {
+        const struct access_map_group *dim = &view->dims[d];
+        for (int p = 0; p < dim->count; p++) {
+            if (group.count == ACCESS_MAP_PARTS) {
+                access_map_join(&group);
+                if (group.count == ACCESS_MAP_PARTS)
+                    return false;
+            }
+            group.parts[group.count++] = dim->parts[p];
+        }
+    }
+    access_map_join(&group);
+    *ret = group;
+    return true;
+}
+
+bool view_is_plain(const struct view *view)
+{
+    struct access_map_group all;
+    int64_t stride;
+    return !view->offset && view->scale == 1 && view_group(view, 0, view->rank, &all) &&
+           access_map_is_even(&all, &stride) && stride <= 1 &&
+           access_map_extent(&all) == (int64_t)shape_count(&view->base->shape);
+}
+
+/* Takes `extent` steps off the front of a group, which is what an outer dimension has. */
+static bool take_front(struct access_map_group *rest, int64_t extent, struct access_map_group *ret)
+{
+    *ret = (struct access_map_group){0};
+    while (extent > 1) {
+        if (!rest->count || ret->count == ACCESS_MAP_PARTS)
+            return false;
+        struct access_map_part *part = &rest->parts[0];
+        if (extent % part->extent == 0) {
+            extent /= part->extent;
+            ret->parts[ret->count++] = *part;
+            rest->count--;
+            memmove(rest->parts, rest->parts + 1, (size_t)rest->count * sizeof *rest->parts);
+            continue;
+        }
+        if (part->extent % extent)
+            return false;
+        const int64_t inner = part->extent / extent;
+        ret->parts[ret->count++] = (struct access_map_part){extent, part->stride * inner};
+        part->extent = inner;
+        extent = 1;
+    }
+    return true;
+}
+
+bool view_reshape(struct view *view, const struct shape *shape)
+{
+    struct access_map_group rest;
+    if (!view_group(view, 0, view->rank, &rest))
+        return false;
+    view->rank = shape->rank;
+    for (int d = 0; d < shape->rank; d++)
+        if (!take_front(&rest, shape->dims[d], &view->dims[d]))
+            return false;
+    return !rest.count;
+}
+
+void view_transpose(struct view *view, const int64_t *perm)
+{
+    struct access_map_group dims[TENSOR_MAX_RANK];
+    memcpy(dims, view->dims, sizeof dims);
+    for (int d = 0; d < view->rank; d++)
+        view->dims[d] = dims[perm ? perm[d] : view->rank - 1 - d];
+}
+
+bool view_expand(struct view *view, const struct shape *shape)
+{
+    const int missing = shape->rank - view->rank;
+    if (missing < 0)
+        return false;
+    memmove(view->dims + missing, view->dims, (size_t)view->rank * sizeof *view->dims);
+    for (int d = 0; d < missing; d++)
+        view->dims[d].count = 0;
+    view->rank = shape->rank;
+    for (int d = 0; d < shape->rank; d++) {
+        const int64_t extent = access_map_extent(&view->dims[d]);
+        if (extent == 1)
+            set_plain(&view->dims[d], shape->dims[d], 0);
+        else if (extent != shape->dims[d])
+            return false;
+    }
+    return true;
+}
+
+/* `count` steps of dimension d from `start` on, each `step` apart. */
+static bool cut(struct view *view, int d, int64_t start, int64_t step, int64_t count)
+{
+    struct access_map_group *dim = &view->dims[d];
+    access_map_join(dim);
+    while (dim->count > 1) {
+        struct access_map_part *outer = &dim->parts[0];
+        const int64_t inner = access_map_extent(dim) / outer->extent;
+        if (step == 1 && start % inner == 0 && count % inner == 0) {
+            view->offset += start / inner * outer->stride;
+            outer->extent = count / inner;
+            access_map_join(dim);
+            return true;
+        }
+        if (start / inner != (start + (count - 1) * step) / inner)
+            return false;
+        view->offset += start / inner * outer->stride;
+        start %= inner;
+        dim->count--;
+        memmove(dim->parts, dim->parts + 1, (size_t)dim->count * sizeof *dim->parts);
+    }
+    if (dim->count) {
+        view->offset += start * dim->parts[0].stride;
+        set_plain(dim, count, dim->parts[0].stride * step);
+    }
+    return true;
+}
+
+static bool through_slice(struct view *view, const struct node *node)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    const struct tensor *operands[5];
+    struct slice slice;
+    if (!resolve_known(node, 1, operands, COUNT_OF(operands)) ||
+        resolve_slice(node, x, operands, &slice, NULL) != STATUS_OK)
+        return false;
+    for (int d = 0; d < x->rank; d++)
+        if (slice.step[d] < 1 || slice.out.dims[d] < 1 ||
+            !cut(view, d, slice.start[d], slice.step[d], slice.out.dims[d]))
+            return false;
+    return true;
+}
+
+static bool through_split(struct view *view, const struct node *node, const struct value *output)
+{
+    const struct value *split = node_input(node, 1);
+    int64_t axis = node_int(node, "axis", 0), start = 0;
+    axis += axis < 0 ? view->rank : 0;
+    if (split && !split->known)
+        return false;
+    for (size_t o = 0; o < node->output_count; o++) {
+        if (node->outputs[o] == output)
+            return cut(view, (int)axis, start, 1, output->shape.dims[axis]);
+        start +=
+            resolve_split(node, split ? split->known : NULL, node->inputs[0]->shape.dims[axis], o);
+    }
+    return false;
+}
+
+/* One index of an axis, which disappears, or stays as an extent of 1 where the index is a list. */
+static bool through_gather(struct view *view, const struct node *node)
+{
+    const struct value *index = node->inputs[1];
+    if (!index->known || index->shape.rank > 1 || shape_count(&index->shape) != 1)
+        return false;
+    int64_t axis = node_int(node, "axis", 0), i = tensor_int(index->known, 0);
+    axis += axis < 0 ? view->rank : 0;
+    i += i < 0 ? node->inputs[0]->shape.dims[axis] : 0;
+    if (i < 0 || i >= node->inputs[0]->shape.dims[axis] || !cut(view, (int)axis, i, 1, 1))
+        return false;
+    if (index->shape.rank == 1)
+        return true;
+    memmove(view->dims + axis, view->dims + axis + 1,
+            (size_t)(view->rank - 1 - axis) * sizeof *view->dims);
+    view->rank--;
+    return true;
+}
+
+/* DepthToSpace and SpaceToDepth as Reshape, Transpose, Reshape. */
+static bool through_blocks(struct view *view, const struct node *node, const struct shape *y)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    const int64_t b = node_int(node, "blocksize", 0);
+    if (b < 1 || x->rank != 4)
+        return false;
+    const int64_t n = x->dims[0], c = x->dims[1], h = x->dims[2], w = x->dims[3];
+    static const int64_t blocks_first[6] = {0, 3, 4, 1, 5, 2},
+                         channels_first[6] = {0, 1, 4, 2, 5, 3};
+    static const int64_t gather[6] = {0, 3, 5, 1, 2, 4};
+    const bool to_depth = node->op == OP_SPACE_TO_DEPTH;
+    const bool crd = !to_depth && !strcmp(node_string(node, "mode", "DCR"), "CRD");
+    struct shape apart = SHAPE(n, b, b, c / b / b, h, w);
+    if (to_depth)
+        apart = SHAPE(n, c, h / b, b, w / b, b);
+    else if (crd)
+        apart = SHAPE(n, c / b / b, b, b, h, w);
+    if (!view_reshape(view, &apart))
+        return false;
+    view_transpose(view, to_depth ? gather : crd ? channels_first : blocks_first);
+    return view_reshape(view, y);
+}
+
+static bool through_scale(struct view *view, const struct node *node, const struct value *x)
+{
+    float factor;
+    const bool first = node->inputs[0] == x;
+    if (node->epilogue.activation || node->epilogue.residual ||
+        !edit_scalar(node->inputs[first ? 1 : 0], &factor) ||
+        !shape_equal(&x->shape, &node->outputs[0]->shape) || (node->op == OP_DIV && !first))
+        return false;
+    view->scale *= node->op == OP_DIV ? 1 / factor : factor;
+    return true;
+}
+
+bool view_only_moves(enum op op)
+{
+    switch (op) {
+    case OP_RESHAPE:
+    case OP_FLATTEN:
+    case OP_SQUEEZE:
+    case OP_UNSQUEEZE:
+    case OP_IDENTITY:
+    case OP_TRANSPOSE:
+    case OP_SPLIT:
+    case OP_SLICE:
+    case OP_GATHER:
+    case OP_EXPAND:
+    case OP_DEPTH_TO_SPACE:
+    case OP_SPACE_TO_DEPTH:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The operand whose elements the node hands on. */
+static struct value *passes_on(const struct node *node, bool scaled)
+{
+    if (view_only_moves(node->op))
+        return node->inputs[0];
+    if (scaled && (node->op == OP_MUL || node->op == OP_DIV))
+        return node->inputs[node->inputs[0]->known ? 1 : 0];
+    return NULL;
+}
+
+bool view_through(struct view *view, const struct node *node, const struct value *output,
+                  bool scaled)
+{
+    size_t count;
+    switch (node->op) {
+    case OP_RESHAPE:
+    case OP_FLATTEN:
+    case OP_SQUEEZE:
+    case OP_UNSQUEEZE:
+        return view_reshape(view, &output->shape);
+    case OP_IDENTITY:
+        return true;
+    case OP_TRANSPOSE:
+        view_transpose(view, node_ints(node, "perm", &count));
+        return true;
+    case OP_SPLIT:
+        return through_split(view, node, output);
+    case OP_SLICE:
+        return through_slice(view, node);
+    case OP_GATHER:
+        return through_gather(view, node);
+    case OP_EXPAND:
+        return view_expand(view, &output->shape);
+    case OP_DEPTH_TO_SPACE:
+    case OP_SPACE_TO_DEPTH:
+        return through_blocks(view, node, &output->shape);
+    case OP_MUL:
+    case OP_DIV:
+        return scaled && through_scale(view, node, passes_on(node, true));
+    default:
+        return false;
+    }
+}
+
+static bool is_free(enum op op)
+{
+    return op == OP_RESHAPE || op == OP_FLATTEN || op == OP_SQUEEZE || op == OP_UNSQUEEZE ||
+           op == OP_IDENTITY;
+}
+
+void view_of(struct value *value, bool scaled, struct view *ret)
+{
+    enum { LONGEST = 32 };
+    struct value *chain[LONGEST]; /* from the value upwards */
+    int length = 0;
+    for (struct value *v = value; v && length < LONGEST;) {
+        chain[length++] = v;
+        v = v->producer && v->shape.rank >= 0 ? passes_on(v->producer, scaled) : NULL;
+        if (v && (v->dtype != value->dtype || v->shape.rank < 0 || !shape_count(&v->shape)))
+            v = NULL;
+    }
+    /* Down again. Where a step is not an access map, the view starts again before or after it. */
+    struct view view;
+    view_init(&view, chain[length - 1]);
+    for (int i = length - 1; i-- > 0;) {
+        const struct node *node = chain[i]->producer;
+        if (!view_through(&view, node, chain[i], scaled)) {
+            view_init(&view, chain[i + 1]);
+            if (!view_through(&view, node, chain[i], scaled)) {
+                view_init(&view, chain[i]);
+                continue;
+            }
+        }
+        view.moves += !is_free(node->op);
+    }
+    *ret = view;
+}

@@ -1,0 +1,532 @@
+/* If, Loop and Scan: bodies are run by the interpreter, values go in and out by reference. What a
+ * body gives in every iteration is collected in one growing buffer. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/reference/copy.h"
+#include "engine/reference/nn.h"
+
+enum status hand_over(const struct kernel_args *args, size_t i, struct tensor *tensor,
+                      struct error *err)
+{
+    if (i >= args->node->output_count || !args->out[i]) {
+        tensor_unref(tensor);
+        return STATUS_OK;
+    }
+    struct tensor **slot = args->out[i];
+    if (!*slot) {
+        *slot = tensor;
+        return STATUS_OK;
+    }
+    /* A plan has given the output its place already. */
+    char found[SHAPE_TEXT], planned[SHAPE_TEXT];
+    bool same = (*slot)->dtype == tensor->dtype && shape_equal(&(*slot)->shape, &tensor->shape);
+    if (same)
+        copy_bytes((*slot)->data, tensor->data, tensor->bytes);
+    else
+        error_set(err, STATUS_SHAPE, "output %zu is %s %s, but was planned as %s %s", i,
+                  dtype_name(tensor->dtype), shape_text(&tensor->shape, found),
+                  dtype_name((*slot)->dtype), shape_text(&(*slot)->shape, planned));
+    tensor_unref(tensor);
+    return same ? STATUS_OK : STATUS_SHAPE;
+}
+
+static void drop_all(struct tensor **tensors, size_t count)
+{
+    for (size_t i = 0; tensors && i < count; i++) {
+        tensor_unref(tensors[i]);
+        tensors[i] = NULL;
+    }
+}
+
+static enum status no_memory(struct error *err)
+{
+    return error_set(err, STATUS_NO_MEMORY, "out of memory while running a body");
+}
+
+static struct graph *body_of(const struct node *node, const char *name)
+{
+    return node_attr(node, name)->g; /* inference has checked it */
+}
+
+/* ---- If ---- */
+
+/* Contents of an input, to pass on by reference: what runs a node names them in its values too. */
+static struct tensor *input_ref(const struct kernel_args *args, size_t i)
+{
+    return tensor_ref(args->node->inputs[i]->known);
+}
+
+static enum status kernel_if(const struct kernel_args *args, struct error *err)
+{
+    struct graph *branch =
+        body_of(args->node, tensor_int(args->in[0], 0) ? "then_branch" : "else_branch");
+    struct tensor **outputs = alloc_array(branch->output_count, sizeof *outputs);
+    if (!outputs)
+        return no_memory(err);
+    enum status status = args->run_body(args->interpreter, branch, NULL, outputs, err);
+    for (size_t i = 0; i < branch->output_count && status == STATUS_OK; i++) {
+        struct tensor *tensor = outputs[i];
+        outputs[i] = NULL;
+        status = hand_over(args, i, tensor, err);
+    }
+    drop_all(outputs, branch->output_count);
+    free(outputs);
+    return status;
+}
+
+/* ---- collected outputs ---- */
+
+/* One scan output: the elements of all iterations so far, end to end. */
+struct collection {
+    enum dtype dtype;
+    struct shape item;                  /* SHAPE_NONE before the first */
+    size_t item_bytes, count, capacity; /* in items */
+    char *data;
+};
+
+static enum status collection_add(const struct kernel_args *args, struct collection *c,
+                                  const struct tensor *item, struct error *err)
+{
+    if (!c->count) {
+        c->dtype = item->dtype;
+        c->item = item->shape;
+        c->item_bytes = item->bytes;
+    } else if (c->dtype != item->dtype || !shape_equal(&c->item, &item->shape)) {
+        char first[SHAPE_TEXT], now[SHAPE_TEXT];
+        return error_set(err, STATUS_SHAPE,
+                         "a scan output changed from %s %s to %s %s between iterations",
+                         dtype_name(c->dtype), shape_text(&c->item, first), dtype_name(item->dtype),
+                         shape_text(&item->shape, now));
+    }
+    if (c->count == c->capacity) {
+        size_t wanted = c->capacity ? c->capacity * 2 : 8;
+        char *bigger = kernel_scratch(args, wanted, c->item_bytes, err);
+        if (!bigger)
+            return STATUS_NO_MEMORY;
+        copy_bytes(bigger, c->data, c->count * c->item_bytes);
+        free(c->data);
+        c->data = bigger;
+        c->capacity = wanted;
+    }
+    copy_bytes(c->data + c->count++ * c->item_bytes, item->data, item->bytes);
+    return STATUS_OK;
+}
+
+/* Without an iteration, what the body declares its output to be; unknown dimensions count as 0. */
+static enum status declared_item(const struct value *value, struct collection *c, struct error *err)
+{
+    if (c->count)
+        return STATUS_OK;
+    if (value->dtype == DTYPE_NONE)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "the body ran no iteration and does not declare the type of its output "
+                         "'%s'",
+                         value->name);
+    c->dtype = value->dtype;
+    c->item = value->shape.rank == SHAPE_UNKNOWN ? SHAPE_SCALAR : value->shape;
+    for (int i = 0; i < c->item.rank; i++)
+        if (c->item.dims[i] < 0)
+            c->item.dims[i] = 0;
+    return STATUS_OK;
+}
+
+/* The items become slices along `axis` of a new tensor, backwards where `prepends`. */
+static enum status collection_tensor(const struct kernel_args *args, const struct collection *c,
+                                     int64_t axis, bool prepends, struct tensor **ret,
+                                     struct error *err)
+{
+    struct shape shape = {.rank = c->item.rank + 1};
+    struct tensor *tensor;
+    if (c->item.rank == TENSOR_MAX_RANK)
+        return error_set(err, STATUS_UNSUPPORTED, "a scan output of rank %d", shape.rank);
+    TRY(infer_axis(&axis, shape.rank, err));
+    for (int i = 0; i < shape.rank; i++)
+        shape.dims[i] = i == axis  ? (int64_t)c->count
+                        : i < axis ? c->item.dims[i]
+                                   : c->item.dims[i - 1];
+    TRY(tensor_create(args->budget, c->dtype, &shape, &tensor, err));
+    size_t outer = 1, inner = dtype_size(c->dtype);
+    for (int i = 0; i < c->item.rank; i++)
+        *(i < axis ? &outer : &inner) *= (size_t)c->item.dims[i];
+    for (size_t n = 0; n < c->count; n++) {
+        size_t place = prepends ? c->count - 1 - n : n;
+        for (size_t o = 0; o < outer; o++)
+            copy_bytes((char *)tensor->data + (o * c->count + place) * inner,
+                       c->data + n * c->item_bytes + o * inner, inner);
+    }
+    *ret = tensor;
+    return STATUS_OK;
+}
+
+/* ---- what Loop and Scan share: inputs, outputs, states and collections of a body ---- */
+
+struct iteration {
+    const struct kernel_args *args;
+    struct graph *body;
+    size_t first_input;  /* of the states in the body's inputs */
+    size_t first_output; /* of the states in the body's outputs */
+    size_t states, collected;
+    struct tensor **in, **out; /* [body inputs], [body outputs]; owned references */
+    struct collection *collections;
+};
+
+static enum status iteration_start(struct iteration *it, struct error *err)
+{
+    it->collected = it->body->output_count - it->first_output - it->states;
+    it->in = alloc_array(it->body->input_count, sizeof *it->in);
+    it->out = alloc_array(it->body->output_count, sizeof *it->out);
+    it->collections = alloc_array(it->collected, sizeof *it->collections);
+    return it->in && it->out && it->collections ? STATUS_OK : no_memory(err);
+}
+
+static void iteration_end(struct iteration *it)
+{
+    drop_all(it->in, it->body->input_count);
+    drop_all(it->out, it->body->output_count);
+    for (size_t i = 0; it->collections && i < it->collected; i++)
+        free(it->collections[i].data);
+    free(it->in);
+    free(it->out);
+    free(it->collections);
+}
+
+/* Runs the body once on it->in; the states move on, the rest is collected. */
+static enum status iteration_run(struct iteration *it, struct error *err)
+{
+    TRY(it->args->run_body(it->args->interpreter, it->body, it->in, it->out, err));
+    for (size_t i = 0; i < it->states; i++) {
+        tensor_unref(it->in[it->first_input + i]);
+        it->in[it->first_input + i] = it->out[it->first_output + i];
+        it->out[it->first_output + i] = NULL;
+    }
+    for (size_t i = 0; i < it->collected; i++) {
+        struct tensor **item = &it->out[it->first_output + it->states + i];
+        TRY(collection_add(it->args, &it->collections[i], *item, err));
+        tensor_unref(*item);
+        *item = NULL;
+    }
+    return STATUS_OK;
+}
+
+/* The states become the node's first outputs. */
+static enum status finish_states(struct iteration *it, struct error *err)
+{
+    for (size_t i = 0; i < it->states; i++) {
+        struct tensor *state = it->in[it->first_input + i];
+        it->in[it->first_input + i] = NULL;
+        TRY(hand_over(it->args, i, state, err));
+    }
+    return STATUS_OK;
+}
+
+static bool is_wanted(const struct iteration *it, size_t collection)
+{
+    size_t i = it->states + collection;
+    return i < it->args->node->output_count && it->args->out[i];
+}
+
+static enum status finish_collection(struct iteration *it, size_t i, int64_t axis, bool prepends,
+                                     struct error *err)
+{
+    struct tensor *tensor;
+    if (!is_wanted(it, i))
+        return STATUS_OK;
+    TRY(declared_item(it->body->outputs[it->first_output + it->states + i], &it->collections[i],
+                      err));
+    TRY(collection_tensor(it->args, &it->collections[i], axis, prepends, &tensor, err));
+    return hand_over(it->args, it->states + i, tensor, err);
+}
+
+/* ---- Loop ---- */
+
+static enum status make_scalar(const struct kernel_args *args, enum dtype dtype, int64_t value,
+                               struct tensor **ret, struct error *err)
+{
+    TRY(tensor_create(args->budget, dtype, &SHAPE_SCALAR, ret, err));
+    if (dtype == DTYPE_BOOL)
+        *(uint8_t *)(*ret)->data = value != 0;
+    else if (dtype == DTYPE_I32)
+        *(int32_t *)(*ret)->data = (int32_t)value;
+    else
+        *(int64_t *)(*ret)->data = value;
+    return STATUS_OK;
+}
+
+/* The body's condition, after an iteration. */
+static enum status read_condition(struct iteration *it, bool *ret, struct error *err)
+{
+    const struct tensor *condition = it->out[0];
+    if (condition->dtype != DTYPE_BOOL || shape_count(&condition->shape) != 1)
+        return error_set(err, STATUS_MODEL, "the body's condition is no single bool");
+    *ret = tensor_int(condition, 0) != 0;
+    tensor_unref(it->out[0]);
+    it->out[0] = NULL;
+    return STATUS_OK;
+}
+
+static enum status run_loop(struct iteration *it, struct error *err)
+{
+    const struct kernel_args *args = it->args;
+    const struct tensor *trips = args->node->input_count > 0 ? args->in[0] : NULL;
+    const struct tensor *condition = args->node->input_count > 1 ? args->in[1] : NULL;
+    int64_t limit = trips ? tensor_int(trips, 0) : INT64_MAX;
+    bool goes_on = !condition || tensor_int(condition, 0) != 0;
+    enum dtype counter = it->body->inputs[0]->dtype == DTYPE_I32 ? DTYPE_I32 : DTYPE_I64;
+    for (size_t i = 0; i < it->states; i++)
+        it->in[2 + i] = input_ref(args, 2 + i);
+    for (int64_t i = 0; i < limit && goes_on; i++) {
+        bool next = false;
+        tensor_unref(it->in[0]);
+        tensor_unref(it->in[1]);
+        it->in[0] = it->in[1] = NULL;
+        TRY(make_scalar(args, counter, i, &it->in[0], err));
+        TRY(make_scalar(args, DTYPE_BOOL, 1, &it->in[1], err));
+        TRY(iteration_run(it, err));
+        TRY(read_condition(it, &next, err));
+        /* Without the input cond, what the body says is ignored. */
+        goes_on = !condition || next;
+    }
+    TRY(finish_states(it, err));
+    for (size_t i = 0; i < it->collected; i++)
+        TRY(finish_collection(it, i, 0, false, err));
+    return STATUS_OK;
+}
+
+static enum status kernel_loop(const struct kernel_args *args, struct error *err)
+{
+    size_t inputs = args->node->input_count;
+    struct iteration it = {.args = args,
+                           .body = body_of(args->node, "body"),
+                           .first_input = 2,
+                           .first_output = 1,
+                           .states = inputs > 2 ? inputs - 2 : 0};
+    enum status status = iteration_start(&it, err);
+    if (status == STATUS_OK)
+        status = run_loop(&it, err);
+    iteration_end(&it);
+    return status;
+}
+
+/* ---- Scan ---- */
+
+/* Slice `at` along `axis` of a tensor, without that dimension; offset and extents are those of the
+ * image `batch` where batched (the first dimension is left out too). */
+static enum status take_slice(const struct kernel_args *args, const struct tensor *tensor, int axis,
+                              size_t at, bool batched, size_t batch, struct tensor **ret,
+                              struct error *err)
+{
+    struct shape shape = {.rank = 0};
+    int first = batched ? 1 : 0;
+    size_t outer = 1, inner = dtype_size(tensor->dtype), length = 1;
+    for (int i = first; i < tensor->shape.rank; i++) {
+        size_t dim = (size_t)tensor->shape.dims[i];
+        if (i == axis) {
+            length = dim;
+            continue;
+        }
+        shape.dims[shape.rank++] = (int64_t)dim;
+        *(i < axis ? &outer : &inner) *= dim;
+    }
+    TRY(tensor_create(args->budget, tensor->dtype, &shape, ret, err));
+    const char *from = tensor->data;
+    if (!(*ret)->bytes)
+        return STATUS_OK;
+    from += batch * outer * length * inner;
+    for (size_t o = 0; o < outer; o++)
+        copy_bytes((char *)(*ret)->data + o * inner, from + (o * length + at) * inner, inner);
+    return STATUS_OK;
+}
+
+/* Image `batch` of a tensor, without the first dimension. */
+static enum status take_image(const struct kernel_args *args, const struct tensor *tensor,
+                              size_t batch, struct tensor **ret, struct error *err)
+{
+    return take_slice(args, tensor, 0, batch, false, 0, ret, err);
+}
+
+static int64_t list_entry(const struct node *node, const char *name, size_t i)
+{
+    size_t count;
+    const int64_t *list = node_ints(node, name, &count);
+    return i < count ? list[i] : 0;
+}
+
+struct scan_state {
+    struct iteration it;
+    size_t first, items; /* first: position of the first state among the node's inputs */
+    bool batched;
+};
+
+/* Feeds slice `step` of every scan input; `length` slices in all. */
+static enum status feed_items(struct scan_state *scan, size_t batch, size_t step, size_t length,
+                              struct error *err)
+{
+    struct iteration *it = &scan->it;
+    const struct node *node = it->args->node;
+    for (size_t i = 0; i < scan->items; i++) {
+        const struct tensor *tensor = it->args->in[scan->first + it->states + i];
+        int64_t axis = scan->batched ? 1 : list_entry(node, "scan_input_axes", i);
+        bool backwards =
+            list_entry(node, scan->batched ? "directions" : "scan_input_directions", i) != 0;
+        TRY(infer_axis(&axis, tensor->shape.rank, err));
+        tensor_unref(it->in[it->states + i]);
+        it->in[it->states + i] = NULL;
+        TRY(take_slice(it->args, tensor, (int)axis, backwards ? length - 1 - step : step,
+                       scan->batched, batch, &it->in[it->states + i], err));
+    }
+    return STATUS_OK;
+}
+
+static enum status scan_length(const struct scan_state *scan, size_t *ret, struct error *err)
+{
+    const struct tensor *first = scan->it.args->in[scan->first + scan->it.states];
+    int64_t axis = scan->batched ? 1 : list_entry(scan->it.args->node, "scan_input_axes", 0);
+    TRY(infer_axis(&axis, first->shape.rank, err));
+    *ret = (size_t)first->shape.dims[axis];
+    return STATUS_OK;
+}
+
+static enum status run_scan(struct scan_state *scan, struct error *err)
+{
+    struct iteration *it = &scan->it;
+    const struct node *node = it->args->node;
+    size_t length;
+    TRY(scan_length(scan, &length, err));
+    for (size_t i = 0; i < it->states; i++)
+        it->in[i] = input_ref(it->args, i);
+    for (size_t step = 0; step < length; step++) {
+        TRY(feed_items(scan, 0, step, length, err));
+        TRY(iteration_run(it, err));
+    }
+    TRY(finish_states(it, err));
+    for (size_t i = 0; i < it->collected; i++)
+        TRY(finish_collection(it, i, list_entry(node, "scan_output_axes", i),
+                              list_entry(node, "scan_output_directions", i) != 0, err));
+    return STATUS_OK;
+}
+
+/* ---- Scan-8, with a batch ---- */
+
+/* Iterations of one image. */
+static enum status batch_length(const struct scan_state *scan, size_t batch, size_t longest,
+                                size_t *ret, struct error *err)
+{
+    const struct tensor *lengths = scan->it.args->in[0];
+    int64_t length = lengths ? tensor_int(lengths, batch) : (int64_t)longest;
+    if (length < 0 || (uint64_t)length > longest)
+        return error_set(err, STATUS_INVALID, "sequence_lens holds %lld, expected 0 to %zu",
+                         (long long)length, longest);
+    *ret = (size_t)length;
+    return STATUS_OK;
+}
+
+/* Fills up what one image collected to `length` items with zeros. */
+static enum status pad_collection(struct scan_state *scan, struct collection *c, size_t wanted,
+                                  struct error *err)
+{
+    struct tensor *zero = NULL;
+    if (c->count == wanted || !c->count)
+        return STATUS_OK;
+    TRY(tensor_create(scan->it.args->budget, c->dtype, &c->item, &zero, err));
+    zero_bytes(zero->data, zero->bytes);
+    enum status status = STATUS_OK;
+    while (c->count < wanted && status == STATUS_OK)
+        status = collection_add(scan->it.args, c, zero, err);
+    tensor_unref(zero);
+    return status;
+}
+
+/* The final states of one image, put where the batch is collected. */
+static enum status collect_states(struct scan_state *scan, struct collection *states,
+                                  struct error *err)
+{
+    struct iteration *it = &scan->it;
+    for (size_t i = 0; i < it->states; i++) {
+        TRY(collection_add(it->args, &states[i], it->in[i], err));
+        tensor_unref(it->in[i]);
+        it->in[i] = NULL;
+    }
+    return STATUS_OK;
+}
+
+static enum status finish_batches(struct scan_state *scan, struct collection *states,
+                                  size_t batches, size_t length, struct error *err)
+{
+    struct iteration *it = &scan->it;
+    for (size_t i = 0; i < it->states + it->collected; i++) {
+        struct collection *c = i < it->states ? &states[i] : &it->collections[i - it->states];
+        struct tensor *tensor, *shaped;
+        struct shape shape;
+        TRY(declared_item(it->body->outputs[i], c, err));
+        TRY(collection_tensor(it->args, c, 0, false, &tensor, err));
+        shape = tensor->shape;
+        if (i >= it->states && shape.rank < TENSOR_MAX_RANK) {
+            /* [batch * length, item] is [batch, length, item] */
+            memmove(shape.dims + 2, shape.dims + 1, (size_t)(shape.rank - 1) * sizeof *shape.dims);
+            shape.dims[0] = (int64_t)batches;
+            shape.dims[1] = (int64_t)length;
+            shape.rank++;
+        }
+        enum status status = tensor_view(tensor, &shape, &shaped, err);
+        tensor_unref(tensor);
+        if (status != STATUS_OK)
+            return status;
+        TRY(hand_over(it->args, i, shaped, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status run_batches(struct scan_state *scan, struct collection *states,
+                               struct error *err)
+{
+    struct iteration *it = &scan->it;
+    const struct tensor *item = it->args->in[scan->first + it->states];
+    size_t batches = (size_t)item->shape.dims[0], longest = (size_t)item->shape.dims[1];
+    for (size_t batch = 0; batch < batches; batch++) {
+        size_t length = 0;
+        TRY(batch_length(scan, batch, longest, &length, err));
+        for (size_t i = 0; i < it->states; i++)
+            TRY(take_image(it->args, it->args->in[scan->first + i], batch, &it->in[i], err));
+        for (size_t step = 0; step < length; step++) {
+            TRY(feed_items(scan, batch, step, length, err));
+            TRY(iteration_run(it, err));
+        }
+        TRY(collect_states(scan, states, err));
+        for (size_t i = 0; i < it->collected; i++)
+            TRY(pad_collection(scan, &it->collections[i], (batch + 1) * longest, err));
+    }
+    return finish_batches(scan, states, batches, longest, err);
+}
+
+static enum status kernel_scan(const struct kernel_args *args, struct error *err)
+{
+    bool batched = args->node->opset < 9;
+    size_t first = batched ? 1 : 0, items = (size_t)node_int(args->node, "num_scan_inputs", 1);
+    struct scan_state scan = {.it = {.args = args,
+                                     .body = body_of(args->node, "body"),
+                                     .states = args->node->input_count - first - items},
+                              .first = first,
+                              .items = items,
+                              .batched = batched};
+    struct collection *states = alloc_array(scan.it.states, sizeof *states);
+    enum status status = iteration_start(&scan.it, err);
+    if (!states)
+        status = no_memory(err);
+    if (status == STATUS_OK)
+        status = batched ? run_batches(&scan, states, err) : run_scan(&scan, err);
+    for (size_t i = 0; states && i < scan.it.states; i++)
+        free(states[i].data);
+    free(states);
+    iteration_end(&scan.it);
+    return status;
+}
+
+static const struct kernel_entry entries[] = {
+    {OP_IF, kernel_if},
+    {OP_LOOP, kernel_loop},
+    {OP_SCAN, kernel_scan},
+};
+
+const struct kernel_family kernels_control = {entries, COUNT_OF(entries)};

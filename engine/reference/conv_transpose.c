@@ -1,0 +1,135 @@
+/* ConvTranspose: the product of the transposed weights with a stretch of input positions gives, for
+ * each tap, what every input position adds to the output; those rows are then scattered.
+ *
+ *     column[(m, tap), t] = weights[c, (m, tap)] * src[c, t]
+ *     dst[m, position(t) * stride + tap * dilation - pad] += column[(m, tap), t]
+ */
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "engine/reference/copy.h"
+#include "engine/reference/nn.h"
+
+#define COLUMN_ROWS    ((size_t)128)
+#define COLUMN_COLUMNS ((size_t)256)
+
+/* dst[i * step] += src[i] */
+static void add_row(enum arithmetic arithmetic, void *dst, size_t step, const void *src, size_t n)
+{
+    if (arithmetic == ARITHMETIC_F64) {
+        for (size_t i = 0; i < n; i++)
+            ((double *)dst)[i * step] += ((const double *)src)[i];
+    } else {
+        for (size_t i = 0; i < n; i++)
+            ((float *)dst)[i * step] += ((const float *)src)[i];
+    }
+}
+
+/* One row of the column matrix: tap `k` of one output channel for input positions t … t+count-1. */
+static void scatter_row(const struct window *w, enum arithmetic arithmetic, char *plane, size_t k,
+                        const char *row, size_t t, size_t count)
+{
+    size_t size = arithmetic_size(arithmetic);
+    int64_t tap[3] = {(int64_t)k / w->kernel[2] / w->kernel[1],
+                      (int64_t)k / w->kernel[2] % w->kernel[1], (int64_t)k % w->kernel[2]};
+    int64_t x = (int64_t)t % w->in[2], y = (int64_t)t / w->in[2] % w->in[1];
+    int64_t z = (int64_t)t / w->in[2] / w->in[1], stride = w->stride[2];
+    int64_t offset = tap[2] * w->dilation[2] - w->pad_begin[2];
+    /* input positions that land inside: 0 <= x * stride + offset < out */
+    int64_t low = offset >= 0 ? 0 : ceil_div(-offset, stride);
+    int64_t high = w->out[2] - offset <= 0 ? 0 : (w->out[2] - offset - 1) / stride + 1;
+    while (count) {
+        int64_t n = w->in[2] - x < (int64_t)count ? w->in[2] - x : (int64_t)count;
+        int64_t oz = z * w->stride[0] + tap[0] * w->dilation[0] - w->pad_begin[0];
+        int64_t oy = y * w->stride[1] + tap[1] * w->dilation[1] - w->pad_begin[1];
+        int64_t from = low > x ? low : x, to = high < x + n ? high : x + n;
+        if (oz >= 0 && oz < w->out[0] && oy >= 0 && oy < w->out[1] && from < to) {
+            int64_t at = (oz * w->out[1] + oy) * w->out[2] + from * stride + offset;
+            add_row(arithmetic, plane + (size_t)at * size, (size_t)stride,
+                    row + (size_t)(from - x) * size, (size_t)(to - from));
+        }
+        row += (size_t)n * size;
+        count -= (size_t)n;
+        x = 0;
+        if (++y == w->in[1]) {
+            y = 0;
+            z++;
+        }
+    }
+}
+
+/* One group of one image: src [channels, in …], weights [channels, outputs, taps], dst
+ * [outputs, out …] which starts as the bias. */
+static void transpose_group(const struct window *w, enum arithmetic arithmetic, size_t channels,
+                            size_t outputs, const char *src, const char *weights, char *dst,
+                            char *column)
+{
+    size_t size = arithmetic_size(arithmetic);
+    size_t taps = (size_t)(w->kernel[0] * w->kernel[1] * w->kernel[2]), rows = outputs * taps;
+    size_t positions = (size_t)(w->in[0] * w->in[1] * w->in[2]);
+    size_t plane = (size_t)(w->out[0] * w->out[1] * w->out[2]);
+    for (size_t t = 0; t < positions; t += COLUMN_COLUMNS) {
+        size_t count = positions - t < COLUMN_COLUMNS ? positions - t : COLUMN_COLUMNS;
+        for (size_t r = 0; r < rows; r += COLUMN_ROWS) {
+            size_t part = rows - r < COLUMN_ROWS ? rows - r : COLUMN_ROWS;
+            zero_bytes(column, part * count * size);
+            gemm_nn(arithmetic, part, count, channels, weights + r * size, 1, rows, src + t * size,
+                    positions, column, count);
+            for (size_t i = 0; i < part; i++)
+                scatter_row(w, arithmetic, dst + (r + i) / taps * plane * size, (r + i) % taps,
+                            column + i * count * size, t, count);
+        }
+    }
+}
+
+static void start_planes(const struct conv_shape *conv, size_t plane, size_t size, char *dst,
+                         const char *bias)
+{
+    static const char zero[8];
+    for (size_t i = 0; i < conv->batch * conv->out_channels; i++)
+        fill_row(dst + i * plane * size, bias ? bias + i % conv->out_channels * size : zero, size,
+                 plane);
+}
+
+KERNEL(kernel_conv_transpose)
+{
+    const struct tensor *x = args->in[0], *w = args->in[1];
+    const struct tensor *bias = args->node->input_count > 2 ? args->in[2] : NULL;
+    enum arithmetic arithmetic = arithmetic_for(x->dtype);
+    size_t size = arithmetic_size(arithmetic);
+    struct conv_shape conv;
+    struct gemm_operand src = {0}, weights = {0}, shift = {0};
+    struct result dst = {0};
+    TRY(conv_transpose_shape_init(args->node, &x->shape, &w->shape, &conv, err));
+    char *column = kernel_scratch(args, COLUMN_ROWS * COLUMN_COLUMNS, size, err);
+    enum status status = column ? STATUS_OK : STATUS_NO_MEMORY;
+    if (status == STATUS_OK)
+        status = operand_open(args, x, arithmetic, &src, err);
+    if (status == STATUS_OK)
+        status = operand_open(args, w, arithmetic, &weights, err);
+    if (status == STATUS_OK && bias)
+        status = operand_open(args, bias, arithmetic, &shift, err);
+    if (status == STATUS_OK)
+        status = result_open(args, *args->out[0], arithmetic, &dst, err);
+    if (status == STATUS_OK) {
+        struct window window = window_in_3d(&conv.window);
+        size_t channels = conv.in_channels / conv.group, outputs = conv.out_channels / conv.group;
+        size_t in = (size_t)(window.in[0] * window.in[1] * window.in[2]);
+        size_t out = (size_t)(window.out[0] * window.out[1] * window.out[2]);
+        size_t taps = (size_t)(window.kernel[0] * window.kernel[1] * window.kernel[2]);
+        start_planes(&conv, out, size, dst.data, shift.data);
+        for (size_t ng = 0; ng < conv.batch * conv.group; ng++)
+            transpose_group(&window, arithmetic, channels, outputs,
+                            (const char *)src.data + ng * channels * in * size,
+                            (const char *)weights.data +
+                                ng % conv.group * channels * outputs * taps * size,
+                            (char *)dst.data + ng * outputs * out * size, column);
+        result_store(&dst);
+    }
+    free(column);
+    operand_close(&src);
+    operand_close(&weights);
+    operand_close(&shift);
+    result_close(&dst);
+    return status;
+}

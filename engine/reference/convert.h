@@ -1,0 +1,62 @@
+/* Private to the reference kernels: element types, and rows of elements converted to other types.
+ *
+ * Integers wrap into narrower integers as in C; floats truncate toward zero and saturate, NaN
+ * becomes 0; bool is "not equal to zero", NaN included; floats round to nearest even. All functions
+ * are thread-safe; rows must not overlap. */
+#pragma once
+
+#include "engine/tensor/tensor.h"
+
+/* X(DTYPE, C type, unsigned type to compute in: wide enough not to be promoted to int). */
+#define SIGNED_TYPES(X)                                                                            \
+    X(I8, int8_t, uint32_t)                                                                        \
+    X(I16, int16_t, uint32_t) X(I32, int32_t, uint32_t) X(I64, int64_t, uint64_t)
+#define UNSIGNED_TYPES(X)                                                                          \
+    X(U8, uint8_t, uint32_t)                                                                       \
+    X(U16, uint16_t, uint32_t) X(U32, uint32_t, uint32_t) X(U64, uint64_t, uint64_t)
+#define INTEGER_TYPES(X) SIGNED_TYPES(X) UNSIGNED_TYPES(X)
+
+/* The loop has no dependence between iterations that would keep gcc from vectorising it (an output
+ * may be the very same array as an input). Clang finds out by itself, and warns when it is told so
+ * in vain. */
+#ifdef __clang__
+#define VECTOR_LOOP
+#else
+#define VECTOR_LOOP _Pragma("GCC ivdep")
+#endif
+
+/* Elements that kernels convert at a time through buffers on the stack. */
+#define BLOCK 256
+
+/* dst[i] = (to) src[i]. */
+void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, size_t n);
+
+/* Any dtype to float / double / int64 / uint64 and back. From float types to integers and between
+ * integers as above. */
+void load_floats(const void *src, enum dtype dtype, float *dst, size_t n);
+void store_floats(const float *src, enum dtype dtype, void *dst, size_t n);
+void load_doubles(const void *src, enum dtype dtype, double *dst, size_t n);
+void store_doubles(const double *src, enum dtype dtype, void *dst, size_t n);
+void load_integers(const void *src, enum dtype dtype, int64_t *dst, size_t n);
+void store_integers(const int64_t *src, enum dtype dtype, void *dst, size_t n);
+
+/* Element i of an array of `dtype`; element 0 of one without elements is NULL. */
+static inline const void *element(const void *data, enum dtype dtype, size_t i)
+{
+    return i ? (const char *)data + i * dtype_size(dtype) : data;
+}
+
+static inline void *element_at(void *data, enum dtype dtype, size_t i)
+{
+    return i ? (char *)data + i * dtype_size(dtype) : data;
+}
+
+/* x truncated toward zero and saturated; 0 for NaN. */
+static inline int64_t double_to_int64(double x)
+{
+    if (!(x == x))
+        return 0;
+    if (x >= 0x1p63)
+        return INT64_MAX;
+    return x < -0x1p63 ? INT64_MIN : (int64_t)x;
+}

@@ -1,0 +1,217 @@
+/* Einsum: operands are contracted in pairs, left to right. A label that neither the output nor a
+ * later operand needs is summed as soon as it can be, so that intermediate results stay small. Sums
+ * of floats are made in double, of integers modulo 2^64. */
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "engine/reference/copy.h"
+#include "engine/reference/nn.h"
+
+/* An array whose axes are labels; steps in elements, 0 for labels it does not have. A label that
+ * occurs twice (a diagonal) has the sum of both steps. */
+struct labelled {
+    const void *data;
+    uint64_t labels;
+    size_t step[EINSUM_MAX_LABELS];
+};
+
+_Static_assert(EINSUM_MAX_LABELS <= 64, "labels are the bits of a uint64_t");
+
+struct axis {
+    size_t extent, a, b;
+};
+
+static double dot_f64(const double *a, size_t a_step, const double *b, size_t b_step, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += a[i * a_step] * b[i * b_step];
+    return sum;
+}
+
+static uint64_t dot_u64(const uint64_t *a, size_t a_step, const uint64_t *b, size_t b_step,
+                        size_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += a[i * a_step] * b[i * b_step];
+    return sum;
+}
+
+/* Moves to the next position; false after the last. */
+static bool advance(const struct axis *axes, int rank, size_t *at, size_t *a, size_t *b)
+{
+    for (int i = rank - 1; i >= 0; i--) {
+        *a += axes[i].a;
+        *b += axes[i].b;
+        if (++at[i] < axes[i].extent)
+            return true;
+        *a -= axes[i].a * at[i];
+        *b -= axes[i].b * at[i];
+        at[i] = 0;
+    }
+    return false;
+}
+
+/* dst[done] = sum over the inner axes, none of them empty; the last one is the tight loop. */
+static void reduce(enum arithmetic arithmetic, const struct labelled *a, size_t a_at,
+                   const struct labelled *b, size_t b_at, const struct axis *inner, int rank,
+                   void *dst, size_t done)
+{
+    size_t at[EINSUM_MAX_LABELS] = {0};
+    const struct axis *last = &inner[rank - 1];
+    double real = 0;
+    uint64_t whole = 0;
+    do {
+        if (arithmetic == ARITHMETIC_F64)
+            real += dot_f64((const double *)a->data + a_at, last->a, (const double *)b->data + b_at,
+                            last->b, last->extent);
+        else
+            whole += dot_u64((const uint64_t *)a->data + a_at, last->a,
+                             (const uint64_t *)b->data + b_at, last->b, last->extent);
+    } while (advance(inner, rank - 1, at, &a_at, &b_at));
+    if (arithmetic == ARITHMETIC_F64)
+        ((double *)dst)[done] = real;
+    else
+        ((uint64_t *)dst)[done] = whole;
+}
+
+/* dst[out labels] = sum over all other labels of a * b. */
+static void contract(const struct einsum_plan *plan, enum arithmetic arithmetic,
+                     const struct labelled *a, const struct labelled *b, const int8_t *out,
+                     int out_rank, void *dst)
+{
+    struct axis outer[EINSUM_MAX_LABELS], inner[EINSUM_MAX_LABELS + 1];
+    size_t at[EINSUM_MAX_LABELS] = {0}, a_at = 0, b_at = 0, done = 0;
+    uint64_t rest = a->labels | b->labels;
+    int inner_rank = 0;
+    bool empty = false;
+    for (int i = 0; i < out_rank; i++) {
+        int label = out[i];
+        outer[i] = (struct axis){(size_t)plan->extent[label], a->step[label], b->step[label]};
+        rest &= ~(UINT64_C(1) << label);
+        if (!outer[i].extent)
+            return;
+    }
+    for (int label = 0; label < EINSUM_MAX_LABELS; label++) {
+        if (!(rest >> label & 1))
+            continue;
+        inner[inner_rank++] =
+            (struct axis){(size_t)plan->extent[label], a->step[label], b->step[label]};
+        empty = empty || !plan->extent[label];
+    }
+    if (!inner_rank)
+        inner[inner_rank++] = (struct axis){1, 0, 0};
+    do {
+        if (empty)
+            ((uint64_t *)dst)[done] = 0; /* 0.0 has the same bits */
+        else
+            reduce(arithmetic, a, a_at, b, b_at, inner, inner_rank, dst, done);
+        done++;
+    } while (advance(outer, out_rank, at, &a_at, &b_at));
+}
+
+static void label_operand(const struct einsum_plan *plan, size_t i, const struct shape *shape,
+                          const void *data, struct labelled *ret)
+{
+    *ret = (struct labelled){.data = data};
+    size_t step = 1;
+    for (int d = shape->rank - 1; d >= 0; d--) {
+        int label = plan->label[i][d];
+        ret->labels |= UINT64_C(1) << label;
+        if (shape->dims[d] == plan->extent[label])
+            ret->step[label] += step; /* else broadcast from extent 1 */
+        step *= (size_t)shape->dims[d];
+    }
+}
+
+/* Labels that the output or operands from `next` on still need. */
+static uint64_t needed_labels(const struct einsum_plan *plan, const struct labelled *operands,
+                              size_t next)
+{
+    uint64_t needed = 0;
+    for (int i = 0; i < plan->out.rank; i++)
+        needed |= UINT64_C(1) << plan->out_label[i];
+    for (size_t i = next; i < plan->operands; i++)
+        needed |= operands[i].labels;
+    return needed;
+}
+
+/* The labels of an intermediate result, and room for it. */
+static enum status intermediate(const struct kernel_args *args, const struct einsum_plan *plan,
+                                uint64_t labels, int8_t *ret_list, int *ret_rank,
+                                struct labelled *ret, void **ret_data, struct error *err)
+{
+    size_t count = 1;
+    int rank = 0;
+    *ret = (struct labelled){.labels = labels};
+    for (int label = 0; label < EINSUM_MAX_LABELS; label++)
+        if (labels >> label & 1)
+            ret_list[rank++] = (int8_t)label;
+    for (int i = rank - 1; i >= 0; i--) {
+        ret->step[ret_list[i]] = count;
+        if (!size_mul(count, (size_t)plan->extent[ret_list[i]], &count))
+            return error_set(err, STATUS_SHAPE, "an intermediate result is too large");
+    }
+    *ret_rank = rank;
+    *ret_data = kernel_scratch(args, count, sizeof(double), err);
+    ret->data = *ret_data;
+    return *ret_data ? STATUS_OK : STATUS_NO_MEMORY;
+}
+
+static enum status contract_all(const struct kernel_args *args, const struct einsum_plan *plan,
+                                enum arithmetic arithmetic, const struct labelled *operands,
+                                void *dst, struct error *err)
+{
+    static const double one_f64 = 1;
+    static const uint64_t one_u64 = 1;
+    struct labelled one = {.data = &one_u64}, left = operands[0], next;
+    if (arithmetic == ARITHMETIC_F64)
+        one.data = &one_f64;
+    void *owned = NULL, *fresh = NULL;
+    for (size_t i = 1; i + 1 < plan->operands; i++) {
+        int8_t list[EINSUM_MAX_LABELS];
+        int rank = 0;
+        uint64_t labels = (left.labels | operands[i].labels) & needed_labels(plan, operands, i + 1);
+        enum status status = intermediate(args, plan, labels, list, &rank, &next, &fresh, err);
+        if (status == STATUS_OK)
+            contract(plan, arithmetic, &left, &operands[i], list, rank, fresh);
+        free(owned);
+        if (status != STATUS_OK)
+            return status;
+        owned = fresh;
+        left = next;
+    }
+    contract(plan, arithmetic, &left, plan->operands > 1 ? &operands[plan->operands - 1] : &one,
+             plan->out_label, plan->out.rank, dst);
+    free(owned);
+    return STATUS_OK;
+}
+
+KERNEL(kernel_einsum)
+{
+    size_t count = args->node->input_count;
+    const struct shape *shapes[EINSUM_MAX_OPERANDS];
+    struct gemm_operand opened[EINSUM_MAX_OPERANDS] = {0};
+    struct labelled operands[EINSUM_MAX_OPERANDS];
+    struct einsum_plan plan;
+    struct result out = {0};
+    for (size_t i = 0; i < count && i < EINSUM_MAX_OPERANDS; i++)
+        shapes[i] = &args->in[i]->shape;
+    TRY(einsum_plan_init(args->node, shapes, count, &plan, err));
+    enum arithmetic arithmetic =
+        dtype_is_float(args->in[0]->dtype) ? ARITHMETIC_F64 : ARITHMETIC_U64;
+    enum status status = result_open(args, *args->out[0], arithmetic, &out, err);
+    for (size_t i = 0; i < count && status == STATUS_OK; i++) {
+        status = operand_open(args, args->in[i], arithmetic, &opened[i], err);
+        label_operand(&plan, i, shapes[i], opened[i].data, &operands[i]);
+    }
+    if (status == STATUS_OK)
+        status = contract_all(args, &plan, arithmetic, operands, out.data, err);
+    if (status == STATUS_OK)
+        result_store(&out);
+    for (size_t i = 0; i < count; i++)
+        operand_close(&opened[i]);
+    result_close(&out);
+    return status;
+}

@@ -1,0 +1,256 @@
+/* The family's table, and the operators that are neither plain unary nor plain binary: casts,
+ * copies, Pow, Where. */
+#include "engine/reference/elementwise.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/resolve.h"
+#include "engine/reference/convert.h"
+#include "engine/reference/copy.h"
+
+enum status run_cast(const struct kernel_args *args, struct error *err)
+{
+    (void)err;
+    const struct tensor *x = args->in[0];
+    struct tensor *y = *args->out[0];
+    if (x->bytes)
+        convert_row(x->data, x->dtype, y->data, y->dtype, shape_count(&x->shape));
+    return STATUS_OK;
+}
+
+/* Operators whose output is the input's bytes under another shape. The output may be a view. */
+enum status run_view(const struct kernel_args *args, struct error *err)
+{
+    (void)err;
+    if (args->out[0] && (*args->out[0])->data != args->in[0]->data)
+        copy_bytes((*args->out[0])->data, args->in[0]->data, args->in[0]->bytes);
+    return STATUS_OK;
+}
+
+enum status run_dropout(const struct kernel_args *args, struct error *err)
+{
+    const struct tensor *training = args->node->input_count > 2 ? args->in[2] : NULL;
+    if (training && shape_count(&training->shape) == 1 && tensor_int(training, 0)) {
+        (void)error_set(err, STATUS_UNSUPPORTED, "training_mode is true");
+        return error_advise(err, "export the model in evaluation mode");
+    }
+    if (args->node->output_count > 1 && args->out[1]) {
+        struct tensor *mask = *args->out[1];
+        double one = 1;
+        uint64_t value;
+        store_doubles(&one, mask->dtype, &value, 1);
+        fill_row(mask->data, &value, dtype_size(mask->dtype), shape_count(&mask->shape));
+    }
+    return run_view(args, err);
+}
+
+/* ---- Pow ---- */
+
+/* base^exponent modulo 2^64; a negative exponent leaves only what a fraction truncates to. */
+static int64_t power(int64_t base, int64_t exponent)
+{
+    if (exponent < 0) {
+        if (base == 0)
+            return INT64_MAX; /* infinity, saturated */
+        return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+    }
+    uint64_t result = 1, square = (uint64_t)base;
+    for (; exponent; exponent >>= 1, square *= square)
+        if (exponent & 1)
+            result *= square;
+    return (int64_t)result;
+}
+
+struct pow_row {
+    const struct tensor *base, *exponent;
+    struct tensor *out;
+    const struct broadcast *walk;
+};
+
+static size_t operand_at(const struct broadcast *walk, int operand, size_t done)
+{
+    return walk->offset[operand] + (walk->moves[operand] ? done : 0);
+}
+
+static void pow_integers(const struct pow_row *row, size_t done, size_t n)
+{
+    int64_t x[BLOCK], y[BLOCK];
+    const struct broadcast *walk = row->walk;
+    size_t a = operand_at(walk, 0, done), b = operand_at(walk, 1, done);
+    enum dtype from = row->base->dtype, to = row->exponent->dtype;
+    load_integers(element(row->base->data, from, a), from, x, walk->moves[0] ? n : 1);
+    load_integers(element(row->exponent->data, to, b), to, y, walk->moves[1] ? n : 1);
+    int64_t z[BLOCK];
+    for (size_t i = 0; i < n; i++)
+        z[i] = power(x[walk->moves[0] ? i : 0], y[walk->moves[1] ? i : 0]);
+    store_integers(z, from, element_at(row->out->data, from, walk->done + done), n);
+}
+
+static void pow_doubles(const struct pow_row *row, size_t done, size_t n)
+{
+    double x[BLOCK], y[BLOCK], z[BLOCK];
+    const struct broadcast *walk = row->walk;
+    size_t a = operand_at(walk, 0, done), b = operand_at(walk, 1, done);
+    enum dtype from = row->base->dtype, to = row->exponent->dtype;
+    load_doubles(element(row->base->data, from, a), from, x, walk->moves[0] ? n : 1);
+    load_doubles(element(row->exponent->data, to, b), to, y, walk->moves[1] ? n : 1);
+    for (size_t i = 0; i < n; i++)
+        z[i] = pow(x[walk->moves[0] ? i : 0], y[walk->moves[1] ? i : 0]);
+    store_doubles(z, from, element_at(row->out->data, from, walk->done + done), n);
+}
+
+/* float32 to a float32 power; the square is what layer normalisation is exported with. */
+static void pow_floats(const struct pow_row *row)
+{
+    const struct broadcast *walk = row->walk;
+    const float *x = (const float *)row->base->data + walk->offset[0];
+    const float *y = (const float *)row->exponent->data + walk->offset[1];
+    float *z = (float *)row->out->data + walk->done;
+    if (walk->moves[0] && !walk->moves[1] && y[0] == 2) {
+        for (size_t i = 0; i < walk->row; i++)
+            z[i] = x[i] * x[i];
+        return;
+    }
+    for (size_t i = 0; i < walk->row; i++)
+        z[i] = powf(x[walk->moves[0] ? i : 0], y[walk->moves[1] ? i : 0]);
+}
+
+enum status run_pow(const struct kernel_args *args, struct error *err)
+{
+    const struct tensor *base = args->in[0], *exponent = args->in[1];
+    struct tensor *out = *args->out[0];
+    struct shape right;
+    TRY(resolve_legacy_broadcast(args->node, &base->shape, &exponent->shape, &right, err));
+    const struct shape *const shapes[] = {&base->shape, &right};
+    struct broadcast walk;
+    struct pow_row row = {base, exponent, out, &walk};
+    bool integers = !dtype_is_float(base->dtype) && !dtype_is_float(exponent->dtype);
+    bool floats = base->dtype == DTYPE_F32 && exponent->dtype == DTYPE_F32;
+    if (!broadcast_start(&walk, &out->shape, shapes, 2))
+        return STATUS_OK;
+    do {
+        if (floats) {
+            pow_floats(&row);
+            continue;
+        }
+        for (size_t done = 0; done < walk.row; done += BLOCK) {
+            size_t n = walk.row - done < BLOCK ? walk.row - done : BLOCK;
+            if (integers)
+                pow_integers(&row, done, n);
+            else
+                pow_doubles(&row, done, n);
+        }
+    } while (broadcast_next(&walk));
+    return STATUS_OK;
+}
+
+/* ---- Where ---- */
+
+#define DEFINE_CHOOSE(TYPE)                                                                        \
+    static void choose_##TYPE(const uint8_t *condition, const void *x_data, bool x_moves,          \
+                              const void *y_data, bool y_moves, void *dst_data, size_t n)          \
+    {                                                                                              \
+        const TYPE *x = x_data, *y = y_data;                                                       \
+        TYPE *dst = dst_data;                                                                      \
+        for (size_t i = 0; i < n; i++)                                                             \
+            dst[i] = condition[i] ? x[x_moves ? i : 0] : y[y_moves ? i : 0];                       \
+    }
+EACH_ITEM_TYPE(DEFINE_CHOOSE)
+
+static void choose(size_t item, const uint8_t *condition, const void *x, bool x_moves,
+                   const void *y, bool y_moves, void *dst, size_t n)
+{
+    BY_ITEM_SIZE(item, choose, condition, x, x_moves, y, y_moves, dst, n);
+}
+
+enum status run_where(const struct kernel_args *args, struct error *err)
+{
+    (void)err;
+    const struct tensor *condition = args->in[0], *x = args->in[1], *y = args->in[2];
+    struct tensor *out = *args->out[0];
+    const struct shape *const shapes[] = {&condition->shape, &x->shape, &y->shape};
+    size_t item = dtype_size(out->dtype);
+    struct broadcast walk;
+    if (!broadcast_start(&walk, &out->shape, shapes, 3))
+        return STATUS_OK;
+    do {
+        const uint8_t *flags = (const uint8_t *)condition->data + walk.offset[0];
+        const void *from[] = {element(x->data, x->dtype, walk.offset[1]),
+                              element(y->data, y->dtype, walk.offset[2])};
+        void *to = element_at(out->data, out->dtype, walk.done);
+        int chosen = *flags ? 0 : 1;
+        if (walk.moves[0])
+            choose(item, flags, from[0], walk.moves[1], from[1], walk.moves[2], to, walk.row);
+        else if (walk.moves[1 + chosen])
+            memcpy(to, from[chosen], walk.row * item);
+        else
+            fill_row(to, from[chosen], item, walk.row);
+    } while (broadcast_next(&walk));
+    return STATUS_OK;
+}
+
+/* ---- the table ---- */
+
+static const struct kernel_entry table[] = {
+    {OP_ABS, run_unary},
+    {OP_NEG, run_unary},
+    {OP_SIGN, run_unary},
+    {OP_FLOOR, run_unary},
+    {OP_CEIL, run_unary},
+    {OP_ROUND, run_unary},
+    {OP_SQRT, run_unary},
+    {OP_RECIPROCAL, run_unary},
+    {OP_EXP, run_unary},
+    {OP_LOG, run_unary},
+    {OP_SIN, run_unary},
+    {OP_COS, run_unary},
+    {OP_TANH, run_unary},
+    {OP_ERF, run_unary},
+    {OP_SIGMOID, run_unary},
+    {OP_HARD_SIGMOID, run_unary},
+    {OP_HARD_SWISH, run_unary},
+    {OP_RELU, run_unary},
+    {OP_LEAKY_RELU, run_unary},
+    {OP_THRESHOLDED_RELU, run_unary},
+    {OP_ELU, run_unary},
+    {OP_SELU, run_unary},
+    {OP_CELU, run_unary},
+    {OP_SOFTPLUS, run_unary},
+    {OP_SOFTSIGN, run_unary},
+    {OP_MISH, run_unary},
+    {OP_SWISH, run_unary},
+    {OP_GELU, run_unary},
+    {OP_SHRINK, run_unary},
+    {OP_NOT, run_unary},
+    {OP_IS_NAN, run_unary},
+    {OP_IS_INF, run_unary},
+    {OP_CLIP, run_clip},
+    {OP_CAST, run_cast},
+    {OP_CAST_LIKE, run_cast},
+    {OP_IDENTITY, run_view},
+    {OP_DROPOUT, run_dropout},
+    {OP_ADD, run_binary},
+    {OP_SUB, run_binary},
+    {OP_MUL, run_binary},
+    {OP_DIV, run_binary},
+    {OP_POW, run_pow},
+    {OP_MOD, run_binary},
+    {OP_PRELU, run_binary},
+    {OP_MAX, run_variadic},
+    {OP_MIN, run_variadic},
+    {OP_SUM, run_variadic},
+    {OP_MEAN, run_variadic},
+    {OP_AND, run_binary},
+    {OP_OR, run_binary},
+    {OP_XOR, run_binary},
+    {OP_EQUAL, run_binary},
+    {OP_GREATER, run_binary},
+    {OP_LESS, run_binary},
+    {OP_GREATER_OR_EQUAL, run_binary},
+    {OP_LESS_OR_EQUAL, run_binary},
+    {OP_WHERE, run_where},
+};
+
+const struct kernel_family kernels_elementwise = {table, COUNT_OF(table)};

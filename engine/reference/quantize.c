@@ -1,0 +1,291 @@
+/* QuantizeLinear, DequantizeLinear (per tensor, per axis, blocked), DynamicQuantizeLinear; and the
+ * list of all kernels of quantised operators. */
+#include "engine/reference/quant.h"
+
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "engine/reference/convert.h"
+
+/* ---- element by element, with the scale each belongs to ---- */
+
+struct block_cursor {
+    const struct quant_layout *layout;
+    size_t o, i, n;
+    size_t at; /* of the scale */
+};
+
+static void cursor_next(struct block_cursor *c)
+{
+    const struct quant_layout *layout = c->layout;
+    c->at += layout->inner_step;
+    if (++c->n < layout->inner)
+        return;
+    c->n = 0;
+    if (++c->i == layout->extent) {
+        c->i = 0;
+        c->o++;
+    }
+    c->at = c->o * layout->outer_step + c->i / layout->block * layout->block_step;
+}
+
+struct params {
+    struct gemm_operand scale;
+    int64_t *zeros; /* as many as scales; NULL: all 0 */
+};
+
+static enum status params_open(const struct kernel_args *args, struct params *ret,
+                               struct error *err)
+{
+    const struct tensor *scale = args->in[1];
+    const struct tensor *zero = args->node->input_count > 2 ? args->in[2] : NULL;
+    size_t count = shape_count(&scale->shape);
+    TRY(operand_open(args, scale, ARITHMETIC_F64, &ret->scale, err));
+    if (!zero)
+        return STATUS_OK;
+    ret->zeros = kernel_scratch(args, count, sizeof *ret->zeros, err);
+    if (!ret->zeros)
+        return STATUS_NO_MEMORY;
+    if (shape_count(&zero->shape) == count)
+        load_integers(zero->data, zero->dtype, ret->zeros, count);
+    else
+        for (size_t i = 0; i < count; i++)
+            ret->zeros[i] = tensor_int(zero, 0);
+    return STATUS_OK;
+}
+
+static void params_close(struct params *params)
+{
+    operand_close(&params->scale);
+    free(params->zeros);
+}
+
+/* x / scale, rounded to the type that the operator divides in. */
+static double divide(double x, double scale, enum dtype precision)
+{
+    switch (precision) {
+    case DTYPE_F64:
+        return x / scale;
+    case DTYPE_F16:
+        return half_to_float(float_to_half(half_to_float(float_to_half((float)x)) /
+                                           half_to_float(float_to_half((float)scale))));
+    case DTYPE_BF16:
+        return bfloat16_to_float(
+            float_to_bfloat16(bfloat16_to_float(float_to_bfloat16((float)x)) /
+                              bfloat16_to_float(float_to_bfloat16((float)scale))));
+    default:
+        return (double)((float)x / (float)scale);
+    }
+}
+
+/* ---- 8 bits and float32, one scale for `n` neighbours: what exporters write ---- */
+
+/* Reaches past every sum of an 8-bit value and zero point; adding and taking away ROUND rounds
+ * half to even, in the vector instructions that every x86-64 has. */
+#define BEYOND 1024.0f
+#define ROUND  12582912.0f
+
+#define QUANTIZE_RUN(name, type, low, high)                                                        \
+    static void name(const float *src, type *dst, size_t n, float scale, float zero)               \
+    {                                                                                              \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            float q = src[i] / scale;                                                              \
+            q = q > -BEYOND ? q : -BEYOND; /* also NaN */                                          \
+            q = q < BEYOND ? q : BEYOND;                                                           \
+            q = (q + ROUND) - ROUND + zero;                                                        \
+            q = q > (low) ? q : (low);                                                             \
+            q = q < (high) ? q : (high);                                                           \
+            dst[i] = (type)(int)q;                                                                 \
+        }                                                                                          \
+    }
+QUANTIZE_RUN(quantize_run_i8, int8_t, -128.0f, 127.0f)
+QUANTIZE_RUN(quantize_run_u8, uint8_t, 0.0f, 255.0f)
+
+#define DEQUANTIZE_RUN(name, type)                                                                 \
+    static void name(const type *src, float *dst, size_t n, float scale, int zero)                 \
+    {                                                                                              \
+        for (size_t i = 0; i < n; i++)                                                             \
+            dst[i] = (float)((int)src[i] - zero) * scale;                                          \
+    }
+DEQUANTIZE_RUN(dequantize_run_i8, int8_t)
+DEQUANTIZE_RUN(dequantize_run_u8, uint8_t)
+
+static bool is_byte(enum dtype dtype)
+{
+    return dtype == DTYPE_I8 || dtype == DTYPE_U8;
+}
+
+/* Neighbours share a scale, and the zero point is a byte too (it may be of any integer type). */
+static bool has_runs(const struct kernel_args *args, const struct quant_layout *layout)
+{
+    const struct tensor *zero = args->node->input_count > 2 ? args->in[2] : NULL;
+    return !layout->inner_step && (!zero || is_byte(zero->dtype));
+}
+
+/* Calls one of the four above for every run that shares a scale. */
+static void convert_runs(const struct quant_layout *layout, const struct params *params,
+                         const struct tensor *x, struct tensor *y)
+{
+    size_t n = layout->inner, at = 0;
+    for (size_t run = 0; run < layout->outer * layout->extent; run++, at += n) {
+        size_t outer = run / layout->extent, i = run % layout->extent;
+        size_t param = outer * layout->outer_step + i / layout->block * layout->block_step;
+        float scale = (float)((const double *)params->scale.data)[param];
+        int zero = params->zeros ? (int)params->zeros[param] : 0;
+        if (x->dtype == DTYPE_I8)
+            dequantize_run_i8((const int8_t *)x->data + at, (float *)y->data + at, n, scale, zero);
+        else if (x->dtype == DTYPE_U8)
+            dequantize_run_u8((const uint8_t *)x->data + at, (float *)y->data + at, n, scale, zero);
+        else if (y->dtype == DTYPE_I8)
+            quantize_run_i8((const float *)x->data + at, (int8_t *)y->data + at, n, scale,
+                            (float)zero);
+        else
+            quantize_run_u8((const float *)x->data + at, (uint8_t *)y->data + at, n, scale,
+                            (float)zero);
+    }
+}
+
+KERNEL(kernel_quantize)
+{
+    const struct tensor *x = args->in[0], *scale = args->in[1];
+    struct tensor *y = *args->out[0];
+    int64_t precision = node_int(args->node, "precision", 0);
+    enum dtype divides_in = precision ? (enum dtype)precision : scale->dtype;
+    struct quant_layout layout;
+    struct params params = {0};
+    struct quant quant = {0};
+    TRY(quant_layout_init(args->node, &x->shape, &scale->shape, &layout, err));
+    quant_range(y->dtype, &quant.low, &quant.high);
+    enum status status = params_open(args, &params, err);
+    size_t count = shape_count(&x->shape);
+    if (status == STATUS_OK && has_runs(args, &layout) && x->dtype == DTYPE_F32 &&
+        divides_in == DTYPE_F32 && is_byte(y->dtype)) {
+        convert_runs(&layout, &params, x, y);
+        count = 0;
+    }
+    struct block_cursor cursor = {.layout = &layout};
+    for (size_t at = 0; at < count && status == STATUS_OK; at += BLOCK) {
+        double values[BLOCK];
+        int64_t stored[BLOCK];
+        size_t n = count - at < BLOCK ? count - at : BLOCK;
+        load_doubles(element(x->data, x->dtype, at), x->dtype, values, n);
+        for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {
+            double s = ((const double *)params.scale.data)[cursor.at];
+            quant.zero = params.zeros ? params.zeros[cursor.at] : 0;
+            stored[i] = quant_round(&quant, divide(values[i], s, divides_in));
+        }
+        store_integers(stored, y->dtype, element_at(y->data, y->dtype, at), n);
+    }
+    params_close(&params);
+    return status;
+}
+
+KERNEL(kernel_dequantize)
+{
+    const struct tensor *x = args->in[0], *scale = args->in[1];
+    struct tensor *y = *args->out[0];
+    struct quant_layout layout;
+    struct params params = {0};
+    TRY(quant_layout_init(args->node, &x->shape, &scale->shape, &layout, err));
+    enum status status = params_open(args, &params, err);
+    size_t count = shape_count(&x->shape);
+    if (status == STATUS_OK && has_runs(args, &layout) && is_byte(x->dtype) &&
+        y->dtype == DTYPE_F32) {
+        convert_runs(&layout, &params, x, y);
+        count = 0;
+    }
+    struct block_cursor cursor = {.layout = &layout};
+    for (size_t at = 0; at < count && status == STATUS_OK; at += BLOCK) {
+        int64_t stored[BLOCK];
+        double values[BLOCK];
+        size_t n = count - at < BLOCK ? count - at : BLOCK;
+        load_integers(element(x->data, x->dtype, at), x->dtype, stored, n);
+        for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {
+            double s = ((const double *)params.scale.data)[cursor.at];
+            int64_t difference = stored[i] - (params.zeros ? params.zeros[cursor.at] : 0);
+            values[i] = y->dtype == DTYPE_F64 ? (double)difference * s
+                                              : (double)((float)difference * (float)s);
+        }
+        store_doubles(values, y->dtype, element_at(y->data, y->dtype, at), n);
+    }
+    params_close(&params);
+    return status;
+}
+
+/* ---- DynamicQuantizeLinear ---- */
+
+/* The scale for all of x, and the zero point; the range includes 0. */
+static struct quant dynamic_terms(const struct tensor *x)
+{
+    const float *src = x->data;
+    float min = 0, max = 0;
+    for (size_t i = 0; i < shape_count(&x->shape); i++) {
+        min = src[i] < min ? src[i] : min;
+        max = src[i] > max ? src[i] : max;
+    }
+    const float scale = max == min ? 1 : (max - min) / 255;
+    struct quant quant = {.low = 0, .high = 255, .scale = (double)scale};
+    quant.zero = quant_round(&quant, (double)(-min / scale));
+    return quant;
+}
+
+static KERNEL(kernel_dynamic_round)
+{
+    const struct tensor *x = args->in[0];
+    const float *src = x->data;
+    float *y = (*args->out[0])->data;
+    const struct quant quant = dynamic_terms(x);
+    const float scale = (float)quant.scale;
+    (void)err;
+    for (size_t i = 0; i < shape_count(&x->shape); i++)
+        y[i] = (float)(quant_round(&quant, (double)(src[i] / scale)) - quant.zero) * scale;
+    return STATUS_OK;
+}
+
+KERNEL(kernel_dynamic_quantize)
+{
+    const struct tensor *x = args->in[0];
+    const float *src = x->data;
+    const size_t count = shape_count(&x->shape);
+    const struct quant quant = dynamic_terms(x);
+    const float scale = (float)quant.scale;
+    (void)err;
+    struct tensor *outputs[3] = {0};
+    for (size_t i = 0; i < args->node->output_count && i < 3; i++)
+        outputs[i] = args->out[i] ? *args->out[i] : NULL;
+    for (size_t i = 0; i < count && outputs[0]; i++)
+        ((uint8_t *)outputs[0]->data)[i] = (uint8_t)quant_round(&quant, src[i] / scale);
+    if (outputs[1])
+        *(float *)outputs[1]->data = scale;
+    if (outputs[2])
+        *(uint8_t *)outputs[2]->data = (uint8_t)quant.zero;
+    return STATUS_OK;
+}
+
+static const struct kernel_entry entries[] = {
+    {OP_QUANTIZE_LINEAR, kernel_quantize},
+    {OP_DEQUANTIZE_LINEAR, kernel_dequantize},
+    {OP_MS_QUANTIZE_LINEAR, kernel_quantize},
+    {OP_MS_DEQUANTIZE_LINEAR, kernel_dequantize},
+    {OP_DYNAMIC_QUANTIZE_LINEAR, kernel_dynamic_quantize},
+    {OP_QLINEAR_CONV, kernel_qlinear_conv},
+    {OP_CONV_INTEGER, kernel_conv_integer},
+    {OP_QLINEAR_MATMUL, kernel_qlinear_matmul},
+    {OP_MATMUL_INTEGER, kernel_matmul_integer},
+    {OP_QGEMM, kernel_qgemm},
+    {OP_QLINEAR_ADD, kernel_qlinear_binary},
+    {OP_QLINEAR_MUL, kernel_qlinear_binary},
+    {OP_QLINEAR_SIGMOID, kernel_qlinear_unary},
+    {OP_QLINEAR_LEAKY_RELU, kernel_qlinear_unary},
+    {OP_LOOKUP, kernel_lookup},
+    {OP_DYNAMIC_ROUND, kernel_dynamic_round},
+    {OP_QLINEAR_SOFTMAX, kernel_qlinear_softmax},
+    {OP_QLINEAR_WHERE, kernel_qlinear_where},
+    {OP_QLINEAR_CONCAT, kernel_qlinear_concat},
+    {OP_QLINEAR_AVERAGE_POOL, kernel_qlinear_average_pool},
+    {OP_QLINEAR_GLOBAL_AVERAGE_POOL, kernel_qlinear_global_average_pool},
+    {OP_MS_GELU, kernel_gelu},
+    {OP_MS_FUSED_CONV, kernel_fused_conv},
+};
+
+const struct kernel_family kernels_quantize = {entries, COUNT_OF(entries)};

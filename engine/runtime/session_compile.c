@@ -1,0 +1,266 @@
+/* Compiles one batch size of a session: from the session's graph to a program of its backend. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/passes/edit.h"
+#include "engine/runtime/session_internal.h"
+
+void compiled_done(struct session *session, struct compiled *c)
+{
+    compiled_drop_tail_outputs(session, c);
+    if (c->program)
+        session->ops->free_program(c->program);
+    for (size_t i = 0; c->tensors && i < session->output_count; i++)
+        if (!c->output_of || c->output_of[i] >= 0)
+            tensor_unref(c->tensors[i]);
+    for (size_t i = 0; c->tail_inputs && i < c->crossing; i++)
+        tensor_unref(c->tail_inputs[i]);
+    graph_free(c->tail);
+    free(c->static_data);
+    free(c->tensors);
+    free(c->tail_inputs);
+    free(c->tail_outputs);
+    graph_free(c->graph); /* output_of lies in its arena */
+    *c = (struct compiled){0};
+}
+
+/* Creates the tensors that will point at the program's output memory. Each run sets the address. */
+static enum status wrap_outputs(struct session *session, struct compiled *c, struct error *err)
+{
+    struct graph *graph = c->graph;
+    c->static_data = alloc_array(graph->output_count, sizeof *c->static_data);
+    c->tensors = alloc_array(session->output_count, sizeof *c->tensors);
+    c->tail_inputs = alloc_array(c->crossing, sizeof *c->tail_inputs);
+    c->tail_outputs = alloc_array(c->tail ? c->tail->output_count : 0, sizeof *c->tail_outputs);
+    if (!c->static_data || !c->tensors || !c->tail_inputs || !c->tail_outputs)
+        return session_no_memory(err);
+    for (size_t i = 0; i < session->output_count; i++) {
+        if (c->output_of[i] < 0)
+            continue;
+        const struct value *value = graph->outputs[c->output_of[i]];
+        TRY(tensor_wrap(value->dtype, &value->shape, DEVICE_HOST, NULL, NULL, NULL, &c->tensors[i],
+                        err));
+    }
+    for (size_t i = 0; i < c->crossing; i++) {
+        const struct value *value = graph->outputs[graph->output_count - c->crossing + i];
+        TRY(tensor_wrap(value->dtype, &value->shape, DEVICE_HOST, NULL, NULL, NULL,
+                        &c->tail_inputs[i], err));
+    }
+    return STATUS_OK;
+}
+
+/* Programs hold references to the constants they read, so the graph can drop its own. */
+static void drop_constants(struct graph *graph)
+{
+    for (size_t v = 0; v < graph->value_count; v++) {
+        tensor_unref(graph->values[v]->known);
+        graph->values[v]->known = NULL;
+    }
+}
+
+static enum status input_shape(const struct session *session, size_t i, int batch,
+                               struct shape *ret, struct error *err)
+{
+    const struct value *value = session->base->inputs[i];
+    const struct session_options *options = &session->options;
+    struct shape shape = value->shape;
+    char text[SHAPE_TEXT];
+    if (shape.rank < 0)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "input '%s' declares no shape; re-export the "
+                         "model with one",
+                         value->name);
+    bool image = i == options->image_input;
+    if (shape.rank > 0 && (shape.dims[0] == DIM_UNKNOWN || (image && shape.dims[0] == 1)))
+        shape.dims[0] = batch;
+    if (image && shape.rank == 4) {
+        bool last = options->image_channels_last || options->image_layout != IMAGE_AS_DECLARED;
+        int h = last ? 1 : 2, w = last ? 2 : 3, c = last ? 3 : 1;
+        if (shape.dims[h] == DIM_UNKNOWN && options->image_height)
+            shape.dims[h] = options->image_height;
+        if (shape.dims[w] == DIM_UNKNOWN && options->image_width)
+            shape.dims[w] = options->image_width;
+        if (shape.dims[c] == DIM_UNKNOWN)
+            shape.dims[c] = 3;
+    }
+    if (!shape_is_known(&shape))
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "input '%s' has the shape %s with dimensions that are not known; "
+                         "re-export the model with fixed ones",
+                         value->name, shape_text(&shape, text));
+    *ret = shape;
+    return STATUS_OK;
+}
+
+static enum status specialise(struct session *session, struct compiled *c, struct error *err)
+{
+    struct shape *shapes = alloc_array(session->input_count, sizeof *shapes);
+    enum status status =
+        shapes ? graph_clone(session->base, &c->graph, err) : session_no_memory(err);
+    for (size_t i = 0; status == STATUS_OK && i < session->input_count; i++)
+        status = input_shape(session, i, c->size, &shapes[i], err);
+    if (status == STATUS_OK)
+        status = optimize_specialise(c->graph, shapes, err);
+    free(shapes);
+    return status;
+}
+
+const struct value *compiled_output(const struct compiled *c, size_t i)
+{
+    return c->output_of[i] >= 0 ? c->graph->outputs[c->output_of[i]]
+                                : c->tail->outputs[-1 - c->output_of[i]];
+}
+
+/* True when the first dimension of every output is the batch size and was 1 for one image. A
+ * dimension that happens to be as large does not count. */
+static bool outputs_follow_batch(const struct session *session, const struct graph *graph, int size)
+{
+    const struct compiled *one = &session->compiled[0];
+    for (size_t i = 0; i < graph->output_count; i++) {
+        struct shape shape = graph->outputs[i]->shape;
+        if (shape.rank < 1 || shape.dims[0] != size)
+            return false;
+        shape.dims[0] = 1;
+        if (one->size == 1 && !shape_equal(&shape, &compiled_output(one, i)->shape))
+            return false;
+    }
+    return true;
+}
+
+/* The tail always computes in float32: coordinates of boxes need it. */
+static enum status open_tail_backend(struct session *session, struct error *err)
+{
+    struct backend_options options = {.device = session->options.device,
+                                      .precision = PRECISION_FP32,
+                                      .threads = session->options.threads,
+                                      .poison = session->options.poison,
+                                      .no_kernel_trials = true}; /* it compiles while it runs */
+    if (session->tail_backend || !session->ops->run_node)
+        return STATUS_OK;
+    return session->ops->open(&options, &session->tail_backend, err);
+}
+
+static bool is_narrow(enum precision precision)
+{
+    return precision == PRECISION_BF16 || precision == PRECISION_FP16;
+}
+
+enum status compiled_create(struct session *session, int size, struct compiled *c,
+                            struct error *err)
+{
+    *c = (struct compiled){.size = size};
+    TRY(specialise(session, c, err));
+    if (size > 1 && !outputs_follow_batch(session, c->graph, size))
+        return error_set(err, STATUS_SHAPE, "the outputs do not follow a batch of %d", size);
+    TRY(optimize_split(c->graph, &c->tail, &c->output_of, err));
+    if (c->tail) {
+        c->crossing = c->tail->input_count;
+        TRY(open_tail_backend(session, err));
+    }
+    struct optimize_options optimize = {
+        .fuse = true,
+        .channels_last = true,
+        .takes_channels_last = session->ops->takes_channels_last,
+        .takes_quantised_epilogue = session->ops->takes_quantised_epilogue,
+        .access_maps = session->ops->access_maps,
+        .makes_mean = session->ops->makes_mean,
+        .takes_parts = session->ops->takes_parts,
+        .narrow = session->options.precision == PRECISION_FP16 ? DTYPE_F16 : DTYPE_BF16,
+    };
+    if (is_narrow(session->options.precision)) {
+        optimize.bf16 = session->ops->bf16;
+    } else {
+        optimize.takes_gate = session->ops->takes_gate;
+    }
+    TRY(optimize_kernels(c->graph, &optimize, err));
+    TRY(session_take_image(session, c->graph, session->compiled_count == 0, err));
+    TRY(session->ops->compile(session->backend, c->graph, &c->program, err));
+    TRY(wrap_outputs(session, c, err));
+    drop_constants(c->graph);
+    return STATUS_OK;
+}
+
+/* Makes the image input [N, H, W, C] float32 whatever the file declares: a Transpose (which the
+ * layout pass takes out again) and a Cast behind a new input. */
+enum status session_feed_channels_last(struct session *session, struct error *err)
+{
+    struct graph *graph = session->base;
+    const struct session_options *options = &session->options;
+    if (options->image_layout == IMAGE_AS_DECLARED || options->image_input >= graph->input_count)
+        return STATUS_OK;
+    struct value *declared = graph->inputs[options->image_input];
+    if (declared->shape.rank != 4)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "input '%s' is not an image: it has %d dimensions, "
+                         "an image has 4",
+                         declared->name, declared->shape.rank);
+    static const int64_t to_nchw[4] = {0, 3, 1, 2};
+    struct shape shape = declared->shape;
+    if (!options->image_channels_last)
+        shape = (struct shape){4, {shape.dims[0], shape.dims[2], shape.dims[3], shape.dims[1]}};
+    struct value *fed = graph_add_value(graph, declared->name, DTYPE_F32, &shape);
+    if (!fed)
+        return session_no_memory(err);
+    graph->inputs[options->image_input] = fed;
+    struct value *current = fed;
+    enum dtype dtype = declared->dtype;
+    size_t at = 0;
+    if (!options->image_channels_last) {
+        struct node *node = edit_insert_node(graph, at++, OP_TRANSPOSE, "input layout", 1, 1);
+        struct value *value = graph_add_value(graph, "", DTYPE_F32, &declared->shape);
+        if (!node || !value || !node_set_ints(graph, node, "perm", to_nchw, 4))
+            return session_no_memory(err);
+        node->opset = 13;
+        node->inputs[0] = current;
+        node_set_output(node, 0, value);
+        current = value;
+    }
+    session->image_is_integer = !dtype_is_float(dtype);
+    /* float16 is computed in float32 where that can be: the Cast is then dropped */
+    if (dtype != DTYPE_F32) {
+        current = edit_insert_cast(graph, at, "input type", current, dtype);
+        if (!current)
+            return session_no_memory(err);
+    }
+    edit_replace(graph, declared, current);
+    return STATUS_OK;
+}
+
+/* Floating-point operations of the convolutions and matrix products; the rest is negligible. */
+static double graph_flops(const struct graph *graph)
+{
+    double flops = 0;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        bool conv = node->op == OP_CONV || node->op == OP_QLINEAR_CONV;
+        const struct value *y = node_output(node, 0);
+        const struct value *b = node_input(node, node->op == OP_QLINEAR_CONV ? 3 : 1);
+        if ((!conv && node->op != OP_GEMM && node->op != OP_MATMUL) || !y || !b ||
+            !shape_is_known(&y->shape) || !shape_is_known(&b->shape) || b->shape.rank < 1 ||
+            y->shape.rank < 1) /* the product of two vectors is a scalar */
+            continue;
+        const struct shape *w = &b->shape;
+        double columns = conv ? (double)w->dims[0] : (double)y->shape.dims[y->shape.rank - 1];
+        if (columns > 0)
+            flops += 2 * (double)shape_count(&y->shape) * (double)shape_count(w) / columns;
+    }
+    return flops;
+}
+
+/* Splitting a loop over threads costs about ten microseconds. A model that one core runs in a
+ * fraction of a millisecond is faster on one thread, which leaves the other cores to the decoders.
+ */
+enum status session_choose_threads(struct session *session, struct error *err)
+{
+    static const double small = 16e6;
+    if (session->options.threads > 0)
+        return STATUS_OK;
+    struct compiled probe = {.size = 1};
+    enum status status = specialise(session, &probe, err);
+    session->options.threads =
+        status == STATUS_OK && graph_flops(probe.graph) < small ? 1 : device_cpu_threads();
+    session->info.threads = session->options.threads;
+    graph_free(probe.graph);
+    return status;
+}

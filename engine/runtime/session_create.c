@@ -1,0 +1,373 @@
+/* A session is a list of compiled batch sizes over one backend.
+ *
+ *     graph ─ clone ─▶ base ─ optimize_weights ─▶ per batch size: clone ─ optimize_specialise
+ *       ─ optimize_split ─▶ static part ─ optimize_kernels ─▶ program (backend)
+ *                       └─▶ data-dependent tail, run by the interpreter
+ *
+ * Everything is made in session_create(), on the loader's thread; afterwards one lane's thread owns
+ * the session. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/backend/cuda_module.h"
+#include "engine/base/cpu.h"
+#include "engine/base/size.h"
+#include "engine/runtime/session_internal.h"
+
+/* The description for one image, also where the file fixes a larger batch. */
+static struct session_tensor described(const struct compiled *c, const char *name,
+                                       const struct value *value)
+{
+    struct shape shape = value->shape;
+    if (c->size > 1 && shape.rank > 0 && shape.dims[0] == c->size)
+        shape.dims[0] = 1;
+    return (struct session_tensor){name, value->dtype, shape};
+}
+
+/* Output names come from `graph`, because optimizer passes replace values. */
+static enum status describe(struct session *session, const struct graph *graph, struct error *err)
+{
+    const struct compiled *c = &session->compiled[0];
+    session->inputs = alloc_array(session->input_count, sizeof *session->inputs);
+    session->outputs = alloc_array(session->output_count, sizeof *session->outputs);
+    if (!session->inputs || !session->outputs)
+        return session_no_memory(err);
+    for (size_t i = 0; i < session->input_count; i++) {
+        const struct value *value = c->graph->inputs[i];
+        session->inputs[i] = described(c, value->name, value);
+    }
+    for (size_t i = 0; i < session->output_count; i++) {
+        const char *name = graph->outputs[i]->name;
+        char *copy = arena_copy_text(c->graph->arena, name, strlen(name));
+        if (!copy)
+            return session_no_memory(err);
+        session->outputs[i] = described(c, copy, compiled_output(c, i));
+    }
+    return STATUS_OK;
+}
+
+static bool cancelled(const struct session *session)
+{
+    return session->options.cancel && *session->options.cancel;
+}
+
+static void progress(const struct session *session, double fraction)
+{
+    if (session->options.on_progress)
+        session->options.on_progress(session->options.progress_context, fraction);
+}
+
+static void on_node(void *context, size_t done, size_t count)
+{
+    const struct session *session = context;
+    const double part = (double)done / (double)count;
+    const int at = session->compiling.at, others = session->compiling.count - 1;
+    if (at == 0)
+        progress(session, PROGRESS_WEIGHTS + (PROGRESS_FIRST - PROGRESS_WEIGHTS) * part);
+    else
+        progress(session,
+                 PROGRESS_FIRST + (PROGRESS_ALL - PROGRESS_FIRST) * (at - 1 + part) / others);
+}
+
+static bool file_fixes_batch(const struct session *session)
+{
+    const struct session_options *options = &session->options;
+    return options->image_input < session->input_count &&
+           session->base->inputs[options->image_input]->shape.rank > 0 &&
+           session->base->inputs[options->image_input]->shape.dims[0] >= 1;
+}
+
+/* Compiles the sizes 1, 2, 4 … max. The first size that the graph does not allow ends the list. */
+static enum status compile_all(struct session *session, struct error *err)
+{
+    enum { MOST_IMAGES = 4096 };
+    int sizes[SESSION_MAX_BATCHES], count = 0;
+    int max = session->options.max_batch > 0 ? session->options.max_batch : 1;
+    int fixed = 0;
+    if (file_fixes_batch(session)) {
+        int64_t batch = session->base->inputs[session->options.image_input]->shape.dims[0];
+        if (batch > MOST_IMAGES)
+            return error_set(err, STATUS_UNSUPPORTED,
+                             "the file fixes its batch to %lld images, at most %d run together; "
+                             "re-export the model with a smaller batch",
+                             (long long)batch, MOST_IMAGES);
+        fixed = (int)batch;
+    }
+    if (fixed > 1) {
+        sizes[count++] = fixed; /* the file runs this size and no other */
+    } else {
+        for (int b = 1; b < max && count < SESSION_MAX_BATCHES - 1; b *= 2)
+            if (b == 1 || !session->options.trial)
+                sizes[count++] = b;
+        sizes[count++] = max;
+    }
+    session->info.batched = true;
+    for (int i = 0; i < count; i++) {
+        if (cancelled(session))
+            return error_set(err, STATUS_CANCELLED, "loading was cancelled");
+        struct compiled *c = &session->compiled[i];
+        session->compiling.at = i;
+        session->compiling.count = count;
+        enum status status = compiled_create(session, sizes[i], c, err);
+        session->compiled_count = (size_t)i + 1;
+        if (status != STATUS_OK && i > 0 && status != STATUS_NO_MEMORY) {
+            compiled_done(session, c);
+            session->compiled_count--;
+            session->info.batched = i > 1;
+            if (i > 1)
+                snprintf(session->info.note, sizeof session->info.note,
+                         "batches above %d do not compile: %.100s", sizes[i - 1], err->message);
+            else
+                snprintf(session->info.note, sizeof session->info.note,
+                         "images are run one by one: %.120s", err->message);
+            break;
+        }
+        TRY(status);
+        status = session_check_memory(session, err);
+        if (status != STATUS_OK && i > 0 && !session->options.max_batch_is_pinned) {
+            compiled_done(session, c);
+            session->compiled_count--;
+            snprintf(session->info.note, sizeof session->info.note, "batches of at most %d: %.130s",
+                     sizes[i - 1], err->message);
+            break;
+        }
+        TRY(status);
+    }
+    progress(session, PROGRESS_ALL);
+    return STATUS_OK;
+}
+
+/* Keeps only the smallest size: in a batch, images change each other's results. */
+static void forbid_batches(struct session *session, const char *why)
+{
+    while (session->compiled_count > 1)
+        compiled_done(session, &session->compiled[--session->compiled_count]);
+    session->info.batched = false;
+    session->info.rows_mix = true;
+    snprintf(session->info.note, sizeof session->info.note, "images are run one by one: %s", why);
+}
+
+static enum status check_rows(struct session *session, struct error *err)
+{
+    bool independent;
+    if (session->compiled_count < 2)
+        return STATUS_OK;
+    if (!file_fixes_batch(session)) {
+        TRY(session_rows_ignore_neighbours(session, &independent, err));
+        session->timing.rows_checked = independent;
+        if (!independent)
+            forbid_batches(session, "what one gets depends on the others of its batch");
+        return STATUS_OK;
+    }
+    TRY(session_rows_are_independent(session, &independent, err));
+    if (independent)
+        snprintf(session->info.note, sizeof session->info.note,
+                 "the file fixes its batch to 1; its graph allows batches, checked");
+    else
+        forbid_batches(session, "the file fixes its batch to 1 and mixes images otherwise");
+    return STATUS_OK;
+}
+
+/* Fills info.batches: the memory and L(b) of each size. */
+static enum status measure_all(struct session *session, struct error *err)
+{
+    for (size_t i = 0; i < session->compiled_count; i++) {
+        const struct compiled *c = &session->compiled[i];
+        struct session_batch *batch = &session->info.batches[i];
+        batch->size = c->size;
+        batch->activation_bytes = session->ops->activation_bytes(c->program);
+        if (batch->activation_bytes > session->info.activation_bytes)
+            session->info.activation_bytes = batch->activation_bytes;
+    }
+    session->info.batch_count = session->compiled_count;
+    return session->options.trial ? STATUS_OK : session_measure(session, err);
+}
+
+/* Takes the planned memory from the device. Memory that was free when it was planned may be gone;
+ * then the largest size is dropped, and so on, unless the user asked for it. */
+static enum status reserve(struct session *session, struct error *err)
+{
+    for (;;) {
+        enum status status = session->ops->reserve(session->backend, err);
+        if (status != STATUS_DEVICE_MEMORY || session->compiled_count < 2 ||
+            session->options.max_batch_is_pinned)
+            return status;
+        compiled_done(session, &session->compiled[--session->compiled_count]);
+        session->info.batched = session->compiled_count > 1;
+        snprintf(session->info.note, sizeof session->info.note, "batches of at most %d: %.130s",
+                 session->compiled[session->compiled_count - 1].size, err->message);
+    }
+}
+
+static enum status build(struct session *session, const struct graph *graph, struct error *err)
+{
+    TRY(graph_clone(graph, &session->base, err));
+    session->input_count = graph->input_count;
+    session->output_count = graph->output_count;
+    TRY(session_feed_channels_last(session, err));
+    if (session->options.precision == PRECISION_INT8)
+        TRY(optimize_quantised(session->base, err));
+    if (session->ops->rounds_dynamically)
+        TRY(optimize_dynamic(session->base, err));
+    TRY(optimize_weights(session->base, err));
+    TRY(session_check_weights(session, err));
+    TRY(session_choose_threads(session, err));
+    struct backend_options options = {session->options.device,
+                                      session->options.precision,
+                                      session->options.threads,
+                                      session->options.poison,
+                                      session->options.pixels,
+                                      session->options.image_input,
+                                      session->options.no_kernel_trials,
+                                      session->options.on_progress ? on_node : NULL,
+                                      session};
+    progress(session, PROGRESS_WEIGHTS);
+    TRY(session->ops->open(&options, &session->backend, err));
+    TRY(compile_all(session, err));
+    size_t weights = session->ops->weight_bytes(session->backend);
+    TRY(reserve(session, err));
+    TRY(describe(session, graph, err));
+    TRY(session_prepare_runs(session, err));
+    if (!session->options.trial)
+        TRY(check_rows(session, err));
+    graph_free(session->base);
+    session->base = NULL;
+    TRY(session_settle_weights(graph, err));
+    progress(session, PROGRESS_ROWS);
+    TRY(measure_all(session, err));
+    /* All sizes have run. Sizes that the scheduler does not use should hold no memory. */
+    if (session->ops->release_pages)
+        session->ops->release_pages(session->backend);
+    progress(session, 1);
+    session->options.on_progress = NULL; /* its context is the caller's, too */
+    session->options.pixels = NULL;      /* the caller's */
+    session->options.known_times = NULL;
+    if (session->ops->reserved_bytes)
+        session->info.activation_bytes = session->ops->reserved_bytes(session->backend);
+    if (session->tail_backend)
+        weights += session->ops->weight_bytes(session->tail_backend);
+    session->info.parameter_bytes = weights;
+    session->info.node_count = session->compiled[0].graph->node_count;
+    return STATUS_OK;
+}
+
+/* The table of all backends. NULL with an error when the device's backend is not available. */
+static const struct backend_ops *backend_find(struct device_id device, struct error *err)
+{
+    const char *reason;
+    const struct cuda_module *module;
+    char text[DEVICE_TEXT];
+    switch (device.kind) {
+    case DEVICE_CPU:
+        return &backend_cpu;
+    case DEVICE_CUDA:
+        module = cuda_module(&reason);
+        if (module)
+            return module->backend;
+        (void)error_set(err, STATUS_DEVICE, "%s: %s", device_text(device, text), reason);
+        break;
+    }
+    return NULL;
+}
+
+enum status session_buffer_create(struct device_id device, size_t bytes, void **ret,
+                                  struct error *err)
+{
+    const struct backend_ops *ops = backend_find(device, err);
+    if (!ops)
+        return STATUS_DEVICE;
+    if (ops->host_alloc)
+        return ops->host_alloc(device, bytes, ret, err);
+    void *data = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
+    if (!data)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for %zu bytes of inputs", bytes);
+    memset(data, 0, bytes);
+    *ret = data;
+    return STATUS_OK;
+}
+
+void session_buffer_free(struct device_id device, void *data)
+{
+    struct error ignored;
+    const struct backend_ops *ops = backend_find(device, &ignored);
+    if (ops && ops->host_free)
+        ops->host_free(data);
+    else
+        free(data);
+}
+
+static enum status refuse_int8(const struct graph *graph, struct error *err)
+{
+    for (size_t n = 0; n < graph->node_count; n++)
+        if (graph->nodes[n]->op == OP_DYNAMIC_QUANTIZE_LINEAR)
+            return error_set(err, STATUS_UNSUPPORTED,
+                             "the precision int8 needs a file quantised statically (QDQ or "
+                             "QOperator), and this one is quantised dynamically "
+                             "(quantize_dynamic), which runs at auto or fp32");
+    return error_set(err, STATUS_UNSUPPORTED,
+                     "the precision int8 needs a quantised file (QDQ or QOperator), and this one "
+                     "is not; leave it at auto");
+}
+
+enum status session_create(const struct graph *graph, const struct session_options *options,
+                           struct session **ret, struct error *err)
+{
+    const struct backend_ops *ops = backend_find(options->device, err);
+    if (!ops)
+        return STATUS_DEVICE;
+    if (options->precision == PRECISION_FP16 && options->device.kind == DEVICE_CPU)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "the precision fp16 is for GPUs; use fp32 or bf16 on a CPU");
+    if (options->precision == PRECISION_INT8 && !session_is_quantised(graph))
+        return refuse_int8(graph, err);
+    if (options->precision == PRECISION_BF16 && options->device.kind == DEVICE_CPU &&
+        !device_cpu_has_bf16())
+        return error_set(err, STATUS_DEVICE,
+                         "--precision bf16 needs a CPU with AVX512-BF16 or AMX, which this one is "
+                         "not; use --precision fp32");
+    struct session *session = calloc(1, sizeof *session);
+    if (!session)
+        return session_no_memory(err);
+    session->ops = ops;
+    /* A Loop whose results grow must not take the machine's memory. */
+    uint64_t total, available;
+    cpu_memory(&total, &available);
+    session->tail_budget.limit = options->memory_limit ? options->memory_limit : total / 2;
+    session->options = *options;
+    session->info.device = options->device;
+    session->info.precision = options->precision;
+    session->info.threads = session->options.threads;
+    session->info.image.dtype = DTYPE_F32;
+    struct error own;
+    enum status status = build(session, graph, err ? err : &own);
+    if (status != STATUS_OK) {
+        session_free(session);
+        return status;
+    }
+    *ret = session;
+    return STATUS_OK;
+}
+
+enum status session_enter(struct session *session, struct error *err)
+{
+    return session->ops->enter ? session->ops->enter(session->backend, err) : STATUS_OK;
+}
+
+void session_free(struct session *session)
+{
+    if (!session)
+        return;
+    for (size_t i = 0; i < SESSION_MAX_BATCHES; i++)
+        compiled_done(session, &session->compiled[i]);
+    if (session->backend)
+        session->ops->close(session->backend);
+    if (session->tail_backend)
+        session->ops->close(session->tail_backend);
+    graph_free(session->base);
+    free(session->wanted);
+    free(session->all_pixels);
+    free(session->inputs);
+    free(session->outputs);
+    free(session);
+}

@@ -1,0 +1,158 @@
+/* Private to engine/session*.c: a session and its compiled batch sizes.
+ *
+ * A file uses only files on its left:
+ *
+ *     session_state ◀ session_image, session_memory, session_weights ◀ session_compile
+ *       ◀ session_run ◀ session_measure ◀ session_create
+ *
+ * session_compile.c compiles a batch size, session_run.c runs it, session_measure.c feeds it
+ * made-up numbers to time, check and profile it, and session_create.c does all of that for a new
+ * session. */
+#pragma once
+
+#include "engine/backend/backend.h"
+#include "engine/runtime/session.h"
+
+/* One batch size. */
+struct compiled {
+    int size;
+    struct graph *graph; /* static part; constants dropped once compiled */
+    struct graph *tail;  /* NULL without data-dependent nodes */
+    int *output_of;      /* see optimize_split */
+    size_t crossing;     /* outputs of the static part that feed the tail: the last ones */
+    struct program *program;
+    const void **static_data;
+    struct tensor **tensors; /* the session's outputs: wrappers of static data, or tail results */
+    struct tensor **tail_inputs; /* wrappers */
+    struct tensor **tail_outputs;
+};
+
+#define SESSION_MOST_DEPTH 2
+
+/* A run under way. */
+struct submitted_run {
+    struct compiled *c;
+    int batch;
+};
+
+/* Progress of session_create() after each phase. The first size takes longest: it packs the weights
+ * and measures kernels, which the others reuse. */
+#define PROGRESS_WEIGHTS 0.05 /* folded, checked */
+#define PROGRESS_FIRST   0.45 /* the first size is compiled */
+#define PROGRESS_ALL     0.55 /* all sizes are compiled */
+#define PROGRESS_ROWS    0.65 /* images were checked not to mix; measuring sizes is left */
+
+struct session {
+    const struct backend_ops *ops;
+    struct backend *backend;
+    struct session_info info;
+    struct timing_profile timing;
+    struct graph *base; /* only while creating */
+    struct {
+        int at, count; /* which of how many sizes is compiled now */
+    } compiling;
+    size_t input_count, output_count;
+    struct session_tensor *inputs, *outputs;
+    struct compiled compiled[SESSION_MAX_BATCHES];
+    size_t compiled_count;
+    struct memory_budget tail_budget; /* of the data-dependent parts of one run */
+    struct backend *tail_backend;     /* runs their products; NULL where no graph has such a part */
+    struct compiled *last;            /* whose tail outputs are alive */
+    struct session_options options;
+    bool image_is_integer; /* the file wants integers where the caller feeds float32 */
+
+    /* session_run.c */
+    struct submitted_run runs[SESSION_MOST_DEPTH];
+    unsigned long submitted, collected;
+    bool *wanted; /* by output of the static part, of the run being submitted */
+    const unsigned char *best;
+    size_t best_step;
+    uint8_t *all_pixels; /* as many ones as the largest batch; NULL: it takes none */
+};
+
+/* ---- session_state.c ---- */
+
+/* Sets the error "out of memory while creating a session" and returns STATUS_NO_MEMORY. */
+enum status session_no_memory(struct error *err);
+
+/* The smallest compiled size for n images; NULL when n is less than 1 or above the largest. */
+struct compiled *compiled_for(struct session *session, int n);
+
+/* Releases the outputs of the last run of the data-dependent tail. */
+void compiled_drop_tail_outputs(struct session *session, struct compiled *c);
+
+/* ---- session_compile.c ---- */
+
+/* Puts an [N, H, W, C] float32 input in front of the declared image input of session->base. */
+enum status session_feed_channels_last(struct session *session, struct error *err) MUST_USE;
+
+/* Chooses options.threads where the caller left it 0. */
+enum status session_choose_threads(struct session *session, struct error *err) MUST_USE;
+
+/* Compiles session->base for `size` images into *c, which is to be freed with compiled_done() in
+ * every case. STATUS_SHAPE when the graph does not follow that batch. */
+enum status compiled_create(struct session *session, int size, struct compiled *c,
+                            struct error *err) MUST_USE;
+void compiled_done(struct session *session, struct compiled *c);
+
+/* Output i of the session; its shape is SHAPE_NONE when it depends on data. */
+const struct value *compiled_output(const struct compiled *c, size_t i);
+
+/* ---- session_image.c ---- */
+
+/* With IMAGE_NHWC_ANY: gives the image input of a graph that is ready to be compiled the data type
+ * into which its first operators would convert float32. The first batch size decides (info.image)
+ * for all. STATUS_SHAPE when this one cannot follow. */
+enum status session_take_image(struct session *session, struct graph *graph, bool is_first,
+                               struct error *err) MUST_USE;
+
+/* ---- session_weights.c ---- */
+
+/* Call once everything is compiled. Constants of the caller's `graph` that lie in mapped files and
+ * that programs read in place are copied to memory of the process; the pages of the others are
+ * given back. STATUS_IO when a file has shrunk since it was mapped. */
+enum status session_settle_weights(const struct graph *graph, struct error *err) MUST_USE;
+
+/* ---- session_run.c ---- */
+
+/* Allocates what runs need beside their programs and sets info.depth, info.takes_pixels and
+ * info.best. Call once everything is compiled. */
+enum status session_prepare_runs(struct session *session, struct error *err) MUST_USE;
+
+/* Runs this very size, with nothing under way. are_pixels: as in struct session_run. */
+enum status compiled_run(struct session *session, struct compiled *c, const void *const *inputs,
+                         const uint8_t *are_pixels, const struct tensor **outputs,
+                         struct error *err) MUST_USE;
+
+/* ---- session_memory.c ---- */
+
+/* Checks, before anything is compiled, that the weights of session->base fit into memory_limit.
+ * STATUS_NO_MEMORY says how much is missing. */
+enum status session_check_weights(const struct session *session, struct error *err) MUST_USE;
+
+/* Checks that the batch size compiled last fits into memory_limit. STATUS_NO_MEMORY says how much
+ * is missing and which size would fit. */
+enum status session_check_memory(struct session *session, struct error *err) MUST_USE;
+
+/* ---- session_measure.c ---- */
+
+/* Runs the compiled sizes in turns (engine/backend/autotune.h) and puts L(b) into info.batches: the
+ * least CPU time of a pass, times what the run that was disturbed least took by the clock for each
+ * millisecond of CPU time. 0 when made-up inputs do not run. Where options.known_times has a time
+ * for every size, two rounds are all, and the quicker time counts. STATUS_CANCELLED. */
+enum status session_measure(struct session *session, struct error *err) MUST_USE;
+
+/* Which time counts where an earlier session had `known` ms (0: nothing) and this one measured `ms`
+ * (0: nothing): the quicker, unless `known` cannot be true (SESSION_BELIEVED). */
+double session_believed_time(double known, double ms);
+
+/* *ret: whether each image of a batch of two gets the result it gets alone, but for rounding. */
+enum status session_rows_are_independent(struct session *session, bool *ret,
+                                         struct error *err) MUST_USE;
+
+/* *ret: whether the first image of a batch gets the same result, to the bit, when the other images
+ * change. In a graph with a mean over the batch it does not, and one client would get numbers that
+ * depend on another's image. Runs the largest batch, or the second smallest where an earlier
+ * session has run the largest (options.known_times). */
+enum status session_rows_ignore_neighbours(struct session *session, bool *ret,
+                                           struct error *err) MUST_USE;

@@ -1,0 +1,124 @@
+/* The memory limit of a session. Packed weights, the arena of the largest batch and the caller's
+ * input batches are known from plans before any memory is taken. So a model that does not fit is
+ * refused, or compiled for smaller batches, before anything is reserved. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "engine/runtime/session_internal.h"
+
+/* "1.5 GiB" */
+static const char *bytes_text(size_t bytes, char text[static 24])
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    for (; value >= 1024 && unit + 1 < COUNT_OF(units); unit++)
+        value /= 1024;
+    snprintf(text, 24, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return text;
+}
+
+static size_t add(size_t a, size_t b)
+{
+    size_t sum;
+    return size_add(a, b, &sum) ? sum : SIZE_MAX;
+}
+
+static size_t times(size_t a, size_t b)
+{
+    size_t product;
+    return size_mul(a, b, &product) ? product : SIZE_MAX;
+}
+
+/* Bytes of the input batches that the caller keeps. */
+static size_t input_bytes(const struct session *session, const struct compiled *c)
+{
+    const struct session_options *options = &session->options;
+    size_t batch = 0;
+    for (size_t i = 0; i < session->input_count; i++) {
+        const struct value *value = c->graph->inputs[i];
+        batch = add(batch, times(shape_count(&value->shape), dtype_size(value->dtype)));
+    }
+    return add(times(batch, options->input_batches),
+               times(batch / (size_t)c->size, options->input_images));
+}
+
+static size_t wanted_bytes(const struct session *session, const struct compiled *c)
+{
+    return add(add(session->ops->weight_bytes(session->backend),
+                   session->ops->activation_bytes(c->program)),
+               input_bytes(session, c));
+}
+
+/* Bytes of the constants that nodes read, each counted once. */
+static enum status constant_bytes(const struct graph *graph, size_t *ret, struct error *err)
+{
+    bool *seen = alloc_array(graph->value_count, sizeof *seen);
+    if (!seen)
+        return session_no_memory(err);
+    size_t bytes = 0;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        for (size_t i = 0; i < node->input_count; i++) {
+            const struct value *value = node->inputs[i];
+            if (!value || !value->known || seen[value->index])
+                continue;
+            seen[value->index] = true;
+            bytes = add(bytes, value->known->bytes);
+        }
+    }
+    free(seen);
+    *ret = bytes;
+    return STATUS_OK;
+}
+
+enum status session_check_weights(const struct session *session, struct error *err)
+{
+    size_t limit = session->options.memory_limit, bytes = 0;
+    if (!limit)
+        return STATUS_OK;
+    TRY(constant_bytes(session->base, &bytes, err));
+    /* Packed for a lower precision they may take a quarter. */
+    if (session->options.precision != PRECISION_FP32)
+        bytes /= 4;
+    if (bytes <= limit)
+        return STATUS_OK;
+    char device[DEVICE_TEXT], wanted[24], have[24], missing[24];
+    return error_set(err, STATUS_NO_MEMORY,
+                     "the model's weights take %s, but %s are left for it on %s: %s are missing; "
+                     "raise --memory, or serve fewer models there",
+                     bytes_text(bytes, wanted), bytes_text(limit, have),
+                     device_text(session->options.device, device),
+                     bytes_text(bytes - limit, missing));
+}
+
+enum status session_check_memory(struct session *session, struct error *err)
+{
+    size_t limit = session->options.memory_limit, last = session->compiled_count - 1;
+    const struct compiled *c = &session->compiled[last];
+    size_t bytes = wanted_bytes(session, c);
+    const char *otherwise = "raise --memory";
+    if (session->ops->available_bytes) { /* others may use the device, too */
+        size_t there = add(session->ops->weight_bytes(session->backend),
+                           session->ops->available_bytes(session->backend));
+        if (!limit || there < limit) {
+            limit = there;
+            otherwise = "free some of the device";
+        }
+    }
+    if (!limit || bytes <= limit)
+        return STATUS_OK;
+    char device[DEVICE_TEXT], wanted[24], have[24], missing[24], advice[96];
+    if (last > 0)
+        snprintf(advice, sizeof advice, "batches of %d would fit (--max-batch %d), or %s",
+                 session->compiled[last - 1].size, session->compiled[last - 1].size, otherwise);
+    else
+        snprintf(advice, sizeof advice, "%s, or serve fewer models there", otherwise);
+    return error_set(err, STATUS_NO_MEMORY,
+                     "a batch of %d takes %s (weights, activations and inputs), but %s are left "
+                     "for the model on %s: %s are missing; %s",
+                     c->size, bytes_text(bytes, wanted), bytes_text(limit, have),
+                     device_text(session->options.device, device),
+                     bytes_text(bytes - limit, missing), advice);
+}

@@ -1,0 +1,165 @@
+/* Runs a session on its lane's thread, without allocating memory. */
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/reference/interpret.h"
+#include "engine/runtime/session_internal.h"
+
+static enum status run_tail(struct session *session, struct compiled *c, struct error *err)
+{
+    size_t first = c->graph->output_count - c->crossing;
+    for (size_t i = 0; i < c->crossing; i++)
+        c->tail_inputs[i]->data = (void *)(uintptr_t)c->static_data[first + i];
+    struct node_runner runner = {session->ops->run_node, session->tail_backend};
+    struct interpreter_limits limits = {.runner = session->tail_backend ? &runner : NULL};
+    TRY(interpret(c->tail, c->tail_inputs, c->tail_outputs, &session->tail_budget, &limits, err));
+    session->last = c;
+    for (size_t i = 0; i < session->output_count; i++)
+        if (c->output_of[i] < 0)
+            c->tensors[i] = c->tail_outputs[-1 - c->output_of[i]];
+    return STATUS_OK;
+}
+
+/* Sets outputs[] from c->static_data, where the static part has left its results, and the tail. */
+static enum status wrap(struct session *session, struct compiled *c, int batch,
+                        const struct tensor **outputs, struct error *err)
+{
+    if (c->tail)
+        TRY(run_tail(session, c, err));
+    for (size_t i = 0; i < session->output_count; i++) {
+        struct tensor *tensor = c->tensors[i];
+        if (c->output_of[i] >= 0) {
+            tensor->data = (void *)(uintptr_t)c->static_data[c->output_of[i]];
+            /* A batch of one is whole: its first dimension may be anything, also 0. */
+            if (session->info.batched && c->size > 1 && tensor->shape.rank > 0) {
+                size_t each = tensor->bytes / (size_t)tensor->shape.dims[0];
+                tensor->shape.dims[0] = batch;
+                tensor->bytes = each * (size_t)batch;
+            }
+        }
+        outputs[i] = tensor;
+    }
+    return STATUS_OK;
+}
+
+/* True when the image input can be fed with bytes: float32 with as many channels as the pixels. */
+static bool can_take_pixels(const struct session *session)
+{
+    const struct session_options *options = &session->options;
+    const struct graph *graph = session->compiled[0].graph;
+    if (!options->pixels || !session->ops->takes_pixels ||
+        options->image_input >= graph->input_count)
+        return false;
+    const struct value *image = graph->inputs[options->image_input];
+    return image->dtype == DTYPE_F32 && image->shape.rank == 4 &&
+           image->shape.dims[3] == options->pixels->channels;
+}
+
+enum status session_prepare_runs(struct session *session, struct error *err)
+{
+    const int most = session->compiled[session->compiled_count - 1].size;
+    size_t outputs = 0;
+    bool overlaps = session->ops->depth > 1;
+    for (size_t i = 0; i < session->compiled_count; i++) {
+        const struct compiled *c = &session->compiled[i];
+        outputs = c->graph->output_count > outputs ? c->graph->output_count : outputs;
+        overlaps = overlaps && !c->tail;
+    }
+    session->info.depth = overlaps ? session->ops->depth : 1;
+    session->info.best = overlaps ? session->ops->best : 0;
+    session->info.takes_pixels = can_take_pixels(session);
+    session->wanted = alloc_array(outputs, sizeof *session->wanted);
+    if (session->info.takes_pixels)
+        session->all_pixels = alloc_array((size_t)most, sizeof *session->all_pixels);
+    if (!session->wanted || (session->info.takes_pixels && !session->all_pixels))
+        return session_no_memory(err);
+    if (session->all_pixels)
+        memset(session->all_pixels, 1, (size_t)most);
+    assert(session->info.depth <= SESSION_MOST_DEPTH);
+    return STATUS_OK;
+}
+
+int session_under_way(const struct session *session)
+{
+    return (int)(session->submitted - session->collected);
+}
+
+/* A tail reads whole batches: all rows of all outputs come back to it. */
+static struct run_request request_of(struct session *session, const struct compiled *c,
+                                     const struct session_run *run)
+{
+    const bool has_rows = session->info.batched && c->size > 1 && !c->tail;
+    const struct session_want *want = &run->want;
+    struct run_request request = {.inputs = run->inputs,
+                                  .rows = has_rows ? run->batch : 0,
+                                  .fed = c->size > 1 ? run->fed : 0,
+                                  .are_pixels = run->are_pixels,
+                                  .best = want->best};
+    if (want->best)
+        request.scores = (size_t)c->output_of[want->scores];
+    if (!want->outputs || c->tail)
+        return request;
+    for (size_t i = 0; i < session->output_count; i++)
+        session->wanted[c->output_of[i]] = want->outputs[i];
+    request.wanted = session->wanted;
+    return request;
+}
+
+enum status session_submit(struct session *session, const struct session_run *run,
+                           struct error *err)
+{
+    struct compiled *c = compiled_for(session, run->batch);
+    assert(session_under_way(session) < session->info.depth);
+    if (!c)
+        return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest is %d", run->batch,
+                         session->compiled[session->compiled_count - 1].size);
+    const struct run_request request = request_of(session, c, run);
+    TRY(session->ops->submit(c->program, &request, err));
+    session->runs[session->submitted++ % SESSION_MOST_DEPTH] =
+        (struct submitted_run){c, run->batch};
+    return STATUS_OK;
+}
+
+static enum status collect(struct session *session, struct compiled *c, int batch,
+                           const struct tensor **outputs, struct error *err)
+{
+    struct run_result result = {.outputs = c->static_data};
+    if (session->last)
+        compiled_drop_tail_outputs(session, session->last);
+    TRY(session->ops->collect(session->backend, &result, err));
+    session->best = result.best;
+    session->best_step = result.best_step;
+    return wrap(session, c, batch, outputs, err);
+}
+
+enum status session_collect(struct session *session, const struct tensor **outputs,
+                            struct error *err)
+{
+    assert(session_under_way(session) > 0);
+    const struct submitted_run *run = &session->runs[session->collected++ % SESSION_MOST_DEPTH];
+    return collect(session, run->c, run->batch, outputs, err);
+}
+
+enum status compiled_run(struct session *session, struct compiled *c, const void *const *inputs,
+                         const uint8_t *are_pixels, const struct tensor **outputs,
+                         struct error *err)
+{
+    const struct run_request request = {.inputs = inputs, .are_pixels = are_pixels};
+    TRY(session->ops->submit(c->program, &request, err));
+    return collect(session, c, c->size, outputs, err);
+}
+
+enum status session_run(struct session *session, int batch, const void *const *inputs,
+                        const struct tensor **outputs, struct error *err)
+{
+    const struct session_run run = {
+        .batch = batch, .inputs = inputs, .fed = session_batch_for(session, batch)};
+    TRY(session_submit(session, &run, err));
+    return session_collect(session, outputs, err);
+}
+
+const struct session_best *session_best_of(const struct session *session, int row)
+{
+    return (const void *)(session->best + (size_t)row * session->best_step);
+}

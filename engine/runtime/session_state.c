@@ -1,0 +1,78 @@
+/* Accessors of a session, and small helpers that the other session files share. */
+#include "engine/runtime/session_internal.h"
+
+const char *precision_name(enum precision precision)
+{
+    static const char *const names[] = {[PRECISION_FP32] = "fp32",
+                                        [PRECISION_BF16] = "bf16",
+                                        [PRECISION_FP16] = "fp16",
+                                        [PRECISION_INT8] = "int8",
+                                        [PRECISION_AUTO] = "auto"};
+    return names[precision];
+}
+
+bool session_is_quantised(const struct graph *graph)
+{
+    return optimize_is_quantised(graph);
+}
+
+enum status session_no_memory(struct error *err)
+{
+    return error_set(err, STATUS_NO_MEMORY, "out of memory while creating a session");
+}
+
+const struct session_info *session_info(const struct session *session)
+{
+    return &session->info;
+}
+
+const struct timing_profile *session_timing_profile(const struct session *session)
+{
+    return &session->timing;
+}
+
+size_t session_input_count(const struct session *session)
+{
+    return session->input_count;
+}
+
+size_t session_output_count(const struct session *session)
+{
+    return session->output_count;
+}
+
+const struct session_tensor *session_input(const struct session *session, size_t i)
+{
+    return &session->inputs[i];
+}
+
+const struct session_tensor *session_output(const struct session *session, size_t i)
+{
+    return &session->outputs[i];
+}
+
+struct compiled *compiled_for(struct session *session, int n)
+{
+    for (size_t i = 0; n >= 1 && i < session->compiled_count; i++)
+        if (session->compiled[i].size >= n)
+            return &session->compiled[i];
+    return NULL;
+}
+
+int session_batch_for(const struct session *session, int n)
+{
+    for (size_t i = 0; i < session->compiled_count; i++)
+        if (session->compiled[i].size >= n)
+            return session->compiled[i].size;
+    return 0;
+}
+
+void compiled_drop_tail_outputs(struct session *session, struct compiled *c)
+{
+    for (size_t i = 0; c->tail && c->tail_outputs && i < c->tail->output_count; i++) {
+        tensor_unref(c->tail_outputs[i]);
+        c->tail_outputs[i] = NULL;
+    }
+    if (session->last == c)
+        session->last = NULL;
+}

@@ -1,0 +1,368 @@
+/* Reads class labels from labels.txt, from JSON in its several forms, and from the Python
+ * dictionary in Ultralytics metadata. */
+#include "models/folder/labels.h"
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/base/text.h"
+#include "engine/base/utf8.h"
+#include "models/folder/model_internal.h"
+
+/* Stands for every class without a label: a file that names class 999999 alone costs pointers, not
+ * a million allocations. */
+static char hole[1] = "";
+
+static void labels_drop(char *name)
+{
+    if (name != hole)
+        free(name);
+}
+
+void labels_done(struct labels *labels)
+{
+    for (size_t i = 0; i < labels->count; i++)
+        labels_drop(labels->names[i]);
+    free(labels->names);
+    *labels = (struct labels){0};
+}
+
+const char *labels_name(const struct labels *labels, size_t index)
+{
+    return index < labels->count && *labels->names[index] ? labels->names[index] : NULL;
+}
+
+/* Labels while they are read: indices may come in any order. */
+struct builder {
+    struct labels labels;
+    size_t capacity;
+};
+
+static bool make_room(struct builder *b, size_t count)
+{
+    if (count > b->capacity) {
+        size_t capacity = b->capacity ? b->capacity : 64;
+        while (capacity < count)
+            capacity *= 2;
+        char **bigger = realloc(b->labels.names, capacity * sizeof *bigger);
+        if (!bigger)
+            return false;
+        b->labels.names = bigger;
+        b->capacity = capacity;
+    }
+    while (b->labels.count < count)
+        b->labels.names[b->labels.count++] = hole;
+    return true;
+}
+
+/* Sets the label of one class; holes below it become "". */
+static enum status labels_put(struct builder *b, size_t index, const char *name, size_t size,
+                              struct error *err)
+{
+    if (index >= LABELS_MAX)
+        return error_set(err, STATUS_MODEL, "class %zu is beyond the %d classes lensd handles",
+                         index, LABELS_MAX);
+    if (memchr(name, 0, size))
+        return error_set(err, STATUS_MODEL, "the label of class %zu holds a NUL byte", index);
+    if (!utf8_valid(name, size))
+        return error_set(err, STATUS_MODEL,
+                         "the label of class %zu is not UTF-8; convert the file to UTF-8", index);
+    if (!make_room(b, index + 1))
+        return error_no_memory(err, "while reading labels");
+    if (*b->labels.names[index])
+        return error_set(err, STATUS_MODEL, "class %zu is named twice", index);
+    char *copy = strndup(name, size);
+    if (!copy)
+        return error_no_memory(err, "while reading labels");
+    labels_drop(b->labels.names[index]);
+    b->labels.names[index] = copy;
+    return STATUS_OK;
+}
+
+/* Hands the labels over, or drops them. */
+static enum status labels_finish(struct builder *b, enum status status, struct labels *ret)
+{
+    if (status == STATUS_OK)
+        *ret = b->labels;
+    else
+        labels_done(&b->labels);
+    return status;
+}
+
+/* ---- labels.txt ---- */
+
+static enum status read_lines(struct builder *b, const char *text, size_t size, struct error *err)
+{
+    size_t line = 0;
+    if (size >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) {
+        text += 3;
+        size -= 3;
+    }
+    for (size_t at = 0; at < size; line++) {
+        const char *end = memchr(text + at, '\n', size - at);
+        size_t length = end ? (size_t)(end - text) - at : size - at, next = at + length + 1;
+        while (length && strchr(" \t\r", text[at + length - 1]) && text[at + length - 1])
+            length--;
+        if (labels_put(b, line, text + at, length, err) != STATUS_OK)
+            return error_prefix(err, "line %zu", line + 1);
+        at = next;
+    }
+    while (b->labels.count && !*b->labels.names[b->labels.count - 1])
+        labels_drop(b->labels.names[--b->labels.count]);
+    return STATUS_OK;
+}
+
+enum status labels_from_text(const char *text, size_t size, struct labels *ret, struct error *err)
+{
+    struct builder b = {0};
+    return labels_finish(&b, read_lines(&b, text, size, err), ret);
+}
+
+/* ---- JSON ---- */
+
+/* A class number as a JSON key: decimal digits only. */
+static bool parse_index(const char *text, size_t *ret)
+{
+    size_t value = 0;
+    if (!*text)
+        return false;
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9' || value > LABELS_MAX)
+            return false;
+        value = value * 10 + (size_t)(*text - '0');
+    }
+    *ret = value;
+    return true;
+}
+
+/* "tench", or ["n01440764", "tench"]: the last string is the one for people. */
+static const char *name_of(const cJSON *item)
+{
+    if (cJSON_IsArray(item)) {
+        const cJSON *last = NULL, *child;
+        cJSON_ArrayForEach(child, item) last = child;
+        item = last;
+    }
+    return cJSON_IsString(item) ? item->valuestring : NULL;
+}
+
+static enum status put_item(struct builder *b, size_t index, const cJSON *item,
+                            const cJSON *descriptions, struct error *err)
+{
+    const char *name = name_of(item);
+    if (!name)
+        return error_set(err, STATUS_MODEL, "the label of class %zu is not a string", index);
+    const cJSON *description =
+        descriptions ? cJSON_GetObjectItemCaseSensitive(descriptions, name) : NULL;
+    if (cJSON_IsString(description))
+        name = description->valuestring;
+    return labels_put(b, index, name, strlen(name), err);
+}
+
+static enum status read_list(struct builder *b, const cJSON *list, const cJSON *descriptions,
+                             struct error *err)
+{
+    const cJSON *item;
+    size_t index = 0;
+    cJSON_ArrayForEach(item, list) TRY(put_item(b, index++, item, descriptions, err));
+    return STATUS_OK;
+}
+
+/* {"0": …}: every key a class. */
+static enum status read_indexed(struct builder *b, const cJSON *object, struct error *err)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, object)
+    {
+        size_t index;
+        if (!parse_index(item->string, &index))
+            return error_set(err, STATUS_MODEL, "'%.60s' is not a class number", item->string);
+        TRY(put_item(b, index, item, NULL, err));
+    }
+    return STATUS_OK;
+}
+
+/* {"tench": 0}: Hugging Face's label2id, where id2label is missing. */
+static enum status read_inverse(struct builder *b, const cJSON *object, struct error *err)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, object)
+    {
+        size_t index;
+        if (cJSON_IsString(item) && parse_index(item->valuestring, &index))
+            ;
+        else if (cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble < LABELS_MAX)
+            index = (size_t)item->valuedouble;
+        else
+            return error_set(err, STATUS_MODEL, "label2id: '%.60s' has no class number",
+                             item->string);
+        TRY(labels_put(b, index, item->string, strlen(item->string), err));
+    }
+    return STATUS_OK;
+}
+
+static bool is_indexed(const cJSON *object)
+{
+    size_t index;
+    return cJSON_IsObject(object) && object->child && parse_index(object->child->string, &index);
+}
+
+static enum status read_json(struct builder *b, const cJSON *json, struct error *err)
+{
+    if (cJSON_IsArray(json))
+        return read_list(b, json, NULL, err);
+    if (is_indexed(json))
+        return read_indexed(b, json, err);
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, "id2label");
+    if (cJSON_IsArray(item))
+        return read_list(b, item, NULL, err);
+    if (cJSON_IsObject(item))
+        return read_indexed(b, item, err);
+    /* timm writes its names at the top, older exports inside pretrained_cfg. */
+    const cJSON *places[] = {json, cJSON_GetObjectItemCaseSensitive(json, "pretrained_cfg")};
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        item = cJSON_GetObjectItemCaseSensitive(places[i], "label_names");
+        if (cJSON_IsArray(item))
+            return read_list(
+                b, item, cJSON_GetObjectItemCaseSensitive(places[i], "label_descriptions"), err);
+    }
+    item = cJSON_GetObjectItemCaseSensitive(json, "label2id");
+    if (cJSON_IsObject(item))
+        return read_inverse(b, item, err);
+    return error_set(err, STATUS_NOT_FOUND,
+                     "the JSON has no labels (id2label, label_names, {\"0\": …} or a list)");
+}
+
+enum status labels_from_json(const char *text, size_t size, struct labels *ret, struct error *err)
+{
+    cJSON *json;
+    TRY(json_parse(text, size, &json, err));
+    struct builder b = {0};
+    enum status status = read_json(&b, json, err);
+    cJSON_Delete(json);
+    return labels_finish(&b, status, ret);
+}
+
+/* ---- Python ---- */
+
+struct python {
+    const char *text;
+    size_t size, at;
+    char *word; /* the string read last, `size` bytes of room */
+    size_t length;
+};
+
+static bool labels_take(struct python *p, char c)
+{
+    p->at = text_skip_blanks(p->text, p->at, p->size);
+    if (p->at >= p->size || p->text[p->at] != c)
+        return false;
+    p->at++;
+    return true;
+}
+
+static bool take_number(struct python *p, size_t *ret)
+{
+    char digits[16];
+    size_t n = 0;
+    p->at = text_skip_blanks(p->text, p->at, p->size);
+    while (p->at < p->size && n < sizeof digits - 1 && p->text[p->at] >= '0' &&
+           p->text[p->at] <= '9')
+        digits[n++] = p->text[p->at++];
+    digits[n] = '\0';
+    return parse_index(digits, ret);
+}
+
+/* \xNN, \uNNNN, \UNNNNNNNN as UTF-8. */
+static bool take_escaped_number(struct python *p, unsigned digits)
+{
+    uint32_t c = 0;
+    for (; digits; digits--) {
+        static const char hex[] = "0123456789abcdef";
+        const char *digit =
+            p->at < p->size && p->text[p->at] ? strchr(hex, p->text[p->at] | 0x20) : NULL;
+        if (!digit || !*digit)
+            return false;
+        c = c << 4 | (uint32_t)(digit - hex);
+        p->at++;
+    }
+    if (c < 0x80) {
+        p->word[p->length++] = (char)c;
+        return c != 0;
+    }
+    /* An escape is at least as long in the text as its bytes: \xNN 4 for 2, \uNNNN 6 for 3. */
+    unsigned more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+    static const uint8_t lead[] = {0, 0xC0, 0xE0, 0xF0};
+    if (c > 0x10FFFF)
+        return false;
+    p->word[p->length++] = (char)(lead[more] | c >> (6 * more));
+    while (more--)
+        p->word[p->length++] = (char)(0x80 | (c >> (6 * more) & 0x3F));
+    return true;
+}
+
+static bool take_escape(struct python *p)
+{
+    static const char from[] = "nrt\\'\"", to[] = "\n\r\t\\'\"";
+    if (p->at >= p->size || !p->text[p->at])
+        return false;
+    char c = p->text[p->at++];
+    const char *simple = strchr(from, c);
+    if (simple) {
+        p->word[p->length++] = to[simple - from];
+        return true;
+    }
+    return (c == 'x' && take_escaped_number(p, 2)) || (c == 'u' && take_escaped_number(p, 4)) ||
+           (c == 'U' && take_escaped_number(p, 8));
+}
+
+static bool take_string(struct python *p)
+{
+    char quote = labels_take(p, '\'') ? '\'' : labels_take(p, '"') ? '"' : '\0';
+    p->length = 0;
+    while (quote && p->at < p->size) {
+        char c = p->text[p->at++];
+        if (c == quote)
+            return true;
+        if (c != '\\')
+            p->word[p->length++] = c;
+        else if (!take_escape(p))
+            return false;
+    }
+    return false;
+}
+
+/* {0: 'a', 1: 'b'} or ['a', 'b'] */
+static enum status read_python(struct builder *b, struct python *p, struct error *err)
+{
+    bool is_dict = labels_take(p, '{');
+    if (!is_dict && !labels_take(p, '['))
+        return error_set(err, STATUS_MODEL, "names: expected a Python dict or list");
+    char close = is_dict ? '}' : ']';
+    for (size_t next = 0; !labels_take(p, close); next++) {
+        size_t index = next;
+        if ((is_dict && (!take_number(p, &index) || !labels_take(p, ':'))) || !take_string(p))
+            return error_set(err, STATUS_MODEL,
+                             "names: expected a class number and a quoted name at character %zu",
+                             p->at);
+        TRY(labels_put(b, index, p->word, p->length, err));
+        if (!labels_take(p, ',') && !(p->at < p->size && p->text[p->at] == close))
+            return error_set(err, STATUS_MODEL, "names: expected ',' or '%c' at character %zu",
+                             close, p->at);
+    }
+    return STATUS_OK;
+}
+
+enum status labels_from_python(const char *text, size_t size, struct labels *ret, struct error *err)
+{
+    struct builder b = {0};
+    struct python p = {.text = text, .size = size, .word = malloc(size + 1)};
+    enum status status =
+        p.word ? read_python(&b, &p, err) : error_no_memory(err, "while reading labels");
+    free(p.word);
+    return labels_finish(&b, status, ret);
+}

@@ -1,0 +1,349 @@
+/* Loads a model: its graph, then labels and preprocessing from the folder's files, Triton's
+ * config.pbtxt or the graph's metadata; or the embedded default. */
+#include "models/folder/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/folder/embedded.h"
+#include "models/folder/model_internal.h"
+#include "models/folder/preprocess_config.h"
+
+void model_drop_graph(struct model *model)
+{
+    graph_free(model->graph);
+    model->graph = NULL;
+}
+
+static void free_tensors(struct model_tensor *tensors, size_t count)
+{
+    for (size_t i = 0; tensors && i < count; i++)
+        free(tensors[i].name);
+    free(tensors);
+}
+
+void model_free(struct model *model)
+{
+    if (!model)
+        return;
+    graph_free(model->graph);
+    labels_done(&model->labels);
+    free(model->name);
+    free(model->source);
+    free(model->version);
+    free(model->calibration);
+    free(model->input_name);
+    free(model->output_name);
+    free_tensors(model->inputs, model->input_count);
+    free_tensors(model->outputs, model->output_count);
+    free(model);
+}
+
+/* What one look at a file gave: nothing there, something useless, or what was looked for. */
+static enum status not_found_is_fine(enum status status, bool *ret_found)
+{
+    *ret_found = status == STATUS_OK;
+    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+}
+
+/* ---- labels ---- */
+
+typedef enum status (*labels_reader)(const char *text, size_t size, struct labels *ret,
+                                     struct error *err);
+
+static enum status labels_from_file(const struct model_place *place, const char *name,
+                                    labels_reader read, struct labels *ret, struct error *err)
+{
+    char *text = NULL, *path = NULL;
+    size_t size = 0;
+    TRY(model_side_file(place, name, &text, &size, &path, err));
+    enum status status = read(text, size, ret, err);
+    free(text);
+    if (status != STATUS_OK && status != STATUS_NOT_FOUND)
+        status = error_prefix(err, "%.200s", path);
+    free(path);
+    return status;
+}
+
+static struct value *input_named(const struct graph *graph, const char *name)
+{
+    for (size_t i = 0; i < graph->input_count; i++)
+        if (!strcmp(graph->inputs[i]->name, name))
+            return graph->inputs[i];
+    return NULL;
+}
+
+static enum status no_such_input(const struct graph *graph, const char *name, struct error *err)
+{
+    char names[160] = "";
+    for (size_t i = 0, used = 0; i < graph->input_count && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s'%.60s'", i ? ", " : "",
+                                 graph->inputs[i]->name);
+    return error_set(err, STATUS_MODEL,
+                     "it describes an input '%.60s', which the model does not have; the model's "
+                     "%s %s",
+                     name, graph->input_count == 1 ? "only input is" : "inputs are", names);
+}
+
+/* Symbolic dimensions that config.pbtxt fixes. Its dims leave the batch out where it says
+ * max_batch_size; where it is silent, their number says whether they do. */
+static enum status fix_input(struct value *value, const struct triton_input *input, bool batched,
+                             struct error *err)
+{
+    struct shape *shape = &value->shape;
+    char text[SHAPE_TEXT];
+    if (input->rank == 0 || input->is_reshaped || shape->rank < 0)
+        return STATUS_OK;
+    const int first = shape->rank - input->rank;
+    if (first != 1 && (first != 0 || batched))
+        return error_set(err, STATUS_MODEL,
+                         "input '%.60s' has %d dims, but the model's shape is %s%s", input->name,
+                         input->rank, shape_text(shape, text),
+                         batched ? ", of which max_batch_size stands for the first" : "");
+    for (int d = 0; d < input->rank; d++) {
+        int64_t *own = &shape->dims[d + first], told = input->dims[d];
+        if (*own == DIM_UNKNOWN && told > 0)
+            *own = told;
+        else if (told >= 0 && *own != told)
+            return error_set(err, STATUS_MODEL,
+                             "input '%.80s' has dimension %lld, but the model's shape is %s",
+                             input->name, (long long)told, shape_text(shape, text));
+    }
+    return STATUS_OK;
+}
+
+static enum status fix_dimensions(struct graph *graph, const struct triton_config *config,
+                                  struct error *err)
+{
+    for (size_t k = 0; k < config->input_count; k++) {
+        const struct triton_input *input = &config->inputs[k];
+        struct value *value = input->name ? input_named(graph, input->name) : NULL;
+        if (!input->name)
+            return error_set(err, STATUS_MODEL, "it describes an input without a name");
+        if (!value)
+            return no_such_input(graph, input->name, err);
+        TRY(fix_input(value, input, config->max_batch > 0, err));
+    }
+    return STATUS_OK;
+}
+
+/* config.pbtxt: labels of the first output that names a file, and the largest batch. */
+static enum status read_triton(const struct model_place *place, struct model *model,
+                               bool want_labels, struct error *err)
+{
+    char *text = NULL, *path = NULL;
+    size_t size = 0;
+    bool found;
+    struct triton_config config = {0};
+    TRY(not_found_is_fine(model_side_file(place, "config.pbtxt", &text, &size, &path, err),
+                          &found));
+    if (!found)
+        return STATUS_OK;
+    enum status status = triton_config_read(text, size, &config, err);
+    free(text);
+    if (status == STATUS_OK && config.label_file && want_labels)
+        status = labels_from_file(place, config.label_file, labels_from_text, &model->labels, err);
+    if (status == STATUS_OK && config.label_file && want_labels)
+        snprintf(model->labels_source, sizeof model->labels_source, "%.60s", config.label_file);
+    if (status == STATUS_OK)
+        status = fix_dimensions(model->graph, &config, err);
+    model->max_batch = config.max_batch;
+    triton_config_done(&config);
+    if (status != STATUS_OK) {
+        (void)error_prefix(err, "%.200s", path);
+        status = error_set(err, STATUS_MODEL, "%s", err->message);
+    }
+    free(path);
+    return status;
+}
+
+static const char *metadata_value(const struct onnx_model *onnx, const char *key)
+{
+    for (size_t i = 0; i < onnx->metadata_count; i++)
+        if (!strcmp(onnx->metadata[i].key, key))
+            return onnx->metadata[i].value;
+    return NULL;
+}
+
+static enum status read_labels(const struct model_place *place, const struct onnx_model *onnx,
+                               struct model *model, struct error *err)
+{
+    static const struct {
+        const char *file;
+        labels_reader read;
+    } sources[] = {
+        {"labels.txt", labels_from_text},
+        {"index_to_name.json", labels_from_json},
+        {"config.json", labels_from_json},
+    };
+    bool found = false;
+    for (size_t i = 0; i < COUNT_OF(sources) && !found; i++) {
+        TRY(not_found_is_fine(
+            labels_from_file(place, sources[i].file, sources[i].read, &model->labels, err),
+            &found));
+        snprintf(model->labels_source, sizeof model->labels_source, "%s",
+                 found ? sources[i].file : "the model's own metadata");
+    }
+    TRY(read_triton(place, model, !found, err));
+    const char *names = metadata_value(onnx, "names");
+    if (model->labels.count || !names)
+        return STATUS_OK;
+    enum status status = labels_from_python(names, strlen(names), &model->labels, err);
+    return status == STATUS_OK ? status : error_prefix(err, "%.200s: metadata", place->file);
+}
+
+/* ---- preprocessing ---- */
+
+typedef enum status (*preprocess_reader)(const char *json, size_t size, struct preprocess *ret,
+                                         struct error *err);
+
+/* Sizes that the model gives are checked when they are known. */
+static enum status check_preprocess(const struct preprocess *p, struct error *err)
+{
+    struct preprocess fitted = *p;
+    if (fitted.width == 0)
+        (void)preprocess_fit(&fitted, 224, 224);
+    if (preprocess_check(&fitted, err) != STATUS_OK)
+        return error_set(err, STATUS_MODEL, "%s", err->message);
+    return STATUS_OK;
+}
+
+static enum status preprocess_from_file(const struct model_place *place, const char *name,
+                                        preprocess_reader read, struct model *model,
+                                        struct error *err)
+{
+    char slips[300];
+    char *text = NULL, *path = NULL;
+    size_t size = 0;
+    TRY(model_side_file(place, name, &text, &size, &path, err));
+    enum status status = read(text, size, &model->preprocess, err);
+    if (status == STATUS_OK)
+        status = check_preprocess(&model->preprocess, err);
+    if (status == STATUS_OK && read == preprocess_from_huggingface) {
+        preprocess_slips(text, size, slips, sizeof slips);
+        if (slips[0])
+            model_warn(model, "%s: %s", name, slips);
+    }
+    free(text);
+    if (status != STATUS_OK && status != STATUS_NOT_FOUND)
+        status = error_prefix(err, "%.200s", path);
+    free(path);
+    return status;
+}
+
+static enum status read_preprocess(const struct model_place *place, const struct onnx_model *onnx,
+                                   struct model *model, bool *ret_configured, struct error *err)
+{
+    static const struct {
+        const char *file, *text;
+        preprocess_reader read;
+    } sources[] = {
+        {"preprocessor_config.json", "preprocessor_config.json", preprocess_from_huggingface},
+        {"config.json", "config.json (timm)", preprocess_from_timm},
+    };
+    for (size_t i = 0; i < COUNT_OF(sources); i++) {
+        TRY(not_found_is_fine(
+            preprocess_from_file(place, sources[i].file, sources[i].read, model, err),
+            ret_configured));
+        if (*ret_configured) {
+            snprintf(model->preprocess_source, sizeof model->preprocess_source, "%s",
+                     sources[i].text);
+            return STATUS_OK;
+        }
+    }
+    enum status status = not_found_is_fine(
+        preprocess_from_metadata(onnx->metadata, onnx->metadata_count, &model->preprocess, err),
+        ret_configured);
+    if (status != STATUS_OK)
+        return error_prefix(err, "%.200s", place->file);
+    if (!*ret_configured)
+        preprocess_default(&model->preprocess);
+    snprintf(model->preprocess_source, sizeof model->preprocess_source, "%s",
+             *ret_configured ? "model metadata" : "ImageNet defaults");
+    return STATUS_OK;
+}
+
+/* ---- loading ---- */
+
+static enum status fill(struct model *model, const struct model_place *place, const char *name,
+                        const struct model_limits *limits, struct error *err)
+{
+    const struct onnx_options options = {.memory_limit = limits ? limits->memory : 0};
+    struct onnx_model onnx = {0};
+    bool configured = false;
+    model->name = strdup(name ? name : place->name);
+    model->source = strdup(place->file);
+    model->version = strdup(place->version);
+    if (!model->name || !model->source || !model->version)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    TRY(onnx_load_file(place->file, &options, &onnx, err));
+    model->graph = onnx.graph;
+    model->file_bytes = onnx.file_bytes;
+    TRY(model_side_folder(place, "calibration", &model->calibration, err));
+    /* These name the file that is wrong, which need not be the model's. */
+    TRY(read_labels(place, &onnx, model, err));
+    TRY(read_preprocess(place, &onnx, model, &configured, err));
+    enum status status = model_describe(model, configured, err);
+    return status == STATUS_OK ? status : error_prefix(err, "%.200s", place->file);
+}
+
+enum status model_load(const char *path, const char *name, const struct model_limits *limits,
+                       struct model **ret, struct error *err)
+{
+    return model_load_version(path, NULL, name, limits, ret, err);
+}
+
+enum status model_load_version(const char *path, const char *version, const char *name,
+                               const struct model_limits *limits, struct model **ret,
+                               struct error *err)
+{
+    struct error ignored;
+    struct model_place place;
+    err = err ? err : &ignored;
+    TRY(model_place_find(path, version, &place, err));
+    struct model *model = calloc(1, sizeof *model);
+    enum status status = model ? fill(model, &place, name, limits, err)
+                               : error_set(err, STATUS_NO_MEMORY, "out of memory");
+    model_place_done(&place);
+    if (status != STATUS_OK) {
+        model_free(model);
+        return status;
+    }
+    *ret = model;
+    return STATUS_OK;
+}
+
+static enum status fill_embedded(struct model *model, struct error *err)
+{
+    struct onnx_model onnx = {0};
+    model->name = strdup("digits");
+    model->source = strdup("embedded");
+    model->version = strdup("1");
+    if (!model->name || !model->source || !model->version)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    TRY(onnx_load_memory(digits_model, digits_model_size, NULL, &onnx, err));
+    model->graph = onnx.graph;
+    model->file_bytes = onnx.file_bytes;
+    TRY(labels_from_text((const char *)digits_labels, digits_labels_size, &model->labels, err));
+    TRY(preprocess_from_huggingface((const char *)digits_preprocessor, digits_preprocessor_size,
+                                    &model->preprocess, err));
+    snprintf(model->preprocess_source, sizeof model->preprocess_source, "embedded");
+    return model_describe(model, true, err);
+}
+
+enum status model_load_embedded(struct model **ret, struct error *err)
+{
+    struct error ignored;
+    err = err ? err : &ignored;
+    struct model *model = calloc(1, sizeof *model);
+    enum status status =
+        model ? fill_embedded(model, err) : error_set(err, STATUS_NO_MEMORY, "out of memory");
+    if (status != STATUS_OK) {
+        model_free(model);
+        return error_prefix(err, "the embedded model");
+    }
+    *ret = model;
+    return STATUS_OK;
+}

@@ -1,0 +1,86 @@
+/* A model as a user thinks of it: a name, a graph, labels, and how photos are prepared.
+ *
+ * Read from an .onnx file, a model folder (README, "Your model") or the
+ * embedded default. Immutable after load, except that model_drop_graph() frees the weights once
+ * every session has its own packed copy. */
+#pragma once
+
+#include "engine/graph/graph.h"
+#include "models/folder/labels.h"
+#include "models/folder/preprocess.h"
+
+struct model_limits {
+    size_t memory; /* bytes a load may take; 0 = 16 GiB */
+};
+
+/* An input or output as the file declares it: DIM_UNKNOWN where a dimension is symbolic, and for an
+ * output whose shape the file does not say, rank SHAPE_UNKNOWN. */
+struct model_tensor {
+    char *name;
+    enum dtype dtype;
+    struct shape shape;
+};
+
+struct model {
+    char *name;          /* folder or file name without extension; "digits" for the default */
+    char *source;        /* path, or "embedded" */
+    char *version;       /* "1", or the folder's number in Triton's layout */
+    struct graph *graph; /* NULL after model_drop_graph() */
+    struct labels labels;
+    char labels_source[64]; /* "labels.txt", "index_to_name.json" …; where the labels, if any, are
+                               from */
+    struct preprocess preprocess;
+    char preprocess_source[64]; /* "preprocessor_config.json", "config.json (timm)",
+                                   "model metadata", "ImageNet defaults" … */
+    uint64_t file_bytes;
+    char *calibration; /* the model's folder calibration/, of photos like those it will see; NULL:
+                          there is none */
+
+    char warning[512]; /* a sentence for the log when something looks wrong but works (labels
+                          and classes differ in number, sizes were fitted …), or "" */
+    int64_t max_batch; /* config.pbtxt's max_batch_size; 0: not told */
+
+    /* The image input, worked out at load. */
+    size_t image_input;       /* index in graph->inputs; SIZE_MAX: no input looks like an image */
+    bool input_channels_last; /* the file's own input is [N, H, W, C] */
+    bool fixed_batch;         /* the file declares a fixed first dimension */
+    int64_t file_batch;       /* that dimension, when fixed */
+    enum dtype input_dtype;   /* as the file declares it */
+    size_t output;            /* index in graph->outputs: the class scores, else the first */
+    char *input_name, *output_name; /* input_name: NULL without an image input */
+    size_t class_count;             /* 0 when not known before a run */
+    bool has_probabilities;         /* the graph ends in Softmax: do not apply it again */
+    /* In the graph's order; they stay when the graph goes. */
+    struct model_tensor *inputs, *outputs;
+    size_t input_count, output_count;
+    size_t parameter_count; /* elements of all initialisers */
+    uint64_t parameter_bytes;
+};
+
+/* Whether the rows of an output, as the file declares it, are not the images of the batch: the
+ * batch is fixed and they are not, as in a detector's boxes [n, 4]. */
+bool model_rows_depend_on_data(const struct model *model, const struct shape *output);
+
+/* `path`: an .onnx file or a folder. `name`: overrides the derived one; may be NULL. Errors as
+ * onnx_load_file; STATUS_NOT_FOUND when there is no such file, or a folder holds no model.onnx (the
+ * sentence lists what was looked for); STATUS_MODEL for a labels or preprocessor file that cannot
+ * be understood, naming file and key. The caller frees with model_free (NULL is fine). */
+enum status model_load(const char *path, const char *name, const struct model_limits *limits,
+                       struct model **ret, struct error *err) MUST_USE;
+
+/* The same, of one numbered version of a folder in Triton's layout (models/folder/repository.h). */
+enum status model_load_version(const char *path, const char *version, const char *name,
+                               const struct model_limits *limits, struct model **ret,
+                               struct error *err) MUST_USE;
+
+/* Where model_load(path) would find the .onnx file, and the name the model would get, without
+ * reading it: to say early that there is none, and to name what is loading. Both are malloc'ed, the
+ * caller's. Errors: STATUS_NOT_FOUND, STATUS_IO, STATUS_NO_MEMORY. */
+enum status model_find(const char *path, char **ret_file, char **ret_name,
+                       struct error *err) MUST_USE;
+
+/* The digit classifier that is part of the binary. */
+enum status model_load_embedded(struct model **ret, struct error *err) MUST_USE;
+
+void model_drop_graph(struct model *model);
+void model_free(struct model *model);

@@ -1,0 +1,356 @@
+/* What a graph is to the server: which input is the image and how large, which output are the
+ * scores, how many classes, how many parameters. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/base/utf8.h"
+#include "engine/passes/validate.h"
+#include "models/folder/model_internal.h"
+#include "models/folder/preprocess_config.h"
+
+/* Below this the whole photo is scaled where nobody says otherwise: a crop would lose too much of
+ * what a model for icons or digits looks at. */
+#define SMALL_INPUT 64
+
+void model_warn(struct model *model, const char *format, ...)
+{
+    char text[sizeof model->warning];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    size_t used = strlen(model->warning);
+    snprintf(model->warning + used, sizeof model->warning - used, "%s%s", used ? "; " : "", text);
+    /* A cut may have left half a character, which JSON does not bear. */
+    for (used = strlen(model->warning); used && !utf8_valid(model->warning, used); used--)
+        model->warning[used - 1] = '\0';
+}
+
+/* ---- the image input ---- */
+
+struct described_image {
+    bool channels_last;
+    int64_t channels, height, width; /* DIM_UNKNOWN where symbolic */
+};
+
+static bool is_channels(int64_t dim)
+{
+    return dim == 1 || dim == 3;
+}
+
+static bool is_pixel_dtype(enum dtype dtype)
+{
+    return dtype_is_float(dtype) || dtype == DTYPE_U8;
+}
+
+/* [N, C, H, W] or [N, H, W, C] with 1 or 3 channels. */
+static bool read_image(const struct value *input, struct described_image *ret)
+{
+    const int64_t *dims = input->shape.dims;
+    if (input->shape.rank != 4 || !is_pixel_dtype(input->dtype))
+        return false;
+    bool first = is_channels(dims[1]), last = is_channels(dims[3]);
+    if (first && !(dims[1] == 1 && dims[3] == 3))
+        *ret = (struct described_image){false, dims[1], dims[2], dims[3]};
+    else if (last)
+        *ret = (struct described_image){true, dims[3], dims[1], dims[2]};
+    else if (dims[1] == DIM_UNKNOWN)
+        *ret = (struct described_image){false, dims[1], dims[2], dims[3]};
+    else
+        return false;
+    return true;
+}
+
+static enum status find_image_input(struct model *model, struct described_image *ret,
+                                    struct error *err)
+{
+    const struct graph *graph = model->graph;
+    size_t i = 0;
+    while (i < graph->input_count && !read_image(graph->inputs[i], ret))
+        i++;
+    if (i == graph->input_count) {
+        model->image_input = SIZE_MAX;
+        model_warn(model, "no input looks like an image ([N, C, H, W] or [N, H, W, C] with 1 or 3 "
+                          "channels): photos cannot be sent to this model, tensors can");
+        return STATUS_OK;
+    }
+    const struct value *input = graph->inputs[i];
+    model->image_input = i;
+    model->input_channels_last = ret->channels_last;
+    model->fixed_batch = input->shape.dims[0] != DIM_UNKNOWN;
+    model->file_batch = model->fixed_batch ? input->shape.dims[0] : 0;
+    model->input_dtype = input->dtype;
+    model->input_name = strdup(input->name);
+    return model->input_name ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "out of memory");
+}
+
+/* ---- fitting the preprocessing ---- */
+
+/* Mean and std of pixels 0 … 255 behind a division by 255: every number comes out near -mean/std.
+ */
+static void warn_of_scale(struct model *model)
+{
+    const struct preprocess *p = &model->preprocess;
+    bool large = false;
+    for (int c = 0; c < preprocess_channels(p); c++)
+        large = large || p->mean[c] > 3 || p->std[c] > 10;
+    if (large && p->scale <= 2.0f / 255.0f)
+        model_warn(model,
+                   "%s: mean %g and std %g look like those of pixels 0 to 255, but pixels are "
+                   "scaled to 0 … 1 first: %sdivide both by 255",
+                   model->preprocess_source, (double)p->mean[0], (double)p->std[0],
+                   strncmp(model->preprocess_source, "preprocessor", 12) != 0
+                       ? ""
+                       : "set \"do_rescale\" to false, or ");
+}
+
+static void no_normalising(struct model *model)
+{
+    snprintf(model->preprocess_source, sizeof model->preprocess_source,
+             "ImageNet defaults, without mean and std");
+}
+
+static void fit_channels(struct model *model, const struct described_image *image, bool configured)
+{
+    struct preprocess *p = &model->preprocess;
+    if (image->channels == 1 && p->channels != CHANNELS_GRAY) {
+        p->channels = CHANNELS_GRAY;
+        if (!configured) {
+            p->mean[0] = 0;
+            p->std[0] = 1;
+            no_normalising(model);
+        }
+    } else if (image->channels == 3 && p->channels == CHANNELS_GRAY) {
+        p->channels = CHANNELS_RGB;
+        model_warn(model, "%s asks for grey photos but the model takes 3 channels: they stay RGB",
+                   model->preprocess_source);
+    }
+    /* A model that takes bytes normalises inside. */
+    if (!configured && model->input_dtype == DTYPE_U8) {
+        p->scale = 1;
+        no_normalising(model);
+        for (int c = 0; c < 3; c++) {
+            p->mean[c] = 0;
+            p->std[c] = 1;
+        }
+    }
+}
+
+static enum status fit_size(struct model *model, const struct described_image *image,
+                            bool configured, struct error *err)
+{
+    struct preprocess *p = &model->preprocess;
+    int64_t width = image->width == DIM_UNKNOWN ? p->width : image->width;
+    int64_t height = image->height == DIM_UNKNOWN ? p->height : image->height;
+    int before_width = p->width, before_height = p->height;
+    if (width == 0 || height == 0)
+        return error_set(err, STATUS_MODEL,
+                         "%s gives neither \"size\" nor \"crop_size\", and the model does not fix "
+                         "the size of its input; add {\"size\": {\"height\": …, \"width\": …}}",
+                         model->preprocess_source);
+    if (width < 1 || height < 1 || width > 16384 || height > 16384)
+        return error_set(err, STATUS_MODEL,
+                         "the image input '%.60s' is %lld x %lld pixels; lensd handles 1 to 16384",
+                         model->input_name, (long long)width, (long long)height);
+    if (!preprocess_fit(p, (int)width, (int)height))
+        return STATUS_OK;
+    if (before_width == 0)
+        return STATUS_OK;
+    if (configured)
+        model_warn(model, "%s prepares %d x %d pixels but the model takes %lld x %lld: fitted",
+                   model->preprocess_source, before_width, before_height, (long long)width,
+                   (long long)height);
+    else if (width < SMALL_INPUT || height < SMALL_INPUT) {
+        p->resize = RESIZE_EXACT;
+        p->resize_width = (int)width;
+        p->resize_height = (int)height;
+    }
+    return STATUS_OK;
+}
+
+/* ---- outputs ---- */
+
+/* Does the graph end in probabilities? Looks back through operators that keep values. */
+static bool ends_in_probabilities(const struct value *output)
+{
+    for (int steps = 0; output && output->producer && steps < 16; steps++) {
+        switch (output->producer->op) {
+        case OP_SOFTMAX:
+        case OP_QLINEAR_SOFTMAX:
+        case OP_SIGMOID:
+        case OP_QLINEAR_SIGMOID:
+            return true;
+        case OP_IDENTITY:
+        case OP_CAST:
+        case OP_RESHAPE:
+        case OP_FLATTEN:
+        case OP_SQUEEZE:
+        case OP_UNSQUEEZE:
+        case OP_DEQUANTIZE_LINEAR:
+        case OP_QUANTIZE_LINEAR:
+        case OP_DROPOUT:
+            output = node_input(output->producer, 0);
+            break;
+        default:
+            return false;
+        }
+    }
+    return false;
+}
+
+bool model_rows_depend_on_data(const struct model *model, const struct shape *output)
+{
+    return model->fixed_batch && output->rank >= 2 && output->dims[0] == DIM_UNKNOWN;
+}
+
+/* K of [N, K] or [N, K, 1, 1]; 0 when it is not known or no such shape, as a detector's boxes
+ * [n, 4]. */
+static size_t classes_of(const struct model *model, const struct value *output)
+{
+    const struct shape *shape = &output->shape;
+    bool is_scores = dtype_is_float(output->dtype) && (shape->rank == 2 || shape->rank == 4) &&
+                     !model_rows_depend_on_data(model, shape);
+    for (int d = 2; is_scores && d < shape->rank; d++)
+        is_scores = shape->dims[d] == 1;
+    return is_scores && shape->dims[1] > 0 ? (size_t)shape->dims[1] : 0;
+}
+
+static void find_output(struct model *model, const struct graph *graph)
+{
+    for (size_t i = 0; i < graph->output_count; i++) {
+        size_t classes = classes_of(model, graph->outputs[i]);
+        if (!classes)
+            continue;
+        model->output = i;
+        model->class_count = classes;
+        return;
+    }
+}
+
+/* Infers the output shapes for one photo on a copy of the graph. */
+static enum status probe_outputs(struct model *model, struct error *err)
+{
+    struct graph *copy;
+    struct error trouble;
+    TRY(graph_clone(model->graph, &copy, err));
+    if (model->image_input != SIZE_MAX) {
+        struct shape *shape = &copy->inputs[model->image_input]->shape;
+        bool last = model->input_channels_last;
+        shape->dims[0] = model->fixed_batch ? model->file_batch : 1;
+        shape->dims[last ? 1 : 2] = model->preprocess.height;
+        shape->dims[last ? 2 : 3] = model->preprocess.width;
+        shape->dims[last ? 3 : 1] = preprocess_channels(&model->preprocess);
+    }
+    if (graph_validate(copy, NULL, &trouble) == STATUS_OK)
+        find_output(model, copy);
+    else
+        model_warn(model, "for a photo of %d x %d the graph does not fit: %s",
+                   model->preprocess.width, model->preprocess.height, trouble.message);
+    graph_free(copy);
+    if (!model->class_count)
+        find_output(model, model->graph);
+    return STATUS_OK;
+}
+
+/* ---- parameters ---- */
+
+/* Recursion follows the nesting of bodies, which the importer bounds. */
+static void count_parameters(struct model *model, const struct graph *graph)
+{
+    for (size_t i = 0; i < graph->value_count; i++) {
+        const struct tensor *tensor = graph->values[i]->known;
+        model->parameter_count += tensor ? shape_count(&tensor->shape) : 0;
+        model->parameter_bytes += tensor ? tensor->bytes : 0;
+    }
+    for (size_t n = 0; n < graph->node_count; n++)
+        for (size_t a = 0; a < graph->nodes[n]->attr_count; a++)
+            if (graph->nodes[n]->attrs[a].kind == ATTR_GRAPH)
+                count_parameters(model, graph->nodes[n]->attrs[a].g);
+}
+
+/* ---- the tensors of raw requests ---- */
+
+static enum status copy_tensors(struct value *const *values, size_t count,
+                                struct model_tensor **ret, size_t *ret_count, struct error *err)
+{
+    *ret = alloc_array(count, sizeof **ret);
+    if (!*ret)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    *ret_count = count;
+    for (size_t i = 0; i < count; i++) {
+        (*ret)[i] =
+            (struct model_tensor){strdup(values[i]->name), values[i]->dtype, values[i]->shape};
+        if (!(*ret)[i].name)
+            return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    }
+    return STATUS_OK;
+}
+
+/* ---- labels ---- */
+
+/* "1, 2, 3 and 5 more"; how many of the first `count` classes have no label. */
+static size_t list_unnamed(const struct labels *labels, size_t count, char *text, size_t size)
+{
+    enum { NAMED = 3 };
+    size_t unnamed = 0, used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < count; i++)
+        if (!labels_name(labels, i) && unnamed++ < NAMED && used < size)
+            used += (size_t)snprintf(text + used, size - used, "%s%zu", used ? ", " : "", i);
+    if (unnamed > NAMED && used < size)
+        snprintf(text + used, size - used, " and %zu more", unnamed - NAMED);
+    return unnamed;
+}
+
+static void warn_of_labels(struct model *model)
+{
+    const struct labels *labels = &model->labels;
+    char missing[100];
+    if (!model->class_count || !labels->count)
+        return;
+    const size_t holes = list_unnamed(labels, labels->count, missing, sizeof missing);
+    if (holes)
+        model_warn(model,
+                   "%.63s names %zu of the classes 0 to %zu, but not %s; the model has %zu class%s",
+                   model->labels_source, labels->count - holes, labels->count - 1, missing,
+                   model->class_count, model->class_count == 1 ? "" : "es");
+    else if (model->class_count != labels->count)
+        model_warn(model,
+                   "%.63s has %zu label%s but the model has %zu class%s: give it a label for each",
+                   model->labels_source, labels->count, labels->count == 1 ? "" : "s",
+                   model->class_count, model->class_count == 1 ? "" : "es");
+}
+
+enum status model_describe(struct model *model, bool configured, struct error *err)
+{
+    struct described_image image = {false, DIM_UNKNOWN, DIM_UNKNOWN, DIM_UNKNOWN};
+    TRY(find_image_input(model, &image, err));
+    if (model->image_input != SIZE_MAX) {
+        fit_channels(model, &image, configured);
+        TRY(fit_size(model, &image, configured, err));
+        if (configured)
+            warn_of_scale(model);
+    } else if (model->preprocess.width == 0) {
+        (void)preprocess_fit(&model->preprocess, 224, 224);
+    }
+    if (preprocess_check(&model->preprocess, err) != STATUS_OK) {
+        (void)error_prefix(err, "%s", model->preprocess_source);
+        return error_set(err, STATUS_MODEL, "%s", err->message);
+    }
+    TRY(probe_outputs(model, err));
+    const struct value *output = model->graph->outputs[model->output];
+    model->has_probabilities = ends_in_probabilities(output);
+    model->output_name = strdup(output->name);
+    if (!model->output_name)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    warn_of_labels(model);
+    const struct graph *graph = model->graph;
+    TRY(copy_tensors(graph->inputs, graph->input_count, &model->inputs, &model->input_count, err));
+    TRY(copy_tensors(graph->outputs, graph->output_count, &model->outputs, &model->output_count,
+                     err));
+    count_parameters(model, model->graph);
+    return STATUS_OK;
+}

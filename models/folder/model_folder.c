@@ -1,0 +1,357 @@
+/* Where a model's files lie. Layouts, in the order they are tried:
+ *
+ *     FOLDER/model.onnx
+ *     FOLDER/onnx/model.onnx       Hugging Face repositories with exported weights
+ *     FOLDER/N/model.onnx          Triton: the highest N that has one
+ *     FOLDER/anything.onnx         when there is exactly one
+ *     anything.onnx                configurations are looked for beside it */
+#include <cjson/cJSON.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/file.h"
+#include "engine/base/size.h"
+#include "models/folder/model_internal.h"
+#include "models/onnx/access.h"
+
+#define SIDE_FILE_MAX ((size_t)64 << 20)
+
+void model_place_done(struct model_place *place)
+{
+    free(place->file);
+    free(place->folders[0]);
+    free(place->folders[1]);
+    free(place->name);
+    free(place->version);
+    *place = (struct model_place){0};
+}
+
+static char *folder_join(const char *folder, const char *name)
+{
+    char *path;
+    return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
+}
+
+static bool is_file(const char *path)
+{
+    struct stat info;
+    return path && !stat(path, &info) && S_ISREG(info.st_mode);
+}
+
+/* The last part of a path, without trailing slashes and without an ".onnx" ending. For "." and ".."
+ * the folder's real name. */
+static char *name_of_path(const char *path)
+{
+    char *real = realpath(path, NULL);
+    const char *text = real && (!strcmp(path, ".") || strstr(path, "..")) ? real : path;
+    size_t end = strlen(text);
+    while (end > 1 && text[end - 1] == '/')
+        end--;
+    size_t start = end;
+    while (start && text[start - 1] != '/')
+        start--;
+    if (end - start > 5 && !strncmp(text + end - 5, ".onnx", 5))
+        end -= 5;
+    char *name = end > start ? strndup(text + start, end - start) : strdup("model");
+    free(real);
+    return name;
+}
+
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+}
+
+/* What one pass over a folder finds. */
+struct survey {
+    char *only;       /* the single *.onnx file; NULL when there is none */
+    size_t files;     /* *.onnx files */
+    char *checkpoint; /* a model that is not ONNX: weights, or else config.json; NULL: none */
+    uint64_t version; /* highest N with N/model.onnx */
+    bool has_version;
+};
+
+static bool parse_version(const char *text, uint64_t *ret)
+{
+    uint64_t value = 0;
+    if (!*text || strlen(text) > 18)
+        return false;
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9')
+            return false;
+        value = value * 10 + (uint64_t)(*text - '0');
+    }
+    *ret = value;
+    return true;
+}
+
+static bool ends_with(const char *name, const char *ending)
+{
+    size_t length = strlen(name), tail = strlen(ending);
+    return length > tail && !strcmp(name + length - tail, ending);
+}
+
+/* Weights of a framework that models/export/ knows. */
+static bool is_weights(const char *name)
+{
+    return ends_with(name, ".safetensors") || ends_with(name, ".pt") || ends_with(name, ".pth") ||
+           ends_with(name, ".ckpt") ||
+           (!strncmp(name, "pytorch_model", 13) && ends_with(name, ".bin"));
+}
+
+/* Weights say more than config.json; of several the first by name, whatever the folder's order. */
+static enum status note_checkpoint(const char *name, struct survey *survey, struct error *err)
+{
+    bool weights = is_weights(name), known = survey->checkpoint && is_weights(survey->checkpoint);
+    if (!weights && (survey->checkpoint || strcmp(name, "config.json") != 0))
+        return STATUS_OK;
+    if (known && strcmp(survey->checkpoint, name) < 0)
+        return STATUS_OK;
+    free(survey->checkpoint);
+    survey->checkpoint = strdup(name);
+    return survey->checkpoint ? STATUS_OK : error_no_memory(err, "while looking for a model");
+}
+
+static enum status survey_entry(const char *folder, const char *name, const char *wanted,
+                                struct survey *survey, struct error *err)
+{
+    size_t length = strlen(name);
+    uint64_t version;
+    char *path = folder_join(folder, name);
+    if (!path)
+        return error_no_memory(err, "while looking for a model");
+    if (length > 5 && name[0] != '.' && !strcmp(name + length - 5, ".onnx") && is_file(path)) {
+        survey->files++;
+        free(survey->only);
+        survey->only = path;
+        return STATUS_OK;
+    }
+    if (parse_version(name, &version) && (!wanted || !strcmp(name, wanted))) {
+        char *model = folder_join(path, "model.onnx");
+        if (is_file(model) && (!survey->has_version || version > survey->version)) {
+            survey->has_version = true;
+            survey->version = version;
+        }
+        free(model);
+    }
+    enum status status = is_file(path) ? note_checkpoint(name, survey, err) : STATUS_OK;
+    free(path);
+    return status;
+}
+
+static enum status survey_folder(const char *folder, const char *version, struct survey *survey,
+                                 struct error *err)
+{
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return error_set(err, STATUS_IO, "cannot read the folder: %s%s", strerror(errno),
+                         access_advice(errno));
+    enum status status = STATUS_OK;
+    for (struct dirent *entry; status == STATUS_OK && (entry = readdir(dir));)
+        status = survey_entry(folder, entry->d_name, version, survey, err);
+    closedir(dir);
+    return status;
+}
+
+static enum status nothing_found(const struct survey *survey, struct error *err)
+{
+    if (survey->files)
+        return error_set(err, STATUS_NOT_FOUND,
+                         "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton) "
+                         "and a single *.onnx file, found %zu of those; name the .onnx file "
+                         "instead",
+                         survey->files);
+    if (survey->checkpoint)
+        return error_set(err, STATUS_NOT_FOUND,
+                         "no .onnx file, but %.80s: export it to ONNX first "
+                         "(models/export/README.md)",
+                         survey->checkpoint);
+    return error_set(err, STATUS_NOT_FOUND,
+                     "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton) and "
+                     "a single *.onnx file, found none of those; export a model to model.onnx in "
+                     "it, or serve a folder of model folders with --models");
+}
+
+/* Looks through the layouts; place->folders[0] is the folder itself. */
+static enum status find_in_folder(struct model_place *place, const char *version, struct error *err)
+{
+    const char *folder = place->folders[0];
+    struct survey survey = {0};
+    place->file = folder_join(folder, "model.onnx");
+    if (is_file(place->file))
+        return STATUS_OK;
+    free(place->file);
+    place->file = folder_join(folder, "onnx/model.onnx");
+    if (is_file(place->file)) {
+        place->folders[1] = folder_join(folder, "onnx");
+        return place->folders[1] ? STATUS_OK : error_no_memory(err, "while looking for a model");
+    }
+    free(place->file);
+    place->file = NULL;
+    enum status status = survey_folder(folder, version, &survey, err);
+    if (status == STATUS_OK && survey.has_version) {
+        place->is_numbered = true;
+        /* Files of a version go before those of the model. */
+        place->folders[1] = place->folders[0];
+        if (asprintf(&place->folders[0], "%s/%llu", folder, (unsigned long long)survey.version) < 0)
+            place->folders[0] = NULL;
+        free(place->version); /* NOLINT(clang-analyzer-unix.Malloc): folders[1] keeps `folder` */
+        if (asprintf(&place->version, "%llu", (unsigned long long)survey.version) < 0)
+            place->version = NULL;
+        place->file = place->folders[0] ? folder_join(place->folders[0], "model.onnx") : NULL;
+        status = place->file && place->version ? STATUS_OK
+                                               : error_no_memory(err, "while looking for a model");
+    } else if (status == STATUS_OK && survey.files == 1) {
+        place->file = survey.only;
+        survey.only = NULL;
+    } else if (status == STATUS_OK) {
+        status = nothing_found(&survey, err);
+    }
+    free(survey.only);
+    free(survey.checkpoint);
+    return status;
+}
+
+static enum status folder_find(const char *path, const char *version, struct model_place *place,
+                               struct error *err)
+{
+    struct stat info;
+    const bool is_there = stat(path, &info) == 0;
+    const char *scheme = strstr(path, "://");
+    if (!is_there && scheme && !memchr(path, '/', (size_t)(scheme - path)))
+        return error_set(err, STATUS_NOT_FOUND,
+                         "models are read from files, not from the network; download it first, and "
+                         "name the file");
+    if (!is_there)
+        return error_set(err, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO,
+                         "%s%s",
+                         errno == ENOENT ? "there is no such file or folder" : strerror(errno),
+                         access_advice(errno));
+    place->version = strdup("1");
+    place->name = name_of_path(path);
+    if (S_ISDIR(info.st_mode)) {
+        size_t length = strlen(path);
+        while (length > 1 && path[length - 1] == '/')
+            length--;
+        place->folders[0] = strndup(path, length);
+        if (!place->folders[0] || !place->version || !place->name)
+            return error_no_memory(err, "while looking for a model");
+        return find_in_folder(place, version, err);
+    }
+    place->file = strdup(path);
+    place->folders[0] = parent_of(path);
+    if (!place->file || !place->folders[0] || !place->version || !place->name)
+        return error_no_memory(err, "while looking for a model");
+    if (!strcmp(place->name, "model")) { /* every folder has one: the folder's name says more */
+        free(place->name);
+        place->name = name_of_path(place->folders[0]);
+    }
+    return place->name ? STATUS_OK : error_no_memory(err, "while looking for a model");
+}
+
+enum status model_place_find(const char *path, const char *version, struct model_place *ret,
+                             struct error *err)
+{
+    struct model_place place = {0};
+    enum status status = folder_find(path, version, &place, err);
+    if (status != STATUS_OK) {
+        model_place_done(&place);
+        return error_prefix(err, "%.200s", path);
+    }
+    *ret = place;
+    return STATUS_OK;
+}
+
+enum status model_find(const char *path, char **ret_file, char **ret_name, struct error *err)
+{
+    struct model_place place;
+    struct error ignored;
+    TRY(model_place_find(path, NULL, &place, err ? err : &ignored));
+    *ret_file = place.file;
+    *ret_name = place.name;
+    place.file = place.name = NULL;
+    model_place_done(&place);
+    return STATUS_OK;
+}
+
+static enum status read_side(const char *path, char **ret, size_t *ret_size, struct error *err)
+{
+    uint8_t *data;
+    struct error cause;
+    enum status status = file_read(path, SIDE_FILE_MAX, true, &data, ret_size, &cause);
+    if (status == STATUS_NOT_FOUND || status == STATUS_IO)
+        return error_set(err, status, "%s%s", cause.message, access_advice(errno));
+    if (status == STATUS_INVALID)
+        return error_set(err, STATUS_IO, "%s", cause.message);
+    if (status == STATUS_TOO_LARGE)
+        return error_set(err, STATUS_MODEL, "%zu bytes, more than lensd reads of such a file",
+                         *ret_size);
+    if (status == STATUS_NO_MEMORY)
+        return error_no_memory(err, "while looking for a model");
+    *ret = (char *)data;
+    return STATUS_OK;
+}
+
+enum status model_side_file(const struct model_place *place, const char *name, char **ret,
+                            size_t *ret_size, char **ret_path, struct error *err)
+{
+    for (size_t i = 0; i < COUNT_OF(place->folders); i++) {
+        char *path = place->folders[i] ? folder_join(place->folders[i], name) : NULL;
+        if (place->folders[i] && !path)
+            return error_no_memory(err, "while looking for a model");
+        enum status status = path ? read_side(path, ret, ret_size, err) : STATUS_NOT_FOUND;
+        if (status != STATUS_OK && status != STATUS_NOT_FOUND)
+            status = error_prefix(err, "%.200s", path);
+        if (status == STATUS_OK)
+            *ret_path = path;
+        else
+            free(path);
+        if (status != STATUS_NOT_FOUND)
+            return status;
+    }
+    return error_set(err, STATUS_NOT_FOUND, "no %s beside the model", name);
+}
+
+enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
+                              struct error *err)
+{
+    *ret = NULL;
+    for (size_t i = 0; i < COUNT_OF(place->folders) && !*ret; i++) {
+        struct stat info;
+        char *path = place->folders[i] ? folder_join(place->folders[i], name) : NULL;
+        if (place->folders[i] && !path)
+            return error_no_memory(err, "while looking for a model");
+        if (path && stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+            *ret = path;
+        else
+            free(path);
+    }
+    return STATUS_OK;
+}
+
+/* `end` as cJSON tells it, in text. */
+static enum status json_invalid(const char *text, size_t size, const char *end, struct error *err)
+{
+    size_t at = end >= text && end <= text + size ? (size_t)(end - text) : size, line = 1;
+    for (size_t i = 0; i < at; i++)
+        line += text[i] == '\n';
+    return error_set(err, STATUS_MODEL, "the file is not valid JSON: see line %zu, byte %zu", line,
+                     at);
+}
+
+enum status json_parse(const char *text, size_t size, struct cJSON **ret, struct error *err)
+{
+    size_t blank = 0;
+    while (blank < size && strchr(" \t\r\n", text[blank]) && text[blank])
+        blank++;
+    if (blank == size)
+        return error_set(err, STATUS_MODEL, "the file is empty");
+    const char *end = NULL;
+    *ret = cJSON_ParseWithLengthOpts(text, size, &end, false);
+    return *ret ? STATUS_OK : json_invalid(text, size, end, err);
+}

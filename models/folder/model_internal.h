@@ -1,0 +1,98 @@
+/* Private to models/: where the files of a model lie, and readers that several sources share. */
+#pragma once
+
+#include "models/folder/model.h"
+#include "models/onnx/onnx.h"
+
+struct cJSON;
+
+/* Where the parts of a model lie. */
+struct model_place {
+    char *file; /* the .onnx file */
+    char
+        *folders[2]; /* where labels and configurations are looked for, in this order; NULL: none */
+    char *name, *version;
+    bool is_numbered; /* FOLDER/version/model.onnx */
+};
+
+/* Finds the model of a path that is an .onnx file or a folder (models/folder/model_folder.c).
+ * `version`: of a folder with numbered versions; NULL: the newest. STATUS_NOT_FOUND, saying what
+ * was looked for; the caller frees with model_place_done(). */
+enum status model_place_find(const char *path, const char *version, struct model_place *ret,
+                             struct error *err) MUST_USE;
+void model_place_done(struct model_place *place);
+
+/* Reads a small file of the model's folders. *ret is malloc'ed and terminated; *ret_path, malloc'ed
+ * too, names the file for messages. STATUS_NOT_FOUND when neither folder has it; other errors name
+ * the file. */
+enum status model_side_file(const struct model_place *place, const char *name, char **ret,
+                            size_t *ret_size, char **ret_path, struct error *err) MUST_USE;
+
+/* The folder `name` inside one of the model's folders, malloc'ed; NULL where neither has it.
+ * STATUS_NO_MEMORY. */
+enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
+                              struct error *err) MUST_USE;
+
+#define PBTXT_DEPTH_MAX 16
+
+/* Whether the `size` bytes of `text`, terminated, are protobuf's text format
+ * (protobuf.dev/reference/protobuf/textformat-spec); STATUS_MODEL says in which line they are not.
+ */
+enum status pbtxt_check(const char *text, size_t size, struct error *err) MUST_USE;
+
+/* The line of `at` within `text`, from 1. */
+size_t pbtxt_line(const char *text, const char *at);
+
+/* The quotation mark that ends the text that `quote` begins; NULL: none in its line. */
+const char *pbtxt_text_end(const char *quote);
+
+/* An input of Triton's config.pbtxt. */
+struct triton_input {
+    char *name; /* malloc'ed; NULL: none given */
+    int64_t dims[TENSOR_MAX_RANK];
+    int rank;         /* 0: none given */
+    bool is_reshaped; /* dims are what clients send, not what the model takes */
+};
+
+#define TRITON_INPUTS_MAX 64
+
+/* What Triton's config.pbtxt says that lensd uses; labels NULL and max_batch 0 where it is silent.
+ * A name with a '/' or ".." is not taken, keys that are not known to lensd are passed over. `text`
+ * has `size` bytes and is terminated; STATUS_MODEL names the line that cannot be understood. Free
+ * with triton_config_done(), which is fine on zeroes.
+ */
+struct triton_config {
+    char *label_file; /* malloc'ed */
+    int64_t max_batch;
+    struct triton_input inputs[TRITON_INPUTS_MAX];
+    size_t input_count;
+};
+enum status triton_config_read(const char *text, size_t size, struct triton_config *ret,
+                               struct error *err) MUST_USE;
+void triton_config_done(struct triton_config *config);
+
+/* Which numbered versions are to be served. */
+struct version_policy {
+    enum { VERSIONS_LATEST, VERSIONS_ALL, VERSIONS_SPECIFIC } kind;
+    size_t latest;         /* how many of the newest */
+    uint64_t versions[64]; /* specific ones */
+    size_t count;
+};
+
+/* config.pbtxt's version_policy in `folder`; the newest one where there is no file or policy.
+ * STATUS_MODEL names what cannot be understood. */
+enum status version_policy_read(const char *folder, struct version_policy *ret,
+                                struct error *err) MUST_USE;
+
+/* Works out image input, outputs, classes and parameters, and fits the preprocessing to the input
+ * (models/folder/model_describe.c). `configured`: the preprocessing comes from a file, not from
+ * defaults. model->graph, labels, preprocess and preprocess_source are set. */
+enum status model_describe(struct model *model, bool configured, struct error *err) MUST_USE;
+
+/* A file's text as a tree, cJSON_Delete()d by the caller; numbers and names are not checked.
+ * STATUS_MODEL says that it is empty, or the line and byte at which it stops being JSON. */
+enum status json_parse(const char *text, size_t size, struct cJSON **ret,
+                       struct error *err) MUST_USE;
+
+/* Adds a sentence to model->warning, as far as there is room. */
+void model_warn(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));

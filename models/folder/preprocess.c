@@ -1,0 +1,181 @@
+/* Preprocessing as data: its defaults, the checks of its values, a description in one line. */
+#include "models/folder/preprocess.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SIDE_MAX = 16384 };
+
+static const char *const resample_names[] = {
+    [RESAMPLE_NEAREST] = "nearest",   [RESAMPLE_LANCZOS] = "Lanczos",
+    [RESAMPLE_BILINEAR] = "bilinear", [RESAMPLE_BICUBIC] = "bicubic",
+    [RESAMPLE_BOX] = "box",           [RESAMPLE_HAMMING] = "Hamming",
+};
+
+void preprocess_default(struct preprocess *ret)
+{
+    *ret = (struct preprocess){
+        .resize = RESIZE_SHORT_SIDE,
+        .resample = RESAMPLE_BILINEAR,
+        .resize_short = 256,
+        .width = 224,
+        .height = 224,
+        .channels = CHANNELS_RGB,
+        .pad_value = 114,
+        .scale = 1.0f / 255.0f,
+        .mean = {0.485f, 0.456f, 0.406f},
+        .std = {0.229f, 0.224f, 0.225f},
+    };
+}
+
+int preprocess_channels(const struct preprocess *p)
+{
+    return p->channels == CHANNELS_GRAY ? 1 : 3;
+}
+
+static enum status check_side(const char *name, int value, struct error *err)
+{
+    if (value >= 1 && value <= SIDE_MAX)
+        return STATUS_OK;
+    return error_set(err, STATUS_INVALID, "preprocessing: %s is %d, but must be 1 … %d pixels",
+                     name, value, SIDE_MAX);
+}
+
+static enum status check_sizes(const struct preprocess *p, struct error *err)
+{
+    TRY(check_side("the model's input width", p->width, err));
+    TRY(check_side("the model's input height", p->height, err));
+    switch (p->resize) {
+    case RESIZE_NONE:
+        return STATUS_OK;
+    case RESIZE_SHORT_SIDE:
+        return check_side("the short side to resize to", p->resize_short, err);
+    case RESIZE_EXACT:
+    case RESIZE_LETTERBOX:
+        TRY(check_side("the width to resize to", p->resize_width, err));
+        return check_side("the height to resize to", p->resize_height, err);
+    }
+    return error_set(err, STATUS_INVALID, "preprocessing: %d is not a resize mode (0 … 3)",
+                     (int)p->resize);
+}
+
+/* Both ends of 0 … 255 must come out finite: a tiny std makes infinities out of good numbers. */
+static enum status check_channel(const struct preprocess *p, int c, struct error *err)
+{
+    if (!isfinite(p->mean[c]))
+        return error_set(err, STATUS_INVALID,
+                         "preprocessing: the mean of channel %d is not a finite number", c);
+    if (!isfinite(p->std[c]) || p->std[c] == 0.0f)
+        return error_set(err, STATUS_INVALID,
+                         "preprocessing: the std of channel %d is %g, but must be finite and not 0",
+                         c, (double)p->std[c]);
+    const float low = (0.0f - p->mean[c]) / p->std[c];
+    const float high = (255.0f * p->scale - p->mean[c]) / p->std[c];
+    if (!isfinite(low) || !isfinite(high))
+        return error_set(err, STATUS_INVALID,
+                         "preprocessing: scale %g, mean %g and std %g of channel %d make numbers "
+                         "too large for float32",
+                         (double)p->scale, (double)p->mean[c], (double)p->std[c], c);
+    return STATUS_OK;
+}
+
+enum status preprocess_check(const struct preprocess *p, struct error *err)
+{
+    TRY(check_sizes(p, err));
+    if ((int)p->resample < RESAMPLE_NEAREST || (int)p->resample > RESAMPLE_HAMMING)
+        return error_set(err, STATUS_INVALID,
+                         "preprocessing: %d is not a resampling filter (0 … 5 as Pillow counts)",
+                         (int)p->resample);
+    if ((int)p->channels < CHANNELS_RGB || (int)p->channels > CHANNELS_GRAY)
+        return error_set(err, STATUS_INVALID, "preprocessing: %d is not a channel order (0 … 2)",
+                         (int)p->channels);
+    if (p->pad_value < 0 || p->pad_value > 255)
+        return error_set(err, STATUS_INVALID,
+                         "preprocessing: the padding value is %d, but must be 0 … 255",
+                         p->pad_value);
+    if (!isfinite(p->scale) || p->scale == 0.0f)
+        return error_set(err, STATUS_INVALID,
+                         "preprocessing: the scale is %g, but must be finite and not 0 (1/255 "
+                         "usually)",
+                         (double)p->scale);
+    for (int c = 0; c < preprocess_channels(p); c++)
+        TRY(check_channel(p, c, err));
+    return STATUS_OK;
+}
+
+/* A text that grows part by part and is cut at its end. */
+struct text_line {
+    char *text;
+    size_t size, used;
+};
+
+static void __attribute__((format(printf, 2, 3)))
+append(struct text_line *line, const char *format, ...)
+{
+    if (line->used + 1 >= line->size)
+        return;
+    va_list args;
+    va_start(args, format);
+    int wrote = vsnprintf(line->text + line->used, line->size - line->used, format, args);
+    va_end(args);
+    if (wrote > 0)
+        line->used += (size_t)wrote;
+}
+
+static void append_numbers(struct text_line *line, const char *name, const float *values, int count)
+{
+    append(line, ", %s", name);
+    for (int i = 0; i < count; i++)
+        append(line, " %g", (double)values[i]);
+}
+
+static bool append_resize(struct text_line *line, const struct preprocess *p)
+{
+    const bool known = (size_t)p->resample < sizeof resample_names / sizeof *resample_names;
+    const char *filter = known ? resample_names[p->resample] : "unknown filter";
+    switch (p->resize) {
+    case RESIZE_NONE:
+        append(line, "no resize");
+        return true;
+    case RESIZE_SHORT_SIDE:
+        append(line, "resize short side to %d (%s)", p->resize_short, filter);
+        return true;
+    case RESIZE_EXACT:
+        append(line, "resize to %d x %d (%s)", p->resize_width, p->resize_height, filter);
+        break;
+    case RESIZE_LETTERBOX:
+        append(line, "letterbox into %d x %d (%s, padded with %d)", p->resize_width,
+               p->resize_height, filter, p->pad_value);
+        break;
+    }
+    return p->resize_width != p->width || p->resize_height != p->height;
+}
+
+void preprocess_describe(const struct preprocess *p, char *text, size_t size)
+{
+    if (size == 0)
+        return;
+    struct text_line line = {.text = text, .size = size};
+    text[0] = '\0';
+    if (p->invert)
+        append(&line, "invert, ");
+    if (append_resize(&line, p))
+        append(&line, ", centre crop %d x %d", p->width, p->height);
+    static const char *const orders[] = {"RGB", "BGR", "gray"};
+    append(&line, ", %s", (size_t)p->channels < 3 ? orders[p->channels] : "unknown channels");
+    if (p->scale == 1.0f)
+        append(&line, ", x");
+    else if (fabsf(p->scale * 255.0f - 1.0f) < 1e-6f)
+        append(&line, ", x/255");
+    else
+        append(&line, ", x * %g", (double)p->scale);
+    const int channels = preprocess_channels(p);
+    bool normalises = false;
+    for (int c = 0; c < channels; c++)
+        normalises = normalises || p->mean[c] != 0 || p->std[c] != 1;
+    if (!normalises)
+        return;
+    append_numbers(&line, "mean", p->mean, channels);
+    append_numbers(&line, "std", p->std, channels);
+}

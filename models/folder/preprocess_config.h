@@ -1,0 +1,41 @@
+/* Readers of the files in which people write down how photos are prepared for a model.
+ *
+ * All fill the whole of *ret and leave it alone on failure. Errors: STATUS_NOT_FOUND when the file
+ * says nothing about preprocessing, STATUS_MODEL with key, value and what was expected. The caller
+ * runs preprocess_check() once it has fitted the sizes to the model's input. */
+#pragma once
+
+#include "models/folder/preprocess.h"
+#include "models/onnx/onnx.h"
+
+/* Hugging Face preprocessor_config.json, of image processors and of the older feature extractors:
+ * size as a number, {"shortest_edge"}, {"height", "width"}, {"shortest_edge", "longest_edge"} or a
+ * pair; crop_size alike; do_resize, do_center_crop, do_rescale, do_normalize,
+ * do_flip_channel_order, do_convert_grayscale; resample, rescale_factor, rescale_offset,
+ * image_mean, image_std; crop_pct of ConvNeXT and PoolFormer; what a class does when a key is
+ * missing. Where neither size nor crop_size is given width and height are 0: the model's.
+ * lensd's own: "do_invert". Source: transformers, image_processing_*.py. */
+enum status preprocess_from_huggingface(const char *json, size_t size, struct preprocess *ret,
+                                        struct error *err) MUST_USE;
+
+/* For a text that preprocess_from_huggingface() has read: names keys that are one slip away from
+ * one that it reads and that is not there, as a line of at most `capacity` bytes; "" where there is
+ * none.
+ */
+void preprocess_slips(const char *text, size_t size, char *ret, size_t capacity);
+
+/* timm's config.json: "pretrained_cfg", or its keys at the top: input_size, crop_pct, crop_mode,
+ * interpolation, mean, std. Resize is floor(size / crop_pct), as timm.data.transforms_factory has
+ * it. */
+enum status preprocess_from_timm(const char *json, size_t size, struct preprocess *ret,
+                                 struct error *err) MUST_USE;
+
+/* Ultralytics metadata of an ONNX file: imgsz and task. Letterbox on grey 114 for detection,
+ * segmentation, pose; short side and crop for classification; x/255 without mean and std. */
+enum status preprocess_from_metadata(const struct onnx_metadata *metadata, size_t count,
+                                     struct preprocess *ret, struct error *err) MUST_USE;
+
+/* Fits sizes to what the model's file fixes (pixels): resize and crop change by the same ratio, so
+ * that ImageNet's 256 / 224 becomes 342 / 299; a size of 0 becomes the model's. True when anything
+ * changed. */
+bool preprocess_fit(struct preprocess *p, int width, int height);

@@ -1,0 +1,315 @@
+/* Scans a model repository: its models, their versions, which of those are served, and a signature
+ * of the files that tells when something has changed. */
+#include "models/folder/repository.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/size.h"
+#include "models/folder/model_internal.h"
+#include "models/onnx/access.h"
+
+#define MODELS_MAX   4096
+#define VERSIONS_MAX 1024
+
+void repository_done(struct repository *repository)
+{
+    for (size_t i = 0; repository->models && i < repository->count; i++) {
+        free(repository->models[i].name);
+        free(repository->models[i].path);
+        free(repository->models[i].versions);
+    }
+    free(repository->models);
+    *repository = (struct repository){0};
+}
+
+static struct repository_model *find_entry(const struct repository *repository, const char *name)
+{
+    for (size_t i = 0; i < repository->count; i++)
+        if (!strcmp(repository->models[i].name, name))
+            return &repository->models[i];
+    return NULL;
+}
+
+const struct repository_model *repository_find(const struct repository *repository,
+                                               const char *name)
+{
+    return find_entry(repository, name);
+}
+
+/* ---- signatures: FNV-1a of what stat() says ---- */
+
+#define FNV_BEGIN UINT64_C(0xcbf29ce484222325)
+
+static uint64_t mix(uint64_t hash, const void *bytes, size_t size)
+{
+    for (const unsigned char *p = bytes; size > 0; p++, size--)
+        hash = (hash ^ *p) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static uint64_t file_signature(const char *path, const char *name)
+{
+    struct stat info;
+    uint64_t hash = mix(FNV_BEGIN, name, strlen(name));
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+        return 0;
+    const int64_t facts[] = {(int64_t)info.st_size, (int64_t)info.st_mtim.tv_sec,
+                             (int64_t)info.st_mtim.tv_nsec, (int64_t)info.st_ino};
+    return mix(hash, facts, sizeof facts);
+}
+
+/* Of the files that lie in a folder, in any order. */
+static uint64_t folder_signature(const char *folder)
+{
+    uint64_t sum = 0;
+    DIR *dir = opendir(folder);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        char *path;
+        if (entry->d_name[0] == '.' || asprintf(&path, "%s/%s", folder, entry->d_name) < 0)
+            continue;
+        sum += file_signature(path, entry->d_name);
+        free(path);
+    }
+    if (dir)
+        closedir(dir);
+    return sum;
+}
+
+/* ---- versions ---- */
+
+static int compare_versions(const void *a, const void *b)
+{
+    const struct repository_version *x = a, *y = b;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static enum status add_version(struct repository_model *model, uint64_t number, uint64_t signature,
+                               struct error *err)
+{
+    if (model->version_count == VERSIONS_MAX)
+        return error_set(err, STATUS_MODEL, "model '%.80s' has more than %d versions", model->name,
+                         VERSIONS_MAX);
+    struct repository_version *grown =
+        reallocarray(model->versions, model->version_count + 1, sizeof *grown);
+    if (!grown)
+        return error_no_memory(err, "while looking through a repository");
+    model->versions = grown;
+    struct repository_version *version = &grown[model->version_count++];
+    *version = (struct repository_version){.number = number, .signature = signature};
+    snprintf(version->version, sizeof version->version, "%llu", (unsigned long long)number);
+    return STATUS_OK;
+}
+
+static bool read_number(const char *text, uint64_t *ret)
+{
+    size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || text[digits] || digits >= sizeof((struct repository_version *)0)->version)
+        return false;
+    *ret = strtoull(text, NULL, 10);
+    return true;
+}
+
+/* FOLDER/N/model.onnx, all of them. */
+static enum status find_versions(struct repository_model *model, struct error *err)
+{
+    DIR *dir = opendir(model->path);
+    if (!dir)
+        return error_set(err, STATUS_IO, "%.200s: %s%s", model->path, strerror(errno),
+                         access_advice(errno));
+    uint64_t shared = folder_signature(model->path);
+    enum status status = STATUS_OK;
+    for (struct dirent *entry; status == STATUS_OK && (entry = readdir(dir));) {
+        uint64_t number;
+        char *folder = NULL, *file = NULL;
+        struct stat info;
+        if (!read_number(entry->d_name, &number))
+            continue;
+        if (asprintf(&folder, "%s/%s", model->path, entry->d_name) < 0 ||
+            asprintf(&file, "%s/model.onnx", folder) < 0)
+            status = error_no_memory(err, "while looking through a repository");
+        else if (stat(file, &info) == 0 && S_ISREG(info.st_mode))
+            status = add_version(model, number, shared * 31 + folder_signature(folder), err);
+        free(folder);
+        free(file);
+    }
+    closedir(dir);
+    if (model->version_count > 1)
+        qsort(model->versions, model->version_count, sizeof *model->versions, compare_versions);
+    return status;
+}
+
+static bool is_listed(const struct version_policy *policy, uint64_t number)
+{
+    for (size_t i = 0; i < policy->count; i++)
+        if (policy->versions[i] == number)
+            return true;
+    return false;
+}
+
+/* Puts those that the policy wants in front, in their order. */
+static void apply_policy(struct repository_model *model, const struct version_policy *policy)
+{
+    size_t kept = 0, count = model->version_count;
+    size_t latest = policy->latest < count ? policy->latest : count;
+    for (size_t i = 0; i < count; i++) {
+        bool wanted = policy->kind == VERSIONS_ALL ? true
+                      : policy->kind == VERSIONS_LATEST
+                          ? i >= count - latest
+                          : is_listed(policy, model->versions[i].number);
+        if (!wanted)
+            continue;
+        const struct repository_version unwanted = model->versions[kept];
+        model->versions[kept++] = model->versions[i];
+        model->versions[i] = unwanted;
+    }
+    model->version_count = kept;
+    model->spare_count = count - kept;
+}
+
+static enum status describe_versions(struct repository_model *model, struct error *err)
+{
+    struct version_policy policy;
+    TRY(find_versions(model, err));
+    TRY(version_policy_read(model->path, &policy, err));
+    apply_policy(model, &policy);
+    if (model->version_count == 0)
+        return error_set(err, STATUS_MODEL,
+                         "%.200s: config.pbtxt's version_policy wants versions that are not there",
+                         model->path);
+    return STATUS_OK;
+}
+
+/* What is to be served of model->path. */
+static enum status describe(struct repository_model *model, struct error *err)
+{
+    struct model_place place;
+    TRY(model_place_find(model->path, NULL, &place, err));
+    bool numbered = place.is_numbered;
+    uint64_t signature = file_signature(place.file, "");
+    for (size_t i = 0; !numbered && i < COUNT_OF(place.folders); i++)
+        if (place.folders[i])
+            signature = signature * 31 + folder_signature(place.folders[i]);
+    struct stat info;
+    /* Beside a file alone there may be anything. */
+    if (stat(model->path, &info) == 0 && S_ISREG(info.st_mode))
+        signature = file_signature(place.file, "");
+    model_place_done(&place);
+    return numbered ? describe_versions(model, err) : add_version(model, 1, signature, err);
+}
+
+/* ---- models ---- */
+
+/* Takes over nothing; a failure to describe it is its problem. */
+static enum status add_model(struct repository *repository, const char *path, const char *name,
+                             struct error *err)
+{
+    struct repository_model *grown =
+        reallocarray(repository->models, repository->count + 1, sizeof *grown);
+    if (!grown)
+        return error_no_memory(err, "while looking through a repository");
+    repository->models = grown;
+    struct repository_model *model = &grown[repository->count++];
+    *model = (struct repository_model){.name = strdup(name), .path = strdup(path)};
+    if (!model->name || !model->path)
+        return error_no_memory(err, "while looking through a repository");
+    enum status status = describe(model, &model->problem);
+    if (status == STATUS_OK)
+        model->problem = (struct error){0};
+    return status == STATUS_NO_MEMORY ? error_no_memory(err, "while looking through a repository")
+                                      : STATUS_OK;
+}
+
+static bool ends_in_onnx(const char *name, size_t *ret_stem)
+{
+    size_t length = strlen(name);
+    *ret_stem = length > 5 ? length - 5 : 0;
+    return length > 5 && !strcmp(name + length - 5, ".onnx");
+}
+
+/* DIR/NAME and DIR/NAME.onnx: which of them is meant is not for the order of a folder to say. */
+static void refuse_twins(struct repository_model *model)
+{
+    model->version_count = 0;
+    (void)!error_set(&model->problem, STATUS_MODEL,
+                     "there are two models '%.100s', the folder %.100s/ and the file %.100s.onnx; "
+                     "rename or remove one of them",
+                     model->name, model->name, model->name);
+}
+
+static enum status add_entry(struct repository *repository, const char *folder, const char *entry,
+                             struct error *err)
+{
+    char *path, *name = NULL;
+    struct repository_model *twin;
+    struct stat info;
+    size_t stem;
+    if (entry[0] == '.')
+        return STATUS_OK;
+    if (asprintf(&path, "%s/%s", folder, entry) < 0)
+        return error_no_memory(err, "while looking through a repository");
+    enum status status = STATUS_OK;
+    bool there = stat(path, &info) == 0;
+    if (there && S_ISDIR(info.st_mode))
+        name = strdup(entry);
+    else if (there && S_ISREG(info.st_mode) && ends_in_onnx(entry, &stem))
+        name = strndup(entry, stem);
+    if (name && repository->count == MODELS_MAX)
+        status = error_set(err, STATUS_MODEL, "%.200s has more than %d models", folder, MODELS_MAX);
+    else if (name && (twin = find_entry(repository, name)))
+        refuse_twins(twin);
+    else if (name)
+        status = add_model(repository, path, name, err);
+    free(name);
+    free(path);
+    return status;
+}
+
+static int compare_models(const void *a, const void *b)
+{
+    return strcmp(((const struct repository_model *)a)->name,
+                  ((const struct repository_model *)b)->name);
+}
+
+enum status repository_scan(const char *folder, struct repository *ret, struct error *err)
+{
+    struct repository repository = {0};
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return error_set(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO, "%.200s: %s%s",
+                         folder, errno == ENOENT ? "there is no such folder" : strerror(errno),
+                         access_advice(errno));
+    enum status status = STATUS_OK;
+    for (struct dirent *entry; status == STATUS_OK && (entry = readdir(dir));)
+        status = add_entry(&repository, folder, entry->d_name, err);
+    closedir(dir);
+    if (status != STATUS_OK) {
+        repository_done(&repository);
+        return status;
+    }
+    if (repository.count > 1)
+        qsort(repository.models, repository.count, sizeof *repository.models, compare_models);
+    *ret = repository;
+    return STATUS_OK;
+}
+
+enum status repository_scan_model(const char *path, const char *name, struct repository *ret,
+                                  struct error *err)
+{
+    struct repository repository = {0};
+    char *file, *own;
+    TRY(model_find(path, &file, &own, err));
+    enum status status = add_model(&repository, path, name ? name : own, err);
+    free(file);
+    free(own);
+    if (status != STATUS_OK) {
+        repository_done(&repository);
+        return status;
+    }
+    *ret = repository;
+    return STATUS_OK;
+}

@@ -1,0 +1,58 @@
+/* ONNX files: bytes in, graph out.
+ *
+ * A file is hostile until proven otherwise: the wire format is checked first without recursion
+ * (well-formed, depth, message count), then unpacked by protobuf-c with an allocator that is
+ * charged to the load budget, then every name, attribute, dimension and byte count is checked while
+ * the graph is built. All tensors pass through one function (onnx_tensor.c), which compares
+ * declared sizes with the bytes that are really there before it allocates. Source: onnx.proto
+ * (proto/), ONNX IR.md and Versioning.md. */
+#pragma once
+
+#include "engine/graph/graph.h"
+
+struct onnx_metadata { /* model.metadata_props, e.g. Ultralytics' names, imgsz */
+    const char *key, *value;
+};
+
+struct onnx_model {
+    struct graph *graph;
+    struct onnx_metadata *metadata; /* in the graph's arena */
+    size_t metadata_count;
+    uint64_t file_bytes; /* the file and its external data */
+};
+
+struct onnx_options {
+    size_t memory_limit; /* bytes of tensors and structures; 0 = 16 GiB */
+};
+
+/* Loads `path`; external data is looked up beside it and may not leave that folder (nor follow a
+ * link out of it). Errors: STATUS_IO (cannot read), STATUS_MODEL (not ONNX, malformed; the sentence
+ * names node / tensor / attribute), STATUS_UNSUPPORTED (operator, opset, attribute that lensd does
+ * not have: names op, node, opset and what to do), STATUS_NO_MEMORY. On success the caller frees
+ * with onnx_model_done(). Thread-safe. */
+enum status onnx_load_file(const char *path, const struct onnx_options *options,
+                           struct onnx_model *ret, struct error *err) MUST_USE;
+
+/* From memory; external data is refused. The bytes may be freed afterwards. */
+enum status onnx_load_memory(const void *data, size_t size, const struct onnx_options *options,
+                             struct onnx_model *ret, struct error *err) MUST_USE;
+
+void onnx_model_done(struct onnx_model *model);
+
+/* A single TensorProto (test data: input_0.pb), at most `limit` bytes of data. */
+enum status onnx_load_tensor(const void *data, size_t size, struct tensor **ret,
+                             struct error *err) MUST_USE;
+
+/* One operator of a file with how many nodes use it and whether lensd has it: for
+ * `lensd inspect`, which must list everything that is missing, not stop at the first. */
+struct onnx_op_use {
+    char name[64], domain[64];
+    int opset;
+    size_t count;
+    bool supported;
+};
+
+/* Lists the operators of a file, bodies and functions included, also of files onnx_load_file
+ * refuses for an unsupported operator. *ret is malloc'ed. */
+enum status onnx_list_ops(const char *path, struct onnx_op_use **ret, size_t *ret_count,
+                          struct error *err) MUST_USE;

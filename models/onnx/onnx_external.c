@@ -1,0 +1,219 @@
+/* External data: tensors whose bytes lie in another file of the model's folder.
+ *
+ * The file named must be inside that folder: no absolute path, no "..", no link that leads out of
+ * it (CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, CVE-2026-34447). The kernel checks that
+ * (openat2, RESOLVE_BENEATH), so there is no moment between check and use; where it cannot, every
+ * component is opened without following links. Only regular files are read. Large tensors
+ * are mapped (engine/tensor/tensor_file.h), the others read with pread(); either way a file that
+ * shrinks meanwhile is an error and not a signal.
+ *
+ * Hard links are accepted: stores that keep equal files once are made of them, and whoever can make
+ * one in a model's folder could as well put a copy there (CVE-2026-34446 is about unpacking
+ * archives, which lensd does not do). */
+#include "models/onnx/onnx_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "models/onnx/access.h"
+
+#define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
+
+static bool is_parent(const char *component, size_t size)
+{
+    return size == 2 && component[0] == '.' && component[1] == '.';
+}
+
+static enum status check_location(const char *location, struct error *err)
+{
+    if (!*location)
+        return error_set(err, STATUS_MODEL, "external data without a location");
+    if (*location == '/')
+        return error_set(err, STATUS_MODEL,
+                         "external data at the absolute path '%.200s'; it must lie in the model's "
+                         "folder",
+                         location);
+    for (const char *at = location; *at;) {
+        size_t size = strcspn(at, "/");
+        if (is_parent(at, size))
+            return error_set(err, STATUS_MODEL,
+                             "external data at '%.200s' would leave the model's folder", location);
+        at += size;
+        at += *at == '/';
+    }
+    return STATUS_OK;
+}
+
+/* For kernels without openat2: one component at a time, no links at all. -1 with errno set. */
+static int open_by_component(int folder, const char *location)
+{
+    int at = folder;
+    for (const char *p = location; *p;) {
+        size_t size = strcspn(p, "/");
+        const char *next = p + size + strspn(p + size, "/");
+        char *component = strndup(p, size);
+        int fd = component ? openat(at, size ? component : ".",
+                                    OPEN_FLAGS | O_NOFOLLOW | (*next ? O_DIRECTORY : 0))
+                           : -1;
+        int saved = errno;
+        free(component);
+        if (at != folder)
+            close(at);
+        errno = saved;
+        if (fd < 0)
+            return -1;
+        at = fd;
+        p = next;
+    }
+    return at;
+}
+
+static int open_beneath(int folder, const char *location)
+{
+    const struct open_how how = {.flags = OPEN_FLAGS,
+                                 .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
+    int fd = (int)syscall(SYS_openat2, folder, location, &how, sizeof how);
+    /* Older kernels do not have it, and older container filters answer EPERM for it. */
+    if (fd < 0 && (errno == ENOSYS || errno == EPERM || errno == EAGAIN))
+        fd = open_by_component(folder, location);
+    return fd;
+}
+
+static void forget(struct onnx_file *file)
+{
+    if (file->external_fd >= 0)
+        close(file->external_fd);
+    free(file->external_name);
+    file->external_fd = -1;
+    file->external_name = NULL;
+}
+
+static enum status open_external(struct onnx_file *file, const char *location, struct error *err)
+{
+    if (file->external_name && !strcmp(file->external_name, location))
+        return STATUS_OK;
+    forget(file);
+    TRY(check_location(location, err));
+    if (file->folder < 0)
+        return error_set(err, STATUS_MODEL,
+                         "external data ('%.200s') needs a model that is read from a file",
+                         location);
+    int fd = open_beneath(file->folder, location);
+    if (fd < 0 && (errno == EXDEV || errno == ELOOP))
+        return error_set(err, STATUS_MODEL,
+                         "external data '%.200s' leads out of the model's folder through a link; "
+                         "put the file itself there",
+                         location);
+    if (fd < 0)
+        return error_set(err, STATUS_IO,
+                         "external data '%.200s' cannot be opened beside the model: %s%s", location,
+                         strerror(errno), access_advice(errno));
+    struct stat info;
+    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
+        close(fd);
+        return error_set(err, STATUS_MODEL, "external data '%.200s' is not a regular file",
+                         location);
+    }
+    file->external_fd = fd;
+    file->external_size = (uint64_t)info.st_size;
+    file->external_name = strdup(location);
+    if (!file->external_name)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    return STATUS_OK;
+}
+
+/* Plain decimal digits that fit 63 bits. */
+static enum status parse_decimal(const char *key, const char *text, uint64_t *ret,
+                                 struct error *err)
+{
+    uint64_t value = 0;
+    bool ok = *text != '\0';
+    for (const char *p = text; ok && *p; p++)
+        ok = *p >= '0' && *p <= '9' && !__builtin_mul_overflow(value, UINT64_C(10), &value) &&
+             !__builtin_add_overflow(value, (uint64_t)(*p - '0'), &value) && value <= INT64_MAX;
+    if (!ok)
+        return error_set(err, STATUS_MODEL,
+                         "external data: %s '%.40s' is not a non-negative decimal number", key,
+                         text);
+    *ret = value;
+    return STATUS_OK;
+}
+
+static enum status find(struct onnx_file *file, const Onnx__TensorProto *proto, size_t bytes,
+                        struct onnx_external *ret, struct error *err)
+{
+    static const char *const keys[] = {"location", "offset", "length"};
+    const char *found[3] = {NULL};
+    for (size_t i = 0; i < proto->n_external_data; i++) {
+        const Onnx__StringStringEntryProto *entry = proto->external_data[i];
+        for (size_t k = 0; k < 3; k++) {
+            if (!entry->key || strcmp(entry->key, keys[k]))
+                continue;
+            if (found[k])
+                return error_set(err, STATUS_MODEL, "external data: %s is given twice", keys[k]);
+            found[k] = entry->value ? entry->value : "";
+        }
+    }
+    uint64_t offset = 0, length;
+    TRY(open_external(file, found[0] ? found[0] : "", err));
+    if (found[1])
+        TRY(parse_decimal("offset", found[1], &offset, err));
+    if (offset > file->external_size)
+        return error_set(err, STATUS_MODEL,
+                         "external data: offset %llu lies behind the end of '%.200s' (%llu bytes)",
+                         (unsigned long long)offset, found[0],
+                         (unsigned long long)file->external_size);
+    length = file->external_size - offset;
+    if (found[2]) {
+        uint64_t given = 0;
+        TRY(parse_decimal("length", found[2], &given, err));
+        if (given > length)
+            return error_set(err, STATUS_MODEL,
+                             "external data: %llu bytes at offset %llu pass the end of '%.200s' "
+                             "(%llu bytes)",
+                             (unsigned long long)given, (unsigned long long)offset, found[0],
+                             (unsigned long long)file->external_size);
+        length = given;
+    }
+    /* Without a length the rest of the file is meant; more than is needed is then no mistake of
+     * the tensor that comes first in a shared file. */
+    if (found[2] ? length != bytes : length < bytes)
+        return error_set(err, STATUS_MODEL,
+                         "external data: the shape needs %zu bytes, '%.200s' has %llu there", bytes,
+                         found[0], (unsigned long long)length);
+    file->external_bytes += bytes;
+    *ret = (struct onnx_external){.fd = file->external_fd, .offset = offset};
+    return STATUS_OK;
+}
+
+enum status onnx_external_find(struct onnx_file *file, const Onnx__TensorProto *proto, size_t bytes,
+                               struct onnx_external *ret, struct error *err)
+{
+    enum status status = find(file, proto, bytes, ret, err);
+    if (status != STATUS_OK && status != STATUS_NO_MEMORY)
+        (void)error_advise(err, "copy the model's folder again with its data files, or export the "
+                                "model again");
+    return status;
+}
+
+enum status onnx_external_read(const struct onnx_external *external, void *data, size_t bytes,
+                               struct error *err)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = pread(external->fd, (char *)data + done, bytes - done,
+                          (off_t)(external->offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return error_set(err, STATUS_IO, "external data: %s",
+                             n < 0 ? strerror(errno) : "the file became shorter while being read");
+        done += (size_t)n;
+    }
+    return STATUS_OK;
+}

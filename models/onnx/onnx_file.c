@@ -1,0 +1,144 @@
+/* Reading a model file, and turning its bytes into protobuf-c's messages. */
+#include "models/onnx/onnx_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/file.h"
+#include "models/onnx/access.h"
+#include "models/onnx/onnx_wire.h"
+
+#define DEFAULT_LIMIT ((size_t)16 << 30)
+
+enum status onnx_charge(struct onnx_file *file, size_t bytes, struct error *err)
+{
+    if (file->used > file->limit || bytes > file->limit - file->used)
+        return error_set(err, STATUS_NO_MEMORY,
+                         "%zu bytes more would pass the load's memory limit of %zu bytes (%zu in "
+                         "use)",
+                         bytes, file->limit, file->used);
+    file->used += bytes;
+    return STATUS_OK;
+}
+
+/* ---- reading files ---- */
+
+static enum status onnx_read_file(const char *path, struct onnx_file *file, struct error *err)
+{
+    uint8_t *data;
+    size_t size;
+    struct error cause;
+    enum status status = file_read(path, file->limit, true, &data, &size, &cause);
+    if (status == STATUS_INVALID)
+        return error_set(err, STATUS_IO,
+                         "it is not a regular file; name an .onnx file or a model's folder");
+    if (status == STATUS_NOT_FOUND || status == STATUS_IO)
+        return error_set(err, STATUS_IO, "cannot open it: %s%s", cause.message,
+                         access_advice(errno));
+    if (status == STATUS_NO_MEMORY)
+        return error_set(err, status, "%s", cause.message);
+    /* One that is too large does not fit the limit, which says so. */
+    TRY(onnx_charge(file, size, err));
+    file->data = file->owned = data;
+    file->size = size;
+    return STATUS_OK;
+}
+
+static int open_folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    int fd = folder ? open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+    free(folder);
+    return fd;
+}
+
+static struct onnx_file new_file(const struct onnx_options *options)
+{
+    size_t limit = options ? options->memory_limit : 0;
+    return (struct onnx_file){
+        .folder = -1, .external_fd = -1, .limit = limit ? limit : DEFAULT_LIMIT};
+}
+
+void onnx_file_borrow(struct onnx_file *file, const void *data, size_t size,
+                      const struct onnx_options *options)
+{
+    *file = new_file(options);
+    file->data = data;
+    file->size = size;
+}
+
+enum status onnx_file_open(struct onnx_file *file, const char *path,
+                           const struct onnx_options *options, struct error *err)
+{
+    *file = new_file(options);
+    TRY(onnx_read_file(path, file, err));
+    const char *known = wire_recognise(file->data, file->size);
+    if (known)
+        return error_set(err, STATUS_MODEL, "%s", known);
+    file->folder = open_folder_of(path);
+    return STATUS_OK;
+}
+
+void onnx_file_close(struct onnx_file *file)
+{
+    if (file->folder >= 0)
+        close(file->folder);
+    if (file->external_fd >= 0)
+        close(file->external_fd);
+    free(file->external_name);
+    free(file->owned);
+}
+
+/* ---- bytes to messages ---- */
+
+static void *arena_take(void *arena, size_t size)
+{
+    return arena_alloc(arena, 1, size);
+}
+
+static void arena_keep(void *arena, void *pointer)
+{
+    (void)arena;
+    (void)pointer; /* goes with the arena */
+}
+
+enum status onnx_unpack(struct onnx_file *file, const ProtobufCMessageDescriptor *descriptor,
+                        struct onnx_messages *ret, struct error *err)
+{
+    uint8_t *slim = NULL;
+    size_t size = 0;
+    if (file->used >= file->limit)
+        return error_set(err, STATUS_NO_MEMORY, "the file alone passes the memory limit");
+    if (wire_slim(descriptor, file->data, file->size, file->limit - file->used, &slim, &size,
+                  err) != STATUS_OK) {
+        const char *guess =
+            err->status == STATUS_MODEL && descriptor == &onnx__model_proto__descriptor
+                ? wire_guess(file->data, file->size)
+                : NULL;
+        if (guess)
+            return error_set(err, STATUS_MODEL, "%s", guess);
+        return err->status == STATUS_MODEL
+                   ? error_advise(err,
+                                  "the file is damaged or incomplete: copy it again, or export "
+                                  "the model again")
+                   : err->status;
+    }
+    /* The messages are gone again before the graph is used: they are limited, not charged. */
+    struct arena *arena = arena_create(file->limit - file->used);
+    ProtobufCAllocator allocator = {
+        .alloc = arena_take, .free = arena_keep, .allocator_data = arena};
+    ProtobufCMessage *root =
+        arena ? protobuf_c_message_unpack(descriptor, &allocator, size, slim) : NULL;
+    free(slim);
+    if (!root) {
+        arena_free(arena);
+        return error_set(err, STATUS_MODEL,
+                         "the file is malformed, or its structures pass the memory limit");
+    }
+    *ret = (struct onnx_messages){arena, root};
+    return STATUS_OK;
+}

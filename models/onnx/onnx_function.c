@@ -1,0 +1,225 @@
+/* Model-local functions (ONNX IR.md, "Functions"): expanded where they are called.
+ *
+ * A call gets its own scope over the caller's graph: formal inputs stand for the caller's values,
+ * formal outputs are bound to them, everything else gets the call's name in front. Functions that
+ * call themselves, calls nested deeper than IMPORT_MAX_CALLS and expansions beyond IMPORT_MAX_WORK
+ * are refused (GHSA-7w46-vvrh-m8q5, and thirty functions that double each other). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/onnx/onnx_import.h"
+
+#define MAX_ATTRIBUTES 256
+
+static const char *plain_domain(const char *domain)
+{
+    return domain && strcmp(domain, "ai.onnx") ? domain : "";
+}
+
+static char *make_key(const char *domain, const char *name, const char *overload)
+{
+    char *key;
+    return asprintf(&key, "%s\n%s\n%s", domain, name, overload) < 0 ? NULL : key;
+}
+
+enum status functions_index(struct import *import)
+{
+    const Onnx__ModelProto *model = import->model;
+    if (model->n_functions > IMPORT_MAX_FUNCTIONS)
+        return error_set(import->err, STATUS_MODEL, "%zu functions; at most %d are accepted",
+                         model->n_functions, IMPORT_MAX_FUNCTIONS);
+    for (size_t i = 0; i < model->n_functions; i++) {
+        Onnx__FunctionProto *function = model->functions[i];
+        const char *name = text_or_empty(function->name);
+        char *key =
+            make_key(plain_domain(function->domain), name, text_or_empty(function->overload));
+        const char *kept = key ? arena_copy_text(import->keys, key, strlen(key)) : NULL;
+        free(key);
+        if (!kept)
+            return error_no_memory(import->err, "while expanding a function");
+        if (!*name || name_map_find(&import->functions, kept))
+            return error_set(import->err, STATUS_MODEL,
+                             "function '%.100s' is defined twice or has no name", name);
+        const struct opsets opsets = {
+            (const Onnx__OperatorSetIdProto *const *)function->opset_import,
+            function->n_opset_import};
+        if (opsets_check(&opsets, import->err) != STATUS_OK)
+            return error_prefix(import->err, "function '%.100s'", name);
+        if (!name_map_put(&import->functions, kept, function))
+            return error_no_memory(import->err, "while expanding a function");
+    }
+    return STATUS_OK;
+}
+
+const Onnx__FunctionProto *function_find(const struct import *import, const char *domain,
+                                         const char *name, const char *overload)
+{
+    if (!import->functions.count)
+        return NULL;
+    char *key = make_key(domain, name, overload);
+    const struct name_slot *slot = key ? name_map_find(&import->functions, key) : NULL;
+    free(key);
+    return slot ? slot->value : NULL;
+}
+
+/* Is this function already being expanded around us? */
+static bool is_recursive(const struct scope *scope, const Onnx__FunctionProto *function)
+{
+    for (; scope; scope = scope->caller ? scope->caller : scope->outer)
+        if (scope->function == function)
+            return true;
+    return false;
+}
+
+/* The call's attributes, references resolved; then the function's defaults for those not given. */
+static enum status bind_attributes(struct scope *caller, const Onnx__NodeProto *call,
+                                   const Onnx__FunctionProto *function, struct scope *scope,
+                                   const Onnx__AttributeProto **bindings,
+                                   Onnx__AttributeProto *renamed)
+{
+    struct import *import = caller->import;
+    size_t count = 0;
+    for (size_t i = 0; i < call->n_attribute; i++) {
+        const Onnx__AttributeProto *value;
+        TRY(attribute_resolve(caller, call->attribute[i], &value));
+        if (!value)
+            continue;
+        if (value->g || value->n_graphs)
+            return error_set(import->err, STATUS_UNSUPPORTED,
+                             "graphs as attributes of a function are not supported");
+        renamed[count] = *value;
+        renamed[count].name = call->attribute[i]->name;
+        bindings[count] = &renamed[count];
+        count++;
+    }
+    size_t given = count;
+    for (size_t i = 0; i < function->n_attribute_proto; i++) {
+        const Onnx__AttributeProto *value = function->attribute_proto[i];
+        bool is_given = false;
+        for (size_t k = 0; k < given && !is_given; k++)
+            is_given = !strcmp(text_or_empty(bindings[k]->name), text_or_empty(value->name));
+        if (!is_given)
+            bindings[count++] = value;
+    }
+    scope->bindings = bindings;
+    scope->binding_count = count;
+    return STATUS_OK;
+}
+
+static enum status bind_operands(struct scope *caller, const Onnx__NodeProto *call,
+                                 const Onnx__FunctionProto *function, struct scope *scope)
+{
+    struct import *import = caller->import;
+    if (call->n_input > function->n_input || call->n_output > function->n_output)
+        return error_set(import->err, STATUS_MODEL,
+                         "%zu inputs and %zu outputs, but the function has %zu and %zu",
+                         call->n_input, call->n_output, function->n_input, function->n_output);
+    for (size_t i = 0; i < function->n_input; i++) {
+        struct value *value = NULL;
+        if (i < call->n_input)
+            TRY(scope_resolve(caller, call->input[i], &value));
+        if (name_map_find(&scope->names, function->input[i]))
+            return error_set(import->err, STATUS_MODEL, "the function has two inputs '%.60s'",
+                             function->input[i]);
+        if (!name_map_put(&scope->names, function->input[i], value))
+            return error_no_memory(import->err, "while expanding a function");
+    }
+    for (size_t i = 0; i < function->n_output; i++) {
+        struct value *value = NULL;
+        if (i < call->n_output)
+            TRY(scope_resolve(caller, call->output[i], &value));
+        if (name_map_find(&scope->results, function->output[i]))
+            return error_set(import->err, STATUS_MODEL, "the function has two outputs '%.60s'",
+                             function->output[i]);
+        if (!name_map_put(&scope->results, function->output[i], value))
+            return error_no_memory(import->err, "while expanding a function");
+    }
+    return STATUS_OK;
+}
+
+/* Outputs that no node of the function makes: an input handed through becomes an Identity. */
+static enum status bind_results(const Onnx__NodeProto *call, const Onnx__FunctionProto *function,
+                                struct scope *scope)
+{
+    for (size_t i = 0; i < call->n_output; i++) {
+        struct value *value, *wanted = name_map_find(&scope->results, function->output[i])->value;
+        if (!wanted)
+            continue;
+        TRY(scope_resolve(scope, function->output[i], &value));
+        if (value == wanted)
+            continue;
+        struct node *node =
+            value ? graph_add_node(scope->graph, OP_IDENTITY, scope->prefix, 1, 1) : NULL;
+        if (!node)
+            return error_set(scope->import->err, STATUS_MODEL,
+                             "the function's output '%.60s' has no value", function->output[i]);
+        node->opset = opset_of(&scope->opsets, "");
+        node->opset = node->opset ? node->opset : scope->graph->opset;
+        node->inputs[0] = value;
+        node_set_output(node, 0, wanted);
+    }
+    return STATUS_OK;
+}
+
+static enum status expand(struct scope *caller, const Onnx__NodeProto *call,
+                          const Onnx__FunctionProto *function, struct scope *scope,
+                          const Onnx__AttributeProto **bindings, Onnx__AttributeProto *renamed)
+{
+    TRY(bind_attributes(caller, call, function, scope, bindings, renamed));
+    TRY(bind_operands(caller, call, function, scope));
+    TRY(import_nodes(scope, function->node, function->n_node));
+    return bind_results(call, function, scope);
+}
+
+enum status function_call(struct scope *caller, const Onnx__NodeProto *call,
+                          const Onnx__FunctionProto *function, const char *name)
+{
+    struct import *import = caller->import;
+    const char *function_name = text_or_empty(function->name);
+    if (is_recursive(caller, function))
+        return error_set(import->err, STATUS_MODEL, "function '%.100s' calls itself",
+                         function_name);
+    if (caller->calls >= IMPORT_MAX_CALLS)
+        return error_set(import->err, STATUS_MODEL, "functions call each other more than %d deep",
+                         IMPORT_MAX_CALLS);
+    if (import->calls >= IMPORT_MAX_EXPANDED)
+        return error_set(import->err, STATUS_MODEL,
+                         "the graph is too large: its functions call each other more than %u times",
+                         IMPORT_MAX_EXPANDED);
+    char prefix[160];
+    if (strlen(name) < 96)
+        snprintf(prefix, sizeof prefix, "%s/", name);
+    else
+        snprintf(prefix, sizeof prefix, "%.60s#%zu/", function_name, import->calls);
+    import->calls++;
+    struct scope scope = {
+        .import = import,
+        .graph = caller->graph,
+        .caller = caller,
+        .function = function,
+        .opsets = {(const Onnx__OperatorSetIdProto *const *)function->opset_import,
+                   function->n_opset_import},
+        .prefix = prefix,
+        .bodies = caller->bodies,
+        .calls = caller->calls + 1};
+    if (call->n_attribute > MAX_ATTRIBUTES || function->n_attribute_proto > MAX_ATTRIBUTES)
+        return error_set(import->err, STATUS_MODEL, "function '%.100s' has too many attributes",
+                         function_name);
+    TRY(import_work(import, 1 + call->n_attribute + function->n_attribute_proto +
+                                function->n_input + function->n_output));
+    size_t attributes = call->n_attribute + function->n_attribute_proto;
+    const Onnx__AttributeProto **bindings = alloc_array(attributes, sizeof *bindings);
+    Onnx__AttributeProto *renamed = alloc_array(call->n_attribute, sizeof *renamed);
+    enum status status = bindings && renamed
+                             ? expand(caller, call, function, &scope, bindings, renamed)
+                             : error_no_memory(import->err, "while expanding a function");
+    scope_done(&scope);
+    free(bindings);
+    free(renamed);
+    /* The outermost call is the one people can find in the file; a chain would fill the text. */
+    return status == STATUS_OK || caller->calls
+               ? status
+               : error_prefix(import->err, "in function '%.60s'", function_name);
+}

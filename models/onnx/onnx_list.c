@@ -1,0 +1,134 @@
+/* Lists the operators of a file without building its graph, so that everything lensd lacks is known
+ * at once and not one refusal at a time. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/ops.h"
+#include "models/onnx/onnx_import.h"
+
+struct list {
+    struct import import; /* its functions tell calls from operators */
+    struct onnx_op_use *uses;
+    size_t count, capacity;
+    struct name_map index; /* "domain\nname\nopset" to position + 1 */
+    struct arena *keys;
+};
+
+static struct onnx_op_use *add_use(struct list *list, const char *key)
+{
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity ? list->capacity * 2 : 32;
+        struct onnx_op_use *bigger = realloc(list->uses, capacity * sizeof *bigger);
+        if (!bigger)
+            return NULL;
+        list->uses = bigger;
+        list->capacity = capacity;
+    }
+    const char *kept = arena_copy_text(list->keys, key, strlen(key));
+    if (!kept || !name_map_put(&list->index, kept, (void *)(uintptr_t)(list->count + 1)))
+        return NULL;
+    struct onnx_op_use *use = &list->uses[list->count++];
+    *use = (struct onnx_op_use){0};
+    return use;
+}
+
+static enum status list_node(struct list *list, const Onnx__NodeProto *node,
+                             const struct opsets *opsets)
+{
+    const char *domain = text_or_empty(node->domain), *name = text_or_empty(node->op_type);
+    domain = strcmp(domain, "ai.onnx") ? domain : "";
+    int opset = opset_of(opsets, domain);
+    enum op op = op_by_name(domain, name);
+    bool supported = op != OP_NONE && opset && op_find(op, opset);
+    if (!supported && function_find(&list->import, domain, name, text_or_empty(node->overload)))
+        return STATUS_OK;
+    char *key;
+    if (asprintf(&key, "%s\n%s\n%d", domain, name, opset) < 0)
+        return error_no_memory(list->import.err, "while listing operators");
+    const struct name_slot *slot = name_map_find(&list->index, key);
+    struct onnx_op_use *use = slot ? &list->uses[(uintptr_t)slot->value - 1] : add_use(list, key);
+    free(key);
+    if (!use)
+        return error_no_memory(list->import.err, "while listing operators");
+    if (!use->count) {
+        snprintf(use->name, sizeof use->name, "%s", name);
+        snprintf(use->domain, sizeof use->domain, "%s", domain);
+        use->opset = opset;
+        use->supported = supported;
+    }
+    use->count++;
+    return STATUS_OK;
+}
+
+/* Recursion follows the nesting of bodies in the file, which wire_slim() bounds. */
+static enum status list_nodes(struct list *list, Onnx__NodeProto *const *nodes, size_t count,
+                              const struct opsets *opsets)
+{
+    for (size_t i = 0; i < count; i++) {
+        TRY(list_node(list, nodes[i], opsets));
+        for (size_t a = 0; a < nodes[i]->n_attribute; a++) {
+            const Onnx__AttributeProto *attribute = nodes[i]->attribute[a];
+            if (attribute->g)
+                TRY(list_nodes(list, attribute->g->node, attribute->g->n_node, opsets));
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status list_model(struct list *list, const Onnx__ModelProto *model)
+{
+    struct error *err = list->import.err;
+    if (!model->graph)
+        return error_set(err, STATUS_MODEL, "no graph: this is not an ONNX model");
+    TRY(functions_index(&list->import));
+    const struct opsets opsets = {(const Onnx__OperatorSetIdProto *const *)model->opset_import,
+                                  model->n_opset_import};
+    if (opsets.count > IMPORT_MAX_OPSETS)
+        return error_set(err, STATUS_MODEL, "%zu operator sets are imported", opsets.count);
+    TRY(list_nodes(list, model->graph->node, model->graph->n_node, &opsets));
+    for (size_t i = 0; i < model->n_functions; i++) {
+        const Onnx__FunctionProto *function = model->functions[i];
+        const struct opsets own = {(const Onnx__OperatorSetIdProto *const *)function->opset_import,
+                                   function->n_opset_import};
+        TRY(list_nodes(list, function->node, function->n_node, &own));
+    }
+    return STATUS_OK;
+}
+
+static enum status list_file(struct onnx_file *file, struct onnx_op_use **ret, size_t *ret_count,
+                             struct error *err)
+{
+    struct onnx_messages messages;
+    TRY(onnx_unpack(file, &onnx__model_proto__descriptor, &messages, err));
+    const Onnx__ModelProto *model = (const Onnx__ModelProto *)messages.root;
+    struct list list = {.keys = arena_create(0)};
+    list.import = (struct import){.file = file, .model = model, .keys = list.keys, .err = err};
+    enum status status =
+        list.keys ? list_model(&list, model) : error_no_memory(err, "while listing operators");
+    name_map_done(&list.index);
+    name_map_done(&list.import.functions);
+    arena_free(list.keys);
+    arena_free(messages.arena);
+    if (status != STATUS_OK) {
+        free(list.uses);
+        return status;
+    }
+    *ret = list.uses;
+    *ret_count = list.count;
+    return STATUS_OK;
+}
+
+enum status onnx_list_ops(const char *path, struct onnx_op_use **ret, size_t *ret_count,
+                          struct error *err)
+{
+    struct error ignored;
+    err = err ? err : &ignored;
+    struct onnx_file file;
+    enum status status = onnx_file_open(&file, path, NULL, err);
+    if (status == STATUS_OK)
+        status = list_file(&file, ret, ret_count, err);
+    onnx_file_close(&file);
+    return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
+}

@@ -1,0 +1,511 @@
+/* Nodes: operator, operands and attributes, checked against the operator table (engine/ops/ops.h).
+ *
+ * Easy to get wrong (ONNX IR.md, onnx.proto): an operand named "" is left out; the version of an
+ * operator is the opset its domain is imported at, in the function where there is one;
+ * AttributeProto.type may be missing in old files and a value equal to the default may be absent.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/ops.h"
+#include "models/onnx/onnx_import.h"
+
+/* ---- attributes ---- */
+
+enum { /* AttributeProto.AttributeType */
+       TYPE_UNDEFINED = 0,
+       TYPE_FLOAT = 1,
+       TYPE_INT = 2,
+       TYPE_STRING = 3,
+       TYPE_TENSOR = 4,
+       TYPE_GRAPH = 5,
+       TYPE_FLOATS = 6,
+       TYPE_INTS = 7,
+       TYPE_STRINGS = 8,
+       TYPE_TENSORS = 9,
+       TYPE_GRAPHS = 10,
+       TYPE_SPARSE = 11,
+       TYPE_COUNT = 12
+};
+
+static const char *const type_names[TYPE_COUNT] = {"no type", "FLOAT",   "INT",    "STRING",
+                                                   "TENSOR",  "GRAPH",   "FLOATS", "INTS",
+                                                   "STRINGS", "TENSORS", "GRAPHS", "SPARSE_TENSOR"};
+
+static const int type_of_kind[] = {
+    [ATTR_INT] = TYPE_INT,       [ATTR_FLOAT] = TYPE_FLOAT,     [ATTR_STRING] = TYPE_STRING,
+    [ATTR_TENSOR] = TYPE_TENSOR, [ATTR_GRAPH] = TYPE_GRAPH,     [ATTR_INTS] = TYPE_INTS,
+    [ATTR_FLOATS] = TYPE_FLOATS, [ATTR_STRINGS] = TYPE_STRINGS,
+};
+
+/* The declared type, which must be the only one with a value; for files without declared types, the
+ * one that has a value. */
+static enum status attribute_type(struct import *import, const Onnx__AttributeProto *proto,
+                                  int *ret)
+{
+    const bool filled[TYPE_COUNT] = {
+        [TYPE_FLOAT] = proto->has_f,
+        [TYPE_INT] = proto->has_i,
+        [TYPE_STRING] = proto->has_s,
+        [TYPE_TENSOR] = proto->t != NULL,
+        [TYPE_GRAPH] = proto->g != NULL,
+        [TYPE_FLOATS] = proto->n_floats > 0,
+        [TYPE_INTS] = proto->n_ints > 0,
+        [TYPE_STRINGS] = proto->n_strings > 0,
+        [TYPE_TENSORS] = proto->n_tensors > 0,
+        [TYPE_GRAPHS] = proto->n_graphs > 0,
+        [TYPE_SPARSE] = proto->sparse_tensor != NULL,
+    };
+    int type = proto->type;
+    if (type < 0 || type >= TYPE_COUNT)
+        return error_set(import->err, STATUS_UNSUPPORTED, "has the unsupported type %d", type);
+    for (int t = 1; t < TYPE_COUNT; t++) {
+        if (!filled[t])
+            continue;
+        if (type == TYPE_UNDEFINED)
+            type = t;
+        else if (type != t)
+            return error_set(import->err, STATUS_MODEL, "is declared %s but carries %s",
+                             type_names[type], type_names[t]);
+    }
+    if (type == TYPE_UNDEFINED)
+        return error_set(import->err, STATUS_MODEL, "has neither a type nor a value");
+    *ret = type;
+    return STATUS_OK;
+}
+
+static const char *copy_string(struct import *import, struct graph *graph,
+                               const ProtobufCBinaryData *bytes)
+{
+    if (bytes->len && memchr(bytes->data, 0, bytes->len)) {
+        (void)error_set(import->err, STATUS_MODEL, "is a string that holds a NUL byte");
+        return NULL;
+    }
+    const char *copy = arena_copy_text(graph->arena, (const char *)bytes->data, bytes->len);
+    if (!copy)
+        (void)error_no_memory(import->err, "while building the graph");
+    return copy;
+}
+
+static enum status copy_list(struct import *import, struct graph *graph, const void *src,
+                             size_t count, size_t size, void *ret_pointer)
+{
+    void *copy = arena_alloc(graph->arena, count, size);
+    if (!copy)
+        return error_no_memory(import->err, "while building the graph");
+    if (count)
+        memcpy(copy, src, count * size);
+    memcpy(ret_pointer, &copy, sizeof copy);
+    return STATUS_OK;
+}
+
+static enum status copy_strings(struct import *import, struct graph *graph,
+                                const Onnx__AttributeProto *proto, struct attr *attr)
+{
+    const char **strings = arena_alloc(graph->arena, proto->n_strings, sizeof *strings);
+    if (!strings)
+        return error_no_memory(import->err, "while building the graph");
+    for (size_t i = 0; i < proto->n_strings; i++)
+        if (!(strings[i] = copy_string(import, graph, &proto->strings[i])))
+            return import->err->status;
+    attr->strings = strings;
+    return STATUS_OK;
+}
+
+/* A body; what it captures is added to the node's. On failure nothing is kept. */
+static enum status import_body(struct scope *scope, const Onnx__GraphProto *proto,
+                               struct name_map *captures, struct graph **ret)
+{
+    struct import *import = scope->import;
+    if (scope->bodies >= IMPORT_MAX_BODIES)
+        return error_set(import->err, STATUS_MODEL, "holds a graph nested more than %d levels deep",
+                         IMPORT_MAX_BODIES);
+    TRY(onnx_charge(import->file, 64 * 1024, import->err)); /* the body's own arena */
+    struct graph *body = graph_create(scope->graph->budget);
+    if (!body)
+        return error_no_memory(import->err, "while building the graph");
+    body->parent = scope->graph;
+    struct scope inner = {.import = import,
+                          .graph = body,
+                          .outer = scope,
+                          .function = NULL,
+                          .bindings = scope->bindings,
+                          .binding_count = scope->binding_count,
+                          .opsets = scope->opsets,
+                          .prefix = "",
+                          .bodies = scope->bodies + 1,
+                          .calls = scope->calls};
+    enum status status = import_graph(&inner, proto, true);
+    for (size_t i = 0; status == STATUS_OK && i < inner.captured_count; i++) {
+        char key[24];
+        snprintf(key, sizeof key, "%u", inner.captured[i]->index);
+        if (name_map_find(captures, key))
+            continue;
+        const char *copy = arena_copy_text(scope->graph->arena, key, strlen(key));
+        if (!copy || !name_map_put(captures, copy, inner.captured[i]))
+            status = error_no_memory(import->err, "while building the graph");
+    }
+    scope_done(&inner);
+    if (status != STATUS_OK) {
+        graph_free(body);
+        return status;
+    }
+    *ret = body;
+    return STATUS_OK;
+}
+
+/* A tensor is read as often as its function is called. */
+static enum status tensor_work(const struct scope *scope, const struct tensor *tensor)
+{
+    return scope->calls ? import_work(scope->import, tensor->bytes / 256) : STATUS_OK;
+}
+
+static enum status attribute_value(struct scope *scope, const Onnx__AttributeProto *proto,
+                                   struct name_map *captures, struct attr *attr)
+{
+    struct import *import = scope->import;
+    struct graph *graph = scope->graph;
+    switch (attr->kind) {
+    case ATTR_INT:
+        attr->i = proto->i;
+        return STATUS_OK;
+    case ATTR_FLOAT:
+        attr->f = proto->f;
+        return STATUS_OK;
+    case ATTR_STRING:
+        attr->count = proto->has_s ? proto->s.len : 0;
+        attr->s = proto->has_s ? copy_string(import, graph, &proto->s) : "";
+        return attr->s ? STATUS_OK : import->err->status;
+    case ATTR_INTS:
+        attr->count = proto->n_ints;
+        return copy_list(import, graph, proto->ints, attr->count, sizeof *proto->ints, &attr->ints);
+    case ATTR_FLOATS:
+        attr->count = proto->n_floats;
+        return copy_list(import, graph, proto->floats, attr->count, sizeof *proto->floats,
+                         &attr->floats);
+    case ATTR_STRINGS:
+        attr->count = proto->n_strings;
+        return copy_strings(import, graph, proto, attr);
+    case ATTR_TENSOR:
+        if (!proto->t)
+            return error_set(import->err, STATUS_MODEL, "has no tensor");
+        TRY(onnx_tensor_read(import->file, proto->t, &attr->t, import->err));
+        return tensor_work(scope, attr->t);
+    case ATTR_GRAPH:
+        if (!proto->g)
+            return error_set(import->err, STATUS_MODEL, "has no graph");
+        return import_body(scope, proto->g, captures, &attr->g);
+    }
+    return STATUS_OK;
+}
+
+/* Drops what a half-made attribute holds; the graph frees only those a node owns. */
+static void attribute_drop(struct attr *attr)
+{
+    if (attr->kind == ATTR_TENSOR)
+        tensor_unref(attr->t);
+    else if (attr->kind == ATTR_GRAPH)
+        graph_free(attr->g);
+}
+
+static const struct attr_spec *find_spec(const struct op_info *info, const char *name)
+{
+    for (const struct attr_spec *spec = info->attrs; spec && spec->name; spec++)
+        if (!strcmp(spec->name, name))
+            return spec;
+    return NULL;
+}
+
+/* The opsets at which lensd has the operator, with `name` among its attributes unless that is NULL,
+ * as one range: what a file of another opset is to be made with. 0 and 0 where there is none. */
+static void opsets_of(enum op op, const char *name, int *first, int *last)
+{
+    *first = *last = 0;
+    for (int opset = 1; opset <= OPSET_MAX; opset++) {
+        const struct op_info *info = op_find(op, opset);
+        if (!info || (name && !find_spec(info, name)))
+            continue;
+        *first = *first ? *first : opset;
+        *last = opset;
+    }
+}
+
+static enum status refuse_attribute(struct import *import, const struct op_info *info,
+                                    const char *name)
+{
+    int first, last;
+    opsets_of(info->op, name, &first, &last);
+    if (!first) {
+        (void)error_set(import->err, STATUS_UNSUPPORTED,
+                        "is not one that lensd knows for this operator");
+        return error_advise(import->err, "re-export the model without it");
+    }
+    (void)error_set(import->err, STATUS_UNSUPPORTED,
+                    "this operator does not have it at the model's opset, only from %d to %d",
+                    first, last);
+    return error_advise(import->err, "re-export the model with one of those");
+}
+
+static enum status import_attribute(struct scope *scope, const struct op_info *info,
+                                    const char *name, const Onnx__AttributeProto *proto,
+                                    struct name_map *captures, struct attr *attr)
+{
+    struct import *import = scope->import;
+    const struct attr_spec *spec = find_spec(info, name);
+    int type;
+    if (!spec)
+        return refuse_attribute(import, info, name);
+    TRY(attribute_type(import, proto, &type));
+    if (type != type_of_kind[spec->kind])
+        return error_set(import->err, STATUS_MODEL, "is of type %s, expected %s", type_names[type],
+                         type_names[type_of_kind[spec->kind]]);
+    *attr = (struct attr){.kind = (enum attr_kind)spec->kind};
+    attr->name = arena_copy_text(scope->graph->arena, name, strlen(name));
+    if (!attr->name)
+        return error_no_memory(import->err, "while building the graph");
+    enum status status = attribute_value(scope, proto, captures, attr);
+    if (status != STATUS_OK)
+        attribute_drop(attr);
+    return status;
+}
+
+static size_t attribute_work(const Onnx__AttributeProto *proto)
+{
+    return 1 + proto->n_ints + proto->n_floats + proto->n_strings;
+}
+
+static enum status one_attribute(struct scope *scope, const struct op_info *info,
+                                 const Onnx__AttributeProto *proto, struct node *node,
+                                 struct attr *attrs, struct name_map *captures)
+{
+    struct import *import = scope->import;
+    const char *name = text_or_empty(proto->name);
+    const Onnx__AttributeProto *value;
+    if (node_attr(node, name))
+        return error_set(import->err, STATUS_MODEL, "is given twice");
+    TRY(attribute_resolve(scope, proto, &value));
+    if (!value)
+        return STATUS_OK;
+    TRY(import_work(import, attribute_work(value)));
+    TRY(import_attribute(scope, info, name, value, captures, &attrs[node->attr_count]));
+    node->attr_count++; /* from here on the graph owns what it holds */
+    return STATUS_OK;
+}
+
+/* No operator has more attributes than this; a list of thousands would make every look-up slow. */
+#define MAX_ATTRIBUTES 64
+
+static enum status import_attributes(struct scope *scope, const struct op_info *info,
+                                     const Onnx__NodeProto *proto, struct node *node)
+{
+    struct import *import = scope->import;
+    struct graph *graph = scope->graph;
+    struct name_map captures = {0};
+    enum status status = STATUS_OK;
+    if (proto->n_attribute > MAX_ATTRIBUTES)
+        return error_set(import->err, STATUS_MODEL, "%zu attributes", proto->n_attribute);
+    struct attr *attrs = arena_alloc(graph->arena, proto->n_attribute, sizeof *attrs);
+    if (!attrs)
+        return error_no_memory(import->err, "while building the graph");
+    node->attrs = attrs;
+    for (size_t i = 0; status == STATUS_OK && i < proto->n_attribute; i++) {
+        status = one_attribute(scope, info, proto->attribute[i], node, attrs, &captures);
+        if (status != STATUS_OK)
+            status = error_prefix(import->err, "attribute '%.60s'",
+                                  text_or_empty(proto->attribute[i]->name));
+    }
+    if (status == STATUS_OK && captures.count) {
+        node->captures = arena_alloc(graph->arena, captures.count, sizeof *node->captures);
+        if (!node->captures)
+            status = error_no_memory(import->err, "while building the graph");
+        for (size_t i = 0; node->captures && i < captures.capacity; i++)
+            if (captures.slots[i].name)
+                node->captures[node->capture_count++] = captures.slots[i].value;
+    }
+    name_map_done(&captures);
+    return status;
+}
+
+/* ---- Constant ---- */
+
+/* The one attribute of a Constant as a tensor. `name` is the node's name for it. */
+static enum status constant_tensor(struct import *import, const char *name, int type,
+                                   const Onnx__AttributeProto *proto, struct tensor **ret)
+{
+    const struct {
+        const char *name;
+        int type;
+        enum dtype dtype;
+        size_t count;
+        const void *src;
+    } forms[] = {
+        {"value", TYPE_TENSOR, DTYPE_NONE, 0, NULL},
+        {"sparse_value", TYPE_SPARSE, DTYPE_NONE, 0, NULL},
+        {"value_float", TYPE_FLOAT, DTYPE_F32, 1, &proto->f},
+        {"value_int", TYPE_INT, DTYPE_I64, 1, &proto->i},
+        {"value_floats", TYPE_FLOATS, DTYPE_F32, proto->n_floats, proto->floats},
+        {"value_ints", TYPE_INTS, DTYPE_I64, proto->n_ints, proto->ints},
+    };
+    size_t f = 0;
+    while (f < COUNT_OF(forms) && strcmp(forms[f].name, name))
+        f++;
+    if (f == COUNT_OF(forms))
+        return error_set(import->err, STATUS_UNSUPPORTED,
+                         "attribute '%.60s' is not one lensd reads (value, sparse_value, "
+                         "value_float(s), value_int(s))",
+                         name);
+    if (type != forms[f].type)
+        return error_set(import->err, STATUS_MODEL, "attribute '%s' is of type %s, expected %s",
+                         name, type_names[type], type_names[forms[f].type]);
+    if (type == TYPE_TENSOR && proto->t)
+        return onnx_tensor_read(import->file, proto->t, ret, import->err);
+    if (type == TYPE_SPARSE && proto->sparse_tensor)
+        return onnx_sparse_read(import->file, proto->sparse_tensor, ret, import->err);
+    if (forms[f].dtype == DTYPE_NONE)
+        return error_set(import->err, STATUS_MODEL, "attribute '%s' has no tensor", name);
+    bool is_list = type == TYPE_FLOATS || type == TYPE_INTS;
+    struct shape shape = is_list ? SHAPE((int64_t)forms[f].count) : SHAPE_SCALAR;
+    TRY(onnx_charge(import->file, forms[f].count * 8, import->err));
+    TRY(tensor_create(NULL, forms[f].dtype, &shape, ret, import->err));
+    if ((*ret)->bytes)
+        memcpy((*ret)->data, forms[f].src, (*ret)->bytes);
+    return STATUS_OK;
+}
+
+/* A Constant node is not kept: its output becomes a constant of the graph. */
+static enum status import_constant(struct scope *scope, const Onnx__NodeProto *proto)
+{
+    struct import *import = scope->import;
+    const Onnx__AttributeProto *attribute = NULL;
+    struct value *value;
+    int type;
+    if (proto->n_input || proto->n_output != 1 || !*proto->output[0] || proto->n_attribute != 1)
+        return error_set(import->err, STATUS_MODEL,
+                         "a Constant has no inputs, one output and one attribute");
+    TRY(attribute_resolve(scope, proto->attribute[0], &attribute));
+    if (!attribute)
+        return error_set(import->err, STATUS_MODEL, "its value is left out by the call");
+    TRY(attribute_type(import, attribute, &type));
+    TRY(scope_resolve(scope, proto->output[0], &value));
+    /* The function's own name for the attribute does not matter, the node's does. */
+    struct tensor *tensor;
+    TRY(constant_tensor(import, text_or_empty(proto->attribute[0]->name), type, attribute,
+                        &tensor));
+    value->known = tensor; /* the value takes the reference */
+    value->dtype = tensor->dtype;
+    value->shape = tensor->shape;
+    return tensor_work(scope, tensor);
+}
+
+/* ---- nodes ---- */
+
+/* Operands named "" at the end are as good as absent, but for a Split's results: how many there are
+ * says into how many parts it splits. */
+static size_t trimmed(char *const *names, size_t count)
+{
+    while (count && !*names[count - 1])
+        count--;
+    return count;
+}
+
+static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto, enum op op,
+                              int opset, const char *name)
+{
+    struct import *import = scope->import;
+    size_t inputs = trimmed(proto->input, proto->n_input);
+    size_t outputs = op == OP_SPLIT ? proto->n_output : trimmed(proto->output, proto->n_output);
+    TRY(onnx_charge(import->file,
+                    sizeof(struct node) + (inputs + outputs) * sizeof(void *) + strlen(name),
+                    import->err));
+    struct node *node = graph_add_node(scope->graph, op, name, inputs, outputs);
+    if (!node)
+        return error_no_memory(import->err, "while building the graph");
+    node->opset = opset;
+    for (size_t i = 0; i < outputs; i++) {
+        struct value *value;
+        TRY(scope_resolve(scope, proto->output[i], &value));
+        node_set_output(node, i, value);
+    }
+    for (size_t i = 0; i < inputs; i++)
+        TRY(scope_resolve(scope, proto->input[i], &node->inputs[i]));
+    return import_attributes(scope, op_find(op, opset), proto, node);
+}
+
+/* From here on operators are added that stand for several of older opsets. */
+#define FUSED_OPSET 23
+
+/* lensd has the operator, at other opsets. */
+static enum status refuse_version(struct import *import, enum op op, const char *domain,
+                                  const char *op_type, int opset)
+{
+    int first, last;
+    opsets_of(op, NULL, &first, &last);
+    (void)error_set(import->err, STATUS_UNSUPPORTED,
+                    "operator %.60s%s%.60s is not supported at opset %d, only from %d to %d",
+                    domain, *domain ? "." : "", op_type, opset, first, last);
+    return error_advise(import->err, "convert the model with onnx.version_converter, or export it "
+                                     "again, with one of those");
+}
+
+static enum status refuse_operator(struct import *import, enum op op, const char *domain,
+                                   const char *op_type, int opset)
+{
+    const char *dot = *domain ? "." : "";
+    if (!*op_type)
+        return error_set(import->err, STATUS_MODEL, "the node has no operator");
+    if (op != OP_NONE && !opset)
+        return error_set(import->err, STATUS_MODEL,
+                         "the operator set '%.60s' of %.60s is not imported by the model",
+                         *domain ? domain : "ai.onnx", op_type);
+    if (op != OP_NONE)
+        return refuse_version(import, op, domain, op_type, opset);
+    bool is_own =
+        *domain && strncmp(domain, "ai.onnx", 7) != 0 && strcmp(domain, "com.microsoft") != 0;
+    (void)error_set(import->err, STATUS_UNSUPPORTED,
+                    is_own ? "operator %.60s%s%.60s is the exporter's own (opset %d) and is "
+                             "not supported by lensd"
+                           : "operator %.60s%s%.60s (opset %d) is not supported by lensd",
+                    domain, dot, op_type, opset);
+    if (is_own)
+        return error_advise(import->err,
+                            "re-export the model with the standard operators of ai.onnx");
+    if (!*domain && opset >= FUSED_OPSET)
+        return error_advise(import->err,
+                            "re-export the model with opset %d or older, which has the parts it is "
+                            "made of",
+                            FUSED_OPSET - 1);
+    return error_advise(import->err, "re-export the model without it (`lensd inspect` lists every "
+                                     "operator of the model)");
+}
+
+enum status import_node(struct scope *scope, const Onnx__NodeProto *proto, size_t position)
+{
+    struct import *import = scope->import;
+    const char *op_type = text_or_empty(proto->op_type), *domain = text_or_empty(proto->domain);
+    char name[256];
+    if (!strcmp(domain, "ai.onnx"))
+        domain = "";
+    if (proto->name && *proto->name)
+        snprintf(name, sizeof name, "%s%.160s", scope->prefix, proto->name);
+    else
+        snprintf(name, sizeof name, "%s%.60s_%zu", scope->prefix, op_type, position);
+
+    enum op op = op_by_name(domain, op_type);
+    int opset = opset_of(&scope->opsets, domain);
+    enum status status;
+    if (op == OP_CONSTANT && opset) {
+        status = import_constant(scope, proto);
+    } else if (op != OP_NONE && opset && op_find(op, opset)) {
+        status = build_node(scope, proto, op, opset, name);
+    } else {
+        const Onnx__FunctionProto *function =
+            function_find(import, domain, op_type, text_or_empty(proto->overload));
+        if (function) /* errors inside are named after the inner node */
+            return function_call(scope, proto, function, name);
+        status = refuse_operator(import, op, domain, op_type, opset);
+    }
+    return status == STATUS_OK ? status
+                               : error_prefix(import->err, "node '%.100s' (%.60s)", name, op_type);
+}

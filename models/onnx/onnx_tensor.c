@@ -1,0 +1,365 @@
+/* TensorProto to memory.
+ *
+ * Easy to get wrong (onnx.proto, TensorProto): values are in exactly one of raw_data, the typed
+ * list of their data type, or an external file; float16 and bfloat16 in int32_data are bit
+ * patterns; lists may be packed or not; a tensor of no elements has no data field at all; raw_data
+ * is little-endian and not aligned; bool is one byte an element. */
+#include "models/onnx/onnx_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/tensor/tensor_file.h"
+#include "models/onnx/onnx_wire.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "raw tensor data is copied as it is: lensd needs a little-endian machine"
+#endif
+
+/* What a tensor object costs beside its elements; keeps a million empty ones inside the budget. */
+#define TENSOR_OVERHEAD 320
+
+/* Smaller ones are read: a mapping costs more than copying a few pages. */
+#define MAPPED_BYTES ((size_t)128 << 10)
+
+enum status onnx_dtype(int32_t number, enum dtype *ret, struct error *err)
+{
+    static const char *const others[] = {
+        [8] = "string",          [14] = "complex64",      [15] = "complex128",
+        [17] = "float8e4m3fn",   [18] = "float8e4m3fnuz", [19] = "float8e5m2",
+        [20] = "float8e5m2fnuz", [21] = "uint4",          [22] = "int4",
+        [23] = "float4e2m1",     [24] = "float8e8m0",     [25] = "uint2",
+        [26] = "int2",
+    };
+    if (number == 0)
+        return error_set(err, STATUS_MODEL, "the data type is not given");
+    if (number > 0 && dtype_size((enum dtype)number)) {
+        *ret = (enum dtype)number;
+        return STATUS_OK;
+    }
+    if (number > 0 && (size_t)number < COUNT_OF(others) && others[number])
+        return error_set(err, STATUS_UNSUPPORTED, "data type %s is not supported by lensd",
+                         others[number]);
+    return error_set(err, STATUS_MODEL, "%d is not a data type of ONNX", (int)number);
+}
+
+/* ---- values in a typed list ---- */
+
+#define INT_RANGE(name, type, low, high)                                                           \
+    static enum status take_##name(const int32_t *src, type *dst, size_t count, struct error *err) \
+    {                                                                                              \
+        for (size_t i = 0; i < count; i++) {                                                       \
+            if (src[i] < (low) || src[i] > (high))                                                 \
+                return error_set(err, STATUS_MODEL, "element %zu is %d, outside %d to %d", i,      \
+                                 (int)src[i], (int)(low), (int)(high));                            \
+            dst[i] = (type)src[i];                                                                 \
+        }                                                                                          \
+        return STATUS_OK;                                                                          \
+    }
+INT_RANGE(u8, uint8_t, 0, UINT8_MAX)
+INT_RANGE(i8, int8_t, INT8_MIN, INT8_MAX)
+INT_RANGE(u16, uint16_t, 0, UINT16_MAX)
+INT_RANGE(i16, int16_t, INT16_MIN, INT16_MAX)
+INT_RANGE(bool, uint8_t, 0, 1)
+#undef INT_RANGE
+
+static enum status take_int32_data(const Onnx__TensorProto *proto, struct tensor *tensor,
+                                   struct error *err)
+{
+    const int32_t *src = proto->int32_data;
+    size_t count = proto->n_int32_data;
+    switch (tensor->dtype) {
+    case DTYPE_U8:
+        return take_u8(src, tensor->data, count, err);
+    case DTYPE_I8:
+        return take_i8(src, tensor->data, count, err);
+    case DTYPE_I16:
+        return take_i16(src, tensor->data, count, err);
+    case DTYPE_BOOL:
+        return take_bool(src, tensor->data, count, err);
+    case DTYPE_U16:
+    case DTYPE_F16:
+    case DTYPE_BF16:
+        return take_u16(src, tensor->data, count, err);
+    default:
+        memcpy(tensor->data, src, tensor->bytes);
+        return STATUS_OK;
+    }
+}
+
+static enum status take_uint64_data(const Onnx__TensorProto *proto, struct tensor *tensor,
+                                    struct error *err)
+{
+    if (tensor->dtype == DTYPE_U64) {
+        memcpy(tensor->data, proto->uint64_data, tensor->bytes);
+        return STATUS_OK;
+    }
+    uint32_t *dst = tensor->data;
+    for (size_t i = 0; i < proto->n_uint64_data; i++) {
+        if (proto->uint64_data[i] > UINT32_MAX)
+            return error_set(err, STATUS_MODEL, "element %zu is %llu, outside uint32", i,
+                             (unsigned long long)proto->uint64_data[i]);
+        dst[i] = (uint32_t)proto->uint64_data[i];
+    }
+    return STATUS_OK;
+}
+
+/* ---- which field holds the values ---- */
+
+enum storage { IN_NONE, IN_RAW, IN_FLOAT, IN_INT32, IN_INT64, IN_DOUBLE, IN_UINT64, IN_FILE };
+
+static const char *const storage_names[] = {"no field",    "raw_data",     "float_data",
+                                            "int32_data",  "int64_data",   "double_data",
+                                            "uint64_data", "external data"};
+
+static enum storage storage_of_dtype(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32:
+        return IN_FLOAT;
+    case DTYPE_F64:
+        return IN_DOUBLE;
+    case DTYPE_I64:
+        return IN_INT64;
+    case DTYPE_U32:
+    case DTYPE_U64:
+        return IN_UINT64;
+    default:
+        return IN_INT32;
+    }
+}
+
+static size_t raw_size(const Onnx__TensorProto *proto)
+{
+    struct wire_reference reference = {0, 0};
+    if (proto->has_raw_data && proto->raw_data.len == sizeof reference)
+        memcpy(&reference, proto->raw_data.data, sizeof reference);
+    return (size_t)reference.size;
+}
+
+/* Finds the one field that is filled; two of them, or the list of another data type, is an error.
+ */
+static enum status find_storage(const Onnx__TensorProto *proto, enum dtype dtype, size_t count,
+                                enum storage *ret, size_t *ret_count, struct error *err)
+{
+    const struct {
+        enum storage storage;
+        size_t count;
+    } fields[] = {
+        {IN_FLOAT, proto->n_float_data},   {IN_INT32, proto->n_int32_data},
+        {IN_INT64, proto->n_int64_data},   {IN_DOUBLE, proto->n_double_data},
+        {IN_UINT64, proto->n_uint64_data}, {IN_RAW, raw_size(proto)},
+    };
+    enum storage found = IN_NONE;
+    size_t found_count = 0;
+    if (proto->data_location == 1)
+        found = IN_FILE;
+    else if (proto->data_location != 0)
+        return error_set(err, STATUS_MODEL, "data_location %d is neither DEFAULT nor EXTERNAL",
+                         (int)proto->data_location);
+    for (size_t i = 0; i < COUNT_OF(fields); i++) {
+        if (!fields[i].count)
+            continue;
+        if (found != IN_NONE)
+            return error_set(err, STATUS_MODEL, "values in both %s and %s", storage_names[found],
+                             storage_names[fields[i].storage]);
+        found = fields[i].storage;
+        found_count = fields[i].count;
+    }
+    if (found == IN_NONE && count)
+        return error_set(err, STATUS_MODEL, "%zu elements are declared but there is no data",
+                         count);
+    if (found != IN_NONE && found != IN_RAW && found != IN_FILE && found != storage_of_dtype(dtype))
+        return error_set(err, STATUS_MODEL, "%s values in %s, expected %s or raw_data",
+                         dtype_name(dtype), storage_names[found],
+                         storage_names[storage_of_dtype(dtype)]);
+    *ret = found;
+    *ret_count = found_count;
+    return STATUS_OK;
+}
+
+/* Any byte but 0 is true; kernels rely on 0 and 1. */
+static void tidy_bools(struct tensor *tensor)
+{
+    uint8_t *values = tensor->data;
+    for (size_t i = 0; i < tensor->bytes; i++)
+        values[i] = values[i] != 0;
+}
+
+static enum status take_raw(const struct onnx_file *file, const Onnx__TensorProto *proto,
+                            struct tensor *tensor, struct error *err)
+{
+    struct wire_reference reference;
+    memcpy(&reference, proto->raw_data.data, sizeof reference);
+    if (reference.offset > file->size || reference.size > file->size - reference.offset)
+        return error_set(err, STATUS_INTERNAL, "raw data lies outside the file");
+    memcpy(tensor->data, file->data + reference.offset, tensor->bytes);
+    return STATUS_OK;
+}
+
+static enum status fill(const struct onnx_file *file, const Onnx__TensorProto *proto,
+                        enum storage storage, const struct onnx_external *external,
+                        struct tensor *tensor, struct error *err)
+{
+    if (!tensor->bytes)
+        return STATUS_OK;
+    switch (storage) {
+    case IN_RAW:
+        TRY(take_raw(file, proto, tensor, err));
+        break;
+    case IN_FILE:
+        TRY(onnx_external_read(external, tensor->data, tensor->bytes, err));
+        break;
+    case IN_FLOAT:
+        memcpy(tensor->data, proto->float_data, tensor->bytes);
+        break;
+    case IN_DOUBLE:
+        memcpy(tensor->data, proto->double_data, tensor->bytes);
+        break;
+    case IN_INT64:
+        memcpy(tensor->data, proto->int64_data, tensor->bytes);
+        break;
+    case IN_INT32:
+        return take_int32_data(proto, tensor, err);
+    case IN_UINT64:
+        return take_uint64_data(proto, tensor, err);
+    case IN_NONE:
+        break;
+    }
+    if (tensor->dtype == DTYPE_BOOL)
+        tidy_bools(tensor);
+    return STATUS_OK;
+}
+
+/* Large weights at an offset that their elements can be read from (writers mostly put one behind
+ * the other); bools are tidied in place. */
+static bool is_worth_mapping(enum dtype dtype, size_t bytes, uint64_t offset)
+{
+    return bytes >= MAPPED_BYTES && offset % dtype_size(dtype) == 0 && dtype != DTYPE_BOOL;
+}
+
+enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *proto,
+                             struct tensor **ret, struct error *err)
+{
+    enum dtype dtype = DTYPE_NONE;
+    TRY(onnx_dtype(proto->data_type, &dtype, err));
+    if (proto->segment)
+        return error_set(err, STATUS_UNSUPPORTED, "tensors stored in segments are not supported");
+    if (proto->n_dims > TENSOR_MAX_RANK)
+        return error_set(err, STATUS_UNSUPPORTED, "rank %zu; lensd handles ranks 0 to %d",
+                         proto->n_dims, TENSOR_MAX_RANK);
+    struct shape shape = {.rank = (int)proto->n_dims};
+    for (size_t i = 0; i < proto->n_dims; i++)
+        shape.dims[i] = proto->dims[i];
+    size_t count = 0, bytes = 0, stored = 0;
+    TRY(shape_check(&shape, dtype, &count, &bytes, err));
+    enum storage storage = IN_NONE;
+    TRY(find_storage(proto, dtype, count, &storage, &stored, err));
+    struct onnx_external external = {.fd = -1};
+    char text[SHAPE_TEXT];
+    if (storage == IN_FILE)
+        TRY(onnx_external_find(file, proto, bytes, &external, err));
+    else if (stored != (storage == IN_RAW ? bytes : count))
+        return error_set(err, STATUS_MODEL, "%s of shape %s needs %zu %s in %s, found %zu",
+                         dtype_name(dtype), shape_text(&shape, text),
+                         storage == IN_RAW ? bytes : count,
+                         storage == IN_RAW ? "bytes" : "elements", storage_names[storage], stored);
+    size_t cost;
+    if (!size_add(bytes, TENSOR_OVERHEAD, &cost))
+        return error_set(err, STATUS_NO_MEMORY, "a tensor of %zu bytes", bytes);
+    TRY(onnx_charge(file, cost, err));
+    struct tensor *tensor;
+    if (storage == IN_FILE && is_worth_mapping(dtype, bytes, external.offset) &&
+        tensor_from_file(external.fd, external.offset, dtype, &shape, ret, NULL) == STATUS_OK)
+        return STATUS_OK; /* else it is read: the file system may not map files */
+    TRY(tensor_create(NULL, dtype, &shape, &tensor, err));
+    enum status status = fill(file, proto, storage, &external, tensor, err);
+    if (status != STATUS_OK) {
+        tensor_unref(tensor);
+        return status;
+    }
+    *ret = tensor;
+    return STATUS_OK;
+}
+
+/* ---- sparse tensors ---- */
+
+/* Linear position of entry i; indices is [n] (linear) or [n, rank]. */
+static bool sparse_position(const struct tensor *indices, size_t i, const struct shape *shape,
+                            size_t count, size_t *ret)
+{
+    const int64_t *index = indices->data;
+    if (indices->shape.rank == 1) {
+        if (index[i] < 0 || (uint64_t)index[i] >= count)
+            return false;
+        *ret = (size_t)index[i];
+        return true;
+    }
+    size_t position = 0;
+    for (int d = 0; d < shape->rank; d++) {
+        int64_t at = index[i * (size_t)shape->rank + (size_t)d];
+        if (at < 0 || at >= shape->dims[d])
+            return false;
+        position = position * (size_t)shape->dims[d] + (size_t)at;
+    }
+    *ret = position;
+    return true;
+}
+
+static enum status sparse_fill(const struct tensor *values, const struct tensor *indices,
+                               const struct shape *shape, struct tensor *dense, struct error *err)
+{
+    size_t n = shape_count(&values->shape), count = shape_count(shape);
+    size_t element = dtype_size(values->dtype);
+    bool per_dim = indices->shape.rank == 2 && indices->shape.dims[1] == shape->rank;
+    if (values->shape.rank != 1 || indices->dtype != DTYPE_I64 ||
+        (indices->shape.rank != 1 && !per_dim) || (size_t)indices->shape.dims[0] != n)
+        return error_set(err, STATUS_MODEL,
+                         "a sparse tensor needs values [n] and int64 indices [n] or [n, rank]");
+    if (dense->bytes)
+        memset(dense->data, 0, dense->bytes);
+    size_t before = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t position;
+        if (!sparse_position(indices, i, shape, count, &position))
+            return error_set(err, STATUS_MODEL, "sparse index %zu lies outside the tensor", i);
+        if (i && position <= before)
+            return error_set(err, STATUS_MODEL, "sparse indices are not ascending at %zu", i);
+        memcpy((char *)dense->data + position * element, (const char *)values->data + i * element,
+               element);
+        before = position;
+    }
+    return STATUS_OK;
+}
+
+enum status onnx_sparse_read(struct onnx_file *file, const Onnx__SparseTensorProto *proto,
+                             struct tensor **ret, struct error *err)
+{
+    if (!proto->values || !proto->indices || proto->n_dims > TENSOR_MAX_RANK || !proto->n_dims)
+        return error_set(err, STATUS_MODEL, "a sparse tensor needs values, indices and dims");
+    struct shape shape = {.rank = (int)proto->n_dims};
+    for (size_t i = 0; i < proto->n_dims; i++)
+        shape.dims[i] = proto->dims[i];
+    struct tensor *values = NULL, *indices = NULL, *dense = NULL;
+    size_t bytes;
+    enum status status = onnx_tensor_read(file, proto->values, &values, err);
+    if (status == STATUS_OK)
+        status = onnx_tensor_read(file, proto->indices, &indices, err);
+    if (status == STATUS_OK)
+        status = shape_check(&shape, values->dtype, NULL, &bytes, err);
+    if (status == STATUS_OK)
+        status = onnx_charge(file, bytes, err);
+    if (status == STATUS_OK)
+        status = tensor_create(NULL, values->dtype, &shape, &dense, err);
+    if (status == STATUS_OK)
+        status = sparse_fill(values, indices, &shape, dense, err);
+    tensor_unref(values);
+    tensor_unref(indices);
+    if (status != STATUS_OK) {
+        tensor_unref(dense);
+        return status;
+    }
+    *ret = dense;
+    return STATUS_OK;
+}

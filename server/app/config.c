@@ -1,0 +1,836 @@
+/* Reads options from flags, environment variables and a JSON file, and checks them against the
+ * table of config_options.c. */
+#include "server/app/config.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "engine/base/file.h"
+#include "engine/base/size.h"
+#include "proto/json.h"
+#include "server/app/config_options.h"
+
+#define CONFIG_FILE_MAX (1024 * 1024 - 1)
+#define OPTIONS_MAX     160
+
+/* ---- one value ---- */
+
+/* A whole number at the start of text; *ret_rest is behind it. False when there is none, or it does
+ * not fit. */
+static bool config_read_number(const char *text, int64_t *ret, const char **ret_rest)
+{
+    char *end;
+    if (!isdigit((unsigned char)text[0]) && !(text[0] == '-' && isdigit((unsigned char)text[1])))
+        return false;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno)
+        return false;
+    *ret = value;
+    *ret_rest = end;
+    return true;
+}
+
+static enum status config_set_number(const struct option *option, const char *origin,
+                                     const char *text, int64_t *ret, struct error *err)
+{
+    const char *rest;
+    int64_t value;
+    if (!config_read_number(text, &value, &rest) || *rest || value < option->min ||
+        value > option->max)
+        return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be a number from %lld to %lld",
+                         origin, text, (long long)option->min, (long long)option->max);
+    *ret = value;
+    return STATUS_OK;
+}
+
+/* "64K", "16M", "1GiB", "65536". */
+static bool read_bytes(const char *text, int64_t *ret)
+{
+    const char *rest;
+    int64_t value = -1, unit = 1;
+    bool known = config_read_number(text, &value, &rest);
+    if (known && *rest) {
+        static const char suffixes[] = "KMG";
+        const char *suffix = strchr(suffixes, toupper((unsigned char)*rest));
+        known = suffix != NULL;
+        for (const char *p = suffixes; known && p <= suffix; p++)
+            unit *= 1024;
+        rest++;
+        if (*rest == 'i')
+            rest++;
+        if (*rest == 'B')
+            rest++;
+        known = known && !*rest;
+    }
+    return known && !__builtin_mul_overflow(value, unit, ret);
+}
+
+static enum status set_bytes(const struct option *option, const char *origin, const char *text,
+                             int64_t *ret, struct error *err)
+{
+    int64_t value;
+    if (!read_bytes(text, &value) || value < option->min || value > option->max)
+        return error_set(
+            err, STATUS_CONFIG,
+            "%s is '%.60s'; it must be bytes from %lld to %lld, such as 65536, 64K, 16M "
+            "or 1G",
+            origin, text, (long long)option->min, (long long)option->max);
+    *ret = value;
+    return STATUS_OK;
+}
+
+static enum status set_seconds(const struct option *option, const char *origin, const char *text,
+                               int64_t *ret, struct error *err)
+{
+    char *end = NULL;
+    double scale = -1, value = 0;
+    if (isdigit((unsigned char)text[0])) {
+        value = strtod(text, &end);
+        if (!*end || !strcmp(end, "s"))
+            scale = 1000;
+        else if (!strcmp(end, "ms"))
+            scale = 1;
+        else if (!strcmp(end, "m"))
+            scale = 60000;
+    }
+    value *= scale;
+    if (scale < 0 || !(value >= (double)option->min * 1000 && value <= (double)option->max * 1000))
+        return error_set(err, STATUS_CONFIG,
+                         "%s is '%.60s'; it must be a time from %lld to %lld seconds, such as 10, "
+                         "0.5, 250ms or 2m",
+                         origin, text, (long long)option->min, (long long)option->max);
+    *ret = (int64_t)(value + 0.5);
+    return STATUS_OK;
+}
+
+static enum status set_choice(const struct option *option, const char *origin, const char *text,
+                              int64_t *ret, struct error *err)
+{
+    int64_t position = 0;
+    size_t length = strlen(text);
+    for (const char *p = option->value; p; position++) {
+        size_t size = strcspn(p, "|");
+        if (size == length && !memcmp(p, text, size)) {
+            *ret = position;
+            return STATUS_OK;
+        }
+        p = p[size] ? p + size + 1 : NULL;
+    }
+    return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be one of %s", origin, text,
+                     option->value);
+}
+
+static enum status set_switch(const char *origin, const char *text, bool *ret, struct error *err)
+{
+    static const char *const on[] = {"true", "1", "yes", "on"};
+    static const char *const off[] = {"false", "0", "no", "off"};
+    for (size_t i = 0; i < COUNT_OF(on); i++) {
+        if (!strcmp(text, on[i]) || !strcmp(text, off[i])) {
+            *ret = !strcmp(text, on[i]);
+            return STATUS_OK;
+        }
+    }
+    return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be true or false", origin, text);
+}
+
+static enum status config_set_text(const char *text, char **ret, struct error *err)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    free(*ret);
+    *ret = copy;
+    return STATUS_OK;
+}
+
+enum status config_set(struct config *config, const struct option *option, const char *origin,
+                       const char *text, struct error *err)
+{
+    void *field = (char *)config + option->offset;
+    switch (option->kind) {
+    case OPTION_TEXT:
+        if (!*text)
+            return error_set(err, STATUS_CONFIG, "%s is empty; leave it out, or give a value%s%s%s",
+                             origin, option->fallback ? " (" : "",
+                             option->fallback ? option->fallback : "", option->fallback ? ")" : "");
+        return config_set_text(text, field, err);
+    case OPTION_NUMBER:
+        return config_set_number(option, origin, text, field, err);
+    case OPTION_BYTES:
+        return set_bytes(option, origin, text, field, err);
+    case OPTION_SECONDS:
+        return set_seconds(option, origin, text, field, err);
+    case OPTION_CHOICE:
+        return set_choice(option, origin, text, field, err);
+    case OPTION_SWITCH:
+        return set_switch(origin, text, field, err);
+    }
+    return error_set(err, STATUS_INTERNAL, "option '%s' has no kind", option->name);
+}
+
+/* ---- names ---- */
+
+/* Edit distance with swaps of neighbours; words are cut at 40 characters. */
+static size_t distance(const char *a, const char *b)
+{
+    enum { MAX = 40 };
+    size_t rows[3][MAX + 1];
+    size_t m = strnlen(a, MAX), n = strnlen(b, MAX);
+    for (size_t j = 0; j <= n; j++)
+        rows[0][j] = j;
+    for (size_t i = 1; i <= m; i++) {
+        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
+            if (above[j] + 1 < best)
+                best = above[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                above2[j - 2] + 1 < best)
+                best = above2[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[m % 3][n];
+}
+
+const char *config_nearest(const char *word, const char *const *names, size_t count)
+{
+    const char *nearest = NULL;
+    size_t best = strlen(word) / 3 + 1;
+    for (size_t i = 0; i < count; i++) {
+        size_t d = distance(word, names[i]);
+        /* The beginning of a name counts as one typing error: --max-bo. */
+        if (strlen(word) >= 3 && !strncmp(word, names[i], strlen(word)) && d > 1)
+            d = 1;
+        if (d <= best && (!nearest || d < best)) {
+            best = d;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+/* Whether `written`, of `length` characters, is `name`; '_' may be written for '-'. */
+static bool is_option_name(const char *name, const char *written, size_t length)
+{
+    size_t k = 0;
+    while (k < length && (name[k] == written[k] || (name[k] == '-' && written[k] == '_')))
+        k++;
+    return k == length && !name[k];
+}
+
+static const struct option *find_option(const char *name, size_t length)
+{
+    /* What KServe passes to the containers of its runtimes. */
+    static const struct {
+        const char *alias, *name;
+    } aliases[] = {{"model-path", "model"},
+                   {"rest-port", "port"},
+                   {"http-port", "port"},
+                   {"log", "log-format"}};
+    for (size_t i = 0; i < COUNT_OF(aliases); i++) {
+        if (!is_option_name(aliases[i].alias, name, length))
+            continue;
+        name = aliases[i].name;
+        length = strlen(name);
+        break;
+    }
+    for (size_t i = 0; i < config_option_count; i++)
+        if (is_option_name(config_options[i].name, name, length))
+            return &config_options[i];
+    return NULL;
+}
+
+static const char *suggest(const char *name, unsigned commands)
+{
+    const char *names[OPTIONS_MAX];
+    size_t count = 0;
+    for (size_t i = 0; i < config_option_count && count < COUNT_OF(names); i++)
+        if (config_options[i].commands & commands)
+            names[count++] = config_options[i].name;
+    return config_nearest(name, names, count);
+}
+
+static const char *command_name(enum command command)
+{
+    switch (command) {
+    case COMMAND_SERVE:
+        return "serve";
+    case COMMAND_PREDICT:
+        return "predict";
+    case COMMAND_DEVICES:
+        return "devices";
+    case COMMAND_INSPECT:
+        return "inspect";
+    case COMMAND_BENCH:
+        return "bench";
+    case COMMAND_HEALTH:
+        return "health";
+    case COMMAND_KEY:
+        return "key";
+    }
+    return "";
+}
+
+/* ---- flags ---- */
+
+/* The state of reading: which options a stronger source has set. */
+struct config_reading {
+    struct config *config;
+    bool set[OPTIONS_MAX];
+    const char *empty_model; /* the variable that names no model, as "$M" unset does; or NULL */
+    bool is_place_known;     /* a port or a socket's name: settle_listening() */
+};
+
+static bool *mark_of(struct config_reading *reading, const struct option *option)
+{
+    return &reading->set[option - config_options];
+}
+
+static enum status unknown_flag(enum command command, const char *flag, size_t length,
+                                struct error *err)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", length < 60 ? (int)length : 60, flag);
+    const char *nearest = suggest(name, command);
+    if (nearest)
+        return error_set(err, STATUS_CONFIG,
+                         "unknown option '--%s'; did you mean '--%s'? (lensd %s --help lists them)",
+                         name, nearest, command_name(command));
+    return error_set(err, STATUS_CONFIG,
+                     "unknown option '--%s'; lensd %s --help lists those there "
+                     "are",
+                     name, command_name(command));
+}
+
+/* argv[*at] is a flag: sets its option, and moves *at past its value. */
+static enum status read_flag(struct config_reading *reading, int argc, char *const *argv, int *at,
+                             struct error *err)
+{
+    enum command command = reading->config->command;
+    const char *flag = argv[*at] + 2;
+    size_t length = strcspn(flag, "=");
+    const struct option *option = find_option(flag, length);
+    if (!option || !(option->commands & command))
+        return unknown_flag(command, flag, length, err);
+    const char *text;
+    if (flag[length] == '=')
+        text = flag + length + 1;
+    else if (option->kind == OPTION_SWITCH)
+        text = "true";
+    else if (*at + 1 < argc)
+        text = argv[++*at];
+    else
+        return error_set(err, STATUS_CONFIG, "option '--%s' needs a value: --%s %s", option->name,
+                         option->name, option->value);
+    char origin[80];
+    snprintf(origin, sizeof origin, "--%s", option->name);
+    *mark_of(reading, option) = true;
+    return config_set(reading->config, option, origin, text, err);
+}
+
+static enum status config_add_model(struct config_reading *reading, const char *model,
+                                    struct error *err)
+{
+    const struct option *option = find_option("model", 5);
+    if (*mark_of(reading, option))
+        return error_set(err, STATUS_CONFIG, "MODEL is given twice: '%.80s' and '%.80s'",
+                         reading->config->model ? reading->config->model : "", model);
+    *mark_of(reading, option) = true;
+    return config_set(reading->config, option, "MODEL", model, err);
+}
+
+/* Recognised by its name; whether the file exists is checked later. */
+static bool config_is_image_name(const char *path)
+{
+    const char *dot = path ? strrchr(path, '.') : NULL;
+    return dot &&
+           (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
+}
+
+static enum status check_arguments(const struct config_reading *reading, char *const *words,
+                                   size_t count, struct error *err)
+{
+    switch (reading->config->command) {
+    case COMMAND_SERVE:
+    case COMMAND_INSPECT:
+    case COMMAND_BENCH:
+        if (count > 0)
+            return error_set(err, STATUS_CONFIG,
+                             "'%.80s' is one argument too many; lensd %s takes "
+                             "one MODEL",
+                             words[0], command_name(reading->config->command));
+        return STATUS_OK;
+    case COMMAND_DEVICES:
+    case COMMAND_HEALTH:
+        if (count > 0)
+            return error_set(err, STATUS_CONFIG,
+                             "lensd %s takes no argument, but '%.80s' was given",
+                             command_name(reading->config->command), words[0]);
+        return STATUS_OK;
+    case COMMAND_KEY:
+        if (count != 1)
+            return error_set(err, STATUS_CONFIG,
+                             "lensd key takes one NAME, whose key it makes: lensd key alice");
+        return STATUS_OK;
+    case COMMAND_PREDICT:
+        if (config_is_image_name(reading->config->model))
+            return error_set(err, STATUS_CONFIG,
+                             "no model given; for the built-in one: lensd predict digits %.200s",
+                             reading->config->model);
+        if (count == 0)
+            return error_set(err, STATUS_CONFIG, "no image given; use: lensd predict MODEL IMAGE…");
+        return STATUS_OK;
+    }
+    return STATUS_OK;
+}
+
+/* Moves the words that are no flags to the front of `words`, in order. */
+static enum status read_flags(struct config_reading *reading, int argc, char *const *argv,
+                              char **words, size_t *ret_count, enum config_action *ret_action,
+                              struct error *err)
+{
+    size_t count = 0;
+    bool only_words = false;
+    for (int i = 0; i < argc; i++) {
+        char *word = argv[i];
+        if (only_words || word[0] != '-' || !word[1]) {
+            words[count++] = word;
+        } else if (!strcmp(word, "--")) {
+            only_words = true;
+        } else if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
+            *ret_action = CONFIG_HELP;
+            return STATUS_OK;
+        } else if (word[1] != '-') {
+            return error_set(err, STATUS_CONFIG,
+                             "unknown option '%.60s'; options are written "
+                             "--name VALUE (lensd %s --help lists them)",
+                             word, command_name(reading->config->command));
+        } else {
+            TRY(read_flag(reading, argc, argv, &i, err));
+        }
+    }
+    *ret_count = count;
+    return STATUS_OK;
+}
+
+/* ---- environment, file, defaults ---- */
+
+/* Variables that other programs of lensd read, and those that Kubernetes sets for a service named
+ * lensd. */
+static bool is_foreign(const char *name, const char *value)
+{
+    static const char *const known[] = {"SHARED", "FAMILIES", "SKIP_PACKAGES", "CUDA_MODULE"};
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (!strcmp(name, known[i]))
+            return true;
+    return strstr(name, "SERVICE_HOST") || strstr(name, "SERVICE_PORT") ||
+           !strncmp(name, "PORT_", 5) || !strncmp(value, "tcp://", 6) ||
+           !strncmp(value, "udp://", 6);
+}
+
+/* An unknown variable is mostly a typing error: warn once and start anyway. */
+static void warn_of(struct config *config, const char *variable, const char *option)
+{
+    const char *nearest = suggest(option, config->command);
+    char right[64] = "";
+    for (size_t i = 0; nearest && nearest[i] && i < sizeof right - 1; i++)
+        right[i] = nearest[i] == '-' ? '_' : (char)toupper(nearest[i]);
+    if (!config->warning[0])
+        snprintf(config->warning, sizeof config->warning,
+                 "the environment has %.80s, which lensd does not know%s%s%s", variable,
+                 nearest ? "; did you mean LENSD_" : "", right, nearest ? "?" : "");
+}
+
+/* "LENSD_TOP_K=5" */
+static enum status read_variable(struct config_reading *reading, const char *entry,
+                                 struct error *err)
+{
+    char variable[80], name[80];
+    size_t length = strcspn(entry, "=");
+    const char *text = entry + length + (entry[length] == '=');
+    if (length >= sizeof variable)
+        return STATUS_OK;
+    memcpy(variable, entry, length);
+    variable[length] = '\0';
+    for (size_t k = 0; k + 6 <= length; k++)
+        name[k] = variable[k + 6] == '_' ? '-' : (char)tolower((unsigned char)variable[k + 6]);
+    const struct option *option = find_option(name, strlen(name));
+    if (!*text) { /* as if it were not there */
+        if (option && !strcmp(option->name, "model"))
+            reading->empty_model = "LENSD_MODEL";
+        else if (option && !strcmp(option->name, "models"))
+            reading->empty_model = "LENSD_MODELS";
+        return STATUS_OK;
+    }
+    if (is_foreign(variable + 6, text))
+        return STATUS_OK;
+    if (!option) {
+        warn_of(reading->config, variable, name);
+        return STATUS_OK;
+    }
+    bool *set = mark_of(reading, option);
+    if (*set || !(option->commands & reading->config->command))
+        return STATUS_OK;
+    *set = true;
+    return config_set(reading->config, option, variable, text, err);
+}
+
+static enum status read_environment(struct config_reading *reading, struct error *err)
+{
+    for (char **entry = environ; *entry; entry++)
+        if (!strncmp(*entry, "LENSD_", 6))
+            TRY(read_variable(reading, *entry, err));
+    return STATUS_OK;
+}
+
+static enum status set_from_file(void *context, const char *key, const char *text,
+                                 struct error *err)
+{
+    struct config_reading *reading = context;
+    const struct option *option = find_option(key, strlen(key));
+    if (!option || !strcmp(option->name, "config")) {
+        const char *nearest = suggest(key, ~0u);
+        return error_set(err, STATUS_CONFIG, "unknown setting \"%.60s\"%s%s%s", key,
+                         nearest ? "; did you mean \"" : "", nearest ? nearest : "",
+                         nearest ? "\"?" : "");
+    }
+    bool *set = mark_of(reading, option);
+    /* One file serves several commands: options of the others are checked, too. */
+    struct config scratch = {.command = reading->config->command};
+    bool counts = !*set && option->commands & reading->config->command;
+    char origin[80];
+    snprintf(origin, sizeof origin, "\"%s\"", option->name);
+    enum status status = config_set(counts ? reading->config : &scratch, option, origin, text, err);
+    config_done(&scratch);
+    *set = *set || counts;
+    return status;
+}
+
+static enum status read_config_file(struct config_reading *reading, struct error *err)
+{
+    const char *path = reading->config->config_file;
+    if (!path)
+        return STATUS_OK;
+    uint8_t *text;
+    size_t size;
+    struct error cause;
+    enum status status = file_read(path, CONFIG_FILE_MAX, false, &text, &size, &cause);
+    if (status == STATUS_NO_MEMORY)
+        return error_no_memory(err, NULL);
+    if (status == STATUS_TOO_LARGE)
+        return error_set(err, STATUS_CONFIG, "the settings in '%.200s' are over 1 MiB", path);
+    if (status != STATUS_OK)
+        return error_set(err, STATUS_CONFIG, "cannot read the settings in '%.200s': %s", path,
+                         cause.message);
+    status = json_settings((const char *)text, size, set_from_file, reading, err);
+    free(text);
+    return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
+}
+
+static enum status read_defaults(struct config_reading *reading, struct error *err)
+{
+    for (size_t i = 0; i < config_option_count; i++)
+        if (!reading->set[i] && config_options[i].fallback)
+            TRY(config_set(reading->config, &config_options[i], config_options[i].name,
+                           config_options[i].fallback, err));
+    return STATUS_OK;
+}
+
+/* "cpu", "cuda:0": what could be a device on some machine. */
+static bool names_device(const char *name, size_t length)
+{
+    if (length == 3 && !memcmp(name, "cpu", 3))
+        return true;
+    return length > 5 && length <= 8 && !memcmp(name, "cuda:", 5) &&
+           strspn(name + 5, "0123456789") >= length - 5;
+}
+
+/* Several machines may share their settings: a limit for a device that only others have is ignored
+ * with a note. */
+static void note_memory(struct config *config, const char *option, const char *names, size_t length)
+{
+    if (!config->memory_note[0])
+        snprintf(config->memory_note, sizeof config->memory_note,
+                 "%s has a limit for %.*s, not served here (--device %.80s); it limits "
+                 "nothing",
+                 option, (int)length, names, config->device);
+}
+
+/* One "BYTES" or "DEVICE=BYTES" of --memory. */
+static enum status set_memory(struct config *config, const char *part, struct error *err)
+{
+    const char *equals = strchr(part, '='), *bytes = equals ? equals + 1 : part;
+    size_t length = equals ? (size_t)(equals - part) : 0;
+    int64_t value;
+    bool found = !equals;
+    if (!read_bytes(bytes, &value) || value < 0)
+        return error_set(err, STATUS_CONFIG,
+                         "--memory is '%.60s'; it must be bytes, such as 512M or 4G, or those of "
+                         "each device: cpu=2G,cuda:0=12G",
+                         part);
+    for (size_t i = 0; i < config->device_count; i++) {
+        char name[DEVICE_TEXT];
+        device_text(config->devices[i], name);
+        if (equals && (strlen(name) != length || memcmp(name, part, length) != 0))
+            continue;
+        config->memory_limits[i] = (size_t)value;
+        found = true;
+    }
+    if (!found && !names_device(part, length))
+        return error_set(err, STATUS_CONFIG,
+                         "--memory has a limit for '%.*s', which is no device; devices are cpu, "
+                         "cuda:0, cuda:1, …",
+                         length < 40 ? (int)length : 40, part);
+    if (!found)
+        note_memory(config, "--memory", part, length);
+    return STATUS_OK;
+}
+
+static enum status read_memory(struct config *config, struct error *err)
+{
+    const char *rest = config->memory;
+    do {
+        char part[64];
+        size_t length = strcspn(rest, ",");
+        snprintf(part, sizeof part, "%.*s", length < sizeof part ? (int)length : 63, rest);
+        TRY(set_memory(config, part, err));
+        rest += length;
+    } while (*rest++ == ',');
+    bool has_gpu = false;
+    for (size_t i = 0; i < config->device_count; i++) {
+        if (config->devices[i].kind == DEVICE_CPU)
+            continue;
+        has_gpu = true;
+        if (config->gpu_memory > 0)
+            config->memory_limits[i] = (size_t)config->gpu_memory;
+    }
+    if (config->gpu_memory > 0 && !has_gpu)
+        note_memory(config, "--gpu-memory", "GPUs", 4);
+    return STATUS_OK;
+}
+
+/* What a browser sends as Origin: a scheme and a host, nothing behind them (RFC 6454, section 6.2);
+ * "null" from a file or a sandbox. */
+static bool is_origin(const char *text, size_t length)
+{
+    char origin[256];
+    if (length >= sizeof origin)
+        return false;
+    snprintf(origin, sizeof origin, "%.*s", (int)length, text);
+    const char *host = strstr(origin, "://");
+    return !strcmp(origin, "null") || (host && host != origin && host[3] &&
+                                       !strpbrk(origin, " \t*?#") && !strchr(host + 3, '/'));
+}
+
+/* An origin that no browser sends would never match, without any sign of why. */
+static enum status check_origins(const struct config *config, struct error *err)
+{
+    const char *list = config->cors_origin;
+    if (!list || !strcmp(list, "*"))
+        return STATUS_OK;
+    while (*list) {
+        size_t length = strcspn(list, ",");
+        if (!is_origin(list, length))
+            return error_set(
+                err, STATUS_CONFIG,
+                "--cors-origin has '%.*s', which no browser sends; an origin is a scheme, a "
+                "host and perhaps a port, without a path: https://app.example; for all of "
+                "them * alone",
+                length < 100 ? (int)length : 100, list);
+        list += length;
+        list += strspn(list, ", ");
+    }
+    return STATUS_OK;
+}
+
+/* How many passes the CPU runs at a time. */
+static int cpu_lanes(const struct config *config)
+{
+    int lanes = 0;
+    for (size_t i = 0; i < config->device_count; i++)
+        lanes += config->devices[i].kind == DEVICE_CPU;
+    return config->command & (COMMAND_SERVE | COMMAND_PREDICT) ? lanes : 1;
+}
+
+/* More threads than cores are accepted with a note: they wait for each other. A few more workers
+ * and HTTP threads do no harm. */
+static void note_threads(struct config *config)
+{
+    const int cores = device_cpu_threads(), lanes = cpu_lanes(config);
+    char each[48] = "", names[160] = "";
+    if (lanes > 1)
+        snprintf(each, sizeof each, " for each of %d passes at a time", lanes);
+    const struct {
+        const char *name, *what;
+        int64_t count, most;
+    } kinds[] = {{"--threads", each, lanes ? config->threads : 0, cores / (lanes ? lanes : 1)},
+                 {"--workers", "", config->workers, 4 * (int64_t)cores},
+                 {"--http-threads", "", config->http_threads, 4 * (int64_t)cores}};
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        const size_t used = strlen(names);
+        if (kinds[i].count > 1 && kinds[i].count > kinds[i].most)
+            snprintf(names + used, sizeof names - used, "%s%s is %lld%s", used ? ", " : "",
+                     kinds[i].name, (long long)kinds[i].count, kinds[i].what);
+    }
+    if (names[0])
+        snprintf(config->thread_note, sizeof config->thread_note,
+                 "%s, but this process may use %d core%s (affinity mask and cgroup quota): more "
+                 "threads than that make answers slower and take memory; without the option lensd "
+                 "takes as many as pay",
+                 names, cores, cores == 1 ? "" : "s");
+}
+
+/* Where it listens, and with which certificate. */
+static enum status check_listening(struct config *config, struct error *err)
+{
+    char *end;
+    unsigned long bits = strtoul(config->unix_mode, &end, 8);
+    if (*end || end == config->unix_mode || bits == 0 || bits > 0777)
+        return error_set(err, STATUS_CONFIG,
+                         "--unix-mode is '%.20s'; it must be permissions in octal digits, such as "
+                         "0660 or 0666",
+                         config->unix_mode);
+    config->unix_bits = (unsigned)bits;
+    if (config->unix_path && config->port_file)
+        return error_set(
+            err, STATUS_CONFIG,
+            "--port-file does not go with --unix: there is no port to write; leave one out");
+    if (!config->tls_cert != !config->tls_key)
+        return error_set(err, STATUS_CONFIG,
+                         "--tls-cert and --tls-key belong together; give %s as well",
+                         config->tls_cert ? "--tls-key" : "--tls-cert");
+    return STATUS_OK;
+}
+
+static enum status check_together(struct config *config, struct error *err)
+{
+    if (config->command == COMMAND_SERVE)
+        TRY(check_listening(config, err));
+    TRY(check_origins(config, err));
+    if (config->command == COMMAND_SERVE && config->max_upload_memory < config->max_body)
+        return error_set(err, STATUS_CONFIG,
+                         "--max-upload-memory (%lld) is less than --max-body (%lld): no request of "
+                         "that size could be taken; raise the one or lower the other",
+                         (long long)config->max_upload_memory, (long long)config->max_body);
+    if (config->model_name && (strlen(config->model_name) > 127 || strchr(config->model_name, '/')))
+        return error_set(err, STATUS_CONFIG,
+                         "--model-name is '%.140s'; a name has at most 127 bytes and no '/'",
+                         config->model_name);
+    if (config->command == COMMAND_INSPECT && !config->model)
+        return error_set(err, STATUS_CONFIG,
+                         "no model given; use: lensd inspect MODEL (an .onnx "
+                         "file or a model folder)");
+    if (config->command & (COMMAND_SERVE | COMMAND_PREDICT)) {
+        TRY(device_parse(config->device, config->devices, &config->device_count, config->fallback,
+                         sizeof config->fallback, err));
+        TRY(read_memory(config, err));
+    }
+    note_threads(config);
+    return STATUS_OK;
+}
+
+/* One model and a folder of models exclude each other; what a stronger source says of the one also
+ * answers the other: an image whose environment names a folder can still be told one model. */
+static void settle_models(struct config_reading *reading)
+{
+    bool *model = mark_of(reading, find_option("model", strlen("model")));
+    bool *models = mark_of(reading, find_option("models", strlen("models")));
+    if (*model != *models)
+        *model = *models = true;
+}
+
+static bool is_set(struct config_reading *reading, const char *name)
+{
+    return *mark_of(reading, find_option(name, strlen(name)));
+}
+
+/* A port and a socket's name exclude each other likewise: the strongest source that says either
+ * decides, and must not say both. To be called behind each source. */
+static enum status settle_listening(struct config_reading *reading, struct error *err)
+{
+    bool by_name = reading->config->unix_path != NULL;
+    bool by_port = is_set(reading, "port") || is_set(reading, "host");
+    if (reading->is_place_known)
+        return STATUS_OK;
+    if (by_name && by_port)
+        return error_set(err, STATUS_CONFIG,
+                         "both --unix and --%s are given, and lensd listens in one place; leave "
+                         "out the one that is not meant",
+                         is_set(reading, "port") ? "port" : "host");
+    if (by_port)
+        *mark_of(reading, find_option("unix", strlen("unix"))) = true;
+    reading->is_place_known = by_name || by_port;
+    return STATUS_OK;
+}
+
+static enum status read_all(struct config_reading *reading, int argc, char *const *argv,
+                            enum config_action *ret_action, struct error *err)
+{
+    struct config *config = reading->config;
+    char **words = alloc_array((size_t)argc, sizeof *words);
+    if (!words)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    config->arguments = words;
+    size_t count = 0;
+    TRY(read_flags(reading, argc, argv, words, &count, ret_action, err));
+    if (*ret_action == CONFIG_HELP)
+        return STATUS_OK;
+    size_t first = 0;
+    if (count > 0 && !(config->command & (COMMAND_DEVICES | COMMAND_HEALTH | COMMAND_KEY)) &&
+        !(config->command == COMMAND_PREDICT && config->model)) {
+        TRY(config_add_model(reading, words[0], err));
+        first = 1;
+    }
+    TRY(check_arguments(reading, words + first, count - first, err));
+    for (size_t i = first; i < count; i++)
+        words[i - first] = words[i];
+    config->argument_count = count - first;
+    settle_models(reading);
+    TRY(settle_listening(reading, err));
+    TRY(read_environment(reading, err));
+    settle_models(reading);
+    TRY(settle_listening(reading, err));
+    TRY(read_config_file(reading, err));
+    settle_models(reading);
+    TRY(settle_listening(reading, err));
+    if (reading->empty_model && !*mark_of(reading, find_option("model", strlen("model"))))
+        return error_set(err, STATUS_CONFIG,
+                         "%s is empty; leave it out, or name a model (digits: the built-in one)",
+                         reading->empty_model);
+    TRY(read_defaults(reading, err));
+    return check_together(config, err);
+}
+
+enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
+                        enum config_action *ret_action, struct error *err)
+{
+    *ret = (struct config){.command = command};
+    *ret_action = CONFIG_RUN;
+    struct config_reading reading = {.config = ret};
+    assert(config_option_count <= COUNT_OF(reading.set));
+    return read_all(&reading, argc, argv, ret_action, err);
+}
+
+void config_done(struct config *config)
+{
+    for (size_t i = 0; i < config_option_count; i++) {
+        if (config_options[i].kind != OPTION_TEXT)
+            continue;
+        char **field = (char **)(void *)((char *)config + config_options[i].offset);
+        free(*field);
+        *field = NULL;
+    }
+    free(config->arguments);
+    config->arguments = NULL;
+}

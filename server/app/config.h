@@ -1,0 +1,118 @@
+/* Options: flags > environment (LENSD_…) > a JSON file > defaults.
+ *
+ * One table (config_options.c) says everything about an option: name, kind, range, default, which
+ * commands take it, its help. Parsing, the environment's names, the file's keys, validation and
+ * --help are all read from it, so that they cannot drift apart. Defaults go through the same parser
+ * as what a user writes. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "engine/base/status.h"
+#include "engine/tensor/device.h"
+
+enum command {
+    COMMAND_SERVE = 1u << 0,
+    COMMAND_PREDICT = 1u << 1,
+    COMMAND_DEVICES = 1u << 2,
+    COMMAND_INSPECT = 1u << 3,
+    COMMAND_HEALTH = 1u << 4,
+    COMMAND_KEY = 1u << 5,
+    COMMAND_BENCH = 1u << 6,
+};
+
+enum config_profile_sort { PROFILE_IN_ORDER, PROFILE_BY_TIME };
+
+enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
+
+/* The settings of one run. Texts and lists are owned by the struct; what arguments point to is
+ * borrowed from argv. */
+struct config {
+    enum command command;
+    char *config_file;
+    char warning[256];     /* about the environment; "" for none */
+    char memory_note[256]; /* about a limit for a device that is not served; "" for none */
+    char thread_note[384]; /* about more threads than cores; "" for none */
+
+    char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
+    char *models;     /* serve: a folder of models; NULL: one model */
+    bool watch;       /* serve: load what changes on disk */
+    char *model_name; /* serve: the name it is asked for by; NULL: the file's or folder's own */
+    char **arguments; /* predict: the image files */
+    size_t argument_count;
+    int64_t top_k; /* 1 … PREDICT_MAX_TOP_K */
+    bool json;     /* predict, devices, inspect: JSON instead of a table */
+
+    char *batch;        /* bench: "1,8,32" */
+    int64_t bench_time; /* bench: milliseconds for each device and batch size */
+
+    int64_t key_rate, key_burst; /* key: requests a second, at once; 0: no limit */
+
+    char *device;
+    struct device_id devices[DEVICE_MAX]; /* what `device` means on this machine */
+    size_t device_count;
+    char *memory;
+    int64_t gpu_memory;
+    size_t memory_limits[DEVICE_MAX];    /* of each of `devices`, from `memory`; 0: the default */
+    char fallback[256];                  /* why `auto` did not take a GPU; "" otherwise */
+    int64_t precision;                   /* enum precision */
+    bool fast_decode;                    /* JPEGs at a reduced size where the model shrinks them */
+    bool profile;                        /* inspect: time the layers instead */
+    int64_t profile_batch, profile_sort; /* images; enum config_profile_sort */
+    char *cache;                         /* folder, "none", or NULL: the user's cache */
+    int64_t threads, workers, max_batch; /* 0: chosen by the machine */
+    int64_t max_queue;                   /* images */
+
+    char *host;
+    int64_t port;    /* 0: any free one */
+    char *port_file; /* NULL: none */
+    char *pid_file;  /* NULL: none */
+    char *user;      /* "NAME" or "NAME:GROUP"; NULL: who starts it */
+    bool check, core_dumps;
+    char *unix_path; /* NULL: host and port */
+    char *unix_mode; /* octal digits */
+    unsigned unix_bits;
+    char *tls_cert, *tls_key; /* NULL: no TLS */
+    int64_t http_threads;
+
+    /* Who may ask. */
+    char *api_keys, *admin_key_file; /* NULL: none */
+    char *api_key_file;              /* of a client: one key; NULL: none */
+    bool protect_health;
+    char *cors_origin; /* NULL: none */
+
+    /* Limits. */
+    int64_t max_body, max_upload_memory, max_header; /* bytes */
+    int64_t max_queue_bytes, max_queue_ms, max_delay_us;
+    int64_t max_images, max_json_depth, max_inflate_ratio;
+    int64_t max_pixels, max_side, max_scans;
+    int64_t max_connections, max_connections_per_address;
+
+    /* Times in milliseconds. */
+    int64_t header_timeout, body_timeout, answer_timeout, idle_timeout;
+    int64_t default_timeout; /* of a request that does not say; 0: none */
+    int64_t drain_delay, grace;
+
+    int64_t log_format; /* enum config_log_format */
+    int64_t log_level;  /* enum log_level */
+};
+
+/* What config_read found the user to want. */
+enum config_action { CONFIG_RUN, CONFIG_HELP };
+
+/* Reads argv[0 … argc), which starts behind the command's name, then the environment, then the
+ * file. STATUS_CONFIG with one sentence that names the offender and says what to do (also where the
+ * file cannot be read); STATUS_DEVICE for a device that is not there. *ret is to be freed with
+ * config_done() in every case. `argv` must outlive *ret. */
+enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
+                        enum config_action *ret_action, struct error *err) MUST_USE;
+void config_done(struct config *config);
+
+/* Prints --help of a command, at most 80 columns wide. */
+void config_help(enum command command, FILE *out);
+
+/* Of `count` names the one nearest to `word` (a typing error away), or NULL when none is near. */
+const char *config_nearest(const char *word, const char *const *names, size_t count);

@@ -1,0 +1,136 @@
+/* --help, written from the table of options. docs/reference.md and docs/lensd.1 are made from it
+ * (tests/test_reference.py). */
+#include <ctype.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/app/config_options.h"
+
+#define COLUMNS     80
+#define TEXT_COLUMN 28
+
+static const struct command_help commands[] = {
+    {COMMAND_SERVE, "lensd serve [MODEL] [options]",
+     "Serves a model over HTTP: POST a JPEG or PNG to /predict, get labels back. Without MODEL it "
+     "serves the built-in digit classifier.",
+     "  lensd serve\n"
+     "  lensd serve resnet50/ --port 9000\n"
+     "  lensd serve model.onnx --host 0.0.0.0 --threads 4 --log-format json\n"
+     "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"},
+    {COMMAND_PREDICT, "lensd predict MODEL IMAGE… [options]",
+     "Runs a model on image files, without a server. Exits with 1 if an image failed. Measures "
+     "nothing: --precision auto is fp32 unless an earlier lensd serve has kept a choice for this "
+     "model.",
+     "  lensd predict resnet50/ cat.jpg dog.png\n"
+     "  lensd predict digits seven.png --json\n"},
+    {COMMAND_DEVICES, "lensd devices [options]",
+     "Shows the devices of this machine: which can run a model, and why the others cannot.",
+     "  lensd devices\n"
+     "  lensd devices --json\n"},
+    {COMMAND_HEALTH, "lensd health [options]",
+     "Asks the lensd that listens on --host and --port whether it is ready. Exits with 0 if it is, "
+     "1 if not. For container health checks and scripts.",
+     "  lensd health\n"
+     "  lensd health --port 9000\n"},
+    {COMMAND_INSPECT, "lensd inspect MODEL [options]",
+     "Shows what a model is: inputs, outputs, operators, parameters, how photos are prepared, "
+     "labels. Exits with 1 if lensd cannot run it.",
+     "  lensd inspect resnet50/\n"
+     "  lensd inspect model.onnx --json\n"},
+    {COMMAND_BENCH, "lensd bench [MODEL] [options]",
+     "Times a model's forward pass on each device at each batch size, side by side: milliseconds, "
+     "images a second, and the speed relative to the first device. --device auto means every "
+     "device of this machine. The row of a device that is missing says so.",
+     "  lensd bench resnet50/\n"
+     "  lensd bench resnet50/ --device cpu,cuda:0 --batch 1,8,32\n"
+     "  lensd bench model.onnx --json\n"},
+    {COMMAND_KEY, "lensd key NAME [options]",
+     "Makes an API key. Its line for the --api-keys file goes to standard output. The key itself "
+     "is printed once, on standard error: give it to the client; the server only knows its hash.",
+     "  lensd key alice >> keys\n"
+     "  lensd key alice --rate 10 --burst 50 >> keys\n"},
+};
+
+/* Columns a UTF-8 text takes: continuation bytes take none. */
+static size_t width_of(const char *text, size_t size)
+{
+    size_t width = 0;
+    for (size_t i = 0; i < size; i++)
+        width += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return width;
+}
+
+/* Prints words from column `at` on, wrapped, further lines indented to `indent`. */
+static void help_print_wrapped(FILE *out, const char *text, size_t at, size_t indent)
+{
+    bool first = true;
+    while (*text) {
+        size_t size = strcspn(text, " ");
+        size_t width = width_of(text, size);
+        if (!first && at + 1 + width > COLUMNS) {
+            fprintf(out, "\n%*s", (int)indent, "");
+            at = indent;
+            first = true;
+        }
+        if (!first) {
+            fputc(' ', out);
+            at++;
+        }
+        fwrite(text, 1, size, out);
+        at += width;
+        first = false;
+        text += size;
+        while (*text == ' ')
+            text++;
+    }
+    fputc('\n', out);
+}
+
+static void print_option(FILE *out, const struct option *option)
+{
+    char head[80], text[400];
+    snprintf(head, sizeof head, "  --%s%s%s", option->name, option->value ? " " : "",
+             option->value ? option->value : "");
+    if (option->fallback && option->kind != OPTION_SWITCH)
+        snprintf(text, sizeof text, "%s (default %s)", option->help, option->fallback);
+    else
+        snprintf(text, sizeof text, "%s", option->help);
+    size_t width = width_of(head, strlen(head));
+    fputs(head, out);
+    if (width + 2 > TEXT_COLUMN) {
+        fputc('\n', out);
+        width = 0;
+    }
+    fprintf(out, "%*s", (int)(TEXT_COLUMN - width), "");
+    help_print_wrapped(out, text, TEXT_COLUMN, TEXT_COLUMN);
+}
+
+void config_help(enum command command, FILE *out)
+{
+    const struct command_help *help = NULL;
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        if (commands[i].command == command)
+            help = &commands[i];
+    if (!help)
+        return;
+    fprintf(out, "Usage: %s\n\n", help->usage);
+    help_print_wrapped(out, help->about, 0, 0);
+    fprintf(out, "\nExamples:\n%s", help->examples);
+    const char *group = NULL;
+    for (size_t i = 0; i < config_option_count; i++) {
+        const struct option *option = &config_options[i];
+        if (!(option->commands & command))
+            continue;
+        if (!group || strcmp(group, option->group) != 0)
+            fprintf(out, "\n%s:\n", option->group);
+        group = option->group;
+        print_option(out, option);
+    }
+    fputc('\n', out);
+    help_print_wrapped(
+        out,
+        "Each option is also an environment variable (--top-k: LENSD_TOP_K) and a key of "
+        "the file that --config names (\"top-k\"). A flag wins over the environment, the "
+        "environment over the file.",
+        0, 0);
+}

@@ -1,0 +1,196 @@
+/* The table of options: name, kind, range, default, commands, help. */
+#include "server/app/config_options.h"
+
+#include <stddef.h>
+
+#include "engine/base/size.h"
+
+#define FIELD(name) offsetof(struct config, name)
+
+#define RUNS  (COMMAND_SERVE | COMMAND_PREDICT)
+#define TIMED (RUNS | COMMAND_BENCH)
+#define SHOWS (COMMAND_PREDICT | COMMAND_DEVICES | COMMAND_INSPECT | COMMAND_BENCH)
+#define ASKS  (COMMAND_SERVE | COMMAND_HEALTH)
+#define ALL   (COMMAND_SERVE | COMMAND_HEALTH | SHOWS)
+
+#define MODEL  "Model"
+#define DEVICE "Device"
+#define SERVER "Server"
+#define ACCESS "Access"
+#define LIMITS "Limits (what exceeds one is refused by an error that names it, unless noted)"
+#define TIMES  "Times (seconds, or with ms, s, m)"
+#define OUTPUT "Output"
+
+#define KIB ((int64_t)1024)
+#define MIB (1024 * KIB)
+#define GIB (1024 * MIB)
+
+const struct option config_options[] = {
+    {"model", OPTION_TEXT, ALL & ~(COMMAND_DEVICES | COMMAND_HEALTH), FIELD(model), 0, 0, NULL,
+     "MODEL", MODEL,
+     "an .onnx file, a model folder, or digits, the built-in digit classifier; the same as the "
+     "argument MODEL"},
+    {"model-name", OPTION_TEXT, COMMAND_SERVE, FIELD(model_name), 0, 0, NULL, "NAME", MODEL,
+     "name of the model in requests, instead of that of its file or folder"},
+    {"models", OPTION_TEXT, COMMAND_SERVE, FIELD(models), 0, 0, NULL, "FOLDER", MODEL,
+     "serve every model in this folder instead of one: each sub-folder is a model, its numbered "
+     "sub-folders are versions"},
+    {"watch", OPTION_SWITCH, COMMAND_SERVE, FIELD(watch), 0, 0, "false", NULL, MODEL,
+     "reload models when their files change; with --models, also add and remove models as their "
+     "folders come and go"},
+    {"top-k", OPTION_NUMBER, RUNS, FIELD(top_k), 1, 1000, "5", "N", MODEL,
+     "predictions per image, unless the request asks for another number"},
+
+    {"device", OPTION_TEXT, TIMED, FIELD(device), 0, 0, "auto", "DEVICE", DEVICE,
+     "auto (a GPU if one is usable, else the CPU), cpu, cuda, cuda:N, a list such as "
+     "cuda:0,cuda:1, or all"},
+    {"precision", OPTION_CHOICE, TIMED | COMMAND_INSPECT, FIELD(precision), 0, 0, "auto",
+     "fp32|bf16|fp16|int8|auto", DEVICE,
+     "arithmetic of the forward pass; auto: the fastest whose answers agree with fp32, measured "
+     "when a model is first loaded"},
+    {"cache", OPTION_TEXT, TIMED | COMMAND_INSPECT, FIELD(cache), 0, 0, NULL, "FOLDER", DEVICE,
+     "folder that keeps those measurements for the next start, or none; default: lensd in "
+     "$XDG_CACHE_HOME or ~/.cache"},
+    {"threads", OPTION_NUMBER, TIMED | COMMAND_INSPECT, FIELD(threads), 0, 1024, "0", "N", DEVICE,
+     "CPU threads of a forward pass; 0: the cores this process may use, or one for a model too "
+     "small to share"},
+    {"workers", OPTION_NUMBER, RUNS, FIELD(workers), 0, 1024, "0", "N", DEVICE,
+     "threads that decode and resize images; 0: the cores this process may use"},
+    {"fast-decode", OPTION_SWITCH, RUNS, FIELD(fast_decode), 0, 0, "false", NULL, DEVICE,
+     "decode JPEGs much larger than the model's input at a half, a quarter or an eighth of their "
+     "size: up to four times as fast, but the pixels no longer match Pillow's exactly"},
+    {"max-batch", OPTION_NUMBER, RUNS, FIELD(max_batch), 0, 256, "0", "N", DEVICE,
+     "most images in one forward pass; 0: what the model asks for, else 8"},
+    {"memory", OPTION_TEXT, RUNS, FIELD(memory), 0, 0, "0", "BYTES", DEVICE,
+     "limit for all models together on each device (weights, activations, batches): 4G, or per "
+     "device: cpu=2G,cuda:0=12G; 0: nine tenths of the device's memory"},
+    {"gpu-memory", OPTION_BYTES, RUNS, FIELD(gpu_memory), 0, 1024 * 1024 * GIB, "0", "BYTES",
+     DEVICE, "the same limit for every GPU in use; overrides --memory there"},
+
+    {"profile", OPTION_SWITCH, COMMAND_INSPECT, FIELD(profile), 0, 0, "false", NULL, DEVICE,
+     "run the model and print each layer's milliseconds and GFLOP/s beside the peak of this "
+     "machine"},
+    {"profile-batch", OPTION_NUMBER, COMMAND_INSPECT, FIELD(profile_batch), 1, 256, "1", "N",
+     DEVICE, "images in the pass that --profile runs"},
+    {"sort", OPTION_CHOICE, COMMAND_INSPECT, FIELD(profile_sort), 0, 0, "order", "order|time",
+     DEVICE, "layers of --profile in the order they run, or the slowest first"},
+    {"batch", OPTION_TEXT, COMMAND_BENCH, FIELD(batch), 0, 0, "1,8,32", "N,…", DEVICE,
+     "batch sizes to time"},
+    {"time", OPTION_SECONDS, COMMAND_BENCH, FIELD(bench_time), 0, 3600, "2", "TIME", DEVICE,
+     "how long to time each device and batch size; seconds, or with ms, s, m"},
+
+    {"max-delay-us", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_delay_us), 0, 1000000, "2000", "N",
+     DEVICE,
+     "longest batching delay in microseconds: an idle device waits for more images where a larger "
+     "batch pays, never longer than a quarter of a forward pass; 0: no delay"},
+
+    {"host", OPTION_TEXT, COMMAND_SERVE | COMMAND_HEALTH, FIELD(host), 0, 0, "127.0.0.1", "ADDRESS",
+     SERVER, "address to listen on; 0.0.0.0 or :: accepts connections from other machines"},
+    {"port", OPTION_NUMBER, COMMAND_SERVE | COMMAND_HEALTH, FIELD(port), 0, 65535, "8080", "N",
+     SERVER, "port to listen on; 0: any free one"},
+    {"port-file", OPTION_TEXT, COMMAND_SERVE, FIELD(port_file), 0, 0, NULL, "FILE", SERVER,
+     "write the port number to FILE once the port is open; at exit FILE is removed, or emptied if "
+     "--user may not remove it"},
+    {"unix", OPTION_TEXT, ASKS, FIELD(unix_path), 0, 0, NULL, "PATH", SERVER,
+     "listen on a unix-domain socket at PATH instead of --host and --port, which must then not be "
+     "given"},
+    {"unix-mode", OPTION_TEXT, COMMAND_SERVE, FIELD(unix_mode), 0, 0, "0660", "MODE", SERVER,
+     "permissions of that socket; whoever may write to it may connect"},
+    {"tls-cert", OPTION_TEXT, ASKS, FIELD(tls_cert), 0, 0, NULL, "FILE", SERVER,
+     "serve HTTPS (TLS 1.2 and 1.3) with this PEM certificate, followed by its chain; SIGHUP "
+     "rereads it"},
+    {"tls-key", OPTION_TEXT, COMMAND_SERVE, FIELD(tls_key), 0, 0, NULL, "FILE", SERVER,
+     "the certificate's private key, PEM, not encrypted"},
+    {"pid-file", OPTION_TEXT, COMMAND_SERVE, FIELD(pid_file), 0, 0, NULL, "FILE", SERVER,
+     "write the process id to FILE, and remove FILE at exit"},
+    {"user", OPTION_TEXT, COMMAND_SERVE, FIELD(user), 0, 0, NULL, "NAME", SERVER,
+     "when started as root, become this user (NAME:GROUP: and group) once the port is open"},
+    {"core-dumps", OPTION_SWITCH, COMMAND_SERVE, FIELD(core_dumps), 0, 0, "false", NULL, SERVER,
+     "allow core dumps and debuggers, which can see photos and keys"},
+    {"check", OPTION_SWITCH, COMMAND_SERVE, FIELD(check), 0, 0, "false", NULL, SERVER,
+     "check settings, keys, certificate and model, then exit: 0 if valid, 2 if not"},
+    {"http-threads", OPTION_NUMBER, COMMAND_SERVE, FIELD(http_threads), 1, 64, "1", "N", SERVER,
+     "threads that read requests and write answers; one is enough on most machines"},
+    {"config", OPTION_TEXT, ALL, FIELD(config_file), 0, 0, NULL, "FILE", SERVER,
+     "read settings from a JSON file: {\"port\": 9000, \"max-body\": \"16M\"}"},
+
+    {"api-keys", OPTION_TEXT, COMMAND_SERVE, FIELD(api_keys), 0, 0, NULL, "FILE", ACCESS,
+     "answer only requests with an API key listed in FILE (one a line: NAME sha256:HEX rate=N "
+     "burst=N; lensd key makes one); SIGHUP rereads it"},
+    {"admin-key-file", OPTION_TEXT, COMMAND_SERVE, FIELD(admin_key_file), 0, 0, NULL, "FILE",
+     ACCESS, "the same for admins, who may load and unload models and change the log level"},
+    {"protect-health", OPTION_SWITCH, COMMAND_SERVE, FIELD(protect_health), 0, 0, "false", NULL,
+     ACCESS, "require a key for health, metrics and the pages as well"},
+    {"api-key-file", OPTION_TEXT, COMMAND_HEALTH, FIELD(api_key_file), 0, 0, NULL, "FILE", ACCESS,
+     "send the API key in FILE (one line); for a server run with --protect-health"},
+    {"cors-origin", OPTION_TEXT, COMMAND_SERVE, FIELD(cors_origin), 0, 0, NULL, "ORIGIN", ACCESS,
+     "let web pages of this origin (https://app.example; several separated by commas; * for all) "
+     "read the answers"},
+    {"rate", OPTION_NUMBER, COMMAND_KEY, FIELD(key_rate), 0, 1000000, "0", "N", ACCESS,
+     "requests a second allowed with the key; 0: no limit"},
+    {"burst", OPTION_NUMBER, COMMAND_KEY, FIELD(key_burst), 0, 1000000, "0", "N", ACCESS,
+     "requests allowed at once; 0: as many as in a second"},
+
+    {"max-body", OPTION_BYTES, COMMAND_SERVE, FIELD(max_body), 1, GIB, "64M", "BYTES", LIMITS,
+     "bytes of a request body"},
+    {"max-upload-memory", OPTION_BYTES, COMMAND_SERVE, FIELD(max_upload_memory), 1, 1024 * GIB,
+     "512M", "BYTES", LIMITS,
+     "bytes of all request bodies and answers held at once; an answer counts, at its largest "
+     "possible size, from the moment its request is accepted"},
+    {"max-header", OPTION_BYTES, COMMAND_SERVE, FIELD(max_header), KIB, 64 * KIB, "16K", "BYTES",
+     LIMITS, "bytes of a request line and headers"},
+    {"max-inflate-ratio", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_inflate_ratio), 2, 100000, "100",
+     "N", LIMITS,
+     "how many times its size a gzip or deflate body may become, beyond the first MiB"},
+    {"max-images", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_images), 1, 4096, "64", "N", LIMITS,
+     "images in a request"},
+    {"max-queue", OPTION_NUMBER, RUNS, FIELD(max_queue), 1, 1000000, "256", "N", LIMITS,
+     "images admitted but not yet answered, per model"},
+    {"max-queue-bytes", OPTION_BYTES, COMMAND_SERVE, FIELD(max_queue_bytes), 0, 1024 * GIB, "256M",
+     "BYTES", LIMITS, "bytes of images waiting for a worker, per model; 0: no limit"},
+    {"max-queue-ms", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_queue_ms), 0, 3600000, "30000", "N",
+     LIMITS,
+     "milliseconds until the answer, as predicted; a request that would take longer is refused at "
+     "once; 0: no limit"},
+    {"max-json-depth", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_json_depth), 1, 512, "64", "N",
+     LIMITS, "levels of nesting in JSON"},
+    {"max-pixels", OPTION_NUMBER, RUNS, FIELD(max_pixels), 1, 1000000000, "50000000", "N", LIMITS,
+     "pixels of an image, width times height"},
+    {"max-side", OPTION_NUMBER, RUNS, FIELD(max_side), 1, 65535, "16384", "N", LIMITS,
+     "width or height of an image"},
+    {"max-scans", OPTION_NUMBER, RUNS, FIELD(max_scans), 1, 10000, "100", "N", LIMITS,
+     "scans of a progressive JPEG"},
+    {"max-connections", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_connections), 1, 100000, "1024",
+     "N", LIMITS, "open connections; further ones are not refused but wait until one closes"},
+    {"max-connections-per-address", OPTION_NUMBER, COMMAND_SERVE,
+     FIELD(max_connections_per_address), 1, 100000, "512", "N", LIMITS,
+     "open connections from one address"},
+
+    {"header-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(header_timeout), 0, 3600, "10", "TIME",
+     TIMES, "for a request line and headers to arrive; 0: no limit"},
+    {"body-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(body_timeout), 0, 3600, "60", "TIME",
+     TIMES, "for a request body to arrive; 0: no limit"},
+    {"answer-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(answer_timeout), 0, 3600, "60", "TIME",
+     TIMES,
+     "in which a client must read at least 4 KiB a second of its answer, or be cut off; 0: no "
+     "limit"},
+    {"idle-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(idle_timeout), 1, 3600, "75", "TIME",
+     TIMES, "that a connection may stay open without sending a request or reading its answer"},
+    {"default-timeout", OPTION_SECONDS, COMMAND_SERVE, FIELD(default_timeout), 0, 3600, "0", "TIME",
+     TIMES,
+     "for a request without X-Request-Timeout-Ms, from its first byte to its answer; a request "
+     "that cannot finish in time is refused or dropped; 0: no limit"},
+    {"drain-delay", OPTION_SECONDS, COMMAND_SERVE, FIELD(drain_delay), 0, 3600, "0", "TIME", TIMES,
+     "between SIGTERM, when /readyz turns 503, and closing the port"},
+    {"grace", OPTION_SECONDS, COMMAND_SERVE, FIELD(grace), 0, 3600, "20", "TIME", TIMES,
+     "for accepted requests to be answered after that"},
+
+    {"log-format", OPTION_CHOICE, COMMAND_SERVE, FIELD(log_format), 0, 0, "text", "text|json|auto",
+     OUTPUT, "format of the log on standard error; auto: text on a terminal, else json"},
+    {"log-level", OPTION_CHOICE, COMMAND_SERVE, FIELD(log_level), 0, 0, "info",
+     "debug|info|warn|error", OUTPUT, "lowest level written; info includes one line per request"},
+    {"json", OPTION_SWITCH, SHOWS, FIELD(json), 0, 0, "false", NULL, OUTPUT,
+     "print JSON instead of a table"},
+};
+
+const size_t config_option_count = COUNT_OF(config_options);

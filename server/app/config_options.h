@@ -1,0 +1,39 @@
+/* The table of options; for config.c and config_help.c. */
+#pragma once
+
+#include "server/app/config.h"
+
+enum option_kind {
+    OPTION_TEXT,    /* char *; an empty text is none */
+    OPTION_NUMBER,  /* int64_t, min … max */
+    OPTION_BYTES,   /* int64_t, min … max; "64M", suffixes K M G of 1024 */
+    OPTION_SECONDS, /* int64_t milliseconds, min … max seconds; "1.5", "250ms", "2m" */
+    OPTION_CHOICE,  /* int64_t: the position in `value`, "fp32|bf16" */
+    OPTION_SWITCH,  /* bool */
+};
+
+struct option {
+    const char *name; /* "max-body": the flag without dashes; LENSD_MAX_BODY; key of the file */
+    enum option_kind kind;
+    unsigned commands; /* enum command, several */
+    size_t offset;     /* of its field in struct config */
+    int64_t min, max;
+    const char *fallback; /* the default as a user would write it; NULL: none */
+    const char *value;    /* placeholder in the help ("N", "FILE"), or the choices */
+    const char *group;    /* heading of the help */
+    const char *help;
+};
+
+extern const struct option config_options[];
+extern const size_t config_option_count;
+
+/* Of a command: how it is called and what it does, for --help. */
+struct command_help {
+    enum command command;
+    const char *usage, *about, *examples;
+};
+
+/* Parses `text` into the option's field of *config. The sentence names `origin` ("--port",
+ * "LENSD_PORT", …). */
+enum status config_set(struct config *config, const struct option *option, const char *origin,
+                       const char *text, struct error *err) MUST_USE;

@@ -1,0 +1,540 @@
+/* lensd serve: wiring and lifecycle.
+ *
+ *     port opens ─▶ loader thread: model, session ─▶ ready ─▶ SIGTERM, SIGINT ─▶ drain ─▶ exit 0
+ *     /livez 200    /readyz 503, with progress       200      503, and after --drain-delay no
+ *                                                             new connections; what was accepted
+ *                                                             is answered, up to --grace
+ *
+ * SIGHUP reads API keys and the certificate again. One that the kernel sends because the terminal
+ * was closed ends the server like SIGTERM.
+ *
+ * The main thread only waits for signals and for the loader. A second signal ends the process at
+ * once, unless it is the first one again within a second: timeout(1) and a closing terminal send
+ * theirs to the process and to its group. */
+#include "server/app/serve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "lensd_version.h"
+#include "server/app/process.h"
+#include "server/app/settings.h"
+#include "server/app/supervisor.h"
+#include "server/loader/loader.h"
+#include "server/observe/log.h"
+
+#define MILLION INT64_C(1000000)
+
+/* Extra time after --grace, in which requests that were cut short still get their answers. */
+#define LAST_WORDS_MS 1000
+
+/* The same signal within this time counts as one signal sent twice. */
+#define SAME_SIGNAL_MS 1000
+
+/* A longer load reports that it goes on: first after this time, then whenever systemd is told. */
+#define LOADING_MS 2000
+
+/* While models load, systemd is asked for this much more time, repeatedly. */
+#define EXTEND_MS 20000
+
+struct serve {
+    const struct config *config;
+    struct metrics *metrics;
+    struct pipeline *pipeline;
+    struct http_server *http;
+    struct loader *loader;
+    int loaded_fd; /* eventfd: what was there at start has been loaded */
+    bool is_loaded;
+    struct error load_error;
+
+    struct supervisor *supervisor;
+    struct process_user user;
+    int port; /* what --port-file holds; 0: not written */
+
+    int signal_fd;
+    int first_signal; /* 0: none came, the model could not be loaded */
+    int64_t first_signal_time;
+    pthread_t watcher; /* waits for the second signal */
+    bool has_watcher;
+};
+
+/* ---- setting up ---- */
+
+/* Signals are taken from a descriptor; every thread started after this has them blocked. */
+static enum status take_signals(struct serve *serve, struct error *err)
+{
+    sigset_t signals;
+    struct sigaction hangup;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    /* nohup(1) ignores it, but signalfd would still deliver it. */
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaddset(&signals, SIGHUP);
+    sigaddset(&signals, SIGUSR1);
+    sigaddset(&signals, SIGUSR2);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    serve->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
+    serve->loaded_fd = eventfd(0, EFD_CLOEXEC);
+    if (serve->signal_fd < 0 || serve->loaded_fd < 0)
+        return error_set(err, STATUS_IO, "cannot wait for signals: %s", strerror(errno));
+    return STATUS_OK;
+}
+
+static void warn_of_cache(const char *cache)
+{
+    char warning[400] = "";
+    precision_check_cache(cache, warning, sizeof warning);
+    if (warning[0])
+        log_event(LOG_WARN, "cache", LOG_STR("text", warning));
+}
+
+/* Checks shared by serving and --check: the user and the model exist, and no file is replaced that
+ * should not be. */
+static enum status find_all(struct serve *serve, struct error *err)
+{
+    const struct config *config = serve->config;
+    if (config->user)
+        TRY(process_find_user(config->user, &serve->user, err));
+    if (config->pid_file)
+        TRY(process_check_number_file("--pid-file", config->pid_file, true, err));
+    if (config->port_file)
+        TRY(process_check_number_file("--port-file", config->port_file, false, err));
+    if (config->models && (config->model || config->model_name))
+        return error_set(err, STATUS_CONFIG,
+                         "--models and %s exclude each other: a folder of models, or one model",
+                         config->model ? "MODEL" : "--model-name");
+    serve->metrics = metrics_create();
+    struct pipeline_options pipeline_options = settings_pipeline(config, serve->metrics);
+    TRY(pipeline_create(&pipeline_options, &serve->pipeline, err));
+    struct loader_options loader_options = {.models = config->models,
+                                            .model = config->model,
+                                            .model_name = config->model_name,
+                                            .watch = config->watch,
+                                            .pipeline = serve->pipeline};
+    return loader_create(&loader_options, &serve->loader, err);
+}
+
+/* Files that root has read and that SIGHUP must be able to read again. */
+static void warn_of_reload(const struct config *config)
+{
+    const struct {
+        const char *option, *path;
+    } files[] = {{"--api-keys", config->api_keys},
+                 {"--admin-key-file", config->admin_key_file},
+                 {"--tls-cert", config->tls_cert},
+                 {"--tls-key", config->tls_key}};
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        char text[400];
+        if (!files[i].path || access(files[i].path, R_OK) == 0)
+            continue;
+        snprintf(text, sizeof text,
+                 "%s '%.200s' was read as root, but --user '%.60s' cannot read it again at SIGHUP: "
+                 "%s",
+                 files[i].option, files[i].path, config->user, strerror(errno));
+        log_event(LOG_WARN, "user", LOG_STR("text", text));
+    }
+}
+
+/* From here on files are accessed as the user. */
+static enum status become_user(const struct serve *serve, struct error *err)
+{
+    const struct config *config = serve->config;
+    if (config->user) {
+        TRY(process_become(&serve->user, config->core_dumps, err));
+        warn_of_reload(config);
+    }
+    if (config->cache)
+        warn_of_cache(config->cache);
+    return STATUS_OK;
+}
+
+/* Opened as root, closed as the user. */
+static enum status give_up_root(const struct serve *serve, struct error *err)
+{
+    const struct config *config = serve->config;
+    if (config->user && config->unix_path &&
+        chown(config->unix_path, serve->user.uid, serve->user.gid) != 0)
+        return error_set(err, STATUS_CONFIG, "cannot give --unix '%.100s' to --user '%.60s': %s",
+                         config->unix_path, config->user, strerror(errno));
+    return become_user(serve, err);
+}
+
+static enum status write_port(struct serve *serve, struct error *err)
+{
+    int port = http_server_port(serve->http);
+    const struct process_user *owner = serve->config->user ? &serve->user : NULL;
+    TRY(process_write_number("--port-file", serve->config->port_file, port, owner, err));
+    serve->port = port;
+    return STATUS_OK;
+}
+
+static enum status set_up(struct serve *serve, struct error *err)
+{
+    const struct config *config = serve->config;
+    TRY(take_signals(serve, err));
+    serve->supervisor = supervisor_create();
+    TRY(find_all(serve, err));
+    struct http_options http_options =
+        settings_http(config, serve->pipeline, serve->loader, serve->metrics);
+    TRY(http_server_start(&http_options, &serve->http, err));
+    if (config->pid_file)
+        TRY(process_write_number("--pid-file", config->pid_file, (long)getpid(), NULL, err));
+    if (config->port_file)
+        TRY(write_port(serve, err));
+    TRY(give_up_root(serve, err));
+    supervisor_watch(serve->supervisor, serve->pipeline);
+    supervisor_say(serve->supervisor, "STATUS=loading %s", loader_name(serve->loader));
+    log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_where(serve->http)),
+              LOG_STR("version", LENSD_VERSION));
+    if (config->fallback[0])
+        log_event(LOG_INFO, "device", LOG_STR("text", config->fallback));
+    return loader_start(serve->loader, serve->loaded_fd, err);
+}
+
+static void tear_down(struct serve *serve)
+{
+    if (serve->loader)
+        loader_stop(serve->loader);
+    if (serve->pipeline)
+        (void)pipeline_drain(serve->pipeline, 0);
+    http_server_free(serve->http);
+    supervisor_free(serve->supervisor);
+    loader_free(serve->loader);
+    pipeline_free(serve->pipeline);
+    metrics_free(serve->metrics);
+    if (serve->config->pid_file)
+        process_remove_number(serve->config->pid_file, (long)getpid());
+    if (serve->port)
+        process_remove_number(serve->config->port_file, serve->port);
+    if (serve->has_watcher) {
+        pthread_cancel(serve->watcher);
+        pthread_join(serve->watcher, NULL);
+    }
+    if (serve->signal_fd >= 0)
+        close(serve->signal_fd);
+    if (serve->loaded_fd >= 0)
+        close(serve->loaded_fd);
+}
+
+/* ---- serving ---- */
+
+static bool is_same_device(struct device_id a, struct device_id b)
+{
+    return a.kind == b.kind && a.index == b.index;
+}
+
+/* Lanes on the device of lane i; 0 where an earlier one is on it. */
+static int lanes_there(const struct model_status *status, size_t i)
+{
+    int count = 0;
+    for (size_t k = 0; k < status->lane_count; k++)
+        if (is_same_device(status->lanes[k].device, status->lanes[i].device)) {
+            if (k < i)
+                return 0;
+            count++;
+        }
+    return count;
+}
+
+/* The default model's devices, with commas, "cpu (2 passes at a time)"; what is noteworthy of them
+ * is logged. */
+static void list_lanes(const struct model_status *status, char *text, size_t size, int *ret_threads)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < status->lane_count && used < size; i++) {
+        char device[DEVICE_TEXT], times[32] = "";
+        const int lanes = lanes_there(status, i);
+        if (lanes > 1)
+            snprintf(times, sizeof times, " (%d passes at a time)", lanes);
+        (void)device_text(status->lanes[i].device, device);
+        int n =
+            lanes ? snprintf(text + used, size - used, "%s%s%s", i ? ", " : "", device, times) : 0;
+        used += n < 0 ? 0 : (size_t)n;
+        if (status->lanes[i].device.kind == DEVICE_CPU)
+            *ret_threads = status->lanes[i].threads;
+        if (status->lanes[i].note[0])
+            log_event(LOG_INFO, "model", LOG_STR("model", status->name), LOG_STR("device", device),
+                      LOG_STR("text", status->lanes[i].note));
+    }
+}
+
+/* NULL: none is ready. */
+static const struct model_status *find_default(const struct model_status *models, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (models[i].is_default)
+            return &models[i];
+    return NULL;
+}
+
+static void print_banner(const struct serve *serve, const struct model_status *status,
+                         const char *devices, int threads)
+{
+    const char *url = http_server_url(serve->http), *where = http_server_where(serve->http);
+    const char *path = serve->config->unix_path;
+    char with_threads[48] = "", choice[sizeof status->name + 64] = "";
+    if (!status) {
+        printf("lensd is at %s, waiting for models in %s\n", where, serve->config->models);
+        return;
+    }
+    if (threads > 0)
+        snprintf(with_threads, sizeof with_threads, " with %d thread%s%s", threads,
+                 threads == 1 ? "" : "s", strstr(devices, " passes ") ? " each" : "");
+    /* Devices and threads are those of the model that answers. */
+    if (pipeline_has_choice(serve->pipeline))
+        snprintf(choice, sizeof choice, "; %s answers", status->name);
+    printf("lensd serves %s at %s%s on %s%s%s; try it:\n"
+           "  curl %s%s%s--data-binary @photo.jpg %s/predict\n",
+           loader_served(serve->loader), where, choice, devices, with_threads,
+           choice[0] ? ", or with ?model=NAME another" : "", path ? "--unix-socket " : "",
+           path ? path : "", path ? " " : "", url);
+}
+
+static void say_ready(struct serve *serve)
+{
+    struct model_status *models = calloc(PIPELINE_MAX_MODELS, sizeof *models);
+    size_t count = models ? pipeline_models(serve->pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    const struct model_status *status = find_default(models, count);
+    char devices[DEVICE_MAX * (DEVICE_TEXT + 32)] = "";
+    const char *precision = NULL;
+    int threads = 0;
+    if (status)
+        list_lanes(status, devices, sizeof devices, &threads);
+    if (status && status->lane_count > 0)
+        precision = precision_name(status->lanes[status->lane_count - 1].precision);
+    if (status || serve->config->models)
+        print_banner(serve, status, devices, threads);
+    /* Best effort: the log says it as well, and standard output may be closed. */
+    if (fflush(stdout) != 0)
+        clearerr(stdout);
+    log_event(LOG_INFO, "ready", LOG_STR("model", loader_served(serve->loader)),
+              LOG_STR("default", status ? status->name : NULL), LOG_STR("device", devices),
+              LOG_STR("precision", precision), LOG_INT("threads", threads),
+              LOG_STR("url", http_server_where(serve->http)));
+    free(models);
+}
+
+static const char *signal_name(int number)
+{
+    return number == SIGINT ? "SIGINT" : number == SIGHUP ? "SIGHUP" : "SIGTERM";
+}
+
+static bool is_end(const struct signalfd_siginfo *info)
+{
+    switch (info->ssi_signo) {
+    case SIGHUP: /* the kernel sends it when the terminal is closed */
+        return info->ssi_code == SI_KERNEL;
+    case SIGUSR1:
+    case SIGUSR2:
+        return false;
+    default:
+        return true;
+    }
+}
+
+/* A second signal: stop at once. */
+static void *watch_signals(void *context)
+{
+    struct serve *serve = context;
+    struct signalfd_siginfo info;
+    for (;;) {
+        ssize_t got = read(serve->signal_fd, &info, sizeof info); /* a cancellation point */
+        if (got < 0 && errno != EINTR)
+            return NULL;
+        if (got != sizeof info)
+            continue;
+        if (!is_end(&info))
+            continue; /* too late to change anything */
+        bool again = (int)info.ssi_signo == serve->first_signal &&
+                     clock_now() - serve->first_signal_time < SAME_SIGNAL_MS * MILLION;
+        if (again)
+            continue;
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+        log_event(LOG_WARN, "stopped", LOG_STR("cause", signal_name((int)info.ssi_signo)),
+                  LOG_STR("text", "second signal: exiting at once"));
+        _exit(128 + (int)info.ssi_signo);
+    }
+}
+
+static void hurry_on_next_signal(struct serve *serve)
+{
+    serve->has_watcher = pthread_create(&serve->watcher, NULL, watch_signals, serve) == 0;
+}
+
+static void serve_sleep_ms(int64_t milliseconds)
+{
+    struct timespec rest = {milliseconds / 1000, milliseconds % 1000 * MILLION};
+    while (nanosleep(&rest, &rest) != 0 && errno == EINTR)
+        ;
+}
+
+static void drain(struct serve *serve, const char *cause)
+{
+    const struct config *config = serve->config;
+    log_event(LOG_INFO, "draining", LOG_STR("cause", cause),
+              LOG_REAL("delay_s", (double)config->drain_delay / 1000),
+              LOG_REAL("grace_s", (double)config->grace / 1000));
+    supervisor_say(serve->supervisor, "STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
+                   (long long)(config->drain_delay + config->grace + 2 * LAST_WORDS_MS) * 1000);
+    http_server_begin_drain(serve->http);
+    loader_stop(serve->loader);
+    serve_sleep_ms(config->drain_delay);
+    http_server_stop_accepting(serve->http);
+    int64_t deadline = clock_now() + config->grace * MILLION;
+    bool quiet = http_server_wait_quiet(serve->http, deadline);
+    int64_t left_ms = (deadline - clock_now()) / MILLION;
+    bool all = pipeline_drain(serve->pipeline, left_ms > 0 ? (int)left_ms : 0);
+    if (!quiet)
+        (void)http_server_wait_quiet(serve->http, clock_now() + LAST_WORDS_MS * MILLION);
+    log_event(quiet && all ? LOG_INFO : LOG_WARN, "stopped",
+              LOG_BOOL("all_answered", quiet && all));
+}
+
+/* SIGUSR1: one level more; SIGUSR2: one less. */
+static void change_level(int step)
+{
+    int before = (int)log_lowest(), after = before + step;
+    if (after < LOG_DEBUG || after > LOG_ERROR)
+        return;
+    /* Log while the more verbose of the two levels holds, so that the line is shown. */
+    enum log_level seen = (enum log_level)(after > before ? after : before);
+    log_set_lowest((enum log_level)(after < before ? after : before));
+    log_event(seen, "log", LOG_STR("level", log_level_name((enum log_level)after)));
+    log_set_lowest((enum log_level)after);
+}
+
+static void reload(struct serve *serve)
+{
+    struct error err;
+    supervisor_reloading(serve->supervisor);
+    if (http_server_reload(serve->http, &err) != STATUS_OK)
+        log_event(LOG_ERROR, "not reloaded", LOG_STR("text", err.message));
+    if (serve->is_loaded) /* while it loads, READY would be too early */
+        supervisor_say(serve->supervisor, "READY=1");
+}
+
+/* Handles non-terminating signals; returns false for a terminating one. */
+static bool handle_signal(struct serve *serve, const struct signalfd_siginfo *info)
+{
+    if (is_end(info))
+        return false;
+    if (info->ssi_signo == SIGHUP)
+        reload(serve);
+    else
+        change_level(info->ssi_signo == SIGUSR1 ? -1 : 1);
+    return true;
+}
+
+/* Waits for a signal that ends it (returns its name) or for a model that could not be loaded
+ * (NULL). */
+static const char *wait_for_end(struct serve *serve)
+{
+    const int64_t start = clock_now();
+    bool is_said = false;
+    for (;;) {
+        struct pollfd events[] = {
+            {.fd = serve->signal_fd, .events = POLLIN},
+            {.fd = serve->is_loaded ? -1 : serve->loaded_fd, .events = POLLIN}};
+        struct signalfd_siginfo info;
+        int ready = poll(events, 2, serve->is_loaded ? -1 : is_said ? EXTEND_MS / 2 : LOADING_MS);
+        if (ready <= 0) {
+            /* A large model loads for long: keep systemd from giving up meanwhile. */
+            if (ready == 0 && !serve->is_loaded) {
+                supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%d", EXTEND_MS * 1000);
+                log_event(LOG_INFO, "loading", LOG_STR("model", loader_name(serve->loader)),
+                          LOG_REAL("seconds", clock_ms(clock_now() - start) / 1000));
+                is_said = true;
+            }
+            continue;
+        }
+        if (events[0].revents && read(serve->signal_fd, &info, sizeof info) == sizeof info) {
+            if (handle_signal(serve, &info))
+                continue;
+            serve->first_signal = (int)info.ssi_signo;
+            serve->first_signal_time = clock_now();
+            return signal_name(serve->first_signal);
+        }
+        if (!events[1].revents)
+            continue;
+        uint64_t count;
+        (void)!read(serve->loaded_fd, &count, sizeof count); /* what the loader wrote is seen */
+        serve->is_loaded = true;
+        if (loader_outcome(serve->loader, &serve->load_error) != STATUS_OK)
+            return NULL;
+        say_ready(serve);
+        supervisor_say(serve->supervisor, "READY=1\nSTATUS=serving %s at %s",
+                       loader_served(serve->loader), http_server_where(serve->http));
+    }
+}
+
+/* --check: everything serving begins with, without accepting connections. */
+static enum status serve_check(struct serve *serve, struct error *err)
+{
+    struct http_warnings warnings;
+    struct http_options options;
+    serve->loaded_fd = -1;
+    TRY(find_all(serve, err));
+    options = settings_http(serve->config, serve->pipeline, serve->loader, serve->metrics);
+    TRY(http_server_check(&options, &warnings, err));
+    if (warnings.port[0])
+        log_event(LOG_WARN, "port", LOG_STR("text", warnings.port));
+    if (warnings.certificate[0])
+        log_event(LOG_WARN, "certificate", LOG_STR("text", warnings.certificate));
+    TRY(become_user(serve, err)); /* who could not read the model, say */
+    return loader_try(serve->loader, err);
+}
+
+static int command_check(struct serve *serve)
+{
+    struct error err;
+    enum status status = serve_check(serve, &err);
+    if (status == STATUS_OK)
+        printf("lensd: the settings are fine, and %s can be served\n", loader_name(serve->loader));
+    return status == STATUS_OK ? 0 : process_failed(&err);
+}
+
+int command_serve(const struct config *config)
+{
+    struct serve serve = {.config = config, .signal_fd = -1, .loaded_fd = -1};
+    struct error err;
+    bool json = config->log_format == CONFIG_LOG_JSON ||
+                (config->log_format == CONFIG_LOG_AUTO && !isatty(STDERR_FILENO));
+    log_configure(json, (enum log_level)config->log_level);
+    if (config->warning[0])
+        log_event(LOG_WARN, "environment", LOG_STR("text", config->warning));
+    if (config->memory_note[0])
+        log_event(LOG_WARN, "memory", LOG_STR("text", config->memory_note));
+    if (config->thread_note[0])
+        log_event(LOG_WARN, "threads", LOG_STR("text", config->thread_note));
+    process_protect(config->core_dumps);
+    int result = 0;
+    if (config->check) {
+        result = command_check(&serve);
+    } else if (set_up(&serve, &err) != STATUS_OK) {
+        result = process_failed(&err);
+    } else {
+        const char *cause = wait_for_end(&serve);
+        hurry_on_next_signal(&serve);
+        if (cause)
+            drain(&serve, cause);
+        else {
+            supervisor_say(serve.supervisor, "STATUS=%s", serve.load_error.message);
+            result = process_failed(&serve.load_error);
+        }
+    }
+    tear_down(&serve);
+    return result;
+}

@@ -1,0 +1,8 @@
+/* `lensd serve`: the life of the daemon. */
+#pragma once
+
+#include "server/app/config.h"
+
+/* Serves until a signal ends it. Returns the exit status of the process: 0 fine, 2 something the
+ * user has to put right (said on standard error, in one line). */
+int command_serve(const struct config *config);

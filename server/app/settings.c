@@ -1,0 +1,66 @@
+/* Translates the options of the command line into those of the pipeline and the HTTP server. */
+#include "server/app/settings.h"
+
+#include <string.h>
+
+#include "server/http/api/route_table.h"
+
+struct pipeline_options settings_pipeline(const struct config *config, struct metrics *metrics)
+{
+    struct pipeline_options options = {.device_count = config->device_count,
+                                       .precision = (enum precision)config->precision,
+                                       .cache = config->cache,
+                                       .only_cached_precision = config->command == COMMAND_PREDICT,
+                                       .threads = (int)config->threads,
+                                       .workers = (int)config->workers,
+                                       .max_batch = (int)config->max_batch,
+                                       .max_queue = (size_t)config->max_queue,
+                                       .max_queue_bytes = (size_t)config->max_queue_bytes,
+                                       .max_queue_ms = config->max_queue_ms,
+                                       .max_delay_us = config->max_delay_us,
+                                       .limits = {.max_pixels = (uint64_t)config->max_pixels,
+                                                  .max_side = (uint32_t)config->max_side,
+                                                  .max_scans = (uint32_t)config->max_scans},
+                                       .fast_decode = config->fast_decode,
+                                       .metrics = metrics};
+    memcpy(options.devices, config->devices, sizeof options.devices);
+    memcpy(options.memory_limits, config->memory_limits, sizeof options.memory_limits);
+    return options;
+}
+
+struct http_options settings_http(const struct config *config, struct pipeline *pipeline,
+                                  struct loader *loader, struct metrics *metrics)
+{
+    return (struct http_options){
+        .host = config->host,
+        .port = (int)config->port,
+        .unix_path = config->unix_path,
+        .unix_mode = config->unix_bits,
+        .tls_cert = config->tls_cert,
+        .tls_key = config->tls_key,
+        .threads = (int)config->http_threads,
+        .top_k = (int)config->top_k,
+        .note = config->fallback,
+        .max_body = (size_t)config->max_body,
+        .max_upload_memory = (size_t)config->max_upload_memory,
+        .max_header = (size_t)config->max_header,
+        .max_images = (size_t)config->max_images,
+        .max_json_depth = (size_t)config->max_json_depth,
+        .max_connections = (size_t)config->max_connections,
+        .max_connections_per_address = (size_t)config->max_connections_per_address,
+        .header_timeout_ms = config->header_timeout,
+        .default_timeout_ms = config->default_timeout,
+        .body_timeout_ms = config->body_timeout,
+        .answer_timeout_ms = config->answer_timeout,
+        .idle_timeout_ms = config->idle_timeout,
+        .max_inflate_ratio = (size_t)config->max_inflate_ratio,
+        .cors_origin = config->cors_origin,
+        .keys = {.keys_file = config->api_keys,
+                 .admin_file = config->admin_key_file,
+                 .protect_open = config->protect_health},
+        .routes = &http_route_table,
+        .pipeline = pipeline,
+        .loader = loader,
+        .metrics = metrics,
+    };
+}

@@ -1,0 +1,228 @@
+/* Sends state and watchdog messages to systemd (sd_notify). */
+#include "server/app/supervisor.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/observe/log.h"
+
+/* How many images a model had answered when the count last changed. */
+struct pulse {
+    char name[128], version[16];
+    uint64_t answered;
+    int64_t still_ns; /* how long it has answered nothing while images waited */
+    uint64_t round;   /* when it was last seen */
+};
+
+struct supervisor {
+    struct sockaddr_un address;
+    socklen_t address_size; /* 0: nobody listens */
+    int fd;
+
+    int64_t limit_ns; /* WATCHDOG_USEC; 0: nobody asked */
+    struct pipeline *pipeline;
+    pthread_t thread;
+    bool has_thread;
+    /* Of the thread alone. */
+    struct model_status *models;
+    struct pulse pulses[PIPELINE_MAX_MODELS];
+    uint64_t round;
+    int64_t looked; /* clock_now() of the last round */
+    bool is_stuck;
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool stop; /* guarded by lock */
+};
+
+/* "/run/systemd/notify", or "@name" in the abstract space. */
+static bool take_address(struct supervisor *supervisor, const char *path)
+{
+    size_t length = path ? strlen(path) : 0;
+    if (length < 2 || length >= sizeof supervisor->address.sun_path ||
+        (path[0] != '/' && path[0] != '@'))
+        return false;
+    supervisor->address.sun_family = AF_UNIX;
+    memcpy(supervisor->address.sun_path, path, length + 1);
+    if (path[0] == '@')
+        supervisor->address.sun_path[0] = '\0';
+    supervisor->address_size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
+    return true;
+}
+
+/* The watchdog may be meant for another process, if a child of that one started us. */
+static int64_t watchdog_ns(void)
+{
+    const char *span = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
+    char *end = NULL;
+    if (pid && strtol(pid, NULL, 10) != (long)getpid())
+        return 0;
+    long long microseconds = span ? strtoll(span, &end, 10) : 0;
+    bool sound =
+        span && end != span && !*end && microseconds > 0 && microseconds < INT64_MAX / 1000;
+    return sound ? microseconds * 1000 : 0;
+}
+
+struct supervisor *supervisor_create(void)
+{
+    struct supervisor *supervisor = calloc(1, sizeof *supervisor);
+    pthread_condattr_t attributes;
+    if (!supervisor)
+        return NULL;
+    supervisor->fd = -1;
+    pthread_mutex_init(&supervisor->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&supervisor->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (take_address(supervisor, getenv("NOTIFY_SOCKET"))) {
+        supervisor->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        supervisor->limit_ns = watchdog_ns();
+    }
+    unsetenv("NOTIFY_SOCKET");
+    unsetenv("WATCHDOG_USEC");
+    return supervisor;
+}
+
+void supervisor_free(struct supervisor *supervisor)
+{
+    if (!supervisor)
+        return;
+    if (supervisor->has_thread) {
+        pthread_mutex_lock(&supervisor->lock);
+        supervisor->stop = true;
+        pthread_cond_signal(&supervisor->wake);
+        pthread_mutex_unlock(&supervisor->lock);
+        pthread_join(supervisor->thread, NULL);
+    }
+    if (supervisor->fd >= 0)
+        close(supervisor->fd);
+    free(supervisor->models);
+    pthread_cond_destroy(&supervisor->wake);
+    pthread_mutex_destroy(&supervisor->lock);
+    free(supervisor);
+}
+
+void supervisor_say(struct supervisor *supervisor, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    if (!supervisor || supervisor->fd < 0)
+        return;
+    va_start(args, format);
+    int length = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (length <= 0)
+        return;
+    size_t size = (size_t)length < sizeof text ? (size_t)length : sizeof text - 1;
+    ssize_t sent = sendto(supervisor->fd, text, size, MSG_NOSIGNAL,
+                          (const struct sockaddr *)&supervisor->address, supervisor->address_size);
+    if (sent < 0)
+        log_event(LOG_DEBUG, "systemd", LOG_STR("text", strerror(errno)));
+}
+
+void supervisor_reloading(struct supervisor *supervisor)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now); /* Type=notify-reload wants to know when */
+    supervisor_say(supervisor, "RELOADING=1\nMONOTONIC_USEC=%lld",
+                   (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
+}
+
+/* ---- the watchdog ---- */
+
+/* The pulse of a model, added to the table if it is new. */
+static struct pulse *find_pulse(struct supervisor *supervisor, const struct model_status *model)
+{
+    struct pulse *unused = &supervisor->pulses[0];
+    for (size_t i = 0; i < COUNT_OF(supervisor->pulses); i++) {
+        struct pulse *pulse = &supervisor->pulses[i];
+        if (!strcmp(pulse->name, model->name) && !strcmp(pulse->version, model->version))
+            return pulse;
+        if (pulse->round < unused->round)
+            unused = pulse;
+    }
+    *unused = (struct pulse){.answered = model->answered};
+    memcpy(unused->name, model->name, sizeof unused->name);
+    memcpy(unused->version, model->version, sizeof unused->version);
+    return unused;
+}
+
+/* Whether a model has images waiting and has answered none for the whole span. */
+static bool supervisor_look(struct supervisor *supervisor)
+{
+    size_t count = pipeline_models(supervisor->pipeline, supervisor->models, PIPELINE_MAX_MODELS);
+    int64_t now = clock_now(), step = now - supervisor->looked;
+    bool stuck = false;
+    /* The whole process may have been stopped meanwhile: that is no fault of a model. */
+    if (step > supervisor->limit_ns / 2)
+        step = supervisor->limit_ns / 2;
+    supervisor->looked = now;
+    supervisor->round++;
+    for (size_t i = 0; i < count; i++) {
+        const struct model_status *model = &supervisor->models[i];
+        struct pulse *pulse = find_pulse(supervisor, model);
+        size_t waiting = model->queued + model->in_flight;
+        pulse->round = supervisor->round;
+        pulse->still_ns =
+            waiting && model->answered == pulse->answered ? pulse->still_ns + step : 0;
+        pulse->answered = model->answered;
+        if (pulse->still_ns <= supervisor->limit_ns)
+            continue;
+        stuck = true;
+        if (!supervisor->is_stuck)
+            log_event(LOG_ERROR, "stuck", LOG_STR("model", model->name), LOG_INT("images", waiting),
+                      LOG_REAL("seconds", clock_ms(pulse->still_ns) / 1000),
+                      LOG_STR("text", "no image was answered; the watchdog is not told any more"));
+    }
+    supervisor->is_stuck = stuck;
+    return !stuck;
+}
+
+static void *supervisor_thread(void *context)
+{
+    struct supervisor *supervisor = context;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    pthread_mutex_lock(&supervisor->lock);
+    while (!supervisor->stop) {
+        pthread_mutex_unlock(&supervisor->lock);
+        if (supervisor_look(supervisor))
+            supervisor_say(supervisor, "WATCHDOG=1");
+        int64_t next = until.tv_nsec + supervisor->limit_ns / 4;
+        until.tv_sec += next / 1000000000;
+        until.tv_nsec = next % 1000000000;
+        pthread_mutex_lock(&supervisor->lock);
+        while (!supervisor->stop &&
+               pthread_cond_timedwait(&supervisor->wake, &supervisor->lock, &until) == 0)
+            ;
+    }
+    pthread_mutex_unlock(&supervisor->lock);
+    return NULL;
+}
+
+void supervisor_watch(struct supervisor *supervisor, struct pipeline *pipeline)
+{
+    if (!supervisor || supervisor->limit_ns == 0 || supervisor->fd < 0)
+        return;
+    supervisor->pipeline = pipeline;
+    supervisor->looked = clock_now();
+    supervisor->models = alloc_array(PIPELINE_MAX_MODELS, sizeof *supervisor->models);
+    supervisor->has_thread =
+        supervisor->models &&
+        pthread_create(&supervisor->thread, NULL, supervisor_thread, supervisor) == 0;
+    if (!supervisor->has_thread)
+        log_event(LOG_WARN, "systemd",
+                  LOG_STR("text", "cannot start the watchdog thread; systemd may restart lensd"));
+}

@@ -1,0 +1,466 @@
+/* lensd bench: milliseconds of a forward pass on each device and for each batch size, side by side.
+ *
+ * Each device gets a session of its own. They take turns, one batch size after the other, so that a
+ * machine that changes its pace while this runs changes it for all of them alike. What is timed is
+ * session_run() alone, copies to the device and back included; decoding is not part of it. A batch
+ * runs in the passes that the server would run it in. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "engine/runtime/session.h"
+#include "lensd_version.h"
+#include "proto/answers.h"
+#include "server/app/process.h"
+#include "server/cli/commands.h"
+#include "server/loader/model_open.h"
+#include "server/precision/precision.h"
+#include "server/schedule/policy/latency.h"
+
+enum {
+    BATCHES_MAX = 16,
+    BATCH_MAX = 1024,
+    RUNS_MAX = 20000, /* of one batch size */
+    ROUNDS_MIN = 3,
+    TURN = 3, /* measured runs of a turn; one more before them is not */
+    BAR = 24
+};
+
+/* What one device is measured with. */
+struct bench_target {
+    char id[80]; /* as the user wrote it, or as the machine names it */
+    char name[96];
+    struct error problem; /* status != OK: why it is not measured */
+    struct session *session;
+    struct latency latency;
+    void **inputs; /* room for the largest pass */
+    const struct tensor **outputs;
+    double *times[BATCHES_MAX]; /* milliseconds of each run */
+    size_t counts[BATCHES_MAX];
+    double spent[BATCHES_MAX]; /* seconds */
+    struct bench_batch rows[BATCHES_MAX];
+};
+
+struct device_bench {
+    const struct config *config;
+    struct model *model;
+    int batches[BATCHES_MAX], largest;
+    size_t batch_count;
+    struct bench_target targets[DEVICE_MAX];
+    size_t count, loading; /* loading: which one the progress bar speaks of */
+    bool bar;              /* standard error is a terminal */
+};
+
+/* ---- the progress bar ---- */
+
+static void show_progress(const struct device_bench *bench, const char *what, double share)
+{
+    if (!bench->bar)
+        return;
+    char bar[BAR + 1];
+    int full = (int)(share * BAR);
+    for (int i = 0; i < BAR; i++)
+        bar[i] = i < full ? '#' : '.';
+    bar[BAR] = '\0';
+    fprintf(stderr, "\r%-40.40s [%s] %3.0f %%", what, bar, share * 100);
+    fflush(stderr);
+}
+
+static void clear_progress(const struct device_bench *bench)
+{
+    if (bench->bar)
+        fprintf(stderr, "\r%*s\r", 40 + BAR + 10, "");
+}
+
+static void on_load_progress(void *context, double fraction)
+{
+    const struct device_bench *bench = context;
+    char what[96];
+    snprintf(what, sizeof what, "preparing %.64s", bench->targets[bench->loading].id);
+    show_progress(bench, what, fraction);
+}
+
+/* ---- what is asked ---- */
+
+static enum status bench_parse_batches(struct device_bench *bench, struct error *err)
+{
+    const char *rest = bench->config->batch;
+    do {
+        char *end = NULL;
+        long size = *rest >= '0' && *rest <= '9' ? strtol(rest, &end, 10) : 0;
+        if (size < 1 || size > BATCH_MAX || (*end != ',' && *end) ||
+            bench->batch_count == BATCHES_MAX)
+            return error_set(err, STATUS_CONFIG,
+                             "--batch is '%.60s'; it must be up to %d batch sizes from 1 to %d, "
+                             "such as 1,8,32",
+                             bench->config->batch, BATCHES_MAX, BATCH_MAX);
+        bench->batches[bench->batch_count++] = (int)size;
+        if (size > bench->largest)
+            bench->largest = (int)size;
+        rest = end;
+    } while (*rest++ == ',');
+    return STATUS_OK;
+}
+
+static struct bench_target *add_target(struct device_bench *bench, const char *id)
+{
+    if (bench->count == DEVICE_MAX)
+        return NULL;
+    struct bench_target *target = &bench->targets[bench->count++];
+    snprintf(target->id, sizeof target->id, "%s", id);
+    return target;
+}
+
+/* Every usable device of the machine; those that are there and cannot be used say why. */
+static void add_all(struct device_bench *bench)
+{
+    struct device_info devices[DEVICE_MAX];
+    size_t count = device_list(devices, DEVICE_MAX);
+    for (size_t i = 0; i < count; i++) {
+        char id[DEVICE_TEXT];
+        struct bench_target *target = add_target(bench, device_text(devices[i].id, id));
+        if (target && !devices[i].usable)
+            (void)error_set(&target->problem, STATUS_DEVICE, "%s", devices[i].reason);
+    }
+}
+
+/* Each entry of --device by itself: one that is missing is a row that says so. */
+static void add_named(struct device_bench *bench)
+{
+    char *list = strdup(bench->config->device), *rest = list;
+    const char *word;
+    while (list && (word = strsep(&rest, ","))) {
+        struct device_id ids[DEVICE_MAX];
+        struct error problem = {.status = STATUS_OK};
+        size_t count = 0;
+        char fallback[256], id[DEVICE_TEXT];
+        if (device_parse(word, ids, &count, fallback, sizeof fallback, &problem) != STATUS_OK) {
+            struct bench_target *target = add_target(bench, word);
+            if (target)
+                target->problem = problem;
+            continue;
+        }
+        for (size_t i = 0; i < count; i++)
+            add_target(bench, device_text(ids[i], id));
+    }
+    free(list);
+}
+
+/* ---- preparing ---- */
+
+static void bench_fill_noise(void *data, enum dtype dtype, size_t bytes)
+{
+    uint32_t seed = 1;
+    memset(data, 0, bytes); /* valid for every dtype: indices, lengths, masks */
+    if (dtype != DTYPE_F32)
+        return;
+    float *values = data;
+    for (size_t i = 0; i < bytes / sizeof *values; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        values[i] = (float)(seed >> 8) * (4.0f / 16777216.0f) - 2.0f;
+    }
+}
+
+static enum status bench_make_inputs(struct bench_target *target, struct error *err)
+{
+    const struct session_info *info = session_info(target->session);
+    const size_t images = (size_t)info->batches[info->batch_count - 1].size;
+    const size_t count = session_input_count(target->session);
+    target->inputs = alloc_array(count, sizeof *target->inputs);
+    target->outputs = alloc_array(session_output_count(target->session), sizeof *target->outputs);
+    if (!target->inputs || !target->outputs)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    for (size_t i = 0; i < count; i++) {
+        const struct session_tensor *input = session_input(target->session, i);
+        size_t bytes;
+        TRY(shape_check(&input->shape, input->dtype, NULL, &bytes, err));
+        if (!size_mul(bytes, images, &bytes) || bytes > SIZE_MAX - TENSOR_ALIGN)
+            return error_set(err, STATUS_TOO_LARGE, "input '%s' is too large", input->name);
+        target->inputs[i] = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
+        if (!target->inputs[i])
+            return error_set(err, STATUS_NO_MEMORY, "out of memory for input '%s'", input->name);
+        bench_fill_noise(target->inputs[i], input->dtype, bytes);
+    }
+    return STATUS_OK;
+}
+
+static void name_device(struct bench_target *target, struct device_id id)
+{
+    struct device_info devices[DEVICE_MAX];
+    size_t count = device_list(devices, DEVICE_MAX);
+    for (size_t i = 0; i < count; i++)
+        if (devices[i].id.kind == id.kind && devices[i].id.index == id.index)
+            snprintf(target->name, sizeof target->name, "%s", devices[i].name);
+}
+
+static enum status bench_prepare(struct device_bench *bench, struct bench_target *target,
+                                 struct error *err)
+{
+    const struct model *model = bench->model;
+    struct device_id ids[DEVICE_MAX];
+    size_t count;
+    char fallback[256];
+    TRY(device_parse(target->id, ids, &count, fallback, sizeof fallback, err));
+    name_device(target, ids[0]);
+    struct session_options options = {
+        .device = ids[0],
+        .precision = (enum precision)bench->config->precision,
+        .threads = (int)bench->config->threads,
+        .max_batch = bench->largest < LATENCY_MAX_BATCH ? bench->largest : LATENCY_MAX_BATCH,
+        .image_input = model->image_input,
+        .image_layout = IMAGE_NHWC_F32,
+        .image_channels_last = model->input_channels_last,
+        .image_height = model->preprocess.height,
+        .image_width = model->preprocess.width,
+        .on_progress = on_load_progress,
+        .progress_context = bench,
+    };
+    const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
+    const struct precision_options how = {.limits = &limits, .cache = bench->config->cache};
+    struct precision_choice choice;
+    TRY(precision_choose(model, &how, &options, &choice, err));
+    TRY(session_create(model->graph, &options, &target->session, err));
+    latency_init_session(&target->latency, session_info(target->session));
+    TRY(bench_make_inputs(target, err));
+    for (size_t i = 0; i < bench->batch_count; i++) {
+        target->times[i] = alloc_array(RUNS_MAX, sizeof(double));
+        if (!target->times[i])
+            return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    }
+    return STATUS_OK;
+}
+
+static void target_done(struct bench_target *target)
+{
+    if (target->session && target->inputs)
+        for (size_t i = 0; i < session_input_count(target->session); i++)
+            free(target->inputs[i]);
+    free(target->inputs);
+    free(target->outputs);
+    for (size_t i = 0; i < BATCHES_MAX; i++)
+        free(target->times[i]);
+    session_free(target->session);
+}
+
+/* ---- measuring ---- */
+
+/* A batch runs in the passes that the server would run it in. */
+static enum status bench_run_batch(struct bench_target *target, int batch, struct error *err)
+{
+    for (int left = batch, count; left > 0; left -= count) {
+        count = latency_first(&target->latency, left);
+        TRY(session_run(target->session, count, (const void *const *)target->inputs,
+                        target->outputs, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status bench_turn(struct bench_target *target, size_t which, int batch,
+                              struct error *err)
+{
+    const int64_t turn = clock_now();
+    TRY(bench_run_batch(target, batch, err));
+    for (int i = 0; i < TURN && target->counts[which] < RUNS_MAX; i++) {
+        const int64_t begin = clock_now();
+        TRY(bench_run_batch(target, batch, err));
+        target->times[which][target->counts[which]++] = clock_ms(clock_now() - begin);
+    }
+    target->spent[which] += clock_ms(clock_now() - turn) * 1e-3;
+    return STATUS_OK;
+}
+
+static void show_measuring(const struct device_bench *bench, double seconds)
+{
+    double spent = 0, total = 0;
+    for (size_t i = 0; i < bench->count; i++) {
+        for (size_t k = 0; k < bench->batch_count && bench->targets[i].session; k++) {
+            const double part = bench->targets[i].spent[k];
+            spent += part < seconds ? part : seconds;
+            total += seconds;
+        }
+    }
+    show_progress(bench, "measuring", total > 0 ? spent / total : 1);
+}
+
+/* One round: every batch size on every device that has not had its time. False: all have. */
+static bool run_round(struct device_bench *bench, int round, double seconds)
+{
+    bool busy = false;
+    for (size_t k = 0; k < bench->batch_count; k++) {
+        for (size_t i = 0; i < bench->count; i++) {
+            struct bench_target *target = &bench->targets[i];
+            if (target->problem.status != STATUS_OK || target->counts[k] == RUNS_MAX ||
+                (round >= ROUNDS_MIN && target->spent[k] >= seconds))
+                continue;
+            struct error problem;
+            if (bench_turn(target, k, bench->batches[k], &problem) != STATUS_OK)
+                target->problem = problem;
+            show_measuring(bench, seconds);
+            busy = true;
+        }
+    }
+    return busy;
+}
+
+static int bench_ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void summarise(struct device_bench *bench)
+{
+    const struct bench_target *first = NULL;
+    for (size_t i = 0; i < bench->count; i++) {
+        struct bench_target *target = &bench->targets[i];
+        if (target->problem.status != STATUS_OK)
+            continue;
+        if (!first)
+            first = target;
+        for (size_t k = 0; k < bench->batch_count; k++) {
+            double *times = target->times[k];
+            const size_t count = target->counts[k];
+            qsort(times, count, sizeof *times, bench_ascending);
+            const double median = times[count / 2];
+            target->rows[k] = (struct bench_batch){
+                .size = bench->batches[k],
+                .milliseconds = median,
+                .best_milliseconds = times[0],
+                .images_per_second = median > 0 ? bench->batches[k] * 1e3 / median : 0,
+                .speed_up = median > 0 ? first->rows[k].milliseconds / median : 0,
+                .runs = count};
+            if (target == first)
+                target->rows[k].speed_up = 1;
+        }
+    }
+}
+
+/* ---- what is printed ---- */
+
+static void print_target(const struct device_bench *bench, const struct bench_target *target)
+{
+    if (target->problem.status != STATUS_OK) {
+        printf("%-9s not measured: %s\n", target->id, target->problem.message);
+        return;
+    }
+    for (size_t k = 0; k < bench->batch_count; k++) {
+        const struct bench_batch *row = &target->rows[k];
+        printf("%-9s %-9s %6d %11.3f %11.3f %11.1f %9.2f\n", target->id,
+               precision_name(session_info(target->session)->precision), row->size,
+               row->milliseconds, row->best_milliseconds, row->images_per_second, row->speed_up);
+    }
+}
+
+static void bench_print_table(const struct device_bench *bench, const char *note)
+{
+    printf("%s: one forward pass, input in memory\n\n", bench->model->name);
+    for (size_t i = 0; i < bench->count; i++) {
+        const struct bench_target *target = &bench->targets[i];
+        if (target->problem.status != STATUS_OK)
+            continue;
+        const struct session_info *info = session_info(target->session);
+        printf("%-9s %s", target->id, target->name);
+        if (info->threads > 0)
+            printf(", %d thread%s", info->threads, info->threads == 1 ? "" : "s");
+        printf("\n");
+        if (info->note[0])
+            printf("%-9s note: %s\n", "", info->note);
+    }
+    printf("\n%-9s %-9s %6s %11s %11s %11s %9s\n", "device", "precision", "batch", "ms median",
+           "ms best", "images/s", "speed-up");
+    for (size_t i = 0; i < bench->count; i++)
+        print_target(bench, &bench->targets[i]);
+    if (note[0])
+        printf("\n%s\n", note);
+}
+
+static int print_bench_json(const struct device_bench *bench, const char *note)
+{
+    struct bench_device devices[DEVICE_MAX];
+    for (size_t i = 0; i < bench->count; i++) {
+        const struct bench_target *target = &bench->targets[i];
+        devices[i] = (struct bench_device){.id = target->id, .name = target->name};
+        if (target->problem.status != STATUS_OK) {
+            devices[i].problem = target->problem.message;
+            continue;
+        }
+        const struct session_info *info = session_info(target->session);
+        devices[i].precision = precision_name(info->precision);
+        devices[i].threads = info->threads;
+        devices[i].batches = target->rows;
+        devices[i].batch_count = bench->batch_count;
+    }
+    const struct bench_answer answer = {.model = bench->model->name,
+                                        .version = LENSD_VERSION,
+                                        .devices = devices,
+                                        .device_count = bench->count,
+                                        .note = note};
+    return print_json(bench_answer_json(&answer, NULL));
+}
+
+static enum status run_bench(struct device_bench *bench, char *note, size_t note_size,
+                             struct error *err)
+{
+    const struct config *config = bench->config;
+    TRY(bench_parse_batches(bench, err));
+    TRY(model_open(config->model, NULL, &bench->model, err));
+    if (!strcmp(config->device, "auto")) {
+        struct device_id ids[DEVICE_MAX];
+        size_t count;
+        TRY(device_parse("auto", ids, &count, note, note_size, err));
+        add_all(bench);
+    } else {
+        add_named(bench);
+    }
+    for (size_t i = 0; i < bench->count; i++) {
+        struct bench_target *target = &bench->targets[i];
+        bench->loading = i;
+        /* An error in between is no failure yet: the exit status decides. */
+        struct error problem;
+        if (target->problem.status == STATUS_OK &&
+            bench_prepare(bench, target, &problem) != STATUS_OK)
+            target->problem = problem;
+    }
+    const double seconds = (double)config->bench_time / 1e3;
+    for (int round = 0; run_round(bench, round, seconds); round++)
+        ;
+    clear_progress(bench);
+    summarise(bench);
+    return STATUS_OK;
+}
+
+int command_bench(const struct config *config)
+{
+    struct device_bench *bench = calloc(1, sizeof *bench);
+    struct error err;
+    char note[256] = "";
+    int result = 1;
+    if (!bench) {
+        (void)error_set(&err, STATUS_NO_MEMORY, "out of memory");
+        return process_failed(&err);
+    }
+    command_notes(config);
+    bench->config = config;
+    bench->bar = isatty(STDERR_FILENO);
+    if (run_bench(bench, note, sizeof note, &err) != STATUS_OK) {
+        result = process_failed(&err);
+    } else {
+        /* Fine when at least one device was measured. */
+        for (size_t i = 0; i < bench->count; i++)
+            if (bench->targets[i].problem.status == STATUS_OK)
+                result = 0;
+        if (config->json)
+            result |= print_bench_json(bench, note);
+        else
+            bench_print_table(bench, note);
+    }
+    for (size_t i = 0; i < bench->count; i++)
+        target_done(&bench->targets[i]);
+    model_free(bench->model);
+    free(bench);
+    return result;
+}

@@ -1,0 +1,25 @@
+/* The subcommands, and what they share. Each returns the exit status of the process: 0 fine, 1 an
+ * image failed or a model is not supported, 2 something the user has to put right (said on standard
+ * error, in one line). */
+#pragma once
+
+#include "models/folder/model.h"
+#include "server/app/config.h"
+
+int command_predict(const struct config *config);
+int command_devices(const struct config *config);
+int command_health(const struct config *config);
+int command_inspect(const struct config *config);
+int command_profile(const struct config *config); /* inspect --profile */
+int command_bench(const struct config *config);
+int command_key(const struct config *config);
+
+/* Prints the notes that the settings gave rise to on standard error. */
+void command_notes(const struct config *config);
+
+/* "3.4 MB", "812 bytes"; returns text. */
+#define SIZE_TEXT 32
+const char *size_text(uint64_t bytes, char text[static SIZE_TEXT]);
+
+/* Prints malloc'ed JSON and frees it; NULL is out of memory. */
+int print_json(char *json);

@@ -1,0 +1,32 @@
+/* lensd devices: what this machine has. */
+#include <stdio.h>
+
+#include "server/cli/commands.h"
+#include "server/http/api/describe.h"
+
+static void print_device(const struct device_info *device)
+{
+    char id[DEVICE_TEXT], total[SIZE_TEXT], available[SIZE_TEXT];
+    printf("%-8s %s\n", device_text(device->id, id), device->name);
+    if (!device->usable) {
+        printf("         not usable: %s\n", device->reason);
+        return;
+    }
+    printf("         memory  %s, %s free\n", size_text(device->total_bytes, total),
+           size_text(device->free_bytes, available));
+    if (device->id.kind == DEVICE_CPU)
+        printf("         threads %d of %d usable cores\n", device->threads, device->cores);
+    printf("         kind    %s; fast at fp32%s%s%s\n", device->isa, device->bf16 ? ", bf16" : "",
+           device->fp16 ? ", fp16" : "", device->int8 ? ", int8" : "");
+}
+
+int command_devices(const struct config *config)
+{
+    if (config->json)
+        return print_json(describe_devices(NULL, NULL, NULL));
+    struct device_info devices[DEVICE_MAX];
+    size_t count = device_list(devices, DEVICE_MAX);
+    for (size_t i = 0; i < count; i++)
+        print_device(&devices[i]);
+    return 0;
+}

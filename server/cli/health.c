@@ -1,0 +1,196 @@
+/* lensd health: asks a running daemon whether it is ready, for HEALTHCHECK lines and scripts in
+ * images that have neither shell nor curl. One request over one connection, bounded in time. */
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "server/cli/commands.h"
+#include "server/http/transport/tls_client.h"
+
+#define HEALTH_TIMEOUT_S 3
+#define KEY_MAX          256 /* bytes of a key */
+
+/* The address at which a client reaches a daemon that listens on every address. */
+static const char *client_host(const char *host)
+{
+    if (!strcmp(host, "0.0.0.0"))
+        return "127.0.0.1";
+    return strcmp(host, "::") ? host : "::1";
+}
+
+static int connect_one(const struct addrinfo *address)
+{
+    struct timeval limit = {.tv_sec = HEALTH_TIMEOUT_S};
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -1;
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
+        connect(fd, address->ai_addr, address->ai_addrlen) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* A connected socket, or -1 with a sentence. */
+static int health_connect(const char *host, int port, struct error *err)
+{
+    char service[8];
+    struct addrinfo *list = NULL;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    snprintf(service, sizeof service, "%u", (unsigned)port & 0xFFFFu);
+    int failed = getaddrinfo(host, service, &hints, &list);
+    if (failed) {
+        (void)error_set(err, STATUS_IO, "no address for '%.100s': %s", host, gai_strerror(failed));
+        return -1;
+    }
+    int fd = -1;
+    for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next)
+        fd = connect_one(at);
+    if (fd < 0)
+        (void)error_set(err, STATUS_IO, "nothing answers on %.100s port %d: %s", host, port,
+                        strerror(errno));
+    freeaddrinfo(list);
+    return fd;
+}
+
+static int health_open_socket(const char *path, struct error *err)
+{
+    struct timeval limit = {.tv_sec = HEALTH_TIMEOUT_S};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t length = strlen(path);
+    int fd = -1;
+    errno = ENAMETOOLONG;
+    if (length < sizeof address.sun_path) {
+        memcpy(address.sun_path, path, length + 1);
+        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    }
+    if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
+        connect(fd, (const void *)&address, sizeof address) == 0)
+        return fd;
+    (void)error_set(err, STATUS_IO, "nothing answers on '%.200s': %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+static ssize_t receive(int fd, struct tls_client *tls, char *text, size_t size)
+{
+    return tls ? tls_client_receive(tls, text, size) : recv(fd, text, size, 0);
+}
+
+/* The one line of a file, without blanks around it: what goes into a header as it is. */
+static enum status health_read_key(const char *path, char key[static KEY_MAX + 3],
+                                   struct error *err)
+{
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return error_set(err, STATUS_CONFIG, "cannot read --api-key-file '%.200s': %s", path,
+                         strerror(errno));
+    errno = 0;
+    size_t size = fread(key, 1, KEY_MAX + 2, file);
+    int cause = ferror(file) ? errno : 0;
+    fclose(file);
+    if (cause)
+        return error_set(err, STATUS_CONFIG, "cannot read --api-key-file '%.200s': %s", path,
+                         strerror(cause));
+    while (size > 0 && strchr(" \t\r\n", key[size - 1]) && key[size - 1])
+        size--;
+    bool good = size > 0 && size <= KEY_MAX;
+    for (size_t i = 0; i < size; i++)
+        good = good && key[i] > ' ' && key[i] <= '~';
+    if (!good)
+        return error_set(err, STATUS_CONFIG,
+                         "--api-key-file '%.200s' must hold one API key and nothing else: the key "
+                         "itself, at most %d bytes, as lensd key shows it",
+                         path, KEY_MAX);
+    key[size] = '\0';
+    return STATUS_OK;
+}
+
+/* The beginning of the answer to GET /readyz, as much as `text` holds; its length. */
+static size_t health_ask(int fd, struct tls_client *tls, const char *key, char *text, size_t size)
+{
+    char request[KEY_MAX + 160];
+    size_t length = 0;
+    int written = snprintf(request, sizeof request,
+                           "GET /readyz HTTP/1.1\r\nHost: localhost\r\nUser-Agent: lensd-health\r\n"
+                           "%s%s%sConnection: close\r\n\r\n",
+                           key[0] ? "Authorization: Bearer " : "", key, key[0] ? "\r\n" : "");
+    int64_t until = clock_now() + (int64_t)HEALTH_TIMEOUT_S * 1000000000;
+    ssize_t sent = tls ? tls_client_send(tls, request, (size_t)written)
+                       : send(fd, request, (size_t)written, MSG_NOSIGNAL);
+    if (sent != written)
+        return 0;
+    while (length + 1 < size && clock_now() < until) {
+        ssize_t got = receive(fd, tls, text + length, size - 1 - length);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            break;
+        length += (size_t)got;
+    }
+    text[length] = '\0';
+    return length;
+}
+
+/* A TLS server answers a plain request with an alert (a record of type 21) or just closes. */
+static void say_no_answer(const char *where, bool tls, const char *answer, size_t length)
+{
+    if (tls)
+        fprintf(stderr,
+                "lensd: %s gave no HTTPS answer within %d s; if it serves plain HTTP, ask without "
+                "--tls-cert; else all its connections (--max-connections) may be taken\n",
+                where, HEALTH_TIMEOUT_S);
+    else if (length > 0 && answer[0] == 21)
+        fprintf(stderr, "lensd: %s speaks TLS; ask with --tls-cert FILE, its certificate\n", where);
+    else
+        fprintf(
+            stderr,
+            "lensd: %s gave no HTTP answer within %d s; if it serves HTTPS, ask with --tls-cert "
+            "FILE%s\n",
+            where, HEALTH_TIMEOUT_S,
+            length == 0 ? "; else all its connections (--max-connections) may be taken" : "");
+}
+
+int command_health(const struct config *config)
+{
+    struct error err;
+    char answer[4096], where[160], key[KEY_MAX + 3] = "";
+    const char *host = client_host(config->host), *path = config->unix_path;
+    if (path)
+        snprintf(where, sizeof where, "'%s'", path);
+    else
+        snprintf(where, sizeof where, "%s port %d", host, (int)config->port);
+    if (config->api_key_file && health_read_key(config->api_key_file, key, &err) != STATUS_OK) {
+        fprintf(stderr, "lensd: %s\n", err.message);
+        return 1;
+    }
+    int fd = path ? health_open_socket(path, &err) : health_connect(host, (int)config->port, &err);
+    if (fd < 0) {
+        fprintf(stderr, "lensd: %s\n", err.message);
+        return 1;
+    }
+    size_t length = 0;
+    struct tls_client *tls = config->tls_cert ? tls_client_open(fd) : NULL;
+    if (tls || !config->tls_cert)
+        length = health_ask(fd, tls, key, answer, sizeof answer);
+    tls_client_free(tls);
+    close(fd);
+    if (length < sizeof "HTTP/1.1 200" || strncmp(answer, "HTTP/1.", 7) != 0) {
+        say_no_answer(where, config->tls_cert != NULL, answer, length);
+        return 1;
+    }
+    const char *body = strstr(answer, "\r\n\r\n");
+    bool ready = !strncmp(answer + 9, "200", 3);
+    fprintf(ready ? stdout : stderr, "%s", body ? body + 4 : "\n");
+    return ready ? 0 : 1;
+}

@@ -1,0 +1,282 @@
+/* lensd inspect: what a model is, and whether lensd can run it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/ops.h"
+#include "models/onnx/onnx.h"
+#include "proto/answers.h"
+#include "server/app/process.h"
+#include "server/cli/commands.h"
+#include "server/loader/model_open.h"
+
+#define LABELS_SHOWN 5
+
+/* All texts live until the end of the command. */
+struct inspection {
+    struct model *model; /* NULL when it could not be loaded */
+    char *file, *name;
+    struct error problem; /* status != OK: why it could not be loaded */
+    struct inspect_tensor *inputs, *outputs;
+    char (*shapes)[SHAPE_TEXT];
+    struct inspect_operator *operators;
+    struct onnx_op_use *uses;
+    size_t use_count;
+    char transform[400];
+};
+
+static void inspection_done(struct inspection *in)
+{
+    model_free(in->model);
+    free(in->file);
+    free(in->name);
+    free(in->inputs);
+    free(in->outputs);
+    free(in->shapes);
+    free(in->operators);
+    free(in->uses);
+}
+
+/* ---- operators ---- */
+
+/* Of a graph: for the embedded model, which has no file to list. */
+static enum status inspect_count_operators(const struct graph *graph, struct inspection *in,
+                                           struct error *err)
+{
+    in->operators = alloc_array(graph->node_count, sizeof *in->operators);
+    if (!in->operators)
+        return error_no_memory(err, NULL);
+    for (size_t i = 0; i < graph->node_count; i++) {
+        const struct node *node = graph->nodes[i];
+        size_t k = 0;
+        while (k < in->use_count && strcmp(in->operators[k].name, op_name(node->op)) != 0)
+            k++;
+        if (k == in->use_count)
+            in->operators[in->use_count++] =
+                (struct inspect_operator){.name = op_name(node->op),
+                                          .domain = op_domain(node->op),
+                                          .opset = node->opset,
+                                          .supported = op_find(node->op, node->opset) != NULL};
+        in->operators[k].count++;
+    }
+    return STATUS_OK;
+}
+
+static enum status list_operators(struct inspection *in, struct error *err)
+{
+    if (!in->file)
+        return inspect_count_operators(in->model->graph, in, err);
+    TRY(onnx_list_ops(in->file, &in->uses, &in->use_count, err));
+    in->operators = alloc_array(in->use_count, sizeof *in->operators);
+    if (!in->operators)
+        return error_no_memory(err, NULL);
+    for (size_t i = 0; i < in->use_count; i++)
+        in->operators[i] = (struct inspect_operator){.name = in->uses[i].name,
+                                                     .domain = in->uses[i].domain,
+                                                     .opset = in->uses[i].opset,
+                                                     .count = in->uses[i].count,
+                                                     .supported = in->uses[i].supported};
+    return STATUS_OK;
+}
+
+/* ---- tensors ---- */
+
+/* "[N, 3, height, 224]": symbolic dimensions by their names. */
+static void describe_shape(const struct value *value, char text[static SHAPE_TEXT])
+{
+    size_t used = 0;
+    if (value->shape.rank == SHAPE_UNKNOWN) {
+        snprintf(text, SHAPE_TEXT, "[?]");
+        return;
+    }
+    text[0] = '\0';
+    for (int i = 0; i < value->shape.rank && used < SHAPE_TEXT; i++) {
+        char number[32];
+        const char *dim = value->dim_names[i] && value->dim_names[i][0] ? value->dim_names[i] : "?";
+        if (value->shape.dims[i] != DIM_UNKNOWN) {
+            snprintf(number, sizeof number, "%lld", (long long)value->shape.dims[i]);
+            dim = number;
+        }
+        int n = snprintf(text + used, SHAPE_TEXT - used, "%s%.40s", i ? ", " : "[", dim);
+        used += n < 0 ? 0 : (size_t)n;
+    }
+    if (used < SHAPE_TEXT)
+        snprintf(text + used, SHAPE_TEXT - used, "%s", value->shape.rank ? "]" : "[]");
+}
+
+static enum status list_tensors(struct inspection *in, struct error *err)
+{
+    const struct graph *graph = in->model->graph;
+    in->inputs = alloc_array(graph->input_count, sizeof *in->inputs);
+    in->outputs = alloc_array(graph->output_count, sizeof *in->outputs);
+    in->shapes = alloc_array(graph->input_count + graph->output_count, sizeof *in->shapes);
+    if (!in->inputs || !in->outputs || !in->shapes)
+        return error_no_memory(err, NULL);
+    for (size_t i = 0; i < graph->input_count + graph->output_count; i++) {
+        bool input = i < graph->input_count;
+        const struct value *value =
+            input ? graph->inputs[i] : graph->outputs[i - graph->input_count];
+        describe_shape(value, in->shapes[i]);
+        *(input ? &in->inputs[i] : &in->outputs[i - graph->input_count]) = (struct inspect_tensor){
+            .name = value->name, .dtype = dtype_name(value->dtype), .shape = in->shapes[i]};
+    }
+    return STATUS_OK;
+}
+
+/* ---- the whole ---- */
+
+static enum status inspect_model(const struct config *config, struct inspection *in,
+                                 struct error *err)
+{
+    if (!model_is_embedded(config->model))
+        TRY(model_find(config->model, &in->file, &in->name, err));
+    enum status status = model_open(config->model, NULL, &in->model, &in->problem);
+    /* Missing operators are what this command lists; a broken file is an error. */
+    if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || !in->file)) {
+        *err = in->problem;
+        return status;
+    }
+    TRY(list_operators(in, err));
+    if (!in->model)
+        return STATUS_OK;
+    if (in->model->image_input != SIZE_MAX)
+        preprocess_describe(&in->model->preprocess, in->transform, sizeof in->transform);
+    return list_tensors(in, err);
+}
+
+static struct inspect_answer answer_of(const struct inspection *in)
+{
+    struct inspect_answer answer = {.name = in->name,
+                                    .file = in->file ? in->file : "embedded",
+                                    .version = "1",
+                                    .operators = in->operators,
+                                    .operator_count = in->use_count,
+                                    .supported = in->model != NULL,
+                                    .problem = in->model ? NULL : in->problem.message};
+    for (size_t i = 0; i < in->use_count; i++)
+        answer.supported = answer.supported && in->operators[i].supported;
+    const struct model *model = in->model;
+    if (!model)
+        return answer;
+    answer.name = model->name;
+    answer.version = model->version;
+    answer.producer = model->graph->producer;
+    answer.opset = model->graph->opset;
+    answer.file_bytes = model->file_bytes;
+    answer.parameter_count = model->parameter_count;
+    answer.parameter_bytes = model->parameter_bytes;
+    answer.inputs = in->inputs;
+    answer.input_count = model->graph->input_count;
+    answer.outputs = in->outputs;
+    answer.output_count = model->graph->output_count;
+    answer.transform = in->transform;
+    answer.transform_source = model->preprocess_source;
+    answer.labels = (const char *const *)model->labels.names;
+    answer.label_count = model->labels.count;
+    answer.class_count = model->class_count;
+    answer.warning = model->warning;
+    return answer;
+}
+
+static void print_tensors(const char *title, const struct inspect_tensor *tensors, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        printf("%-12s%s  %s %s\n", i ? "" : title, tensors[i].name, tensors[i].dtype,
+               tensors[i].shape);
+}
+
+/* "title       words …", broken at blanks where a line would pass 80 columns. */
+static void inspect_print_wrapped(const char *title, const char *text)
+{
+    const size_t indent = 12, width = 80;
+    size_t column = indent;
+    printf("%-12s", title);
+    for (const char *word = text + strspn(text, " "); *word;) {
+        size_t length = strcspn(word, " ");
+        if (column > indent && column + 1 + length > width) {
+            printf("\n%-12s", "");
+            column = indent;
+        }
+        int n = printf("%s%.*s", column > indent ? " " : "", (int)length, word);
+        column += n < 0 ? 0 : (size_t)n;
+        word += length;
+        word += strspn(word, " ");
+    }
+    printf("\n");
+}
+
+static void print_labels(const struct inspect_answer *answer)
+{
+    if (answer->label_count == 0)
+        inspect_print_wrapped("labels", "none");
+    for (size_t i = 0; i < answer->label_count && i < LABELS_SHOWN; i++)
+        inspect_print_wrapped(i ? "" : "labels", answer->labels[i]);
+    if (answer->label_count > LABELS_SHOWN)
+        printf("%-12s… and %zu more\n", "", answer->label_count - LABELS_SHOWN);
+}
+
+static void print_operators(const struct inspect_answer *answer)
+{
+    printf("\noperators\n");
+    for (size_t i = 0; i < answer->operator_count; i++) {
+        const struct inspect_operator *op = &answer->operators[i];
+        printf("%8zu  %s%s%s  (opset %d)%s\n", op->count, op->domain, op->domain[0] ? "." : "",
+               op->name, op->opset, op->supported ? "" : "  NOT SUPPORTED");
+    }
+}
+
+static void print_answer(const struct inspect_answer *answer)
+{
+    char size[SIZE_TEXT];
+    printf("%s  (%s)\n", answer->name, answer->file);
+    if (answer->opset) {
+        printf("\n");
+        printf("%-12s%s\n", "file", size_text(answer->file_bytes, size));
+        printf("%-12s%d%s%s\n", "opset", answer->opset,
+               answer->producer && answer->producer[0] ? ", made by " : "",
+               answer->producer ? answer->producer : "");
+        print_tensors("inputs", answer->inputs, answer->input_count);
+        print_tensors("outputs", answer->outputs, answer->output_count);
+        printf("%-12s%llu (%s)\n", "parameters", (unsigned long long)answer->parameter_count,
+               size_text(answer->parameter_bytes, size));
+        if (answer->transform && answer->transform[0]) {
+            inspect_print_wrapped("photos", answer->transform);
+            printf("%-12s(from %s)\n", "", answer->transform_source);
+        } else
+            printf("%-12sno input looks like a photo\n", "photos");
+        printf("%-12s%zu\n", "classes", answer->class_count);
+        print_labels(answer);
+    }
+    print_operators(answer);
+    if (answer->warning && answer->warning[0])
+        printf("\nwarning: %s\n", answer->warning);
+    if (answer->supported)
+        printf("\nlensd can run this model.\n");
+    else
+        printf("\nlensd cannot run this model%s%s\n", answer->problem ? ": " : ".",
+               answer->problem ? answer->problem : "");
+}
+
+int command_inspect(const struct config *config)
+{
+    command_notes(config);
+    struct inspection in = {0};
+    struct error err;
+    int result;
+    if (config->profile)
+        return command_profile(config);
+    if (inspect_model(config, &in, &err) != STATUS_OK) {
+        result = process_failed(&err);
+    } else {
+        struct inspect_answer answer = answer_of(&in);
+        if (config->json)
+            result = print_json(inspect_answer_json(&answer, NULL));
+        else
+            print_answer(&answer), result = 0;
+        if (result == 0 && !answer.supported)
+            result = 1;
+    }
+    inspection_done(&in);
+    return result;
+}

@@ -1,0 +1,123 @@
+/* lensd: which command, and how it ends. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/size.h"
+#include "lensd_version.h"
+#include "server/app/process.h"
+#include "server/app/serve.h"
+#include "server/cli/commands.h"
+
+static const struct {
+    const char *name;
+    enum command command;
+    int (*run)(const struct config *config);
+    const char *about;
+} commands[] = {
+    {"serve", COMMAND_SERVE, command_serve, "serve a model over HTTP"},
+    {"predict", COMMAND_PREDICT, command_predict, "run a model on image files"},
+    {"devices", COMMAND_DEVICES, command_devices, "show the devices of this machine"},
+    {"health", COMMAND_HEALTH, command_health, "ask a running lensd whether it is ready"},
+    {"inspect", COMMAND_INSPECT, command_inspect, "show what a model is"},
+    {"bench", COMMAND_BENCH, command_bench, "time a model on each device and batch size"},
+    {"key", COMMAND_KEY, command_key, "make an API key"},
+};
+
+static void print_usage(FILE *out)
+{
+    fprintf(out, "lensd %s: photos in, labels out\n\nUsage: lensd COMMAND [options]\n\nCommands:\n",
+            LENSD_VERSION);
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        fprintf(out, "  %-10s%s\n", commands[i].name, commands[i].about);
+    fprintf(out, "\nExamples:\n"
+                 "  lensd serve\n"
+                 "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"
+                 "  lensd predict resnet50/ cat.jpg\n\n"
+                 "lensd COMMAND --help lists the options of a command.\n"
+                 "lensd --version prints the version.\n");
+}
+
+static int unknown_command(const char *word)
+{
+    const char *names[COUNT_OF(commands)];
+    struct error err;
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        names[i] = commands[i].name;
+    if (word[0] == '-')
+        error_set(&err, STATUS_CONFIG, "'%.60s' comes before the command; use: lensd serve %.60s",
+                  word, word);
+    else {
+        const char *nearest = config_nearest(word, names, COUNT_OF(names));
+        if ((!nearest || strchr(word, '/')) && access(word, F_OK) == 0)
+            error_set(&err, STATUS_CONFIG,
+                      "'%.160s' is no command; to serve it as a model: lensd serve %.160s", word,
+                      word);
+        else
+            error_set(&err, STATUS_CONFIG,
+                      "unknown command '%.60s'; %s%s%slensd --help lists the commands", word,
+                      nearest ? "did you mean '" : "", nearest ? nearest : "",
+                      nearest ? "'? " : "");
+    }
+    return process_failed(&err);
+}
+
+static int run_command(size_t which, int argc, char **argv)
+{
+    struct config config;
+    struct error err;
+    enum config_action action;
+    int result;
+    if (config_read(commands[which].command, argc, argv, &config, &action, &err) != STATUS_OK) {
+        result = process_failed(&err);
+    } else if (action == CONFIG_HELP) {
+        config_help(commands[which].command, stdout);
+        result = 0;
+    } else {
+        result = commands[which].run(&config);
+    }
+    config_done(&config);
+    return result;
+}
+
+/* Output may still be buffered: a full disk shows here at the latest. */
+static int finish_output(int result)
+{
+    bool failed = ferror(stdout);
+    errno = 0; /* what is left in the buffer fails as the rest did, and says why */
+    failed |= fflush(stdout) != 0;
+    if (!failed)
+        failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: closed, but nothing to say */
+    if (!failed)
+        return result;
+    if (errno == EPIPE) /* the reader has closed the pipe: lensd inspect MODEL | head */
+        return result ? result : 1;
+    fprintf(stderr, "lensd: cannot write the output%s%s\n", errno ? ": " : "",
+            errno ? strerror(errno) : "");
+    return result ? result : 1;
+}
+
+int main(int argc, char **argv)
+{
+    /* A closed pipe or a file at its size limit is to be an error of write(), not a signal. */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    if (argc < 2) {
+        print_usage(stderr);
+        return 2;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        print_usage(stdout);
+        return finish_output(0);
+    }
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V") || !strcmp(argv[1], "version")) {
+        printf("lensd %s\n", LENSD_VERSION);
+        return finish_output(0);
+    }
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        if (!strcmp(argv[1], commands[i].name))
+            return finish_output(run_command(i, argc - 2, argv + 2));
+    return unknown_command(argv[1]);
+}

@@ -1,0 +1,189 @@
+/* lensd predict: images from files through the same pipeline the server uses. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/file.h"
+#include "engine/base/size.h"
+#include "server/app/process.h"
+#include "server/app/settings.h"
+#include "server/cli/commands.h"
+#include "server/http/api/describe.h"
+#include "server/loader/model_open.h"
+
+#define FILE_BYTES_MAX ((size_t)1 << 30)
+
+/* The main thread waits here for the pipeline. */
+struct wait {
+    pthread_mutex_t lock;
+    pthread_cond_t done_changed;
+    bool done;
+};
+
+static void predict_on_done(struct predict_request *request)
+{
+    struct wait *wait = request->context;
+    pthread_mutex_lock(&wait->lock);
+    wait->done = true;
+    pthread_cond_signal(&wait->done_changed);
+    pthread_mutex_unlock(&wait->lock);
+}
+
+static enum status predict_read_file(const char *path, uint8_t **ret, size_t *ret_size,
+                                     struct error *err)
+{
+    struct error cause;
+    enum status status = file_read(path, FILE_BYTES_MAX, true, ret, ret_size, &cause);
+    switch (status) {
+    case STATUS_OK:
+        return STATUS_OK;
+    case STATUS_TOO_LARGE:
+        return error_set(err, status, "larger than 1 GB");
+    case STATUS_NO_MEMORY:
+        return error_no_memory(err, "for the file");
+    case STATUS_INVALID:
+        return error_set(err, status, "%s", cause.message);
+    default:
+        return error_set(err, STATUS_NOT_FOUND, "cannot read it: %s", cause.message);
+    }
+}
+
+static void print_image(const char *path, const struct predict_image *image)
+{
+    char device[DEVICE_TEXT];
+    if (image->status != STATUS_OK) {
+        printf("%s\n    error: %s\n", path, image->error.message);
+        return;
+    }
+    printf("%s  (%u x %u; %s, forward %.2f ms)\n", path, image->width, image->height,
+           device_text(image->device, device), image->forward_ms);
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        const struct prediction *prediction = &image->predictions[i];
+        printf("    %6.2f %%  %s%s%zu%s\n", (double)prediction->probability * 100,
+               prediction->label ? prediction->label : "class ",
+               prediction->label ? "  (class " : "", prediction->index,
+               prediction->label ? ")" : "");
+    }
+}
+
+/* Printed once on standard error: the answers have numbers instead of names. */
+static void hint_at_labels(const struct predict_request *request)
+{
+    bool nameless = false;
+    for (size_t i = 0; i < request->image_count; i++)
+        for (size_t k = 0; k < request->images[i].prediction_count; k++)
+            nameless |= !request->images[i].predictions[k].label;
+    if (!nameless)
+        return;
+    if (request->served->warning[0])
+        fprintf(stderr, "lensd: %s\n", request->served->warning);
+    else
+        fprintf(stderr, "lensd: the model has no labels; put labels.txt beside the .onnx file, "
+                        "one name a line\n");
+}
+
+static int print_as_json(struct pipeline *pipeline, const struct predict_request *request)
+{
+    struct model_status *model = calloc(1, sizeof *model);
+    bool known = model && pipeline_models(pipeline, model, 1) == 1;
+    char *text = describe_predictions(request, known ? model : NULL,
+                                      clock_ms(clock_now() - request->started), NULL);
+    free(model);
+    return print_json(text);
+}
+
+static int print_results(const struct config *config, struct pipeline *pipeline,
+                         const struct predict_request *request)
+{
+    int failed = 0;
+    for (size_t i = 0; i < request->image_count; i++)
+        failed |= request->images[i].status != STATUS_OK;
+    if (config->json) {
+        int printed = print_as_json(pipeline, request);
+        return printed ? printed : failed;
+    }
+    for (size_t i = 0; i < request->image_count; i++)
+        print_image(config->arguments[i], &request->images[i]);
+    return failed;
+}
+
+static enum status predict_run(struct pipeline *pipeline, struct predict_request *request,
+                               struct error *err)
+{
+    struct wait wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    int retry_after_s;
+    request->on_done = predict_on_done;
+    request->context = &wait;
+    TRY(pipeline_submit(pipeline, request, &retry_after_s, err));
+    pthread_mutex_lock(&wait.lock);
+    while (!wait.done)
+        pthread_cond_wait(&wait.done_changed, &wait.lock);
+    pthread_mutex_unlock(&wait.lock);
+    /* Everything the callback touches is on this stack: it must have returned. */
+    (void)pipeline_drain(pipeline, 0);
+    return STATUS_OK;
+}
+
+static enum status open_pipeline(const struct config *config, struct pipeline **ret,
+                                 struct error *err)
+{
+    struct pipeline_options options = settings_pipeline(config, NULL);
+    if (options.max_queue < config->argument_count)
+        options.max_queue = config->argument_count;
+    struct model *model;
+    TRY(model_open(config->model, NULL, &model, err));
+    struct pipeline *pipeline;
+    enum status status = pipeline_create(&options, &pipeline, err);
+    if (status != STATUS_OK) {
+        model_free(model);
+        return status;
+    }
+    pipeline_announce(pipeline, model->name, model->version, 1);
+    status = pipeline_add_model(pipeline, model, NULL, err);
+    if (status != STATUS_OK) {
+        pipeline_free(pipeline);
+        return status;
+    }
+    *ret = pipeline;
+    return STATUS_OK;
+}
+
+int command_predict(const struct config *config)
+{
+    struct error err;
+    struct pipeline *pipeline;
+    command_notes(config);
+    if (open_pipeline(config, &pipeline, &err) != STATUS_OK)
+        return process_failed(&err);
+    size_t count = config->argument_count;
+    struct predict_request request = {
+        .image_count = count, .top_k = (int)config->top_k, .started = clock_now()};
+    request.images = alloc_array(count, sizeof *request.images);
+    uint8_t **files = alloc_array(count, sizeof *files);
+    int result = 2;
+    if (!request.images || !files) {
+        error_set(&err, STATUS_NO_MEMORY, "out of memory for %zu images", count);
+        result = process_failed(&err);
+        goto out;
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct predict_image *image = &request.images[i];
+        image->name = config->arguments[i];
+        if (predict_read_file(image->name, &files[i], &image->size, &image->preset) == STATUS_OK)
+            image->data = files[i];
+    }
+    if (predict_run(pipeline, &request, &err) == STATUS_OK)
+        hint_at_labels(&request), result = print_results(config, pipeline, &request);
+    else
+        result = process_failed(&err);
+out:
+    predict_request_done(&request);
+    for (size_t i = 0; files && i < count; i++)
+        free(files[i]);
+    free(files);
+    free(request.images);
+    pipeline_free(pipeline);
+    return result;
+}

@@ -1,0 +1,254 @@
+/* lensd inspect --profile: where the time of a forward pass goes, layer by layer, and how near each
+ * comes to what this machine's arithmetic can do. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/backend/peak.h"
+#include "engine/base/size.h"
+#include "proto/profile.h"
+#include "server/app/process.h"
+#include "server/cli/commands.h"
+#include "server/loader/model_open.h"
+#include "server/precision/precision.h"
+
+#define PROFILE_RUNS 5
+
+/* Passes that differ by more are worth a word. */
+#define DISTURBED 1.2
+
+struct profile {
+    struct model *model;
+    struct session *session;
+    struct precision_choice choice;
+    struct session_step *steps;
+    struct profile_layer *layers;
+    size_t count;
+    struct profile_layer total;
+    struct peak peak;
+    int batch;
+    double batch_ms; /* L(b); 0: not measured */
+};
+
+static enum status profile_open_session(const struct config *config, struct profile *profile,
+                                        struct error *err)
+{
+    TRY(model_open(config->model, NULL, &profile->model, err));
+    const struct model *model = profile->model;
+    struct session_options options = {
+        .device = DEVICE_HOST,
+        .precision = (enum precision)config->precision,
+        .threads = (int)config->threads,
+        .max_batch = (int)config->profile_batch,
+        .image_input = model->image_input,
+        .image_layout = model->image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_ANY,
+        .image_channels_last = model->input_channels_last,
+        .image_height = model->preprocess.height,
+        .image_width = model->preprocess.width,
+    };
+    const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
+    const struct precision_options how = {.limits = &limits, .cache = config->cache};
+    TRY(precision_choose(model, &how, &options, &profile->choice, err));
+    struct timing_profile known;
+    struct graph_hash key;
+    if (precision_recall_times(model, &options, &key, &known))
+        options.known_times = &known;
+    TRY(session_create(model->graph, &options, &profile->session, err));
+    precision_keep_times(&key, session_timing_profile(profile->session));
+    precision_write_cache(config->cache);
+    model_drop_graph(profile->model);
+    return STATUS_OK;
+}
+
+/* The batch that was asked for, or the largest that the model allows. */
+static void settle_batch(const struct config *config, struct profile *profile)
+{
+    const struct session_info *info = session_info(profile->session);
+    const int most = info->batch_count ? info->batches[info->batch_count - 1].size : 1;
+    profile->batch = config->profile_batch < most ? (int)config->profile_batch : most;
+    for (size_t i = 0; i < info->batch_count; i++)
+        if (info->batches[i].size == profile->batch)
+            profile->batch_ms = info->batches[i].milliseconds;
+}
+
+static double per(double amount, double by)
+{
+    return by > 0 ? amount / by : 0;
+}
+
+static struct profile_layer rate(const struct profile *profile, struct profile_layer layer,
+                                 double total_ms, double bytes)
+{
+    layer.share = per(layer.milliseconds, total_ms);
+    layer.gflops = per(layer.gflop * 1e3, layer.milliseconds);
+    layer.of_peak = per(layer.gflops, profile->peak.gflops);
+    layer.gigabytes_per_second = per(bytes * 1e-6, layer.milliseconds);
+    return layer;
+}
+
+static double profile_sum(const struct session_step *steps, size_t count)
+{
+    double ms = 0;
+    for (size_t i = 0; i < count; i++)
+        ms += steps[i].milliseconds;
+    return ms;
+}
+
+/* The quickest pass as a whole, so that its layers add up to a time that a pass has taken: the
+ * quickest of each layer, from several passes, would add up to less than any. */
+static enum status run_passes(struct profile *profile, struct error *err)
+{
+    for (int run = 0; run < PROFILE_RUNS; run++) {
+        struct session_step *steps;
+        size_t count;
+        TRY(session_profile(profile->session, profile->batch, 1, &steps, &count, err));
+        const bool is_best =
+            run == 0 || profile_sum(steps, count) < profile_sum(profile->steps, profile->count);
+        free(is_best ? profile->steps : steps);
+        profile->steps = is_best ? steps : profile->steps;
+        profile->count = count;
+    }
+    return STATUS_OK;
+}
+
+static enum status profile_measure(struct profile *profile, struct error *err)
+{
+    const struct session_info *info = session_info(profile->session);
+    TRY(run_passes(profile, err));
+    profile->peak = peak_measure(info->device, info->precision, info->threads);
+    profile->layers = alloc_array(profile->count, sizeof *profile->layers);
+    if (!profile->layers)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    profile->total.milliseconds = profile_sum(profile->steps, profile->count);
+    double bytes = 0;
+    for (size_t i = 0; i < profile->count; i++) {
+        profile->total.gflop += profile->steps[i].gflop;
+        bytes += (double)profile->steps[i].bytes;
+    }
+    for (size_t i = 0; i < profile->count; i++) {
+        const struct session_step *step = &profile->steps[i];
+        const struct profile_layer layer = {.name = step->name,
+                                            .kernel = step->kernel,
+                                            .tried = step->tried,
+                                            .milliseconds = step->milliseconds,
+                                            .gflop = step->gflop};
+        profile->layers[i] = rate(profile, layer, profile->total.milliseconds, (double)step->bytes);
+    }
+    profile->total = rate(profile, profile->total, profile->total.milliseconds, bytes);
+    return STATUS_OK;
+}
+
+static int profile_slowest_first(const void *a, const void *b)
+{
+    double x = ((const struct profile_layer *)a)->milliseconds;
+    double y = ((const struct profile_layer *)b)->milliseconds;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static void print_layer(const struct profile_layer *layer)
+{
+    printf("%9.3f %6.1f %9.3f %9.1f", layer->milliseconds, layer->share * 100, layer->gflop,
+           layer->gflops);
+    if (layer->of_peak > 0)
+        printf(" %7.1f", layer->of_peak * 100);
+    else
+        printf(" %7s", "-");
+    printf(" %7.1f %c%-28.28s %s\n", layer->gigabytes_per_second, layer->tried ? '*' : ' ',
+           layer->kernel ? layer->kernel : "", layer->name ? layer->name : "total");
+}
+
+/* Work is counted as the layer's definition has it, so that kernels can be compared: what does less
+ * of it comes out above what the machine can do. */
+static const char *note_of(const struct profile *profile)
+{
+    for (size_t i = 0; i < profile->count; i++)
+        if (profile->layers[i].kernel && !strncmp(profile->layers[i].kernel, "winograd", 8))
+            return "winograd layers are counted as the plain convolutions they stand for and do "
+                   "about a quarter of the multiplications, so that more than 100 % of the peak is "
+                   "no mistake";
+    return NULL;
+}
+
+/* Two passes at two times: where they differ, a reader wants to know by what. */
+static void profile_print_times(const struct profile *profile)
+{
+    const double with = profile->total.milliseconds, without = profile->batch_ms;
+    printf(
+        "layers      %.3f ms: the quickest of %d passes with a clock around each layer, the table "
+        "below\n",
+        with, PROFILE_RUNS);
+    if (without <= 0)
+        return;
+    printf("batch       %.3f ms: the quickest pass without these clocks, before them\n", without);
+    if (with > DISTURBED * without || without > DISTURBED * with)
+        printf(
+            "            they are far apart: other work kept the machine busy, or the model is so "
+            "small that clocks count\n");
+}
+
+static void profile_print_table(const struct profile *profile)
+{
+    const struct session_info *info = session_info(profile->session);
+    char device[DEVICE_TEXT];
+    printf("%s on %s, %d thread%s, batch %d\n", profile->model->name,
+           device_text(info->device, device), info->threads, info->threads == 1 ? "" : "s",
+           profile->batch);
+    printf("precision   %s (%s)\n", precision_name(info->precision), profile->choice.why);
+    profile_print_times(profile);
+    if (profile->peak.gflops > 0)
+        printf("peak        %.0f GFLOP/s, measured (%s)\n", profile->peak.gflops,
+               profile->peak.instructions);
+    printf("\n%9s %6s %9s %9s %7s %7s  %-28s %s\n", "ms", "%", "GFLOP", "GFLOP/s", "% peak", "GB/s",
+           "kernel", "layer");
+    for (size_t i = 0; i < profile->count; i++)
+        print_layer(&profile->layers[i]);
+    print_layer(&profile->total);
+    printf("\n* chosen by a trial of the kernels that fit, all others by rule\n");
+    if (note_of(profile))
+        printf("%s\n", note_of(profile));
+}
+
+static int print_profile_json(const struct profile *profile)
+{
+    const struct session_info *info = session_info(profile->session);
+    char device[DEVICE_TEXT];
+    const struct profile_answer answer = {.model = profile->model->name,
+                                          .device = device_text(info->device, device),
+                                          .precision = precision_name(info->precision),
+                                          .why = profile->choice.why,
+                                          .threads = info->threads,
+                                          .batch = profile->batch,
+                                          .batch_milliseconds = profile->batch_ms,
+                                          .instructions = profile->peak.instructions,
+                                          .peak_gflops = profile->peak.gflops,
+                                          .layers = profile->layers,
+                                          .layer_count = profile->count,
+                                          .total = profile->total,
+                                          .note = note_of(profile)};
+    return print_json(profile_answer_json(&answer, NULL));
+}
+
+int command_profile(const struct config *config)
+{
+    struct profile profile = {NULL};
+    struct error err;
+    int result = 0;
+    enum status status = profile_open_session(config, &profile, &err);
+    if (status == STATUS_OK) {
+        settle_batch(config, &profile);
+        status = profile_measure(&profile, &err);
+    }
+    if (status == STATUS_OK && config->profile_sort == PROFILE_BY_TIME)
+        qsort(profile.layers, profile.count, sizeof *profile.layers, profile_slowest_first);
+    if (status != STATUS_OK)
+        result = process_failed(&err);
+    else if (config->json)
+        result = print_profile_json(&profile);
+    else
+        profile_print_table(&profile);
+    free(profile.layers);
+    free(profile.steps);
+    session_free(profile.session);
+    model_free(profile.model);
+    return result;
+}

@@ -1,0 +1,37 @@
+/* What several commands print. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "server/cli/commands.h"
+
+void command_notes(const struct config *config)
+{
+    if (config->memory_note[0])
+        fprintf(stderr, "lensd: %s\n", config->memory_note);
+    if (config->thread_note[0])
+        fprintf(stderr, "lensd: %s\n", config->thread_note);
+}
+
+const char *size_text(uint64_t bytes, char text[static SIZE_TEXT])
+{
+    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    while (value >= 1000 && unit < sizeof units / sizeof *units - 1) {
+        value /= 1000;
+        unit++;
+    }
+    snprintf(text, SIZE_TEXT, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    return text;
+}
+
+int print_json(char *json)
+{
+    if (!json) {
+        fprintf(stderr, "lensd: out of memory\n");
+        return 2;
+    }
+    fputs(json, stdout);
+    free(json);
+    return 0;
+}

@@ -1,0 +1,36 @@
+/* The description of the API: proto/openapi.yaml as it is, as JSON, and as a page. All but the YAML
+ * are generated when lensd is built (proto/openapi.py). */
+#include <string.h>
+
+#include "server/http/api/route_table.h"
+#include "server/http/transport/exchange.h"
+#include "server/http/transport/respond.h"
+
+#define TYPE_YAML "application/yaml"
+
+extern const unsigned char openapi_yaml[], openapi_json[], openapi_page[];
+extern const size_t openapi_yaml_size, openapi_json_size, openapi_page_size;
+
+void openapi_yaml_handle(struct exchange *x)
+{
+    respond_asset(x, TYPE_YAML, openapi_yaml, openapi_yaml_size);
+}
+
+void openapi_json_handle(struct exchange *x)
+{
+    respond_asset(x, TYPE_JSON, openapi_json, openapi_json_size);
+}
+
+void docs_handle(struct exchange *x)
+{
+    respond_asset(x, TYPE_HTML, openapi_page, openapi_page_size);
+}
+
+/* GET answers with the console; OPTIONS, as TorchServe's clients send it, with the API. */
+void root_handle(struct exchange *x)
+{
+    if (!strcmp(x->method, "OPTIONS"))
+        openapi_json_handle(x);
+    else
+        page_handle(x);
+}

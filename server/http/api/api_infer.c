@@ -1,0 +1,630 @@
+/* POST /v2/models/M[/versions/V]/infer: the Open Inference Protocol's inference.
+ *
+ * Three forms: JSON; JSON with binary tensors behind it (Inference-Header-Content-Length says where
+ * it ends); a raw body that is the single input itself (that header is 0). Tensors are read where
+ * they lie in the body, or, as JSON numbers, into memory of their own. An image input also takes
+ * BYTES with a JPEG or PNG in each element: these are decoded and prepared as /predict does it. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "proto/base64.h"
+#include "proto/v2.h"
+#include "server/http/api/route_table.h"
+#include "server/http/api/urgency.h"
+#include "server/http/api/work.h"
+#include "server/http/transport/exchange.h"
+#include "server/http/transport/respond.h"
+#include "server/schedule/policy/postprocess.h"
+
+#define TYPE_BINARY "application/octet-stream"
+
+struct infer_work {
+    struct predict_request request; /* first: work.h */
+    struct v2_request *v2;          /* NULL: a raw body */
+    const void **tensors;           /* of the model's inputs; NULL: photos */
+    void **memory;                  /* of tensors that came as JSON; input_count of the model */
+    size_t input_count;
+    uint8_t *texts; /* BYTES that came as JSON */
+    bool *wanted;   /* of the model's outputs */
+    size_t rows;
+};
+
+static void infer_free_work(struct exchange *x)
+{
+    struct infer_work *work = x->work;
+    struct infer_work rest = *work;
+    work_free(x); /* first: its images lie in the rest */
+    v2_request_free(rest.v2);
+    for (size_t i = 0; rest.memory && i < rest.input_count; i++)
+        free(rest.memory[i]);
+    free(rest.memory);
+    free(rest.tensors);
+    free(rest.texts);
+    free(rest.wanted);
+}
+
+enum status v2_admit(struct exchange *x, struct error *err)
+{
+    if (atomic_load(&x->server->draining))
+        return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
+    const char *version = x->match.version[0] ? x->match.version : NULL;
+    return urgency_admit(x, x->match.model, version, err);
+}
+
+/* ---- inputs ---- */
+
+static enum status infer_make_images(struct infer_work *work, size_t count, struct error *err)
+{
+    work->rows = count;
+    return work_images(&work->request, count, err);
+}
+
+static const char *tensor_names(const struct served_tensor *tensors, size_t count, char *text,
+                                size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < count && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", tensors[i].name);
+    return text;
+}
+
+static const char *input_names(const struct served *served, char *text, size_t size)
+{
+    return tensor_names(served->inputs, served->input_count, text, size);
+}
+
+/* "[-1, 3, 224, 224]" */
+static const char *wanted_shape(const struct served *served, const struct served_tensor *tensor,
+                                char text[static SHAPE_TEXT])
+{
+    shape_text(&tensor->shape, text);
+    if (!served->has_rows || tensor->shape.rank < 1)
+        return text;
+    char rest[SHAPE_TEXT];
+    snprintf(rest, sizeof rest, "%s", text + strcspn(text, ",]"));
+    snprintf(text, SHAPE_TEXT, "[-1%.*s", SHAPE_TEXT - 4, rest);
+    return text;
+}
+
+static enum status infer_check_shape(const struct served *served,
+                                     const struct served_tensor *wanted,
+                                     const struct v2_input *input, size_t *ret_rows,
+                                     struct error *err)
+{
+    struct shape shape = input->shape;
+    char given[SHAPE_TEXT], expected[SHAPE_TEXT];
+    *ret_rows = 1;
+    if (served->has_rows && shape.rank >= 1) {
+        *ret_rows = (size_t)shape.dims[0];
+        shape.dims[0] = 1;
+    }
+    if (input->dtype == wanted->dtype && shape_equal(&shape, &wanted->shape) && *ret_rows > 0)
+        return STATUS_OK;
+    return error_set(
+        err, STATUS_INVALID, "input '%s' of model '%s' is %s %s, the request has %s %s%s",
+        wanted->name, served->model->name, dtype_oip_name(wanted->dtype),
+        wanted_shape(served, wanted, expected), input->datatype, shape_text(&input->shape, given),
+        served->takes_images ? "; BYTES with a JPEG or PNG go as well" : "");
+}
+
+/* Numbers in JSON: into memory of their own, which is charged as the body is. */
+static enum status infer_read_numbers(struct exchange *x, const struct v2_input *input, void **ret,
+                                      struct error *err)
+{
+    char text[SHAPE_TEXT];
+    size_t size = dtype_size(input->dtype);
+    /* Each number takes two bytes at least, so that a shape alone cannot allocate memory. */
+    if (input->count > input->json_size)
+        return error_set(err, STATUS_INVALID,
+                         "input '%.80s' has too little data for its shape %s: %zu elements are "
+                         "wanted, and the %zu bytes of its \"data\" hold fewer",
+                         input->name, shape_text(&input->shape, text), input->count,
+                         input->json_size);
+    TRY(upload_charge(&x->body, input->count * size, err)); /* it fits: shape_check() */
+    *ret = alloc_array(input->count, size);
+    return *ret ? v2_read_numbers(input, *ret, err) : error_no_memory(err, "for a request");
+}
+
+static enum status take_tensor(struct exchange *x, struct infer_work *work,
+                               const struct served *served, const struct v2_input *input, size_t i,
+                               struct error *err)
+{
+    size_t rows;
+    TRY(infer_check_shape(served, &served->inputs[i], input, &rows, err));
+    if (work->rows && rows != work->rows)
+        return error_set(err, STATUS_INVALID,
+                         "the inputs differ in their first dimension: %zu and %zu", work->rows,
+                         rows);
+    work->rows = rows;
+    if (!input->binary)
+        TRY(infer_read_numbers(x, input, &work->memory[i], err));
+    work->tensors[i] = input->binary ? input->binary : work->memory[i];
+    return STATUS_OK;
+}
+
+static enum status take_tensors(struct exchange *x, struct infer_work *work,
+                                const struct served *served, struct error *err)
+{
+    char names[200];
+    work->input_count = served->input_count;
+    work->tensors = alloc_array(served->input_count, sizeof *work->tensors);
+    work->memory = alloc_array(served->input_count, sizeof *work->memory);
+    if (!work->tensors || !work->memory)
+        return error_no_memory(err, "for a request");
+    for (size_t k = 0; k < work->v2->input_count; k++) {
+        const struct v2_input *input = &work->v2->inputs[k];
+        size_t i = 0;
+        while (i < served->input_count && strcmp(served->inputs[i].name, input->name) != 0)
+            i++;
+        if (i == served->input_count)
+            return error_set(err, STATUS_INVALID, "model '%s' has no input '%.80s'; it has: %s",
+                             served->model->name, input->name,
+                             input_names(served, names, sizeof names));
+        if (work->tensors[i])
+            return error_set(err, STATUS_INVALID, "input '%.80s' is there twice", input->name);
+        TRY(take_tensor(x, work, served, input, i, err));
+    }
+    for (size_t i = 0; i < served->input_count; i++)
+        if (!work->tensors[i])
+            return error_set(err, STATUS_INVALID, "input '%s' is missing; model '%s' has: %s",
+                             served->inputs[i].name, served->model->name,
+                             input_names(served, names, sizeof names));
+    if (work->rows > served->max_rows)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the request has %zu rows, but model '%s' takes at most %zu at a time "
+                         "(--max-queue); send them in several requests",
+                         work->rows, served->model->name, served->max_rows);
+    return infer_make_images(work, work->rows, err);
+}
+
+static bool infer_is_image(const uint8_t *data, size_t size)
+{
+    return image_sniff(data, size) != IMAGE_UNKNOWN;
+}
+
+/* A text that is no image may be one in base64. */
+static void take_base64(struct v2_bytes *bytes, uint8_t *texts)
+{
+    size_t size;
+    uint8_t *at = texts + (bytes->data - texts);
+    if (!infer_is_image(bytes->data, bytes->size) &&
+        base64_decode((const char *)at, bytes->size, at, &size, NULL) == STATUS_OK)
+        bytes->size = size;
+}
+
+static enum status take_images(struct exchange *x, struct infer_work *work,
+                               const struct served *served, const struct v2_input *input,
+                               struct error *err)
+{
+    size_t most = x->server->options.max_images;
+    if (!served->takes_images || strcmp(input->name, served->inputs[0].name) != 0)
+        return error_set(err, STATUS_INVALID,
+                         "input '%.80s' of model '%s' takes numbers, not photos (BYTES)",
+                         input->name, served->model->name);
+    if (input->count < 1 || input->count > most)
+        return error_set(err, input->count ? STATUS_TOO_LARGE : STATUS_INVALID,
+                         "%zu images in one request; 1 to %zu are possible (--max-images)",
+                         input->count, most);
+    if (!input->binary)
+        TRY(upload_charge(&x->body, input->json_size, err));
+    struct v2_bytes *bytes = alloc_array(input->count, sizeof *bytes);
+    if (!bytes)
+        return error_no_memory(err, "for a request");
+    enum status status = v2_read_bytes(input, infer_is_image, bytes, &work->texts, err);
+    if (status == STATUS_OK)
+        status = infer_make_images(work, input->count, err);
+    for (size_t i = 0; status == STATUS_OK && i < input->count; i++) {
+        if (work->texts)
+            take_base64(&bytes[i], work->texts);
+        work->request.images[i].data = bytes[i].data;
+        work->request.images[i].size = bytes[i].size;
+    }
+    free(bytes);
+    return status;
+}
+
+/* A body without JSON is the single input: an image, with or without its length before it, or one
+ * row.
+ */
+static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
+                                  const struct served *served, struct error *err)
+{
+    const struct served_tensor *input = &served->inputs[0];
+    const uint8_t *data = x->body.data;
+    size_t size = x->body.size;
+    if (served->input_count != 1)
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' has %zu inputs; a raw body is for models with one",
+                         served->model->name, served->input_count);
+    bool has_length = size > 4 && !infer_is_image(data, size) && infer_is_image(data + 4, size - 4);
+    if (served->takes_images && size > 0 && (has_length || infer_is_image(data, size))) {
+        TRY(infer_make_images(work, 1, err));
+        work->request.images[0].data = data + (has_length ? 4 : 0);
+        work->request.images[0].size = size - (has_length ? 4 : 0);
+        return STATUS_OK;
+    }
+    if (size != input->bytes || size == 0)
+        return error_set(err, STATUS_INVALID,
+                         "the raw body has %zu bytes; input '%s' of model '%s' takes %zu%s", size,
+                         input->name, served->model->name, input->bytes,
+                         served->takes_images ? ", or a JPEG or PNG" : "");
+    work->tensors = alloc_array(1, sizeof *work->tensors);
+    if (!work->tensors)
+        return error_no_memory(err, "for a request");
+    work->tensors[0] = data;
+    return infer_make_images(work, 1, err);
+}
+
+static enum status infer_take_inputs(struct exchange *x, struct infer_work *work,
+                                     const struct served *served, struct error *err)
+{
+    const struct v2_request *v2 = work->v2;
+    for (size_t k = 0; k < v2->input_count; k++) {
+        if (v2->inputs[k].dtype != DTYPE_NONE)
+            continue;
+        if (v2->input_count != 1)
+            return error_set(err, STATUS_INVALID,
+                             "BYTES with images must be the only input of the request");
+        return take_images(x, work, served, &v2->inputs[k], err);
+    }
+    return take_tensors(x, work, served, err);
+}
+
+/* ---- outputs ---- */
+
+static enum status output_index(const struct served *served, const char *name, size_t *ret,
+                                struct error *err)
+{
+    for (size_t i = 0; i < served->output_count; i++) {
+        if (strcmp(served->outputs[i].name, name) != 0)
+            continue;
+        *ret = i;
+        return STATUS_OK;
+    }
+    char names[200];
+    return error_set(err, STATUS_INVALID, "model '%s' has no output '%.80s'; it has: %s",
+                     served->model->name, name,
+                     tensor_names(served->outputs, served->output_count, names, sizeof names));
+}
+
+/* All classes of a short row, but no more than PREDICT_MAX_TOP_K of a long one. */
+static enum status check_classes(const char *name, size_t wanted, size_t classes, struct error *err)
+{
+    if (wanted <= PREDICT_MAX_TOP_K || classes <= PREDICT_MAX_TOP_K)
+        return STATUS_OK;
+    return error_set(
+        err, STATUS_INVALID,
+        "\"classification\" is %zu for output '%s', whose rows have %zu values; ask for "
+        "1 to %d of them, or for the tensor itself",
+        wanted, name, classes, PREDICT_MAX_TOP_K);
+}
+
+static enum status check_outputs(struct infer_work *work, const struct served *served,
+                                 struct error *err)
+{
+    work->wanted = alloc_array(served->output_count, sizeof *work->wanted);
+    if (!work->wanted)
+        return error_no_memory(err, "for a request");
+    for (size_t k = 0; work->v2 && k < work->v2->output_count; k++) {
+        size_t i = 0;
+        TRY(output_index(served, work->v2->outputs[k].name, &i, err));
+        if (work->wanted[i])
+            return error_set(err, STATUS_INVALID, "output '%.80s' is there twice",
+                             served->outputs[i].name);
+        TRY(check_classes(served->outputs[i].name, work->v2->outputs[k].classification,
+                          served->outputs[i].count, err));
+        work->wanted[i] = true;
+    }
+    for (size_t i = 0; (!work->v2 || work->v2->output_count == 0) && i < served->output_count; i++)
+        work->wanted[i] = true;
+    work->request.wanted_outputs = work->wanted;
+    return STATUS_OK;
+}
+
+/* Charges the memory that the answer may take until it has been sent. */
+static enum status expect_outputs(struct exchange *x, const struct infer_work *work,
+                                  const struct served *served, struct error *err)
+{
+    const struct v2_request *v2 = work->v2;
+    const struct v2_output all = v2 ? v2->default_output : (struct v2_output){.binary = true};
+    size_t bytes = 0;
+    for (size_t i = 0; i < served->output_count; i++) {
+        const struct v2_output *asked = &all;
+        for (size_t k = 0; v2 && k < v2->output_count; k++)
+            if (!strcmp(v2->outputs[k].name, served->outputs[i].name))
+                asked = &v2->outputs[k];
+        bool as_json = !asked->binary || asked->classification > 0;
+        size_t most = work_output_bytes(&served->outputs[i], work->rows, as_json);
+        if (work->wanted[i] && !size_add(bytes, most, &bytes))
+            bytes = SIZE_MAX;
+    }
+    return work_expect_answer(x, bytes, err);
+}
+
+/* ---- the answer ---- */
+
+struct shaping {
+    struct v2_answer_output *outputs;
+    const struct tensor **rows; /* of all outputs, one after another */
+    char **texts;               /* owned */
+    size_t text_count, text_capacity;
+    struct error *err;
+};
+
+static bool add_text(struct shaping *s, char *text)
+{
+    if (s->text_count == s->text_capacity) {
+        size_t capacity = s->text_capacity ? 2 * s->text_capacity : 16;
+        char **grown = reallocarray(s->texts, capacity, sizeof *grown);
+        if (!grown || !text) {
+            s->texts = grown ? grown : s->texts;
+            free(text);
+            return false;
+        }
+        s->texts = grown;
+        s->text_capacity = capacity;
+    }
+    if (text)
+        s->texts[s->text_count++] = text;
+    return text != NULL;
+}
+
+/* The `most` best classes of a row, as texts. */
+static enum status classify_row(struct shaping *s, const struct tensor *row, size_t most,
+                                const struct labels *labels)
+{
+    size_t count = shape_count(&row->shape), k = most < count ? most : count;
+    if (k == 0)
+        return STATUS_OK;
+    struct ranking ranking = {alloc_array(k, sizeof *ranking.best), k, 0};
+    if (!ranking.best)
+        return error_no_memory(s->err, "for a request");
+    for (size_t i = 0; i < count; i++)
+        ranking_add(&ranking, tensor_number(row, i), i);
+    ranking_sort(&ranking);
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < k && status == STATUS_OK; i++) {
+        size_t index = ranking.best[i].index;
+        const char *label = labels && index < labels->count && labels->names[index][0]
+                                ? labels->names[index]
+                                : NULL;
+        if (!add_text(s, v2_classification(ranking.best[i].value, index, label)))
+            status = error_no_memory(s->err, "for a request");
+    }
+    free(ranking.best);
+    return status;
+}
+
+/* What all rows of output `o` are together. */
+static enum status shape_rows(const struct infer_work *work, size_t o,
+                              struct v2_answer_output *output, struct shaping *s)
+{
+    const struct served *served = work->request.hold;
+    const struct tensor *first = work->request.images[0].outputs[o];
+    output->shape = first->shape;
+    if (work->rows == 1)
+        return STATUS_OK;
+    for (size_t r = 1; r < work->rows; r++) {
+        const struct tensor *row = work->request.images[r].outputs[o];
+        if (first->shape.rank < 1 || first->shape.dims[0] != 1 ||
+            !shape_equal(&row->shape, &first->shape))
+            return error_set(s->err, STATUS_INVALID,
+                             "the rows of output '%s' differ in shape; send one row a request",
+                             served->outputs[o].name);
+    }
+    output->shape.dims[0] = (int64_t)work->rows;
+    return STATUS_OK;
+}
+
+static enum status infer_classify(const struct infer_work *work, size_t o, size_t classes,
+                                  struct v2_answer_output *output, struct shaping *s)
+{
+    const struct served *served = work->request.hold;
+    const struct labels *labels = &served->model->labels;
+    size_t before = s->text_count, each = 0;
+    for (size_t r = 0; r < work->rows; r++) {
+        const struct tensor *row = work->request.images[r].outputs[o];
+        TRY(check_classes(output->name, classes, shape_count(&row->shape), s->err));
+        TRY(classify_row(s, row, classes, o == served->model->output ? labels : NULL));
+        each = r == 0 ? s->text_count - before : each;
+    }
+    output->shape =
+        served->has_rows ? SHAPE((int64_t)work->rows, (int64_t)each) : SHAPE((int64_t)each);
+    return STATUS_OK;
+}
+
+static enum status shape_output(const struct infer_work *work, const struct v2_output *asked,
+                                size_t position, size_t o, struct shaping *s, size_t *text_at)
+{
+    struct v2_answer_output *output = &s->outputs[position];
+    const struct tensor **rows = s->rows + position * work->rows;
+    *output = (struct v2_answer_output){.name = work->request.hold->outputs[o].name,
+                                        .binary = asked->binary,
+                                        .rows = rows,
+                                        .row_count = work->rows};
+    for (size_t r = 0; r < work->rows; r++)
+        rows[r] = work->request.images[r].outputs[o];
+    text_at[position] = s->text_count;
+    TRY(shape_rows(work, o, output, s));
+    if (asked->classification == 0)
+        return STATUS_OK;
+    output->rows = NULL;
+    return infer_classify(work, o, asked->classification, output, s);
+}
+
+/* The outputs in the order that was asked for, or the model's. */
+static enum status shape_outputs(const struct infer_work *work, struct shaping *s, size_t count)
+{
+    const struct served *served = work->request.hold;
+    const struct v2_output all =
+        work->v2 ? work->v2->default_output : (struct v2_output){.binary = true};
+    bool listed = work->v2 && work->v2->output_count > 0;
+    size_t *text_at = alloc_array(count, sizeof *text_at);
+    enum status status = text_at ? STATUS_OK : error_no_memory(s->err, "for a request");
+    for (size_t k = 0; status == STATUS_OK && k < count; k++) {
+        size_t o = k;
+        if (listed)
+            status = output_index(served, work->v2->outputs[k].name, &o, s->err);
+        if (status == STATUS_OK)
+            status = shape_output(work, listed ? &work->v2->outputs[k] : &all, k, o, s, text_at);
+    }
+    for (size_t k = 0; status == STATUS_OK && k < count; k++)
+        if (!s->outputs[k].rows)
+            s->outputs[k].texts = s->texts + text_at[k];
+    free(text_at);
+    return status;
+}
+
+static enum status respond_outputs(struct exchange *x, struct infer_work *work, struct error *err)
+{
+    const struct served *served = work->request.hold;
+    bool listed = work->v2 && work->v2->output_count > 0;
+    size_t count = listed ? work->v2->output_count : served->output_count, cells;
+    struct shaping shaping = {.err = err};
+    shaping.outputs = alloc_array(count, sizeof *shaping.outputs);
+    if (size_mul(count, work->rows, &cells))
+        shaping.rows = alloc_array(cells, sizeof *shaping.rows);
+    enum status status = shaping.outputs && shaping.rows && add_text(&shaping, strdup(""))
+                             ? shape_outputs(work, &shaping, count)
+                             : error_no_memory(err, "for a request");
+    if (status == STATUS_OK) {
+        struct v2_answer answer = {.model = served->model->name,
+                                   .version = served->model->version,
+                                   .id = work->v2 ? work->v2->id : NULL,
+                                   .outputs = shaping.outputs,
+                                   .output_count = count};
+        size_t size = 0, json_size = 0;
+        bool binary = false;
+        char *text = v2_answer_body(&answer, &size, &json_size, &binary);
+        respond_text(x, 200, binary ? TYPE_BINARY : TYPE_JSON, text, size);
+        if (text && binary)
+            respond_header(x, "Inference-Header-Content-Length", "%zu", json_size);
+    }
+    for (size_t i = 0; i < shaping.text_count; i++)
+        free(shaping.texts[i]);
+    free(shaping.texts);
+    free(shaping.rows);
+    free(shaping.outputs);
+    return status;
+}
+
+static void infer_finish(struct exchange *x)
+{
+    struct infer_work *work = x->work;
+    struct error err;
+    exchange_note(x, &work->request);
+    const struct predict_image *images = work->request.images;
+    for (size_t i = 0; i < work->rows; i++) {
+        if (images[i].status == STATUS_OK)
+            continue;
+        err = images[i].error;
+        if (work->rows > 1)
+            error_set(&err, images[i].status, "element %zu: %s", i, images[i].error.message);
+        if (status_http(err.status) == 503)
+            x->answer.retry_after_s = 1;
+        respond_error(x, &err);
+        return;
+    }
+    if (respond_outputs(x, work, &err) != STATUS_OK)
+        respond_error(x, &err);
+}
+
+/* ---- to the pipeline and back ---- */
+
+/* Bytes of the body that are JSON; *ret_raw: the header says that none are. */
+static enum status json_size(const struct exchange *x, size_t *ret, bool *ret_raw,
+                             struct error *err)
+{
+    *ret = x->body.size;
+    *ret_raw = false;
+    if (!x->json_length)
+        return STATUS_OK;
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(x->json_length, &end, 10);
+    if (x->json_length[0] < '0' || x->json_length[0] > '9' || *end || errno || value > x->body.size)
+        return error_set(
+            err, STATUS_INVALID,
+            "Inference-Header-Content-Length is '%.40s'; it must be a number from 0 to "
+            "the length of the body, %zu",
+            x->json_length, x->body.size);
+    *ret = (size_t)value;
+    *ret_raw = value == 0;
+    return STATUS_OK;
+}
+
+/* The whole body should be JSON and is not: most likely a header is missing, or the client meant
+ * another path. */
+static enum status check_is_json(const struct exchange *x, struct error *err)
+{
+    const uint8_t *data = x->body.data;
+    size_t size = x->body.size, json = 0;
+    if (x->json_length)
+        return STATUS_OK;
+    if (infer_is_image(data, size))
+        return error_set(err, STATUS_INVALID,
+                         "the body is a picture, not JSON; post pictures to /predict, or here with "
+                         "the header Inference-Header-Content-Length: 0");
+    while (json < size && (data[json] == ' ' || (data[json] >= '\t' && data[json] <= '\r')))
+        json++;
+    if ((json < size && data[json] < ' ') || memchr(data, '\0', size))
+        return error_set(err, STATUS_INVALID,
+                         "the body is binary, not JSON; the header Inference-Header-Content-Length "
+                         "says how many bytes of JSON it begins with (0: none, it is the input "
+                         "itself)");
+    return STATUS_OK;
+}
+
+static enum status infer_prepare(struct exchange *x, struct served *served, struct error *err)
+{
+    struct infer_work *work = x->work;
+    const struct http_options *options = &x->server->options;
+    const struct json_limits limits = {options->max_json_depth, 20000};
+    size_t json;
+    bool is_raw;
+    TRY(urgency_read(x, &work->request, err));
+    TRY(json_size(x, &json, &is_raw, err));
+    if (is_raw) {
+        TRY(infer_take_raw(x, work, served, err));
+    } else {
+        if (x->body.size == 0)
+            return error_set(err, STATUS_INVALID,
+                             "the body is empty; send {\"inputs\": […]} as GET /v2/models/%s "
+                             "describes them",
+                             served->model->name);
+        TRY(check_is_json(x, err));
+        TRY(v2_request_parse(x->body.data, x->body.size, json, &limits, &work->v2, err));
+        urgency_limit_us(&work->request, (uint64_t)work->v2->timeout_us);
+        TRY(urgency_set_priority(&work->request, (uint64_t)work->v2->priority, err));
+        TRY(infer_take_inputs(x, work, served, err));
+        /* What was JSON has become memory of its own. */
+        if (json == x->body.size)
+            upload_release_bytes(&x->body);
+    }
+    TRY(check_outputs(work, served, err));
+    TRY(expect_outputs(x, work, served, err));
+    work->request.tensors = work->tensors;
+    work->request.target = served;
+    x->image_count = work->rows;
+    return STATUS_OK;
+}
+
+static void infer_start(struct exchange *x)
+{
+    struct infer_work *work = work_create(x, sizeof *work, infer_finish, infer_free_work);
+    if (work) {
+        work->request.top_k = 1;
+        work->request.raw_outputs = true;
+    }
+    work_submit_served(x, infer_prepare);
+}
+
+void v2_infer_handle(struct exchange *x)
+{
+    work_handle(x, infer_start);
+}

@@ -1,0 +1,239 @@
+/* KServe's V1, which is TensorFlow Serving's: POST /v1/models/M:predict with {"instances": […]},
+ * and what models there are. Instances are photos as base64, or rows of numbers for a model with
+ * one input. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/v1.h"
+#include "proto/v2.h"
+#include "server/http/api/describe.h"
+#include "server/http/api/route_table.h"
+#include "server/http/api/urgency.h"
+#include "server/http/api/work.h"
+#include "server/http/transport/exchange.h"
+#include "server/http/transport/respond.h"
+
+struct kserve_work {
+    struct predict_request request; /* first: work.h */
+    struct v1_request *v1;
+    void *numbers; /* rows of the model's input */
+    const void *tensors[1];
+};
+
+static void kserve_free_work(struct exchange *x)
+{
+    struct kserve_work *work = x->work;
+    struct v1_request *v1 = work->v1;
+    void *numbers = work->numbers;
+    work_free(x); /* first: its images lie in the other two */
+    v1_request_free(v1);
+    free(numbers);
+}
+
+static enum status take_photos(struct kserve_work *work, struct error *err)
+{
+    TRY(work_images(&work->request, work->v1->image_count, err));
+    for (size_t i = 0; i < work->v1->image_count; i++) {
+        const struct predict_json_image *from = &work->v1->images[i];
+        struct predict_image *image = &work->request.images[i];
+        image->data = from->data;
+        image->size = from->size;
+        image->preset = from->error;
+    }
+    return STATUS_OK;
+}
+
+static enum status take_numbers(struct exchange *x, struct kserve_work *work,
+                                const struct served *served, const struct json_limits *limits,
+                                struct error *err)
+{
+    const struct served_tensor *wanted = &served->inputs[0];
+    size_t rows = work->v1->rows;
+    if (served->input_count != 1 || !served->has_rows)
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' does not take rows of one input; send tensors to POST "
+                         "/v2/models/%s/infer",
+                         served->model->name, served->model->name);
+    if (rows > served->max_rows)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "%zu instances, but model '%s' takes at most %zu at a time (--max-queue)",
+                         rows, served->model->name, served->max_rows);
+    struct v2_input input = {.name = "instances",
+                             .dtype = wanted->dtype,
+                             .shape = wanted->shape,
+                             .json = work->v1->numbers,
+                             .json_size = work->v1->numbers_size};
+    input.shape.dims[0] = (int64_t)rows;
+    input.max_nesting = v2_max_nesting(&input.shape, 1, limits);
+    size_t bytes;
+    if (shape_check(&input.shape, input.dtype, &input.count, &bytes, err) != STATUS_OK ||
+        input.count > input.json_size)
+        return error_set(err, STATUS_INVALID,
+                         "%zu instances with too few numbers: each has %zu of them", rows,
+                         wanted->count);
+    TRY(upload_charge(&x->body, bytes, err));
+    work->numbers = malloc(bytes ? bytes : 1);
+    if (!work->numbers)
+        return error_no_memory(err, "for a request");
+    TRY(v2_read_numbers(&input, work->numbers, err));
+    work->tensors[0] = work->numbers;
+    work->request.tensors = work->tensors;
+    work->request.raw_outputs = true;
+    return work_images(&work->request, rows, err);
+}
+
+/* Charges the memory that the rows of a model's outputs may take until they have been sent. */
+static enum status expect_rows(struct exchange *x, const struct served *served, size_t rows,
+                               struct error *err)
+{
+    size_t bytes = 0;
+    for (size_t o = 0; o < served->output_count; o++)
+        if (!size_add(bytes, work_output_bytes(&served->outputs[o], rows, true), &bytes))
+            bytes = SIZE_MAX;
+    return work_expect_answer(x, bytes, err);
+}
+
+static enum status kserve_prepare(struct exchange *x, struct served *served, struct error *err)
+{
+    struct kserve_work *work = x->work;
+    const struct http_options *options = &x->server->options;
+    struct json_limits limits = {options->max_json_depth, 16 * options->max_images + 1000};
+    TRY(urgency_read(x, &work->request, err));
+    if (x->body.size == 0)
+        return error_set(err, STATUS_INVALID,
+                         "the body is empty; send {\"instances\": [{\"b64\": \"…\"}]}");
+    TRY(v1_request_parse((const char *)x->body.data, x->body.size, &limits, options->max_images,
+                         &work->v1, err));
+    if (work->v1->numbers) {
+        TRY(take_numbers(x, work, served, &limits, err));
+        upload_release_bytes(&x->body); /* the numbers have their own charge */
+    } else {
+        TRY(take_photos(work, err));
+        upload_drop_bytes(&x->body); /* the tree stands for it */
+    }
+    /* A model without classes answers photos with its outputs. */
+    if (served->not_classifier[0])
+        work->request.raw_outputs = true;
+    if (work->request.raw_outputs)
+        TRY(expect_rows(x, served, work->request.image_count, err));
+    work->request.target = served;
+    x->image_count = work->request.image_count;
+    return STATUS_OK;
+}
+
+static char *write_rows(const struct predict_request *request, size_t *ret_size)
+{
+    const struct served *served = request->hold;
+    struct v1_row *rows = alloc_array(request->image_count, sizeof *rows);
+    const char **names = alloc_array(served->output_count, sizeof *names);
+    char *text = NULL;
+    for (size_t i = 0; rows && i < request->image_count; i++)
+        rows[i] = (struct v1_row){request->images[i].outputs};
+    for (size_t o = 0; names && o < served->output_count; o++)
+        names[o] = served->outputs[o].name;
+    if (rows && names)
+        text = v1_rows_json(rows, request->image_count, names, served->output_count,
+                            served->has_rows, ret_size);
+    free(rows);
+    free(names);
+    return text;
+}
+
+static void kserve_finish(struct exchange *x)
+{
+    struct kserve_work *work = x->work;
+    const struct predict_request *request = &work->request;
+    x->write_seconds = request->write_seconds;
+    for (size_t i = 0; i < request->image_count; i++) {
+        struct error err = request->images[i].error;
+        if (request->images[i].status == STATUS_OK)
+            continue;
+        if (request->image_count > 1)
+            error_set(&err, request->images[i].status, "instance %zu: %s", i,
+                      request->images[i].error.message);
+        respond_error(x, &err);
+        return;
+    }
+    size_t size = 0;
+    char *text = request->raw_outputs
+                     ? write_rows(request, &size)
+                     : describe_predictions_as(DESCRIBE_KSERVE, request, true, 0, &size);
+    respond_text(x, 200, TYPE_JSON, text, size);
+}
+
+static void kserve_start(struct exchange *x)
+{
+    (void)work_create(x, sizeof(struct kserve_work), kserve_finish, kserve_free_work);
+    work_submit_served(x, kserve_prepare);
+}
+
+void kserve_predict_handle(struct exchange *x)
+{
+    work_handle(x, kserve_start);
+}
+
+void kserve_explain_handle(struct exchange *x)
+{
+    respond_refusal(x, 501, "not_implemented",
+                    "there is no explainer here; POST /v1/models/%s:predict gives predictions, "
+                    "explanations are for a KServe explainer in front of it",
+                    x->match.model);
+}
+
+/* ---- what there is ---- */
+
+static struct model_status *kserve_snapshot(struct exchange *x, size_t *ret_count)
+{
+    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    *ret_count =
+        models ? pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    return models;
+}
+
+void kserve_model_handle(struct exchange *x)
+{
+    size_t count, found = 0, size = 0;
+    bool ready = false;
+    struct model_status *models = kserve_snapshot(x, &count);
+    struct v1_version *versions = alloc_array(count, sizeof *versions);
+    for (size_t i = 0; models && versions && i < count; i++) {
+        if (strcmp(models[i].name, x->match.model) != 0 ||
+            (x->match.version[0] && strcmp(models[i].version, x->match.version) != 0))
+            continue;
+        bool is_ready = models[i].state == MODEL_READY;
+        versions[found++] = (struct v1_version){models[i].version, is_ready, models[i].failure};
+        ready = ready || is_ready;
+    }
+    if (found == 0 && models && versions) {
+        respond_refusal(x, 404, "not_found", "there is no model '%s'%s%s", x->match.model,
+                        x->match.version[0] ? " of version " : "", x->match.version);
+    } else {
+        char *text = models && versions
+                         ? v1_model_json(x->match.model, ready, versions, found, &size)
+                         : NULL;
+        x->answer.retry_after_s = ready ? 0 : 1;
+        respond_text(x, ready ? 200 : 503, TYPE_JSON, text, size);
+    }
+    free(versions);
+    free(models);
+}
+
+void kserve_models_handle(struct exchange *x)
+{
+    size_t count, found = 0, size = 0;
+    struct model_status *models = kserve_snapshot(x, &count);
+    const char **names = alloc_array(count, sizeof *names);
+    for (size_t i = 0; models && names && i < count; i++) {
+        bool is_new = true;
+        for (size_t k = 0; k < found; k++)
+            is_new = is_new && strcmp(names[k], models[i].name) != 0;
+        if (is_new)
+            names[found++] = models[i].name;
+    }
+    char *text = models && names ? v1_models_json(names, found, &size) : NULL;
+    respond_text(x, 200, TYPE_JSON, text, size);
+    free(names);
+    free(models);
+}

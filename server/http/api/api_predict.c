@@ -1,0 +1,357 @@
+/* POST /predict: images in, labels out.
+ *
+ * The body is a JPEG or PNG as it is, multipart/form-data with images in it, or JSON with base64.
+ * What it is, the bytes say: an image is an image under any Content-Type. The pipeline reads the
+ * images where they lie in the body (or, base64, in the JSON text they were decoded in), so the
+ * body stays until it is done. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "engine/base/utf8.h"
+#include "proto/answers.h"
+#include "server/http/api/describe.h"
+#include "server/http/api/route_table.h"
+#include "server/http/api/urgency.h"
+#include "server/http/api/work.h"
+#include "server/http/transport/exchange.h"
+#include "server/http/transport/multipart.h"
+#include "server/http/transport/negotiate.h"
+#include "server/http/transport/respond.h"
+
+/* Parts that are no images but parameters may come on top. */
+#define PARAMETER_PARTS 8
+
+struct predict_work {
+    struct predict_request request; /* first: work.h */
+    bool as_list;
+    struct multipart multipart; /* zeroed without one */
+    struct predict_json *json;  /* NULL without one */
+    char model[128];            /* as asked for; "" for the default */
+};
+
+static void predict_free_work(struct exchange *x)
+{
+    struct predict_work *work = x->work;
+    struct multipart multipart = work->multipart;
+    struct predict_json *json = work->json;
+    work_free(x); /* first: its images lie in the other two */
+    multipart_done(&multipart);
+    predict_json_free(json);
+}
+
+/* ---- can it be served now? ---- */
+
+/* The forms of an answer, in the order of enum describe_form; errors are JSON in all of them. */
+static const char *const forms[] = {"application/json", "text/plain", "application/octet-stream"};
+
+/* Multipart and JSON bodies may name their model inside, so it is not known yet. */
+static enum status check_room(struct exchange *x, struct error *err)
+{
+    const char *model = query_value(&x->query, "model");
+    bool names_it_inside =
+        multipart_is(x->content_type) || (x->content_type && strstr(x->content_type, "json"));
+    if (!model && names_it_inside && pipeline_has_choice(x->server->options.pipeline))
+        return STATUS_OK;
+    return urgency_admit(x, model, NULL, err);
+}
+
+static enum status check_state(struct exchange *x, struct error *err)
+{
+    switch (pipeline_state(x->server->options.pipeline)) {
+    case PIPELINE_READY:
+    case PIPELINE_UNLOADED: /* it says which model was */
+        return check_room(x, err);
+    case PIPELINE_LOADING:
+        return error_set(err, STATUS_NOT_READY,
+                         "the model is still loading; GET /health shows how far it is");
+    case PIPELINE_DRAINING:
+        return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
+    case PIPELINE_FAILED:
+        return error_set(err, STATUS_NOT_READY,
+                         "the model could not be loaded; GET /health says why");
+    }
+    return error_set(err, STATUS_INTERNAL, "the pipeline is in an unknown state");
+}
+
+enum status predict_admit(struct exchange *x, struct error *err)
+{
+    x->answer_form = negotiate_type(exchange_header(x, "Accept"), forms, COUNT_OF(forms));
+    if (x->answer_form < 0)
+        respond_refusal(x, 406, "not_acceptable",
+                        "%s answers as %s, %s or %s; name one of them in Accept, or none", x->path,
+                        forms[0], forms[1], forms[2]);
+    else if (!x->has_length && !x->chunked)
+        respond_refusal(x, 411, "length_required",
+                        "the request has no body and no Content-Length; send an image: curl "
+                        "--data-binary @photo.jpg %s/predict",
+                        x->server->url);
+    return check_state(x, err);
+}
+
+/* ---- parameters ---- */
+
+static enum status set_top_k(struct predict_work *work, const char *text, size_t size,
+                             struct error *err)
+{
+    char digits[16], *end = digits;
+    long value = 0;
+    if (size > 0 && size < sizeof digits && text[0] >= '0' && text[0] <= '9') {
+        memcpy(digits, text, size);
+        digits[size] = '\0';
+        errno = 0;
+        value = strtol(digits, &end, 10);
+    }
+    if (end == digits || *end || errno || value < 1 || value > PREDICT_MAX_TOP_K)
+        return error_set(err, STATUS_INVALID, "top_k is '%.*s'; it must be a number from 1 to %d",
+                         size < 40 ? (int)size : 40, text, PREDICT_MAX_TOP_K);
+    work->request.top_k = (int)value;
+    return STATUS_OK;
+}
+
+static enum status set_model(struct predict_work *work, const char *text, size_t size,
+                             struct error *err)
+{
+    if (size == 0 || size >= sizeof work->model || !utf8_valid(text, size))
+        return error_set(err, STATUS_INVALID, "model must be a name of 1 to %zu bytes",
+                         sizeof work->model - 1);
+    memcpy(work->model, text, size);
+    work->model[size] = '\0';
+    return STATUS_OK;
+}
+
+static enum status set_parameter(struct predict_work *work, const char *name, const char *text,
+                                 size_t size, struct error *err)
+{
+    if (!strcmp(name, "top_k"))
+        return set_top_k(work, text, size, err);
+    if (!strcmp(name, "model"))
+        return set_model(work, text, size, err);
+    return error_set(err, STATUS_INVALID,
+                     "unknown parameter '%.60s'; /predict takes top_k and model", name);
+}
+
+static enum status read_query(const struct exchange *x, struct predict_work *work,
+                              struct error *err)
+{
+    for (size_t i = 0; i < x->query.count; i++) {
+        const struct query_parameter *p = &x->query.parameters[i];
+        TRY(set_parameter(work, p->name, p->value, strlen(p->value), err));
+    }
+    return STATUS_OK;
+}
+
+/* ---- the three forms of a body ---- */
+
+static enum status read_raw(const struct exchange *x, struct predict_work *work, struct error *err)
+{
+    if (x->body.size == 0)
+        return error_set(
+            err, STATUS_INVALID,
+            "the body is empty; send an image: curl --data-binary @photo.jpg %s/predict",
+            x->server->url);
+    TRY(work_images(&work->request, 1, err));
+    work->request.images[0].data = x->body.data;
+    work->request.images[0].size = x->body.size;
+    return STATUS_OK;
+}
+
+/* A field that is no file is a parameter, unless its bytes are an image all the same. */
+static bool predict_is_parameter(const struct multipart_part *part)
+{
+    return !part->has_filename && image_sniff(part->data, part->size) == IMAGE_UNKNOWN;
+}
+
+/* A form's field that is no file: a parameter, or an image whose @ was forgotten. */
+static enum status predict_read_field(struct predict_work *work, const struct multipart_part *part,
+                                      struct error *err)
+{
+    const char *text = (const char *)part->data;
+    if (!strcmp(part->name, "top_k") || !strcmp(part->name, "model"))
+        return set_parameter(work, part->name, text, part->size, err);
+    bool short_text = part->size > 0 && part->size <= 80 && utf8_valid(text, part->size);
+    return error_set(err, STATUS_INVALID,
+                     "field '%.60s' is text, not a file; write -F %.60s=@%.*s (text fields are "
+                     "only top_k and model)",
+                     part->name, part->name, short_text ? (int)part->size : 9,
+                     short_text ? text : "photo.jpg");
+}
+
+static enum status read_multipart(const struct exchange *x, struct predict_work *work,
+                                  struct error *err)
+{
+    size_t max_images = x->server->options.max_images, count = 0;
+    TRY(multipart_parse(x->content_type, x->body.data, x->body.size, max_images + PARAMETER_PARTS,
+                        &work->multipart, err));
+    for (size_t i = 0; i < work->multipart.count; i++) {
+        const struct multipart_part *part = &work->multipart.parts[i];
+        if (predict_is_parameter(part) && !part->name[0])
+            return error_set(err, STATUS_INVALID,
+                             "a part of the form has no name and is no image; send images as "
+                             "files: curl -F image=@photo.jpg %s/predict",
+                             x->server->url);
+        if (predict_is_parameter(part))
+            TRY(predict_read_field(work, part, err));
+        else
+            count++;
+    }
+    if (count == 0)
+        return error_set(err, STATUS_INVALID,
+                         "the form has no image in it; send one: curl -F image=@photo.jpg "
+                         "%s/predict",
+                         x->server->url);
+    if (count > max_images)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "%zu images in one request; the limit is %zu (--max-images)", count,
+                         max_images);
+    TRY(work_images(&work->request, count, err));
+    work->as_list = count > 1;
+    struct predict_image *image = work->request.images;
+    for (size_t i = 0; i < work->multipart.count; i++) {
+        const struct multipart_part *part = &work->multipart.parts[i];
+        if (predict_is_parameter(part))
+            continue;
+        image->data = part->data;
+        image->size = part->size;
+        image->name = part->filename[0] ? part->filename : part->name;
+        image++;
+    }
+    return STATUS_OK;
+}
+
+static enum status predict_read_json(struct exchange *x, struct predict_work *work,
+                                     struct error *err)
+{
+    const struct http_options *options = &x->server->options;
+    struct predict_json_limits limits = {
+        .json = {options->max_json_depth, 16 * options->max_images},
+        .max_images = options->max_images,
+        .max_top_k = PREDICT_MAX_TOP_K};
+    if (limits.json.max_values < 1000)
+        limits.json.max_values = 1000;
+    TRY(predict_json_parse((const char *)x->body.data, x->body.size, &limits, &work->json, err));
+    /* The tree holds copies: the text may go before the pipeline is done. */
+    upload_drop_bytes(&x->body);
+    const struct predict_json *json = work->json;
+    if (json->top_k)
+        work->request.top_k = json->top_k;
+    if (json->model)
+        TRY(set_model(work, json->model, strlen(json->model), err));
+    TRY(work_images(&work->request, json->image_count, err));
+    work->as_list = json->as_list;
+    for (size_t i = 0; i < json->image_count; i++) {
+        struct predict_image *image = &work->request.images[i];
+        image->data = json->images[i].data;
+        image->size = json->images[i].size;
+        image->name = json->images[i].name;
+        image->preset = json->images[i].error;
+    }
+    return STATUS_OK;
+}
+
+static bool looks_like_json(const struct exchange *x)
+{
+    size_t i = 0;
+    while (i < x->body.size && strchr(" \t\r\n", x->body.data[i]) && x->body.data[i])
+        i++;
+    bool brace = i < x->body.size && (x->body.data[i] == '{' || x->body.data[i] == '[');
+    return brace || (x->content_type && strstr(x->content_type, "json") && x->body.size > 0);
+}
+
+static enum status predict_read_body(struct exchange *x, struct predict_work *work,
+                                     struct error *err)
+{
+    if (x->body.size && image_sniff(x->body.data, x->body.size) != IMAGE_UNKNOWN)
+        return read_raw(x, work, err);
+    if (multipart_is(x->content_type))
+        return read_multipart(x, work, err);
+    return looks_like_json(x) ? predict_read_json(x, work, err) : read_raw(x, work, err);
+}
+
+/* ---- to the pipeline and back ---- */
+
+/* Whether line ends were stripped: a PNG without its first one, or a long JPEG without any. */
+static bool lost_line_ends(const uint8_t *data, size_t size)
+{
+    if (size > 5 && !memcmp(data, "\x89PNG", 4))
+        return data[4] != '\r';
+    return size > 1024 && data[0] == 0xFF && data[1] == 0xD8 && !memchr(data, '\n', size) &&
+           !memchr(data, '\r', size);
+}
+
+/* curl --data @file drops line ends, and the image with them; --data-binary sends the same type. */
+static void hint_at_form(const struct exchange *x, struct predict_image *image)
+{
+    static const char form[] = "application/x-www-form-urlencoded";
+    if ((image->status != STATUS_BAD_IMAGE && image->status != STATUS_UNSUPPORTED_MEDIA) ||
+        !x->content_type || strncasecmp(x->content_type, form, sizeof form - 1) != 0 ||
+        !image->data || !lost_line_ends(image->data, image->size))
+        return;
+    struct error plain = image->error;
+    error_set(&image->error, plain.status,
+              "%.380s; with curl, --data changes the file: use --data-binary @file", plain.message);
+}
+
+static void predict_finish(struct exchange *x)
+{
+    struct predict_work *work = x->work;
+    struct predict_request *request = &work->request;
+    hint_at_form(x, &request->images[0]);
+    size_t size = 0;
+    /* With one image its failure fails the request; with several, each reports its own. */
+    const struct predict_image *image = &request->images[0];
+    int http = work->as_list || image->status == STATUS_OK ? 200 : status_http(image->status);
+    static const char *const types[] = {TYPE_JSON, TYPE_TEXT, TYPE_BYTES, TYPE_JSON, TYPE_JSON};
+    enum describe_form form = http == 200 ? (enum describe_form)x->answer_form : DESCRIBE_JSON;
+    char *text = describe_predictions_as(form, request, work->as_list,
+                                         clock_ms(clock_now() - request->started), &size);
+    if (http == 503)
+        x->answer.retry_after_s = 1;
+    exchange_note(x, request);
+    respond_text(x, http, types[form], text, size);
+    if (text && http >= 400)
+        x->answer.code = status_word(image->status);
+}
+
+/* From the body to a request for the pipeline. */
+static enum status predict_prepare(struct exchange *x, struct error *err)
+{
+    struct predict_work *work = work_create(x, sizeof *work, predict_finish, predict_free_work);
+    if (!work)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for a request");
+    TRY(urgency_read(x, &work->request, err));
+    TRY(read_query(x, work, err));
+    TRY(predict_read_body(x, work, err));
+    work->request.model = work->model[0] ? work->model : NULL;
+    if (x->match.model[0]) { /* the path has the last word */
+        work->request.model = x->match.model;
+        work->request.version = x->match.version[0] ? x->match.version : NULL;
+    }
+    x->image_count = work->request.image_count;
+    return STATUS_OK;
+}
+
+static void predict_start(struct exchange *x)
+{
+    struct error err;
+    enum status status = predict_prepare(x, &err);
+    work_submit_or(x, status, &err);
+}
+
+void predict_handle(struct exchange *x)
+{
+    work_handle(x, predict_start);
+}
+
+/* ---- TorchServe ---- */
+
+/* POST /predictions/M[/V]: the same bodies, and {label: probability} out. */
+void torchserve_handle(struct exchange *x)
+{
+    x->answer_form = DESCRIBE_TORCHSERVE;
+    predict_handle(x);
+}

@@ -1,0 +1,91 @@
+/* POST /v2/repository/models/M/load and /unload: for admins. The loader does the work; the
+ * connection sleeps until it is done. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/http/api/route_table.h"
+#include "server/http/transport/exchange.h"
+#include "server/http/transport/respond.h"
+#include "server/loader/loader.h"
+
+struct repository_work {
+    struct exchange *exchange;
+    struct error outcome; /* status OK: done */
+};
+
+static void repository_free_work(struct exchange *x)
+{
+    free(x->work);
+    x->work = NULL;
+}
+
+/* Triton answers success with an empty body. */
+static void repository_finish(struct exchange *x)
+{
+    const struct repository_work *work = x->work;
+    if (x->answer.status)
+        return;
+    if (work->outcome.status == STATUS_OK) {
+        char *text = strdup("{}\n");
+        respond_text(x, 200, TYPE_JSON, text, text ? strlen(text) : 0);
+        return;
+    }
+    respond_error(x, &work->outcome);
+}
+
+static void repository_loaded(void *context, enum status status, const struct error *err)
+{
+    struct repository_work *work = context;
+    if (status != STATUS_OK)
+        work->outcome = *err;
+    exchange_resume(work->exchange);
+}
+
+/* Files and configurations of their own are not taken: a client names models, never contents. */
+static bool has_override(const struct exchange *x)
+{
+    const char *body = (const char *)x->body.data;
+    return body && x->body.size > 0 &&
+           (memmem(body, x->body.size, "\"config\"", 8) ||
+            memmem(body, x->body.size, "\"file:", 6));
+}
+
+static void repository_submit(struct exchange *x, enum loader_job job)
+{
+    struct error err;
+    struct loader *loader = x->server->options.loader;
+    if (respond_if_long(x))
+        return;
+    if (job == LOADER_LOAD && has_override(x)) {
+        respond_refusal(x, 400, "invalid_request",
+                        "models are loaded from the repository as they lie there; \"config\" and "
+                        "\"file:\" parameters are not taken");
+        return;
+    }
+    struct repository_work *work = loader ? calloc(1, sizeof *work) : NULL;
+    if (!work) {
+        error_set(&err, loader ? STATUS_NO_MEMORY : STATUS_NOT_READY,
+                  loader ? "out of memory" : "this server loads no models");
+        respond_error(x, &err);
+        return;
+    }
+    work->exchange = x;
+    x->work = work;
+    x->free_work = repository_free_work;
+    exchange_wait(x, NULL, repository_finish);
+    if (loader_submit(loader, job, x->match.model, repository_loaded, work, &err) == STATUS_OK)
+        return;
+    respond_error(x, &err);
+    exchange_resume(x);
+}
+
+void v2_load_handle(struct exchange *x)
+{
+    repository_submit(x, LOADER_LOAD);
+}
+
+void v2_unload_handle(struct exchange *x)
+{
+    repository_submit(x, LOADER_UNLOAD);
+}

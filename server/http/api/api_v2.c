@@ -1,0 +1,312 @@
+/* The metadata documents of the Open Inference Protocol: server, models, statistics. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "lensd_version.h"
+#include "proto/v2.h"
+#include "server/http/api/route_table.h"
+#include "server/http/transport/exchange.h"
+#include "server/http/transport/respond.h"
+#include "server/observe/log.h"
+
+/* As Triton: 400 while it is not ready, 503 while it shuts down. */
+static void respond_flag(struct exchange *x, const char *name, const char *flag, bool good)
+{
+    size_t size = 0;
+    char *text = v2_flag_json(name, flag, good, &size);
+    int http = good ? 200 : atomic_load(&x->server->draining) ? 503 : 400;
+    x->answer.retry_after_s = good ? 0 : 1;
+    respond_text(x, http, TYPE_JSON, text, size);
+}
+
+void v2_live_handle(struct exchange *x)
+{
+    respond_flag(x, NULL, "live", true);
+}
+
+void v2_ready_handle(struct exchange *x)
+{
+    bool draining = atomic_load(&x->server->draining);
+    respond_flag(x, NULL, "ready",
+                 !draining && pipeline_state(x->server->options.pipeline) == PIPELINE_READY);
+}
+
+void v2_server_handle(struct exchange *x)
+{
+    size_t size = 0;
+    char *text = v2_server_json("lensd", LENSD_VERSION, &size);
+    respond_text(x, 200, TYPE_JSON, text, size);
+}
+
+static const char *asked_version(const struct exchange *x)
+{
+    return x->match.version[0] ? x->match.version : NULL;
+}
+
+void v2_model_ready_handle(struct exchange *x)
+{
+    struct served *served;
+    struct error err;
+    struct pipeline *pipeline = x->server->options.pipeline;
+    enum status status =
+        pipeline_acquire(pipeline, x->match.model, asked_version(x), &served, NULL, &err);
+    if (status == STATUS_NOT_FOUND) {
+        respond_error(x, &err);
+        return;
+    }
+    if (status == STATUS_OK)
+        pipeline_release(pipeline, served);
+    respond_flag(x, x->match.model, "ready",
+                 status == STATUS_OK && !atomic_load(&x->server->draining));
+}
+
+/* ---- metadata and configuration ---- */
+
+/* The snapshot of all models, PIPELINE_MAX_MODELS at most; NULL when out of memory. */
+static struct model_status *v2_snapshot(struct pipeline *pipeline, size_t *ret_count)
+{
+    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    *ret_count = models ? pipeline_models(pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    return models;
+}
+
+static struct v2_tensor *describe_tensors(const struct served *served,
+                                          const struct served_tensor *tensors, size_t count)
+{
+    struct v2_tensor *list = alloc_array(count, sizeof *list);
+    for (size_t i = 0; list && i < count; i++) {
+        list[i] = (struct v2_tensor){tensors[i].name, tensors[i].dtype, tensors[i].shape};
+        if (served->has_rows && list[i].shape.rank >= 1)
+            list[i].shape.dims[0] = -1;
+    }
+    return list;
+}
+
+typedef char *(*document_writer)(const struct v2_model *model, size_t *ret_size);
+
+static char *describe_model(struct exchange *x, const struct served *served, document_writer write,
+                            size_t *ret_size)
+{
+    size_t count;
+    struct model_status *models = v2_snapshot(x->server->options.pipeline, &count);
+    const char **versions = alloc_array(count, sizeof *versions);
+    struct v2_tensor *inputs = describe_tensors(served, served->inputs, served->input_count);
+    struct v2_tensor *outputs = describe_tensors(served, served->outputs, served->output_count);
+    char *text = NULL;
+    if (models && versions && inputs && outputs) {
+        struct v2_model model = {.name = served->model->name,
+                                 .version = served->model->version,
+                                 .versions = versions,
+                                 .inputs = inputs,
+                                 .outputs = outputs,
+                                 .input_count = served->input_count,
+                                 .output_count = served->output_count,
+                                 .max_batch_size = served->has_rows ? served->max_batch : 0,
+                                 .image_input = served->image_input,
+                                 .channels_last = served->model->input_channels_last,
+                                 .has_labels = served->model->labels.count > 0,
+                                 .label_output = served->model->output,
+                                 .instance_count = 1,
+                                 .instance_kind = "KIND_CPU"};
+        for (size_t i = 0; i < count; i++) {
+            if (strcmp(models[i].name, model.name) != 0 || models[i].state != MODEL_READY)
+                continue;
+            versions[model.version_count++] = models[i].version;
+            model.instance_count = models[i].lane_count;
+            if (models[i].lane_count && models[i].lanes[0].device.kind != DEVICE_CPU)
+                model.instance_kind = "KIND_GPU";
+        }
+        text = write(&model, ret_size);
+    }
+    free(inputs);
+    free(outputs);
+    free(versions);
+    free(models);
+    return text;
+}
+
+static void respond_document(struct exchange *x, document_writer write)
+{
+    struct pipeline *pipeline = x->server->options.pipeline;
+    struct served *served;
+    struct error err;
+    if (pipeline_acquire(pipeline, x->match.model, asked_version(x), &served,
+                         &x->answer.retry_after_s, &err) != STATUS_OK) {
+        respond_error(x, &err);
+        return;
+    }
+    size_t size = 0;
+    char *text = describe_model(x, served, write, &size);
+    pipeline_release(pipeline, served);
+    respond_text(x, 200, TYPE_JSON, text, size);
+}
+
+void v2_metadata_handle(struct exchange *x)
+{
+    respond_document(x, v2_metadata_json);
+}
+
+void v2_config_handle(struct exchange *x)
+{
+    respond_document(x, v2_config_json);
+}
+
+/* ---- statistics ---- */
+
+static struct v2_count read_count(const struct served_count *count)
+{
+    return (struct v2_count){atomic_load_explicit(&count->count, memory_order_relaxed),
+                             atomic_load_explicit(&count->ns, memory_order_relaxed)};
+}
+
+static size_t read_batches(const struct served_stats *stats, struct v2_batch_stats *ret)
+{
+    size_t count = 0;
+    for (int size = 1; size <= BATCHER_MAX_BATCH; size++) {
+        const struct served_batch *batch = &stats->batches[size];
+        if (atomic_load_explicit(&batch->infer.count, memory_order_relaxed) == 0)
+            continue;
+        ret[count++] = (struct v2_batch_stats){
+            size, read_count(&batch->input), read_count(&batch->infer), read_count(&batch->output)};
+    }
+    return count;
+}
+
+static struct v2_stats read_stats(const struct served *served, const struct model_status *status,
+                                  struct v2_batch_stats *batches)
+{
+    const struct served_stats *stats = &served->stats;
+    struct v2_stats all = {.name = status->name,
+                           .version = status->version,
+                           .last_inference_ms = atomic_load(&stats->last_ms),
+                           .inference_count = atomic_load(&stats->rows),
+                           .execution_count = atomic_load(&stats->executions),
+                           .success = read_count(&stats->success),
+                           .fail = read_count(&stats->fail),
+                           .queue = read_count(&stats->queue),
+                           .input = read_count(&stats->input),
+                           .infer = read_count(&stats->infer),
+                           .output = read_count(&stats->output),
+                           .batches = batches,
+                           .batch_count = read_batches(stats, batches),
+                           .memory_type = "CPU"};
+    /* Clients divide one by the other, so both must come from the same moment. */
+    all.infer.count = all.output.count = all.input.count;
+    for (size_t i = 0; i < status->lane_count; i++) {
+        all.memory_bytes += status->lanes[i].parameter_bytes + status->lanes[i].activation_bytes;
+        if (status->lanes[i].device.kind != DEVICE_CPU)
+            all.memory_type = "GPU";
+    }
+    return all;
+}
+
+static bool is_asked_for(const struct exchange *x, const struct model_status *model)
+{
+    return model->state == MODEL_READY &&
+           (!x->match.model[0] || !strcmp(x->match.model, model->name)) &&
+           (!x->match.version[0] || !strcmp(x->match.version, model->version));
+}
+
+void v2_stats_handle(struct exchange *x)
+{
+    struct pipeline *pipeline = x->server->options.pipeline;
+    size_t count, filled = 0, size = 0;
+    struct model_status *models = v2_snapshot(pipeline, &count);
+    struct v2_stats *stats = alloc_array(count, sizeof *stats);
+    struct v2_batch_stats(*batches)[BATCHER_MAX_BATCH] = alloc_array(count, sizeof *batches);
+    struct error err = {0};
+    enum status status = STATUS_OK;
+    for (size_t i = 0; models && stats && batches && i < count; i++) {
+        struct served *served;
+        if (!is_asked_for(x, &models[i]))
+            continue;
+        status = pipeline_acquire(pipeline, models[i].name, models[i].version, &served, NULL, &err);
+        if (status != STATUS_OK)
+            continue; /* it has left since */
+        stats[filled] = read_stats(served, &models[i], batches[filled]);
+        filled++;
+        pipeline_release(pipeline, served);
+    }
+    if (filled == 0 && x->match.model[0]) {
+        struct served *served;
+        status = pipeline_acquire(pipeline, x->match.model, asked_version(x), &served, NULL, &err);
+        if (status == STATUS_OK)
+            pipeline_release(pipeline, served);
+    }
+    if (filled == 0 && x->match.model[0] && status != STATUS_OK) {
+        respond_error(x, &err);
+    } else {
+        char *text = models && stats && batches ? v2_stats_json(stats, filled, &size) : NULL;
+        respond_text(x, 200, TYPE_JSON, text, size);
+    }
+    free(batches);
+    free(stats);
+    free(models);
+}
+
+/* ---- the repository ---- */
+
+void v2_index_handle(struct exchange *x)
+{
+    static const char *const states[] = {[MODEL_LOADING] = "LOADING",
+                                         [MODEL_READY] = "READY",
+                                         [MODEL_FAILED] = "UNAVAILABLE",
+                                         [MODEL_UNLOADING] = "UNLOADING",
+                                         [MODEL_UNLOADED] = "UNAVAILABLE"};
+    const struct json_limits limits = {x->server->options.max_json_depth, 100};
+    struct error err;
+    bool ready_only;
+    if (respond_if_long(x))
+        return;
+    if (v2_index_parse((const char *)x->body.data, x->body.size, &limits, &ready_only, &err) !=
+        STATUS_OK) {
+        respond_error(x, &err);
+        return;
+    }
+    size_t count, filled = 0, size = 0;
+    struct model_status *models = v2_snapshot(x->server->options.pipeline, &count);
+    struct v2_index_entry *entries = alloc_array(count, sizeof *entries);
+    for (size_t i = 0; models && entries && i < count; i++) {
+        if (ready_only && models[i].state != MODEL_READY)
+            continue;
+        entries[filled++] = (struct v2_index_entry){
+            models[i].name, models[i].version, states[models[i].state],
+            models[i].state == MODEL_UNLOADED ? "unloaded" : models[i].failure};
+    }
+    char *text = models && entries ? v2_index_json(entries, filled, &size) : NULL;
+    respond_text(x, 200, TYPE_JSON, text, size);
+    free(entries);
+    free(models);
+}
+
+/* ---- what Triton has and lensd has not ---- */
+
+static void respond_constant(struct exchange *x, const char *json)
+{
+    char *text = strdup(json);
+    respond_text(x, 200, TYPE_JSON, text, text ? strlen(text) : 0);
+}
+
+void v2_regions_handle(struct exchange *x)
+{
+    respond_constant(x, "[]\n");
+}
+
+void v2_unregister_handle(struct exchange *x)
+{
+    respond_constant(x, "{}\n");
+}
+
+void v2_no_regions_handle(struct exchange *x)
+{
+    respond_refusal(x, 501, "not_implemented",
+                    "shared memory is not available; send tensors in the body of the request");
+}
+
+void v2_trace_handle(struct exchange *x)
+{
+    respond_constant(x, "{\"trace_level\":[\"OFF\"],\"trace_rate\":\"1000\",\"trace_count\":\"-1\","
+                        "\"log_frequency\":\"0\",\"trace_file\":\"\",\"trace_mode\":\"triton\"}\n");
+}

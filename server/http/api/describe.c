@@ -1,0 +1,303 @@
+/* Writes the state of the pipeline, its models, devices and predictions as JSON. */
+#include "server/http/api/describe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "lensd_version.h"
+#include "proto/answers.h"
+#include "proto/v1.h"
+
+/* ---- predictions ---- */
+
+static bool describe_same_device(struct device_id a, struct device_id b)
+{
+    return a.kind == b.kind && a.index == b.index;
+}
+
+/* The numbers that a device computes in; NULL where that is not known. */
+static const char *precision_on(const struct model_status *model, struct device_id device)
+{
+    for (size_t i = 0; model && i < model->lane_count; i++)
+        if (describe_same_device(model->lanes[i].device, device))
+            return precision_name(model->lanes[i].precision);
+    return NULL;
+}
+
+static void describe_image(const struct predict_image *image, const struct model_status *model,
+                           struct answer_prediction *predictions, char *device,
+                           struct answer_image *ret)
+{
+    *ret = (struct answer_image){.name = image->name,
+                                 .device = device_text(image->device, device),
+                                 .precision = precision_on(model, image->device),
+                                 .width = image->width,
+                                 .height = image->height,
+                                 .predictions = predictions,
+                                 .prediction_count = image->prediction_count,
+                                 .batch = image->batch,
+                                 .decode_ms = image->decode_ms,
+                                 .preprocess_ms = image->preprocess_ms,
+                                 .queue_ms = image->queue_ms,
+                                 .forward_ms = image->forward_ms};
+    if (image->status != STATUS_OK) {
+        ret->error = image->error.message;
+        ret->code = status_word(image->status);
+        return;
+    }
+    for (size_t i = 0; i < image->prediction_count; i++)
+        predictions[i] =
+            (struct answer_prediction){.label = image->predictions[i].label,
+                                       .index = image->predictions[i].index,
+                                       .probability = image->predictions[i].probability};
+}
+
+/* `model`: what is known of the one that answered; NULL: nothing. */
+static char *describe_request(enum describe_form form, const struct predict_request *request,
+                              const struct model_status *model, bool as_list, double total_ms,
+                              size_t *ret_size)
+{
+    size_t count = request->image_count, prediction_count = 0;
+    for (size_t i = 0; i < count; i++)
+        prediction_count += request->images[i].prediction_count;
+    struct answer_image *images = alloc_array(count, sizeof *images);
+    struct answer_prediction *predictions = alloc_array(prediction_count, sizeof *predictions);
+    char(*devices)[DEVICE_TEXT] = alloc_array(count, sizeof *devices);
+    char *text = NULL;
+    if (images && predictions && devices) {
+        size_t used = 0;
+        for (size_t i = 0; i < count; i++) {
+            describe_image(&request->images[i], model, predictions + used, devices[i], &images[i]);
+            used += request->images[i].prediction_count;
+        }
+        struct predict_answer answer = {.model = request->served ? request->served->name : "",
+                                        .images = images,
+                                        .image_count = count,
+                                        .as_list = as_list,
+                                        .total_ms = total_ms};
+        text = form == DESCRIBE_LINES        ? predict_answer_lines(&answer, ret_size)
+               : form == DESCRIBE_NUMBERS    ? predict_answer_numbers(&answer, ret_size)
+               : form == DESCRIBE_TORCHSERVE ? torchserve_answer_json(&answer, ret_size)
+               : form == DESCRIBE_KSERVE     ? v1_classes_json(&answer, ret_size)
+                                             : predict_answer_json(&answer, ret_size);
+    }
+    free(images);
+    free(predictions);
+    free(devices);
+    return text;
+}
+
+char *describe_predictions(const struct predict_request *request, const struct model_status *model,
+                           double total_ms, size_t *ret_size)
+{
+    return describe_request(DESCRIBE_JSON, request, model, true, total_ms, ret_size);
+}
+
+char *describe_predictions_as(enum describe_form form, const struct predict_request *request,
+                              bool as_list, double total_ms, size_t *ret_size)
+{
+    return describe_request(form, request, NULL, as_list, total_ms, ret_size);
+}
+
+/* ---- models and devices ---- */
+
+/* A snapshot of the models; NULL when out of memory. */
+static struct model_status *describe_snapshot(struct pipeline *pipeline, size_t *ret_count)
+{
+    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    *ret_count = models && pipeline ? pipeline_models(pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    return models;
+}
+
+const char *describe_state(struct pipeline *pipeline, bool draining)
+{
+    if (draining)
+        return "draining";
+    switch (pipeline_state(pipeline)) {
+    case PIPELINE_LOADING:
+        return "loading";
+    case PIPELINE_READY:
+        return pipeline_is_lost(pipeline) ? "failed" : "ready";
+    case PIPELINE_DRAINING:
+        return "draining";
+    case PIPELINE_FAILED:
+        return "failed";
+    case PIPELINE_UNLOADED:
+        return "unloaded";
+    }
+    return "failed";
+}
+
+/* The devices that are quarantined for one model. */
+struct quarantines {
+    struct health_quarantine rows[DEVICE_MAX];
+    char ids[DEVICE_MAX][DEVICE_TEXT];
+};
+
+static size_t list_quarantines(const struct model_status *model, struct quarantines *ret)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < model->lane_count; i++) {
+        if (!model->health[i].is_quarantined)
+            continue;
+        ret->rows[count] = (struct health_quarantine){
+            .device = device_text(model->lanes[i].device, ret->ids[count]),
+            .reason = model->health[i].reason,
+            .seconds = model->health[i].quarantined_s};
+        count++;
+    }
+    return count;
+}
+
+char *describe_health(struct pipeline *pipeline, bool draining, double uptime_s, const char *note,
+                      size_t *ret_size)
+{
+    static const char *const states[] = {[MODEL_LOADING] = "loading",
+                                         [MODEL_READY] = "ready",
+                                         [MODEL_FAILED] = "failed",
+                                         [MODEL_UNLOADING] = "unloading",
+                                         [MODEL_UNLOADED] = "unloaded"};
+    size_t count;
+    struct model_status *models = describe_snapshot(pipeline, &count);
+    struct health_model *rows = alloc_array(count, sizeof *rows);
+    struct quarantines *quarantined = alloc_array(count, sizeof *quarantined);
+    char *text = NULL;
+    for (size_t i = 0; rows && quarantined && i < count; i++)
+        rows[i] = (struct health_model){
+            .name = models[i].name,
+            .version = models[i].version,
+            .state = states[models[i].state],
+            .failure = models[i].failure,
+            .progress = models[i].progress,
+            .is_default = models[i].is_default,
+            .precision = models[i].lane_count ? precision_name(models[i].lanes[0].precision) : NULL,
+            .quarantined = quarantined[i].rows,
+            .quarantined_count = list_quarantines(&models[i], &quarantined[i]),
+            .queued = models[i].queued,
+            .in_flight = models[i].in_flight};
+    if (models && rows && quarantined) {
+        struct health_answer answer = {.state = describe_state(pipeline, draining),
+                                       .version = LENSD_VERSION,
+                                       .uptime_s = uptime_s,
+                                       .note = note,
+                                       .models = rows,
+                                       .model_count = count};
+        text = health_answer_json(&answer, ret_size);
+    }
+    free(models);
+    free(rows);
+    free(quarantined);
+    return text;
+}
+
+/* Room for every session on every device. */
+struct lanes {
+    struct device_model models[PIPELINE_MAX_MODELS * DEVICE_MAX];
+    struct device_batch batches[PIPELINE_MAX_MODELS * DEVICE_MAX][SESSION_MAX_BATCHES];
+    struct device_trial trials[PIPELINE_MAX_MODELS * DEVICE_MAX][PRECISION_TRIALS];
+    size_t count;
+};
+
+static void add_choice(struct device_model *ret, struct device_trial *trials,
+                       const struct precision_choice *choice)
+{
+    for (size_t i = 0; i < choice->trial_count; i++) {
+        const struct precision_trial *trial = &choice->trials[i];
+        const struct agreement *a = &trial->agreement;
+        trials[i] = (struct device_trial){.precision = precision_name(trial->precision),
+                                          .outcome = trial_outcome_name(trial->outcome),
+                                          .speed = trial->speed,
+                                          .one_ms = trial->one_ms,
+                                          .image_ms = trial->image_ms,
+                                          .fp32_one_ms = trial->fp32_one_ms,
+                                          .fp32_image_ms = trial->fp32_image_ms,
+                                          .images = a->images,
+                                          .clear = a->clear,
+                                          .agreeing = a->agreeing,
+                                          .measure = a->is_vector ? "probability" : "relative",
+                                          .mean = a->mean,
+                                          .greatest = a->greatest,
+                                          .correlation = a->is_vector ? a->correlation : 0};
+    }
+    ret->origin = choice_origin_name(choice->origin);
+    ret->why = choice->why;
+    ret->probes_from_folder = choice->from_folder;
+    ret->trials = trials;
+    ret->trial_count = choice->trial_count;
+}
+
+static void add_lane(struct lanes *lanes, const struct model_status *model, size_t lane)
+{
+    const struct session_info *session = &model->lanes[lane];
+    const struct lane_health *health = &model->health[lane];
+    if (lanes->count == COUNT_OF(lanes->models))
+        return;
+    struct device_batch *batches = lanes->batches[lanes->count];
+    for (size_t i = 0; i < session->batch_count; i++)
+        batches[i] =
+            (struct device_batch){.size = session->batches[i].size,
+                                  .milliseconds = session->batches[i].milliseconds,
+                                  .activation_bytes = session->batches[i].activation_bytes};
+    struct device_model *row = &lanes->models[lanes->count];
+    *row = (struct device_model){.name = model->name,
+                                 .version = model->version,
+                                 .precision = precision_name(session->precision),
+                                 .note = session->note,
+                                 .threads = session->threads,
+                                 .batched = session->batched,
+                                 .parameter_bytes = session->parameter_bytes,
+                                 .activation_bytes = session->activation_bytes,
+                                 .quarantined = health->is_quarantined ? health->reason : NULL,
+                                 .batches = batches,
+                                 .batch_count = session->batch_count};
+    add_choice(row, lanes->trials[lanes->count++], &model->choices[session->device.kind]);
+}
+
+static void add_device(const struct device_info *info, const struct model_status *models,
+                       size_t model_count, struct lanes *lanes, char *id, struct device_entry *ret)
+{
+    size_t first = lanes->count;
+    for (size_t m = 0; m < model_count; m++)
+        for (size_t k = 0; k < models[m].lane_count; k++)
+            if (describe_same_device(models[m].lanes[k].device, info->id))
+                add_lane(lanes, &models[m], k);
+    *ret = (struct device_entry){.id = device_text(info->id, id),
+                                 .name = info->name,
+                                 .usable = info->usable,
+                                 .reason = info->reason,
+                                 .total_bytes = info->total_bytes,
+                                 .free_bytes = info->free_bytes,
+                                 .threads = info->threads,
+                                 .cores = info->cores,
+                                 .isa = info->isa,
+                                 .bf16 = info->bf16,
+                                 .fp16 = info->fp16,
+                                 .int8 = info->int8,
+                                 .models = lanes->models + first,
+                                 .model_count = lanes->count - first};
+}
+
+char *describe_devices(struct pipeline *pipeline, const char *note, size_t *ret_size)
+{
+    struct device_info devices[DEVICE_MAX];
+    struct device_entry entries[DEVICE_MAX];
+    char ids[DEVICE_MAX][DEVICE_TEXT];
+    size_t device_count = device_list(devices, DEVICE_MAX), model_count;
+    struct model_status *models = describe_snapshot(pipeline, &model_count);
+    struct lanes *lanes = calloc(1, sizeof *lanes);
+    char *text = NULL;
+    if (models && lanes) {
+        for (size_t i = 0; i < device_count; i++) {
+            add_device(&devices[i], models, model_count, lanes, ids[i], &entries[i]);
+            size_t limit = 0;
+            if (pipeline)
+                entries[i].used_bytes = pipeline_memory(pipeline, devices[i].id, &limit);
+            entries[i].limit_bytes = limit;
+        }
+        text = devices_answer_json(entries, device_count, note, ret_size);
+    }
+    free(models);
+    free(lanes);
+    return text;
+}

@@ -1,0 +1,168 @@
+/* GET /: the console, from server/console. The page says what is served and how to call it, also to
+ * a reader without JavaScript; its script does the rest.
+ *
+ * The template is part of the binary; {{name}} is replaced by what `slots` writes. Everything that
+ * comes from models, clients or the command line is escaped. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "lensd_version.h"
+#include "server/http/api/describe.h"
+#include "server/http/api/route_table.h"
+#include "server/http/transport/exchange.h"
+#include "server/http/transport/respond.h"
+
+extern const unsigned char console_index[];
+
+static void page_put_escaped(FILE *out, const char *text)
+{
+    for (; *text; text++) {
+        switch (*text) {
+        case '&':
+            fputs("&amp;", out);
+            break;
+        case '<':
+            fputs("&lt;", out);
+            break;
+        case '>':
+            fputs("&gt;", out);
+            break;
+        case '"':
+            fputs("&quot;", out);
+            break;
+        case '\'':
+            fputs("&#39;", out);
+            break;
+        default:
+            fputc(*text, out);
+        }
+    }
+}
+
+static void put_url(FILE *out, const struct exchange *x)
+{
+    if (x->host) {
+        fputs(x->server->options.tls_cert ? "https://" : "http://", out);
+        page_put_escaped(out, x->host);
+    } else {
+        page_put_escaped(out, x->server->url);
+    }
+}
+
+static void put_note(FILE *out, const struct exchange *x)
+{
+    if (x->server->options.note && x->server->options.note[0]) {
+        fputs(" Note: ", out);
+        page_put_escaped(out, x->server->options.note);
+        fputc('.', out);
+    }
+}
+
+static void put_lanes(FILE *out, const struct model_status *model)
+{
+    for (size_t i = 0; i < model->lane_count; i++) {
+        char device[DEVICE_TEXT];
+        fprintf(out, "%s%s, %s", i ? "; " : "", device_text(model->lanes[i].device, device),
+                precision_name(model->lanes[i].precision));
+    }
+}
+
+static void put_model(FILE *out, const struct model_status *model)
+{
+    fputs("<tr><td>", out);
+    page_put_escaped(out, model->name);
+    fputs(model->is_default ? " (default)</td><td>" : "</td><td>", out);
+    page_put_escaped(out, model->version);
+    fputs("</td><td>", out);
+    if (model->state == MODEL_LOADING)
+        fprintf(out, "loading, %.0f %%", model->progress * 100);
+    else if (model->state == MODEL_READY)
+        fputs("ready", out);
+    else
+        page_put_escaped(out, model->failure);
+    fputs("</td><td>", out);
+    if (model->state == MODEL_READY)
+        fprintf(out, "%d × %d × %d", model->width, model->height, model->channels);
+    fputs("</td><td>", out);
+    if (model->class_count)
+        fprintf(out, "%zu", model->class_count);
+    fputs("</td><td>", out);
+    put_lanes(out, model);
+    fputs("</td></tr>\n", out);
+}
+
+static void put_models(FILE *out, const struct exchange *x)
+{
+    struct model_status *models = alloc_array(PIPELINE_MAX_MODELS, sizeof *models);
+    size_t count =
+        models ? pipeline_models(x->server->options.pipeline, models, PIPELINE_MAX_MODELS) : 0;
+    for (size_t i = 0; i < count; i++)
+        put_model(out, &models[i]);
+    free(models);
+}
+
+static void put_routes(FILE *out, const struct route_table *table)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        const struct route *route = &table->routes[i];
+        char methods[ALLOW_TEXT];
+        fprintf(out, "<tr><td><code>%s</code></td><td>%s</td><td>%s</td></tr>\n", route->path,
+                route_allow(route->methods, methods, sizeof methods), route->about);
+    }
+}
+
+static void put_size(FILE *out, size_t bytes)
+{
+    if (bytes % (1 << 20) == 0)
+        fprintf(out, "%zu MiB", bytes >> 20);
+    else if (bytes % (1 << 10) == 0)
+        fprintf(out, "%zu KiB", bytes >> 10);
+    else
+        fprintf(out, "%zu bytes", bytes);
+}
+
+static void put_slot(FILE *out, const struct exchange *x, const char *name, size_t length)
+{
+    char slot[32];
+    snprintf(slot, sizeof slot, "%.*s", (int)length, name);
+    if (!strcmp(slot, "version"))
+        fputs(LENSD_VERSION, out);
+    else if (!strcmp(slot, "state"))
+        fputs(describe_state(x->server->options.pipeline, atomic_load(&x->server->draining)), out);
+    else if (!strcmp(slot, "note"))
+        put_note(out, x);
+    else if (!strcmp(slot, "models"))
+        put_models(out, x);
+    else if (!strcmp(slot, "url"))
+        put_url(out, x);
+    else if (!strcmp(slot, "max_body"))
+        put_size(out, x->server->options.max_body);
+    else if (!strcmp(slot, "routes"))
+        put_routes(out, x->server->options.routes);
+}
+
+void page_handle(struct exchange *x)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) {
+        respond_text(x, 500, TYPE_JSON, NULL, 0);
+        return;
+    }
+    const char *from = (const char *)console_index, *open, *close;
+    while ((open = strstr(from, "{{")) && (close = strstr(open, "}}"))) {
+        fwrite(from, 1, (size_t)(open - from), out);
+        put_slot(out, x, open + 2, (size_t)(close - open - 2));
+        from = close + 2;
+    }
+    fputs(from, out);
+    bool failed = ferror(out);
+    if (fclose(out) != 0 || failed) {
+        free(text);
+        text = NULL;
+    }
+    respond_page(x, TYPE_HTML, text, size);
+}

@@ -1,0 +1,48 @@
+/* The table of every route that lensd serves, and the handlers in it. A handler runs on its
+ * connection's thread, must not block, and answers (respond.h) or waits (exchange_wait). */
+#pragma once
+
+#include "server/http/transport/routes.h"
+
+extern const struct route_table http_route_table;
+
+/* The handlers. */
+enum status predict_admit(struct exchange *exchange, struct error *err);
+void predict_handle(struct exchange *exchange);
+void health_handle(struct exchange *exchange);
+void livez_handle(struct exchange *exchange);
+void readyz_handle(struct exchange *exchange);
+void ping_handle(struct exchange *exchange);
+void devices_handle(struct exchange *exchange);
+void metrics_handle(struct exchange *exchange);
+void logging_handle(struct exchange *exchange);
+void page_handle(struct exchange *exchange);
+void root_handle(struct exchange *exchange);
+void docs_handle(struct exchange *exchange);
+void openapi_yaml_handle(struct exchange *exchange);
+void openapi_json_handle(struct exchange *exchange);
+void console_css_handle(struct exchange *exchange);
+void console_js_handle(struct exchange *exchange);
+void favicon_handle(struct exchange *exchange);
+void console_json_handle(struct exchange *exchange);
+void torchserve_handle(struct exchange *exchange);
+void kserve_predict_handle(struct exchange *exchange);
+void kserve_explain_handle(struct exchange *exchange);
+void kserve_model_handle(struct exchange *exchange);
+void kserve_models_handle(struct exchange *exchange);
+enum status v2_admit(struct exchange *exchange, struct error *err);
+void v2_live_handle(struct exchange *exchange);
+void v2_ready_handle(struct exchange *exchange);
+void v2_server_handle(struct exchange *exchange);
+void v2_model_ready_handle(struct exchange *exchange);
+void v2_metadata_handle(struct exchange *exchange);
+void v2_config_handle(struct exchange *exchange);
+void v2_stats_handle(struct exchange *exchange);
+void v2_infer_handle(struct exchange *exchange);
+void v2_index_handle(struct exchange *exchange);
+void v2_load_handle(struct exchange *exchange);
+void v2_unload_handle(struct exchange *exchange);
+void v2_regions_handle(struct exchange *exchange);
+void v2_unregister_handle(struct exchange *exchange);
+void v2_no_regions_handle(struct exchange *exchange);
+void v2_trace_handle(struct exchange *exchange);

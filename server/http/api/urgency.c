@@ -1,0 +1,87 @@
+/* Reads the time limit, the priority and the client of a request. */
+#include "server/http/api/urgency.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+
+#define MAX_TIMEOUT_MS 86400000 /* a day */
+
+/* A header's whole number; *ret stays as it is without the header. */
+static enum status urgency_read_number(const struct exchange *x, const char *header, long least,
+                                       long most, long *ret, struct error *err)
+{
+    const char *text = exchange_header(x, header);
+    char *end = NULL;
+    long value = -1;
+    if (!text)
+        return STATUS_OK;
+    errno = 0;
+    if (text[0] >= '0' && text[0] <= '9')
+        value = strtol(text, &end, 10);
+    if (!end || *end || errno || value < least || value > most)
+        return error_set(err, STATUS_INVALID,
+                         "%s is '%.40s'; it must be a whole number from %ld to %ld", header, text,
+                         least, most);
+    *ret = value;
+    return STATUS_OK;
+}
+
+/* FNV-1a; seeded with what nobody outside knows, so that keys cannot be made to collide. */
+static uint64_t urgency_hash(const char *text, uint64_t seed)
+{
+    uint64_t value = 0xCBF29CE484222325u ^ seed;
+    for (; *text; text++)
+        value = (value ^ (uint8_t)*text) * 0x100000001B3u;
+    return value ? value : 1;
+}
+
+enum status urgency_read(const struct exchange *x, struct predict_request *request,
+                         struct error *err)
+{
+    long timeout_ms = (long)x->server->options.default_timeout_ms, priority = 0;
+    TRY(urgency_read_number(x, "X-Request-Timeout-Ms", 1, MAX_TIMEOUT_MS, &timeout_ms, err));
+    TRY(urgency_read_number(x, "X-Priority", 0, QUEUE_URGENCIES, &priority, err));
+    const char *client = exchange_client(x);
+    request->started = x->started;
+    request->deadline = timeout_ms ? x->started + (int64_t)timeout_ms * 1000000 : 0;
+    request->priority = (int)priority;
+    request->client = client[0] ? urgency_hash(client, x->server->id_seed) : 0;
+    return STATUS_OK;
+}
+
+void urgency_limit_us(struct predict_request *request, uint64_t microseconds)
+{
+    /* Beyond some centuries there is no end that clock_now() could name. */
+    if (microseconds == 0 || microseconds > (uint64_t)(INT64_MAX - request->started) / 1000)
+        return;
+    int64_t deadline = request->started + (int64_t)microseconds * 1000;
+    if (request->deadline == 0 || deadline < request->deadline)
+        request->deadline = deadline;
+}
+
+enum status urgency_set_priority(struct predict_request *request, uint64_t priority,
+                                 struct error *err)
+{
+    if (priority > QUEUE_URGENCIES)
+        return error_set(err, STATUS_INVALID,
+                         "priority is %llu; it may be 1 (goes first) to %d (goes last), 0 for the "
+                         "default, %d",
+                         (unsigned long long)priority, QUEUE_URGENCIES, QUEUE_DEFAULT_URGENCY);
+    request->priority = (int)priority;
+    return STATUS_OK;
+}
+
+enum status urgency_admit(struct exchange *x, const char *model, const char *version,
+                          struct error *err)
+{
+    struct predict_request request = {.model = model, .version = version};
+    TRY(urgency_read(x, &request, err));
+    int retry_after_s = 0;
+    enum status status = pipeline_check(x->server->options.pipeline, &request, 1,
+                                        (size_t)x->expected, &retry_after_s, err);
+    x->answer.retry_after_s = retry_after_s;
+    return status;
+}

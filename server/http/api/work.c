@@ -1,0 +1,206 @@
+/* Submits a request to the pipeline, waits for it, and limits the memory of its answer. */
+#include "server/http/api/work.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "proto/v2.h"
+#include "server/http/transport/respond.h"
+
+/* Bytes of one prediction in an answer: label, index and probability. */
+#define PREDICTION_BYTES 64
+
+/* Overhead of each entry in an answer: an image, or one output of one row. */
+#define ENTRY_BYTES 512
+
+size_t work_output_bytes(const struct served_tensor *output, size_t rows, bool as_json)
+{
+    /* Nested arrays: two brackets and a comma for each. */
+    size_t text = output->bytes, arrays = 0, before = 1, each, all;
+    for (int d = 0; as_json && d < output->shape.rank; d++) {
+        if (!size_add(arrays, before, &arrays) ||
+            !size_mul(before, (size_t)output->shape.dims[d], &before))
+            return SIZE_MAX;
+    }
+    if (as_json && (!size_mul(output->count, v2_number_most(output->dtype), &text) ||
+                    !size_mul(arrays, 3, &arrays) || !size_add(text, arrays, &text)))
+        return SIZE_MAX;
+    return size_add(text, output->bytes, &each) && size_add(each, ENTRY_BYTES, &each) &&
+                   size_mul(each, rows, &all)
+               ? all
+               : SIZE_MAX;
+}
+
+enum status work_expect_answer(struct exchange *x, size_t bytes, struct error *err)
+{
+    struct http_budget *budget = &x->server->budget;
+    size_t own = x->body.capacity + x->body.beside + x->answer.charged;
+    /* A connection alone costs as much: not worth a refusal after a whole upload. */
+    if (bytes < WORK_LARGE_ANSWER) {
+        http_budget_settle(budget, &x->answer.charged, x->answer.charged + bytes);
+        return STATUS_OK;
+    }
+    if (own > budget->limit || bytes > budget->limit - own)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "this request and its answer may take %.1f MiB, and all of them together "
+                         "%.1f MiB; ask for fewer rows or outputs at a time, as binary data where "
+                         "it is JSON, or raise the limit (--max-upload-memory)",
+                         ((double)bytes + (double)own) / (1 << 20),
+                         (double)budget->limit / (1 << 20));
+    if (!http_budget_charge(budget, bytes))
+        return error_set(err, STATUS_OVERLOADED,
+                         "the answer may take %zu bytes, and the bodies and answers of all "
+                         "requests together would pass %zu; try again soon, or raise the limit "
+                         "(--max-upload-memory)",
+                         bytes, budget->limit);
+    x->answer.charged += bytes;
+    return STATUS_OK;
+}
+
+static enum status expect_predictions(struct exchange *x, const struct predict_request *request,
+                                      struct error *err)
+{
+    if (request->raw_outputs) /* charged by the endpoint, which knows its form */
+        return STATUS_OK;
+    /* The predictions, and their text; more than PREDICT_MAX_TOP_K the pipeline refuses. */
+    size_t each = ENTRY_BYTES + 2 * PREDICTION_BYTES * (size_t)request->top_k, all;
+    return work_expect_answer(x, size_mul(request->image_count, each, &all) ? all : SIZE_MAX, err);
+}
+
+/* Bytes of numbers, or what stands for them, that an answer is made of. *ret_unforeseen: what of
+ * them, and of their text, nobody could tell before the run. */
+static size_t answer_bytes(const struct predict_request *request, size_t *ret_unforeseen)
+{
+    const struct served *served = request->hold;
+    size_t bytes = 0;
+    *ret_unforeseen = 0;
+    for (size_t i = 0; i < request->image_count; i++) {
+        const struct predict_image *image = &request->images[i];
+        if (image->status != STATUS_OK)
+            continue;
+        bytes += image->prediction_count * PREDICTION_BYTES;
+        for (size_t o = 0; image->outputs && served && o < served->output_count; o++) {
+            const struct tensor *output = image->outputs[o];
+            if (!output)
+                continue;
+            bytes += output->bytes;
+            if (served->outputs[o].shape.rank == SHAPE_UNKNOWN) {
+                const struct served_tensor known = {.dtype = output->dtype,
+                                                    .shape = output->shape,
+                                                    .count = shape_count(&output->shape),
+                                                    .bytes = output->bytes};
+                if (!size_add(*ret_unforeseen, work_output_bytes(&known, 1, true), ret_unforeseen))
+                    *ret_unforeseen = SIZE_MAX;
+            }
+        }
+    }
+    return bytes;
+}
+
+/* Runs on a thread of the pipeline or the watcher, which must not write megabytes either. */
+static void work_done(struct predict_request *request)
+{
+    struct exchange *x = request->context;
+    struct error err;
+    size_t unforeseen, bytes = answer_bytes(request, &unforeseen);
+    if (unforeseen && work_expect_answer(x, unforeseen, &err) != STATUS_OK) {
+        predict_request_done(request); /* at once: there is no room for its outputs */
+        respond_error(x, &err);
+        exchange_resume(x);
+    } else if (bytes >= WORK_LARGE_ANSWER) {
+        exchange_offload(x, bytes * (WORK_LARGE_BODY / WORK_LARGE_ANSWER), exchange_answer);
+    } else {
+        exchange_resume(x);
+    }
+}
+
+void *work_create(struct exchange *x, size_t size, void (*finish)(struct exchange *exchange),
+                  void (*free_work)(struct exchange *exchange))
+{
+    struct predict_request *request = calloc(1, size);
+    if (!request)
+        return NULL;
+    x->work = request;
+    x->free_work = free_work;
+    x->finish = finish;
+    request->top_k = x->server->options.top_k;
+    request->on_done = work_done;
+    request->context = x;
+    return request;
+}
+
+void work_free(struct exchange *x)
+{
+    struct predict_request *request = x->work;
+    predict_request_done(request);
+    free(request->images);
+    free(request);
+    x->work = NULL;
+}
+
+enum status work_images(struct predict_request *request, size_t count, struct error *err)
+{
+    request->images = alloc_array(count, sizeof *request->images);
+    if (!request->images)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for %zu images", count);
+    request->image_count = count;
+    return STATUS_OK;
+}
+
+void work_handle(struct exchange *x, void (*start)(struct exchange *exchange))
+{
+    /* Decided by size alone: clients must not choose which thread reads their megabytes. */
+    if (x->body.size < WORK_LARGE_BODY) {
+        start(x);
+        return;
+    }
+    exchange_wait(x, NULL, x->finish);
+    exchange_offload(x, x->body.size, start);
+}
+
+void work_submit(struct exchange *x)
+{
+    struct error err;
+    struct predict_request *request = x->work;
+    int retry_after_s = 0;
+    /* Wait first: the pipeline may finish, and resume us, before submit returns. */
+    exchange_wait(x, request, x->finish);
+    if (expect_predictions(x, request, &err) == STATUS_OK &&
+        pipeline_submit(x->server->options.pipeline, request, &retry_after_s, &err) == STATUS_OK)
+        return;
+    x->answer.retry_after_s = retry_after_s;
+    respond_error(x, &err);
+    exchange_resume(x);
+}
+
+void work_submit_or(struct exchange *x, enum status status, const struct error *err)
+{
+    if (status == STATUS_OK) {
+        work_submit(x);
+        return;
+    }
+    respond_error(x, err);
+    if (x->state == EXCHANGE_WAITING)
+        exchange_resume(x);
+}
+
+void work_submit_served(struct exchange *x,
+                        enum status (*prepare)(struct exchange *exchange, struct served *served,
+                                               struct error *err))
+{
+    struct pipeline *pipeline = x->server->options.pipeline; /* x may be gone before the end */
+    const char *version = x->match.version[0] ? x->match.version : NULL;
+    struct served *served = NULL;
+    struct error err;
+    enum status status =
+        x->work ? pipeline_acquire(pipeline, x->match.model, version, &served, NULL, &err)
+                : error_set(&err, STATUS_NO_MEMORY, "out of memory for a request");
+    if (status == STATUS_OK)
+        status = prepare(x, served, &err);
+    if (status == STATUS_OK)
+        snprintf(x->model, sizeof x->model, "%s", served->model->name);
+    work_submit_or(x, status, &err);
+    if (served)
+        pipeline_release(pipeline, served);
+}

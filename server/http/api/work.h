@@ -1,0 +1,55 @@
+/* What the endpoints that infer have in common: from a whole body to a request of the pipeline, and
+ * back to an answer.
+ *
+ *     handle        work_handle(): a large body goes to an offload thread
+ *       start       the endpoint's own: reads the body into its work, then work_submit()
+ *     pipeline      … and done, on a thread of the pipeline: so does a large answer
+ *       finish      the endpoint's own: writes the answer
+ *
+ * An endpoint's work is a struct of its own that begins with a struct predict_request. */
+#pragma once
+
+#include "server/http/transport/exchange.h"
+
+/* Bytes of a body, and of numbers in an answer, from which on the thread of the connection may be
+ * kept from others for about a millisecond, whatever is in them. */
+#define WORK_LARGE_BODY   ((size_t)128 << 10)
+#define WORK_LARGE_ANSWER ((size_t)64 << 10)
+
+/* `size` bytes of zeros as exchange->work, and the request in their beginning ready for
+ * work_submit(). NULL when out of memory. */
+void *work_create(struct exchange *exchange, size_t size, void (*finish)(struct exchange *exchange),
+                  void (*free_work)(struct exchange *exchange));
+
+/* Frees what work_create() made, and the request's images; for the endpoint's free_work. */
+void work_free(struct exchange *exchange);
+
+/* request->images of `count`, zeroed. */
+enum status work_images(struct predict_request *request, size_t count, struct error *err) MUST_USE;
+
+/* The handler: calls `start` here or, for a large body, on an offload thread. `start` is to
+ * end in work_submit() or in respond_error(). */
+void work_handle(struct exchange *exchange, void (*start)(struct exchange *exchange));
+
+/* Most bytes that `rows` rows of an output take until they have been sent: the tensors, and their
+ * text, as JSON or as bytes. Of an output whose shape depends on data only what is sure is counted;
+ * the rest is when it is there. SIZE_MAX: more than can be counted. */
+size_t work_output_bytes(const struct served_tensor *output, size_t rows, bool as_json);
+
+/* Charges what the answer may take beside what it has been charged so far. From `prepare`, for raw
+ * outputs; predictions are charged by work_submit(). STATUS_OVERLOADED when that does not fit now,
+ * STATUS_TOO_LARGE when it never will. */
+enum status work_expect_answer(struct exchange *exchange, size_t bytes, struct error *err) MUST_USE;
+
+/* Hands exchange->work to the pipeline: `finish` answers once it is done; a refusal is answered
+ * here. The exchange must not be touched afterwards. */
+void work_submit(struct exchange *exchange);
+
+/* The same, or an error: the end of every `start`. */
+void work_submit_or(struct exchange *exchange, enum status status, const struct error *err);
+
+/* For a `start` whose model the path names: takes hold of it, lets `prepare` read the body, and
+ * submits. exchange->work may be NULL: out of memory. */
+void work_submit_served(struct exchange *exchange,
+                        enum status (*prepare)(struct exchange *exchange, struct served *served,
+                                               struct error *err));

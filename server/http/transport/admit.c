@@ -1,0 +1,322 @@
+/* Checks the request line and headers, and refuses before the body is read. */
+#include "server/http/transport/admit.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "server/http/transport/respond.h"
+
+/* splitmix64 over a counter: unique in this process, unlikely to meet one of another. */
+static uint64_t next_number(struct exchange *x)
+{
+    uint64_t z =
+        x->server->id_seed + atomic_fetch_add(&x->server->next_id, 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+/* A client's own id is kept when it is short and plain; otherwise one is made. */
+static void take_request_id(struct exchange *x, const char *given)
+{
+    size_t length = given ? strlen(given) : 0;
+    bool plain = length > 0 && length <= REQUEST_ID_MAX;
+    for (size_t i = 0; plain && i < length; i++)
+        plain = isalnum((unsigned char)given[i]) || strchr("-_.:/+=@", given[i]);
+    if (plain) {
+        memcpy(x->request_id, given, length + 1);
+        return;
+    }
+    snprintf(x->request_id, sizeof x->request_id, "%016llx", (unsigned long long)next_number(x));
+}
+
+static void take_trace(struct exchange *x, const char *given)
+{
+    char text[TRACEPARENT_TEXT];
+    if (given && trace_begin(&x->trace, given, next_number(x)))
+        respond_header(x, "traceparent", "%s", trace_text(&x->trace, text));
+}
+
+/* How the body is framed must be beyond doubt (RFC 9112, section 6.3): two readings of one request
+ * are how requests are smuggled past a proxy. */
+static void check_framing(struct exchange *x, const struct request_head *head)
+{
+    if (head->malformed || head->hosts > 1) {
+        respond_refusal(x, 400, "invalid_request",
+                        head->malformed ? "a header's name has a blank in it; write Name: value"
+                                        : "the request has more than one Host header");
+    } else if (head->lengths > 1 || head->encodings > 1 || (head->lengths && head->encodings)) {
+        respond_refusal(x, 400, "invalid_request",
+                        "the request has more than one Content-Length or Transfer-Encoding header; "
+                        "send exactly one of them");
+    } else if (head->encoding && strcasecmp(head->encoding, "chunked") != 0) {
+        respond_refusal(x, 501, "not_implemented",
+                        "Transfer-Encoding '%.40s' is not implemented; use chunked or none",
+                        head->encoding);
+    } else {
+        x->chunked = head->encoding != NULL;
+        x->has_length = head->length != NULL;
+        x->expected = head->length ? strtoull(head->length, NULL, 10) : 0;
+        return;
+    }
+    /* The end of the body is unknown, so nothing after it may be read as a request. */
+    x->chunked = true;
+}
+
+bool exchange_check_length(struct exchange *x, const struct request_head *head)
+{
+    const char *length = head->length;
+    if (!length || head->encodings)
+        return true;
+    bool is_number = *length && !length[strspn(length, "0123456789")];
+    errno = 0;
+    if (is_number && (strtoull(length, NULL, 10), errno == 0))
+        return true;
+    take_request_id(x, head->request_id);
+    take_trace(x, head->traceparent);
+    if (is_number)
+        respond_refusal(x, 413, "too_large",
+                        "the body has %.40s bytes; the limit is %zu (--max-body)", length,
+                        x->server->options.max_body);
+    else
+        respond_refusal(
+            x, 400, "invalid_request",
+            "Content-Length is '%.40s'; it must be the number of the body's bytes in digits",
+            length);
+    return false;
+}
+
+/* Reduces "http://host/path", the form used with proxies (RFC 9112, section 3.2.2), to the path;
+ * the host is ignored. NULL: it has no host. */
+static char *origin_form(char *target)
+{
+    size_t scheme = !strncasecmp(target, "http://", 7)    ? 7
+                    : !strncasecmp(target, "https://", 8) ? 8
+                                                          : 0;
+    if (!scheme)
+        return target;
+    char *rest = target + scheme + strcspn(target + scheme, "/?");
+    if (rest == target + scheme)
+        return NULL;
+    if (*rest == '/')
+        return rest;
+    *--rest = '/'; /* an empty path means "/"; the host is no longer needed */
+    return rest;
+}
+
+static void check_target(struct exchange *x)
+{
+    struct error err;
+    if (x->target_size > EXCHANGE_TARGET_MAX) {
+        respond_refusal(x, 414, "uri_too_long", "the address has %zu bytes; the limit is %d",
+                        x->target_size, EXCHANGE_TARGET_MAX);
+        return;
+    }
+    char *path = origin_form(x->target);
+    if (!path) {
+        respond_refusal(x, 400, "invalid_request",
+                        "the request's address has no host behind its scheme; ask for a path, "
+                        "/predict, or for http://HOST/predict");
+        return;
+    }
+    x->path = path;
+    char *query = strchr(path, '?');
+    if (query)
+        *query++ = '\0';
+    if (url_decode(path, &err) != STATUS_OK || query_parse(query, &x->query, &err) != STATUS_OK)
+        respond_error(x, &err);
+}
+
+static void check_headers(struct exchange *x, const struct request_head *head)
+{
+    size_t limit = x->server->options.max_header;
+    if (head->size > limit)
+        respond_refusal(x, 431, "header_too_large",
+                        "the request line and headers have %zu bytes; the limit is %zu "
+                        "(--max-header)",
+                        head->size, limit);
+    else if (!strcmp(head->version, "HTTP/1.1") && !head->host)
+        respond_refusal(x, 400, "invalid_request", "an HTTP/1.1 request needs a Host header");
+    else if (head->expect && strcasecmp(head->expect, "100-continue") != 0)
+        respond_refusal(x, 417, "expectation_failed",
+                        "Expect: %.40s is not known; only 100-continue is", head->expect);
+}
+
+static void check_route(struct exchange *x)
+{
+    x->route = route_find(x->server->options.routes, x->path, &x->match);
+    if (!x->route && !strcmp(x->path, "*") && !strcmp(x->method, "OPTIONS")) {
+        respond_empty(x, 204); /* asks about the whole server (RFC 9110, section 9.3.7) */
+        x->answer.allow = METHOD_GET | METHOD_HEAD | METHOD_POST | METHOD_OPTIONS;
+    } else if (!x->route) {
+        respond_refusal(x, 404, "not_found",
+                        "there is no %.100s here; GET / says what there is, POST /predict takes "
+                        "images",
+                        x->path);
+    }
+    if (!x->route)
+        return;
+    unsigned methods = route_methods(x->route), method = route_method(x->method);
+    if (!(methods & method)) {
+        char allow[ALLOW_TEXT];
+        const char *advice = x->route->advice;
+        respond_refusal(x, 405, "method_not_allowed", "%s does not take %.20s; it takes %s%s%s",
+                        x->route->path, x->method, route_allow(methods, allow, sizeof allow),
+                        advice ? ": " : "", advice ? advice : "");
+        x->answer.allow = methods;
+    } else if (method == METHOD_OPTIONS && !(x->route->methods & METHOD_OPTIONS)) {
+        respond_empty(x, 204);
+        x->answer.allow = methods;
+    }
+}
+
+static void check_access(struct exchange *x, const struct request_head *head)
+{
+    if (!x->server->keys)
+        return;
+    int wait_s = 1;
+    const char *key = key_given(head->authorization, head->api_key);
+    enum route_access access = x->route->access;
+    if (access == ROUTE_ADMIN_WRITES)
+        access = route_method(x->method) & (METHOD_GET | METHOD_HEAD) ? ROUTE_KEY : ROUTE_ADMIN;
+    switch (keyring_check(x->server->keys, access, key, x->key_name, &wait_s)) {
+    case KEY_GRANTED:
+        return;
+    case KEY_MISSING:
+        respond_refusal(x, 401, "unauthorized",
+                        "%s needs an API key; send it as Authorization: Bearer KEY or X-API-Key: "
+                        "KEY",
+                        x->path);
+        respond_header(x, "WWW-Authenticate", "Bearer realm=\"lensd\"");
+        return;
+    case KEY_UNKNOWN:
+        respond_refusal(x, 401, "unauthorized",
+                        "this API key is not known here; ask whoever runs "
+                        "the server for one");
+        respond_header(x, "WWW-Authenticate", "Bearer realm=\"lensd\", error=\"invalid_token\"");
+        return;
+    case KEY_NO_ADMIN:
+        respond_refusal(x, 403, "forbidden",
+                        "%s is for admins; it needs a key of the file that --admin-key-file names",
+                        x->path);
+        return;
+    case KEY_LIMITED:
+        x->answer.retry_after_s = wait_s;
+        respond_refusal(x, 429, "rate_limited", "key '%s' exceeds its rate; try again in %d s",
+                        x->key_name, wait_s);
+        return;
+    }
+}
+
+/* Is `origin` one of the list "https://a.example,https://b.example", or the list "*"? */
+static bool admit_is_listed(const char *list, const char *origin)
+{
+    size_t length = strlen(origin);
+    if (!strcmp(list, "*"))
+        return true;
+    while (*list) {
+        size_t entry = strcspn(list, ",");
+        if (entry == length && !strncasecmp(list, origin, length))
+            return true;
+        list += entry;
+        list += strspn(list, ", ");
+    }
+    return false;
+}
+
+/* Pages of other origins may read the answers only where --cors-origin says so (Fetch standard,
+ * section 3.3). */
+static void allow_origin(struct exchange *x, const struct request_head *head)
+{
+    const char *list = x->server->options.cors_origin;
+    if (!list)
+        return;
+    bool all = !strcmp(list, "*");
+    if (!all)
+        respond_header(x, "Vary", "Origin");
+    if (!head->origin || strlen(head->origin) > 120 || !admit_is_listed(list, head->origin))
+        return;
+    respond_header(x, "Access-Control-Allow-Origin", "%s", all ? "*" : head->origin);
+    if (strcmp(x->method, "OPTIONS") != 0 || !head->preflight) {
+        respond_header(x, "Access-Control-Expose-Headers",
+                       "X-Request-Id, Retry-After, WWW-Authenticate, traceparent, "
+                       "Inference-Header-Content-Length");
+        return;
+    }
+    /* A preflight: the browser asks, without a key, what it may send. */
+    char allow[ALLOW_TEXT];
+    respond_header(x, "Access-Control-Allow-Methods", "%s",
+                   route_allow(route_methods(x->route), allow, sizeof allow));
+    respond_header(x, "Access-Control-Allow-Headers",
+                   "Authorization, Content-Type, Content-Encoding, X-API-Key, X-Request-Id, "
+                   "traceparent, Inference-Header-Content-Length");
+    respond_header(x, "Access-Control-Max-Age", "600");
+    if (!x->answer.status) {
+        respond_empty(x, 204);
+        x->answer.allow = route_methods(x->route);
+    }
+}
+
+static void check_coding(struct exchange *x, const struct request_head *head)
+{
+    if (coding_parse(head->content_encoding, &x->coding))
+        return;
+    respond_refusal(x, 415, "unsupported_media_type",
+                    "Content-Encoding '%.40s' is not understood; use gzip, deflate or none",
+                    head->content_encoding);
+    respond_header(x, "Accept-Encoding", "gzip, deflate");
+}
+
+static void admit_check_body(struct exchange *x, const struct request_head *head)
+{
+    size_t limit = x->route->takes_body ? x->server->options.max_body : EXCHANGE_SWALLOW_MAX;
+    struct error err;
+    x->swallow = !x->route->takes_body;
+    if (!x->chunked && x->expected > limit)
+        respond_refusal(x, 413, "too_large", "the body has %llu bytes; the limit is %zu%s",
+                        (unsigned long long)x->expected, limit,
+                        x->route->takes_body ? " (--max-body)" : "");
+    else if (x->route->admit && x->route->admit(x, &err) != STATUS_OK)
+        respond_error(x, &err);
+    else if (!x->answer.status && x->route->takes_body)
+        check_coding(x, head);
+    if (!x->answer.status)
+        upload_init(&x->body, &x->server->budget, limit, x->chunked ? 0 : (size_t)x->expected);
+}
+
+enum head_verdict exchange_admit(struct exchange *x, const struct request_head *head)
+{
+    snprintf(x->method, sizeof x->method, "%s", head->method);
+    x->head = !strcmp(head->method, "HEAD");
+    x->host = head->host;
+    x->content_type = head->content_type;
+    x->json_length = head->json_length;
+    x->path = x->target;
+    take_request_id(x, head->request_id);
+    take_trace(x, head->traceparent);
+    check_framing(x, head);
+    if (!x->answer.status)
+        check_target(x);
+    if (!x->answer.status)
+        check_headers(x, head);
+    if (!x->answer.status)
+        check_route(x);
+    if (x->route)
+        allow_origin(x, head);
+    if (!x->answer.status)
+        check_access(x, head);
+    if (!x->answer.status)
+        admit_check_body(x, head);
+    if (!x->answer.status)
+        return ADMIT_READ;
+    x->swallow = true;
+    if (!x->chunked && x->expected == 0)
+        return ADMIT_READ; /* nothing to read: the answer keeps the connection */
+    if (head->expect)
+        return ADMIT_ANSWER_NOW; /* the client waits for "100 Continue" before it sends */
+    return x->chunked || x->expected > EXCHANGE_SWALLOW_MAX ? ADMIT_REFUSE : ADMIT_READ;
+}

@@ -1,0 +1,782 @@
+/* The table of open connections, and the watcher thread that enforces their time limits. */
+#include "server/http/transport/connections.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "proto/answers.h"
+#include "server/http/transport/penalty.h"
+#include "server/http/transport/raw_answer.h"
+#include "server/http/transport/respond.h"
+#include "server/http/transport/tls.h"
+#include "server/schedule/runtime/thread.h"
+
+#define TICK_MS   100  /* how exact the time limits are */
+#define DELAY_MS  10   /* how exact penalties are */
+#define LINGER_MS 2000 /* how long a refused client may go on sending */
+#define SILENT_MS 200  /* how long a client to be refused may send nothing */
+#define MILLION   INT64_C(1000000)
+#define LATE_MAX  64 /* late clients noticed at a time */
+
+struct connection {
+    int fd;
+    uint32_t
+        generation; /* tells events of this socket from those of an earlier one with its number */
+    char address[INET6_ADDRSTRLEN];
+    gnutls_session_t tls; /* NULL: plain */
+    struct tls_reader reader;
+    struct connections *owner;
+    bool has_name; /* a socket with a name: the kernel does not count its bytes */
+    struct connection *previous, *next;
+    int64_t opened; /* clock_now() */
+
+    /* Guarded by connections->lock. */
+    enum connection_phase phase;
+    int64_t since;         /* clock_now() when the phase began */
+    int64_t header_since;  /* when its header's first bytes were noticed; 0: none yet */
+    uint64_t bytes_before; /* received by the socket before this header; of an answer: taken by the
+                              client before `since` */
+    bool bytes_known;      /* bytes_before has been read */
+    size_t answer_size;    /* of the answer that is being sent */
+    bool gone;
+    char *last_words; /* owned; see connection_last_words */
+    size_t last_words_size;
+    struct predict_request *request; /* that is being worked on; NULL without */
+    struct penalty penalty;
+    bool has_waited_a_run; /* its first request, for older connections to be closed */
+    bool has_asked;        /* its first request has looked for a penalty to take over */
+    int64_t delayed_until;
+    struct connection *next_delayed;
+    void (*resume)(void *context);
+    void *resume_context;
+};
+
+/* Clients that were refused while the lock was held, to be reported without it. */
+struct late_clients {
+    size_t count;
+    struct {
+        char address[INET6_ADDRSTRLEN];
+        int64_t waited;
+    } clients[LATE_MAX];
+};
+
+struct connections {
+    struct connection_limits limits;
+    struct connection_observer observer;
+    struct pipeline *pipeline;
+    struct metric *gone_total, *timeout_total, *delayed_total, *open_gauge;
+    int epoll_fd, wake_fd;
+    pthread_t thread;
+    bool has_thread;
+
+    pthread_mutex_t lock;
+    bool stop;
+    bool delays_ended;
+    struct connection *head;
+    struct connection *delayed; /* a list by next_delayed */
+    struct penalty_table penalties;
+    int64_t refused;           /* when anybody was last, with Retry-After; 0: never */
+    struct connection **by_fd; /* the connection of a socket's number, or NULL */
+    size_t by_fd_count;
+    size_t open, busy;
+    uint32_t generation;
+};
+
+static void wake(struct connections *connections)
+{
+    uint64_t one = 1;
+    (void)!write(connections->wake_fd, &one, sizeof one);
+}
+
+/* ---- phases ---- */
+
+static bool is_busy(enum connection_phase phase)
+{
+    return phase != CONNECTION_WAITING && phase != CONNECTION_REFUSED;
+}
+
+static void connection_enter_locked(struct connections *connections, struct connection *connection,
+                                    enum connection_phase phase)
+{
+    connections->busy -= is_busy(connection->phase);
+    connections->busy += is_busy(phase);
+    connection->phase = phase;
+    connection->since = clock_now();
+    connection->header_since = 0;
+    connection->bytes_known = false;
+}
+
+bool connection_enter(struct connections *connections, struct connection *connection,
+                      enum connection_phase phase)
+{
+    pthread_mutex_lock(&connections->lock);
+    bool ours = connection->phase != CONNECTION_REFUSED;
+    if (ours)
+        connection_enter_locked(connections, connection, phase);
+    pthread_mutex_unlock(&connections->lock);
+    return ours;
+}
+
+void connection_answering(struct connections *connections, struct connection *connection,
+                          size_t size)
+{
+    pthread_mutex_lock(&connections->lock);
+    connection->answer_size = size;
+    if (connection->phase != CONNECTION_REFUSED)
+        connection_enter_locked(connections, connection, CONNECTION_ANSWERING);
+    pthread_mutex_unlock(&connections->lock);
+}
+
+/* The answer is small and the socket's buffer empty: one send takes it whole, or the client is not
+ * reading and gets none. */
+static void refuse_locked(struct connections *connections, struct connection *connection,
+                          const char *answer, size_t size)
+{
+    if (connection->phase == CONNECTION_REFUSED)
+        return;
+    if (answer && connection->tls)
+        tls_send_last(connection->tls, answer, size);
+    else if (answer)
+        (void)!send(connection->fd, answer, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)shutdown(connection->fd, SHUT_WR);
+    connection_enter_locked(connections, connection, CONNECTION_REFUSED);
+}
+
+void connection_refuse(struct connections *connections, struct connection *connection,
+                       const char *answer, size_t size)
+{
+    pthread_mutex_lock(&connections->lock);
+    refuse_locked(connections, connection, answer, size);
+    pthread_mutex_unlock(&connections->lock);
+}
+
+/* Refuses from the watcher thread. Under TLS it must not write: it leaves the answer for the
+ * connection's own thread, which sends it when the next bytes arrive (look_for_words) or when
+ * check_times() ends the wait for them. */
+static void refuse_from_afar_locked(struct connections *connections, struct connection *connection,
+                                    char *answer, size_t size)
+{
+    if (!connection->tls) {
+        refuse_locked(connections, connection, answer, size);
+    } else if (connection->phase != CONNECTION_REFUSED) {
+        connection->last_words = answer;
+        connection->last_words_size = answer ? size : 0;
+        answer = NULL;
+        connection_enter_locked(connections, connection, CONNECTION_REFUSED);
+    }
+    free(answer);
+}
+
+bool connection_last_words(struct connections *connections, struct connection *connection)
+{
+    if (!connection->tls)
+        return false;
+    pthread_mutex_lock(&connections->lock);
+    char *words = connection->last_words;
+    connection->last_words = NULL;
+    pthread_mutex_unlock(&connections->lock);
+    if (!words)
+        return false;
+    tls_send_last(connection->tls, words, connection->last_words_size);
+    (void)shutdown(connection->fd, SHUT_WR);
+    free(words);
+    return true;
+}
+
+/* Before the session reads, on the thread that drives it. */
+static void look_for_words(void *context)
+{
+    struct connection *connection = context;
+    (void)connection_last_words(connection->owner, connection);
+}
+
+static void refuse_with(struct connections *connections, struct connection *connection, int http,
+                        const char *code, const char *sentence)
+{
+    struct answer answer = {.status = http, .type = TYPE_JSON, .retry_after_s = http == 429};
+    answer.text = error_json(sentence, code, &answer.size);
+    size_t size = 0;
+    char *raw = raw_answer(&answer, NULL, &size);
+    free(answer.text);
+    refuse_from_afar_locked(connections, connection, raw, size);
+}
+
+/* ---- hang-ups ---- */
+
+/* The request to be cancelled, pinned; NULL: there is none, or it will see `cancelled` itself. */
+static struct predict_request *client_gone_locked(struct connections *connections,
+                                                  struct connection *connection)
+{
+    struct predict_request *request = connection->request;
+    connection->gone = true;
+    if (!request)
+        return NULL;
+    /* Set `cancelled` first: a request that cannot be pinned yet reads it once it can be. */
+    atomic_store(&request->cancelled, 1);
+    metric_add(connections->gone_total, 1);
+    return predict_request_pin(request) ? request : NULL;
+}
+
+void connections_count_gone(struct connections *connections)
+{
+    metric_add(connections->gone_total, 1);
+}
+
+void connection_watch(struct connections *connections, struct connection *connection,
+                      struct predict_request *request)
+{
+    pthread_mutex_lock(&connections->lock);
+    connection->request = request;
+    if (request && connection->gone) {
+        atomic_store(&request->cancelled, 1);
+        metric_add(connections->gone_total, 1);
+    }
+    pthread_mutex_unlock(&connections->lock);
+}
+
+bool connection_is_gone(struct connections *connections, struct connection *connection)
+{
+    pthread_mutex_lock(&connections->lock);
+    bool gone = connection->gone;
+    pthread_mutex_unlock(&connections->lock);
+    return gone;
+}
+
+/* libmicrohttpd is edge-triggered too, and misses an end of stream that arrives together with the
+ * last bytes: it would hold half a request until the idle timeout. Shutting down our reading side
+ * causes another edge and loses nothing: what has arrived can still be read. The watcher gets that
+ * edge as well, so this is repeated at every tick, not at every event. */
+static void show_end_locked(struct connection *connection)
+{
+    if (connection->gone && connection->phase != CONNECTION_WORKING &&
+        connection->phase != CONNECTION_ANSWERING)
+        (void)shutdown(connection->fd, SHUT_RD);
+}
+
+static void handle_event(struct connections *connections, uint64_t data)
+{
+    size_t fd = (uint32_t)data;
+    pthread_mutex_lock(&connections->lock);
+    struct connection *connection = fd < connections->by_fd_count ? connections->by_fd[fd] : NULL;
+    struct predict_request *request = NULL;
+    if (connection && connection->generation == (uint32_t)(data >> 32))
+        request = client_gone_locked(connections, connection);
+    pthread_mutex_unlock(&connections->lock);
+    if (request)
+        pipeline_cancel(connections->pipeline, request);
+}
+
+/* ---- time limits ---- */
+
+/* Bytes that the socket has received since it was opened, and that its client has acknowledged;
+ * false where the kernel does not say. */
+static bool bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked)
+{
+    struct tcp_info info;
+    socklen_t size = sizeof info;
+    memset(&info, 0, sizeof info);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+        size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received)
+        return false;
+    *ret_received = info.tcpi_bytes_received;
+    *ret_acked = info.tcpi_bytes_acked;
+    return true;
+}
+
+/* Refuses a client whose `part` was not complete within limit_ms; `pronoun` stands for it in "send
+ * … faster". */
+static void refuse_late_locked(struct connections *connections, struct connection *connection,
+                               int64_t limit_ms, const char *part, const char *pronoun,
+                               const char *option)
+{
+    char sentence[160];
+    snprintf(sentence, sizeof sentence,
+             "the request's %s did not arrive within %.3g s; send %s faster, or raise the limit "
+             "(%s)",
+             part, (double)limit_ms / 1000, pronoun, option);
+    metric_add(connections->timeout_total, 1);
+    refuse_with(connections, connection, 408, "request_timeout", sentence);
+}
+
+/* A connection that waits in silence is libmicrohttpd's to close (--idle-timeout). The clock of a
+ * header starts with its first byte, which shows only in the socket's count of bytes. */
+static void check_header_locked(struct connections *connections, struct connection *connection,
+                                int64_t now, struct late_clients *late)
+{
+    int64_t limit = connections->limits.header_timeout_ms;
+    uint64_t bytes = 0, acked;
+    if (limit == 0)
+        return;
+    if (connection->has_name) {
+        /* The kernel does not count bytes here: headers get as long as the silence before them. */
+        connection->header_since = connection->since;
+        limit += connections->limits.idle_timeout_ms;
+    } else if (!bytes_passed(connection->fd, &bytes, &acked)) {
+        return;
+    }
+    if (connection->header_since) {
+        ; /* its clock runs */
+    } else if (!connection->bytes_known) {
+        connection->bytes_known = true;
+        connection->bytes_before = bytes;
+    } else if (bytes > connection->bytes_before) {
+        connection->header_since = now;
+    }
+    int64_t waited = now - connection->header_since;
+    if (!connection->header_since || waited < limit * MILLION || late->count == LATE_MAX)
+        return; /* clients that do not fit into `late` are checked again at once */
+    memcpy(late->clients[late->count].address, connection->address, sizeof connection->address);
+    late->clients[late->count++].waited = waited;
+    refuse_late_locked(connections, connection, limit, "headers", "them", "--header-timeout");
+}
+
+static void check_body_locked(struct connections *connections, struct connection *connection,
+                              int64_t now)
+{
+    int64_t limit = connections->limits.body_timeout_ms;
+    if (limit == 0 || now - connection->since < limit * MILLION)
+        return;
+    refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
+}
+
+/* Whether a client that has been reading since `since` is too slow; begins anew when it is not. */
+static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int64_t now)
+{
+    const uint64_t least = (uint64_t)limit_ms * CONNECTION_MIN_RATE / 1000;
+    const int64_t spent_ms = (now - connection->since) / MILLION;
+    uint64_t received, acked;
+    if (connection->bytes_known && spent_ms < limit_ms)
+        return false;
+    if (connection->has_name || !bytes_passed(connection->fd, &received, &acked)) {
+        /* The kernel does not count bytes here: the whole answer gets the time it takes at the
+         * minimum rate. */
+        return spent_ms > limit_ms && (uint64_t)(spent_ms - limit_ms) >
+                                          connection->answer_size / CONNECTION_MIN_RATE * 1000;
+    }
+    if (connection->bytes_known && acked - connection->bytes_before < least)
+        return true;
+    if (connection->bytes_known)
+        connection->since = now;
+    connection->bytes_known = true;
+    connection->bytes_before = acked;
+    return false;
+}
+
+static void check_answer_locked(struct connections *connections, struct connection *connection,
+                                int64_t now)
+{
+    int64_t limit = connections->limits.answer_timeout_ms;
+    if (limit == 0 || !is_slow_locked(connection, limit, now))
+        return;
+    /* No error can be sent in the middle of an answer. Drop what the kernel still holds of it, too.
+     */
+    const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+    metric_add(connections->timeout_total, 1);
+    (void)setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    (void)shutdown(connection->fd, SHUT_RDWR);
+    connection_enter_locked(connections, connection, CONNECTION_REFUSED);
+}
+
+static void check_times_once(struct connections *connections, int64_t now,
+                             struct late_clients *late)
+{
+    late->count = 0;
+    pthread_mutex_lock(&connections->lock);
+    for (struct connection *c = connections->head; c; c = c->next) {
+        show_end_locked(c);
+        switch (c->phase) {
+        case CONNECTION_WAITING:
+            check_header_locked(connections, c, now, late);
+            break;
+        case CONNECTION_BODY:
+            check_body_locked(connections, c, now);
+            break;
+        case CONNECTION_REFUSED:
+            /* The connection's own thread wakes at the end of input and sends the refusal. */
+            if (c->last_words && now - c->since > SILENT_MS * MILLION)
+                (void)shutdown(c->fd, SHUT_RD);
+            if (now - c->since > LINGER_MS * MILLION)
+                (void)shutdown(c->fd, SHUT_RDWR);
+            break;
+        case CONNECTION_ANSWERING:
+            check_answer_locked(connections, c, now);
+            break;
+        case CONNECTION_DELAYED:
+        case CONNECTION_WORKING:
+            break;
+        }
+    }
+    pthread_mutex_unlock(&connections->lock);
+}
+
+static void check_times(struct connections *connections, int64_t now)
+{
+    struct late_clients late;
+    const struct connection_observer *observer = &connections->observer;
+    do {
+        check_times_once(connections, now, &late);
+        for (size_t i = 0; i < late.count; i++)
+            observer->late(observer->context, late.clients[i].address, late.clients[i].waited);
+    } while (late.count == LATE_MAX);
+}
+
+/* ---- penalties ---- */
+
+int64_t connection_penalty(struct connections *connections, struct connection *connection,
+                           const char *forwarded_for)
+{
+    const uint64_t client = penalty_client(connection->address, forwarded_for);
+    int64_t now = clock_now(), until;
+    pthread_mutex_lock(&connections->lock);
+    bool is_first = !connection->has_asked;
+    if (is_first && !connection->has_waited_a_run && connections->refused &&
+        now - connections->refused < 1000 * MILLION) {
+        /* libmicrohttpd closes connections at the end of a run: the one that this client has left
+         * may be among them. */
+        connection->has_waited_a_run = true;
+        pthread_mutex_unlock(&connections->lock);
+        return PENALTY_UNKNOWN;
+    }
+    if (forwarded_for) {
+        until = penalty_until(penalty_find(&connections->penalties, client));
+    } else {
+        if (is_first)
+            penalty_take_over(&connections->penalties, client, connection->opened, now,
+                              &connection->penalty);
+        until = penalty_until(&connection->penalty);
+    }
+    connection->has_asked = true;
+    pthread_mutex_unlock(&connections->lock);
+    return until;
+}
+
+void connection_answered(struct connections *connections, struct connection *connection,
+                         const char *forwarded_for, bool refused, bool waited, bool last)
+{
+    const uint64_t client = penalty_client(connection->address, forwarded_for);
+    const int64_t now = clock_now();
+    pthread_mutex_lock(&connections->lock);
+    struct penalty *penalty =
+        forwarded_for ? penalty_find(&connections->penalties, client) : &connection->penalty;
+    if (refused) {
+        connections->refused = now;
+        penalty_refused(penalty, waited, now);
+    } else {
+        penalty_served(penalty);
+    }
+    if (last && !forwarded_for) {
+        penalty_leave(&connections->penalties, client, penalty, now);
+        penalty_served(penalty); /* it is not left a second time */
+    }
+    pthread_mutex_unlock(&connections->lock);
+}
+
+bool connection_delay(struct connections *connections, struct connection *connection, int64_t until,
+                      void (*resume)(void *context), void *context)
+{
+    pthread_mutex_lock(&connections->lock);
+    bool delays = !connections->delays_ended && connection->phase != CONNECTION_REFUSED;
+    bool first = !connections->delayed;
+    if (delays) {
+        connection_enter_locked(connections, connection, CONNECTION_DELAYED);
+        connection->delayed_until = until;
+        connection->resume = resume;
+        connection->resume_context = context;
+        connection->next_delayed = connections->delayed;
+        connections->delayed = connection;
+    }
+    pthread_mutex_unlock(&connections->lock);
+    if (!delays)
+        return false;
+    metric_add(connections->delayed_total, 1);
+    if (first)
+        wake(connections);
+    return true;
+}
+
+/* A connection that is delayed cannot be closed: it is safe to look at until it is resumed. */
+static void resume_delayed(struct connections *connections, int64_t now)
+{
+    struct connection *due = NULL, *next;
+    pthread_mutex_lock(&connections->lock);
+    for (struct connection **at = &connections->delayed; *at;) {
+        struct connection *c = *at;
+        if (now < c->delayed_until && !c->gone && !connections->delays_ended) {
+            at = &c->next_delayed;
+            continue;
+        }
+        *at = c->next_delayed;
+        c->next_delayed = due;
+        due = c;
+    }
+    pthread_mutex_unlock(&connections->lock);
+    for (; due; due = next) {
+        next = due->next_delayed;
+        due->resume(due->resume_context);
+    }
+}
+
+void connections_end_delays(struct connections *connections)
+{
+    pthread_mutex_lock(&connections->lock);
+    connections->delays_ended = true;
+    pthread_mutex_unlock(&connections->lock);
+    resume_delayed(connections, clock_now());
+}
+
+/* ---- the thread ---- */
+
+/* For epoll_wait(). */
+static int sleep_ms_locked(const struct connections *connections, bool ticks)
+{
+    if (connections->delayed)
+        return DELAY_MS;
+    return connections->open || ticks ? TICK_MS : -1;
+}
+
+static void *connections_thread(void *context)
+{
+    struct connections *connections = context;
+    bool ticks = false;
+    int64_t next = 0; /* checks all of them once a tick, however many hang up */
+    for (;;) {
+        struct epoll_event events[64];
+        pthread_mutex_lock(&connections->lock);
+        bool stop = connections->stop;
+        int ms = sleep_ms_locked(connections, ticks);
+        pthread_mutex_unlock(&connections->lock);
+        if (stop)
+            return NULL;
+        int count = epoll_wait(connections->epoll_fd, events, 64, ms);
+        for (int i = 0; i < count; i++) {
+            uint64_t wakes;
+            if (events[i].data.u64 == UINT64_MAX)
+                (void)!read(connections->wake_fd, &wakes, sizeof wakes);
+            else
+                handle_event(connections, events[i].data.u64);
+        }
+        const int64_t now = clock_now();
+        resume_delayed(connections, now);
+        if (now < next) {
+            ticks = true; /* not the last one */
+            continue;
+        }
+        check_times(connections, now);
+        ticks = connections->observer.tick(connections->observer.context);
+        next = now + TICK_MS * MILLION;
+    }
+}
+
+/* ---- the table ---- */
+
+enum status connections_create(const struct connection_limits *limits,
+                               const struct connection_observer *observer,
+                               struct pipeline *pipeline, struct metrics *metrics,
+                               struct connections **ret, struct error *err)
+{
+    struct connections *connections = calloc(1, sizeof *connections);
+    if (!connections)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    connections->limits = *limits;
+    connections->observer = *observer;
+    connections->pipeline = pipeline;
+    connections->gone_total =
+        metrics_get(metrics, METRIC_COUNTER, "lensd_http_clients_gone_total",
+                    "Requests whose client hung up before the answer.", "", NULL, 0);
+    connections->timeout_total =
+        metrics_get(metrics, METRIC_COUNTER, "lensd_http_timeouts_total",
+                    "Requests whose headers or body did not arrive in time, or whose answer was "
+                    "not taken in time.",
+                    "", NULL, 0);
+    connections->delayed_total =
+        metrics_get(metrics, METRIC_COUNTER, "lensd_http_delayed_total",
+                    "Requests that waited because their client came back too soon after a refusal.",
+                    "", NULL, 0);
+    connections->open_gauge = metrics_get(metrics, METRIC_GAUGE, "lensd_http_connections",
+                                          "Open connections.", "", NULL, 0);
+    pthread_mutex_init(&connections->lock, NULL);
+    int failure;
+    connections->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    connections->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
+    if (connections->epoll_fd >= 0 && connections->wake_fd >= 0 &&
+        epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, connections->wake_fd, &event) == 0)
+        failure = pthread_create(&connections->thread, NULL, connections_thread, connections);
+    else
+        failure = errno;
+    connections->has_thread = failure == 0;
+    if (failure) {
+        connections_free(connections);
+        return error_set(
+            err, STATUS_IO, "cannot start the thread that watches connections (%s); %s",
+            strerror(failure),
+            failure == EMFILE ? "raise the limit of open files (ulimit -n)" : THREAD_LIMIT_HINT);
+    }
+    *ret = connections;
+    return STATUS_OK;
+}
+
+void connections_free(struct connections *connections)
+{
+    if (!connections)
+        return;
+    if (connections->has_thread) {
+        pthread_mutex_lock(&connections->lock);
+        connections->stop = true;
+        pthread_mutex_unlock(&connections->lock);
+        wake(connections);
+        pthread_join(connections->thread, NULL);
+    }
+    if (connections->epoll_fd >= 0)
+        close(connections->epoll_fd);
+    if (connections->wake_fd >= 0)
+        close(connections->wake_fd);
+    pthread_mutex_destroy(&connections->lock);
+    free(connections->by_fd);
+    free(connections);
+}
+
+static void address_text(int fd, const struct sockaddr *address, char *text, size_t size)
+{
+    const void *bytes = NULL;
+    struct ucred peer;
+    socklen_t peer_size = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) == 0 && peer.pid > 0) {
+        snprintf(text, size, "uid:%u", (unsigned)peer.uid);
+        return;
+    }
+    if (address && address->sa_family == AF_INET) {
+        bytes = &((const struct sockaddr_in *)(const void *)address)->sin_addr;
+    } else if (address && address->sa_family == AF_INET6) {
+        const struct in6_addr *v6 =
+            &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+        /* Treat an IPv4-mapped address as the IPv4 address it stands for. */
+        if (IN6_IS_ADDR_V4MAPPED(v6)) {
+            inet_ntop(AF_INET, &v6->s6_addr[12], text, (socklen_t)size);
+            return;
+        }
+        bytes = v6;
+    }
+    if (!bytes || !inet_ntop(address->sa_family, bytes, text, (socklen_t)size))
+        strncpy(text, "local", size);
+}
+
+static bool remember_locked(struct connections *connections, struct connection *connection)
+{
+    size_t fd = (size_t)connection->fd;
+    if (fd >= connections->by_fd_count) {
+        size_t count = fd + 64;
+        struct connection **by_fd = reallocarray(connections->by_fd, count, sizeof *by_fd);
+        if (!by_fd)
+            return false;
+        memset(by_fd + connections->by_fd_count, 0,
+               (count - connections->by_fd_count) * sizeof *by_fd);
+        connections->by_fd = by_fd;
+        connections->by_fd_count = count;
+    }
+    connections->by_fd[fd] = connection;
+    connection->next = connections->head;
+    if (connection->next)
+        connection->next->previous = connection;
+    connections->head = connection;
+    connections->open++;
+    return true;
+}
+
+static size_t count_address_locked(const struct connections *connections, const char *address)
+{
+    size_t count = 0;
+    for (const struct connection *c = connections->head; c; c = c->next)
+        count += !strcmp(c->address, address);
+    return count;
+}
+
+struct connection *connection_open(struct connections *connections, int fd,
+                                   const struct sockaddr *address, void *tls)
+{
+    struct connection *connection = calloc(1, sizeof *connection);
+    if (!connection)
+        return NULL;
+    connection->fd = fd;
+    connection->since = connection->opened = clock_now();
+    connection->bytes_known = true; /* none: the socket is new */
+    connection->tls = tls;
+    connection->owner = connections;
+    connection->reader = (struct tls_reader){fd, look_for_words, connection};
+    if (tls)
+        tls_watch(tls, &connection->reader);
+    address_text(fd, address, connection->address, sizeof connection->address);
+    connection->has_name = !strncmp(connection->address, "uid:", 4);
+    pthread_mutex_lock(&connections->lock);
+    connection->generation = ++connections->generation;
+    bool kept = remember_locked(connections, connection);
+    bool first = connections->open == 1;
+    size_t limit = connections->limits.per_address;
+    if (kept && count_address_locked(connections, connection->address) > limit) {
+        char sentence[160];
+        snprintf(sentence, sizeof sentence,
+                 "more than %zu connections from your address; close some, or raise the limit "
+                 "(--max-connections-per-address)",
+                 limit);
+        refuse_with(connections, connection, 429, "too_many_connections", sentence);
+        (void)shutdown(fd, SHUT_RDWR);
+    }
+    pthread_mutex_unlock(&connections->lock);
+    if (!kept) {
+        free(connection);
+        return NULL;
+    }
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET,
+                                .data.u64 = (uint64_t)connection->generation << 32 | (uint32_t)fd};
+    (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, fd, &event);
+    if (first)
+        wake(connections);
+    metric_add(connections->open_gauge, 1);
+    return connection;
+}
+
+void connection_close(struct connections *connections, struct connection *connection)
+{
+    (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
+    const uint64_t client = penalty_client(connection->address, NULL);
+    const int64_t now = clock_now();
+    pthread_mutex_lock(&connections->lock);
+    penalty_leave(&connections->penalties, client, &connection->penalty, now);
+    connections->by_fd[connection->fd] = NULL;
+    if (connection->previous)
+        connection->previous->next = connection->next;
+    else
+        connections->head = connection->next;
+    if (connection->next)
+        connection->next->previous = connection->previous;
+    connections->open--;
+    connections->busy -= is_busy(connection->phase);
+    pthread_mutex_unlock(&connections->lock);
+    metric_add(connections->open_gauge, -1);
+    free(connection->last_words);
+    free(connection);
+}
+
+const char *connection_address(const struct connection *connection)
+{
+    return connection->address;
+}
+
+void connections_count(struct connections *connections, size_t *ret_open, size_t *ret_busy)
+{
+    pthread_mutex_lock(&connections->lock);
+    *ret_open = connections->open;
+    *ret_busy = connections->busy;
+    pthread_mutex_unlock(&connections->lock);
+}

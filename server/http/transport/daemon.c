@@ -1,0 +1,565 @@
+/* libmicrohttpd's callbacks, and what they mean for an exchange:
+ *
+ *     on_uri         the request line            EXCHANGE_NEW
+ *     on_request     headers are there           a client that was just refused: waits first;
+ *                                                admit.c; → EXCHANGE_BODY, or refused
+ *       … again      pieces of the body          collected, or dropped when the answer is known
+ *       … again      the end                     inflated, where it is compressed; then the route's
+ *                                                handler: answers, or waits
+ *       … again      after exchange_resume()     the handler's finish(): answers
+ *     on_completed   the answer is out, or the client gone: log, free
+ *
+ * An answer that is queued before the body has been read makes libmicrohttpd (0.9.75) close the
+ * socket at once, and the bytes still on their way then reset the connection, often before the
+ * client has read why. So a refusal is given in one of three ways:
+ *   - the client waits for "100 Continue": at once, no body is coming;
+ *   - a short body: it is read and dropped, then the answer is given and the connection kept;
+ *   - a long one, or one that turns out too long: connection_refuse(). */
+#include "server/http/transport/daemon.h"
+
+#include <microhttpd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/base/clock.h"
+#include "server/http/transport/admit.h"
+#include "server/http/transport/answer.h"
+#include "server/http/transport/connections.h"
+#include "server/http/transport/raw_answer.h"
+#include "server/http/transport/request_log.h"
+#include "server/http/transport/respond.h"
+#include "server/http/transport/tls.h"
+#include "server/observe/log.h"
+
+#define POOL_BYTES (64 * 1024) /* of a connection; half of it is the read buffer */
+
+/* ---- the log ---- */
+
+static const char *outcome(const struct exchange *x, bool was_cut,
+                           enum MHD_RequestTerminationCode how)
+{
+    if (x->state == EXCHANGE_REFUSED)
+        return "refused";
+    if (was_cut && x->state == EXCHANGE_ANSWERED && how != MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        return "timeout"; /* --answer-timeout */
+    switch (how) {
+    case MHD_REQUEST_TERMINATED_COMPLETED_OK:
+        return x->state == EXCHANGE_ANSWERED ? "answered" : "closed";
+    case MHD_REQUEST_TERMINATED_TIMEOUT_REACHED:
+        return "timeout";
+    case MHD_REQUEST_TERMINATED_CLIENT_ABORT:
+    case MHD_REQUEST_TERMINATED_READ_ERROR:
+    case MHD_REQUEST_TERMINATED_WITH_ERROR:
+        return "client_gone";
+    case MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN:
+        return "shutdown";
+    default:
+        return "unknown";
+    }
+}
+
+/* ---- the life of an exchange ---- */
+
+static struct connection *connection_of(struct MHD_Connection *handle)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+static void exchange_free(struct exchange *x)
+{
+    if (!x)
+        return;
+    if (x->free_work)
+        x->free_work(x);
+    upload_done(&x->body);
+    http_budget_release(&x->server->budget, x->answer.charged);
+    free(x->answer.text);
+    free(x->target);
+    free(x);
+}
+
+static const char *header(struct MHD_Connection *handle, const char *name)
+{
+    return MHD_lookup_connection_value(handle, MHD_HEADER_KIND, name);
+}
+
+static enum MHD_Result note_framing(void *context, enum MHD_ValueKind kind, const char *name,
+                                    const char *value)
+{
+    (void)kind;
+    struct request_head *head = context;
+    /* A blank before the colon, or an empty name: proxies read it one way, libmicrohttpd another
+     * (RFC 9112, section 5.1). */
+    head->malformed += !*name || strpbrk(name, " \t") != NULL;
+    /* libmicrohttpd joins a value on a line of its own to the name: "Content-Length34". */
+    head->malformed += (!strncasecmp(name, "Content-Length", 14) && name[14]) ||
+                       (!strncasecmp(name, "Transfer-Encoding", 17) && name[17]);
+    head->hosts += !strcasecmp(name, "Host");
+    if (!strcasecmp(name, "Content-Length")) {
+        head->lengths++;
+        head->length = value;
+    } else if (!strcasecmp(name, "Transfer-Encoding")) {
+        head->encodings++;
+        head->encoding = value;
+    }
+    return MHD_YES;
+}
+
+static struct request_head daemon_read_head(struct MHD_Connection *handle, const char *method,
+                                            const char *version)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    struct request_head head = {.method = method,
+                                .version = version,
+                                .size = info ? info->header_size : 0,
+                                .host = header(handle, "Host"),
+                                .content_type = header(handle, "Content-Type"),
+                                .expect = header(handle, "Expect"),
+                                .request_id = header(handle, "X-Request-Id"),
+                                .traceparent = header(handle, "traceparent"),
+                                .authorization = header(handle, "Authorization"),
+                                .api_key = header(handle, "X-API-Key"),
+                                .json_length = header(handle, "Inference-Header-Content-Length"),
+                                .content_encoding = header(handle, "Content-Encoding"),
+                                .origin = header(handle, "Origin"),
+                                .preflight = header(handle, "Access-Control-Request-Method")};
+    MHD_get_connection_values(handle, MHD_HEADER_KIND, note_framing, &head);
+    return head;
+}
+
+/* ---- answers ---- */
+
+/* Whether a penalty may delay the request: not those of probes and dashboards. */
+static bool may_wait(const char *method)
+{
+    return !(route_method(method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS));
+}
+
+/* `last`: the connection ends with this answer, whatever the client wants. */
+static void note_penalty(struct exchange *x, bool last)
+{
+    if (may_wait(x->method))
+        connection_answered(x->server->connections, x->connection,
+                            exchange_header(x, "X-Forwarded-For"), x->answer.retry_after_s > 0,
+                            x->waited, last);
+}
+
+static enum MHD_Result queue_answer(struct exchange *x)
+{
+    struct answer *answer = &x->answer;
+    note_penalty(x, false);
+    answer_pack(x);
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(answer->size, answer->text, MHD_RESPMEM_MUST_FREE);
+    if (!response)
+        return MHD_NO;
+    answer->text = NULL; /* the response's now */
+    bool added = true;
+    if (answer->type)
+        added &= MHD_add_response_header(response, "Content-Type", answer->type) == MHD_YES;
+    added &= MHD_add_response_header(response, "X-Request-Id", x->request_id) == MHD_YES;
+    added &= MHD_add_response_header(response, "Cache-Control",
+                                     answer->may_keep ? "no-cache" : "no-store") == MHD_YES;
+    added &= MHD_add_response_header(response, "X-Content-Type-Options", "nosniff") == MHD_YES;
+    if (answer->type && !strcmp(answer->type, TYPE_HTML))
+        added &= MHD_add_response_header(response, "Content-Security-Policy",
+                                         "default-src 'none'; script-src 'self'; style-src 'self' "
+                                         "'unsafe-inline'; img-src 'self' blob: data:; connect-src "
+                                         "'self'; base-uri 'none'; form-action 'none'; "
+                                         "frame-ancestors 'none'") == MHD_YES;
+    if (answer->allow) {
+        char allow[ALLOW_TEXT];
+        route_allow(answer->allow, allow, sizeof allow);
+        added &= MHD_add_response_header(response, "Allow", allow) == MHD_YES;
+    }
+    if (answer->retry_after_s > 0) {
+        char seconds[16];
+        snprintf(seconds, sizeof seconds, "%d", answer->retry_after_s);
+        added &= MHD_add_response_header(response, "Retry-After", seconds) == MHD_YES;
+    }
+    for (size_t i = 0; i < answer->header_count; i++)
+        added &= MHD_add_response_header(response, answer->headers[i].name,
+                                         answer->headers[i].value) == MHD_YES;
+    if (atomic_load(&x->server->draining))
+        added &= MHD_add_response_header(response, "Connection", "close") == MHD_YES;
+    x->state = EXCHANGE_ANSWERED;
+    x->answered = clock_now();
+    connection_answering(x->server->connections, x->connection, answer->size);
+    enum MHD_Result result =
+        added ? MHD_queue_response(x->handle, (unsigned)answer->status, response) : MHD_NO;
+    MHD_destroy_response(response);
+    return result;
+}
+
+/* Past libmicrohttpd; the rest of the body is dropped as it comes. */
+static void refuse_now(struct exchange *x)
+{
+    size_t size = 0;
+    note_penalty(x, true);
+    char *raw = raw_answer(&x->answer, x->request_id, &size);
+    connection_refuse(x->server->connections, x->connection, raw, size);
+    free(raw);
+    upload_done(&x->body);
+    x->state = EXCHANGE_REFUSED;
+}
+
+/* ---- lengths that libmicrohttpd refuses ---- */
+
+/* libmicrohttpd (0.9.75) answers a Content-Length that is no number before it asks us: in HTML, and
+ * with its head twice, as it goes on with the request after that. Before, it tells its log, on the
+ * connection's thread, but not which connection it means. So each thread knows the exchanges whose
+ * headers are still coming: of these all that have such a length are answered past libmicrohttpd,
+ * whose own answer then finds our side shut down. */
+static _Thread_local struct exchange *forming;
+
+static void forming_add(struct exchange *x)
+{
+    x->forming_next = forming;
+    x->forming_at = &forming;
+    if (forming)
+        forming->forming_at = &x->forming_next;
+    forming = x;
+}
+
+static void forming_remove(struct exchange *x)
+{
+    if (!x->forming_at)
+        return;
+    *x->forming_at = x->forming_next;
+    if (x->forming_next)
+        x->forming_next->forming_at = x->forming_at;
+    x->forming_at = NULL;
+}
+
+static void refuse_lengths(void)
+{
+    for (struct exchange *x = forming, *next; x; x = next) {
+        next = x->forming_next;
+        struct request_head head = daemon_read_head(x->handle, "", "");
+        /* The first of several is the one that libmicrohttpd looks at. */
+        head.length = header(x->handle, "Content-Length");
+        if (!x->connection || exchange_check_length(x, &head))
+            continue;
+        forming_remove(x);
+        refuse_now(x);
+    }
+}
+
+__attribute__((format(printf, 2, 0))) static void on_log(void *context, const char *format,
+                                                         va_list args)
+{
+    (void)context;
+    char text[512];
+    vsnprintf(text, sizeof text, format, args);
+    text[strcspn(text, "\r\n")] = '\0';
+    /* Broken requests and lost clients are normal; log them at debug level only. */
+    log_event(LOG_DEBUG, "http", LOG_STR("text", text));
+    if (strstr(format, "Content-Length"))
+        refuse_lengths();
+}
+
+/* ---- the phases of a request ---- */
+
+/* The request line has arrived. Copied, because libmicrohttpd is about to split it in place. */
+static void *on_uri(void *context, const char *uri, struct MHD_Connection *handle)
+{
+    struct daemon_loop *loop = context;
+    struct http_server *server = loop->server;
+    struct exchange *x = calloc(1, sizeof *x);
+    if (!x)
+        return NULL;
+    x->server = server;
+    x->loop = &loop->events;
+    x->handle = handle;
+    x->connection = connection_of(handle);
+    x->started = clock_now();
+    x->target_size = uri ? strlen(uri) : 0;
+    /* Beyond the limit the beginning is kept, for the log. */
+    x->target =
+        strndup(uri ? uri : "", x->target_size > EXCHANGE_TARGET_MAX ? 256 : x->target_size);
+    x->path = x->target;
+    if (!x->target) {
+        exchange_free(x);
+        return NULL;
+    }
+    upload_init(&x->body, &server->budget, 0, 0);
+    forming_add(x);
+    return x;
+}
+
+static void end_delay(void *context)
+{
+    exchange_resume(context);
+}
+
+/* Suspends a request whose client was refused a moment ago; on_request() is then called again as
+ * for a new one. Nothing of the body is kept meanwhile but what libmicrohttpd has read. */
+static bool delay(struct exchange *x, const char *method)
+{
+    struct connections *connections = x->server->connections;
+    if (x->waited || !may_wait(method))
+        return false;
+    int64_t until =
+        connection_penalty(connections, x->connection, exchange_header(x, "X-Forwarded-For"));
+    if (until != PENALTY_UNKNOWN && until <= clock_now())
+        return false;
+    x->waited = until != PENALTY_UNKNOWN;
+    MHD_suspend_connection(x->handle);
+    if (!x->waited || !connection_delay(connections, x->connection, until, end_delay, x))
+        exchange_resume(x);
+    return true;
+}
+
+static enum MHD_Result begin_exchange(struct exchange *x, const char *method, const char *version)
+{
+    forming_remove(x);
+    if (delay(x, method))
+        return MHD_YES;
+    struct request_head head = daemon_read_head(x->handle, method, version);
+    if (!connection_enter(x->server->connections, x->connection, CONNECTION_BODY))
+        return MHD_NO;
+    x->state = EXCHANGE_BODY;
+    switch (exchange_admit(x, &head)) {
+    case ADMIT_READ:
+        return MHD_YES;
+    case ADMIT_ANSWER_NOW:
+        return queue_answer(x);
+    case ADMIT_REFUSE:
+        refuse_now(x);
+        return MHD_YES;
+    }
+    return MHD_NO;
+}
+
+static void take_body(struct exchange *x, const char *bytes, size_t size)
+{
+    struct error err;
+    x->bytes_in += size;
+    if (x->state != EXCHANGE_REFUSED &&
+        connection_last_words(x->server->connections, x->connection))
+        x->state = EXCHANGE_REFUSED; /* the log learns why in on_completed */
+    if (x->state == EXCHANGE_REFUSED)
+        return;
+    if (x->swallow) {
+        if (x->bytes_in <= EXCHANGE_SWALLOW_MAX)
+            return;
+        if (!x->answer.status)
+            respond_refusal(x, 413, "too_large", "%s takes no body", x->route->path);
+        refuse_now(x);
+        return;
+    }
+    if (upload_append(&x->body, bytes, size, &err) == STATUS_OK)
+        return;
+    respond_error(x, &err);
+    upload_done(&x->body);
+    x->swallow = true;
+    if (x->chunked || x->expected > EXCHANGE_SWALLOW_MAX)
+        refuse_now(x);
+}
+
+/* On an offload thread: what takes a millisecond to receive may take a second to inflate. */
+static void inflate_body(struct exchange *x)
+{
+    struct error err;
+    struct upload inflated;
+    upload_init(&inflated, x->body.budget, x->body.limit, 0);
+    if (coding_inflate(x->coding, x->body.data, x->body.size, x->server->options.max_inflate_ratio,
+                       &inflated, &err) != STATUS_OK) {
+        upload_done(&inflated);
+        respond_error(x, &err);
+    }
+    upload_done(&x->body);
+    x->body = inflated;
+    x->coding = CODING_NONE;
+    exchange_resume(x);
+}
+
+static enum MHD_Result send_answer(struct exchange *x)
+{
+    answer_write(x);
+    return queue_answer(x);
+}
+
+static enum MHD_Result handle(struct exchange *x)
+{
+    if (!x->answer.status && x->coding != CODING_NONE) {
+        exchange_wait(x, NULL, NULL);
+        exchange_offload(x, x->body.size * INFLATE_MOST, inflate_body);
+        return MHD_YES;
+    }
+    if (!x->answer.status)
+        x->route->handle(x);
+    return x->state == EXCHANGE_WAITING ? MHD_YES : send_answer(x);
+}
+
+static enum MHD_Result end_of_request(struct exchange *x)
+{
+    if (x->state == EXCHANGE_REFUSED ||
+        !connection_enter(x->server->connections, x->connection, CONNECTION_WORKING))
+        return MHD_NO;
+    return handle(x);
+}
+
+static enum MHD_Result end_of_wait(struct exchange *x)
+{
+    /* The body has been inflated, and the handler has not been called yet. */
+    if (!x->answer.status && !x->finish) {
+        connection_watch(x->server->connections, x->connection, NULL);
+        x->state = EXCHANGE_BODY;
+        return handle(x);
+    }
+    return send_answer(x);
+}
+
+static enum MHD_Result on_request(void *context, struct MHD_Connection *handle, const char *url,
+                                  const char *method, const char *version, const char *bytes,
+                                  size_t *size, void **exchange)
+{
+    (void)context;
+    (void)handle;
+    (void)url;
+    struct exchange *x = *exchange;
+    if (!x || !x->connection)
+        return MHD_NO; /* out of memory when it began */
+    if (x->state == EXCHANGE_NEW)
+        return begin_exchange(x, method, version);
+    if (*size > 0) {
+        take_body(x, bytes, *size);
+        *size = 0;
+        return MHD_YES;
+    }
+    return x->state == EXCHANGE_WAITING ? end_of_wait(x) : end_of_request(x);
+}
+
+static void on_completed(void *context, struct MHD_Connection *handle, void **exchange,
+                         enum MHD_RequestTerminationCode how)
+{
+    struct http_server *server = context;
+    struct exchange *x = *exchange;
+    *exchange = NULL;
+    if (!x)
+        return;
+    forming_remove(x);
+    /* libmicrohttpd has already answered what it rejected before calling us. */
+    const union MHD_ConnectionInfo *status =
+        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_HTTP_STATUS);
+    if (!x->answer.status && status)
+        x->answer.status = (int)status->http_status;
+    bool refused = false;
+    if (x->connection) {
+        connection_watch(server->connections, x->connection, NULL);
+        refused = !connection_enter(server->connections, x->connection, CONNECTION_WAITING);
+    }
+    /* Without an answer: either the watcher refused a late body, or the client left. */
+    if (!x->answer.status && x->state != EXCHANGE_NEW) {
+        if (!refused && x->state == EXCHANGE_BODY)
+            connections_count_gone(server->connections);
+        x->answer.status = status_http(refused ? STATUS_REQUEST_TIMEOUT : STATUS_CANCELLED);
+        x->state = refused ? EXCHANGE_REFUSED : x->state;
+    }
+    if (x->answer.status)
+        request_log_write(server->daemon->log, x, outcome(x, refused, how));
+    exchange_free(x);
+}
+
+static void on_connection(void *context, struct MHD_Connection *handle, void **connection,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    struct daemon_loop *loop = context;
+    struct http_server *server = loop->server;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED)
+        event_loop_note_closed(&loop->events);
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *fd =
+            MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
+        const union MHD_ConnectionInfo *address =
+            MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+        const union MHD_ConnectionInfo *tls =
+            server->daemon->tls
+                ? MHD_get_connection_info(handle, MHD_CONNECTION_INFO_GNUTLS_SESSION)
+                : NULL;
+        *connection = fd ? connection_open(server->connections, fd->connect_fd,
+                                           address ? address->client_addr : NULL,
+                                           tls ? tls->tls_session : NULL)
+                         : NULL;
+    } else if (*connection) {
+        connection_close(server->connections, *connection);
+        *connection = NULL;
+    }
+}
+
+/* ---- the library ---- */
+
+static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_loop *loop,
+                                    size_t max_connections)
+{
+    const struct http_options *o = &server->options;
+    static char tls_priorities[] = TLS_PRIORITIES;
+    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    struct MHD_OptionItem items[] = {
+        {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)max_connections, NULL},
+        {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)((o->idle_timeout_ms + 999) / 1000), NULL},
+        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)(POOL_BYTES + 2 * o->max_header), NULL},
+        {MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, NULL}, /* main() ignores it */
+        {MHD_OPTION_END, 0, NULL},
+        {MHD_OPTION_END, 0, NULL},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    size_t count = 4;
+    if (server->daemon->tls) {
+        flags |= MHD_USE_TLS;
+        items[count++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_PRIORITIES, 0, tls_priorities};
+        items[count++] =
+            (struct MHD_OptionItem){MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)tls_on_handshake};
+    }
+    return MHD_start_daemon(flags, 0, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER,
+                            on_log, NULL, MHD_OPTION_LISTEN_SOCKET, server->daemon->listener.fd,
+                            MHD_OPTION_URI_LOG_CALLBACK, on_uri, loop, MHD_OPTION_NOTIFY_COMPLETED,
+                            on_completed, server, MHD_OPTION_NOTIFY_CONNECTION, on_connection, loop,
+                            MHD_OPTION_ARRAY, items, MHD_OPTION_END);
+}
+
+bool daemon_start(struct http_server *server, size_t max_connections)
+{
+    struct http_daemon *daemon = server->daemon;
+    const size_t count = (size_t)server->options.threads;
+    daemon->loops = calloc(count, sizeof *daemon->loops);
+    for (size_t i = 0; daemon->loops && i < count; i++) {
+        struct daemon_loop *loop = &daemon->loops[i];
+        loop->server = server;
+        size_t share = max_connections / count + (i < max_connections % count);
+        struct MHD_Daemon *mhd = start_one(server, loop, share);
+        if (!mhd)
+            return false;
+        daemon->loop_count++;
+        if (!event_loop_start(&loop->events, mhd))
+            return false;
+    }
+    return daemon->loop_count == count;
+}
+
+const char *daemon_version(void)
+{
+    return MHD_get_version();
+}
+
+void daemon_quiesce(struct http_server *server)
+{
+    for (size_t i = 0; i < server->daemon->loop_count; i++)
+        (void)MHD_quiesce_daemon(server->daemon->loops[i].events.mhd);
+}
+
+void daemon_stop(struct http_server *server)
+{
+    struct http_daemon *daemon = server->daemon;
+    for (size_t i = 0; i < daemon->loop_count; i++)
+        event_loop_stop(&daemon->loops[i].events);
+    free(daemon->loops);
+    daemon->loops = NULL;
+    daemon->loop_count = 0;
+}

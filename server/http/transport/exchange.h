@@ -1,0 +1,154 @@
+/* One request and its answer, as the handlers see it: nothing of libmicrohttpd, so that they can be
+ * run on made-up requests.
+ *
+ * Owned by its connection's thread. While it waits (exchange_wait … exchange_resume) it is an
+ * offload thread's where it was handed there; else only the pipeline and the watcher touch it,
+ * through the request and exchange_resume(). */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/http/transport/coding.h"
+#include "server/http/transport/keys.h"
+#include "server/http/transport/offload.h"
+#include "server/http/transport/query.h"
+#include "server/http/transport/routes.h"
+#include "server/http/transport/server.h"
+#include "server/http/transport/trace.h"
+#include "server/http/transport/upload.h"
+
+struct connection;
+struct connections;
+
+/* What handlers need of the server; immutable while it runs, except what is atomic. */
+struct http_server {
+    struct http_options options;
+    struct connections *connections;
+    struct http_budget budget;
+    struct keyring *keys;    /* NULL in tests */
+    struct offload *offload; /* NULL in tests */
+    _Atomic int draining;
+    _Atomic uint64_t next_id; /* of requests without one of their own */
+    uint64_t id_seed;
+    int64_t started; /* clock_now() */
+    char url[320];
+    int port;
+    struct http_daemon *daemon; /* daemon.c's own */
+};
+
+#define REQUEST_ID_MAX 128
+
+/* Headers beyond those that every answer has. */
+#define ANSWER_HEADERS_MAX 12
+struct answer_header {
+    const char *name; /* a constant */
+    char value[160];
+};
+
+struct answer {
+    int status; /* HTTP; 0: none yet */
+    char *text; /* malloc'ed; owned; NULL with a size of 0: no body */
+    size_t size;
+    const char *type;  /* Content-Type; a constant; NULL: none, without a body */
+    const char *code;  /* of an error, for the log; a constant; NULL: none */
+    unsigned allow;    /* methods for Allow; 0: no such header */
+    int retry_after_s; /* 0: no such header */
+    bool may_keep;     /* clients may keep it, and ask whether it is still true (ETag) */
+    bool is_packed;    /* compressed, or known to be better left alone */
+    size_t charged;    /* to the server's budget: what it may take, then what it takes */
+    struct answer_header headers[ANSWER_HEADERS_MAX]; /* respond_header() */
+    size_t header_count;
+};
+
+/* Milliseconds; of several images the slowest counts in each phase. */
+struct exchange_phases {
+    double decode_ms, preprocess_ms, queue_ms, forward_ms;
+};
+
+enum exchange_state {
+    EXCHANGE_NEW,      /* the request line is there */
+    EXCHANGE_BODY,     /* headers are there, the body is being collected (or swallowed) */
+    EXCHANGE_WAITING,  /* suspended: the pipeline works */
+    EXCHANGE_ANSWERED, /* the answer has been handed to the socket */
+    EXCHANGE_REFUSED,  /* answered past libmicrohttpd: drop what still comes, then close */
+};
+
+struct exchange {
+    struct http_server *server;
+    struct connection *connection;               /* NULL in tests */
+    void *handle;                                /* daemon.c's own */
+    struct event_loop *loop;                     /* daemon.c's own */
+    struct exchange *forming_next, **forming_at; /* daemon.c's own */
+    enum exchange_state state;
+    int64_t started;  /* clock_now() at the request line */
+    int64_t answered; /* … when the answer was handed to the socket */
+
+    char *target; /* the request's target, split and decoded in place: path, then the query */
+    size_t target_size;
+    const char *path;
+    struct query query;
+    char method[16];
+    const struct route *route; /* NULL: not found */
+    struct route_match match;
+    bool head;
+    const char *content_type; /* NULL: none given */
+    const char *host;         /* NULL: none given */
+    const char *json_length;  /* Inference-Header-Content-Length; NULL: none given */
+    char request_id[REQUEST_ID_MAX + 1];
+    uint64_t expected; /* Content-Length; 0 when there is none */
+    bool chunked;
+    bool has_length;    /* a Content-Length is there, and may be 0 */
+    enum coding coding; /* of the body, until it has been inflated */
+    bool waited;        /* for a penalty to be over (penalty.h) */
+    bool swallow;       /* the answer is known: the body is only dropped */
+    struct upload body;
+
+    int answer_form; /* the route's own: which of its media types the client wants */
+    struct answer answer;
+
+    /* Of a handler that waits. */
+    void *work;
+    void (*finish)(struct exchange *exchange);    /* called when there is no answer yet: answers */
+    void (*free_work)(struct exchange *exchange); /* called before the exchange goes */
+    struct offload_job offload;                   /* exchange_offload()'s own, as the next */
+    void (*offloaded)(struct exchange *exchange);
+
+    char key_name[KEY_NAME_MAX + 1]; /* of the API key; "" without one */
+
+    /* For the log. */
+    struct trace trace;
+    char model[64];
+    size_t image_count;
+    struct exchange_phases phases;
+    uint64_t bytes_in;
+    struct metric *write_seconds; /* of its model; NULL: none */
+};
+
+/* The client: the name of its key, else its address. Lives as long as the exchange. */
+const char *exchange_client(const struct exchange *exchange);
+
+/* Records for the log the model, the number of images and the time in each phase. */
+void exchange_note(struct exchange *exchange, const struct predict_request *request);
+
+/* A header of the request, NULL without it; lives as long as the exchange. From its owner. */
+const char *exchange_header(const struct exchange *exchange, const char *name);
+
+/* The connection sleeps until exchange_resume(): from the handler's thread, or again from an
+ * offload thread, with the request that there is now. When the client hangs up meanwhile (it may
+ * have already), the request is cancelled. `finish` is called after exchange_resume() if there is
+ * no answer then. */
+void exchange_wait(struct exchange *exchange, struct predict_request *request,
+                   void (*finish)(struct exchange *exchange));
+
+/* From any thread, once it waits: calls `run` on an offload thread (offload.h); the exchange is
+ * `run`'s from now on, which ends in exchange_resume(), or hands it on. `bytes`: about how many it
+ * reads or writes, which tells long jobs from short ones. */
+void exchange_offload(struct exchange *exchange, size_t bytes,
+                      void (*run)(struct exchange *exchange));
+
+/* For use as `run`: calls `finish`, compresses the answer if that pays, and resumes. */
+void exchange_answer(struct exchange *exchange);
+
+/* From any thread, once after exchange_wait(); the exchange must not be touched afterwards. */
+void exchange_resume(struct exchange *exchange);

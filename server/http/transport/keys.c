@@ -1,0 +1,379 @@
+/* Reads the files of API keys, compares keys in constant time, and limits their rates. */
+#include "server/http/transport/keys.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <gnutls/crypto.h>
+#include <gnutls/gnutls.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+
+#define HASH_BYTES 32
+#define KEY_BYTES  32
+#define RATE_MAX   1e6
+
+struct key {
+    char name[KEY_NAME_MAX + 1];
+    uint8_t hash[HASH_BYTES];
+    double rate, burst; /* requests a second, requests; rate 0: no limit */
+    double tokens;      /* requests that may come now */
+    int64_t filled;     /* clock_now() of `tokens` */
+    bool is_admin;
+};
+
+struct lines {
+    struct key *keys;
+    size_t count;
+};
+
+struct keyring {
+    struct keyring_options options;
+    pthread_mutex_t lock;
+    struct lines lines; /* guarded by lock: of both files, an admin's last */
+    size_t admin_count;
+};
+
+/* ---- a line ---- */
+
+static bool key_is_name(const char *text)
+{
+    size_t length = strlen(text);
+    for (size_t i = 0; i < length; i++)
+        if (!isalnum((unsigned char)text[i]) && !strchr("-_.@", text[i]))
+            return false;
+    return length > 0 && length <= KEY_NAME_MAX;
+}
+
+static bool read_hash(const char *text, uint8_t hash[static HASH_BYTES])
+{
+    static const char prefix[] = "sha256:";
+    if (strncasecmp(text, prefix, sizeof prefix - 1) != 0)
+        return false;
+    text += sizeof prefix - 1;
+    if (strlen(text) != (size_t)2 * HASH_BYTES ||
+        strspn(text, "0123456789abcdefABCDEF") != (size_t)2 * HASH_BYTES)
+        return false;
+    for (size_t i = 0; i < HASH_BYTES; i++) {
+        char digits[3] = {text[2 * i], text[2 * i + 1], '\0'};
+        hash[i] = (uint8_t)strtoul(digits, NULL, 16);
+    }
+    return true;
+}
+
+static bool read_amount(const char *text, double *ret)
+{
+    char *end;
+    if (!isdigit((unsigned char)text[0]) && text[0] != '.')
+        return false;
+    double value = strtod(text, &end);
+    if (*end || !(value > 0 && value <= RATE_MAX))
+        return false;
+    *ret = value;
+    return true;
+}
+
+/* Parses a line in place. *ret_used is false for a blank line or a comment. */
+static enum status read_key_line(char *line, struct key *key, bool *ret_used, struct error *err)
+{
+    static const char blanks[] = " \t\r\n";
+    char *rest, *word;
+    line[strcspn(line, "#")] = '\0';
+    *key = (struct key){.burst = 0};
+    *ret_used = (word = strtok_r(line, blanks, &rest)) != NULL;
+    if (!word)
+        return STATUS_OK;
+    if (!key_is_name(word))
+        return error_set(err, STATUS_CONFIG,
+                         "a key's name has 1 to %d letters, digits or -_.@; write: NAME sha256:HEX",
+                         KEY_NAME_MAX);
+    snprintf(key->name, sizeof key->name, "%s", word);
+    word = strtok_r(NULL, blanks, &rest);
+    if (!word || !read_hash(word, key->hash))
+        return error_set(err, STATUS_CONFIG,
+                         "behind '%s' comes sha256: and 64 hexadecimal digits, the hash of the "
+                         "key, never the key itself; lensd key %s makes such a line",
+                         key->name, key->name);
+    while ((word = strtok_r(NULL, blanks, &rest))) {
+        bool good = false;
+        if (!strncmp(word, "rate=", 5))
+            good = read_amount(word + 5, &key->rate);
+        else if (!strncmp(word, "burst=", 6))
+            good = read_amount(word + 6, &key->burst) && key->burst >= 1;
+        if (!good)
+            return error_set(err, STATUS_CONFIG,
+                             "'%.40s' of key '%s' is not understood; write rate=N (requests a "
+                             "second) and burst=N (at once, 1 or more)",
+                             word, key->name);
+    }
+    if (key->rate == 0 && key->burst > 0)
+        return error_set(err, STATUS_CONFIG, "key '%s' has a burst but no rate; write rate=N",
+                         key->name);
+    if (key->burst == 0)
+        key->burst = key->rate > 1 ? ceil(key->rate) : 1;
+    key->tokens = key->burst;
+    return STATUS_OK;
+}
+
+/* ---- a file ---- */
+
+static void lines_done(struct lines *lines)
+{
+    free(lines->keys);
+    *lines = (struct lines){.count = 0};
+}
+
+static enum status add_line(struct lines *lines, const struct key *key, struct error *err)
+{
+    for (size_t i = 0; i < lines->count; i++) {
+        if (!strcmp(lines->keys[i].name, key->name))
+            return error_set(err, STATUS_CONFIG, "the name '%s' is there twice", key->name);
+        if (!memcmp(lines->keys[i].hash, key->hash, HASH_BYTES))
+            return error_set(err, STATUS_CONFIG, "'%s' and '%s' have the same key",
+                             lines->keys[i].name, key->name);
+    }
+    if (lines->count == (size_t)2 * KEY_LINES_MAX)
+        return error_set(err, STATUS_CONFIG, "more than %d keys", 2 * KEY_LINES_MAX);
+    struct key *keys = reallocarray(lines->keys, lines->count + 1, sizeof *keys);
+    if (!keys)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for API keys");
+    lines->keys = keys;
+    keys[lines->count++] = *key;
+    return STATUS_OK;
+}
+
+static enum status read_key_lines(FILE *file, bool is_admin, struct lines *lines, struct error *err)
+{
+    char line[1024];
+    size_t before = lines->count;
+    for (int number = 1; fgets(line, sizeof line, file); number++) {
+        struct key key;
+        bool used;
+        enum status status = STATUS_OK;
+        if (!strchr(line, '\n') && !feof(file))
+            status = error_set(err, STATUS_CONFIG, "the line is over %zu bytes", sizeof line - 2);
+        else
+            status = read_key_line(line, &key, &used, err);
+        if (status == STATUS_OK && used) {
+            key.is_admin = is_admin;
+            status = add_line(lines, &key, err);
+        }
+        if (status != STATUS_OK)
+            return error_prefix(err, "line %d", number);
+    }
+    if (ferror(file))
+        return error_set(err, STATUS_CONFIG, "cannot be read: %s", strerror(errno));
+    if (lines->count == before)
+        return error_set(err, STATUS_CONFIG,
+                         "holds no key, so that no client would be let in; lensd key NAME makes "
+                         "a line for it");
+    return STATUS_OK;
+}
+
+static enum status read_file(const char *path, bool is_admin, struct lines *lines,
+                             struct error *err)
+{
+    if (!path)
+        return STATUS_OK;
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return error_set(err, STATUS_CONFIG, "cannot read %s '%.200s': %s",
+                         is_admin ? "--admin-key-file" : "--api-keys", path, strerror(errno));
+    enum status status = read_key_lines(file, is_admin, lines, err);
+    fclose(file);
+    return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
+}
+
+static enum status read_files(const struct keyring_options *options, struct lines *lines,
+                              struct error *err)
+{
+    TRY(read_file(options->keys_file, false, lines, err));
+    return read_file(options->admin_file, true, lines, err);
+}
+
+/* ---- the ring ---- */
+
+static size_t count_admins(const struct lines *lines)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < lines->count; i++)
+        count += lines->keys[i].is_admin;
+    return count;
+}
+
+enum status keyring_create(const struct keyring_options *options, struct keyring **ret,
+                           struct error *err)
+{
+    struct keyring *keyring = calloc(1, sizeof *keyring);
+    if (!keyring)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for API keys");
+    keyring->options = *options;
+    pthread_mutex_init(&keyring->lock, NULL);
+    enum status status = read_files(options, &keyring->lines, err);
+    if (status != STATUS_OK) {
+        keyring_free(keyring);
+        return status;
+    }
+    keyring->admin_count = count_admins(&keyring->lines);
+    *ret = keyring;
+    return STATUS_OK;
+}
+
+void keyring_free(struct keyring *keyring)
+{
+    if (!keyring)
+        return;
+    lines_done(&keyring->lines);
+    pthread_mutex_destroy(&keyring->lock);
+    free(keyring);
+}
+
+/* A name keeps the tokens it has left: otherwise a reload would reset its rate limit. */
+static void keep_tokens(const struct lines *from, struct lines *to)
+{
+    for (size_t i = 0; i < to->count; i++)
+        for (size_t k = 0; k < from->count; k++)
+            if (!strcmp(to->keys[i].name, from->keys[k].name)) {
+                to->keys[i].tokens = fmin(from->keys[k].tokens, to->keys[i].burst);
+                to->keys[i].filled = from->keys[k].filled;
+            }
+}
+
+enum status keyring_reload(struct keyring *keyring, struct error *err)
+{
+    struct lines fresh = {.count = 0};
+    enum status status = read_files(&keyring->options, &fresh, err);
+    if (status == STATUS_OK) {
+        pthread_mutex_lock(&keyring->lock);
+        keep_tokens(&keyring->lines, &fresh);
+        struct lines old = keyring->lines;
+        keyring->lines = fresh;
+        keyring->admin_count = count_admins(&fresh);
+        fresh = old;
+        pthread_mutex_unlock(&keyring->lock);
+    }
+    lines_done(&fresh);
+    return status;
+}
+
+void keyring_count(struct keyring *keyring, size_t *ret_keys, size_t *ret_admins)
+{
+    pthread_mutex_lock(&keyring->lock);
+    *ret_admins = keyring->admin_count;
+    *ret_keys = keyring->lines.count - keyring->admin_count;
+    pthread_mutex_unlock(&keyring->lock);
+}
+
+/* Compare with every line in full, so that timing does not tell which one matches. */
+static struct key *find_locked(struct keyring *keyring, const uint8_t hash[static HASH_BYTES])
+{
+    struct key *found = NULL;
+    for (size_t i = 0; i < keyring->lines.count; i++)
+        if (gnutls_memcmp(keyring->lines.keys[i].hash, hash, HASH_BYTES) == 0)
+            found = &keyring->lines.keys[i];
+    return found;
+}
+
+static bool take_token(struct key *key, int *ret_wait_s)
+{
+    if (key->rate == 0)
+        return true;
+    int64_t now = clock_now();
+    double passed_s = key->filled ? clock_ms(now - key->filled) / 1000 : 0;
+    key->tokens = fmin(key->burst, key->tokens + passed_s * key->rate);
+    key->filled = now;
+    if (key->tokens >= 1) {
+        key->tokens -= 1;
+        return true;
+    }
+    *ret_wait_s = (int)fmax(1, ceil((1 - key->tokens) / key->rate));
+    return false;
+}
+
+static enum key_verdict judge_locked(struct keyring *keyring, enum route_access access,
+                                     struct key *key, bool given, int *ret_wait_s)
+{
+    bool is_admin = key && key->is_admin;
+    if (access == ROUTE_ADMIN && !is_admin && (keyring->admin_count == 0 || key))
+        return KEY_NO_ADMIN;
+    if (!key)
+        return given ? KEY_UNKNOWN : KEY_MISSING;
+    return take_token(key, ret_wait_s) ? KEY_GRANTED : KEY_LIMITED;
+}
+
+enum key_verdict keyring_check(struct keyring *keyring, enum route_access access, const char *key,
+                               char name[static KEY_NAME_MAX + 1], int *ret_wait_s)
+{
+    const struct keyring_options *options = &keyring->options;
+    bool anybody = access != ROUTE_ADMIN &&
+                   (!options->keys_file || (access == ROUTE_OPEN && !options->protect_open));
+    name[0] = '\0';
+    /* Ignore the key on open routes: a wrong one must not fail a probe. */
+    if (anybody && (!key || access == ROUTE_OPEN))
+        return KEY_GRANTED;
+    uint8_t hash[HASH_BYTES] = {0};
+    size_t length = key ? strnlen(key, KEY_TEXT_MAX + 1) : 0;
+    bool hashed = length > 0 && length <= KEY_TEXT_MAX &&
+                  gnutls_hash_fast(GNUTLS_DIG_SHA256, key, length, hash) == 0;
+    pthread_mutex_lock(&keyring->lock);
+    struct key *found = hashed ? find_locked(keyring, hash) : NULL;
+    enum key_verdict verdict = KEY_GRANTED;
+    if (found)
+        snprintf(name, KEY_NAME_MAX + 1, "%s", found->name);
+    if (!anybody || found)
+        verdict = judge_locked(keyring, access, found, key != NULL, ret_wait_s);
+    pthread_mutex_unlock(&keyring->lock);
+    return verdict;
+}
+
+/* ---- making one ---- */
+
+static void put_hex(const uint8_t *bytes, size_t count, char *text)
+{
+    for (size_t i = 0; i < count; i++)
+        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+}
+
+enum status key_make(const char *name, double rate, double burst, struct key_made *ret,
+                     struct error *err)
+{
+    static const char prefix[] = "lensd-";
+    uint8_t secret[KEY_BYTES], hash[HASH_BYTES];
+    char hex[2 * HASH_BYTES + 1], limits[64] = "";
+    if (!key_is_name(name))
+        return error_set(err, STATUS_CONFIG,
+                         "'%.80s' cannot be a key's name: it has 1 to %d letters, digits or -_.@",
+                         name, KEY_NAME_MAX);
+    if (rate == 0 && burst > 0)
+        return error_set(err, STATUS_CONFIG, "a burst needs a rate; add --rate N");
+    if (gnutls_rnd(GNUTLS_RND_KEY, secret, sizeof secret) != 0)
+        return error_set(err, STATUS_IO, "the system provides no random numbers");
+    memcpy(ret->key, prefix, sizeof prefix);
+    put_hex(secret, sizeof secret, ret->key + sizeof prefix - 1);
+    if (gnutls_hash_fast(GNUTLS_DIG_SHA256, ret->key, strlen(ret->key), hash) != 0)
+        return error_set(err, STATUS_IO, "SHA-256 is not available; update GnuTLS");
+    put_hex(hash, sizeof hash, hex);
+    if (rate > 0)
+        snprintf(limits, sizeof limits, " rate=%g", rate);
+    if (burst > 0)
+        snprintf(limits + strlen(limits), sizeof limits - strlen(limits), " burst=%g", burst);
+    snprintf(ret->line, sizeof ret->line, "%s sha256:%s%s", name, hex, limits);
+    gnutls_memset(secret, 0, sizeof secret);
+    return STATUS_OK;
+}
+
+const char *key_given(const char *authorization, const char *x_api_key)
+{
+    static const char scheme[] = "Bearer";
+    size_t length = sizeof scheme - 1;
+    if (authorization && !strncasecmp(authorization, scheme, length) &&
+        (authorization[length] == ' ' || authorization[length] == '\t'))
+        return authorization + length + strspn(authorization + length, " \t");
+    return x_api_key;
+}

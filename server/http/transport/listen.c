@@ -1,0 +1,282 @@
+/* Opens the listening TCP or Unix socket, and closes it without losing a client. */
+#include "server/http/transport/listen.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define BACKLOG 1024
+
+static enum status cannot_listen(const char *host, int port, int cause, struct error *err)
+{
+    switch (cause) {
+    case EADDRINUSE:
+        return error_set(err, STATUS_CONFIG,
+                         "port %d on %s is in use by another program; stop it, or choose another "
+                         "port with --port (0: any free one)",
+                         port, host);
+    case EACCES:
+        return error_set(err, STATUS_CONFIG,
+                         "not allowed to listen on port %d; choose one from 1024 on with --port",
+                         port);
+    case EADDRNOTAVAIL:
+        return error_set(err, STATUS_CONFIG,
+                         "this machine has no address %s; choose another with --host (127.0.0.1: "
+                         "this machine only, 0.0.0.0: all addresses)",
+                         host);
+    case EMFILE:
+        return error_set(err, STATUS_CONFIG,
+                         "cannot listen on %s port %d: %s; raise the limit of open files "
+                         "(ulimit -n)",
+                         host, port, strerror(cause));
+    default:
+        return error_set(err, STATUS_CONFIG, "cannot listen on %s port %d: %s", host, port,
+                         strerror(cause));
+    }
+}
+
+/* Bound only, so that nobody can connect, unless `listens`. -1 and errno. */
+static int listen_open_socket(const struct addrinfo *address, bool listens)
+{
+    int one = 1, zero = 0;
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    /* Addresses of connections that ended a moment ago do not block a restart; a second server on
+     * the same port is still refused. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (address->ai_family == AF_INET6)
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
+    if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 &&
+        (!listens || listen(fd, BACKLOG) == 0))
+        return fd;
+    int cause = errno;
+    close(fd);
+    errno = cause;
+    return -1;
+}
+
+/* The port that was really bound, and an address clients on this machine can use. */
+static void listen_describe(const struct listen_options *options, struct listener *listener)
+{
+    struct sockaddr_storage bound;
+    socklen_t size = sizeof bound;
+    char name[128];
+    snprintf(name, sizeof name, strchr(options->host, ':') ? "[%s]" : "%s", options->host);
+    if (getsockname(listener->fd, (struct sockaddr *)&bound, &size) == 0) {
+        if (bound.ss_family == AF_INET) {
+            const struct sockaddr_in *v4 = (const void *)&bound;
+            listener->port = ntohs(v4->sin_port);
+            if (v4->sin_addr.s_addr == htonl(INADDR_ANY))
+                snprintf(name, sizeof name, "127.0.0.1");
+        } else {
+            const struct sockaddr_in6 *v6 = (const void *)&bound;
+            listener->port = ntohs(v6->sin6_port);
+            if (IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr))
+                snprintf(name, sizeof name, "[::1]");
+        }
+    }
+    snprintf(listener->url, sizeof listener->url, "%s://%s:%d", options->tls ? "https" : "http",
+             name, listener->port);
+    memcpy(listener->where, listener->url, sizeof listener->where);
+}
+
+/* The first address that can be bound; *ret_fd is -1 where none can, with the *ret_cause. */
+static enum status bind_port(const struct listen_options *options, bool listens, int *ret_fd,
+                             int *ret_cause, struct error *err)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    char service[16];
+    snprintf(service, sizeof service, "%d", options->port);
+    int failure = getaddrinfo(options->host, service, &hints, &found);
+    if (failure)
+        return error_set(err, STATUS_CONFIG,
+                         "'%.100s' is not an address of this machine (%s); use --host 127.0.0.1 or "
+                         "0.0.0.0",
+                         options->host, gai_strerror(failure));
+    *ret_fd = -1;
+    *ret_cause = 0;
+    for (const struct addrinfo *a = found; a && *ret_fd < 0; a = a->ai_next) {
+        *ret_fd = listen_open_socket(a, listens);
+        *ret_cause = errno;
+    }
+    freeaddrinfo(found);
+    return STATUS_OK;
+}
+
+static enum status open_port(const struct listen_options *options, struct listener *listener,
+                             struct error *err)
+{
+    int cause;
+    TRY(bind_port(options, true, &listener->fd, &cause, err));
+    if (listener->fd < 0)
+        return cannot_listen(options->host, options->port, cause, err);
+    listen_describe(options, listener);
+    return STATUS_OK;
+}
+
+/* ---- a socket with a name ---- */
+
+static enum status fill_address(const char *path, struct sockaddr_un *ret, struct error *err)
+{
+    size_t length = strlen(path);
+    if (length >= sizeof ret->sun_path)
+        return error_set(err, STATUS_CONFIG,
+                         "--unix has %zu bytes; the path of a socket has at most %zu", length,
+                         sizeof ret->sun_path - 1);
+    *ret = (struct sockaddr_un){.sun_family = AF_UNIX};
+    memcpy(ret->sun_path, path, length + 1);
+    return STATUS_OK;
+}
+
+static enum status no_socket(const char *path, struct error *err)
+{
+    return error_set(err, STATUS_CONFIG,
+                     "'%s' is there and is no socket; choose another path with --unix", path);
+}
+
+/* Checks what is at the path: nothing, or a socket without a listener, may be replaced. */
+static enum status clear_path(const struct sockaddr_un *address, struct error *err)
+{
+    struct stat there;
+    const char *path = address->sun_path;
+    if (lstat(path, &there) != 0)
+        return STATUS_OK; /* or bind says what is wrong */
+    if (!S_ISSOCK(there.st_mode))
+        return no_socket(path, err);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool stale = fd >= 0 && connect(fd, (const void *)address, sizeof *address) != 0 &&
+                 errno == ECONNREFUSED;
+    if (fd >= 0)
+        close(fd);
+    if (!stale)
+        return error_set(err, STATUS_CONFIG,
+                         "another program listens on '%s'; stop it, or choose another path with "
+                         "--unix",
+                         path);
+    if (unlink(path) != 0)
+        return error_set(err, STATUS_CONFIG, "cannot remove the old socket '%s': %s", path,
+                         strerror(errno));
+    return STATUS_OK;
+}
+
+static bool bind_path(int fd, const struct sockaddr_un *address, unsigned mode)
+{
+    /* fchmod() before bind() limits the mode of the file, so that it is never wider than asked for;
+     * chmod() after it restores the bits that umask removed. */
+    return fchmod(fd, mode) == 0 && bind(fd, (const void *)address, sizeof *address) == 0 &&
+           chmod(address->sun_path, mode) == 0 && listen(fd, BACKLOG) == 0;
+}
+
+static enum status open_path(const struct listen_options *options, struct listener *listener,
+                             struct error *err)
+{
+    struct sockaddr_un address;
+    struct stat made;
+    TRY(fill_address(options->unix_path, &address, err));
+    TRY(clear_path(&address, err));
+    listener->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listener->fd < 0 || !bind_path(listener->fd, &address, options->unix_mode))
+        return error_set(err, STATUS_CONFIG, "cannot listen on --unix '%s': %s", options->unix_path,
+                         strerror(errno));
+    memcpy(listener->path, address.sun_path, sizeof listener->path);
+    if (stat(listener->path, &made) == 0) {
+        listener->device = made.st_dev;
+        listener->inode = made.st_ino;
+    }
+    snprintf(listener->url, sizeof listener->url, "%s://localhost",
+             options->tls ? "https" : "http");
+    snprintf(listener->where, sizeof listener->where, "unix:%s", listener->path);
+    return STATUS_OK;
+}
+
+void listen_remove(struct listener *listener)
+{
+    struct stat there;
+    if (listener->path[0] && lstat(listener->path, &there) == 0 &&
+        there.st_dev == listener->device && there.st_ino == listener->inode)
+        (void)unlink(listener->path);
+    listener->path[0] = '\0';
+}
+
+/* ---- both ---- */
+
+enum status listen_open(const struct listen_options *options, struct listener *ret,
+                        struct error *err)
+{
+    struct listener listener = {.fd = -1};
+    enum status status = options->unix_path ? open_path(options, &listener, err)
+                                            : open_port(options, &listener, err);
+    if (status == STATUS_OK)
+        *ret = listener;
+    else if (listener.fd >= 0)
+        close(listener.fd);
+    return status;
+}
+
+static enum status check_port(const struct listen_options *options, char *warning, size_t size,
+                              struct error *err)
+{
+    int fd, cause;
+    TRY(bind_port(options, false, &fd, &cause, err));
+    if (fd >= 0)
+        close(fd);
+    else if (cause == EADDRINUSE)
+        snprintf(warning, size,
+                 "port %d on %.200s is in use; fine if by the server that these settings are for, "
+                 "else stop that program or choose another --port",
+                 options->port, options->host);
+    else
+        return cannot_listen(options->host, options->port, cause, err);
+    return STATUS_OK;
+}
+
+enum status listen_check(const struct listen_options *options, char *warning, size_t size,
+                         struct error *err)
+{
+    struct sockaddr_un address;
+    struct stat there;
+    warning[0] = '\0';
+    if (!options->unix_path)
+        return check_port(options, warning, size, err);
+    TRY(fill_address(options->unix_path, &address, err));
+    if (lstat(address.sun_path, &there) == 0)
+        return S_ISSOCK(there.st_mode) ? STATUS_OK : no_socket(address.sun_path, err);
+    char folder[sizeof address.sun_path] = ".";
+    const char *slash = strrchr(address.sun_path, '/');
+    if (slash)
+        snprintf(folder, sizeof folder, "%.*s",
+                 slash == address.sun_path ? 1 : (int)(slash - address.sun_path), address.sun_path);
+    if (access(folder, W_OK | X_OK) != 0)
+        return error_set(err, STATUS_CONFIG, "cannot listen on --unix '%s': %s", address.sun_path,
+                         strerror(errno));
+    return STATUS_OK;
+}
+
+bool listen_stop(struct listener *listener)
+{
+    /* Classic BPF over the TCP header: its 14th byte holds the flags. Dropped: SYN without ACK. */
+    struct sock_filter program[] = {
+        {BPF_LD | BPF_B | BPF_ABS, 0, 0, 13},    {BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x12},
+        {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0x02}, {BPF_RET | BPF_K, 0, 0, 0},
+        {BPF_RET | BPF_K, 0, 0, UINT32_MAX},
+    };
+    struct sock_fprog filter = {sizeof program / sizeof *program, program};
+    if (listener->path[0]) {
+        listen_remove(listener);
+        return true;
+    }
+    return setsockopt(listener->fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0;
+}

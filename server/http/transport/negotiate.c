@@ -1,0 +1,145 @@
+/* Parses Accept, Accept-Encoding and If-None-Match. */
+#include "server/http/transport/negotiate.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* One entry of a list: its name, and its q. */
+struct list_entry {
+    const char *name;
+    size_t length;
+    double q;
+};
+
+static const char *skip_list_blanks(const char *text)
+{
+    return text + strspn(text, " \t");
+}
+
+/* Reads "q=0.5"; other parameters are skipped. A q that is no number counts as 0. */
+static double read_q(const char *text, size_t length)
+{
+    char number[8];
+    if (length < 2 || tolower((unsigned char)text[0]) != 'q' || text[1] != '=')
+        return -1;
+    text += 2;
+    length -= 2;
+    if (length == 0 || length >= sizeof number || strspn(text, "0123456789.") < length)
+        return 0;
+    memcpy(number, text, length);
+    number[length] = '\0';
+    double q = strtod(number, NULL);
+    return q > 1 ? 1 : q;
+}
+
+/* The next entry of a list; NULL at its end, else what is behind it. */
+static const char *next_entry(const char *list, struct list_entry *ret)
+{
+    list += strspn(list, " \t,");
+    if (!*list)
+        return NULL;
+    ret->name = list;
+    ret->length = strcspn(list, " \t,;");
+    ret->q = 1;
+    list = skip_list_blanks(list + ret->length);
+    while (*list == ';') {
+        list = skip_list_blanks(list + 1);
+        size_t length = strcspn(list, " \t,;");
+        double q = read_q(list, length);
+        if (q >= 0)
+            ret->q = q;
+        list = skip_list_blanks(list + length);
+    }
+    return list + strcspn(list, ",");
+}
+
+static bool is_named(const struct list_entry *entry, const char *name)
+{
+    return strlen(name) == entry->length && !strncasecmp(name, entry->name, entry->length);
+}
+
+double negotiate_token(const char *list, const char *token)
+{
+    struct list_entry entry;
+    double any = -1;
+    while ((list = next_entry(list, &entry))) {
+        if (is_named(&entry, token))
+            return entry.q;
+        if (is_named(&entry, "*"))
+            any = entry.q;
+    }
+    if (any >= 0)
+        return any;
+    return strcmp(token, "identity") ? 0 : 0.001;
+}
+
+/* How closely a range fits a type: 0 not at all, 1 all types, 2 all of its family, 3 exactly. */
+static int closeness(const struct list_entry *range, const char *type)
+{
+    size_t family = strcspn(type, "/") + 1; /* with its slash */
+    if (is_named(range, type))
+        return 3;
+    if (range->length == family + 1 && range->name[family] == '*' &&
+        !strncasecmp(range->name, type, family))
+        return 2;
+    return is_named(range, "*/*") || is_named(range, "*");
+}
+
+static double likes(const char *accept, const char *type)
+{
+    struct list_entry range;
+    int closest = 0;
+    double q = 0;
+    while ((accept = next_entry(accept, &range))) {
+        int close = closeness(&range, type);
+        if (close > closest) {
+            closest = close;
+            q = range.q;
+        }
+    }
+    return q;
+}
+
+int negotiate_type(const char *accept, const char *const *offers, size_t count)
+{
+    int best = -1;
+    double best_q = 0;
+    if (!accept || !*skip_list_blanks(accept))
+        return 0;
+    for (size_t i = 0; i < count; i++) {
+        double q = likes(accept, offers[i]);
+        if (q > best_q) {
+            best = (int)i;
+            best_q = q;
+        }
+    }
+    return best;
+}
+
+static const char *strong_part(const char *etag)
+{
+    return strncmp(etag, "W/", 2) ? etag : etag + 2;
+}
+
+bool negotiate_etag(const char *if_none_match, const char *etag)
+{
+    const char *wanted = strong_part(etag), *list = if_none_match;
+    size_t length = strlen(wanted);
+    if (!list)
+        return false;
+    for (;;) {
+        list += strspn(list, " \t,");
+        if (!*list)
+            return false;
+        if (*list == '*')
+            return true;
+        list = strong_part(list);
+        if (!strncmp(list, wanted, length))
+            return true;
+        /* A tag may have a comma inside its quotes. */
+        const char *end = *list == '"' ? strchr(list + 1, '"') : NULL;
+        list = end ? end + 1 : list + strcspn(list, ",");
+    }
+}

@@ -1,0 +1,152 @@
+/* Locks: one, which guards the queues and nothing else; it is not held while a job runs. */
+#include "server/http/transport/offload.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/schedule/runtime/thread.h"
+
+/* One thread takes short jobs only; of the other two, one remains while a job is long. More would
+ * not answer sooner: forward passes need the cores. */
+#define OFFLOAD_THREADS 3
+
+struct offload_queue {
+    struct offload_job *head, **tail;
+};
+
+struct offload {
+    pthread_t threads[OFFLOAD_THREADS]; /* the first one takes short jobs only */
+    int thread_count;                   /* the owner's */
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake_first, wake; /* the first thread; the others */
+    bool first_is_idle;
+    struct offload_queue short_jobs, long_jobs;
+    bool stop; /* nothing is queued any more */
+};
+
+static struct offload_job *offload_pop(struct offload_queue *queue)
+{
+    struct offload_job *job = queue->head;
+    if (!job)
+        return NULL;
+    queue->head = job->next;
+    if (!queue->head)
+        queue->tail = &queue->head;
+    return job;
+}
+
+static void offload_run_jobs(struct offload *offload, bool is_first)
+{
+    pthread_mutex_lock(&offload->lock);
+    for (;;) {
+        struct offload_job *job = is_first ? NULL : offload_pop(&offload->long_jobs);
+        if (!job)
+            job = offload_pop(&offload->short_jobs);
+        if (job) {
+            pthread_mutex_unlock(&offload->lock);
+            job->run(job->context);
+            pthread_mutex_lock(&offload->lock);
+        } else if (offload->stop) {
+            break;
+        } else if (is_first) {
+            offload->first_is_idle = true;
+            pthread_cond_wait(&offload->wake_first, &offload->lock);
+            offload->first_is_idle = false;
+        } else {
+            pthread_cond_wait(&offload->wake, &offload->lock);
+        }
+    }
+    pthread_mutex_unlock(&offload->lock);
+}
+
+static void *first_thread(void *offload)
+{
+    offload_run_jobs(offload, true);
+    return NULL;
+}
+
+static void *other_thread(void *offload)
+{
+    offload_run_jobs(offload, false);
+    return NULL;
+}
+
+enum status offload_create(struct offload **ret, struct error *err)
+{
+    struct offload *offload = calloc(1, sizeof *offload);
+    if (!offload)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
+    offload->short_jobs.tail = &offload->short_jobs.head;
+    offload->long_jobs.tail = &offload->long_jobs.head;
+    pthread_mutex_init(&offload->lock, NULL);
+    pthread_cond_init(&offload->wake_first, NULL);
+    pthread_cond_init(&offload->wake, NULL);
+    for (int i = 0; i < OFFLOAD_THREADS; i++) {
+        int failure = pthread_create(&offload->threads[i], NULL,
+                                     i == 0 ? first_thread : other_thread, offload);
+        if (failure) {
+            offload_free(offload);
+            return error_set(err, STATUS_IO,
+                             "cannot start the threads for large requests (%s); " THREAD_LIMIT_HINT,
+                             strerror(failure));
+        }
+        pthread_setname_np(offload->threads[i], "offload");
+        offload->thread_count++;
+    }
+    *ret = offload;
+    return STATUS_OK;
+}
+
+static void offload_push(struct offload *offload, struct offload_job *job)
+{
+    struct offload_queue *queue = job->is_long ? &offload->long_jobs : &offload->short_jobs;
+    job->next = NULL;
+    *queue->tail = job;
+    queue->tail = &job->next;
+    if (job->is_long || !offload->first_is_idle) {
+        pthread_cond_signal(&offload->wake);
+    } else {
+        offload->first_is_idle = false; /* the next job wakes another thread */
+        pthread_cond_signal(&offload->wake_first);
+    }
+}
+
+void offload_run(struct offload *offload, struct offload_job *job)
+{
+    bool queued = false;
+    if (offload) {
+        pthread_mutex_lock(&offload->lock);
+        queued = !offload->stop;
+        if (queued)
+            offload_push(offload, job);
+        pthread_mutex_unlock(&offload->lock);
+    }
+    if (!queued)
+        job->run(job->context);
+}
+
+void offload_stop(struct offload *offload)
+{
+    if (!offload)
+        return;
+    pthread_mutex_lock(&offload->lock);
+    offload->stop = true;
+    pthread_cond_signal(&offload->wake_first);
+    pthread_cond_broadcast(&offload->wake);
+    pthread_mutex_unlock(&offload->lock);
+    while (offload->thread_count > 0)
+        pthread_join(offload->threads[--offload->thread_count], NULL);
+}
+
+void offload_free(struct offload *offload)
+{
+    if (!offload)
+        return;
+    offload_stop(offload);
+    pthread_cond_destroy(&offload->wake_first);
+    pthread_cond_destroy(&offload->wake);
+    pthread_mutex_destroy(&offload->lock);
+    free(offload);
+}

@@ -1,0 +1,84 @@
+/* A table of the clients that were refused, and when their next request may go on. */
+#include "server/http/transport/penalty.h"
+
+#define MILLION INT64_C(1000000)
+#define SECOND  (1000 * MILLION)
+
+int64_t penalty_until(const struct penalty *penalty)
+{
+    return penalty->refused ? penalty->refused + (PENALTY_FIRST_MS * MILLION << penalty->level) : 0;
+}
+
+void penalty_refused(struct penalty *penalty, bool waited, int64_t now)
+{
+    int64_t seconds = (now - penalty->latest) / SECOND;
+    penalty->level = seconds < penalty->level ? penalty->level - (unsigned)seconds : 0;
+    if (waited && penalty->level < PENALTY_LEVELS - 1)
+        penalty->level++;
+    penalty->refused = penalty->latest = now;
+}
+
+void penalty_served(struct penalty *penalty)
+{
+    penalty->refused = 0;
+}
+
+static uint64_t penalty_hash_text(uint64_t hash, const char *text)
+{
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001B3u;
+    return (hash ^ 0xFF) * 0x100000001B3u; /* ends a text: no UTF-8 has this byte */
+}
+
+uint64_t penalty_client(const char *address, const char *forwarded_for)
+{
+    uint64_t hash = penalty_hash_text(0xCBF29CE484222325u, address);
+    return forwarded_for ? penalty_hash_text(hash, forwarded_for) : hash;
+}
+
+static struct penalty_client *penalty_place(struct penalty_table *table, uint64_t client)
+{
+    return &table->clients[(client ^ client >> 32) % PENALTY_CLIENTS];
+}
+
+static struct penalty_client *penalty_search(struct penalty_table *table, uint64_t client)
+{
+    struct penalty_client *place = penalty_place(table, client);
+    if (place->client != client)
+        *place = (struct penalty_client){.client = client};
+    return place;
+}
+
+struct penalty *penalty_find(struct penalty_table *table, uint64_t client)
+{
+    return &penalty_search(table, client)->penalty;
+}
+
+/* Whether a penalty has ended: the client was served since, or its refusal is a second old. */
+static bool is_over(const struct penalty *penalty, int64_t now)
+{
+    return !penalty->refused || now - penalty->refused >= SECOND;
+}
+
+void penalty_leave(struct penalty_table *table, uint64_t client, const struct penalty *penalty,
+                   int64_t now)
+{
+    if (is_over(penalty, now))
+        return;
+    struct penalty_client *place = penalty_search(table, client);
+    if (is_over(&place->penalty, now))
+        place->fled = 0; /* those who fled before have waited long enough */
+    place->penalty = *penalty;
+    place->fled++;
+}
+
+void penalty_take_over(struct penalty_table *table, uint64_t client, int64_t opened, int64_t now,
+                       struct penalty *penalty)
+{
+    struct penalty_client *place = penalty_place(table, client);
+    if (place->client != client || place->fled == 0 || opened < place->penalty.refused ||
+        is_over(&place->penalty, now))
+        return;
+    place->fled--;
+    *penalty = place->penalty;
+}

@@ -1,0 +1,70 @@
+/* The bytes of an answer that is sent past libmicrohttpd. */
+#include "server/http/transport/raw_answer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *reason_phrase(int http)
+{
+    switch (http) {
+    case 204:
+        return "No Content";
+    case 400:
+        return "Bad Request";
+    case 401:
+        return "Unauthorized";
+    case 403:
+        return "Forbidden";
+    case 404:
+        return "Not Found";
+    case 405:
+        return "Method Not Allowed";
+    case 406:
+        return "Not Acceptable";
+    case 408:
+        return "Request Timeout";
+    case 413:
+        return "Content Too Large";
+    case 411:
+        return "Length Required";
+    case 414:
+        return "URI Too Long";
+    case 415:
+        return "Unsupported Media Type";
+    case 429:
+        return "Too Many Requests";
+    case 431:
+        return "Request Header Fields Too Large";
+    case 503:
+        return "Service Unavailable";
+    default:
+        return "Error";
+    }
+}
+
+char *raw_answer(const struct answer *answer, const char *request_id, size_t *ret_size)
+{
+    char *raw = NULL, methods[ALLOW_TEXT];
+    FILE *out = open_memstream(&raw, ret_size);
+    if (!out)
+        return NULL;
+    fprintf(out, "HTTP/1.1 %d %s\r\n", answer->status, reason_phrase(answer->status));
+    if (answer->type)
+        fprintf(out, "Content-Type: %s\r\nContent-Length: %zu\r\n", answer->type, answer->size);
+    if (request_id)
+        fprintf(out, "X-Request-Id: %s\r\n", request_id);
+    if (answer->allow)
+        fprintf(out, "Allow: %s\r\n", route_allow(answer->allow, methods, sizeof methods));
+    if (answer->retry_after_s > 0)
+        fprintf(out, "Retry-After: %d\r\n", answer->retry_after_s);
+    for (size_t i = 0; i < answer->header_count; i++)
+        fprintf(out, "%s: %s\r\n", answer->headers[i].name, answer->headers[i].value);
+    fputs("Connection: close\r\n\r\n", out);
+    if (answer->text)
+        fwrite(answer->text, 1, answer->size, out);
+    bool failed = ferror(out);
+    if (fclose(out) == 0 && !failed)
+        return raw;
+    free(raw);
+    return NULL;
+}

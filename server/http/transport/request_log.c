@@ -1,0 +1,174 @@
+/* Writes the log line of each finished request and counts it in /metrics. */
+#include "server/http/transport/request_log.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/http/transport/connections.h"
+#include "server/observe/log.h"
+#include "server/observe/log_sample.h"
+
+struct request_log {
+    struct metrics *metrics;
+    struct metric *bytes_in, *seconds;
+    struct metric *by_status[600]; /* lensd_http_requests_total, made when first needed */
+    pthread_mutex_t lock;
+    struct log_sample refusals; /* guarded by lock */
+};
+
+struct request_log *request_log_create(struct metrics *metrics)
+{
+    struct request_log *log = calloc(1, sizeof *log);
+    if (!log)
+        return NULL;
+    pthread_mutex_init(&log->lock, NULL);
+    log->metrics = metrics;
+    log->bytes_in = metrics_get(metrics, METRIC_COUNTER, "lensd_http_body_bytes_total",
+                                "Bytes of request bodies received.", "", NULL, 0);
+    log->seconds =
+        metrics_get(metrics, METRIC_HISTOGRAM, "lensd_http_request_duration_seconds",
+                    "Time from the request line to the end of the answer of requests with a body.",
+                    "", NULL, 0);
+    return log;
+}
+
+void request_log_free(struct request_log *log)
+{
+    if (!log)
+        return;
+    (void)request_log_tell_left_out(log, true);
+    pthread_mutex_destroy(&log->lock);
+    free(log);
+}
+
+static void count_status(struct request_log *log, int status)
+{
+    /* Two threads may look up the same series at once: they get the same pointer. */
+    struct metric *metric = __atomic_load_n(&log->by_status[status], __ATOMIC_ACQUIRE);
+    if (!metric) {
+        char labels[32];
+        snprintf(labels, sizeof labels, "status=\"%d\"", status);
+        metric = metrics_get(log->metrics, METRIC_COUNTER, "lensd_http_requests_total",
+                             "Answered HTTP requests by status.", labels, NULL, 0);
+        __atomic_store_n(&log->by_status[status], metric, __ATOMIC_RELEASE);
+    }
+    metric_add(metric, 1);
+}
+
+static void count_request(struct request_log *log, const struct exchange *x, int64_t now)
+{
+    int status = x->answer.status;
+    if (x->write_seconds && x->state == EXCHANGE_ANSWERED)
+        metric_observe(x->write_seconds, (double)(now - x->answered) * 1e-9);
+    if (status < 100 || status >= (int)COUNT_OF(log->by_status))
+        return;
+    count_status(log, status);
+    metric_add(log->bytes_in, (double)x->bytes_in);
+    if (x->route && x->route->takes_body)
+        metric_observe(log->seconds, (double)(now - x->started) * 1e-9);
+}
+
+/* Microseconds are as exact as it makes sense. */
+static double rounded_ms(double milliseconds)
+{
+    return round(milliseconds * 1000) / 1000;
+}
+
+/* Fields that say nothing are left out. */
+static void write_request_line(const struct exchange *x, const char *outcome, double milliseconds)
+{
+    struct log_field fields[32] = {
+        LOG_STR("event", "request"),
+        LOG_STR("client", x->connection ? connection_address(x->connection) : NULL)};
+    size_t n = 2; /* the rest stays zero: a NULL key ends the list */
+    if (x->key_name[0])
+        fields[n++] = LOG_STR("key", x->key_name);
+    fields[n++] = LOG_STR("id", x->request_id);
+    if (x->trace.id[0]) {
+        fields[n++] = LOG_STR("trace", x->trace.id);
+        fields[n++] = LOG_STR("span", x->trace.span);
+        fields[n++] = LOG_STR("parent", x->trace.parent);
+    }
+    fields[n++] = LOG_STR("method", x->method);
+    fields[n++] = LOG_STR("path", x->path);
+    fields[n++] = LOG_INT("status", x->answer.status);
+    fields[n++] = LOG_STR("outcome", outcome);
+    if (x->answer.code)
+        fields[n++] = LOG_STR("code", x->answer.code);
+    if (x->image_count) {
+        fields[n++] = LOG_STR("model", x->model);
+        fields[n++] = LOG_INT("images", x->image_count);
+    }
+    fields[n++] = LOG_INT("bytes_in", x->bytes_in);
+    fields[n++] = LOG_INT("bytes_out", x->head || x->answer.status == 304 ? 0 : x->answer.size);
+    if (x->phases.forward_ms > 0 || x->phases.decode_ms > 0) {
+        fields[n++] = LOG_REAL("decode_ms", rounded_ms(x->phases.decode_ms));
+        fields[n++] = LOG_REAL("preprocess_ms", rounded_ms(x->phases.preprocess_ms));
+        fields[n++] = LOG_REAL("queue_ms", rounded_ms(x->phases.queue_ms));
+        fields[n++] = LOG_REAL("forward_ms", rounded_ms(x->phases.forward_ms));
+    }
+    fields[n++] = LOG_REAL("ms", rounded_ms(milliseconds));
+    log_fields(LOG_INFO, fields);
+}
+
+bool request_log_tell_left_out(struct request_log *log, bool end)
+{
+    pthread_mutex_lock(&log->lock);
+    int64_t left_out = log_sample_left_out(&log->refusals, end ? INT64_MAX : clock_now());
+    bool more = log->refusals.left_out > 0;
+    pthread_mutex_unlock(&log->lock);
+    if (left_out)
+        log_event(LOG_INFO, "refusals not logged", LOG_INT("requests", left_out),
+                  LOG_STR("text", "only the first of a second are; all count in "
+                                  "lensd_http_requests_total"));
+    return more;
+}
+
+/* Whether to write the line of this request: under load, refusals come by the thousand. */
+static bool is_sampled(struct request_log *log, const struct exchange *x, int64_t now)
+{
+    if (x->answer.retry_after_s == 0 || !x->route || !x->route->takes_body)
+        return true;
+    (void)request_log_tell_left_out(log, false);
+    pthread_mutex_lock(&log->lock);
+    bool take = log_sample_take(&log->refusals, now);
+    pthread_mutex_unlock(&log->lock);
+    return take;
+}
+
+void request_log_write(struct request_log *log, const struct exchange *x, const char *outcome)
+{
+    int64_t now = clock_now();
+    count_request(log, x, now);
+    if (is_sampled(log, x, now))
+        write_request_line(x, outcome, clock_ms(now - x->started));
+}
+
+void request_log_late(struct request_log *log, const char *address, int64_t waited)
+{
+    const int status = status_http(STATUS_REQUEST_TIMEOUT);
+    count_status(log, status);
+    log_event(LOG_INFO, "request", LOG_STR("client", address), LOG_INT("status", status),
+              LOG_STR("outcome", "refused"), LOG_STR("code", status_word(STATUS_REQUEST_TIMEOUT)),
+              LOG_REAL("ms", rounded_ms(clock_ms(waited))));
+}
+
+void exchange_note(struct exchange *x, const struct predict_request *request)
+{
+    struct exchange_phases *phases = &x->phases;
+    x->image_count = request->image_count;
+    x->write_seconds = request->write_seconds;
+    if (request->served)
+        snprintf(x->model, sizeof x->model, "%s", request->served->name);
+    for (size_t i = 0; i < request->image_count; i++) {
+        const struct predict_image *image = &request->images[i];
+        phases->decode_ms = fmax(phases->decode_ms, image->decode_ms);
+        phases->preprocess_ms = fmax(phases->preprocess_ms, image->preprocess_ms);
+        phases->queue_ms = fmax(phases->queue_ms, image->queue_ms);
+        phases->forward_ms = fmax(phases->forward_ms, image->forward_ms);
+    }
+}

@@ -1,0 +1,124 @@
+/* Sets the answer of an exchange: text, pages with an ETag, errors as JSON. */
+#include "server/http/transport/respond.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/answers.h"
+#include "server/http/transport/negotiate.h"
+
+#define SETTINGS_MAX ((size_t)128 << 10) /* bytes; as JSON a millisecond's work */
+
+#define OUT_OF_MEMORY "{\"error\":\"out of memory\",\"code\":\"out_of_memory\"}\n"
+
+void respond_text(struct exchange *exchange, int http, const char *type, char *text, size_t size)
+{
+    free(exchange->answer.text);
+    exchange->answer.status = http;
+    exchange->answer.type = type;
+    exchange->answer.code = NULL;
+    exchange->answer.text = text;
+    exchange->answer.size = size;
+    if (text)
+        return;
+    exchange->answer.status = 500;
+    exchange->answer.type = TYPE_JSON;
+    exchange->answer.text = strdup(OUT_OF_MEMORY);
+    exchange->answer.size = exchange->answer.text ? sizeof OUT_OF_MEMORY - 1 : 0;
+}
+
+void respond_empty(struct exchange *exchange, int http)
+{
+    free(exchange->answer.text);
+    exchange->answer.status = http;
+    exchange->answer.type = NULL;
+    exchange->answer.code = NULL;
+    exchange->answer.text = NULL;
+    exchange->answer.size = 0;
+}
+
+/* FNV-1a: tells one page from another, no more. */
+static uint64_t respond_hash(const char *text, size_t size)
+{
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ (unsigned char)text[i]) * 0x100000001B3u;
+    return hash;
+}
+
+void respond_page(struct exchange *exchange, const char *type, char *text, size_t size)
+{
+    char etag[32];
+    respond_text(exchange, 200, type, text, size);
+    if (!text)
+        return;
+    /* Weak: compressed and plain are the same page. */
+    snprintf(etag, sizeof etag, "W/\"%016llx\"", (unsigned long long)respond_hash(text, size));
+    exchange->answer.may_keep = true;
+    respond_header(exchange, "ETag", "%s", etag);
+    if (negotiate_etag(exchange_header(exchange, "If-None-Match"), etag))
+        exchange->answer.status = 304; /* goes out without its text, but with its length */
+}
+
+void respond_asset(struct exchange *exchange, const char *type, const unsigned char *bytes,
+                   size_t size)
+{
+    char *text = malloc(size + 1);
+    if (text)
+        memcpy(text, bytes, size);
+    respond_page(exchange, type, text, text ? size : 0);
+}
+
+static void respond_with(struct exchange *exchange, int http, const char *code,
+                         const char *sentence)
+{
+    size_t size = 0;
+    char *text = error_json(sentence, code, &size);
+    respond_text(exchange, http, TYPE_JSON, text, size);
+    exchange->answer.code = code;
+    if (http == 503 && exchange->answer.retry_after_s == 0)
+        exchange->answer.retry_after_s = 1;
+}
+
+void respond_error(struct exchange *exchange, const struct error *err)
+{
+    respond_with(exchange, status_http(err->status), status_word(err->status), err->message);
+}
+
+void respond_refusal(struct exchange *exchange, int http, const char *code, const char *format, ...)
+{
+    char sentence[480];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    respond_with(exchange, http, code, sentence);
+}
+
+bool respond_if_long(struct exchange *exchange)
+{
+    if (exchange->body.size <= SETTINGS_MAX)
+        return false;
+    respond_refusal(exchange, 413, "too_large", "the body has %zu bytes; %s takes at most %zu",
+                    exchange->body.size, exchange->path, SETTINGS_MAX);
+    return true;
+}
+
+void respond_header(struct exchange *exchange, const char *name, const char *format, ...)
+{
+    struct answer *answer = &exchange->answer;
+    assert(answer->header_count < ANSWER_HEADERS_MAX);
+    if (answer->header_count == ANSWER_HEADERS_MAX)
+        return;
+    struct answer_header *header = &answer->headers[answer->header_count++];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(header->value, sizeof header->value, format, args);
+    va_end(args);
+    assert(n >= 0 && (size_t)n < sizeof header->value);
+    (void)n;
+    header->name = name;
+}

@@ -1,0 +1,44 @@
+/* Handlers answer once, through one of these functions. */
+#pragma once
+
+#include "engine/base/status.h"
+#include "server/http/transport/exchange.h"
+
+#define TYPE_JSON    "application/json"
+#define TYPE_HTML    "text/html; charset=utf-8"
+#define TYPE_TEXT    "text/plain; charset=utf-8"
+#define TYPE_BYTES   "application/octet-stream"
+#define TYPE_CSS     "text/css; charset=utf-8"
+#define TYPE_SVG     "image/svg+xml"
+#define TYPE_JS      "text/javascript; charset=utf-8"
+#define TYPE_METRICS "text/plain; version=0.0.4; charset=utf-8"
+
+/* Takes over `text` (malloc'ed; NULL answers 500: out of memory). */
+void respond_text(struct exchange *exchange, int http, const char *type, char *text, size_t size);
+
+/* No body: 204. */
+void respond_empty(struct exchange *exchange, int http);
+
+/* A page that clients may keep, and ask whether it is still the same: 200, or 304 where
+ * If-None-Match names it. Takes over `text`, as above. */
+void respond_page(struct exchange *exchange, const char *type, char *text, size_t size);
+
+/* The same with a copy of `bytes`. */
+void respond_asset(struct exchange *exchange, const char *type, const unsigned char *bytes,
+                   size_t size);
+
+/* {"error", "code"} with the HTTP status of err->status. Those with a 503 get Retry-After. */
+void respond_error(struct exchange *exchange, const struct error *err);
+
+/* The same where HTTP has a finer word than enum status: 405, 408, 414 … `code` is a constant. */
+void respond_refusal(struct exchange *exchange, int http, const char *code, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Refuses (413) and returns true if the body is longer than any settings document; such bodies are
+ * parsed on the connection's own thread. */
+bool respond_if_long(struct exchange *exchange);
+
+/* One more header for the answer; call it after the answer is there, or before. `name` is a
+ * constant. A text that does not fit, or one header too many, is a bug (asserted). */
+void respond_header(struct exchange *exchange, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));

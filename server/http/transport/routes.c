@@ -1,0 +1,94 @@
+/* Finds the route of a path, and says which methods it allows. */
+#include "server/http/transport/routes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+/* A segment of `length` bytes against one of a pattern; {name} takes what is before its tail. */
+static bool match_segment(const char *pattern, size_t pattern_length, const char *text,
+                          size_t length, struct route_match *match)
+{
+    if (pattern[0] != '{')
+        return pattern_length == length && !memcmp(pattern, text, length);
+    const char *brace = memchr(pattern, '}', pattern_length);
+    size_t tail = (size_t)(pattern + pattern_length - brace) - 1;
+    if (length <= tail || memcmp(brace + 1, text + length - tail, tail) != 0)
+        return false;
+    bool is_version = !strncmp(pattern, "{version}", 9);
+    char *value = is_version ? match->version : match->model;
+    size_t capacity = is_version ? sizeof match->version : sizeof match->model;
+    if (length - tail >= capacity)
+        return false;
+    memcpy(value, text, length - tail);
+    value[length - tail] = '\0';
+    return true;
+}
+
+static bool match_path(const char *pattern, const char *path, struct route_match *match)
+{
+    for (;;) {
+        size_t pattern_length = strcspn(pattern, "/"), length = strcspn(path, "/");
+        if (!match_segment(pattern, pattern_length, path, length, match))
+            return false;
+        pattern += pattern_length;
+        path += length;
+        if (*pattern != *path)
+            return false;
+        if (!*path)
+            return true;
+        pattern++;
+        path++;
+    }
+}
+
+const struct route *route_find(const struct route_table *table, const char *path,
+                               struct route_match *ret_match)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        struct route_match match = {"", ""};
+        bool plain = !strchr(table->routes[i].path, '{');
+        if (plain ? strcmp(table->routes[i].path, path) != 0
+                  : !match_path(table->routes[i].path, path, &match))
+            continue;
+        *ret_match = match;
+        return &table->routes[i];
+    }
+    return NULL;
+}
+
+static const struct {
+    unsigned bit;
+    const char *name;
+} methods[] = {{METHOD_GET, "GET"},
+               {METHOD_HEAD, "HEAD"},
+               {METHOD_POST, "POST"},
+               {METHOD_PUT, "PUT"},
+               {METHOD_OPTIONS, "OPTIONS"}};
+
+unsigned route_methods(const struct route *route)
+{
+    return route->methods | METHOD_OPTIONS | (route->methods & METHOD_GET ? METHOD_HEAD : 0);
+}
+
+unsigned route_method(const char *name)
+{
+    for (size_t i = 0; i < COUNT_OF(methods); i++)
+        if (!strcmp(methods[i].name, name))
+            return methods[i].bit;
+    return 0;
+}
+
+const char *route_allow(unsigned allowed, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < COUNT_OF(methods); i++) {
+        if (!(allowed & methods[i].bit) || used >= size)
+            continue;
+        int n = snprintf(text + used, size - used, "%s%s", used ? ", " : "", methods[i].name);
+        used += n < 0 ? 0 : (size_t)n;
+    }
+    return text;
+}

@@ -1,0 +1,258 @@
+/* Starts, reloads, drains and stops the HTTP server. */
+#include "server/http/transport/server.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "server/http/transport/connections.h"
+#include "server/http/transport/daemon.h"
+#include "server/http/transport/request_log.h"
+#include "server/observe/log.h"
+
+#define QUIET_MS 200 /* without a request, before a drain believes it */
+
+/* Raises the limit of open files so that every connection fits; returns how many do. */
+static size_t fit_connections(size_t wanted)
+{
+    const size_t others = 64; /* log, epoll, models, libraries */
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted + others)
+        return wanted;
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max < wanted + others ? limit.rlim_max : wanted + others;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        limit.rlim_cur = before;
+    if (limit.rlim_cur >= wanted + others)
+        return wanted;
+    size_t fitting = limit.rlim_cur > 2 * others ? limit.rlim_cur - others : others;
+    log_event(LOG_WARN, "fewer connections",
+              LOG_STR("why", "the limit of open files (ulimit -n) is too low"),
+              LOG_INT("wanted", wanted), LOG_INT("connections", fitting));
+    return fitting < wanted ? fitting : wanted;
+}
+
+static struct http_daemon *daemon_create(const struct http_options *options)
+{
+    struct http_daemon *daemon = calloc(1, sizeof *daemon);
+    if (!daemon)
+        return NULL;
+    daemon->listener.fd = -1;
+    daemon->log = request_log_create(options->metrics);
+    if (daemon->log)
+        return daemon;
+    free(daemon);
+    return NULL;
+}
+
+static void look_at_certificate(struct http_daemon *daemon)
+{
+    char text[400];
+    metric_set(daemon->certificate_expires, (double)tls_expires(daemon->tls));
+    if (tls_warning(daemon->tls, text, sizeof text))
+        log_event(LOG_WARN, "certificate", LOG_STR("text", text));
+}
+
+static enum status open_tls(struct http_server *server, struct error *err)
+{
+    const struct http_options *options = &server->options;
+    struct http_daemon *daemon = server->daemon;
+    if (!options->tls_cert)
+        return STATUS_OK;
+    TRY(tls_create(options->tls_cert, options->tls_key, &daemon->tls, err));
+    daemon->certificate_expires =
+        metrics_get(options->metrics, METRIC_GAUGE, "lensd_tls_certificate_expires_seconds",
+                    "When the certificate expires, in seconds since 1970.", "", NULL, 0);
+    look_at_certificate(daemon);
+    return STATUS_OK;
+}
+
+static void on_late(void *context, const char *address, int64_t waited)
+{
+    struct http_server *server = context;
+    request_log_late(server->daemon->log, address, waited);
+}
+
+static bool on_tick(void *context)
+{
+    struct http_server *server = context;
+    return request_log_tell_left_out(server->daemon->log, false);
+}
+
+static enum status server_start(struct http_server *server, struct error *err)
+{
+    const struct http_options *options = &server->options;
+    struct connection_limits limits = {.per_address = options->max_connections_per_address,
+                                       .header_timeout_ms = options->header_timeout_ms,
+                                       .body_timeout_ms = options->body_timeout_ms,
+                                       .answer_timeout_ms = options->answer_timeout_ms,
+                                       .idle_timeout_ms = options->idle_timeout_ms};
+    server->daemon = daemon_create(options);
+    if (!server->daemon)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
+    TRY(keyring_create(&options->keys, &server->keys, err));
+    const struct connection_observer observer = {on_late, on_tick, server};
+    TRY(connections_create(&limits, &observer, options->pipeline, options->metrics,
+                           &server->connections, err));
+    TRY(offload_create(&server->offload, err));
+    TRY(open_tls(server, err));
+    struct listen_options where = {.host = options->host,
+                                   .port = options->port,
+                                   .unix_path = options->unix_path,
+                                   .unix_mode = options->unix_mode,
+                                   .tls = server->daemon->tls != NULL};
+    TRY(listen_open(&where, &server->daemon->listener, err));
+    server->port = server->daemon->listener.port;
+    memcpy(server->url, server->daemon->listener.url, sizeof server->url);
+    if (!daemon_start(server, fit_connections(options->max_connections)))
+        return error_set(err, STATUS_IO,
+                         "cannot start the HTTP server (libmicrohttpd %s); look at "
+                         "the limits of threads and open files",
+                         daemon_version());
+    return STATUS_OK;
+}
+
+enum status http_server_start(const struct http_options *options, struct http_server **ret,
+                              struct error *err)
+{
+    struct http_server *server = calloc(1, sizeof *server);
+    if (!server)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
+    server->options = *options;
+    server->budget.limit = options->max_upload_memory;
+    server->started = clock_now();
+    if (getrandom(&server->id_seed, sizeof server->id_seed, 0) != sizeof server->id_seed)
+        server->id_seed = (uint64_t)clock_now();
+    enum status status = server_start(server, err);
+    if (status != STATUS_OK) {
+        http_server_free(server);
+        return status;
+    }
+    *ret = server;
+    return STATUS_OK;
+}
+
+enum status http_server_check(const struct http_options *options,
+                              struct http_warnings *ret_warnings, struct error *err)
+{
+    struct keyring *keys = NULL;
+    struct tls *tls = NULL;
+    const struct listen_options where = {
+        .host = options->host, .port = options->port, .unix_path = options->unix_path};
+    *ret_warnings = (struct http_warnings){.port = ""};
+    TRY(listen_check(&where, ret_warnings->port, sizeof ret_warnings->port, err));
+    TRY(keyring_create(&options->keys, &keys, err));
+    keyring_free(keys);
+    if (!options->tls_cert)
+        return STATUS_OK;
+    TRY(tls_create(options->tls_cert, options->tls_key, &tls, err));
+    (void)tls_warning(tls, ret_warnings->certificate, sizeof ret_warnings->certificate);
+    tls_free(tls);
+    return STATUS_OK;
+}
+
+enum status http_server_reload(struct http_server *server, struct error *err)
+{
+    size_t keys, admins;
+    /* Reload both even if one fails: a broken key file must not block a new certificate. */
+    enum status status = keyring_reload(server->keys, err), tls = STATUS_OK;
+    if (server->daemon->tls) {
+        tls = tls_reload(server->daemon->tls, status == STATUS_OK ? err : NULL);
+        if (tls == STATUS_OK) /* of the one that stays it was said */
+            look_at_certificate(server->daemon);
+    }
+    if (status != STATUS_OK || tls != STATUS_OK)
+        return status != STATUS_OK ? status : tls;
+    keyring_count(server->keys, &keys, &admins);
+    log_event(LOG_INFO, "reloaded", LOG_INT("keys", keys), LOG_INT("admin_keys", admins));
+    return STATUS_OK;
+}
+
+int http_server_port(const struct http_server *server)
+{
+    return server->port;
+}
+
+const char *http_server_url(const struct http_server *server)
+{
+    return server->url;
+}
+
+const char *http_server_where(const struct http_server *server)
+{
+    return server->daemon->listener.where;
+}
+
+void http_server_begin_drain(struct http_server *server)
+{
+    atomic_store(&server->draining, 1);
+    connections_end_delays(server->connections);
+}
+
+void http_server_stop_accepting(struct http_server *server)
+{
+    struct http_daemon *daemon = server->daemon;
+    if (listen_stop(&daemon->listener))
+        return;
+    /* Fallback: clients that are connected but not yet accepted are lost. The descriptor stays
+     * open, as an event loop may still poll it. */
+    daemon_quiesce(server);
+    (void)shutdown(daemon->listener.fd, SHUT_RDWR);
+    daemon->is_quiesced = true;
+}
+
+/* Whether clients have connected that are not accepted yet. */
+static bool someone_waits(const struct http_server *server)
+{
+    struct pollfd waiting = {.fd = server->daemon->listener.fd, .events = POLLIN};
+    return !server->daemon->is_quiesced && poll(&waiting, 1, 0) > 0;
+}
+
+bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
+{
+    /* Nothing announces that a client will send no more. A quiet connection is the only sign, hence
+     * a clock and not a condition variable. */
+    const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
+    int64_t quiet_since = clock_now();
+    for (;;) {
+        size_t open, busy;
+        connections_count(server->connections, &open, &busy);
+        int64_t now = clock_now();
+        if (someone_waits(server) || busy > 0)
+            quiet_since = now;
+        else if (open == 0 || clock_ms(now - quiet_since) >= QUIET_MS)
+            return true;
+        if (now >= deadline)
+            return false;
+        nanosleep(&pause, NULL);
+    }
+}
+
+void http_server_free(struct http_server *server)
+{
+    if (!server)
+        return;
+    struct http_daemon *daemon = server->daemon;
+    offload_stop(server->offload); /* no request may wait for it when the connections close */
+    if (server->connections)
+        connections_end_delays(server->connections);
+    if (daemon)
+        daemon_stop(server);
+    if (daemon && daemon->listener.fd >= 0)
+        close(daemon->listener.fd);
+    connections_free(server->connections);
+    if (daemon) {
+        listen_remove(&daemon->listener);
+        tls_free(daemon->tls);
+        request_log_free(daemon->log);
+    }
+    offload_free(server->offload);
+    keyring_free(server->keys);
+    free(daemon);
+    free(server);
+}

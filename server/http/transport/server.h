@@ -1,0 +1,106 @@
+/* The HTTP server: sockets, limits, routes; answers come from the pipeline.
+ *
+ * What carries requests and answers. It knows handlers as pointers in a table only:
+ *     server.c        start, reload, drain, end
+ *     daemon.c        libmicrohttpd's callbacks: the life of a request (struct exchange)
+ *     event_loop.c    the threads that drive it
+ *     admit.c         what line and headers say, before the body is read
+ *     routes.c        which route a path has, and its methods
+ *     exchange.c      what a handler may do: read headers, wait, use an offload thread
+ *     respond.c       answers and errors             answer.c, raw_answer.c: their way out
+ *     listen.c        the listening socket: bind, and the end of accepting without losing anyone
+ *     connections.c   every open connection: hang-ups, time limits, limits per address
+ *     penalty.c       how long a client waits that comes back at once though it was refused
+ *     keys.c          API keys: who may ask for what, and how often
+ *     tls.c           the certificate                tls_client.c: for lensd health
+ *     upload.c        the body, bounded as it grows  http_budget.c: all bodies and answers
+ *     coding.c, multipart.c, negotiate.c, query.c, trace.c: parsers of what clients send
+ *     offload.c       threads for large bodies and answers
+ *     request_log.c   the line in the log, counters
+ *
+ * What is served:
+ *     route_table.c   every path and its handler
+ *     api_*.c         one dialect or subject each    page.c, console.c: GET /
+ *     work.c          a predict request from its body to its answer
+ *     urgency.c       time limits, priorities, whose a request is: for all that predicts
+ *
+ * libmicrohttpd is named in daemon.c, event_loop.c and exchange.c only, GnuTLS in keys.c, tls*.c
+ * and connections.c, zlib in coding.c. Handlers run on its threads and never block: /predict
+ * suspends its connection until the pipeline is done. No request reaches the file system. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/status.h"
+#include "server/http/transport/keys.h"
+#include "server/http/transport/routes.h"
+#include "server/observe/metrics.h"
+#include "server/schedule/runtime/pipeline.h"
+
+struct loader;
+
+struct http_options {
+    const char *host;               /* address or name to listen on */
+    int port;                       /* 0: any free one */
+    const char *unix_path;          /* not NULL: a socket of this name instead of host and port */
+    unsigned unix_mode;             /* its permissions */
+    const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
+    int threads;                    /* 1 … */
+    int top_k;                      /* predictions where a request does not say */
+    const char *note; /* for /health and /devices: why --device auto fell back; "" otherwise */
+
+    size_t max_body, max_upload_memory, max_header; /* bytes */
+    size_t max_images, max_json_depth;
+    size_t max_connections, max_connections_per_address;
+    int64_t header_timeout_ms, body_timeout_ms, answer_timeout_ms, idle_timeout_ms;
+    int64_t default_timeout_ms; /* of requests that do not say; 0: none */
+
+    size_t max_inflate_ratio; /* of a compressed body: bytes out for each byte in */
+    const char *cors_origin;  /* "https://a.example,https://b.example" or "*"; NULL: none */
+    struct keyring_options keys;
+
+    const struct route_table *routes; /* what is served; borrowed, as the next three */
+    struct pipeline *pipeline;        /* outlives the server */
+    struct loader *loader;            /* loads and unloads models; NULL: nobody does */
+    struct metrics *metrics;          /* may be NULL */
+};
+
+struct http_server;
+
+/* Opens the port and answers at once. STATUS_CONFIG with a sentence for an address that cannot be
+ * used (taken, not allowed, unknown); STATUS_NO_MEMORY; STATUS_IO. Texts of the options are
+ * borrowed. */
+enum status http_server_start(const struct http_options *options, struct http_server **ret,
+                              struct error *err) MUST_USE;
+
+/* Are the address and the files that the options name in order (API keys, certificate)? Nobody can
+ * connect meanwhile. Warnings are sentences, or "". STATUS_CONFIG as for starting, but for a port
+ * in use, which may be that of the server that is asked about: a warning. */
+struct http_warnings {
+    char port[400], certificate[400];
+};
+enum status http_server_check(const struct http_options *options,
+                              struct http_warnings *ret_warnings, struct error *err) MUST_USE;
+
+/* Reads again what may change while it runs: API keys, the certificate. On failure everything stays
+ * as it was. From one thread at a time. */
+enum status http_server_reload(struct http_server *server, struct error *err) MUST_USE;
+
+int http_server_port(const struct http_server *server);
+const char *http_server_url(const struct http_server *server);   /* "http://127.0.0.1:8080" */
+const char *http_server_where(const struct http_server *server); /* the same, or "unix:PATH" */
+
+/* From now on the server is not ready, and each answer ends its connection. Requests are answered
+ * as before. */
+void http_server_begin_drain(struct http_server *server);
+
+/* No new connections; those that are there go on. */
+void http_server_stop_accepting(struct http_server *server);
+
+/* Waits until every accepted request is answered and clients have stopped sending on the
+ * connections that are left, or until `deadline` (clock_now()). Returns whether it is quiet. */
+bool http_server_wait_quiet(struct http_server *server, int64_t deadline);
+
+/* Closes everything. No request may be waiting for the pipeline: drain that first. NULL is fine. */
+void http_server_free(struct http_server *server);

@@ -1,0 +1,294 @@
+/* Loads and replaces the certificate, gives it to GnuTLS, and writes the last bytes of a refused
+ * connection. */
+#include "server/http/transport/tls.h"
+
+#include <gnutls/x509.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "engine/base/file.h"
+
+#define CHAIN_MAX    16
+#define FILE_MAX     (1024 * 1024 - 1)
+#define SOON_SECONDS (14 * 24 * 3600)
+
+/* A certificate with its key; immutable once it is shown. */
+struct pair {
+    gnutls_pcert_st chain[CHAIN_MAX];
+    unsigned count;
+    gnutls_privkey_t key;
+    time_t from, until;
+    bool key_is_public; /* its file can be read by everybody */
+    struct pair *older; /* was shown before */
+};
+
+struct tls {
+    const char *cert_file, *key_file;
+    struct pair *pair; /* the newest */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pair *shown; /* guarded by lock */
+
+/* ---- files ---- */
+
+static enum status tls_read_file(const char *option, const char *path, gnutls_datum_t *ret,
+                                 struct error *err)
+{
+    uint8_t *data;
+    size_t size;
+    struct error cause;
+    enum status status = file_read(path, FILE_MAX, false, &data, &size, &cause);
+    if (status == STATUS_NO_MEMORY)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for %s", option);
+    if (status == STATUS_TOO_LARGE)
+        return error_set(err, STATUS_CONFIG, "%s '%.200s' is larger than 1 MiB", option, path);
+    if (status != STATUS_OK)
+        return error_set(err, STATUS_CONFIG, "cannot read %s '%.200s': %s", option, path,
+                         cause.message);
+    if (size == 0) {
+        free(data);
+        return error_set(err, STATUS_CONFIG, "%s '%.200s' is empty", option, path);
+    }
+    *ret = (gnutls_datum_t){data, (unsigned)size};
+    return STATUS_OK;
+}
+
+static void data_done(gnutls_datum_t *data)
+{
+    if (data->data)
+        gnutls_memset(data->data, 0, data->size); /* a key may have been in it */
+    free(data->data);
+    *data = (gnutls_datum_t){NULL, 0};
+}
+
+static enum status read_chain(const char *path, const gnutls_datum_t *text, struct pair *pair,
+                              struct error *err)
+{
+    gnutls_x509_crt_t list[CHAIN_MAX];
+    unsigned count = CHAIN_MAX;
+    int got = gnutls_x509_crt_list_import(list, &count, text, GNUTLS_X509_FMT_PEM,
+                                          GNUTLS_X509_CRT_LIST_IMPORT_FAIL_IF_EXCEED);
+    if (got == GNUTLS_E_SHORT_MEMORY_BUFFER)
+        return error_set(err, STATUS_CONFIG, "--tls-cert '%.200s' has more than %d certificates",
+                         path, CHAIN_MAX);
+    if (got <= 0)
+        return error_set(err, STATUS_CONFIG,
+                         "--tls-cert '%.200s' has no certificate in PEM form in it (%s); it begins "
+                         "with -----BEGIN CERTIFICATE-----",
+                         path, gnutls_strerror(got < 0 ? got : GNUTLS_E_NO_CERTIFICATE_FOUND));
+    count = (unsigned)got;
+    pair->from = gnutls_x509_crt_get_activation_time(list[0]);
+    pair->until = gnutls_x509_crt_get_expiration_time(list[0]);
+    pair->count = CHAIN_MAX;
+    int failure =
+        gnutls_pcert_import_x509_list(pair->chain, list, &count, GNUTLS_X509_CRT_LIST_SORT);
+    /* If the certificates form no chain, show them in the order of the file. */
+    if (failure < 0)
+        failure = gnutls_pcert_import_x509_list(pair->chain, list, &count, 0);
+    pair->count = failure < 0 ? 0 : count;
+    for (int i = 0; i < got; i++)
+        gnutls_x509_crt_deinit(list[i]);
+    if (failure < 0)
+        return error_set(err, STATUS_CONFIG, "--tls-cert '%.200s' cannot be used: %s", path,
+                         gnutls_strerror(failure));
+    return STATUS_OK;
+}
+
+static enum status tls_read_key(const char *path, const gnutls_datum_t *text, struct pair *pair,
+                                struct error *err)
+{
+    struct stat file;
+    int failure = gnutls_privkey_init(&pair->key);
+    if (failure < 0)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for --tls-key");
+    failure = gnutls_privkey_import_x509_raw(pair->key, text, GNUTLS_X509_FMT_PEM, NULL, 0);
+    pair->key_is_public = stat(path, &file) == 0 && file.st_mode & S_IROTH;
+    if (failure == GNUTLS_E_DECRYPTION_FAILED)
+        return error_set(err, STATUS_CONFIG,
+                         "--tls-key '%.200s' is encrypted, and lensd cannot ask for its "
+                         "passphrase; write it without one: openssl pkey -in KEY -out NEW",
+                         path);
+    if (failure < 0)
+        return error_set(err, STATUS_CONFIG,
+                         "--tls-key '%.200s' has no private key in PEM form in it (%s); it begins "
+                         "with -----BEGIN PRIVATE KEY-----",
+                         path, gnutls_strerror(failure));
+    return STATUS_OK;
+}
+
+/* The public key of both must be the same. */
+static enum status check_match(const struct tls *tls, const struct pair *pair, struct error *err)
+{
+    gnutls_pubkey_t public = NULL;
+    unsigned char of_key[64], of_cert[64];
+    size_t key_size = sizeof of_key, cert_size = sizeof of_cert;
+    bool same = gnutls_pubkey_init(&public) == 0 &&
+                gnutls_pubkey_import_privkey(public, pair->key, 0, 0) == 0 &&
+                gnutls_pubkey_get_key_id(public, GNUTLS_KEYID_USE_SHA256, of_key, &key_size) == 0 &&
+                gnutls_pubkey_get_key_id(pair->chain[0].pubkey, GNUTLS_KEYID_USE_SHA256, of_cert,
+                                         &cert_size) == 0 &&
+                key_size == cert_size && !memcmp(of_key, of_cert, key_size);
+    if (public)
+        gnutls_pubkey_deinit(public);
+    if (same)
+        return STATUS_OK;
+    return error_set(err, STATUS_CONFIG,
+                     "--tls-key '%.160s' is not the key of the certificate in --tls-cert '%.160s'; "
+                     "give those that were made together",
+                     tls->key_file, tls->cert_file);
+}
+
+static void pair_free(struct pair *pair)
+{
+    for (unsigned i = 0; i < pair->count; i++)
+        gnutls_pcert_deinit(&pair->chain[i]);
+    if (pair->key)
+        gnutls_privkey_deinit(pair->key);
+    free(pair);
+}
+
+static enum status tls_fill(const struct tls *tls, struct pair *pair, gnutls_datum_t *cert,
+                            gnutls_datum_t *key, struct error *err)
+{
+    TRY(tls_read_file("--tls-cert", tls->cert_file, cert, err));
+    TRY(tls_read_file("--tls-key", tls->key_file, key, err));
+    TRY(read_chain(tls->cert_file, cert, pair, err));
+    TRY(tls_read_key(tls->key_file, key, pair, err));
+    return check_match(tls, pair, err);
+}
+
+enum status tls_reload(struct tls *tls, struct error *err)
+{
+    struct pair *pair = calloc(1, sizeof *pair);
+    if (!pair)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for a certificate");
+    gnutls_datum_t cert = {NULL, 0}, key = {NULL, 0};
+    enum status status = tls_fill(tls, pair, &cert, &key, err);
+    data_done(&cert);
+    data_done(&key);
+    if (status != STATUS_OK) {
+        pair_free(pair);
+        return status;
+    }
+    pair->older = tls->pair;
+    tls->pair = pair;
+    pthread_mutex_lock(&lock);
+    shown = pair;
+    pthread_mutex_unlock(&lock);
+    return STATUS_OK;
+}
+
+enum status tls_create(const char *cert_file, const char *key_file, struct tls **ret,
+                       struct error *err)
+{
+    struct tls *tls = calloc(1, sizeof *tls);
+    if (!tls)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for TLS");
+    tls->cert_file = cert_file;
+    tls->key_file = key_file;
+    enum status status = tls_reload(tls, err);
+    if (status != STATUS_OK) {
+        tls_free(tls);
+        return status;
+    }
+    *ret = tls;
+    return STATUS_OK;
+}
+
+void tls_free(struct tls *tls)
+{
+    if (!tls)
+        return;
+    pthread_mutex_lock(&lock);
+    shown = NULL;
+    pthread_mutex_unlock(&lock);
+    for (struct pair *pair = tls->pair, *older; pair; pair = older) {
+        older = pair->older;
+        pair_free(pair);
+    }
+    free(tls);
+}
+
+bool tls_warning(const struct tls *tls, char *text, size_t size)
+{
+    const struct pair *pair = tls->pair;
+    time_t now = time(NULL);
+    char date[32];
+    struct tm parts;
+    gmtime_r(now < pair->from ? &pair->from : &pair->until, &parts);
+    strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", &parts);
+    const char *what = NULL;
+    if (now < pair->from)
+        what = "is not valid before";
+    else if (now >= pair->until)
+        what = "expired on";
+    else if (pair->until - now < SOON_SECONDS)
+        what = "will expire on";
+    if (what)
+        snprintf(text, size, "the certificate in '%.160s' %s %s; %s", tls->cert_file, what, date,
+                 now >= pair->from && now < pair->until ? "renew it soon, then send SIGHUP"
+                                                        : "clients will refuse it");
+    else if (pair->key_is_public)
+        snprintf(text, size, "everybody on this machine can read --tls-key '%.160s'; chmod 600 it",
+                 tls->key_file);
+    return what || pair->key_is_public;
+}
+
+int64_t tls_expires(const struct tls *tls)
+{
+    return tls->pair->until;
+}
+
+/* ---- sessions ---- */
+
+int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int name_count,
+                     const gnutls_pk_algorithm_t *algorithms, int algorithm_count,
+                     gnutls_pcert_st **ret_chain, unsigned *ret_count, gnutls_privkey_t *ret_key)
+{
+    (void)session;
+    (void)names;
+    (void)name_count;
+    (void)algorithms;
+    (void)algorithm_count;
+    pthread_mutex_lock(&lock);
+    struct pair *pair = shown;
+    pthread_mutex_unlock(&lock);
+    if (!pair)
+        return -1;
+    *ret_chain = pair->chain;
+    *ret_count = pair->count;
+    *ret_key = pair->key;
+    return 0;
+}
+
+static ssize_t pull(gnutls_transport_ptr_t pointer, void *bytes, size_t size)
+{
+    struct tls_reader *reader = pointer;
+    reader->look(reader->context);
+    return recv(reader->fd, bytes, size, 0);
+}
+
+static int pull_timeout(gnutls_transport_ptr_t pointer, unsigned milliseconds)
+{
+    const struct tls_reader *reader = pointer;
+    return gnutls_system_recv_timeout((gnutls_transport_ptr_t)(intptr_t)reader->fd, milliseconds);
+}
+
+void tls_watch(gnutls_session_t session, struct tls_reader *reader)
+{
+    gnutls_transport_set_ptr2(session, reader, (gnutls_transport_ptr_t)(intptr_t)reader->fd);
+    gnutls_transport_set_pull_function(session, pull);
+    gnutls_transport_set_pull_timeout_function(session, pull_timeout);
+}
+
+void tls_send_last(gnutls_session_t session, const void *bytes, size_t size)
+{
+    if (gnutls_record_send(session, bytes, size) == (ssize_t)size)
+        (void)gnutls_bye(session, GNUTLS_SHUT_WR);
+}

@@ -1,0 +1,52 @@
+/* Parses traceparent and makes the one that lensd answers with. */
+#include "server/http/transport/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DIGITS "0123456789abcdef" /* capitals are not allowed */
+
+/* The parts of "00-<32>-<16>-<2>". */
+#define VERSION_AT 0
+#define TRACE_AT   3
+#define SPAN_AT    36
+#define FLAGS_AT   53
+#define LENGTH     55
+
+static bool is_id(const char *text, size_t length)
+{
+    return strspn(text, DIGITS) == length && strspn(text, "0") < length;
+}
+
+static bool is_traceparent(const char *text)
+{
+    size_t length = text ? strlen(text) : 0;
+    if (length < LENGTH || strspn(text, DIGITS) != 2 || text[2] != '-' || !strncmp(text, "ff", 2))
+        return false;
+    /* The version we know has nothing behind the flags; a later one may have more. */
+    if (length > LENGTH && (!strncmp(text, "00", 2) || text[LENGTH] != '-'))
+        return false;
+    return is_id(text + TRACE_AT, 32) && text[SPAN_AT - 1] == '-' && is_id(text + SPAN_AT, 16) &&
+           text[FLAGS_AT - 1] == '-' && strspn(text + FLAGS_AT, DIGITS) == 2;
+}
+
+bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random)
+{
+    *trace = (struct trace){.flags = 0};
+    if (!is_traceparent(traceparent))
+        return false;
+    memcpy(trace->id, traceparent + TRACE_AT, sizeof trace->id - 1);
+    memcpy(trace->parent, traceparent + SPAN_AT, sizeof trace->parent - 1);
+    /* An id of zeros would be none. */
+    snprintf(trace->span, sizeof trace->span, "%016llx", (unsigned long long)(random | 1));
+    trace->flags =
+        (uint8_t)strtoul((char[]){traceparent[FLAGS_AT], traceparent[FLAGS_AT + 1], 0}, NULL, 16);
+    return true;
+}
+
+const char *trace_text(const struct trace *trace, char text[static TRACEPARENT_TEXT])
+{
+    snprintf(text, TRACEPARENT_TEXT, "00-%s-%s-%02x", trace->id, trace->span, trace->flags);
+    return text;
+}

@@ -1,0 +1,93 @@
+/* A request body in one growing buffer, within its limit and the common budget. */
+#include "server/http/transport/upload.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+/* The first allocation. Most photos fit, and a false Content-Length costs no more. */
+#define FIRST_BYTES ((size_t)1 << 20)
+
+void upload_init(struct upload *upload, struct http_budget *budget, size_t limit, size_t expected)
+{
+    *upload = (struct upload){.budget = budget, .limit = limit, .expected = expected};
+}
+
+/* The capacity for `need` bytes: doubling, but never more than the body can have. */
+static size_t next_capacity(const struct upload *upload, size_t need)
+{
+    size_t bound = upload->expected ? upload->expected : upload->limit;
+    size_t capacity = upload->capacity ? upload->capacity : FIRST_BYTES / 2;
+    if (!upload->capacity && !upload->expected)
+        capacity = 16 * 1024;
+    do {
+        if (!size_mul(capacity, 2, &capacity))
+            return bound;
+    } while (capacity < need);
+    return capacity > bound ? bound : capacity;
+}
+
+static enum status overloaded(const struct upload *upload, struct error *err)
+{
+    return error_set(err, STATUS_OVERLOADED,
+                     "the bodies and answers of all requests together would pass %zu bytes; try "
+                     "again soon, or raise the limit (--max-upload-memory)",
+                     upload->budget->limit);
+}
+
+enum status upload_append(struct upload *upload, const void *bytes, size_t size, struct error *err)
+{
+    size_t need;
+    if (!size_add(upload->size, size, &need) || need > upload->limit)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the body is larger than %zu bytes; send a smaller image, or raise the "
+                         "limit (--max-body)",
+                         upload->limit);
+    if (need > upload->capacity) {
+        size_t capacity = next_capacity(upload, need);
+        if (!http_budget_charge(upload->budget, capacity - upload->capacity))
+            return overloaded(upload, err);
+        uint8_t *grown = realloc(upload->data, capacity);
+        if (!grown) {
+            http_budget_release(upload->budget, capacity - upload->capacity);
+            return error_set(err, STATUS_NO_MEMORY, "out of memory for a body of %zu bytes", need);
+        }
+        upload->data = grown;
+        upload->capacity = capacity;
+    }
+    memcpy(upload->data + upload->size, bytes, size);
+    upload->size = need;
+    return STATUS_OK;
+}
+
+enum status upload_charge(struct upload *upload, size_t bytes, struct error *err)
+{
+    if (!http_budget_charge(upload->budget, bytes))
+        return overloaded(upload, err);
+    upload->beside += bytes;
+    return STATUS_OK;
+}
+
+void upload_drop_bytes(struct upload *upload)
+{
+    free(upload->data);
+    upload->data = NULL;
+    upload->size = 0;
+}
+
+void upload_release_bytes(struct upload *upload)
+{
+    if (upload->capacity)
+        http_budget_release(upload->budget, upload->capacity);
+    upload_drop_bytes(upload);
+    upload->capacity = 0;
+}
+
+void upload_done(struct upload *upload)
+{
+    upload_release_bytes(upload);
+    if (upload->beside)
+        http_budget_release(upload->budget, upload->beside);
+    upload->beside = 0;
+}

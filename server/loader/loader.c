@@ -1,0 +1,680 @@
+/* Locks: `lock` guards the queue of jobs and nothing else; what is known of models belongs to the
+ * loader's thread. */
+#include "server/loader/loader.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "models/folder/repository.h"
+#include "server/loader/loader_watch.h"
+#include "server/loader/model_open.h"
+#include "server/observe/log.h"
+#include "server/schedule/runtime/thread.h"
+
+#define MILLION  INT64_C(1000000)
+#define JOBS_MAX 64
+#define QUIET_MS 500
+#define LOOK_MS  5000 /* without a word from inotify */
+
+/* A version that was tried, with the signature of its files at that time. */
+struct known {
+    char *name;
+    char version[sizeof((struct repository_version *)0)->version];
+    uint64_t signature;
+    bool is_served;
+    bool is_tried;
+    bool is_seen; /* in the last look */
+};
+
+struct loader_task {
+    enum loader_job kind;
+    char *name;
+    void (*on_done)(void *context, enum status status, const struct error *err);
+    void *context;
+    struct loader_task *next;
+};
+
+struct loader {
+    struct loader_options options;
+    char name[160];
+    bool is_embedded;
+    struct repository first; /* from loader_create to the first load */
+    int loaded_fd, wake_fd;
+    pthread_t thread;
+    bool started, joined;
+    _Atomic int cancel;
+    struct watch *watch;
+
+    /* the thread's own */
+    struct known *known;
+    size_t known_count;
+    char **unloaded; /* unloaded by API: not loaded again until the API asks for it */
+    size_t unloaded_count;
+    bool is_lost;                                              /* the last look failed */
+    char default_name[sizeof((struct model_status *)0)->name]; /* the last there was; "": none */
+    char served[400];                                          /* likewise; "": all of them */
+    enum status outcome;                                       /* before loaded_fd is written */
+    struct error outcome_error;
+
+    pthread_mutex_t lock;
+    struct loader_task *jobs, **last_job;
+    size_t job_count;
+    bool stopping;
+};
+
+/* ---- what there is ---- */
+
+static enum status look_at_disk(const struct loader *loader, struct repository *ret,
+                                struct error *err)
+{
+    if (loader->options.models)
+        return repository_scan(loader->options.models, ret, err);
+    if (!loader->is_embedded)
+        return repository_scan_model(loader->options.model, loader->options.model_name, ret, err);
+    *ret = (struct repository){0};
+    return STATUS_OK;
+}
+
+static void announce(const struct loader *loader, const struct repository *repository)
+{
+    if (loader->is_embedded) {
+        pipeline_announce(loader->options.pipeline, loader->name, "1", 1);
+        return;
+    }
+    for (size_t i = 0; i < repository->count; i++) {
+        const struct repository_model *model = &repository->models[i];
+        for (size_t v = 0; v < model->version_count; v++)
+            pipeline_announce(loader->options.pipeline, model->name, model->versions[v].version,
+                              repository->count);
+        if (model->version_count == 0)
+            pipeline_announce(loader->options.pipeline, model->name, NULL, repository->count);
+    }
+}
+
+enum status loader_create(const struct loader_options *options, struct loader **ret,
+                          struct error *err)
+{
+    struct loader *loader = calloc(1, sizeof *loader);
+    if (!loader)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    loader->options = *options;
+    loader->is_embedded = !options->models && model_is_embedded(options->model);
+    loader->last_job = &loader->jobs;
+    loader->loaded_fd = -1;
+    loader->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    pthread_mutex_init(&loader->lock, NULL);
+    enum status status = look_at_disk(loader, &loader->first, err);
+    if (status == STATUS_OK && loader->wake_fd < 0)
+        status = error_set(err, STATUS_IO, "cannot make an event: %s", strerror(errno));
+    if (status == STATUS_OK && options->models && loader->first.count == 0 && !options->watch)
+        status =
+            error_set(err, STATUS_NOT_FOUND,
+                      "%.200s: there is no model in this folder; put each in a sub-folder of its "
+                      "own (NAME/model.onnx), or start with --watch, which waits for them",
+                      options->models);
+    if (status != STATUS_OK) {
+        loader_free(loader);
+        return status;
+    }
+    if (options->models)
+        snprintf(loader->name, sizeof loader->name, "%zu model%s", loader->first.count,
+                 loader->first.count == 1 ? "" : "s");
+    else
+        snprintf(loader->name, sizeof loader->name, "%s",
+                 !loader->is_embedded  ? loader->first.models[0].name
+                 : options->model_name ? options->model_name
+                                       : "digits");
+    announce(loader, &loader->first);
+    *ret = loader;
+    return STATUS_OK;
+}
+
+const char *loader_name(const struct loader *loader)
+{
+    return loader->name;
+}
+
+const char *loader_served(const struct loader *loader)
+{
+    return loader->served[0] ? loader->served : loader->name;
+}
+
+/* ---- loading ---- */
+
+static struct known *find_known(struct loader *loader, const char *name, const char *version)
+{
+    for (size_t i = 0; i < loader->known_count; i++)
+        if (!strcmp(loader->known[i].name, name) && !strcmp(loader->known[i].version, version))
+            return &loader->known[i];
+    return NULL;
+}
+
+/* The entry of a version, a new one if need be; NULL when out of memory. */
+static struct known *known_version(struct loader *loader, const char *name, const char *version)
+{
+    struct known *known = find_known(loader, name, version);
+    if (known)
+        return known;
+    struct known *grown = reallocarray(loader->known, loader->known_count + 1, sizeof *grown);
+    char *copy = strdup(name);
+    loader->known = grown ? grown : loader->known;
+    if (!grown || !copy) {
+        free(copy);
+        return NULL;
+    }
+    known = &grown[loader->known_count++];
+    *known = (struct known){.name = copy};
+    snprintf(known->version, sizeof known->version, "%s", version);
+    return known;
+}
+
+static void forget_version(struct loader *loader, size_t i)
+{
+    free(loader->known[i].name);
+    loader->known[i] = loader->known[--loader->known_count];
+}
+
+/* Everything present at start has been tried; later changes are logged as such. */
+static bool is_running(const struct loader *loader)
+{
+    return loader->started && loader->loaded_fd < 0;
+}
+
+static void log_failure(const struct loader *loader, const char *name, const char *version,
+                        const struct error *err)
+{
+    if (!loader->options.models && !is_running(loader))
+        return; /* it ends the program, which says it */
+    log_event(LOG_ERROR, "model not loaded", LOG_STR("model", name), LOG_STR("version", version),
+              LOG_STR("text", err->message));
+}
+
+/* Reads, compiles and serves one version. */
+static enum status load_version(struct loader *loader, const struct repository_model *model,
+                                const char *version, struct error *err)
+{
+    struct pipeline *pipeline = loader->options.pipeline;
+    struct model *loaded = NULL;
+    int64_t start = clock_now();
+    const char *name = model ? model->name : loader->name;
+    pipeline_announce(pipeline, name, version, 0);
+    enum status status =
+        model ? model_load_version(model->path, version, model->name, NULL, &loaded, err)
+              : model_open(NULL, loader->name, &loaded, err);
+    if (status != STATUS_OK) {
+        pipeline_progress(pipeline, name, version, 0, err->message);
+        return status;
+    }
+    if (loaded->warning[0])
+        log_event(LOG_WARN, "model", LOG_STR("model", name), LOG_STR("text", loaded->warning));
+    TRY(pipeline_add_model(pipeline, loaded, &loader->cancel, err));
+    log_event(is_running(loader) ? LOG_INFO : LOG_DEBUG, "model loaded", LOG_STR("model", name),
+              LOG_STR("version", version), LOG_REAL("ms", clock_ms(clock_now() - start)));
+    return STATUS_OK;
+}
+
+/* A problem of the whole model has gone. The files of its versions may be what they were before it,
+ * so that nothing but this ends what was said; versions that are not served are tried again. */
+static void mend(struct loader *loader, const char *name)
+{
+    if (!find_known(loader, name, ""))
+        return;
+    pipeline_mend(loader->options.pipeline, name);
+    for (size_t i = 0; i < loader->known_count; i++)
+        if (!loader->known[i].is_served && !strcmp(loader->known[i].name, name))
+            loader->known[i].is_tried = false;
+}
+
+static bool serves(const struct loader *loader, const char *name, const char *except)
+{
+    for (size_t i = 0; i < loader->known_count; i++) {
+        const struct known *known = &loader->known[i];
+        if (known->is_served && known->is_seen && !strcmp(known->name, name) &&
+            strcmp(known->version, except) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* Loads a version again whose files have changed, or for the first time. */
+static enum status follow_version(struct loader *loader, const struct repository_model *model,
+                                  const struct repository_version *version, struct known *known,
+                                  struct error *err)
+{
+    known->is_tried = true; /* apart from the signature, which may be any number, also 0 */
+    known->signature = version->signature;
+    enum status status = load_version(loader, model, version->version, err);
+    if (status == STATUS_OK)
+        known->is_served = true;
+    else
+        log_failure(loader, model->name, version->version, err);
+    return status;
+}
+
+/* Versions that the policy does not want but which serve on, because those that it wants have
+ * failed: they follow their files as wanted ones do. */
+static void follow_spares(struct loader *loader, const struct repository_model *model,
+                          struct error *first)
+{
+    for (size_t i = 0; i < model->spare_count && !loader->cancel; i++) {
+        const struct repository_version *version = &model->versions[model->version_count + i];
+        struct known *known = find_known(loader, model->name, version->version);
+        struct error failure = {0};
+        if (!known || !known->is_served || known->signature == version->signature)
+            continue;
+        if (follow_version(loader, model, version, known, &failure) != STATUS_OK &&
+            first->status == STATUS_OK)
+            *first = failure;
+    }
+}
+
+/* What is wanted of a model, as far as it is new or has changed; `again`: all of it. The first
+ * failure is the answer, but every version is tried. */
+static enum status load_model(struct loader *loader, const struct repository_model *model,
+                              bool again, struct error *err)
+{
+    struct error first = {0};
+    if (model->problem.status != STATUS_OK) {
+        struct known *known = known_version(loader, model->name, "");
+        if (known && (again || !known->is_seen)) {
+            pipeline_announce(loader->options.pipeline, model->name, NULL, 0);
+            pipeline_progress(loader->options.pipeline, model->name, NULL, 0,
+                              model->problem.message);
+            log_failure(loader, model->name, "", &model->problem);
+        }
+        if (known)
+            known->is_seen = true;
+        *err = model->problem;
+        return err->status;
+    }
+    mend(loader, model->name);
+    for (size_t i = model->version_count; i-- > 0 && !loader->cancel;) {
+        const struct repository_version *version = &model->versions[i];
+        struct known *known = known_version(loader, model->name, version->version);
+        if (!known)
+            return error_set(err, STATUS_NO_MEMORY, "out of memory");
+        known->is_seen = true;
+        if (!again && known->is_tried && known->signature == version->signature)
+            continue;
+        struct error failure = {0};
+        if (follow_version(loader, model, version, known, &failure) != STATUS_OK)
+            first = first.status == STATUS_OK ? failure : first;
+    }
+    if (!serves(loader, model->name, ""))
+        follow_spares(loader, model, &first);
+    if (first.status != STATUS_OK)
+        *err = first;
+    return first.status;
+}
+
+/* Versions that are not wanted any more: those of a model that has gone, and those that another one
+ * serves instead of. A version stays when what should replace it has failed. */
+static void drop_unseen(struct loader *loader, const struct repository *repository)
+{
+    struct error ignored;
+    for (size_t i = loader->known_count; i-- > 0;) {
+        struct known *known = &loader->known[i];
+        bool model_is_there = repository_find(repository, known->name) != NULL;
+        if (known->is_seen ||
+            (model_is_there && known->is_served && !serves(loader, known->name, known->version)))
+            continue;
+        if (known->version[0] || !model_is_there) {
+            if (known->is_served)
+                log_event(LOG_INFO, "model removed", LOG_STR("model", known->name),
+                          LOG_STR("version", known->version));
+            (void)!pipeline_remove_model(loader->options.pipeline, known->name,
+                                         model_is_there ? known->version : NULL, true, &ignored);
+        }
+        forget_version(loader, i);
+    }
+}
+
+/* Requests without a model are now answered by another one: log that. */
+static void look_at_default(struct loader *loader)
+{
+    char name[sizeof loader->default_name];
+    if (!pipeline_default(loader->options.pipeline, name, sizeof name) ||
+        !strcmp(name, loader->default_name))
+        return;
+    if (loader->default_name[0])
+        log_event(LOG_WARN, "default model changed", LOG_STR("model", name),
+                  LOG_STR("before", loader->default_name),
+                  LOG_STR("text", "it answers requests that name no model; ?model=NAME names one"));
+    snprintf(loader->default_name, sizeof loader->default_name, "%s", name);
+}
+
+static bool is_unloaded(const struct loader *loader, const char *name)
+{
+    for (size_t i = 0; i < loader->unloaded_count; i++)
+        if (!strcmp(loader->unloaded[i], name))
+            return true;
+    return false;
+}
+
+/* One round: makes the pipeline serve what is on disk. Returns how many models failed. */
+static size_t reconcile(struct loader *loader, const struct repository *repository,
+                        struct error *err)
+{
+    size_t failed = 0;
+    for (size_t i = 0; i < loader->known_count; i++)
+        loader->known[i].is_seen =
+            !loader->known[i].version[0] && loader->known[i].is_seen &&
+            repository_find(repository, loader->known[i].name) &&
+            repository_find(repository, loader->known[i].name)->problem.status != STATUS_OK;
+    for (size_t i = 0; i < repository->count && !loader->cancel; i++) {
+        const struct repository_model *model = &repository->models[i];
+        struct error failure = {0};
+        if (is_unloaded(loader, model->name)) {
+            for (size_t k = 0; k < loader->known_count; k++)
+                if (!strcmp(loader->known[k].name, model->name))
+                    loader->known[k].is_seen = true;
+            continue;
+        }
+        if (load_model(loader, model, false, &failure) != STATUS_OK && failed++ == 0 && err)
+            *err = failure;
+    }
+    if (!loader->cancel)
+        drop_unseen(loader, repository);
+    return failed;
+}
+
+/* ---- jobs ---- */
+
+static void set_unloaded(struct loader *loader, const char *name, bool unloaded)
+{
+    for (size_t i = 0; i < loader->unloaded_count; i++) {
+        if (strcmp(loader->unloaded[i], name) != 0)
+            continue;
+        if (!unloaded) {
+            free(loader->unloaded[i]);
+            loader->unloaded[i] = loader->unloaded[--loader->unloaded_count];
+        }
+        return;
+    }
+    if (!unloaded)
+        return;
+    char **grown = reallocarray(loader->unloaded, loader->unloaded_count + 1, sizeof *grown);
+    char *copy = strdup(name);
+    loader->unloaded = grown ? grown : loader->unloaded;
+    if (grown && copy)
+        grown[loader->unloaded_count++] = copy;
+    else
+        free(copy);
+}
+
+static enum status load_by_name(struct loader *loader, const char *name, struct error *err)
+{
+    struct repository repository;
+    if (loader->is_embedded && !strcmp(name, loader->name))
+        return load_version(loader, NULL, "1", err);
+    TRY(look_at_disk(loader, &repository, err));
+    const struct repository_model *model = repository_find(&repository, name);
+    enum status status = STATUS_OK;
+    if (!model) {
+        status =
+            error_set(err, STATUS_NOT_FOUND, "there is no model '%.128s' in %s", name,
+                      loader->options.models ? "the repository" : "what lensd was started with");
+    } else {
+        set_unloaded(loader, name, false);
+        status = load_model(loader, model, true, err);
+        (void)reconcile(loader, &repository, NULL);
+    }
+    repository_done(&repository);
+    return status;
+}
+
+static enum status unload_by_name(struct loader *loader, const char *name, struct error *err)
+{
+    TRY(pipeline_remove_model(loader->options.pipeline, name, NULL, false, err));
+    for (size_t i = 0; i < loader->known_count; i++)
+        if (!strcmp(loader->known[i].name, name))
+            loader->known[i].is_served = false;
+    set_unloaded(loader, name, true);
+    log_event(LOG_INFO, "model unloaded", LOG_STR("model", name));
+    return STATUS_OK;
+}
+
+static struct loader_task *next_job(struct loader *loader)
+{
+    pthread_mutex_lock(&loader->lock);
+    struct loader_task *job = loader->jobs;
+    if (job) {
+        loader->jobs = job->next;
+        if (!loader->jobs)
+            loader->last_job = &loader->jobs;
+        loader->job_count--;
+    }
+    pthread_mutex_unlock(&loader->lock);
+    return job;
+}
+
+static void run_tasks(struct loader *loader)
+{
+    for (struct loader_task *job; (job = next_job(loader));) {
+        struct error err = {0};
+        enum status status = STATUS_OK;
+        if (loader->cancel)
+            status = error_set(&err, STATUS_DRAINING, "the server is shutting down");
+        else if (job->kind == LOADER_LOAD)
+            status = load_by_name(loader, job->name, &err);
+        else
+            status = unload_by_name(loader, job->name, &err);
+        look_at_default(loader);
+        job->on_done(job->context, status, &err);
+        free(job->name);
+        free(job);
+    }
+}
+
+enum status loader_submit(struct loader *loader, enum loader_job kind, const char *name,
+                          void (*on_done)(void *context, enum status status,
+                                          const struct error *err),
+                          void *context, struct error *err)
+{
+    struct loader_task *job = calloc(1, sizeof *job);
+    char *copy = strdup(name);
+    enum status status = STATUS_OK;
+    uint64_t one = 1;
+    if (!job || !copy) {
+        free(job);
+        free(copy);
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    }
+    *job = (struct loader_task){kind, copy, on_done, context, NULL};
+    pthread_mutex_lock(&loader->lock);
+    if (loader->stopping)
+        status = error_set(err, STATUS_DRAINING, "the server is shutting down");
+    else if (loader->job_count == JOBS_MAX)
+        status = error_set(err, STATUS_OVERLOADED, "%d loads and unloads wait already; try again",
+                           JOBS_MAX);
+    if (status == STATUS_OK) {
+        *loader->last_job = job;
+        loader->last_job = &job->next;
+        loader->job_count++;
+    }
+    pthread_mutex_unlock(&loader->lock);
+    if (status != STATUS_OK) {
+        free(copy);
+        free(job);
+        return status;
+    }
+    (void)!write(loader->wake_fd, &one, sizeof one);
+    return STATUS_OK;
+}
+
+/* ---- the thread ---- */
+
+/* Whether nothing of a model is served. */
+static bool has_failed(const struct loader *loader, const char *name)
+{
+    for (size_t i = 0; i < loader->known_count; i++)
+        if (loader->known[i].is_served && !strcmp(loader->known[i].name, name))
+            return false;
+    return true;
+}
+
+/* The banner's text for a folder in which some models have failed. */
+static void sum_up(struct loader *loader)
+{
+    const size_t all = loader->first.count;
+    char names[300] = "";
+    size_t failed = 0, listed = 0, used = 0;
+    for (size_t i = 0; i < all; i++) {
+        const char *name = loader->first.models[i].name;
+        if (!has_failed(loader, name))
+            continue;
+        failed++;
+        if (used + strlen(name) + sizeof ", and 64 more" > sizeof names)
+            continue;
+        used +=
+            (size_t)snprintf(names + used, sizeof names - used, "%s%s", listed ? ", " : "", name);
+        listed++;
+    }
+    if (listed < failed)
+        snprintf(names + used, sizeof names - used, "%s%zu more", listed ? " and " : "",
+                 failed - listed);
+    if (failed > 0)
+        snprintf(loader->served, sizeof loader->served, "%zu of %zu model%s (failed: %s)",
+                 all - failed, all, all == 1 ? "" : "s", names);
+}
+
+static void load_first(struct loader *loader)
+{
+    struct error err = {0};
+    size_t failed = 0, all = loader->is_embedded ? 1 : loader->first.count;
+    if (loader->is_embedded)
+        failed = load_version(loader, NULL, "1", &err) != STATUS_OK;
+    else
+        failed = reconcile(loader, &loader->first, &err);
+    if (loader->options.models && failed > 0)
+        sum_up(loader);
+    repository_done(&loader->first);
+    bool lost = failed == all && all > 0 && (!loader->options.models || !loader->options.watch);
+    loader->outcome = lost ? err.status : STATUS_OK;
+    loader->outcome_error = err;
+    look_at_default(loader);
+    if (loader->options.models && !lost)
+        pipeline_settle(loader->options.pipeline);
+    uint64_t one = 1;
+    (void)!write(loader->loaded_fd, &one, sizeof one);
+    loader->loaded_fd = -1;
+}
+
+enum status loader_try(struct loader *loader, struct error *err)
+{
+    struct error first = {0};
+    if (loader->is_embedded)
+        return load_version(loader, NULL, "1", err);
+    if (reconcile(loader, &loader->first, &first) == 0)
+        return STATUS_OK;
+    *err = first;
+    return first.status;
+}
+
+static void look_again(struct loader *loader)
+{
+    struct repository repository;
+    struct error err;
+    if (look_at_disk(loader, &repository, &err) != STATUS_OK) {
+        if (!loader->is_lost)
+            log_event(LOG_ERROR, "model folder not read", LOG_STR("text", err.message));
+        loader->is_lost = true; /* said once */
+        return;
+    }
+    loader->is_lost = false;
+    (void)reconcile(loader, &repository, NULL);
+    look_at_default(loader);
+    repository_done(&repository);
+}
+
+static void *loader_main(void *argument)
+{
+    struct loader *loader = argument;
+    bool watches = loader->options.watch && !loader->is_embedded;
+    /* Watch before acting on the first look, so that no change is missed in between. */
+    if (watches)
+        loader->watch =
+            watch_create(loader->options.models ? loader->options.models : loader->options.model);
+    load_first(loader);
+    int64_t look_at = clock_now() + LOOK_MS * MILLION;
+    while (!loader->cancel) {
+        struct pollfd events[] = {{.fd = loader->wake_fd, .events = POLLIN},
+                                  {.fd = watch_fd(loader->watch), .events = POLLIN}};
+        int64_t left = (look_at - clock_now()) / MILLION;
+        int wait = !watches ? -1 : left > 0 ? (int)left : 0;
+        (void)poll(events, 2, wait);
+        uint64_t count;
+        (void)!read(loader->wake_fd, &count, sizeof count);
+        run_tasks(loader);
+        if (!watches || loader->cancel)
+            continue;
+        if (watch_take(loader->watch)) /* again and again while files are being written */
+            look_at = clock_now() + QUIET_MS * MILLION;
+        if (clock_now() < look_at)
+            continue;
+        watch_renew(loader->watch);
+        look_again(loader);
+        look_at = clock_now() + LOOK_MS * MILLION;
+    }
+    run_tasks(loader); /* says that it is over */
+    return NULL;
+}
+
+enum status loader_start(struct loader *loader, int loaded_fd, struct error *err)
+{
+    loader->loaded_fd = loaded_fd;
+    loader->started = true; /* before the thread reads it */
+    if (pthread_create(&loader->thread, NULL, loader_main, loader) != 0) {
+        loader->started = false;
+        return error_set(err, STATUS_NO_MEMORY,
+                         "cannot start the thread that loads models; " THREAD_LIMIT_HINT);
+    }
+    return STATUS_OK;
+}
+
+enum status loader_outcome(struct loader *loader, struct error *err)
+{
+    *err = loader->outcome_error;
+    return loader->outcome;
+}
+
+void loader_stop(struct loader *loader)
+{
+    uint64_t one = 1;
+    pthread_mutex_lock(&loader->lock);
+    loader->stopping = true;
+    pthread_mutex_unlock(&loader->lock);
+    atomic_store(&loader->cancel, 1);
+    (void)!write(loader->wake_fd, &one, sizeof one);
+    if (loader->started && !loader->joined)
+        pthread_join(loader->thread, NULL);
+    loader->joined = true;
+    run_tasks(loader);
+}
+
+void loader_free(struct loader *loader)
+{
+    if (!loader)
+        return;
+    loader_stop(loader);
+    watch_free(loader->watch);
+    repository_done(&loader->first);
+    while (loader->known_count > 0)
+        forget_version(loader, loader->known_count - 1);
+    free(loader->known);
+    for (size_t i = 0; i < loader->unloaded_count; i++)
+        free(loader->unloaded[i]);
+    free(loader->unloaded);
+    if (loader->wake_fd >= 0)
+        close(loader->wake_fd);
+    pthread_mutex_destroy(&loader->lock);
+    free(loader);
+}

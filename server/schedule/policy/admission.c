@@ -1,0 +1,146 @@
+/* Predicts when a request would be answered, and decides whether to let it in.
+ *
+ * Locks: none here; functions of numbers alone. scheduler.c asks under its lock. */
+#include "server/schedule/policy/admission.h"
+
+#include <math.h>
+
+#include "engine/base/clock.h"
+
+#define RETRY_MAX_S   60
+#define SHARE_DIVISOR 8 /* the part of the queue that is kept for clients with little in it */
+
+/* The slower of two lines that every image goes through: the workers that prepare, then the lanes.
+ * A lane's line: it becomes free, runs full batches (all lanes together at `rate`), then ours. */
+int64_t admission_predict(const struct model_load *load, size_t images)
+{
+    if (load->rate <= 0)
+        return 0;
+    double prepared = 0;
+    if (load->prepare > 0 && load->workers > 0)
+        prepared =
+            ceil((double)(load->before_prepare + images) / load->workers) * (double)load->prepare;
+    size_t all = load->before_run + images;
+    size_t last = all % load->max_batch == 0 ? load->max_batch : all % load->max_batch;
+    double slope = load->max_batch > 1
+                       ? (double)(load->batch - load->single) / (double)(load->max_batch - 1)
+                       : 0;
+    double full = (double)(all - last) / load->rate;
+    /* Others arrive until its pass begins, and share it. */
+    double before = fmax((double)load->lane_free + full, prepared);
+    double shared = fmin((double)last + before * load->arrivals, (double)load->max_batch);
+    double last_run = (double)load->single + slope * (fmax(shared, (double)last) - 1);
+    double lanes = (double)load->lane_free + full + last_run;
+    double workers = prepared + last_run;
+    double predicted = (lanes > workers ? lanes : workers) + (double)load->margin;
+    if (predicted < (double)load->single)
+        return load->single;
+    return predicted < (double)(INT64_MAX / 4) ? (int64_t)predicted : INT64_MAX / 4;
+}
+
+/* Seconds until there is room for what has just been refused: `wait` says how long that takes. */
+static int retry_after(int64_t wait)
+{
+    double seconds = ceil((double)wait * 1e-9);
+    if (!(seconds >= 1))
+        return 1;
+    return seconds < RETRY_MAX_S ? (int)seconds : RETRY_MAX_S;
+}
+
+/* The bounds that no waiting helps against. */
+static enum status check_size(const struct admission *admission,
+                              const struct admission_request *request, struct error *err)
+{
+    if (request->images > admission->max_images)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the request has %zu images, but model '%s' takes at most %zu at a time; "
+                         "send them in several requests",
+                         request->images, request->model, admission->max_images);
+    if (admission->max_bytes > 0 && request->bytes > admission->max_bytes)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the request's images have %zu bytes, but the queue of model '%s' takes "
+                         "at most %zu (--max-queue-bytes); send them in several requests",
+                         request->bytes, request->model, admission->max_bytes);
+    if (request->time_left <= 0)
+        return error_set(err, STATUS_TIMEOUT,
+                         "the request's time limit was over before it had arrived; allow it more "
+                         "time");
+    return STATUS_OK;
+}
+
+static enum status check_bounds(const struct admission *admission, const struct model_load *load,
+                                const struct admission_request *request, int seconds,
+                                struct error *err)
+{
+    size_t room = load->images < admission->max_images ? admission->max_images - load->images : 0;
+    if (request->images > room)
+        return error_set(err, STATUS_OVERLOADED,
+                         "model '%s' has %zu of at most %zu images waiting or in work; try again "
+                         "in %d s",
+                         request->model, load->images, admission->max_images, seconds);
+    size_t kept = admission->max_images / SHARE_DIVISOR;
+    if (request->images + kept > room && load->of_client > 0 &&
+        load->of_client + request->images > kept)
+        return error_set(err, STATUS_OVERLOADED,
+                         "model '%s' has %zu of at most %zu images waiting or in work, %zu of "
+                         "them this client's; what is left is kept for others, try again in %d s",
+                         request->model, load->images, admission->max_images, load->of_client,
+                         seconds);
+    if (admission->max_bytes > 0 &&
+        (load->bytes > admission->max_bytes || request->bytes > admission->max_bytes - load->bytes))
+        return error_set(err, STATUS_OVERLOADED,
+                         "model '%s' has images of %zu of at most %zu bytes waiting; try again in "
+                         "%d s",
+                         request->model, load->bytes, admission->max_bytes, seconds);
+    return STATUS_OK;
+}
+
+static enum status check_time(const struct admission *admission, const struct model_load *load,
+                              const struct admission_request *request, int64_t predicted,
+                              int seconds, struct error *err)
+{
+    if (admission->max_wait_ns > 0 && load->images > 0 && predicted > admission->max_wait_ns)
+        return error_set(err, STATUS_OVERLOADED,
+                         "an answer of model '%s' would take about %.0f ms, more than the %.0f ms "
+                         "it may (--max-queue-ms); try again in %d s",
+                         request->model, clock_ms(predicted), clock_ms(admission->max_wait_ns),
+                         seconds);
+    /* With nothing inside the prediction may rest on old numbers that only a pass can renew: then
+     * the fastest that was ever seen counts. */
+    int64_t needed = load->images > 0 ? predicted : load->single_floor;
+    if (load->single_floor > request->time_left)
+        return error_set(err, STATUS_OVERLOADED,
+                         "the request allows %.1f ms more, but an answer of model '%s' takes about "
+                         "%.1f ms on this machine even alone; allow more time",
+                         clock_ms(request->time_left), request->model,
+                         clock_ms(load->single_floor));
+    if (needed > request->time_left)
+        return error_set(err, STATUS_OVERLOADED,
+                         "an answer of model '%s' would take about %.0f ms, but the request allows "
+                         "%.0f ms more; try again in %d s, or allow more time",
+                         request->model, clock_ms(predicted > needed ? predicted : needed),
+                         clock_ms(request->time_left), seconds);
+    return STATUS_OK;
+}
+
+enum status admission_check(const struct admission *admission, const struct model_load *load,
+                            const struct admission_request *request, int64_t *ret_predicted,
+                            int *ret_retry_after_s, struct error *err)
+{
+    TRY(check_size(admission, request, err));
+    int64_t predicted = admission_predict(load, request->images);
+    if (ret_predicted)
+        *ret_predicted = predicted;
+    int64_t wait = predicted;
+    if (admission->max_wait_ns > 0 && predicted > admission->max_wait_ns)
+        wait = predicted - admission->max_wait_ns;
+    else if (request->time_left != INT64_MAX && predicted > request->time_left)
+        wait = predicted - request->time_left;
+    int seconds = retry_after(wait);
+    enum status status = check_bounds(admission, load, request, seconds, err);
+    if (status == STATUS_OK)
+        status = check_time(admission, load, request, predicted, seconds, err);
+    if (status == STATUS_OVERLOADED && ret_retry_after_s)
+        *ret_retry_after_s = seconds;
+    return status;
+}

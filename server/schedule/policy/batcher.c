@@ -1,0 +1,731 @@
+/* Locks: none here; every function runs under the lock of its caller (scheduler.c). The
+ * batching delay is in batching_delay.c. */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "server/schedule/policy/batcher_state.h"
+
+#define ARRIVALS_TAU_NS INT64_C(100000000) /* how far back the arrival rate looks */
+#define RECENT_TAU_NS   INT64_C(20000000)  /* the same, for predictions: bursts are short */
+#define PREPARE_WEIGHT  0.1
+#define LEARNING_WEIGHT 0.1
+#define SURELY_LATE     0.9 /* of a pass of one image: what a deadline must leave at least */
+
+const char *batch_close_name(enum batch_close reason)
+{
+    static const char *const names[BATCH_CLOSE_REASONS] = {
+        [BATCH_OPEN] = "open",   [BATCH_FULL] = "full",         [BATCH_IDLE_DEVICE] = "idle_device",
+        [BATCH_DELAY] = "delay", [BATCH_DEADLINE] = "deadline", [BATCH_DRAIN] = "drain",
+    };
+    return names[reason];
+}
+
+struct batcher *batcher_create(const struct batcher_config *config)
+{
+    assert(config->max_batch >= 1 && config->max_batch <= BATCHER_MAX_BATCH);
+    const int depth = config->depth > 0 ? config->depth : 1;
+    assert(depth <= BATCHER_MAX_DEPTH);
+    assert(config->lanes >= 1 && config->buffers >= config->lanes * depth + 2);
+    assert(config->max_images >= 1);
+    struct batcher *batcher = calloc(1, sizeof *batcher);
+    if (!batcher)
+        return NULL;
+    batcher->config = *config;
+    batcher->config.depth = depth;
+    if (batcher->config.capacity < config->max_batch)
+        batcher->config.capacity = config->max_batch;
+    batcher->forming = -1;
+    batcher->free_buffers = config->buffers;
+    arrivals_init(&batcher->arrivals, ARRIVALS_TAU_NS);
+    arrivals_init(&batcher->recent, RECENT_TAU_NS);
+    size_t slots;
+    if (size_mul((size_t)config->buffers, (size_t)config->max_batch, &slots))
+        batcher->slots = alloc_array(slots, sizeof *batcher->slots);
+    batcher->buffers = alloc_array((size_t)config->buffers, sizeof *batcher->buffers);
+    batcher->lanes = alloc_array((size_t)config->lanes, sizeof *batcher->lanes);
+    bool has_queue = queue_init(&batcher->queue, config->max_images);
+    if (!batcher->slots || !batcher->buffers || !batcher->lanes || !has_queue) {
+        batcher_free(batcher);
+        return NULL;
+    }
+    for (int i = 0; i < config->buffers; i++)
+        batcher->buffers[i].slots = batcher->slots + (size_t)i * (size_t)config->max_batch;
+    for (int i = 0; i < config->lanes; i++)
+        batcher->lanes[i] = (struct lane_state){.works = true};
+    return batcher;
+}
+
+void batcher_free(struct batcher *batcher)
+{
+    if (!batcher)
+        return;
+    queue_done(&batcher->queue);
+    free(batcher->lanes);
+    free(batcher->buffers);
+    free(batcher->slots);
+    free(batcher);
+}
+
+struct latency *batcher_latency(struct batcher *batcher, int lane)
+{
+    assert(lane >= 0 && lane < batcher->config.lanes);
+    return &batcher->lanes[lane].latency;
+}
+
+/* --- the queue and its tickets --- */
+
+/* Slots that are sure to be there for tickets, whatever closes early.
+ *
+ * Free are the rest of the forming buffer and all free buffers. Slots get lost only when a batch
+ * closes before it is full: at most max_batch - 1 each time, and only for a lane that no closed
+ * buffer is meant for, so that fewer buffers are closed or running than lanes can have (lanes times
+ * depth). As many more as are missing to that may cost slots before one comes back as a whole. So
+ * with `hungry` places at most hungry * (max_batch - 1) slots go before others come back, and no
+ * event makes the room smaller than the tickets:
+ *
+ *     reserve         room - 1, tickets - 1
+ *     close early     the loss was counted under hungry, which falls by 1
+ *     close full      nothing lost
+ *     take, give back nothing changes
+ *     done            of the last micro-batch: hungry + 1 (at most -(max_batch - 1)), a free buffer
+ *                     (+ max_batch)
+ *     abandon         never takes a slot away; an emptied closed buffer counts as done does */
+static size_t room(const struct batcher *batcher)
+{
+    size_t max_batch = (size_t)batcher->config.max_batch;
+    size_t slots = (size_t)batcher->free_buffers * max_batch;
+    if (batcher->forming >= 0) {
+        const struct buffer *forming = &batcher->buffers[batcher->forming];
+        slots += max_batch - (size_t)(forming->writing + forming->ready);
+    }
+    int hungry = batcher->config.lanes * batcher->config.depth - batcher->running_buffers -
+                 batcher->closed_buffers;
+    size_t loss = hungry > 0 ? (size_t)hungry * (max_batch - 1) : 0;
+    return slots > loss ? slots - loss : 0;
+}
+
+static size_t tickets(const struct batcher *batcher)
+{
+    return batcher->granted + batcher->preparing;
+}
+
+/* What is added to predictions: their mean error and twice its mean deviation, so that about one
+ * answer in fifty takes longer. */
+static int64_t margin_of(const struct batcher *batcher)
+{
+    return (int64_t)(batcher->error + 2 * batcher->spread);
+}
+
+void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t predicted, int64_t now)
+{
+    assert(batcher->admitted < batcher->config.max_images);
+    item->admitted = now;
+    item->predicted = predicted;
+    item->margin = margin_of(batcher);
+    queue_push(&batcher->queue, item);
+    arrivals_note(&batcher->arrivals, 1, now);
+    arrivals_note(&batcher->recent, 1, now);
+    batcher->admitted++;
+}
+
+size_t batcher_grant(struct batcher *batcher)
+{
+    size_t space = room(batcher), queued = batcher->queue.count;
+    assert(tickets(batcher) <= space);
+    space -= tickets(batcher);
+    size_t wanted = queued > batcher->granted ? queued - batcher->granted : 0;
+    size_t grant = wanted < space ? wanted : space;
+    batcher->granted += grant;
+    return grant;
+}
+
+void *batcher_cut(struct batcher *batcher)
+{
+    struct batch_item *item = queue_pop(&batcher->queue);
+    return item ? item->owner : NULL;
+}
+
+void *batcher_claim(struct batcher *batcher, int64_t now)
+{
+    assert(batcher->granted > 0);
+    batcher->granted--;
+    struct batch_item *item = queue_pop(&batcher->queue);
+    if (!item)
+        return NULL;
+    item->claimed = now;
+    batcher->preparing++;
+    return item->owner;
+}
+
+bool batcher_remove(struct batcher *batcher, struct batch_item *item)
+{
+    if (!item->is_queued)
+        return false;
+    queue_remove(&batcher->queue, item);
+    return true;
+}
+
+void batcher_give_up(struct batcher *batcher)
+{
+    assert(batcher->preparing > 0);
+    batcher->preparing--;
+}
+
+/* --- the forming batch --- */
+
+/* Takes the forming buffer out of reach of reserve. */
+static void close_forming(struct batcher *batcher, enum batch_close reason, int64_t now)
+{
+    struct buffer *buffer = &batcher->buffers[batcher->forming];
+    buffer->state = BUFFER_CLOSED;
+    buffer->reason = reason;
+    buffer->closed = now;
+    buffer->order = batcher->next_order++;
+    batcher->forming = -1;
+    batcher->closed_buffers++;
+}
+
+static void close_if_due(struct batcher *batcher, int64_t now)
+{
+    enum batch_close reason = batcher_should_close(batcher, now);
+    if (reason != BATCH_OPEN)
+        close_forming(batcher, reason, now);
+}
+
+static void open_buffer(struct batcher *batcher, int64_t now)
+{
+    int i = 0;
+    while (batcher->buffers[i].state != BUFFER_FREE)
+        i++;
+    struct buffer *buffer = &batcher->buffers[i];
+    *buffer = (struct buffer){
+        .state = BUFFER_FORMING, .opened = now, .earliest = NO_DEADLINE, .slots = buffer->slots};
+    for (int slot = 0; slot < batcher->config.max_batch; slot++)
+        buffer->slots[slot] = (struct buffer_slot){.state = SLOT_FREE};
+    batcher->forming = i;
+    batcher->free_buffers--;
+}
+
+struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *item, int64_t now)
+{
+    assert(batcher->preparing > 0 && room(batcher) > 0);
+    batcher->preparing--;
+    if (batcher->forming < 0)
+        open_buffer(batcher, now);
+    struct buffer *buffer = &batcher->buffers[batcher->forming];
+    struct batch_slot place = {.buffer = batcher->forming, .slot = 0};
+    while (buffer->slots[place.slot].state != SLOT_FREE)
+        place.slot++;
+    buffer->slots[place.slot] = (struct buffer_slot){SLOT_WRITING, item, item->owner};
+    buffer->writing++;
+    if (item->deadline < buffer->earliest)
+        buffer->earliest = item->deadline;
+    batcher->slots_taken++;
+    close_if_due(batcher, now);
+    return place;
+}
+
+static struct buffer *written_buffer(struct batcher *batcher, struct batch_slot place)
+{
+    struct buffer *buffer = &batcher->buffers[place.buffer];
+    assert(buffer->state == BUFFER_FORMING || buffer->state == BUFFER_CLOSED);
+    assert(buffer->slots[place.slot].state == SLOT_WRITING);
+    buffer->writing--;
+    return buffer;
+}
+
+void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t now)
+{
+    struct buffer *buffer = written_buffer(batcher, place);
+    struct buffer_slot *slot = &buffer->slots[place.slot];
+    double took = (double)(now - slot->item->claimed);
+    batcher->prepare_ns +=
+        batcher->prepare_ns > 0 ? PREPARE_WEIGHT * (took - batcher->prepare_ns) : took;
+    slot->state = SLOT_READY;
+    if (buffer->ready++ == 0)
+        buffer->first_ready = now;
+    close_if_due(batcher, now);
+}
+
+/* No image of the buffer is written or waits any more. */
+static void leave_closed(struct batcher *batcher, struct buffer *buffer)
+{
+    batcher->closed_buffers--;
+    if (buffer->micro_batches > 0) {
+        buffer->state = BUFFER_RUNNING;
+        batcher->running_buffers++;
+    } else {
+        buffer->state = BUFFER_FREE;
+        batcher->free_buffers++;
+    }
+}
+
+void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t now)
+{
+    struct buffer *buffer = written_buffer(batcher, place);
+    buffer->slots[place.slot] = (struct buffer_slot){.state = SLOT_FREE};
+    batcher->slots_taken--;
+    if (buffer->writing + buffer->ready == 0) {
+        if (buffer->state == BUFFER_CLOSED) {
+            leave_closed(batcher, buffer);
+        } else {
+            batcher->forming = -1;
+            buffer->state = BUFFER_FREE;
+            batcher->free_buffers++;
+        }
+    }
+    /* An emptied closed buffer may have been meant for a lane that is idle. */
+    close_if_due(batcher, now);
+}
+
+/* --- lanes --- */
+
+static void set_idle(struct batcher *batcher, struct lane_state *lane, bool idle)
+{
+    batcher->idle_lanes += (int)idle - (int)lane->idle;
+    lane->idle = idle;
+}
+
+void batcher_lane_idle(struct batcher *batcher, int index, int64_t now)
+{
+    struct lane_state *lane = &batcher->lanes[index];
+    assert(!lane->idle && lane->held_count == 0);
+    lane->busy_until = 0;
+    lane->works = true;
+    set_idle(batcher, lane, true);
+    close_if_due(batcher, now);
+}
+
+void batcher_lane_works(struct batcher *batcher, int index, bool works, int64_t now)
+{
+    struct lane_state *lane = &batcher->lanes[index];
+    lane->works = works;
+    if (!works)
+        set_idle(batcher, lane, false);
+    close_if_due(batcher, now);
+}
+
+void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns)
+{
+    latency_observe(&batcher->lanes[lane].latency, images, ns);
+}
+
+/* A part of a closed buffer that one pass may run: `count` ready images in slots[], to lie from
+ * `first` on; up to `end` (exclusive) the memory is theirs. */
+struct micro_batch {
+    int first, end, count;
+    int slots[BATCHER_MAX_BATCH];
+};
+
+/* The first run of ready slots that no slot of another lane interrupts. */
+static void find_ready(const struct batcher *batcher, const struct buffer *buffer,
+                       struct micro_batch *ret)
+{
+    ret->first = ret->count = 0;
+    ret->end = batcher->config.capacity;
+    for (int slot = 0; slot < batcher->config.max_batch; slot++) {
+        enum slot_state state = buffer->slots[slot].state;
+        if (state == SLOT_READY) {
+            ret->slots[ret->count++] = slot;
+        } else if (state == SLOT_RUNNING) {
+            if (ret->count > 0) {
+                ret->end = slot;
+                return;
+            }
+            ret->first = slot + 1;
+        }
+    }
+}
+
+/* How many of the images that wait in the buffer would miss their deadline, if the first pass had
+ * `first` of them. */
+static int count_misses(const struct buffer *buffer, const struct micro_batch *micro, int first,
+                        const struct latency *latency, int64_t now)
+{
+    int64_t end = now + latency_run(latency, first);
+    int64_t last = end + latency_total(latency, (size_t)(micro->count - first));
+    int misses = 0;
+    for (int i = 0; i < micro->count; i++)
+        misses += buffer->slots[micro->slots[i]].item->deadline < (i < first ? end : last);
+    return misses;
+}
+
+/* Whether another full pass waits behind this buffer. */
+static bool has_backlog(const struct batcher *batcher, const struct buffer *buffer)
+{
+    size_t behind = batcher->queue.count + batcher->preparing + batcher->slots_taken -
+                    (size_t)(buffer->ready + buffer->writing);
+    return behind >= (size_t)batcher->config.max_batch;
+}
+
+/* Images of the next pass: the fastest way through what waits, or the largest smaller pass that
+ * saves deadlines. Not with a backlog: the time that is lost there would make all that follow
+ * later, which would then have to be saved in the same way. */
+static int choose_count(const struct batcher *batcher, const struct buffer *buffer,
+                        const struct micro_batch *micro, const struct latency *latency, int64_t now)
+{
+    int count = latency_first(latency, micro->count);
+    if (buffer->earliest == NO_DEADLINE || count == 1 || has_backlog(batcher, buffer))
+        return count;
+    int misses = count_misses(buffer, micro, count, latency, now);
+    for (int i = latency->count - 1, plan = count; misses > 0 && i >= 0; i--) {
+        if (latency->sizes[i] >= plan)
+            continue;
+        int fewer = count_misses(buffer, micro, latency->sizes[i], latency, now);
+        if (fewer < misses) {
+            misses = fewer;
+            count = latency->sizes[i];
+        }
+    }
+    return count;
+}
+
+/* Cuts it to what one pass of this lane takes. False when its padding would reach into what
+ * another lane runs: then that has to end first. */
+static bool cut_micro_batch(const struct batcher *batcher, const struct buffer *buffer,
+                            struct micro_batch *micro, const struct latency *latency, int64_t now)
+{
+    int count = choose_count(batcher, buffer, micro, latency, now);
+    for (int i = latency->count;; count = latency->sizes[i]) {
+        int end = count < micro->count ? micro->slots[count] : micro->end;
+        int padded = micro->first + latency_padded(latency, count);
+        if (padded <= end) {
+            int last = micro->slots[count - 1] + 1;
+            micro->end = padded > last ? padded : last;
+            micro->count = count;
+            return true;
+        }
+        do
+            i--;
+        while (i >= 0 && latency->sizes[i] >= count);
+        if (i < 0)
+            return false;
+    }
+}
+
+/* What a lane would take now: the oldest closed buffer that nobody writes to, and how much of it.
+ * NULL when there is none. */
+static struct buffer *find_micro_batch(const struct batcher *batcher, int lane, int64_t now,
+                                       struct micro_batch *ret)
+{
+    struct buffer *oldest = NULL;
+    struct micro_batch micro;
+    for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++) {
+        struct buffer *buffer = &batcher->buffers[i];
+        if (buffer->state != BUFFER_CLOSED || buffer->writing > 0 ||
+            (oldest && buffer->order > oldest->order))
+            continue;
+        find_ready(batcher, buffer, &micro);
+        if (!cut_micro_batch(batcher, buffer, &micro, &batcher->lanes[lane].latency, now))
+            continue;
+        oldest = buffer;
+        *ret = micro;
+    }
+    return oldest;
+}
+
+bool batcher_can_take(const struct batcher *batcher, int64_t now)
+{
+    if (batcher->idle_lanes == 0)
+        return false;
+    for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++)
+        if (batcher->buffers[i].state == BUFFER_CLOSED && batcher->buffers[i].writing == 0)
+            return true;
+    return batcher_should_close(batcher, now) != BATCH_OPEN &&
+           batcher->buffers[batcher->forming].writing == 0;
+}
+
+/* Compares what was foreseen at admission with what is known now of an image's answer. */
+static void learn(struct batcher *batcher, const struct batch_item *item, int64_t end)
+{
+    if (item->predicted == 0)
+        return;
+    double error = (double)(end - item->admitted) - (double)(item->predicted - item->margin);
+    double surprise = error - batcher->error;
+    batcher->error += LEARNING_WEIGHT * surprise;
+    batcher->spread += LEARNING_WEIGHT * (fabs(surprise) - batcher->spread);
+}
+
+/* The lane owns the slots of the micro-batch, and those its padding reaches. */
+static void give_to_lane(struct batcher *batcher, struct buffer *buffer,
+                         const struct micro_batch *micro, int index, int64_t now, struct batch *ret)
+{
+    struct lane_state *lane = &batcher->lanes[index];
+    ret->lane = index;
+    ret->buffer = (int)(buffer - batcher->buffers);
+    ret->first = micro->first;
+    ret->reason = buffer->reason;
+    ret->is_first = !buffer->is_taken;
+    buffer->is_taken = true;
+    ret->opened = buffer->opened;
+    ret->closed = buffer->closed;
+    ret->count = micro->count;
+    for (int i = 0; i < micro->count; i++) {
+        ret->slots[i] = micro->slots[i];
+        ret->items[i] = buffer->slots[micro->slots[i]].owner;
+    }
+    for (int slot = micro->first; slot < micro->end && slot < batcher->config.max_batch; slot++)
+        buffer->slots[slot].state = SLOT_RUNNING;
+    lane->held[lane->held_count++] =
+        (struct lane_batch){ret->buffer, micro->first, micro->end, micro->count};
+    const int64_t free = lane->busy_until > now ? lane->busy_until : now;
+    lane->busy_until = free + latency_run(&lane->latency, micro->count);
+    learn(batcher, buffer->slots[micro->slots[0]].item, lane->busy_until);
+}
+
+static void take_micro_batch(struct batcher *batcher, int index, struct buffer *buffer,
+                             const struct micro_batch *micro, int64_t now, struct batch *ret)
+{
+    give_to_lane(batcher, buffer, micro, index, now, ret);
+    set_idle(batcher, &batcher->lanes[index], false);
+    buffer->ready -= micro->count;
+    buffer->micro_batches++;
+    if (buffer->ready == 0)
+        leave_closed(batcher, buffer);
+    batcher->running += (size_t)micro->count;
+    batcher->slots_taken -= (size_t)micro->count;
+}
+
+bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch *ret)
+{
+    struct micro_batch micro;
+    close_if_due(batcher, now);
+    if (!batcher->lanes[index].idle)
+        return false;
+    struct buffer *buffer = find_micro_batch(batcher, index, now, &micro);
+    if (!buffer)
+        return false;
+    take_micro_batch(batcher, index, buffer, &micro, now, ret);
+    return true;
+}
+
+/* A lane with nothing under way is idle, or about to ask. */
+static bool another_lane_is_free(const struct batcher *batcher)
+{
+    for (int i = 0; i < batcher->config.lanes; i++)
+        if (batcher->lanes[i].works && batcher->lanes[i].held_count == 0)
+            return true;
+    return false;
+}
+
+bool batcher_take_ahead(struct batcher *batcher, int index, bool at_last, int64_t now,
+                        struct batch *ret)
+{
+    const struct lane_state *lane = &batcher->lanes[index];
+    struct micro_batch micro;
+    if (!lane->works || lane->held_count == 0 || lane->held_count >= batcher->config.depth ||
+        another_lane_is_free(batcher))
+        return false;
+    if (at_last && batcher_may_close_ahead(batcher, now))
+        close_forming(batcher, BATCH_IDLE_DEVICE, now);
+    struct buffer *buffer = find_micro_batch(batcher, index, now, &micro);
+    if (!buffer)
+        return false;
+    take_micro_batch(batcher, index, buffer, &micro, now, ret);
+    return true;
+}
+
+/* The slots are nobody's any more; the caller looks after the buffer's state. */
+static struct buffer *take_from_lane(struct batcher *batcher, int index, int which)
+{
+    struct lane_state *lane = &batcher->lanes[index];
+    assert(which < lane->held_count);
+    const struct lane_batch held = lane->held[which];
+    struct buffer *buffer = &batcher->buffers[held.buffer];
+    for (int slot = held.first; slot < held.end && slot < batcher->config.max_batch; slot++)
+        buffer->slots[slot] = (struct buffer_slot){.state = SLOT_FREE,
+                                                   .item = buffer->slots[slot].item,
+                                                   .owner = buffer->slots[slot].owner};
+    for (int i = which + 1; i < lane->held_count; i++)
+        lane->held[i - 1] = lane->held[i];
+    if (--lane->held_count == 0)
+        lane->busy_until = 0;
+    buffer->micro_batches--;
+    batcher->running -= (size_t)held.images;
+    return buffer;
+}
+
+static int which_held(const struct lane_state *lane, const struct batch *batch)
+{
+    for (int i = 0; i < lane->held_count; i++)
+        if (lane->held[i].buffer == batch->buffer && lane->held[i].first == batch->first)
+            return i;
+    assert(!"the lane has no such batch");
+    return 0;
+}
+
+bool batcher_has_ready(const struct batcher *batcher)
+{
+    if (batcher->forming >= 0 && batcher->buffers[batcher->forming].ready > 0)
+        return true;
+    for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++)
+        if (batcher->buffers[i].state == BUFFER_CLOSED && batcher->buffers[i].ready > 0)
+            return true;
+    return false;
+}
+
+static void end_micro_batch(struct batcher *batcher, int index, int which)
+{
+    struct buffer *buffer = take_from_lane(batcher, index, which);
+    if (buffer->micro_batches > 0 || buffer->state == BUFFER_CLOSED)
+        return;
+    buffer->state = BUFFER_FREE;
+    batcher->running_buffers--;
+    batcher->free_buffers++;
+}
+
+void batcher_done(struct batcher *batcher, int index)
+{
+    end_micro_batch(batcher, index, 0);
+}
+
+void batcher_done_batch(struct batcher *batcher, const struct batch *batch)
+{
+    end_micro_batch(batcher, batch->lane, which_held(&batcher->lanes[batch->lane], batch));
+}
+
+void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64_t now)
+{
+    const int which = which_held(&batcher->lanes[batch->lane], batch);
+    const int first = batcher->lanes[batch->lane].held[which].first;
+    const int end = batcher->lanes[batch->lane].held[which].end;
+    struct buffer *buffer = &batcher->buffers[batch->buffer];
+    struct buffer_slot again[BATCHER_MAX_BATCH];
+    if (batch->count == 0) {
+        end_micro_batch(batcher, batch->lane, which);
+        return;
+    }
+    /* Which item an owner has is known from the slots it was taken from; items of images that were
+     * answered meanwhile are gone, and must not be looked at. */
+    for (int i = 0; i < batch->count; i++)
+        for (int slot = first; slot < end && slot < batcher->config.max_batch; slot++)
+            if (buffer->slots[slot].owner == batch->items[i])
+                again[i] = buffer->slots[slot];
+    (void)take_from_lane(batcher, batch->lane, which);
+    for (int slot = first; slot < end && slot < batcher->config.max_batch; slot++)
+        buffer->slots[slot] = (struct buffer_slot){.state = SLOT_FREE};
+    for (int i = 0; i < batch->count; i++) {
+        buffer->slots[batch->slots[i]] = again[i];
+        buffer->slots[batch->slots[i]].state = SLOT_READY;
+    }
+    if (buffer->state == BUFFER_RUNNING) {
+        buffer->state = BUFFER_CLOSED;
+        batcher->running_buffers--;
+        batcher->closed_buffers++;
+    }
+    buffer->order = --batcher->first_order;
+    buffer->ready += batch->count;
+    batcher->slots_taken += (size_t)batch->count;
+    close_if_due(batcher, now);
+}
+
+/* --- numbers --- */
+
+int64_t batcher_shortest_run(const struct batcher *batcher)
+{
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < batcher->config.lanes; i++) {
+        int64_t run = latency_run(&batcher->lanes[i].latency, 1);
+        least = run < least ? run : least;
+    }
+    return (int64_t)(SURELY_LATE * (double)least);
+}
+
+/* The working lanes' part of a snapshot. The lane that is free first stands for all where passes of
+ * one lane are asked for. */
+static void load_of_lanes(const struct batcher *batcher, int64_t now, struct model_load *ret)
+{
+    const struct lane_state *soonest = NULL;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < batcher->config.lanes; i++) {
+        const struct lane_state *lane = &batcher->lanes[i];
+        if (!lane->works || !lane->latency.is_known)
+            continue;
+        int64_t free = lane->busy_until > now ? lane->busy_until - now : 0;
+        ret->rate += latency_rate(&lane->latency);
+        if (free < least) {
+            least = free;
+            soonest = lane;
+        }
+    }
+    if (!soonest)
+        return;
+    const struct latency *latency = &soonest->latency;
+    ret->lane_free = least;
+    ret->max_batch = (size_t)latency->best;
+    ret->batch = latency_run(latency, latency->best);
+    ret->single = latency_run(latency, 1);
+    ret->single_floor = (int64_t)latency->floor;
+}
+
+void batcher_load(const struct batcher *batcher, uint64_t client, int urgency, int64_t now,
+                  struct model_load *ret)
+{
+    size_t ahead = queue_ahead(&batcher->queue, client, urgency);
+    *ret = (struct model_load){.images = batcher->admitted,
+                               .bytes = batcher->queue.bytes,
+                               .of_client = client ? queue_of_client(&batcher->queue, client) : 0,
+                               .before_prepare = batcher->preparing + ahead,
+                               .before_run = batcher->slots_taken + batcher->preparing + ahead,
+                               .prepare = (int64_t)batcher->prepare_ns,
+                               .workers = batcher->config.workers,
+                               .max_batch = (size_t)batcher->config.max_batch,
+                               .arrivals = arrivals_rate(&batcher->recent, now),
+                               .margin = margin_of(batcher)};
+    load_of_lanes(batcher, now, ret);
+}
+
+void batcher_answered(struct batcher *batcher, size_t images)
+{
+    assert(images <= batcher->admitted);
+    batcher->admitted -= images;
+    batcher->answered += images;
+}
+
+void batcher_drain(struct batcher *batcher, int64_t now)
+{
+    batcher->draining = true;
+    close_if_due(batcher, now);
+}
+
+struct batcher_counts batcher_counts(const struct batcher *batcher)
+{
+    return (struct batcher_counts){
+        .answered = batcher->answered,
+        .admitted = batcher->admitted,
+        .queued = batcher->queue.count,
+        .bytes = batcher->queue.bytes,
+        .granted = batcher->granted,
+        .preparing = batcher->preparing,
+        .slots = batcher->slots_taken,
+        .running = batcher->running,
+        .idle_lanes = batcher->idle_lanes,
+        .free_buffers = batcher->free_buffers,
+        .closed_buffers = batcher->closed_buffers,
+        .running_buffers = batcher->running_buffers,
+    };
+}
+
+int batch_compact(struct batch *batch, struct batch_move *moves)
+{
+    /* The images in slots beyond `count` are exactly as many as the gaps below it, so each gap is
+     * filled from the end, and what is not moved stays where it is. */
+    void *items[BATCHER_MAX_BATCH];
+    int moved = 0, next = 0, last = batch->count - 1;
+    for (int i = 0; i < batch->count; i++) {
+        int slot = batch->first + i;
+        if (next <= last && batch->slots[next] == slot) {
+            items[i] = batch->items[next++];
+        } else {
+            moves[moved++] = (struct batch_move){.from = batch->slots[last], .to = slot};
+            items[i] = batch->items[last--];
+        }
+    }
+    for (int i = 0; i < batch->count; i++) {
+        batch->items[i] = items[i];
+        batch->slots[i] = batch->first + i;
+    }
+    return moved;
+}

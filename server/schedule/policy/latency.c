@@ -1,0 +1,233 @@
+/* Learns how long a pass of each size takes, and plans the passes of n images from that.
+ *
+ * Locks: none here; a table belongs to a batcher, and is guarded as that is (scheduler.c). */
+#include "server/schedule/policy/latency.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/runtime/session.h"
+
+#define WEIGHT  0.1  /* of one pass in the mean of its size */
+#define OUTLIER 4.0  /* a pass this much slower than expected counts as no more than that */
+#define OLD     16   /* passes of others after which a size follows them altogether */
+#define REPLAN  0.01 /* change of a mean that makes a new plan */
+/* Splitting is chosen only when it is faster by this much: a noisy difference would only cost
+ * passes. */
+#define SPLIT_GAIN 0.95
+
+static int index_of(const struct latency *latency, int images)
+{
+    for (int i = 0; i < latency->count; i++)
+        if (latency->sizes[i] >= images)
+            return i;
+    return latency->count - 1;
+}
+
+int latency_padded(const struct latency *latency, int images)
+{
+    if (latency->count == 0)
+        return images;
+    return latency->sizes[index_of(latency, images)];
+}
+
+/* The plan for every number of images, from the bottom up. */
+static void make_plan(struct latency *latency)
+{
+    double best_rate = 0;
+    memcpy(latency->planned, latency->ns, sizeof latency->planned);
+    latency->totals[0] = 0;
+    latency->firsts[0] = 0;
+    for (int n = 1; n <= latency->most; n++) {
+        double total = latency->ns[index_of(latency, n)];
+        double bound = total * SPLIT_GAIN;
+        int first = n;
+        for (int i = latency->count - 1; i >= 0; i--) {
+            if (latency->sizes[i] >= n)
+                continue;
+            double split = latency->ns[i] + latency->totals[n - latency->sizes[i]];
+            if (split < bound) {
+                total = bound = split;
+                first = latency->sizes[i];
+            }
+        }
+        latency->totals[n] = total;
+        latency->firsts[n] = (int16_t)first;
+    }
+    latency->best = latency->most;
+    for (int i = latency->count - 1; i >= 0; i--) {
+        int images = latency->sizes[i] < latency->most ? latency->sizes[i] : latency->most;
+        double rate = latency->ns[i] > 0 ? images / latency->ns[i] : 0;
+        if (rate > best_rate * 1.0001) {
+            best_rate = rate;
+            latency->best = images;
+        }
+    }
+}
+
+/* What is not known is taken to cost what its measured neighbour costs an image. */
+static void fill_gaps(struct latency *latency)
+{
+    int known = -1;
+    for (int i = 0; i < latency->count && known < 0; i++)
+        if (latency->ns[i] > 0)
+            known = i;
+    latency->is_known = known >= 0;
+    for (int i = 0; i < latency->count && known >= 0; i++) {
+        if (latency->ns[i] > 0)
+            known = i;
+        else
+            latency->ns[i] = latency->ns[known] * latency->sizes[i] / latency->sizes[known];
+    }
+}
+
+void latency_init(struct latency *latency, const int *sizes, const double *milliseconds, int count)
+{
+    assert(count >= 1 && count <= LATENCY_MAX_SIZES);
+    const int largest = sizes[count - 1];
+    *latency = (struct latency){.count = count,
+                                .most = largest < LATENCY_MAX_BATCH ? largest : LATENCY_MAX_BATCH};
+    for (int i = 0; i < count; i++) {
+        latency->age[i] = OLD;
+        latency->sizes[i] = sizes[i];
+        latency->ns[i] =
+            milliseconds[i] > 0 && isfinite(milliseconds[i]) ? milliseconds[i] * 1e6 : 0;
+    }
+    fill_gaps(latency);
+    make_plan(latency);
+    latency->floor = latency->ns[0];
+}
+
+void latency_init_session(struct latency *latency, const struct session_info *info)
+{
+    int sizes[LATENCY_MAX_SIZES];
+    double milliseconds[LATENCY_MAX_SIZES];
+    _Static_assert(SESSION_MAX_BATCHES <= LATENCY_MAX_SIZES, "L(b) has room for every size");
+    for (size_t i = 0; i < info->batch_count; i++) {
+        sizes[i] = info->batches[i].size;
+        milliseconds[i] = info->batches[i].milliseconds;
+    }
+    latency_init(latency, sizes, milliseconds, (int)info->batch_count);
+}
+
+/* More images do not take less time: where following has led to that, the number that is known
+ * better holds for both. */
+static void keep_order(struct latency *latency)
+{
+    for (int i = 1; i < latency->count; i++) {
+        if (latency->ns[i] >= latency->ns[i - 1])
+            continue;
+        if (latency->age[i] > latency->age[i - 1])
+            latency->ns[i] = latency->ns[i - 1];
+        else
+            latency->ns[i - 1] = latency->ns[i];
+    }
+}
+
+void latency_observe(struct latency *latency, int images, int64_t ns)
+{
+    if (latency->count == 0 || ns <= 0)
+        return;
+    int i = index_of(latency, images);
+    if (!latency->is_known) {
+        latency->ns[i] = (double)ns;
+        fill_gaps(latency);
+        make_plan(latency);
+        latency->floor = latency->ns[0];
+        return;
+    }
+    double ratio = (double)ns / latency->ns[i];
+    double change = WEIGHT * ((ratio < OUTLIER ? ratio : OUTLIER) - 1);
+    bool is_plan_old = false;
+    latency->age[i] = 0;
+    for (int k = 0; k < latency->count; k++) {
+        double follows = k == i ? 1 : (double)latency->age[k] / OLD;
+        latency->ns[k] *= 1 + follows * change;
+        latency->age[k] += k != i && latency->age[k] < OLD;
+    }
+    keep_order(latency);
+    for (int k = 0; k < latency->count; k++)
+        is_plan_old |= fabs(latency->ns[k] / latency->planned[k] - 1) > REPLAN;
+    if (latency->ns[0] < latency->floor)
+        latency->floor = latency->ns[0];
+    if (is_plan_old)
+        make_plan(latency);
+}
+
+int64_t latency_run(const struct latency *latency, int images)
+{
+    if (!latency->is_known || images <= 0)
+        return 0;
+    return (int64_t)(latency->ns[index_of(latency, images)]);
+}
+
+int64_t latency_total(const struct latency *latency, size_t images)
+{
+    if (!latency->is_known)
+        return 0;
+    size_t max = (size_t)latency->most;
+    size_t rounds = images / max;
+    double total = (double)rounds * latency->totals[max] + latency->totals[images % max];
+    return total < (double)(INT64_MAX / 4) ? (int64_t)total : INT64_MAX / 4;
+}
+
+int latency_first(const struct latency *latency, int images)
+{
+    if (latency->count == 0 || images <= 0)
+        return images;
+    return latency->firsts[images < latency->most ? images : latency->most];
+}
+
+int latency_passes(const struct latency *latency, int images)
+{
+    int passes = 0;
+    for (; images > 0; images -= latency_first(latency, images))
+        passes++;
+    return passes;
+}
+
+double latency_rate(const struct latency *latency)
+{
+    if (!latency->is_known)
+        return 0;
+    return latency->best / (latency->ns[index_of(latency, latency->best)]);
+}
+
+void arrivals_init(struct arrivals *arrivals, int64_t tau_ns)
+{
+    *arrivals = (struct arrivals){.tau = tau_ns};
+}
+
+static double faded(const struct arrivals *arrivals, int64_t now)
+{
+    int64_t age = now - arrivals->last;
+    return age > 0 ? arrivals->weight * exp(-(double)age / (double)arrivals->tau)
+                   : arrivals->weight;
+}
+
+void arrivals_note(struct arrivals *arrivals, size_t count, int64_t now)
+{
+    arrivals->weight = faded(arrivals, now) + (double)count;
+    arrivals->last = now;
+}
+
+double arrivals_rate(const struct arrivals *arrivals, int64_t now)
+{
+    return arrivals->tau > 0 ? faded(arrivals, now) / (double)arrivals->tau : 0;
+}
+
+int latency_in_time(const struct latency *latency, const int64_t *time_left, int count,
+                    int64_t *ret_needed)
+{
+    for (int n = count; n > 0; n--) {
+        int64_t run = latency_run(latency, n);
+        int in_time = 0;
+        *ret_needed = run + run / 16;
+        for (int i = 0; i < count; i++)
+            in_time += time_left[i] >= *ret_needed;
+        if (in_time >= n)
+            return n;
+    }
+    return 1;
+}

@@ -1,0 +1,49 @@
+/* Computes where each input's rows lie in the buffer of a batch. */
+#include "server/schedule/policy/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+void batch_layout_done(struct batch_layout *layout)
+{
+    free(layout->row_bytes);
+    free(layout->offsets);
+    *layout = (struct batch_layout){0};
+}
+
+static enum status layout_place(const struct session_tensor *input, size_t i,
+                                struct batch_layout *layout, struct error *err)
+{
+    size_t all;
+    TRY(shape_check(&input->shape, input->dtype, NULL, &layout->row_bytes[i], err));
+    layout->offsets[i] = layout->bytes;
+    if (!size_mul(layout->row_bytes[i], layout->rows, &all) ||
+        !size_add(layout->bytes, all, &all) || all > SIZE_MAX - TENSOR_ALIGN)
+        return error_set(err, STATUS_SHAPE, "%zu rows of input '%s' are too large for a batch",
+                         layout->rows, input->name);
+    layout->bytes = size_align(all, TENSOR_ALIGN);
+    return STATUS_OK;
+}
+
+enum status batch_layout_init(const struct session *session, size_t rows, struct batch_layout *ret,
+                              struct error *err)
+{
+    struct batch_layout layout = {.input_count = session_input_count(session), .rows = rows};
+    layout.row_bytes = alloc_array(layout.input_count, sizeof *layout.row_bytes);
+    layout.offsets = alloc_array(layout.input_count, sizeof *layout.offsets);
+    enum status status = STATUS_OK;
+    if (!layout.row_bytes || !layout.offsets)
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for the layout of a batch");
+    for (size_t i = 0; status == STATUS_OK && i < layout.input_count; i++)
+        status = layout_place(session_input(session, i), i, &layout, err);
+    if (status != STATUS_OK) {
+        batch_layout_done(&layout);
+        return status;
+    }
+    if (layout.bytes == 0)
+        layout.bytes = TENSOR_ALIGN;
+    *ret = layout;
+    return STATUS_OK;
+}

@@ -1,0 +1,256 @@
+/* Finds the scores of an image in an output, makes them probabilities where the model does not, and
+ * picks the k best classes. */
+#include "server/schedule/policy/postprocess.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+
+enum status scores_check(const struct session_tensor *output, size_t *ret_classes,
+                         struct error *err)
+{
+    char text[SHAPE_TEXT];
+    if (!dtype_is_float(output->dtype))
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "output '%s' is %s, but class scores are floating point; export the model "
+                         "with its logits or probabilities as output",
+                         output->name, dtype_name(output->dtype));
+    if (output->shape.rank == SHAPE_UNKNOWN) {
+        *ret_classes = 0;
+        return STATUS_OK;
+    }
+    int wide = 0;
+    for (int i = 0; i < output->shape.rank; i++)
+        wide += output->shape.dims[i] != 1;
+    if (wide > 1 || shape_count(&output->shape) == 0)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "output '%s' of an image has the shape %s, which is not one score per "
+                         "class; image classifiers are served, with an output such as [N, C] or "
+                         "[N, C, 1, 1]",
+                         output->name, shape_text(&output->shape, text));
+    *ret_classes = shape_count(&output->shape);
+    return STATUS_OK;
+}
+
+void scores_buffer_done(struct scores_buffer *buffer)
+{
+    free(buffer->data);
+    *buffer = (struct scores_buffer){NULL, 0};
+}
+
+static enum status scores_reserve(struct scores_buffer *buffer, size_t count, struct error *err)
+{
+    if (count <= buffer->capacity)
+        return STATUS_OK;
+    float *data = alloc_array(count, sizeof *data);
+    if (!data)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for %zu scores", count);
+    free(buffer->data);
+    *buffer = (struct scores_buffer){data, count};
+    return STATUS_OK;
+}
+
+enum status scores_of_image(const struct tensor *output, int batch, int row,
+                            struct scores_buffer *buffer, const float **ret, size_t *ret_count,
+                            struct error *err)
+{
+    const struct shape *shape = &output->shape;
+    size_t count = shape_count(shape) / (size_t)batch;
+    char text[SHAPE_TEXT];
+    assert(row >= 0 && row < batch);
+    if (count == 0 || (batch > 1 && (shape->rank < 1 || shape->dims[0] != batch)))
+        return error_set(err, STATUS_SHAPE,
+                         "the model's output has the shape %s for a batch of %d images, not one "
+                         "row of scores per image",
+                         shape_text(shape, text), batch);
+    int wide = 0;
+    for (int i = batch > 1 ? 1 : 0; i < shape->rank; i++)
+        wide += shape->dims[i] != 1;
+    if (wide > 1)
+        return error_set(err, STATUS_SHAPE,
+                         "the model's output has the shape %s for %d image%s, which is not one "
+                         "score per class",
+                         shape_text(shape, text), batch, batch > 1 ? "s" : "");
+    size_t first = (size_t)row * count;
+    if (output->dtype == DTYPE_F32) {
+        *ret = (const float *)output->data + first;
+        *ret_count = count;
+        return STATUS_OK;
+    }
+    TRY(scores_reserve(buffer, count, err));
+    switch (output->dtype) {
+    case DTYPE_F16:
+        for (size_t i = 0; i < count; i++)
+            buffer->data[i] = half_to_float(((const uint16_t *)output->data)[first + i]);
+        break;
+    case DTYPE_BF16:
+        for (size_t i = 0; i < count; i++)
+            buffer->data[i] = bfloat16_to_float(((const uint16_t *)output->data)[first + i]);
+        break;
+    case DTYPE_F64:
+        for (size_t i = 0; i < count; i++)
+            buffer->data[i] = (float)((const double *)output->data)[first + i];
+        break;
+    default:
+        return error_set(err, STATUS_SHAPE, "the model's output is %s, not floating point",
+                         dtype_name(output->dtype));
+    }
+    *ret = buffer->data;
+    *ret_count = count;
+    return STATUS_OK;
+}
+
+static bool comes_before(const struct ranked *a, const struct ranked *b)
+{
+    if (a->value > b->value || a->value < b->value)
+        return a->value > b->value;
+    bool a_nan = isnan(a->value), b_nan = isnan(b->value);
+    return a_nan != b_nan ? b_nan : a->index < b->index;
+}
+
+/* Moves the entry at `root` down until no child is worse: the root of the heap is the worst. */
+static void ranking_sift_down(struct ranked *heap, size_t size, size_t root)
+{
+    for (;;) {
+        size_t worst = root, left = 2 * root + 1;
+        for (size_t child = left; child < size && child <= left + 1; child++)
+            if (comes_before(&heap[worst], &heap[child]))
+                worst = child;
+        if (worst == root)
+            return;
+        struct ranked moved = heap[root];
+        heap[root] = heap[worst];
+        heap[worst] = moved;
+        root = worst;
+    }
+}
+
+static void make_heap(struct ranking *ranking)
+{
+    for (size_t i = ranking->count / 2; i-- > 0;)
+        ranking_sift_down(ranking->best, ranking->count, i);
+}
+
+/* Once full, `best` is a heap whose root is the one to beat. */
+void ranking_add(struct ranking *ranking, double value, size_t index)
+{
+    const struct ranked added = {value, index};
+    if (ranking->count < ranking->k) {
+        ranking->best[ranking->count++] = added;
+        if (ranking->count == ranking->k)
+            make_heap(ranking);
+    } else if (comes_before(&added, &ranking->best[0])) {
+        ranking->best[0] = added;
+        ranking_sift_down(ranking->best, ranking->k, 0);
+    }
+}
+
+void ranking_sort(struct ranking *ranking)
+{
+    if (ranking->count < ranking->k)
+        make_heap(ranking);
+    for (size_t size = ranking->count; size > 1; size--) {
+        struct ranked worst = ranking->best[0];
+        ranking->best[0] = ranking->best[size - 1];
+        ranking->best[size - 1] = worst;
+        ranking_sift_down(ranking->best, size - 1, 0);
+    }
+}
+
+static enum status not_finite(size_t class, const char *what, struct error *err)
+{
+    return error_set(err, STATUS_NUMERIC,
+                     "the model's score of class %zu is %s for this image; it may hold values the "
+                     "model cannot handle, or the model overflows in this precision",
+                     class, what);
+}
+
+static enum status find_greatest(const float *scores, size_t count, float *ret, struct error *err)
+{
+    float greatest = -INFINITY;
+    for (size_t i = 0; i < count; i++) {
+        if (!isfinite(scores[i]))
+            return not_finite(i, isnan(scores[i]) ? "not a number (NaN)" : "infinite", err);
+        if (scores[i] > greatest)
+            greatest = scores[i];
+    }
+    *ret = greatest;
+    return STATUS_OK;
+}
+
+static void set_probabilities(const float *scores, size_t count, float greatest,
+                              bool is_probabilities, struct prediction *best, size_t k)
+{
+    if (is_probabilities) {
+        for (size_t i = 0; i < k; i++)
+            best[i].probability = scores[best[i].index];
+        return;
+    }
+    if (count == 1) {
+        best[0].probability = (float)(1 / (1 + exp(-(double)scores[0])));
+        return;
+    }
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += exp((double)scores[i] - (double)greatest);
+    for (size_t i = 0; i < k; i++)
+        best[i].probability = (float)(exp((double)scores[best[i].index] - (double)greatest) / sum);
+}
+
+enum status scores_top_k(const float *scores, size_t count, bool is_probabilities,
+                         const struct labels *labels, size_t k, struct prediction **ret_predictions,
+                         size_t *ret_count, struct error *err)
+{
+    assert(count >= 1 && k >= 1);
+    float greatest = 0;
+    TRY(find_greatest(scores, count, &greatest, err));
+    if (k > count)
+        k = count;
+    struct ranking ranking = {alloc_array(k, sizeof *ranking.best), k, 0};
+    struct prediction *best = alloc_array(k, sizeof *best);
+    if (!best || !ranking.best) {
+        free(ranking.best);
+        free(best);
+        return error_set(err, STATUS_NO_MEMORY, "no memory for %zu predictions", k);
+    }
+    for (size_t i = 0; i < count; i++)
+        ranking_add(&ranking, (double)scores[i], i);
+    ranking_sort(&ranking);
+    for (size_t i = 0; i < k; i++)
+        best[i].index = ranking.best[i].index;
+    free(ranking.best);
+    set_probabilities(scores, count, greatest, is_probabilities, best, k);
+    for (size_t i = 0; labels && i < k; i++)
+        best[i].label = labels_name(labels, best[i].index);
+    *ret_predictions = best;
+    *ret_count = k;
+    return STATUS_OK;
+}
+
+enum status scores_from_best(const struct session_best *best, size_t count, bool is_probabilities,
+                             const struct labels *labels, size_t k,
+                             struct prediction **ret_predictions, size_t *ret_count,
+                             struct error *err)
+{
+    if (best->first_nonfinite >= 0)
+        return not_finite((size_t)best->first_nonfinite, "not a number (NaN) or infinite", err);
+    if (k > best->count)
+        k = best->count;
+    struct prediction *predictions = alloc_array(k, sizeof *predictions);
+    if (!predictions)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for %zu predictions", k);
+    for (size_t i = 0; i < k; i++) {
+        const double score = (double)best->scores[i].score;
+        predictions[i].index = best->scores[i].index;
+        predictions[i].label = labels ? labels_name(labels, predictions[i].index) : NULL;
+        predictions[i].probability = is_probabilities ? best->scores[i].score
+                                     : count == 1
+                                         ? (float)(1 / (1 + exp(-score)))
+                                         : (float)(exp(score - (double)best->greatest) / best->sum);
+    }
+    *ret_predictions = predictions;
+    *ret_count = k;
+    return STATUS_OK;
+}

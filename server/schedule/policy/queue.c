@@ -1,0 +1,232 @@
+/* Keeps the images that wait to be prepared, and says which one is next.
+ *
+ * Locks: none here; every function runs under the lock of the batcher's caller (scheduler.c). */
+#include "server/schedule/policy/queue.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+
+bool queue_init(struct queue *queue, size_t capacity)
+{
+    *queue = (struct queue){.capacity = capacity};
+    size_t buckets = 16;
+    while (buckets < capacity && buckets < 65536)
+        buckets *= 2;
+    queue->bucket_mask = buckets - 1;
+    queue->clients = alloc_array(capacity, sizeof *queue->clients);
+    queue->buckets = alloc_array(buckets, sizeof *queue->buckets);
+    return queue->clients && queue->buckets;
+}
+
+void queue_done(struct queue *queue)
+{
+    free(queue->clients);
+    free(queue->buckets);
+}
+
+static size_t class_of(int urgency)
+{
+    assert(urgency >= 0 && urgency <= QUEUE_URGENCIES);
+    return (size_t)(urgency > 0 ? urgency : QUEUE_DEFAULT_URGENCY) - 1;
+}
+
+static struct queue_client **bucket_of(const struct queue *queue, uint64_t key)
+{
+    /* Keys may be chosen to collide; they are mixed, and buckets are as many as clients. */
+    key *= 0x9E3779B97F4A7C15u;
+    return &queue->buckets[(key >> 32) & queue->bucket_mask];
+}
+
+static struct queue_client *client_find(const struct queue *queue, uint64_t key)
+{
+    struct queue_client *client = *bucket_of(queue, key);
+    while (client && client->key != key)
+        client = client->bucket_next;
+    return client;
+}
+
+static struct queue_client *line_enter(struct queue *queue, uint64_t key)
+{
+    struct queue_client *client = client_find(queue, key);
+    if (client)
+        return client;
+    client = queue->free;
+    if (client)
+        queue->free = client->bucket_next;
+    else
+        client = &queue->clients[queue->touched++];
+    assert(queue->touched <= queue->capacity);
+    struct queue_client **bucket = bucket_of(queue, key);
+    *client = (struct queue_client){.key = key, .bucket_next = *bucket};
+    *bucket = client;
+    return client;
+}
+
+static void leave(struct queue *queue, struct queue_client *client)
+{
+    struct queue_client **link = bucket_of(queue, client->key);
+    while (*link != client)
+        link = &(*link)->bucket_next;
+    *link = client->bucket_next;
+    client->bucket_next = queue->free;
+    queue->free = client;
+}
+
+static void append_turn(struct queue_class *class, struct queue_client *client, size_t c)
+{
+    client->lines[c].previous = class->last;
+    client->lines[c].next = NULL;
+    if (class->last)
+        class->last->lines[c].next = client;
+    else
+        class->first = client;
+    class->last = client;
+    class->clients++;
+}
+
+static void remove_turn(struct queue_class *class, const struct queue_client *client, size_t c)
+{
+    struct queue_client *previous = client->lines[c].previous, *next = client->lines[c].next;
+    if (previous)
+        previous->lines[c].next = next;
+    else
+        class->first = next;
+    if (next)
+        next->lines[c].previous = previous;
+    else
+        class->last = previous;
+    class->clients--;
+}
+
+void queue_push(struct queue *queue, struct batch_item *item)
+{
+    assert(queue->count < queue->capacity && !item->is_queued);
+    size_t c = class_of(item->urgency);
+    struct queue_class *class = &queue->classes[c];
+    struct queue_client *client = line_enter(queue, item->client);
+    struct queue_line *line = &client->lines[c];
+    if (line->count == 0)
+        append_turn(class, client, c);
+    item->line = client;
+    item->previous = line->last;
+    item->next = NULL;
+    if (line->last)
+        line->last->next = item;
+    else
+        line->first = item;
+    line->last = item;
+    item->older = class->newest;
+    item->newer = NULL;
+    if (class->newest)
+        class->newest->newer = item;
+    else
+        class->oldest = item;
+    class->newest = item;
+    item->is_queued = true;
+    line->count++;
+    client->count++;
+    class->count++;
+    queue->count++;
+    queue->bytes += item->bytes;
+}
+
+void queue_remove(struct queue *queue, struct batch_item *item)
+{
+    assert(item->is_queued);
+    size_t c = class_of(item->urgency);
+    struct queue_class *class = &queue->classes[c];
+    struct queue_client *client = item->line;
+    struct queue_line *line = &client->lines[c];
+    if (item->previous)
+        item->previous->next = item->next;
+    else
+        line->first = item->next;
+    if (item->next)
+        item->next->previous = item->previous;
+    else
+        line->last = item->previous;
+    if (item->older)
+        item->older->newer = item->newer;
+    else
+        class->oldest = item->newer;
+    if (item->newer)
+        item->newer->older = item->older;
+    else
+        class->newest = item->older;
+    item->is_queued = false;
+    item->line = NULL;
+    line->count--;
+    client->count--;
+    class->count--;
+    queue->count--;
+    queue->bytes -= item->bytes;
+    if (line->count == 0)
+        remove_turn(class, client, c);
+    if (client->count == 0)
+        leave(queue, client);
+}
+
+/* Whether the client whose image is the oldest of its urgency has more than its share, so that
+ * turns go round. */
+static bool takes_turns(const struct queue_class *class, size_t c)
+{
+    if (class->clients < 2)
+        return false;
+    size_t count = class->oldest->line->lines[c].count, others = class->count - count;
+    return count > 2 * others / (class->clients - 1) + 2;
+}
+
+struct batch_item *queue_pop(struct queue *queue)
+{
+    struct batch_item *next = NULL;
+    int64_t least = 0;
+    size_t chosen = 0;
+    for (size_t c = 0; c < QUEUE_URGENCIES; c++) {
+        const struct queue_class *class = &queue->classes[c];
+        if (class->count == 0)
+            continue;
+        struct batch_item *item =
+            takes_turns(class, c) ? class->first->lines[c].first : class->oldest;
+        int64_t key = item->admitted + (int64_t)c * QUEUE_AGE_NS;
+        if (!next || key < least) {
+            next = item;
+            least = key;
+            chosen = c;
+        }
+    }
+    if (!next)
+        return NULL;
+    struct queue_class *class = &queue->classes[chosen];
+    struct queue_client *client = next->line;
+    bool goes_on = client->lines[chosen].count > 1;
+    queue_remove(queue, next);
+    if (goes_on) { /* its next turn comes after all others' */
+        remove_turn(class, client, chosen);
+        append_turn(class, client, chosen);
+    }
+    return next;
+}
+
+size_t queue_of_client(const struct queue *queue, uint64_t client)
+{
+    const struct queue_client *found = client_find(queue, client);
+    return found ? found->count : 0;
+}
+
+size_t queue_ahead(const struct queue *queue, uint64_t client, int urgency)
+{
+    size_t own_class = class_of(urgency), ahead = 0;
+    for (size_t c = 0; c < own_class; c++)
+        ahead += queue->classes[c].count;
+    const struct queue_class *class = &queue->classes[own_class];
+    if (class->count == 0 || !takes_turns(class, own_class))
+        return ahead + class->count;
+    const struct queue_client *found = client_find(queue, client);
+    size_t own = found ? found->lines[own_class].count : 0;
+    size_t others = class->clients - (own > 0), theirs = class->count - own, share;
+    if (!size_mul(others, own + 1, &share) || share > theirs)
+        share = theirs;
+    return ahead + own + share;
+}

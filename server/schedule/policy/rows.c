@@ -1,0 +1,142 @@
+/* Copies rows of raw tensors into a batch, images in the layout and numbers that the session reads,
+ * and rows of results out of a run. */
+#include "server/schedule/policy/rows.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+static float from_half(uint16_t bits)
+{
+    return half_to_float(bits);
+}
+
+static float from_bfloat16(uint16_t bits)
+{
+    return bfloat16_to_float(bits);
+}
+
+/* An image [C, H*W] (`plane` = H*W) or [H*W, C] (`plane` = 0). */
+struct planes {
+    size_t channels, plane;
+};
+
+/* Pixels `first` … `first + count - 1` of an image of `type` at any alignment to [count, C]
+ * float32. */
+#define TO_FLOATS(name, type, convert)                                                             \
+    static void name(const char *src, float *dst, struct planes image, size_t first, size_t count) \
+    {                                                                                              \
+        const size_t channels = image.channels;                                                    \
+        const size_t pixel_step = (image.plane ? 1 : channels) * sizeof(type);                     \
+        const size_t channel_step = (image.plane ? image.plane : 1) * sizeof(type);                \
+        for (size_t p = first; p < first + count; p++) {                                           \
+            const char *at = src + p * pixel_step;                                                 \
+            for (size_t c = 0; c < channels; c++, at += channel_step) {                            \
+                type value;                                                                        \
+                memcpy(&value, at, sizeof value);                                                  \
+                *dst++ = (float)convert(value);                                                    \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+TO_FLOATS(floats_from_f32, float, )
+TO_FLOATS(floats_from_f64, double, )
+TO_FLOATS(floats_from_f16, uint16_t, from_half)
+TO_FLOATS(floats_from_bf16, uint16_t, from_bfloat16)
+TO_FLOATS(floats_from_u8, uint8_t, )
+
+typedef void (*to_floats)(const char *src, float *dst, struct planes image, size_t first,
+                          size_t count);
+
+/* The dtypes that model_describe takes for an image's. */
+static to_floats converter(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F64:
+        return floats_from_f64;
+    case DTYPE_F16:
+        return floats_from_f16;
+    case DTYPE_BF16:
+        return floats_from_bf16;
+    case DTYPE_U8:
+        return floats_from_u8;
+    default:
+        return floats_from_f32;
+    }
+}
+
+/* Converts through floats, some pixels at a time. */
+static void write_numbers(to_floats convert, const char *src, struct planes image, size_t pixels,
+                          const struct image_numbers *as, char *dst)
+{
+    enum { PIXELS = 256, CHANNELS = 3 }; /* model_describe: an image has 1 or 3 channels */
+    float floats[PIXELS * CHANNELS];
+    assert(image.channels <= CHANNELS);
+    const size_t pixel_bytes = image.channels * dtype_size(as->dtype);
+    for (size_t first = 0; first < pixels; first += PIXELS) {
+        const size_t count = pixels - first < PIXELS ? pixels - first : PIXELS;
+        convert(src, floats, image, first, count);
+        image_numbers_write(as, floats, dst + first * pixel_bytes, count * image.channels);
+    }
+}
+
+void rows_write(const struct served_tensor *input, const struct image_numbers *as, bool last,
+                const void *src, void *dst)
+{
+    if (!as || (last && input->dtype == DTYPE_F32 && as->dtype == DTYPE_F32)) {
+        memcpy(dst, src, input->bytes);
+        return;
+    }
+    const size_t channels = (size_t)input->shape.dims[last ? 3 : 1];
+    const size_t pixels = input->count / channels;
+    const struct planes image = {channels, last ? 0 : pixels};
+    if (as->dtype == DTYPE_F32)
+        converter(input->dtype)(src, dst, image, 0, pixels);
+    else
+        write_numbers(converter(input->dtype), src, image, pixels, as, dst);
+}
+
+void rows_free(struct tensor **rows, size_t count)
+{
+    for (size_t i = 0; rows && i < count; i++)
+        tensor_unref(rows[i]);
+    free(rows);
+}
+
+static enum status copy_row(const struct tensor *output, int batch, int row, struct tensor **ret,
+                            struct error *err)
+{
+    struct shape shape = output->shape;
+    char text[SHAPE_TEXT];
+    if (batch > 1 && (shape.rank < 1 || shape.dims[0] != batch))
+        return error_set(err, STATUS_SHAPE,
+                         "the model's output has the shape %s for a batch of %d, not one row each",
+                         shape_text(&shape, text), batch);
+    size_t bytes = output->bytes / (size_t)batch;
+    if (batch > 1)
+        shape.dims[0] = 1;
+    TRY(tensor_create(NULL, output->dtype, &shape, ret, err));
+    if (bytes > 0)
+        memcpy((*ret)->data, (const char *)output->data + (size_t)row * bytes, bytes);
+    return STATUS_OK;
+}
+
+enum status rows_copy(const struct tensor *const *outputs, size_t output_count, const bool *wanted,
+                      int batch, int row, struct tensor ***ret, struct error *err)
+{
+    struct tensor **rows = alloc_array(output_count, sizeof *rows);
+    if (!rows)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for the outputs of a request");
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < output_count; i++)
+        if (!wanted || wanted[i])
+            status = copy_row(outputs[i], batch, row, &rows[i], err);
+    if (status != STATUS_OK) {
+        rows_free(rows, output_count);
+        return status;
+    }
+    *ret = rows;
+    return STATUS_OK;
+}

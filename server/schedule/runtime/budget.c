@@ -1,0 +1,140 @@
+/* The accounts of devices behind one lock, and the queue of models that wait to be loaded. */
+#include "server/schedule/runtime/budget.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/schedule/runtime/thread.h"
+
+#define LOOK_AGAIN_NS INT64_C(50000000)
+
+struct account {
+    struct device_id device;
+    size_t limit, used;
+};
+
+struct memory_budget {
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool is_loading;                     /* guarded by lock, as all below */
+    struct account accounts[DEVICE_MAX]; /* one a device */
+    size_t account_count;
+};
+
+static bool same_device(struct device_id a, struct device_id b)
+{
+    return a.kind == b.kind && a.index == b.index;
+}
+
+/* The device's account, a new one without limit if need be; NULL when all are in use. */
+static struct account *account_locked(struct memory_budget *budget, struct device_id device)
+{
+    for (size_t i = 0; i < budget->account_count; i++)
+        if (same_device(budget->accounts[i].device, device))
+            return &budget->accounts[i];
+    if (budget->account_count == COUNT_OF(budget->accounts))
+        return NULL;
+    struct account *account = &budget->accounts[budget->account_count++];
+    *account = (struct account){.device = device};
+    return account;
+}
+
+struct memory_budget *budget_create(const struct budget_limit *limits, size_t count)
+{
+    struct memory_budget *budget = calloc(1, sizeof *budget);
+    if (!budget)
+        return NULL;
+    pthread_mutex_init(&budget->lock, NULL);
+    condition_init(&budget->ended);
+    for (size_t i = 0; i < count; i++) {
+        struct account *account = account_locked(budget, limits[i].device);
+        if (account)
+            account->limit = limits[i].bytes;
+    }
+    return budget;
+}
+
+void budget_free(struct memory_budget *budget)
+{
+    if (!budget)
+        return;
+    pthread_cond_destroy(&budget->ended);
+    pthread_mutex_destroy(&budget->lock);
+    free(budget);
+}
+
+bool budget_begin(struct memory_budget *budget, const _Atomic int *cancel)
+{
+    pthread_mutex_lock(&budget->lock);
+    /* Cancelling wakes nobody: look now and then. */
+    while (budget->is_loading && !(cancel && *cancel))
+        condition_wait(&budget->ended, &budget->lock, clock_now() + LOOK_AGAIN_NS);
+    bool begun = !budget->is_loading;
+    budget->is_loading = true;
+    pthread_mutex_unlock(&budget->lock);
+    return begun;
+}
+
+void budget_end(struct memory_budget *budget)
+{
+    pthread_mutex_lock(&budget->lock);
+    assert(budget->is_loading);
+    budget->is_loading = false;
+    pthread_mutex_unlock(&budget->lock);
+    pthread_cond_signal(&budget->ended);
+}
+
+size_t budget_share(struct memory_budget *budget, struct device_id device, int sharers)
+{
+    size_t limit, used = budget_used(budget, device, &limit);
+    if (limit == 0)
+        return 0;
+    size_t share = used < limit ? (limit - used) / (size_t)sharers : 0;
+    return share > 0 ? share : 1;
+}
+
+void budget_book(struct memory_budget *budget, struct device_id device, size_t bytes)
+{
+    pthread_mutex_lock(&budget->lock);
+    struct account *account = account_locked(budget, device);
+    if (account)
+        account->used += bytes;
+    pthread_mutex_unlock(&budget->lock);
+}
+
+void budget_return(struct memory_budget *budget, struct device_id device, size_t bytes)
+{
+    pthread_mutex_lock(&budget->lock);
+    struct account *account = account_locked(budget, device);
+    assert(!account || account->used >= bytes);
+    if (account)
+        account->used -= bytes;
+    pthread_mutex_unlock(&budget->lock);
+}
+
+size_t budget_used(struct memory_budget *budget, struct device_id device, size_t *ret_limit)
+{
+    pthread_mutex_lock(&budget->lock);
+    const struct account *account = account_locked(budget, device);
+    size_t used = account ? account->used : 0;
+    if (ret_limit)
+        *ret_limit = account ? account->limit : 0;
+    pthread_mutex_unlock(&budget->lock);
+    return used;
+}
+
+void budget_limits(const struct device_id *devices, const size_t *wanted, size_t count,
+                   struct budget_limit *ret)
+{
+    struct device_info known[DEVICE_MAX];
+    size_t known_count = device_list(known, DEVICE_MAX);
+    for (size_t i = 0; i < count; i++) {
+        ret[i] = (struct budget_limit){devices[i], wanted[i]};
+        for (size_t k = 0; k < known_count && wanted[i] == 0; k++)
+            if (same_device(known[k].id, devices[i]))
+                ret[i].bytes = (size_t)(known[k].total_bytes / 10 * 9);
+    }
+}

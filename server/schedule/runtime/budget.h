@@ -1,0 +1,48 @@
+/* The memory budget: how many bytes of each device all models of a pipeline may take.
+ *
+ * Models are loaded one at a time, between budget_begin and budget_end, because each may take what
+ * the others have left. A lane's bytes are booked once they are known and returned when it ends.
+ * Counted are weights, activations and batches of inputs; decoders and request bodies have limits
+ * of their own.
+ *
+ * Thread-safe. Locks: one, held for a few instructions; who waits in budget_begin does not hold
+ * it. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/tensor/device.h"
+
+struct memory_budget;
+
+/* What one device may give; 0: no limit. */
+struct budget_limit {
+    struct device_id device;
+    size_t bytes;
+};
+
+/* Limits of devices that are not named are 0. NULL when out of memory; budget_free takes NULL. */
+struct memory_budget *budget_create(const struct budget_limit *limits, size_t count);
+void budget_free(struct memory_budget *budget);
+
+/* Waits until no other model is being loaded; false when *cancel (may be NULL) turned 1 meanwhile:
+ * budget_end is then not to be called. */
+bool budget_begin(struct memory_budget *budget, const _Atomic int *cancel);
+void budget_end(struct memory_budget *budget);
+
+/* Bytes that one of `sharers` (at least 1) lanes still to be made on the device may take: an equal
+ * part of what is left, at least 1; 0 when there is no limit. */
+size_t budget_share(struct memory_budget *budget, struct device_id device, int sharers);
+
+/* Books, and unbooks, bytes of a device. */
+void budget_book(struct memory_budget *budget, struct device_id device, size_t bytes);
+void budget_return(struct memory_budget *budget, struct device_id device, size_t bytes);
+
+/* What is booked now, and the limit (may be NULL). */
+size_t budget_used(struct memory_budget *budget, struct device_id device, size_t *ret_limit);
+
+/* The limits for `count` devices: `wanted[i]` bytes for devices[i] where that is not 0, otherwise
+ * nine tenths of the device's memory, as far as that is known. */
+void budget_limits(const struct device_id *devices, const size_t *wanted, size_t count,
+                   struct budget_limit *ret);

@@ -1,0 +1,142 @@
+/* Start-time fair queueing with one server. `clock` is the device's virtual time: the used time of
+ * the lane that got the last turn. A lane that was idle continues from there.
+ *
+ * device_turn_end hands the device directly to the next lane: no third one can take it in
+ * between. */
+#include "server/schedule/runtime/device_queue.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "server/schedule/runtime/thread.h"
+
+struct device_queue {
+    pthread_mutex_t lock;
+    struct device_turn *first,
+        **last;                /* those that wait, in the order they came; guarded by lock */
+    _Atomic int waiting;       /* how many; changes under the lock */
+    struct device_turn *owner; /* guarded by lock, as all below */
+    int64_t clock;
+};
+
+struct device_queue *device_queue_create(void)
+{
+    struct device_queue *queue = calloc(1, sizeof *queue);
+    if (!queue)
+        return NULL;
+    pthread_mutex_init(&queue->lock, NULL);
+    queue->last = &queue->first;
+    return queue;
+}
+
+void device_queue_free(struct device_queue *queue)
+{
+    if (!queue)
+        return;
+    assert(!queue->owner && !queue->first);
+    pthread_mutex_destroy(&queue->lock);
+    free(queue);
+}
+
+void device_turn_init(struct device_turn *turn, struct device_queue *queue)
+{
+    *turn = (struct device_turn){.queue = queue};
+    condition_init(&turn->granted);
+}
+
+static void queue_remove_turn_locked(struct device_queue *queue, struct device_turn *turn)
+{
+    struct device_turn **at = &queue->first;
+    while (*at != turn)
+        at = &(*at)->next;
+    *at = turn->next;
+    if (!*at)
+        queue->last = at;
+    turn->waits = false;
+    queue->waiting--;
+}
+
+static void queue_append_turn_locked(struct device_queue *queue, struct device_turn *turn)
+{
+    if (turn->used < queue->clock)
+        turn->used = queue->clock;
+    turn->next = NULL;
+    turn->waits = true;
+    *queue->last = turn;
+    queue->last = &turn->next;
+    queue->waiting++;
+}
+
+static void queue_grant_locked(struct device_queue *queue, struct device_turn *turn)
+{
+    queue->owner = turn;
+    queue->clock = turn->used;
+    turn->has = true;
+}
+
+/* Gives a free device to the one that has used least; of equals, to the one that came first. */
+static void queue_pass_on_locked(struct device_queue *queue)
+{
+    struct device_turn *next = queue->first;
+    for (struct device_turn *turn = next; turn; turn = turn->next)
+        if (turn->used < next->used)
+            next = turn;
+    queue->owner = NULL;
+    if (!next)
+        return;
+    queue_remove_turn_locked(queue, next);
+    queue_grant_locked(queue, next);
+    pthread_cond_signal(&next->granted);
+}
+
+void device_turn_done(struct device_turn *turn)
+{
+    struct device_queue *queue = turn->queue;
+    if (!queue)
+        return;
+    pthread_mutex_lock(&queue->lock);
+    if (turn->waits)
+        queue_remove_turn_locked(queue, turn);
+    if (turn->has) {
+        turn->has = false;
+        queue_pass_on_locked(queue);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    pthread_cond_destroy(&turn->granted);
+    turn->queue = NULL;
+}
+
+void device_turn_begin(struct device_turn *turn)
+{
+    struct device_queue *queue = turn->queue;
+    pthread_mutex_lock(&queue->lock);
+    if (!turn->has && !turn->waits) {
+        queue_append_turn_locked(queue, turn);
+        if (!queue->owner)
+            queue_pass_on_locked(queue);
+    }
+    while (!turn->has)
+        condition_wait(&turn->granted, &queue->lock, INT64_MAX);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+bool device_turn_is_contended(struct device_turn *turn)
+{
+    return turn->queue->waiting > 0;
+}
+
+void device_turn_end(struct device_turn *turn, int64_t used, bool wants_more)
+{
+    struct device_queue *queue = turn->queue;
+    pthread_mutex_lock(&queue->lock);
+    if (turn->has) {
+        turn->has = false;
+        turn->used += used;
+        if (wants_more)
+            queue_append_turn_locked(queue, turn);
+        queue_pass_on_locked(queue);
+    } else if (turn->waits && !wants_more) {
+        queue_remove_turn_locked(queue, turn);
+    }
+    pthread_mutex_unlock(&queue->lock);
+}

@@ -1,0 +1,297 @@
+/* Builds what serves a version of a model: precision, a session and lane on every device, the
+ * scheduler with its buffers; and takes it down. */
+#include "server/schedule/runtime/instance.h"
+
+#include <assert.h>
+#include <malloc.h>
+#include <stdlib.h>
+
+#include "engine/base/clock.h"
+#include "server/image/transform.h"
+#include "server/observe/log.h"
+#include "server/schedule/runtime/scheduler.h"
+
+#define DEFAULT_MAX_BATCH 8
+
+/* What is being built. */
+struct building {
+    const struct pipeline_options *options;
+    struct pool *pool;
+    struct memory_budget *budget;
+    struct device_queue *const *device_queues;
+    struct model *model; /* NULL once the description owns it */
+    struct instance *instance;
+    void (*on_progress)(void *context, double fraction);
+    void *progress_context;
+    size_t choice_count;        /* of precisions, made by measuring, so far */
+    bool is_choosing, measures; /* now; and it takes its time */
+};
+
+/* Of the whole, for the files that have been read. */
+#define PROGRESS_READ 0.02
+
+static void on_lane_progress(void *context, double fraction)
+{
+    struct building *building = context;
+    building->measures |= building->is_choosing;
+    const double choices = (double)(building->choice_count + building->is_choosing);
+    const double steps = (double)building->options->device_count + choices;
+    const double done =
+        (double)(building->instance->lane_count + building->choice_count) + fraction;
+    const double share = done < steps ? done / steps : 1;
+    if (building->on_progress)
+        building->on_progress(building->progress_context,
+                              PROGRESS_READ + (1 - PROGRESS_READ) * share);
+}
+
+/* What the operator says binds; the model's own wish (config.pbtxt) goes before the default. */
+static int choose_max_batch(const struct pipeline_options *options, const struct model *model)
+{
+    if (!served_may_batch(model))
+        return 1;
+    int64_t most = options->max_batch ? options->max_batch : BATCHER_MAX_BATCH;
+    int64_t wish = model->max_batch > 0     ? model->max_batch
+                   : options->max_batch > 0 ? options->max_batch
+                                            : DEFAULT_MAX_BATCH;
+    return (int)(wish < most ? wish : most);
+}
+
+/* Lanes of options->devices[i …] that are on the same device as number i. */
+static int lanes_to_come(const struct pipeline_options *options, size_t i)
+{
+    int lanes = 0;
+    for (size_t k = i; k < options->device_count; k++)
+        lanes += options->devices[k].kind == options->devices[i].kind &&
+                 options->devices[k].index == options->devices[i].index;
+    return lanes;
+}
+
+/* How many lanes' batch buffers a lane has to answer for: those of the host are in its memory. */
+static void count_inputs(const struct pipeline_options *options, struct session_options *session)
+{
+    if (session->device.kind != DEVICE_CPU)
+        return;
+    size_t lanes = options->device_count;
+    session->input_batches = (lanes + 2 + lanes - 1) / lanes;
+    session->input_images = ((size_t)options->workers + lanes - 1) / lanes;
+}
+
+/* Settles what the device computes the model in; devices of a kind compute alike. */
+static enum status choose_precision(struct building *building, struct session_options *session,
+                                    struct error *err)
+{
+    const struct pipeline_options *options = building->options;
+    struct precision_choice *choice = &building->instance->choices[session->device.kind];
+    if (choice->why[0]) {
+        session->precision = choice->precision;
+        return STATUS_OK;
+    }
+    struct precision_options how = {.limits = &options->limits,
+                                    .cache = options->cache,
+                                    .only_cached = options->only_cached_precision};
+    building->is_choosing = true;
+    building->measures = false;
+    enum status status = precision_choose(building->model, &how, session, choice, err);
+    building->is_choosing = false;
+    TRY(status);
+    building->choice_count += building->measures; /* one that was remembered took no time */
+    char device[DEVICE_TEXT];
+    log_event(choice->trial_count && !options->only_cached_precision ? LOG_INFO : LOG_DEBUG,
+              "precision", LOG_STR("model", building->model->name),
+              LOG_STR("device", device_text(session->device, device)),
+              LOG_STR("precision", precision_name(choice->precision)),
+              LOG_STR("origin", choice_origin_name(choice->origin)), LOG_STR("why", choice->why));
+    return STATUS_OK;
+}
+
+/* Lanes share batches, so what is written into a slot must suit them all: a CPU's session says what
+ * it reads, which is the same for all of them; a GPU takes floats, or bytes. */
+static enum image_layout choose_layout(const struct pipeline_options *options, size_t image_input)
+{
+    if (image_input == SIZE_MAX)
+        return IMAGE_AS_DECLARED;
+    for (size_t i = 0; i < options->device_count; i++)
+        if (options->devices[i].kind != DEVICE_CPU)
+            return IMAGE_NHWC_F32;
+    return IMAGE_NHWC_ANY;
+}
+
+/* A session on every device. */
+static enum status create_lanes_in_turn(struct building *building, const _Atomic int *cancel,
+                                        struct error *err)
+{
+    const struct pipeline_options *options = building->options;
+    const struct model *model = building->model;
+    struct instance *instance = building->instance;
+    size_t image_input = served_image_input(model);
+    struct session_pixels pixels = {.channels = preprocess_channels(&model->preprocess),
+                                    .is_reversed = model->preprocess.channels == CHANNELS_BGR};
+    transform_table(&model->preprocess, pixels.table);
+    if (building->on_progress)
+        building->on_progress(building->progress_context, PROGRESS_READ);
+    for (size_t i = 0; i < options->device_count; i++) {
+        struct session_options session = {
+            .device = options->devices[i],
+            .precision = options->precision,
+            .threads = options->threads,
+            .max_batch = choose_max_batch(options, model),
+            .no_kernel_trials = options->only_cached_precision,
+            .image_input = image_input,
+            .image_layout = choose_layout(options, image_input),
+            .image_channels_last = model->input_channels_last,
+            .pixels = image_input == SIZE_MAX ? NULL : &pixels,
+            .image_height = model->preprocess.height,
+            .image_width = model->preprocess.width,
+            .on_progress = on_lane_progress,
+            .progress_context = building,
+            .cancel = cancel,
+            .memory_limit =
+                budget_share(building->budget, options->devices[i], lanes_to_come(options, i)),
+            .max_batch_is_pinned = options->max_batch > 0,
+        };
+        count_inputs(options, &session);
+        struct timing_profile known;
+        struct graph_hash key;
+        TRY(choose_precision(building, &session, err));
+        if (precision_recall_times(model, &session, &key, &known))
+            session.known_times = &known;
+        TRY(lane_create(model, &session, building->budget, building->device_queues[i],
+                        &instance->lanes[i], err));
+        instance->lane_count++;
+        if (!options->only_cached_precision)
+            precision_keep_times(&key, session_timing_profile(lane_session(instance->lanes[i])));
+    }
+    if (!options->only_cached_precision)
+        precision_write_cache(options->cache);
+    return STATUS_OK;
+}
+
+static enum status create_lanes(struct building *building, const _Atomic int *cancel,
+                                struct error *err)
+{
+    if (!budget_begin(building->budget, cancel))
+        return error_set(err, STATUS_CANCELLED, "loading was cancelled");
+    enum status status = create_lanes_in_turn(building, cancel, err);
+    budget_end(building->budget);
+    return status;
+}
+
+static enum status describe_instance(struct building *building, struct error *err)
+{
+    struct instance *instance = building->instance;
+    TRY(served_create(building->model, lane_session(instance->lanes[0]), &instance->served, err));
+    building->model = NULL;
+    instance->served->instance = instance;
+    model_drop_graph(instance->served->model);
+    return STATUS_OK;
+}
+
+static enum status create_scheduler(struct building *building, struct error *err)
+{
+    const struct pipeline_options *options = building->options;
+    struct instance *instance = building->instance;
+    /* Every lane must be able to run every batch. */
+    int max_batch = choose_max_batch(options, instance->served->model), padded_batch = 1;
+    for (size_t i = 0; i < instance->lane_count; i++) {
+        int lane_batch = lane_max_batch(instance->lanes[i]);
+        max_batch = lane_batch < max_batch ? lane_batch : max_batch;
+    }
+    for (size_t i = 0; i < instance->lane_count; i++) {
+        int padded = session_batch_for(lane_session(instance->lanes[i]), max_batch);
+        padded_batch = padded > padded_batch ? padded : padded_batch;
+    }
+    bool takes_pixels = true;
+    int depth = 1;
+    struct device_id device = lane_info(instance->lanes[0])->device;
+    for (size_t i = 0; i < instance->lane_count; i++) {
+        const struct session_info *info = lane_info(instance->lanes[i]);
+        takes_pixels = takes_pixels && info->takes_pixels;
+        assert(image_numbers_equal(&info->image, &instance->served->image_numbers));
+        depth = info->depth > depth ? info->depth : depth;
+        if (info->device.kind != DEVICE_CPU && device.kind == DEVICE_CPU)
+            device = info->device;
+    }
+    instance->served->max_batch = max_batch;
+    instance->served->max_rows = options->max_queue;
+    struct scheduler_options scheduler = {
+        .served = instance->served,
+        .metrics = options->metrics,
+        .pool = building->pool,
+        .admission = {.max_images = options->max_queue,
+                      .max_bytes = options->max_queue_bytes,
+                      .max_wait_ns = options->max_queue_ms * 1000000},
+        .max_batch = max_batch,
+        .lanes = (int)instance->lane_count,
+        .depth = depth,
+        .device = device,
+        .takes_pixels = takes_pixels,
+        .max_delay = options->max_delay_us * 1000,
+        .workers = options->workers,
+    };
+    TRY(batch_layout_init(lane_session(instance->lanes[0]), (size_t)padded_batch, &scheduler.layout,
+                          err));
+    enum status status = scheduler_create(&scheduler, &instance->scheduler, err);
+    if (status != STATUS_OK)
+        batch_layout_done(&scheduler.layout);
+    for (size_t i = 0; status == STATUS_OK && i < instance->lane_count; i++)
+        status = lane_start(instance->lanes[i], instance->scheduler, (int)i, err);
+    return status;
+}
+
+enum status instance_create(const struct pipeline_options *options, struct pool *pool,
+                            struct memory_budget *budget, struct device_queue *const *device_queues,
+                            struct model *model,
+                            void (*on_progress)(void *context, double fraction),
+                            void *progress_context, const _Atomic int *cancel,
+                            struct instance **ret, struct error *err)
+{
+    struct building building = {.options = options,
+                                .pool = pool,
+                                .budget = budget,
+                                .device_queues = device_queues,
+                                .model = model,
+                                .instance = calloc(1, sizeof *building.instance),
+                                .on_progress = on_progress,
+                                .progress_context = progress_context};
+    int64_t start = clock_now();
+    enum status status = STATUS_OK;
+    if (!building.instance)
+        status = error_set(err, STATUS_NO_MEMORY, "no memory to serve a model");
+    if (status == STATUS_OK)
+        status = create_lanes(&building, cancel, err);
+    if (status == STATUS_OK)
+        status = describe_instance(&building, err);
+    if (status == STATUS_OK)
+        status = create_scheduler(&building, err);
+    if (status == STATUS_OK) {
+        metric_set(building.instance->served->meters.triton.load_seconds,
+                   clock_ms(clock_now() - start) * 1e-3);
+        /* what trials and packing have used between what stays */
+        malloc_trim(0);
+        *ret = building.instance;
+        return STATUS_OK;
+    }
+    instance_free(building.instance);
+    model_free(building.model); /* lanes read it until they end */
+    return status;
+}
+
+void instance_retire(struct instance *instance)
+{
+    scheduler_stop_accepting(instance->scheduler);
+    (void)scheduler_wait_answered(instance->scheduler, INT64_MAX);
+    scheduler_leave_pool(instance->scheduler);
+}
+
+void instance_free(struct instance *instance)
+{
+    if (!instance)
+        return;
+    if (instance->scheduler)
+        scheduler_stop(instance->scheduler);
+    for (size_t i = 0; i < DEVICE_MAX; i++)
+        lane_free(instance->lanes[i]);
+    scheduler_free(instance->scheduler);
+    served_unref(instance->served);
+    free(instance);
+}

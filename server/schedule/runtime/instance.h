@@ -1,0 +1,44 @@
+/* An instance: what serves one version of a model. Its lanes (a thread and a compiled session on
+ * each device) and its scheduler, built beside what is served and ended when the version is
+ * replaced or leaves.
+ *
+ *     instance_create ─▶ serves ─▶ instance_retire: no new requests, answers what it has
+ *                                       └─▶ instance_free: threads joined, buffers and sessions
+ * gone
+ *
+ * The description (served.h) outlives it, for answers that are still being written. Owned by the
+ * pipeline's table; not thread-safe beyond what scheduler.h promises. */
+#pragma once
+
+#include "server/schedule/runtime/lane.h"
+#include "server/schedule/runtime/pool.h"
+
+struct instance {
+    struct served *served; /* one reference */
+    struct scheduler *scheduler;
+    struct lane *lanes[DEVICE_MAX];
+    size_t lane_count;
+    struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
+
+    /* The pipeline's, guarded by its lock. */
+    size_t users; /* callers between pipeline_acquire and pipeline_release, or within submit */
+    struct instance *next_retiring;
+};
+
+/* Compiles `model` on the devices of `options`, starts its threads. Takes over `model` on success
+ * and on failure. Its memory is booked in `budget`; its lane on options->devices[i]
+ * takes turns in device_queues[i]. Errors as pipeline_add_model's. */
+enum status instance_create(const struct pipeline_options *options, struct pool *pool,
+                            struct memory_budget *budget, struct device_queue *const *device_queues,
+                            struct model *model,
+                            void (*on_progress)(void *context, double fraction),
+                            void *progress_context, const _Atomic int *cancel,
+                            struct instance **ret, struct error *err) MUST_USE;
+
+/* Refuses further requests and returns when every admitted image is answered (however long that
+ * takes) and no worker is inside. */
+void instance_retire(struct instance *instance);
+
+/* Joins the threads; all images are answered, and the pool has ended or instance_retire was called.
+ * NULL is fine. */
+void instance_free(struct instance *instance);

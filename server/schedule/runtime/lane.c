@@ -1,0 +1,165 @@
+/* A lane from its making to its end; the rooms beside it are in lane_state.h. */
+#include "server/schedule/runtime/lane_state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "server/schedule/runtime/thread.h"
+
+static enum status allocate(struct lane *lane, struct error *err)
+{
+    size_t padded = (size_t)session_batch_for(lane->session, 1);
+    lane->input_count = session_input_count(lane->session);
+    TRY(batch_layout_init(lane->session, padded, &lane->retry_layout, err));
+    TRY(session_buffer_create(lane->info.device, lane->retry_layout.bytes, &lane->retry_rows, err));
+    lane->outputs = alloc_array(session_output_count(lane->session), sizeof *lane->outputs);
+    lane->inputs = alloc_array(lane->input_count, sizeof *lane->inputs);
+    lane->retry_marks = alloc_array(padded, sizeof *lane->retry_marks);
+    bool has_inflight = true;
+    for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++) {
+        struct inflight_batch *inflight = &lane->inflight[i];
+        inflight->inputs = alloc_array(lane->input_count, sizeof *inflight->inputs);
+        inflight->wanted =
+            alloc_array(session_output_count(lane->session), sizeof *inflight->wanted);
+        has_inflight = has_inflight && inflight->inputs && inflight->wanted;
+    }
+    if (!lane->outputs || !lane->inputs || !lane->retry_marks || !has_inflight)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
+    return STATUS_OK;
+}
+
+/* What the session takes of its device: as its limit was checked. */
+static size_t booked_bytes(const struct lane *lane, const struct session_options *options)
+{
+    size_t rows = (size_t)lane_padded_batch(lane, lane_max_batch(lane)), row_bytes = 0;
+    rows = rows * options->input_batches + options->input_images;
+    for (size_t k = 0; k < lane->input_count; k++)
+        row_bytes += lane->retry_layout.row_bytes[k];
+    return lane->info.parameter_bytes + lane->info.activation_bytes + rows * row_bytes;
+}
+
+enum status lane_create(const struct model *model, const struct session_options *options,
+                        struct memory_budget *budget, struct device_queue *queue, struct lane **ret,
+                        struct error *err)
+{
+    struct lane *lane = calloc(1, sizeof *lane);
+    if (!lane)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
+    lane->model = model;
+    device_turn_init(&lane->turn, queue);
+    pthread_mutex_init(&lane->lock, NULL);
+    sem_init(&lane->warm, 0, 0);
+    lane->info.device = options->device;
+    enum status status = session_create(model->graph, options, &lane->session, err);
+    if (status == STATUS_OK) {
+        lane->info = *session_info(lane->session);
+        status = allocate(lane, err);
+    }
+    if (status != STATUS_OK) {
+        lane_free(lane);
+        return status;
+    }
+    lane->cap = batch_cap_begin(lane_max_batch(lane));
+    lane->budget = budget;
+    lane->booked = booked_bytes(lane, options);
+    if (budget)
+        budget_book(budget, lane->info.device, lane->booked);
+    *ret = lane;
+    return STATUS_OK;
+}
+
+const struct session *lane_session(const struct lane *lane)
+{
+    return lane->session;
+}
+
+const struct session_info *lane_info(const struct lane *lane)
+{
+    return &lane->info;
+}
+
+int lane_max_batch(const struct lane *lane)
+{
+    return lane->info.batched ? lane->info.batches[lane->info.batch_count - 1].size : 1;
+}
+
+/* Each thread that enters a parallel loop has a team of its own (engine/base/forkjoin.h): it is
+ * made here, and the first pass of this thread pays for its start, not a client's request. Should
+ * that pass fail, the request will say why. */
+static bool warm_up(struct lane *lane)
+{
+    for (size_t k = 0; k < lane->input_count; k++)
+        lane->inputs[k] = batch_layout_row(&lane->retry_layout, lane->retry_rows, k, 0);
+    struct error ignored;
+    lane->entered = session_enter(lane->session, &lane->refusal);
+    const bool entered = lane->entered == STATUS_OK;
+    if (entered) {
+        device_turn_begin(&lane->turn);
+        (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
+        device_turn_end(&lane->turn, 0, false);
+    }
+    sem_post(&lane->warm);
+    return entered;
+}
+
+static void *lane_main(void *argument)
+{
+    struct lane *lane = argument;
+    struct batch batch;
+    bool goes_on = warm_up(lane);
+    while (goes_on && scheduler_next_batch(lane->scheduler, lane->index, &lane->turn, &batch)) {
+        lane_serve(lane, &batch);
+        if (lane_is_quarantined(lane))
+            goes_on = lane_stay_quarantined(lane);
+    }
+    return NULL;
+}
+
+enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index, struct error *err)
+{
+    char name[64], device[DEVICE_TEXT];
+    snprintf(name, sizeof name, "%s-%s", device_text(lane->info.device, device), lane->model->name);
+    lane->scheduler = scheduler;
+    lane->served = scheduler_served(scheduler);
+    lane->index = index;
+    scheduler_set_latency(scheduler, index, &lane->info);
+    lane_meters_init(&lane->meters, scheduler_meters(scheduler), lane->info.device);
+    metric_set(lane->meters.batch_cap, lane->cap.cap);
+    lane->started = thread_start(&lane->thread, name, lane_main, lane);
+    if (!lane->started)
+        return error_set(err, STATUS_NO_MEMORY,
+                         "the thread of device %s could not be started; " THREAD_LIMIT_HINT,
+                         device);
+    while (sem_wait(&lane->warm) != 0) {
+        /* interrupted by a signal: wait on */
+    }
+    if (lane->entered != STATUS_OK && err)
+        *err = lane->refusal;
+    return lane->entered;
+}
+
+void lane_free(struct lane *lane)
+{
+    if (!lane)
+        return;
+    if (lane->started)
+        pthread_join(lane->thread, NULL);
+    device_turn_done(&lane->turn);
+    pthread_mutex_destroy(&lane->lock);
+    sem_destroy(&lane->warm);
+    scores_buffer_done(&lane->scores);
+    batch_layout_done(&lane->retry_layout);
+    session_buffer_free(lane->info.device, lane->retry_rows);
+    for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++) {
+        free(lane->inflight[i].inputs);
+        free(lane->inflight[i].wanted);
+    }
+    free(lane->retry_marks);
+    free(lane->inputs);
+    free(lane->outputs);
+    session_free(lane->session);
+    if (lane->budget)
+        budget_return(lane->budget, lane->info.device, lane->booked);
+    free(lane);
+}

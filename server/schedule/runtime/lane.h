@@ -1,0 +1,36 @@
+/* A lane: the thread of one model on one device. It takes batches from the model's scheduler, runs
+ * the forward pass, and turns scores into classes. Several lanes of a model pull from one queue. */
+#pragma once
+
+#include "server/schedule/runtime/budget.h"
+#include "server/schedule/runtime/scheduler.h"
+
+struct lane;
+
+/* Compiles `model` for the device in `options` (session_create; may take seconds). `model` is
+ * borrowed; its graph is needed only here. What the lane takes of its device is booked in `budget`
+ * (may be NULL; outlives the lane) as long as it lives; the limit is the caller's, in the options.
+ * It takes turns on its device with the other lanes of `turns`, which outlives it.
+ */
+enum status lane_create(const struct model *model, const struct session_options *options,
+                        struct memory_budget *budget, struct device_queue *queue, struct lane **ret,
+                        struct error *err) MUST_USE;
+
+/* For descriptions only; it is the lane's thread's to run. */
+const struct session *lane_session(const struct lane *lane);
+
+/* As measured when it was created; alive and unchanged as long as the lane. */
+const struct session_info *lane_info(const struct lane *lane);
+int lane_max_batch(const struct lane *lane);
+
+/* Whether it is quarantined because its device fails. Any thread. */
+void lane_describe_health(struct lane *lane, struct lane_health *ret);
+
+/* Starts the thread as lane `index` (0, 1 …) of `scheduler`, which outlives it. STATUS_NO_MEMORY
+ * when there is no thread to be had.
+ */
+enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index,
+                       struct error *err) MUST_USE;
+
+/* Joins the thread, which scheduler_stop has told to end, and frees the session. NULL is fine. */
+void lane_free(struct lane *lane);

@@ -1,0 +1,158 @@
+/* Quarantines a lane whose device fails. After a pass that ends in STATUS_DEVICE the lane probes
+ * the device with a pass of zeros. If a probe succeeds, the images were at fault and are retried in
+ * sub-batches. If all probes fail, the rest of the batch goes back to the scheduler for the other
+ * lanes, and the lane probes its device from time to time until it works again. An image moves to
+ * another lane only once. */
+#include "server/schedule/runtime/lane_state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "server/observe/log.h"
+
+/* Failed probes in a row, after the failed pass, that quarantine a device. */
+#define PROBES 2
+
+#define SECOND      INT64_C(1000000000)
+#define FIRST_PAUSE (SECOND / 2) /* before the first probe of a quarantined device */
+#define MOST_PAUSE  (30 * SECOND)
+
+/* One pass of zeros. The lane has its turn on the device. */
+static enum status probe(struct lane *lane, struct error *err)
+{
+    for (size_t k = 0; k < lane->input_count; k++) {
+        char *retry = batch_layout_row(&lane->retry_layout, lane->retry_rows, k, 0);
+        memset(retry, 0, (size_t)lane_padded_batch(lane, 1) * lane->retry_layout.row_bytes[k]);
+        lane->inputs[k] = retry;
+    }
+    return session_run(lane->session, 1, lane->inputs, lane->outputs, err);
+}
+
+bool lane_device_is_well(struct lane *lane)
+{
+    for (int attempt = 0; attempt < PROBES; attempt++)
+        if (probe(lane, &lane->device_error) != STATUS_DEVICE)
+            return true;
+    return false;
+}
+
+void lane_describe_health(struct lane *lane, struct lane_health *ret)
+{
+    *ret = (struct lane_health){0};
+    pthread_mutex_lock(&lane->lock);
+    ret->is_quarantined = lane->quarantined_since != 0;
+    if (ret->is_quarantined) {
+        memcpy(ret->reason, lane->quarantine_reason, sizeof ret->reason);
+        ret->quarantined_s = clock_ms(clock_now() - lane->quarantined_since) / 1000;
+    }
+    pthread_mutex_unlock(&lane->lock);
+}
+
+bool lane_is_quarantined(struct lane *lane)
+{
+    pthread_mutex_lock(&lane->lock);
+    bool is_quarantined = lane->quarantined_since != 0;
+    pthread_mutex_unlock(&lane->lock);
+    return is_quarantined;
+}
+
+static void quarantine(struct lane *lane, const char *reason)
+{
+    char device[DEVICE_TEXT], text[sizeof lane->quarantine_reason];
+    device_text(lane->info.device, device);
+    snprintf(text, sizeof text, "%s: %.200s", device, reason);
+    pthread_mutex_lock(&lane->lock);
+    lane->quarantined_since = clock_now();
+    memcpy(lane->quarantine_reason, text, sizeof text);
+    pthread_mutex_unlock(&lane->lock);
+    metric_add(lane->meters.quarantined, 1);
+    log_event(LOG_ERROR, "device quarantined", LOG_STR("model", lane->model->name),
+              LOG_STR("device", device), LOG_STR("error", reason));
+    scheduler_quarantine(lane->scheduler, lane->index, text);
+}
+
+static void end_quarantine(struct lane *lane)
+{
+    char device[DEVICE_TEXT];
+    pthread_mutex_lock(&lane->lock);
+    double seconds = clock_ms(clock_now() - lane->quarantined_since) / 1000;
+    lane->quarantined_since = 0;
+    pthread_mutex_unlock(&lane->lock);
+    metric_add(lane->meters.quarantined, -1);
+    log_event(LOG_INFO, "device works again", LOG_STR("model", lane->model->name),
+              LOG_STR("device", device_text(lane->info.device, device)),
+              LOG_REAL("after_s", seconds));
+    scheduler_end_quarantine(lane->scheduler, lane->index);
+}
+
+/* Fails the images that may not move to another lane; returns how many are left in the batch. */
+static int fail_moved(struct lane *lane, struct batch *batch, const struct error *failure)
+{
+    bool has_others = scheduler_has_lanes(lane->scheduler, lane->index);
+    int kept = 0;
+    for (int i = 0; i < batch->count; i++) {
+        struct predict_image *image = batch->items[i];
+        if (has_others && !image->has_moved) {
+            image->has_moved = true;
+            batch->slots[kept] = batch->slots[i];
+            batch->items[kept++] = image;
+            continue;
+        }
+        image->device = lane->info.device;
+        image->status = failure->status;
+        image->error = *failure;
+        scheduler_finish(lane->scheduler, image);
+    }
+    batch->count = kept;
+    return kept;
+}
+
+int lane_give_up_device(struct lane *lane, struct batch *batch, int answered)
+{
+    int images = batch->count;
+    device_turn_end(&lane->turn, lane->turn_used, false);
+    lane->turn_used = 0;
+    for (int i = answered; i < batch->count; i++) {
+        batch->items[i - answered] = batch->items[i];
+        batch->slots[i - answered] = batch->slots[i];
+    }
+    batch->count -= answered;
+    if (!lane_is_quarantined(lane)) /* another batch in flight may have done it */
+        quarantine(lane, lane->device_error.message);
+    int left = fail_moved(lane, batch, &lane->device_error);
+    scheduler_give_back(lane->scheduler, batch);
+    return images - left;
+}
+
+bool lane_stay_quarantined(struct lane *lane)
+{
+    struct batch batch;
+    int64_t pause = FIRST_PAUSE, probe_at = clock_now() + pause;
+    for (;;) {
+        switch (scheduler_wait_quarantined(lane->scheduler, lane->index, probe_at, &batch)) {
+        case QUARANTINE_END:
+            return false;
+        case QUARANTINE_FAIL: {
+            size_t images = (size_t)batch.count;
+            scheduler_drop_unwanted(lane->scheduler, &batch); /* all of them: no lane is left */
+            int left = batch.count;
+            scheduler_give_back(lane->scheduler, &batch);
+            scheduler_answered(lane->scheduler, images - (size_t)left);
+            break;
+        }
+        case QUARANTINE_PROBE: {
+            device_turn_begin(&lane->turn);
+            bool is_well = lane_device_is_well(lane);
+            device_turn_end(&lane->turn, 0, false);
+            if (is_well) {
+                end_quarantine(lane);
+                return true;
+            }
+            pause = pause < MOST_PAUSE / 2 ? 2 * pause : MOST_PAUSE;
+            probe_at = clock_now() + pause;
+            break;
+        }
+        }
+    }
+}

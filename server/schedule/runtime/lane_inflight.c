@@ -1,0 +1,278 @@
+/* Keeps batches in flight. Where the session lets runs overlap (info.depth), the lane submits the
+ * next pass before the last one has ended, so that the device runs without a gap:
+ *
+ *     take n ─ submit n ─ take n+1 ─ submit n+1 ─ collect n ─ take n+2 ─ submit n+2 ─ answer n …
+ *
+ * What is full is taken at once; what is still forming only when the device is about to be free,
+ * because it could not begin earlier, and might become larger. A pass that fails is run again,
+ * whole or in parts, when nothing is under way any more. */
+#include "server/schedule/runtime/lane_state.h"
+
+#include <string.h>
+
+#include "engine/base/clock.h"
+
+static bool has_deadlines(const struct batch *batch)
+{
+    for (int i = 0; i < batch->count; i++) {
+        const struct predict_image *image = batch->items[i];
+        if (image->request->deadline)
+            return true;
+    }
+    return false;
+}
+
+/* Of images that would be late in a pass of all of them, some are given up where that saves the
+ * others: an answer that comes too late helps nobody. */
+static void drop_late(struct lane *lane, struct batch *batch)
+{
+    struct latency latency;
+    int64_t time_left[BATCHER_MAX_BATCH], needed, now = clock_now();
+    if (!has_deadlines(batch))
+        return;
+    scheduler_latency(lane->scheduler, lane->index, &latency);
+    for (int i = 0; i < batch->count; i++) {
+        const struct predict_image *image = batch->items[i];
+        time_left[i] = image->request->deadline ? image->request->deadline - now : INT64_MAX;
+    }
+    int in_time = latency_in_time(&latency, time_left, batch->count, &needed), kept = 0;
+    int late = batch->count - in_time;
+    for (int i = 0; i < batch->count; i++) {
+        struct predict_image *image = batch->items[i];
+        if (late > 0 && (time_left[i] < needed || batch->count - i <= late)) {
+            late--;
+            image->status = scheduler_late_error(image, now, &image->error);
+            scheduler_finish(lane->scheduler, image);
+            continue;
+        }
+        batch->slots[kept] = batch->slots[i];
+        batch->items[kept++] = image;
+    }
+    batch->count = kept;
+}
+
+/* Images that failed or were dropped leave gaps; the forward pass wants none. */
+static void close_gaps(struct lane *lane, struct batch *batch)
+{
+    const struct batch_layout *layout = scheduler_layout(lane->scheduler);
+    struct batch_move moves[BATCHER_MAX_BATCH];
+    uint8_t *marks = scheduler_pixel_marks(lane->scheduler, batch->buffer);
+    int count = batch_compact(batch, moves);
+    for (int i = 0; marks && i < count; i++)
+        marks[moves[i].to] = marks[moves[i].from];
+    for (int i = 0; i < count; i++)
+        for (size_t k = 0; k < lane->input_count; k++)
+            memcpy(scheduler_row(lane->scheduler, batch->buffer, k, moves[i].to),
+                   scheduler_row(lane->scheduler, batch->buffer, k, moves[i].from),
+                   layout->row_bytes[k]);
+}
+
+static struct inflight_batch *inflight_at(struct lane *lane, int i)
+{
+    return &lane->inflight[(lane->first_inflight + i) % BATCHER_MAX_DEPTH];
+}
+
+/* What of the outputs the images of a batch want: the best classes alone, where that is all. */
+static struct session_want want_of(const struct lane *lane, const struct batch *batch, bool *wanted)
+{
+    const struct served *served = lane->served;
+    struct session_want want = {.scores = served->output};
+    bool is_only_best = served->class_count > 0;
+    memset(wanted, 0, served->output_count * sizeof *wanted);
+    for (int i = 0; i < batch->count; i++) {
+        const struct predict_request *request =
+            ((const struct predict_image *)batch->items[i])->request;
+        if (!request->raw_outputs) {
+            want.best = request->top_k > want.best ? request->top_k : want.best;
+            wanted[served->output] = true;
+            continue;
+        }
+        is_only_best = false;
+        for (size_t k = 0; k < served->output_count; k++)
+            wanted[k] = wanted[k] || !request->wanted_outputs || request->wanted_outputs[k];
+    }
+    if (!is_only_best || want.best > lane->info.best)
+        want.best = 0;
+    want.outputs = want.best ? NULL : wanted;
+    return want;
+}
+
+static void inflight_submit(struct lane *lane, struct inflight_batch *inflight)
+{
+    const struct batch *batch = &inflight->batch;
+    for (size_t k = 0; k < lane->input_count; k++)
+        inflight->inputs[k] = scheduler_row(lane->scheduler, batch->buffer, k, batch->first);
+    inflight->want = want_of(lane, batch, inflight->wanted);
+    const struct session_run run = {.batch = batch->count,
+                                    .inputs = inflight->inputs,
+                                    .are_pixels = lane_marks_of(lane, batch, 0),
+                                    .fed = batch->count,
+                                    .want = inflight->want};
+    inflight->status = session_submit(lane->session, &run, &inflight->error);
+    inflight->is_submitted = inflight->status == STATUS_OK;
+}
+
+/* A batch that was taken: what is still wanted of it begins its pass, unless it is too large for
+ * that at the moment. */
+static void inflight_begin(struct lane *lane, const struct batch *taken)
+{
+    struct inflight_batch *inflight = inflight_at(lane, lane->inflight_count);
+    struct batch *batch = &inflight->batch;
+    *batch = *taken;
+    inflight->taken = (size_t)batch->count;
+    inflight->status = STATUS_OK;
+    inflight->is_submitted = false;
+    scheduler_drop_unwanted(lane->scheduler, batch);
+    drop_late(lane, batch);
+    if (batch->count == 0) {
+        scheduler_release(lane->scheduler, batch);
+        scheduler_answered(lane->scheduler, inflight->taken);
+        return;
+    }
+    inflight->begun = clock_now();
+    for (int i = 0; i < batch->count; i++) {
+        struct predict_image *image = batch->items[i];
+        image->queue_ms += clock_ms(inflight->begun - image->since);
+        image->since = inflight->begun;
+    }
+    close_gaps(lane, batch);
+    lane->inflight_count++;
+    if (batch->count <= batch_cap_now(&lane->cap, clock_now()))
+        inflight_submit(lane, inflight);
+    inflight->copy_in_ms = clock_ms(clock_now() - inflight->begun);
+}
+
+/* When the device will soon be done with the oldest batch in flight and needs the next one. */
+static int64_t nearly_free(struct lane *lane)
+{
+    static const int64_t at_least = 100000, share = 8;
+    const struct inflight_batch *inflight = inflight_at(lane, 0);
+    struct latency latency;
+    scheduler_latency(lane->scheduler, lane->index, &latency);
+    const int64_t pass = latency_run(&latency, inflight->batch.count);
+    const int64_t begun = inflight->begun > lane->ended ? inflight->begun : lane->ended;
+    return begun + pass - pass / share - at_least;
+}
+
+/* Fills the device's line: with `waits` until it is nearly free, else with what is closed. */
+static void inflight_fill(struct lane *lane, bool waits)
+{
+    struct batch batch;
+    while (lane->inflight_count > 0 && lane->inflight_count < lane->info.depth) {
+        for (int i = 0; i < lane->inflight_count; i++)
+            if (!inflight_at(lane, i)->is_submitted)
+                return; /* it runs alone */
+        if (!scheduler_take_ahead(lane->scheduler, lane->index, &lane->turn,
+                                  waits ? nearly_free(lane) : 0, waits, &batch))
+            return;
+        inflight_begin(lane, &batch);
+    }
+}
+
+/* Waits for the pass of the oldest batch in flight. */
+static struct outcome inflight_collect(struct lane *lane, struct inflight_batch *inflight)
+{
+    struct outcome outcome = {.batch = inflight->batch.count,
+                              .copy_in_ms = inflight->copy_in_ms,
+                              .status = inflight->status,
+                              .failure = inflight->error};
+    if (inflight->is_submitted)
+        outcome.status = session_collect(lane->session, lane->outputs, &outcome.failure);
+    const int64_t begun = inflight->begun > lane->ended ? inflight->begun : lane->ended;
+    lane->ended = outcome.ended = clock_now();
+    lane->has_best = inflight->want.best > 0;
+    outcome.forward_ms = clock_ms(outcome.ended - begun);
+    lane_note_pass(lane, outcome.batch, outcome.ended - begun, outcome.status, &outcome.failure);
+    return outcome;
+}
+
+static struct inflight_batch *inflight_pop(struct lane *lane)
+{
+    struct inflight_batch *inflight = inflight_at(lane, 0);
+    lane->first_inflight = (lane->first_inflight + 1) % BATCHER_MAX_DEPTH;
+    lane->inflight_count--;
+    return inflight;
+}
+
+/* Answers a batch whose pass has succeeded. The next batch has been submitted already. */
+static void inflight_answer(struct lane *lane, struct inflight_batch *inflight,
+                            const struct outcome *outcome)
+{
+    scheduler_release(lane->scheduler, &inflight->batch);
+    if (lane->inflight_count == 0)
+        lane_end_turn(lane);
+    lane_answer_sub_batch(lane, &inflight->batch, (struct sub_batch){0, inflight->batch.count},
+                          outcome);
+    scheduler_answered(lane->scheduler, inflight->taken);
+}
+
+/* Runs a batch with nothing else in flight: whole, in sub-batches, or given up with the device. */
+static void inflight_run_alone(struct lane *lane, struct inflight_batch *inflight,
+                               const struct outcome *ran)
+{
+    struct batch *batch = &inflight->batch;
+    size_t dropped = inflight->taken - (size_t)batch->count;
+    int answered = lane_is_quarantined(lane) ? 0 : lane_run_sub_batches(lane, batch, ran);
+    if (answered < batch->count)
+        answered = lane_give_up_device(lane, batch, answered);
+    scheduler_answered(lane->scheduler, dropped + (size_t)answered);
+}
+
+/* Larger than the cap: not submitted, to be run in sub-batches. */
+static bool exceeds_cap(const struct inflight_batch *inflight)
+{
+    return !inflight->is_submitted && inflight->status == STATUS_OK;
+}
+
+/* The oldest batch has failed. Collects all others in flight before anything is retried. */
+static void inflight_recover(struct lane *lane, struct inflight_batch *inflight,
+                             const struct outcome *outcome)
+{
+    struct inflight_batch *again[BATCHER_MAX_DEPTH] = {inflight};
+    struct outcome outcomes[BATCHER_MAX_DEPTH] = {*outcome};
+    const struct outcome *ran[BATCHER_MAX_DEPTH] = {&outcomes[0]};
+    int count = 1;
+    while (lane->inflight_count > 0) {
+        struct inflight_batch *next = inflight_pop(lane);
+        again[count] = next;
+        ran[count] = NULL;
+        if (!exceeds_cap(next)) {
+            outcomes[count] = inflight_collect(lane, next);
+            ran[count] = &outcomes[count];
+        }
+        if (ran[count] && ran[count]->status == STATUS_OK) {
+            lane->inflight_count++; /* the device is still needed */
+            inflight_answer(lane, next, ran[count]);
+            lane->inflight_count--;
+        } else {
+            count++;
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        lane->inflight_count = count - 1 - i; /* those whose turn comes, for end_turn */
+        inflight_run_alone(lane, again[i], ran[i]);
+    }
+    lane->inflight_count = 0;
+}
+
+void lane_serve(struct lane *lane, const struct batch *first)
+{
+    inflight_begin(lane, first);
+    if (lane->inflight_count == 0)
+        lane_end_turn(lane);
+    while (lane->inflight_count > 0) {
+        inflight_fill(lane, true);
+        struct inflight_batch *inflight = inflight_pop(lane);
+        if (exceeds_cap(inflight)) {
+            inflight_run_alone(lane, inflight, NULL);
+            continue;
+        }
+        struct outcome outcome = inflight_collect(lane, inflight);
+        if (outcome.status != STATUS_OK) {
+            inflight_recover(lane, inflight, &outcome);
+            continue;
+        }
+        inflight_fill(lane, false);
+        inflight_answer(lane, inflight, &outcome);
+    }
+}

@@ -1,0 +1,282 @@
+/* The passes of one batch: whole, or split down to the images that fail by themselves; and what the
+ * clients get of them. */
+#include "server/schedule/runtime/lane_state.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "server/observe/log.h"
+#include "server/schedule/policy/rows.h"
+
+/* A split goes on with a part that is a smaller compiled size, or below those half of 256 images at
+ * most, and leaves the rest. */
+#define MAX_SUB_BATCHES (SESSION_MAX_BATCHES + 10)
+
+void lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
+                    const struct error *err)
+{
+    metric_observe(lane->meters.batch_size, count);
+    lane->turn_used += took;
+    metric_add(lane->meters.device_seconds, (double)took * 1e-9);
+    metric_add(scheduler_meters(lane->scheduler)->triton.exec_count, 1);
+    if (status == STATUS_OK) {
+        scheduler_ran(lane->scheduler, lane->index, count, took);
+        return;
+    }
+    metric_add(lane->meters.forward_failures, 1);
+    char device[DEVICE_TEXT];
+    log_event(LOG_WARN, "forward pass failed", LOG_STR("model", lane->model->name),
+              LOG_STR("device", device_text(lane->info.device, device)), LOG_INT("batch", count),
+              LOG_STR("error", err->message));
+}
+
+const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch, int first)
+{
+    const uint8_t *marks = scheduler_pixel_marks(lane->scheduler, batch->buffer);
+    return marks ? marks + batch->first + first : NULL;
+}
+
+/* A forward pass of `count` images at lane->inputs, with nothing else under way; the inputs hold as
+ * many as it is padded to. */
+static enum status lane_run(struct lane *lane, int count, double *ret_ms, struct error *err)
+{
+    const struct session_run run = {
+        .batch = count, .inputs = lane->inputs, .are_pixels = lane->marks, .fed = lane->fed};
+    int64_t start = clock_now();
+    enum status status = session_submit(lane->session, &run, err);
+    if (status == STATUS_OK)
+        status = session_collect(lane->session, lane->outputs, err);
+    lane->has_best = false;
+    lane->ended = clock_now();
+    *ret_ms = clock_ms(lane->ended - start);
+    lane_note_pass(lane, count, lane->ended - start, status, err);
+    return status;
+}
+
+/* Scores of one image to its predictions. */
+static enum status answer_classes(struct lane *lane, int batch, int row,
+                                  struct predict_image *image)
+{
+    const float *scores;
+    size_t count;
+    if (lane->has_best)
+        return scores_from_best(session_best_of(lane->session, row), lane->served->class_count,
+                                lane->model->has_probabilities, &lane->model->labels,
+                                (size_t)image->request->top_k, &image->predictions,
+                                &image->prediction_count, &image->error);
+    TRY(scores_of_image(lane->outputs[lane->served->output], batch, row, &lane->scores, &scores,
+                        &count, &image->error));
+    return scores_top_k(scores, count, lane->model->has_probabilities, &lane->model->labels,
+                        (size_t)image->request->top_k, &image->predictions,
+                        &image->prediction_count, &image->error);
+}
+
+/* What the client gets of row `row` of a run. */
+static enum status take_outputs(struct lane *lane, int batch, int row, struct predict_image *image)
+{
+    if (!image->request->raw_outputs)
+        return answer_classes(lane, batch, row, image);
+    return rows_copy(lane->outputs, lane->served->output_count, image->request->wanted_outputs,
+                     batch, row, &image->outputs, &image->error);
+}
+
+/* Row `row` of a run was this image: finishes it. */
+static void answer_image(struct lane *lane, struct predict_image *image, int row,
+                         const struct outcome *outcome)
+{
+    struct meters *meters = scheduler_meters(lane->scheduler);
+    image->batch = outcome->batch;
+    image->device = lane->info.device;
+    image->forward_ms = outcome->forward_ms;
+    metric_observe(meters->phases[PHASE_QUEUE], image->queue_ms * 1e-3);
+    metric_observe(lane->meters.forward, outcome->forward_ms * 1e-3);
+    if (outcome->status == STATUS_OK) {
+        image->status = take_outputs(lane, outcome->batch, row, image);
+    } else {
+        image->status = outcome->status;
+        image->error = outcome->failure;
+    }
+    image->output_ms = clock_ms(clock_now() - outcome->ended);
+    metric_observe(lane->meters.copy_in, outcome->copy_in_ms * 1e-3);
+    metric_observe(lane->meters.copy_out, image->output_ms * 1e-3);
+    scheduler_finish(lane->scheduler, image);
+}
+
+/* The largest number of images below `count` that runs without padding; half, where all of them are
+ * padded. `count` is at least 2. */
+static int smaller_batch(const struct lane *lane, int count)
+{
+    for (size_t i = lane->info.batch_count; i-- > 0;)
+        if (lane->info.batches[i].size < count)
+            return lane->info.batches[i].size;
+    return (count + 1) / 2;
+}
+
+static bool is_out_of_memory(enum status status)
+{
+    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
+}
+
+/* A pass of `count` images ran out of memory: the next ones are smaller for a while. */
+static void lower_cap(struct lane *lane, int count)
+{
+    int padded = lane_padded_batch(lane, count);
+    batch_cap_lower(&lane->cap, padded > 1 ? smaller_batch(lane, padded) : 1, clock_now());
+    metric_set(lane->meters.batch_cap, lane->cap.cap);
+    char device[DEVICE_TEXT];
+    log_event(LOG_WARN, "batches made smaller: out of memory", LOG_STR("model", lane->model->name),
+              LOG_STR("device", device_text(lane->info.device, device)), LOG_INT("batch", padded),
+              LOG_INT("cap", lane->cap.cap));
+}
+
+/* Points lane->inputs at the images of a sub-batch. A retry must not read
+ * its neighbours, nor what an earlier batch left in the slots behind it, as padding: they may be
+ * what made it fail. */
+static void place_inputs(struct lane *lane, const struct batch *batch, struct sub_batch part,
+                         bool is_retry)
+{
+    size_t padded = (size_t)lane_padded_batch(lane, part.count), count = (size_t)part.count;
+    lane->marks = lane_marks_of(lane, batch, part.first);
+    lane->fed = part.count;
+    const bool is_padded = is_retry && padded != count;
+    if (is_padded)
+        lane->fed = (int)padded;
+    if (is_padded && lane->marks) {
+        memset(lane->retry_marks, 0, padded);
+        memcpy(lane->retry_marks, lane->marks, count);
+        lane->marks = lane->retry_marks;
+    }
+    for (size_t k = 0; k < lane->input_count; k++) {
+        const void *rows =
+            scheduler_row(lane->scheduler, batch->buffer, k, batch->first + part.first);
+        lane->inputs[k] = rows;
+        if (!is_padded)
+            continue;
+        size_t each = lane->retry_layout.row_bytes[k];
+        char *retry = batch_layout_row(&lane->retry_layout, lane->retry_rows, k, 0);
+        memcpy(retry, rows, count * each);
+        memset(retry + count * each, 0, (padded - count) * each);
+        lane->inputs[k] = retry;
+    }
+}
+
+/* Whether a retry of that many images would need more padding than `retry_rows` has room for. */
+static bool is_awkward(const struct lane *lane, int count)
+{
+    return lane_padded_batch(lane, count) != count && count > lane_padded_batch(lane, 1);
+}
+
+/* Milliseconds of the image that took longest to prepare. */
+static double slowest_input(const struct batch *batch, struct sub_batch part)
+{
+    double slowest = 0;
+    for (int i = 0; i < part.count; i++) {
+        const struct predict_image *image = batch->items[part.first + i];
+        double ms = image->decode_ms + image->preprocess_ms;
+        slowest = ms > slowest ? ms : slowest;
+    }
+    return slowest;
+}
+
+void lane_answer_sub_batch(struct lane *lane, const struct batch *batch, struct sub_batch part,
+                           const struct outcome *outcome)
+{
+    bool good = outcome->status == STATUS_OK;
+    if (good)
+        served_note_run(lane->served, part.count, slowest_input(batch, part), outcome->forward_ms);
+    for (int i = 0; i < part.count; i++)
+        answer_image(lane, batch->items[part.first + i], i, outcome);
+    if (good)
+        served_note_output(lane->served, part.count, clock_ms(clock_now() - outcome->ended));
+}
+
+void lane_end_turn(struct lane *lane)
+{
+    device_turn_end(&lane->turn, lane->turn_used, scheduler_has_ready(lane->scheduler));
+    lane->turn_used = 0;
+}
+
+/* What became of a part. */
+enum sub_batch_end { SUB_BATCH_ANSWERED, SUB_BATCH_AGAIN, SUB_BATCH_DEVICE };
+
+/* Runs a sub-batch, for the first time or as a retry. */
+static void lane_attempt(struct lane *lane, const struct batch *batch, struct sub_batch part,
+                         bool is_retry, struct outcome *ret)
+{
+    int64_t start = clock_now();
+    *ret = (struct outcome){.batch = part.count};
+    place_inputs(lane, batch, part, is_retry);
+    ret->copy_in_ms = clock_ms(clock_now() - start);
+    ret->status = lane_run(lane, part.count, &ret->forward_ms, &ret->failure);
+    ret->ended = lane->ended;
+}
+
+/* Runs one piece, unless `ran` says how that went, and answers it, unless it is to be run again in
+ * parts, or the device is the one to blame. `*has_probed`: whether the device has been tried since
+ * the batch was taken. */
+static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *batch,
+                                        struct sub_batch part, const struct outcome *ran,
+                                        bool is_retry, bool is_last, bool *has_probed)
+{
+    struct outcome outcome;
+    if (ran)
+        outcome = *ran;
+    else
+        lane_attempt(lane, batch, part, is_retry, &outcome);
+    enum status status = outcome.status;
+    if (status == STATUS_DEVICE && !*has_probed) {
+        *has_probed = true;
+        if (!lane_device_is_well(lane))
+            return SUB_BATCH_DEVICE;
+    }
+    bool may_recover = part.count > 1 || (!is_retry && lane_padded_batch(lane, 1) > 1);
+    if (is_out_of_memory(status))
+        lower_cap(lane, part.count);
+    if (status != STATUS_OK && may_recover) {
+        metric_add(
+            is_out_of_memory(status) ? lane->meters.memory_splits : lane->meters.failure_splits, 1);
+        return SUB_BATCH_AGAIN;
+    }
+    /* The outputs are the session's own: the buffer may fill again meanwhile. */
+    if (is_last) {
+        scheduler_release(lane->scheduler, batch);
+        if (lane->inflight_count == 0)
+            lane_end_turn(lane);
+    }
+    lane_answer_sub_batch(lane, batch, part, &outcome);
+    return SUB_BATCH_ANSWERED;
+}
+
+int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const struct outcome *ran)
+{
+    struct sub_batch parts[MAX_SUB_BATCHES] = {{0, batch->count}};
+    int count = 1;
+    bool is_retry = false, has_probed = false;
+    while (count > 0) {
+        struct sub_batch part = parts[--count];
+        int cap = batch_cap_now(&lane->cap, clock_now());
+        bool too_large = part.count > cap || (is_retry && is_awkward(lane, part.count));
+        if (!too_large || ran) {
+            enum sub_batch_end end =
+                run_sub_batch(lane, batch, part, ran, is_retry, count == 0, &has_probed);
+            ran = NULL;
+            if (end == SUB_BATCH_DEVICE)
+                return part.first;
+            if (end == SUB_BATCH_ANSWERED)
+                continue;
+            is_retry = true;
+        }
+        if (part.count == 1) { /* again, beside zeros */
+            parts[count++] = part;
+            continue;
+        }
+        int fewer = smaller_batch(lane, part.count);
+        if (fewer > cap)
+            fewer = smaller_batch(lane, cap + 1);
+        assert(count + 2 <= MAX_SUB_BATCHES);
+        parts[count++] = (struct sub_batch){part.first + fewer, part.count - fewer};
+        parts[count++] = (struct sub_batch){part.first, fewer};
+    }
+    return batch->count;
+}

@@ -1,0 +1,99 @@
+/* What one model's scheduler and its lanes count. The families:
+ *
+ *     lensd_images_total{model,result}          images answered; result: "ok" or a status word
+ *     lensd_phase_seconds{model,phase}          histogram. Once a request: read (first byte to
+ *                                               admission), write (answer ready to last byte sent);
+ *                                               once an image: decode, preprocess, queue
+ *     lensd_phase_seconds{model,phase,device}   the same for what a device does, once an image, of
+ *                                               the whole batch: copy_in, forward, copy_out
+ *     lensd_latency_seconds{model}              histogram, a request from first byte to answer
+ *     lensd_predicted_seconds{model}            histogram, that from admission on, as predicted
+ *     lensd_prediction_ratio{model}             histogram, actual over predicted time: 1 is perfect
+ *     lensd_batch_size{model,device}            histogram, images per forward pass
+ *     lensd_batches_closed_total{model,reason}  why batches closed
+ *     lensd_forward_failures_total{model,device}  forward passes that failed, retries included
+ *     lensd_batch_splits_total{model,device,cause}  batches run again as halves; cause: "failure"
+ *                                               or "memory", where the cap was lowered as well
+ *     lensd_batch_cap{model,device}             gauge: images a lane runs together now
+ *     lensd_device_seconds_total{model,device}  time the device spent on the model's passes
+ *     lensd_device_quarantined{model,device}    gauge: lanes quarantined because the device fails
+ *     lensd_refused_total{model,cause}          images not let in; cause: a status word
+ *     lensd_queue_images{model}                 gauge: admitted, waiting for a decode worker
+ *     lensd_in_flight_images{model}             gauge: admitted, past that
+ *
+ * and, for boards made for Triton, its names with {model,version}. A request is what came in one
+ * HTTP request; it failed when one of its images did; its times are those of its slowest image:
+ *
+ *     nv_inference_request_success, nv_inference_request_failure{reason}, nv_inference_count,
+ *     nv_inference_exec_count, nv_inference_pending_request_count, nv_model_load_duration_secs,
+ *     nv_inference_{request,queue,compute_input,compute_infer,compute_output}_duration_us
+ *
+ * Thread-safe (metrics.h). Nothing is allocated and no lock taken once a model is loaded, but for
+ * the first image that ends in a status. */
+#pragma once
+
+#include "engine/base/status.h"
+#include "engine/tensor/device.h"
+#include "server/observe/metrics.h"
+#include "server/schedule/policy/batcher.h"
+
+struct predict_request;
+
+enum phase { PHASE_READ, PHASE_DECODE, PHASE_PREPROCESS, PHASE_QUEUE, PHASE_WRITE };
+
+#define PHASE_COUNT 5
+
+/* Reasons of nv_inference_request_failure. */
+enum triton_failure { TRITON_REJECTED, TRITON_CANCELED, TRITON_BACKEND, TRITON_OTHER };
+
+#define TRITON_FAILURES 4
+
+struct triton_meters {
+    struct metric *success, *failures[TRITON_FAILURES];
+    struct metric *count, *exec_count, *pending, *load_seconds;
+    struct metric *request_us, *queue_us, *input_us, *infer_us, *output_us;
+};
+
+struct meters {
+    struct metrics *metrics; /* borrowed; may be NULL: then nothing is counted */
+    char model[256];         /* escaped for labels */
+    struct metric *images_ok;
+    struct metric *phases[PHASE_COUNT];
+    struct metric *latency, *predicted, *prediction_ratio;
+    struct metric *closed[BATCH_CLOSE_REASONS];
+    struct metric *queue_images, *in_flight_images;
+    struct triton_meters triton;
+};
+
+void meters_init(struct meters *meters, struct metrics *metrics, const char *model,
+                 const char *version);
+
+/* What a lane counts; lanes of a model on the same device share the series. */
+struct lane_meters {
+    struct metric *copy_in, *forward, *copy_out; /* phases */
+    struct metric *batch_size;
+    struct metric *forward_failures;
+    struct metric *failure_splits, *memory_splits;
+    struct metric *batch_cap;
+    struct metric *device_seconds;
+    struct metric *quarantined;
+};
+
+void lane_meters_init(struct lane_meters *lane, const struct meters *meters,
+                      struct device_id device);
+
+/* An image was answered with `status`. */
+void meters_image(struct meters *meters, enum status status);
+
+/* All images of a request have their status and times: just before its on_done. */
+void meters_request(struct meters *meters, const struct predict_request *request, int64_t now);
+
+/* An admitted image was predicted to be answered within `predicted`, and took `actual`
+ * (nanoseconds; predicted 0: not known). */
+void meters_prediction(struct meters *meters, int64_t predicted, int64_t actual);
+
+/* A request for `images` was refused by the model's scheduler. */
+void meters_refusal(struct meters *meters, enum status cause, size_t images);
+
+/* `images` were refused; `model` "" where the request's model is not one of ours. */
+void meters_refused(struct metrics *metrics, const char *model, enum status cause, size_t images);

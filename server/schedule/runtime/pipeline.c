@@ -1,0 +1,492 @@
+/* Options, requests, what /health shows, and the end. The table itself: pipeline_table.c. */
+#include "server/schedule/runtime/pipeline.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/schedule/policy/rows.h"
+#include "server/schedule/runtime/meters.h"
+#include "server/schedule/runtime/pipeline_table.h"
+#include "server/schedule/runtime/scheduler.h"
+#include "server/schedule/runtime/thread.h"
+#include "server/schedule/runtime/worker.h"
+
+#define DEFAULT_MAX_QUEUE 256
+#define MAX_QUEUE         (1u << 20)
+#define MAX_THREADS       1024
+#define MAX_TIME_MS       3600000
+
+static enum status check_options(const struct pipeline_options *options, struct error *err)
+{
+    if (options->device_count < 1 || options->device_count > DEVICE_MAX)
+        return error_set(err, STATUS_CONFIG, "%zu devices; 1 to %d can be used",
+                         options->device_count, DEVICE_MAX);
+    if (options->max_batch < 0 || options->max_batch > BATCHER_MAX_BATCH)
+        return error_set(err, STATUS_CONFIG, "a largest batch of %d; 1 to %d is possible",
+                         options->max_batch, BATCHER_MAX_BATCH);
+    if (options->max_queue > MAX_QUEUE)
+        return error_set(err, STATUS_CONFIG, "a queue of %zu images; 1 to %u is possible",
+                         options->max_queue, MAX_QUEUE);
+    if (options->max_queue_ms < 0 || options->max_queue_ms > MAX_TIME_MS ||
+        options->max_delay_us < 0 || options->max_delay_us > MAX_TIME_MS)
+        return error_set(err, STATUS_CONFIG,
+                         "a queue of %" PRId64 " ms and a delay of %" PRId64
+                         " us; 0 to %d are possible",
+                         options->max_queue_ms, options->max_delay_us, MAX_TIME_MS);
+    if (options->workers < 0 || options->workers > MAX_THREADS || options->threads < 0 ||
+        options->threads > MAX_THREADS)
+        return error_set(err, STATUS_CONFIG,
+                         "%d decode and %d forward threads; 1 to %d are possible, 0 for as many as "
+                         "there are cores",
+                         options->workers, options->threads, MAX_THREADS);
+    return STATUS_OK;
+}
+
+/* Several lanes on the CPU share its cores evenly; a lane alone lets the session choose (0). */
+static int threads_per_lane(const struct pipeline_options *options)
+{
+    int lanes = 0;
+    for (size_t i = 0; i < options->device_count; i++)
+        lanes += options->devices[i].kind == DEVICE_CPU;
+    if (lanes < 2)
+        return 0;
+    int threads = device_cpu_threads() / lanes;
+    return threads > 1 ? threads : 1;
+}
+
+static struct memory_budget *create_budget(const struct pipeline_options *options)
+{
+    struct budget_limit limits[DEVICE_MAX];
+    budget_limits(options->devices, options->memory_limits, options->device_count, limits);
+    return budget_create(limits, options->device_count);
+}
+
+static void fill_in_defaults(struct pipeline_options *options)
+{
+    if (options->threads == 0)
+        options->threads = threads_per_lane(options);
+    if (options->workers == 0)
+        options->workers = device_cpu_threads();
+    if (options->max_queue == 0)
+        options->max_queue = DEFAULT_MAX_QUEUE;
+}
+
+enum status pipeline_create(const struct pipeline_options *options, struct pipeline **ret,
+                            struct error *err)
+{
+    TRY(check_options(options, err));
+    struct pipeline *pipeline = calloc(1, sizeof *pipeline);
+    if (!pipeline)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for the pipeline");
+    pipeline->options = *options;
+    fill_in_defaults(&pipeline->options);
+    pthread_mutex_init(&pipeline->lock, NULL);
+    condition_init(&pipeline->released);
+    pipeline->entries = alloc_array(PIPELINE_MAX_MODELS, sizeof *pipeline->entries);
+    enum status status = STATUS_OK;
+    pipeline->budget = create_budget(&pipeline->options);
+    bool has_turns = true;
+    for (size_t i = 0; i < options->device_count; i++) {
+        pipeline->device_queues[i] = device_queue_create();
+        has_turns = has_turns && pipeline->device_queues[i];
+    }
+    if (!pipeline->entries || !pipeline->budget || !has_turns)
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for the table of models");
+    else
+        status = pool_create(&(struct pool_options){.threads = pipeline->options.workers,
+                                                    .start = worker_start,
+                                                    .run = worker_run,
+                                                    .stop = worker_stop,
+                                                    .context = &pipeline->options},
+                             &pipeline->pool, err);
+    if (status != STATUS_OK) {
+        pipeline_free(pipeline);
+        return status;
+    }
+    *ret = pipeline;
+    return STATUS_OK;
+}
+
+enum pipeline_state pipeline_state(const struct pipeline *pipeline)
+{
+    return (enum pipeline_state)atomic_load_explicit(&pipeline->state, memory_order_acquire);
+}
+
+/* --- requests --- */
+
+/* "a, b, c": the models there are. */
+static void name_models_locked(const struct pipeline *pipeline, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < pipeline->entry_count && used < size; i++) {
+        bool is_named = false;
+        for (size_t k = 0; k < i; k++)
+            is_named |= !strcmp(pipeline->entries[k].name, pipeline->entries[i].name);
+        if (!is_named)
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "",
+                                     pipeline->entries[i].name);
+    }
+}
+
+/* "1, 3": the versions of a model. */
+static void name_versions_locked(const struct pipeline *pipeline, const char *name, char *text,
+                                 size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < pipeline->entry_count && used < size; i++)
+        if (!strcmp(pipeline->entries[i].name, name) && pipeline->entries[i].version[0])
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "",
+                                     pipeline->entries[i].version);
+}
+
+static enum status explain_not_found_locked(struct pipeline *pipeline, const char *name,
+                                            const char *version, struct error *err)
+{
+    char names[256];
+    if (name && version && table_find_locked(pipeline, name, NULL)) {
+        name_versions_locked(pipeline, name, names, sizeof names);
+        return error_set(err, STATUS_NOT_FOUND, "model '%.128s' has no version '%.20s'; it has: %s",
+                         name, version, names[0] ? names : "none yet");
+    }
+    name_models_locked(pipeline, names, sizeof names);
+    return error_set(err, STATUS_NOT_FOUND, "there is no model '%.128s'; this server has: %s",
+                     name ? name : "default", pipeline->entry_count ? names : "none yet");
+}
+
+static enum status explain_not_ready(const struct model_entry *entry, int *ret_retry_after_s,
+                                     struct error *err)
+{
+    if (ret_retry_after_s)
+        *ret_retry_after_s = 1;
+    if (!entry)
+        return error_set(err, STATUS_NOT_READY,
+                         "this server has no model at present; GET /health lists those that come");
+    if (entry->state == MODEL_FAILED)
+        return error_set(err, STATUS_NOT_READY, "model '%s' could not be loaded: %s", entry->name,
+                         entry->failure);
+    if (entry->state == MODEL_UNLOADED || entry->state == MODEL_UNLOADING)
+        return error_set(err, STATUS_NOT_READY, "model '%s' has been unloaded", entry->name);
+    return error_set(err, STATUS_NOT_READY,
+                     "model '%s' is still loading; see /health, and try again", entry->name);
+}
+
+/* The instance that serves `name`, with the caller as one of its users. */
+static enum status acquire(struct pipeline *pipeline, const char *name, const char *version,
+                           struct instance **ret, int *ret_retry_after_s, struct error *err)
+{
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry = table_find_locked(pipeline, name, version);
+    if (!entry && name) {
+        status = explain_not_found_locked(pipeline, name, version, err);
+    } else if (!entry || entry->state != MODEL_READY) {
+        status = explain_not_ready(entry, ret_retry_after_s, err);
+    } else {
+        *ret = entry->instance;
+        (*ret)->users++;
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return status;
+}
+
+enum status pipeline_acquire(struct pipeline *pipeline, const char *name, const char *version,
+                             struct served **ret, int *ret_retry_after_s, struct error *err)
+{
+    struct instance *instance;
+    TRY(acquire(pipeline, name, version, &instance, ret_retry_after_s, err));
+    *ret = instance->served;
+    return STATUS_OK;
+}
+
+void pipeline_release(struct pipeline *pipeline, struct served *served)
+{
+    table_release(pipeline, served->instance);
+}
+
+static enum status check_request(const struct predict_request *request, struct error *err)
+{
+    if (request->image_count == 0)
+        return error_set(err, STATUS_INVALID, "the request has no image; send at least one");
+    if (request->priority < 0 || request->priority > QUEUE_URGENCIES)
+        return error_set(err, STATUS_INVALID,
+                         "the priority is %d; it may be 1 (goes first) to %d (goes last), 0 for "
+                         "the default, %d",
+                         request->priority, QUEUE_URGENCIES, QUEUE_DEFAULT_URGENCY);
+    if (request->top_k < 1 || request->top_k > PREDICT_MAX_TOP_K)
+        return error_set(err, STATUS_INVALID, "top_k is %d; it may be 1 to %d", request->top_k,
+                         PREDICT_MAX_TOP_K);
+    assert(!request->tensors || request->target);
+    return STATUS_OK;
+}
+
+/* Whether the model can do what the request wants of it. */
+static enum status check_fits(const struct served *served, const struct predict_request *request,
+                              struct error *err)
+{
+    const char *name = served->model->name;
+    if (!request->raw_outputs && served->not_classifier[0])
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' gives no labels: %s; send tensors to POST "
+                         "/v2/models/%s/infer",
+                         name, served->not_classifier, name);
+    if (!request->tensors && !served->takes_images)
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' takes no photos, its inputs are tensors: GET /v2/models/%s",
+                         name, name);
+    if (request->raw_outputs && request->image_count > 1 && !served->has_rows)
+        return error_set(
+            err, STATUS_INVALID,
+            "model '%s' takes one image, or one row, a request: it has no batch dimension, or "
+            "rows change each other's results",
+            name);
+    return STATUS_OK;
+}
+
+static enum status submit_to(struct instance *instance, struct predict_request *request,
+                             int *ret_retry_after_s, struct error *err)
+{
+    struct served *served = instance->served;
+    TRY(check_fits(served, request, err));
+    request->hold = served_ref(served); /* before it can be done */
+    enum status status = scheduler_submit(instance->scheduler, request, ret_retry_after_s, err);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    request->hold = NULL;
+    served_unref(served);
+    return status;
+}
+
+enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *request,
+                            int *ret_retry_after_s, struct error *err)
+{
+    struct instance *instance = NULL;
+    enum status status = check_request(request, err);
+    if (status == STATUS_OK && request->target)
+        return submit_to(request->target->instance, request, ret_retry_after_s, err);
+    if (status == STATUS_OK)
+        status =
+            acquire(pipeline, request->model, request->version, &instance, ret_retry_after_s, err);
+    if (status == STATUS_OK) {
+        status = submit_to(instance, request, ret_retry_after_s, err);
+        table_release(pipeline, instance);
+        return status;
+    }
+    /* Not under the name the client sent: it may be anything. */
+    meters_refused(pipeline->options.metrics, "", status, request->image_count);
+    return status;
+}
+
+enum status pipeline_check(struct pipeline *pipeline, const struct predict_request *request,
+                           size_t images, size_t bytes, int *ret_retry_after_s, struct error *err)
+{
+    struct instance *instance = NULL;
+    enum status status =
+        acquire(pipeline, request->model, request->version, &instance, ret_retry_after_s, err);
+    if (status == STATUS_OK) {
+        status =
+            scheduler_check(instance->scheduler, request, images, bytes, ret_retry_after_s, err);
+        table_release(pipeline, instance);
+        return status;
+    }
+    meters_refused(pipeline->options.metrics, "", status, images);
+    return status;
+}
+
+bool pipeline_default(struct pipeline *pipeline, char *ret, size_t size)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    const struct model_entry *entry = table_find_locked(pipeline, NULL, NULL);
+    bool is_ready = entry && entry->state == MODEL_READY;
+    snprintf(ret, size, "%s", is_ready ? entry->name : "");
+    pthread_mutex_unlock(&pipeline->lock);
+    return is_ready;
+}
+
+bool pipeline_has_choice(struct pipeline *pipeline)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    bool has_choice = false;
+    for (size_t i = 0; i < pipeline->entry_count; i++)
+        has_choice |= strcmp(pipeline->entries[i].name, pipeline->default_name) != 0;
+    pthread_mutex_unlock(&pipeline->lock);
+    return has_choice;
+}
+
+void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request)
+{
+    atomic_store_explicit(&request->cancelled, 1, memory_order_relaxed);
+    /* The pin keeps the request and its `hold`, not the instance, which may have ended meanwhile
+     * with all that it was given answered. */
+    pthread_mutex_lock(&pipeline->lock);
+    struct instance *instance = request->hold->instance;
+    if (instance)
+        instance->users++;
+    pthread_mutex_unlock(&pipeline->lock);
+    if (instance) {
+        scheduler_cancel(instance->scheduler, request);
+        table_release(pipeline, instance);
+    }
+    predict_request_unpin(request);
+}
+
+void predict_request_done(struct predict_request *request)
+{
+    for (size_t i = 0; i < request->image_count; i++) {
+        struct predict_image *image = &request->images[i];
+        free(image->predictions);
+        image->predictions = NULL;
+        image->prediction_count = 0;
+        if (image->outputs)
+            rows_free(image->outputs, request->hold->output_count);
+        image->outputs = NULL;
+    }
+    served_unref(request->hold);
+    request->hold = NULL;
+    request->served = NULL;
+}
+
+/* --- states and the end --- */
+
+static void fill_model_status(const struct model_entry *entry, struct model_status *ret)
+{
+    *ret = (struct model_status){.state = entry->state, .progress = entry->progress};
+    snprintf(ret->name, sizeof ret->name, "%s", entry->name);
+    snprintf(ret->version, sizeof ret->version, "%s", entry->version);
+    snprintf(ret->failure, sizeof ret->failure, "%s", entry->failure);
+    const struct instance *instance = entry->instance;
+    if (!instance)
+        return;
+    const struct served *served = instance->served;
+    const struct model *model = served->model;
+    ret->parameter_bytes = model->parameter_bytes;
+    ret->file_bytes = model->file_bytes;
+    ret->takes_images = served->takes_images;
+    ret->is_classifier = !served->not_classifier[0];
+    if (served->takes_images) {
+        ret->width = model->preprocess.width;
+        ret->height = model->preprocess.height;
+        ret->channels = preprocess_channels(&model->preprocess);
+    }
+    if (ret->is_classifier)
+        ret->class_count = model->class_count ? model->class_count : served->class_count;
+    ret->lane_count = instance->lane_count;
+    for (size_t i = 0; i < instance->lane_count; i++) {
+        ret->lanes[i] = *lane_info(instance->lanes[i]);
+        lane_describe_health(instance->lanes[i], &ret->health[i]);
+    }
+    memcpy(ret->choices, instance->choices, sizeof ret->choices);
+}
+
+bool pipeline_is_lost(struct pipeline *pipeline)
+{
+    bool is_lost = false;
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        const struct instance *instance = pipeline->entries[i].instance;
+        is_lost = is_lost || (instance && scheduler_is_lost(instance->scheduler));
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return is_lost;
+}
+
+size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size_t max)
+{
+    size_t count = 0;
+    for (;; count++) {
+        pthread_mutex_lock(&pipeline->lock);
+        bool exists = count < pipeline->entry_count && count < max;
+        struct instance *instance = NULL;
+        if (exists) {
+            const struct model_entry *entry = &pipeline->entries[count];
+            fill_model_status(entry, &ret[count]);
+            ret[count].is_default =
+                entry->state == MODEL_READY && entry == table_find_locked(pipeline, NULL, NULL);
+            instance = entry->instance;
+            if (instance)
+                instance->users++;
+        }
+        pthread_mutex_unlock(&pipeline->lock);
+        if (!exists)
+            return count;
+        if (!instance)
+            continue;
+        for (size_t i = 0; i < ret[count].lane_count; i++)
+            scheduler_describe_latency(instance->scheduler, (int)i, &ret[count].lanes[i]);
+        struct batcher_counts images = scheduler_counts(instance->scheduler);
+        table_release(pipeline, instance);
+        ret[count].answered = images.answered;
+        ret[count].queued = images.queued;
+        ret[count].in_flight = images.admitted - images.queued;
+    }
+}
+
+size_t pipeline_memory(struct pipeline *pipeline, struct device_id device, size_t *ret_limit)
+{
+    return budget_used(pipeline->budget, device, ret_limit);
+}
+
+/* Everything that may hold images, in the table or leaving it, with the caller as a user. */
+static size_t use_all(struct pipeline *pipeline, struct instance **all, size_t max)
+{
+    size_t count = 0;
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; i < pipeline->entry_count && count < max; i++)
+        if (pipeline->entries[i].instance)
+            all[count++] = pipeline->entries[i].instance;
+    for (struct instance *i = pipeline->retiring; i && count < max; i = i->next_retiring)
+        all[count++] = i;
+    for (size_t i = 0; i < count; i++)
+        all[i]->users++;
+    pthread_mutex_unlock(&pipeline->lock);
+    return count;
+}
+
+bool pipeline_drain(struct pipeline *pipeline, int grace_ms)
+{
+    int64_t until = clock_now() + (int64_t)(grace_ms > 0 ? grace_ms : 0) * 1000000;
+    pthread_mutex_lock(&pipeline->lock);
+    pipeline->draining = true; /* from here on no model is added */
+    table_update_state_locked(pipeline);
+    pthread_mutex_unlock(&pipeline->lock);
+
+    struct instance *all[2 * PIPELINE_MAX_MODELS];
+    size_t count = use_all(pipeline, all, COUNT_OF(all));
+    bool complete = true;
+    for (size_t i = 0; i < count; i++)
+        scheduler_stop_accepting(all[i]->scheduler);
+    for (size_t i = 0; i < count; i++)
+        if (!scheduler_wait_answered(all[i]->scheduler, until))
+            complete = false;
+    for (size_t i = 0; !complete && i < count; i++)
+        scheduler_cut(all[i]->scheduler);
+    for (size_t i = 0; !complete && i < count; i++)
+        scheduler_wait_answered(all[i]->scheduler, INT64_MAX);
+    for (size_t i = 0; i < count; i++)
+        table_release(pipeline, all[i]);
+    return complete;
+}
+
+void pipeline_free(struct pipeline *pipeline)
+{
+    if (!pipeline)
+        return;
+    pipeline_drain(pipeline, 0);
+    pool_free(pipeline->pool);
+    assert(!pipeline->retiring);
+    for (size_t i = 0; i < pipeline->entry_count; i++)
+        instance_free(pipeline->entries[i].instance);
+    free(pipeline->entries);
+    budget_free(pipeline->budget);
+    for (size_t i = 0; i < DEVICE_MAX; i++)
+        device_queue_free(pipeline->device_queues[i]);
+    pthread_cond_destroy(&pipeline->released);
+    pthread_mutex_destroy(&pipeline->lock);
+    free(pipeline);
+}

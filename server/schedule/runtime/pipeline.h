@@ -1,0 +1,277 @@
+/* The pipeline: photos to predictions, raw tensors to raw tensors.
+ *
+ *     submit ─▶ queue ─▶ decode workers ─▶ forming batch ─▶ lane (device) ─▶ scores ─▶ on_done
+ *       │               decode, transform      slots         submit, collect softmax, top-k
+ *       └─ admission: 503 here
+ *
+ * pipeline_submit() never blocks: it admits or refuses. Decode workers (one pool for all models)
+ * decode an image, reserve a slot in the forming batch of its model, and write the normalised
+ * pixels into it. A lane (one thread per model and device) takes the forming batch when it is full,
+ * or when the device is idle and an image is ready. A bad image fails alone, before it has a slot.
+ * Rows of raw-tensor requests share batches with images: a worker copies a row into its slot. When
+ * the last image of a request is done, its on_done is called from a pipeline thread.
+ *
+ * The policy is pure: admission.c admits or refuses, batcher.c decides which image gets which slot
+ * and when a batch closes. The runtime carries it out: scheduler.c adds a lock, buffers and
+ * conditions to a batcher; pool.c and worker.c are the decode threads, lane.c the device threads;
+ * served.c describes a version of a model, instance.c holds its threads and buffers; pipeline.c is
+ * the table of models and versions.
+ *
+ * Versions are replaced while requests go on: the new one is compiled and warmed up, the table
+ * switches to it in one step, and the old one ends after it has answered its requests. No request
+ * is refused because of it.
+ *
+ * Locks: one for the table of models, one per model scheduler, one for the pool; never two at
+ * once; none is held across decode, forward, copies or callbacks. */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "engine/runtime/session.h"
+#include "models/folder/model.h"
+#include "server/image/image.h"
+#include "server/observe/metrics.h"
+#include "server/precision/precision.h"
+#include "server/schedule/policy/postprocess.h"
+#include "server/schedule/policy/queue.h"
+#include "server/schedule/runtime/served.h"
+
+enum pipeline_state {
+    PIPELINE_LOADING, /* models are being loaded */
+    PIPELINE_READY,
+    PIPELINE_DRAINING,
+    PIPELINE_FAILED,   /* a required model did not load */
+    PIPELINE_UNLOADED, /* a required model was removed, and nothing is being loaded */
+};
+
+struct pipeline_options {
+    struct device_id devices[DEVICE_MAX];
+    size_t device_count;
+    enum precision precision;         /* PRECISION_AUTO: each model's is chosen when it loads */
+    const char *cache;                /* as precision_options.cache; borrowed */
+    bool only_cached_precision;       /* as precision_options.only_cached */
+    int threads;                      /* forward threads per CPU lane; 0 = all available cores */
+    int workers;                      /* decode threads; 0 = all available cores */
+    int max_batch;                    /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
+    size_t memory_limits[DEVICE_MAX]; /* bytes for each of `devices`, for all models together; 0 =
+                                         nine tenths of what it has */
+    size_t max_queue; /* images admitted and not yet answered, per model; 0 = 256, at most 2^20 */
+    size_t max_queue_bytes; /* of images that wait for a worker, per model; 0 = no bound */
+    int64_t max_queue_ms;   /* predicted milliseconds until an answer; 0 = no bound */
+    int64_t max_delay_us;   /* longest batching delay, microseconds; 0: none */
+    struct image_limits limits;
+    bool fast_decode;        /* image_decode_reduced */
+    struct metrics *metrics; /* borrowed; may be NULL in tests */
+};
+
+#define PREDICT_MAX_TOP_K 1000
+
+/* One image, or one row of a raw-tensor request: input fields set by the caller, the rest by the
+ * pipeline. */
+struct predict_image {
+    const uint8_t *data; /* borrowed until on_done; not looked at in a raw-tensor request */
+    size_t size;
+    const char *name;    /* field or file name for the answer; borrowed; may be NULL */
+    struct error preset; /* status != OK: already known bad (bad base64 …): only carried along */
+
+    enum status status;             /* of this image alone */
+    struct error error;             /* when status != OK */
+    uint32_t width, height;         /* upright, as decoded */
+    struct prediction *predictions; /* top-k, best first; freed by predict_request_done */
+    size_t prediction_count;
+    struct tensor **outputs; /* with raw_outputs: output_count of the served model, NULL where not
+                                wanted, first dimension 1 where it has rows; freed by
+                                predict_request_done */
+    int batch;               /* size of the batch it ran in */
+    struct device_id device;
+    /* Milliseconds of the phases it went through; 0 for those it did not reach. queue_ms: waiting
+     * for a worker plus waiting, ready, for its lane. forward_ms: of the whole batch. */
+    double decode_ms, preprocess_ms, queue_ms, forward_ms;
+    double output_ms; /* from the end of the forward pass to here */
+
+    struct predict_request *request; /* private to the pipeline */
+    struct batch_item entry;         /* private: its place in the queue and in batches */
+    bool has_moved; /* private: a device failed under it, and it went to another one */
+    int64_t since;  /* private: when it entered the phase it is in */
+};
+
+struct predict_request {
+    struct predict_image *images;
+    size_t image_count;
+    const char *model;     /* NULL: the default model; borrowed until on_done */
+    const char *version;   /* NULL: the newest one served; borrowed until on_done */
+    struct served *target; /* NULL, or from pipeline_acquire: serves it, whatever `model` says */
+    /* Raw tensors instead of photos; needs `target`. One pointer per input of the served model, in
+     * its order, to image_count rows as served->inputs[i] says, packed: images[r] is row r.
+     * Borrowed until on_done. NULL: photos. */
+    const void *const *tensors;
+    bool raw_outputs;           /* the model's outputs as they are, no predictions */
+    const bool *wanted_outputs; /* of output_count; NULL: all; borrowed until on_done */
+    int top_k;                  /* 1 … PREDICT_MAX_TOP_K */
+    int64_t started;            /* clock_now() at the first byte, for total times */
+    int64_t deadline;           /* clock_now() when its answer is of no use any more; 0: never */
+    int priority;          /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_URGENCY */
+    uint64_t client;       /* whose it is, for fairness between clients; 0: not told */
+    _Atomic int cancelled; /* the client has gone: set by anyone, read before decode and forward */
+    void (*on_done)(struct predict_request *request); /* exactly once after a successful submit */
+    void *context;
+
+    const struct model *served;   /* set by submit: the model that answers, alive until
+                                     predict_request_done; its graph is gone */
+    struct served *hold;          /* set by submit: the same, with its inputs and outputs */
+    struct metric *write_seconds; /* set by submit: where to note how long the answer took to be
+                                     written; lives as long as the metrics; may be NULL */
+    _Atomic size_t pending;       /* private to the pipeline: images without an answer, and one for
+                                     everybody else who needs the request alive */
+};
+
+struct pipeline;
+
+/* Starts workers at once; models are added afterwards. Options are copied. STATUS_CONFIG for a
+ * number out of its range, STATUS_NO_MEMORY. */
+enum status pipeline_create(const struct pipeline_options *options, struct pipeline **ret,
+                            struct error *err) MUST_USE;
+
+/* Stops accepting (submit answers STATUS_DRAINING), waits until every admitted image is answered or
+ * `grace_ms` is over: then what has not begun its forward pass fails with STATUS_DRAINING, and only
+ * decodes and forward passes under way are waited for. Every on_done has returned when this
+ * returns. True when everything was answered within the grace time. From any thread but a
+ * pipeline's own; further calls find nothing to do. */
+bool pipeline_drain(struct pipeline *pipeline, int grace_ms);
+
+/* Ends all threads, frees sessions and models. Drains without grace first, if nobody has. No other
+ * call may be running (a loader in pipeline_add_model has been joined). NULL is fine. */
+void pipeline_free(struct pipeline *pipeline);
+
+#define PIPELINE_MAX_MODELS 64
+
+/* Compiles and warms `model` on every device of the options (may take seconds: call from a loader
+ * thread), then serves it under model->name and model->version. Where that version is served
+ * already, this one takes its place in one step, and the call returns when the old one has answered
+ * what it was given. Other versions of the name are left alone. The first model added is the
+ * default. Takes over `model` on success and on failure; a failure is also noted as by
+ * pipeline_progress, and leaves what is served as it is. Progress is reported from inside. `cancel`
+ * may be NULL. Several threads may load different models at once. Errors: those of session_create;
+ * STATUS_SHAPE; STATUS_CONFIG (too many models, a name too long); STATUS_DRAINING;
+ * STATUS_NO_MEMORY. */
+enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
+                               const _Atomic int *cancel, struct error *err) MUST_USE;
+
+/* Stops serving `version` of a model (NULL: all its versions) and returns when they have answered
+ * what they were given. With `forget` the model leaves the table altogether, otherwise it is shown
+ * as MODEL_UNLOADED. STATUS_NOT_FOUND when there is none. From any thread but a pipeline's own. */
+enum status pipeline_remove_model(struct pipeline *pipeline, const char *name, const char *version,
+                                  bool forget, struct error *err) MUST_USE;
+
+/* The newest ready version of a model, or the one that is named (NULL: the default model; NULL: the
+ * newest), for a raw-tensor request that is about to be made. It goes on accepting requests until
+ * pipeline_release, which must follow soon and on every way out: whoever replaces it waits for
+ * that. Errors as pipeline_submit's: STATUS_NOT_FOUND, STATUS_NOT_READY with *ret_retry_after_s
+ * (may be NULL). */
+enum status pipeline_acquire(struct pipeline *pipeline, const char *name, const char *version,
+                             struct served **ret, int *ret_retry_after_s,
+                             struct error *err) MUST_USE;
+void pipeline_release(struct pipeline *pipeline, struct served *served);
+
+/* Announces a model (version NULL: not known yet) that is about to load, so that /health can show
+ * it and the pipeline is not ready before it is. `required_total`: how many models have to be
+ * loaded before the pipeline is ready (the greatest number told so far counts), so that the first
+ * of three does not make it so. */
+void pipeline_announce(struct pipeline *pipeline, const char *name, const char *version,
+                       size_t required_total);
+
+/* Progress 0 … 1 of an announced model, which does not go back while it loads; `failure`: NULL, or
+ * the sentence why it will not load, which makes the pipeline PIPELINE_FAILED unless a version of
+ * that name is served. Where this very version is served, the failure is that of what should have
+ * replaced it. Unknown names are left alone. */
+void pipeline_progress(struct pipeline *pipeline, const char *name, const char *version,
+                       double fraction, const char *failure);
+
+/* What stood in the way of replacing a model that is served has gone: versions that are ready have
+ * no failure any more. */
+void pipeline_mend(struct pipeline *pipeline, const char *name);
+
+/* What was to be loaded at start has been tried: from now on the pipeline is ready when any model
+ * is, or when there is none at all, and models that fail only say so. */
+void pipeline_settle(struct pipeline *pipeline);
+
+enum pipeline_state pipeline_state(const struct pipeline *pipeline);
+
+/* Admits or refuses, never blocks. The caller has set the input fields and zeroed the rest. Errors:
+ * STATUS_INVALID (no image, top_k or priority out of range, photos for a model that takes none,
+ * labels of one that is no classifier, rows that do not go together), STATUS_NOT_FOUND (no such
+ * model: names those there are), STATUS_TOO_LARGE (more images than the queue's bound),
+ * STATUS_NOT_READY, STATUS_DRAINING, STATUS_OVERLOADED (a bound of the queue is reached, or the
+ * deadline could not be met); with the last three *ret_retry_after_s is set to 1 or more.
+ * STATUS_TIMEOUT (the deadline is over). On success on_done will be called exactly once, possibly
+ * before this returns, and the request must stay alive until then. On failure on_done is not
+ * called. */
+enum status pipeline_submit(struct pipeline *pipeline, struct predict_request *request,
+                            int *ret_retry_after_s, struct error *err) MUST_USE;
+
+/* Would a request of `images` and `bytes` be admitted now, as far as its head tells? For refusing
+ * before the body is read. Of the request only model, version, deadline, priority and client are
+ * looked at. Errors as of pipeline_submit; refusals are counted alike. */
+enum status pipeline_check(struct pipeline *pipeline, const struct predict_request *request,
+                           size_t images, size_t bytes, int *ret_retry_after_s,
+                           struct error *err) MUST_USE;
+
+/* The name of the model that answers who names none, copied to `size` bytes; false and "": none is
+ * ready. */
+bool pipeline_default(struct pipeline *pipeline, char *ret, size_t size);
+
+/* Whether models of more than one name are served. */
+bool pipeline_has_choice(struct pipeline *pipeline);
+
+/* Keeps a request that was submitted alive: its on_done is not called before pipeline_cancel. False
+ * when there is nothing to keep: it was not admitted (yet), or all is answered and on_done has been
+ * called. The caller sees to it that the memory is there during the call. */
+bool predict_request_pin(struct predict_request *request);
+
+/* The client of a pinned request has gone: its images that wait in the queue are answered with
+ * STATUS_CANCELLED at once and make room; those further on when their turn comes. The pin is gone
+ * afterwards, and on_done may be called from here. */
+void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request);
+
+/* Frees what the pipeline allocated inside the request (predictions, outputs) and lets its model
+ * go; not the request. Must follow every on_done, before pipeline_free. Fine on a request that was
+ * refused or never submitted. */
+void predict_request_done(struct predict_request *request);
+
+/* Whether a lane works, or is quarantined because its device fails. */
+struct lane_health {
+    bool is_quarantined;
+    double quarantined_s; /* for how long */
+    char reason[256];     /* "cuda:1: …" */
+};
+
+/* What /health and /devices show of a model; snapshot, copied. */
+struct model_status {
+    char name[128], version[16];
+    enum { MODEL_LOADING, MODEL_READY, MODEL_FAILED, MODEL_UNLOADING, MODEL_UNLOADED } state;
+    double progress;   /* 0 … 1 while loading */
+    char failure[480]; /* the sentence, when it failed; with MODEL_READY: what should have replaced
+                          it failed */
+    uint64_t parameter_bytes, file_bytes;
+    size_t lane_count;
+    struct session_info lanes[DEVICE_MAX];
+    struct lane_health health[DEVICE_MAX];         /* of `lanes` */
+    struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
+    size_t queued;     /* images admitted that wait for a decode worker */
+    size_t in_flight;  /* images admitted that are past that: decode, slot, forward, answer */
+    uint64_t answered; /* images and rows, since this version is here */
+    bool takes_images, is_classifier; /* photos can be sent to it; and get labels */
+    int width, height, channels;      /* of the photos; 0 without */
+    size_t class_count;
+    bool is_default;
+};
+
+/* Has a model that is served no device left that works? */
+bool pipeline_is_lost(struct pipeline *pipeline);
+
+/* Bytes that models take of a device (weights, activations, batches of inputs); *ret_limit: how
+ * many they may take, 0 without a limit. */
+size_t pipeline_memory(struct pipeline *pipeline, struct device_id device, size_t *ret_limit);
+
+/* At most `max`, in the order they were announced; returns how many. */
+size_t pipeline_models(struct pipeline *pipeline, struct model_status *ret, size_t max);

@@ -1,0 +1,397 @@
+/* Models and versions coming and going.
+ *
+ *     announce ─▶ LOADING ─▶ READY ─▶ UNLOADING ─▶ UNLOADED, or out of the table
+ *                    └─▶ FAILED
+ *
+ * A version that is READY and loaded again stays READY throughout: its instance is exchanged. */
+#include "server/schedule/runtime/pipeline_table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/schedule/runtime/thread.h"
+
+/* Newer is greater; names that are no numbers come before those that are. */
+static int compare_versions(const char *a, const char *b)
+{
+    bool a_number = *a && !a[strspn(a, "0123456789")], b_number = *b && !b[strspn(b, "0123456789")];
+    if (a_number != b_number)
+        return a_number ? 1 : -1;
+    if (!a_number)
+        return strcmp(a, b);
+    a += strspn(a, "0");
+    b += strspn(b, "0");
+    size_t a_digits = strlen(a), b_digits = strlen(b);
+    return a_digits != b_digits ? (a_digits > b_digits ? 1 : -1) : strcmp(a, b);
+}
+
+static struct model_entry *find_version_locked(struct pipeline *pipeline, const char *name,
+                                               const char *version)
+{
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        struct model_entry *entry = &pipeline->entries[i];
+        if (!strcmp(entry->name, name) && !strcmp(entry->version, version))
+            return entry;
+    }
+    return NULL;
+}
+
+/* Of one name: a ready one before others, then the newest. */
+static struct model_entry *find_best_locked(struct pipeline *pipeline, const char *name)
+{
+    struct model_entry *best = NULL;
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        struct model_entry *entry = &pipeline->entries[i];
+        if (strcmp(entry->name, name) != 0)
+            continue;
+        bool ready = entry->state == MODEL_READY;
+        bool best_ready = best && best->state == MODEL_READY;
+        if (!best || ready > best_ready ||
+            (ready == best_ready && compare_versions(entry->version, best->version) > 0))
+            best = entry;
+    }
+    return best;
+}
+
+/* The first model that was served, while it is; then the first of the table that is. */
+static const char *default_name_locked(struct pipeline *pipeline)
+{
+    const struct model_entry *first = find_best_locked(pipeline, pipeline->default_name);
+    if (first && first->state == MODEL_READY)
+        return first->name;
+    for (size_t i = 0; i < pipeline->entry_count; i++)
+        if (pipeline->entries[i].state == MODEL_READY)
+            return pipeline->entries[i].name;
+    return pipeline->entry_count > 0 ? pipeline->entries[0].name : NULL;
+}
+
+struct model_entry *table_find_locked(struct pipeline *pipeline, const char *name,
+                                      const char *version)
+{
+    if (!name)
+        name = default_name_locked(pipeline);
+    if (!name)
+        return NULL;
+    return version && *version ? find_version_locked(pipeline, name, version)
+                               : find_best_locked(pipeline, name);
+}
+
+void table_release(struct pipeline *pipeline, struct instance *instance)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    bool last = --instance->users == 0;
+    bool wake = last && pipeline->retiring;
+    pthread_mutex_unlock(&pipeline->lock);
+    if (wake)
+        pthread_cond_broadcast(&pipeline->released);
+}
+
+/* The entry of a version, a new one if need be; NULL when the table is full. What was announced
+ * without a version gets it now. */
+static struct model_entry *table_enter_locked(struct pipeline *pipeline, const char *name,
+                                              const char *version)
+{
+    struct model_entry *entry = find_version_locked(pipeline, name, version);
+    if (!entry && (entry = find_version_locked(pipeline, name, "")) != NULL)
+        snprintf(entry->version, sizeof entry->version, "%s", version);
+    if (entry || pipeline->entry_count == PIPELINE_MAX_MODELS)
+        return entry;
+    entry = &pipeline->entries[pipeline->entry_count++];
+    *entry = (struct model_entry){.state = MODEL_LOADING};
+    snprintf(entry->name, sizeof entry->name, "%s", name);
+    snprintf(entry->version, sizeof entry->version, "%s", version);
+    return entry;
+}
+
+static void leave_locked(struct pipeline *pipeline, struct model_entry *entry)
+{
+    size_t behind = (size_t)(pipeline->entries + pipeline->entry_count - entry) - 1;
+    memmove(entry, entry + 1, behind * sizeof *entry);
+    pipeline->entry_count--;
+}
+
+/* Names of which a version is ready; names of which none is, and one failed. */
+static void count_names_locked(struct pipeline *pipeline, size_t *ret_ready, size_t *ret_failed)
+{
+    *ret_ready = *ret_failed = 0;
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        const struct model_entry *entry = &pipeline->entries[i];
+        const struct model_entry *best = find_best_locked(pipeline, entry->name);
+        if (best->state != MODEL_READY)
+            *ret_failed += entry->state == MODEL_FAILED;
+        else if (best == entry)
+            ++*ret_ready;
+    }
+}
+
+/* Whether models were removed, and none is being loaded. */
+static bool is_unloaded_locked(const struct pipeline *pipeline)
+{
+    bool removed = false;
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        if (pipeline->entries[i].state == MODEL_LOADING)
+            return false;
+        removed |= pipeline->entries[i].state == MODEL_UNLOADING ||
+                   pipeline->entries[i].state == MODEL_UNLOADED;
+    }
+    return removed;
+}
+
+void table_update_state_locked(struct pipeline *pipeline)
+{
+    size_t ready, failed;
+    count_names_locked(pipeline, &ready, &failed);
+    size_t required = pipeline->required_total > 1 ? pipeline->required_total : 1;
+    if (pipeline->settled)
+        required = failed > 0 ? 1 : 0;
+    enum pipeline_state state = pipeline->draining             ? PIPELINE_DRAINING
+                                : ready >= required            ? PIPELINE_READY
+                                : failed > 0                   ? PIPELINE_FAILED
+                                : is_unloaded_locked(pipeline) ? PIPELINE_UNLOADED
+                                                               : PIPELINE_LOADING;
+    atomic_store_explicit(&pipeline->state, (int)state, memory_order_release);
+}
+
+void pipeline_announce(struct pipeline *pipeline, const char *name, const char *version,
+                       size_t required_total)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    struct model_entry *entry = version ? NULL : find_best_locked(pipeline, name);
+    if (!entry)
+        entry = table_enter_locked(pipeline, name, version ? version : "");
+    if (entry && entry->state != MODEL_READY && entry->state != MODEL_LOADING) { /* tried again */
+        entry->state = MODEL_LOADING;
+        entry->progress = 0;
+        entry->failure[0] = '\0';
+    }
+    if (required_total > pipeline->required_total)
+        pipeline->required_total = required_total;
+    table_update_state_locked(pipeline);
+    pthread_mutex_unlock(&pipeline->lock);
+}
+
+void pipeline_progress(struct pipeline *pipeline, const char *name, const char *version,
+                       double fraction, const char *failure)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    struct model_entry *entry = version ? find_version_locked(pipeline, name, version) : NULL;
+    if (!entry)
+        entry = find_version_locked(pipeline, name, "");
+    if (!entry && !version)
+        entry = find_best_locked(pipeline, name);
+    if (entry && entry->state == MODEL_LOADING && fraction > entry->progress)
+        entry->progress = fraction;
+    if (entry && failure) {
+        if (entry->state != MODEL_READY)
+            entry->state = MODEL_FAILED;
+        snprintf(entry->failure, sizeof entry->failure, "%s", failure);
+    }
+    table_update_state_locked(pipeline);
+    pthread_mutex_unlock(&pipeline->lock);
+}
+
+void pipeline_mend(struct pipeline *pipeline, const char *name)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; i < pipeline->entry_count; i++) {
+        struct model_entry *entry = &pipeline->entries[i];
+        if (entry->state == MODEL_READY && !strcmp(entry->name, name))
+            entry->failure[0] = '\0';
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+}
+
+void pipeline_settle(struct pipeline *pipeline)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    pipeline->settled = true;
+    table_update_state_locked(pipeline);
+    pthread_mutex_unlock(&pipeline->lock);
+}
+
+/* --- leaving --- */
+
+static void begin_retiring_locked(struct pipeline *pipeline, struct instance *instance)
+{
+    instance->next_retiring = pipeline->retiring;
+    pipeline->retiring = instance;
+}
+
+static void wait_unused_locked(struct pipeline *pipeline, const struct instance *instance)
+{
+    while (instance->users > 0)
+        condition_wait(&pipeline->released, &pipeline->lock, INT64_MAX);
+}
+
+/* Of an instance that is out of the table and on the list: returns when it is gone. */
+static void retire(struct pipeline *pipeline, struct instance *instance)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    wait_unused_locked(pipeline, instance); /* who holds it may submit still */
+    pthread_mutex_unlock(&pipeline->lock);
+    instance_retire(instance);
+    pthread_mutex_lock(&pipeline->lock);
+    wait_unused_locked(pipeline, instance); /* a drain may look at what is on the list */
+    struct instance **at = &pipeline->retiring;
+    while (*at != instance)
+        at = &(*at)->next_retiring;
+    *at = instance->next_retiring;
+    instance->served->instance = NULL;
+    pthread_mutex_unlock(&pipeline->lock);
+    instance_free(instance);
+}
+
+/* The next ready version to remove, put on the list; NULL: none. */
+static struct instance *take_one(struct pipeline *pipeline, const char *name, const char *version)
+{
+    struct instance *taken = NULL;
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = 0; !taken && i < pipeline->entry_count; i++) {
+        struct model_entry *entry = &pipeline->entries[i];
+        if (strcmp(entry->name, name) != 0 || !entry->instance ||
+            (version && strcmp(entry->version, version) != 0))
+            continue;
+        taken = entry->instance;
+        entry->instance = NULL;
+        entry->state = MODEL_UNLOADING;
+        entry->failure[0] = '\0';
+        begin_retiring_locked(pipeline, taken);
+    }
+    table_update_state_locked(pipeline);
+    pthread_mutex_unlock(&pipeline->lock);
+    return taken;
+}
+
+enum status pipeline_remove_model(struct pipeline *pipeline, const char *name, const char *version,
+                                  bool forget, struct error *err)
+{
+    size_t found = 0;
+    struct instance *instance;
+    while ((instance = take_one(pipeline, name, version)) != NULL)
+        retire(pipeline, instance);
+    pthread_mutex_lock(&pipeline->lock);
+    for (size_t i = pipeline->entry_count; i-- > 0;) {
+        struct model_entry *entry = &pipeline->entries[i];
+        if (strcmp(entry->name, name) != 0 || entry->state == MODEL_READY ||
+            (version && strcmp(entry->version, version) != 0))
+            continue;
+        found++;
+        entry->state = MODEL_UNLOADED;
+        if (forget)
+            leave_locked(pipeline, entry);
+    }
+    table_update_state_locked(pipeline);
+    pthread_mutex_unlock(&pipeline->lock);
+    if (found == 0)
+        return error_set(err, STATUS_NOT_FOUND, "there is no model '%.128s'%s%.20s", name,
+                         version ? " of version " : "", version ? version : "");
+    return STATUS_OK;
+}
+
+/* --- adding --- */
+
+struct loading {
+    struct pipeline *pipeline;
+    const char *name, *version;
+};
+
+static void on_progress(void *context, double fraction)
+{
+    const struct loading *loading = context;
+    pipeline_progress(loading->pipeline, loading->name, loading->version, fraction, NULL);
+}
+
+static enum status no_place(struct error *err)
+{
+    return error_set(err, STATUS_CONFIG,
+                     "%d models and versions are served, which is the most; unload one, or serve "
+                     "further ones by another lensd",
+                     PIPELINE_MAX_MODELS);
+}
+
+static enum status table_begin(struct pipeline *pipeline, const char *name, const char *version,
+                               struct error *err)
+{
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&pipeline->lock);
+    if (strlen(name) >= sizeof pipeline->entries->name)
+        status = error_set(err, STATUS_CONFIG,
+                           "the model's name has %zu bytes; at most %zu are possible, give it a "
+                           "shorter one",
+                           strlen(name), sizeof pipeline->entries->name - 1);
+    else if (strlen(version) >= sizeof pipeline->entries->version)
+        status = error_set(err, STATUS_CONFIG,
+                           "version '%.40s' of model '%s' has more than %zu characters", version,
+                           name, sizeof pipeline->entries->version - 1);
+    else if (pipeline->draining)
+        status = error_set(err, STATUS_DRAINING, "the server is shutting down");
+    else if (!table_enter_locked(pipeline, name, version))
+        status = no_place(err);
+    pthread_mutex_unlock(&pipeline->lock);
+    return status;
+}
+
+/* Switches the table over. *ret_old: what was there before, on the list; NULL: nothing. */
+static enum status publish(const struct loading *loading, struct instance *instance,
+                           struct instance **ret_old, struct error *err)
+{
+    struct pipeline *pipeline = loading->pipeline;
+    pthread_mutex_lock(&pipeline->lock);
+    struct model_entry *entry = NULL;
+    enum status status = STATUS_OK;
+    *ret_old = NULL;
+    if (pipeline->draining)
+        status = error_set(err, STATUS_DRAINING, "the server is shutting down");
+    else if (!(entry = table_enter_locked(pipeline, loading->name, loading->version)))
+        status = no_place(err);
+    if (status == STATUS_OK) {
+        *ret_old = entry->instance;
+        if (entry->instance)
+            begin_retiring_locked(pipeline, entry->instance);
+        entry->instance = instance;
+        entry->progress = 1;
+        entry->state = MODEL_READY;
+        entry->failure[0] = '\0';
+        if (!pipeline->default_name[0])
+            snprintf(pipeline->default_name, sizeof pipeline->default_name, "%s", entry->name);
+        table_update_state_locked(pipeline);
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return status;
+}
+
+enum status pipeline_add_model(struct pipeline *pipeline, struct model *model,
+                               const _Atomic int *cancel, struct error *err)
+{
+    char name[sizeof pipeline->entries->name], version[sizeof pipeline->entries->version];
+    struct error failure = {0};
+    enum status status = table_begin(pipeline, model->name, model->version, &failure);
+    if (status != STATUS_OK) {
+        model_free(model);
+        if (err)
+            *err = failure;
+        return status;
+    }
+    snprintf(name, sizeof name, "%s", model->name);
+    snprintf(version, sizeof version, "%s", model->version);
+    struct loading loading = {pipeline, name, version};
+    struct instance *instance = NULL, *old = NULL;
+    status = instance_create(&pipeline->options, pipeline->pool, pipeline->budget,
+                             pipeline->device_queues, model, on_progress, &loading, cancel,
+                             &instance, &failure);
+    if (status != STATUS_OK)
+        error_prefix(&failure, "%s", name);
+    if (status == STATUS_OK)
+        status = publish(&loading, instance, &old, &failure);
+    if (status == STATUS_OK) {
+        if (old)
+            retire(pipeline, old);
+        return STATUS_OK;
+    }
+    pipeline_progress(pipeline, name, version, 0, failure.message);
+    instance_free(instance);
+    if (err)
+        *err = failure;
+    return status;
+}

@@ -1,0 +1,50 @@
+/* The pipeline's table of models, private to pipeline.c and pipeline_table.c.
+ *
+ * Locks: `lock` guards the table, the list of what retires, and every instance's `users`. Nothing
+ * of a scheduler is called while it is held. Whoever wants to use an instance without the lock
+ * counts as one of its users meanwhile; who takes it out of the table waits for them before it is
+ * freed. `state` is an atomic copy, so that it can be read anywhere. */
+#pragma once
+
+#include <pthread.h>
+
+#include "server/schedule/runtime/instance.h"
+#include "server/schedule/runtime/pipeline.h"
+
+/* One line of the table: a version of a model. */
+struct model_entry {
+    char name[sizeof((struct model_status *)0)->name];
+    char version[sizeof((struct model_status *)0)->version]; /* "": not known yet */
+    int state;                                               /* MODEL_… of struct model_status */
+    double progress;
+    char failure[sizeof((struct model_status *)0)->failure];
+    struct instance *instance; /* exactly while state is MODEL_READY */
+};
+
+struct pipeline {
+    struct pipeline_options options; /* immutable, defaults filled in */
+    struct pool *pool;
+    struct memory_budget *budget;
+    struct device_queue *device_queues[DEVICE_MAX]; /* of options.devices */
+    _Atomic int state;                              /* enum pipeline_state */
+
+    pthread_mutex_t lock;
+    pthread_cond_t released;     /* an instance has lost its last user */
+    struct model_entry *entries; /* PIPELINE_MAX_MODELS, of which entry_count are in use */
+    size_t entry_count;
+    char default_name[sizeof((struct model_status *)0)->name]; /* "": none yet */
+    size_t required_total;
+    bool settled, draining;
+    struct instance *retiring; /* out of the table, not freed yet */
+};
+
+/* After every change of the table. */
+void table_update_state_locked(struct pipeline *pipeline);
+
+/* The version that answers for a name (NULL: the default model): the one asked for, else the newest
+ * that is ready, else one that tells why none is. NULL: there is no such model or version. */
+struct model_entry *table_find_locked(struct pipeline *pipeline, const char *name,
+                                      const char *version);
+
+/* Counts the caller out of an instance's users. */
+void table_release(struct pipeline *pipeline, struct instance *instance);

@@ -1,0 +1,205 @@
+/* Runs threads that work for several sources in turn.
+ *
+ * Locks: `lock` guards everything below it; it is never held while run, start or stop is called,
+ * nor together with any other lock. */
+#include "server/schedule/runtime/pool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "server/schedule/runtime/thread.h"
+
+struct pool_thread {
+    struct pool *pool;
+    pthread_t handle;
+    void *state;
+    const struct pool_source *current; /* whose work it is at; guarded by the pool's lock */
+};
+
+struct pool {
+    struct pool_options options; /* immutable */
+    struct pool_thread *threads; /* immutable once created */
+    int thread_count;
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    struct pool_source *first, **last; /* sources with tickets, in the order they came */
+    int64_t clock;                     /* what the source had used whose turn came last */
+    bool stopping;
+    int waiting;    /* threads without work */
+    int forgetting; /* callers of pool_forget, who wait on `left` */
+    pthread_cond_t left;
+};
+
+static int64_t monotonic_now(void)
+{
+    return clock_now();
+}
+
+static void pool_append_locked(struct pool *pool, struct pool_source *source)
+{
+    if (source->used < pool->clock)
+        source->used = pool->clock;
+    source->next = NULL;
+    *pool->last = source;
+    pool->last = &source->next;
+}
+
+/* Takes it out of the list. */
+static void unlink_locked(struct pool *pool, struct pool_source *source)
+{
+    struct pool_source **at = &pool->first;
+    while (*at && *at != source)
+        at = &(*at)->next;
+    if (*at)
+        *at = source->next;
+    if (pool->last == &source->next)
+        pool->last = at;
+}
+
+/* Takes a ticket of the source that has used least time; of equals, of the one that came first. It
+ * is charged what its work has cost lately, or many threads would take its tickets before the
+ * first one is done. *ret_charged: how much. */
+static struct pool_source *next_source_locked(struct pool *pool, int64_t *ret_charged)
+{
+    struct pool_source *source = pool->first;
+    for (struct pool_source *other = source->next; other; other = other->next)
+        if (other->used < source->used)
+            source = other;
+    pool->clock = source->used;
+    *ret_charged = source->expected;
+    source->used += source->expected;
+    unlink_locked(pool, source);
+    if (--source->tickets > 0)
+        pool_append_locked(pool, source);
+    return source;
+}
+
+/* Replaces the expected time of a task by what it took. */
+static void settle_locked(struct pool_source *source, int64_t charged, int64_t spent)
+{
+    source->used += spent - charged;
+    source->expected += (spent - source->expected) / 8;
+}
+
+static void *thread_main(void *argument)
+{
+    struct pool_thread *thread = argument;
+    struct pool *pool = thread->pool;
+    pthread_mutex_lock(&pool->lock);
+    for (;;) {
+        while (!pool->first && !pool->stopping) {
+            pool->waiting++;
+            condition_wait(&pool->work, &pool->lock, INT64_MAX);
+            pool->waiting--;
+        }
+        if (pool->stopping)
+            break;
+        int64_t charged, start = pool->options.now();
+        struct pool_source *source = next_source_locked(pool, &charged);
+        thread->current = source;
+        pthread_mutex_unlock(&pool->lock);
+        pool->options.run(thread->state, source);
+        pthread_mutex_lock(&pool->lock);
+        settle_locked(source, charged, pool->options.now() - start);
+        thread->current = NULL;
+        if (pool->forgetting > 0)
+            pthread_cond_broadcast(&pool->left);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+enum status pool_create(const struct pool_options *options, struct pool **ret, struct error *err)
+{
+    struct pool *pool = calloc(1, sizeof *pool);
+    if (!pool)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for the decode threads");
+    pool->options = *options;
+    if (!options->now)
+        pool->options.now = monotonic_now;
+    pool->last = &pool->first;
+    pthread_mutex_init(&pool->lock, NULL);
+    condition_init(&pool->work);
+    condition_init(&pool->left);
+    pool->threads = alloc_array((size_t)options->threads, sizeof *pool->threads);
+    for (int i = 0; pool->threads && i < options->threads; i++) {
+        struct pool_thread *thread = &pool->threads[i];
+        char name[32];
+        snprintf(name, sizeof name, "decode-%d", i);
+        thread->pool = pool;
+        thread->state = options->start(options->context);
+        if (!thread->state)
+            break;
+        if (!thread_start(&thread->handle, name, thread_main, thread)) {
+            options->stop(thread->state);
+            break;
+        }
+        pool->thread_count++;
+    }
+    if (pool->thread_count < options->threads) {
+        error_set(
+            err, STATUS_NO_MEMORY,
+            "only %d of %d decode threads could be started; lower --workers, or " THREAD_LIMIT_HINT,
+            pool->thread_count, options->threads);
+        pool_free(pool);
+        return STATUS_NO_MEMORY;
+    }
+    *ret = pool;
+    return STATUS_OK;
+}
+
+void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets)
+{
+    if (tickets == 0)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    if (source->tickets == 0)
+        pool_append_locked(pool, source);
+    source->tickets += tickets;
+    size_t sleepers = (size_t)pool->waiting;
+    pthread_mutex_unlock(&pool->lock);
+    for (size_t i = 0; i < tickets && i < sleepers; i++)
+        pthread_cond_signal(&pool->work);
+}
+
+static bool is_at_work_locked(const struct pool *pool, const struct pool_source *source)
+{
+    for (int i = 0; i < pool->thread_count; i++)
+        if (pool->threads[i].current == source)
+            return true;
+    return false;
+}
+
+void pool_forget(struct pool *pool, struct pool_source *source)
+{
+    pthread_mutex_lock(&pool->lock);
+    if (source->tickets > 0)
+        unlink_locked(pool, source);
+    source->tickets = 0;
+    pool->forgetting++;
+    while (is_at_work_locked(pool, source))
+        condition_wait(&pool->left, &pool->lock, INT64_MAX);
+    pool->forgetting--;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void pool_free(struct pool *pool)
+{
+    if (!pool)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    pool->stopping = true;
+    pthread_mutex_unlock(&pool->lock);
+    pthread_cond_broadcast(&pool->work);
+    for (int i = 0; i < pool->thread_count; i++) {
+        pthread_join(pool->threads[i].handle, NULL);
+        pool->options.stop(pool->threads[i].state);
+    }
+    free(pool->threads);
+    pthread_cond_destroy(&pool->left);
+    pthread_cond_destroy(&pool->work);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}

@@ -1,0 +1,832 @@
+/* Puts a lock and memory around a model's batcher, and connects it to clients, workers and lanes.
+ *
+ * Locks: `lock` guards the batcher and the flags below it in the struct; it is never held together
+ * with another lock (tickets are offered to the pool, and threads woken, after it is released), nor
+ * across a decode, a forward pass, a copy or a callback. Buffers' memory has no lock: a slot
+ * belongs to the worker between reserve and commit, the slots of a batch (and those its padding
+ * reaches) to the lane between next_batch and release or give_back; the lock taken in these calls
+ * passes the memory on. An image in the queue belongs to the scheduler, and to whoever takes it out
+ * under the lock: a worker (claim), a client that leaves (cancel), the end (cut). */
+#include "server/schedule/runtime/scheduler.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/cpu.h"
+#include "engine/base/size.h"
+#include "server/schedule/runtime/thread.h"
+
+struct scheduler {
+    struct pool_source source; /* guarded by the pool's lock */
+
+    /* immutable after create */
+    struct served *served;
+    struct pool *pool;
+    struct meters meters;
+    struct batch_layout layout;
+    int buffer_count;
+    void **buffers;
+    struct device_id device; /* whose memory they are */
+    uint8_t *marks;          /* of all rows of all buffers: bytes, not floats; NULL: none is */
+
+    _Atomic bool cut;
+    _Atomic bool is_lost;         /* no lane works */
+    _Atomic int64_t shortest_run; /* batcher_shortest_run, to be read without the lock */
+
+    pthread_mutex_t lock;
+    pthread_cond_t lane_ready;       /* a lane may find a batch, or shall end */
+    pthread_cond_t quarantine_event; /* the same, for quarantined lanes */
+    pthread_cond_t all_answered;
+    struct batcher *batcher;
+    struct admission admission;
+    bool accepting, stopping;
+    int lanes, sleeping; /* all; those that wait for lane_ready and are not idle */
+    int coming;          /* those that have seen work and are about to take it */
+    int ahead;           /* those that wait in it for what shall follow their batch */
+    bool is_quarantined[DEVICE_MAX];
+    int quarantined_count;
+    char quarantine_reason[256]; /* of the lane quarantined last */
+};
+
+static int depth_of(const struct scheduler_options *options)
+{
+    return options->depth > 0 ? options->depth : 1;
+}
+
+/* Buffers of max_batch images each. Beyond the batcher's lanes * depth + 2, so many that every
+ * worker can hold a ticket while all lanes run and one buffer waits, whatever the batch size. */
+static int count_buffers(const struct scheduler_options *options)
+{
+    int max_batch = options->max_batch;
+    int for_workers = (options->workers + max_batch - 1) / max_batch;
+    return options->lanes * depth_of(options) + 1 + (for_workers > 1 ? for_workers : 1);
+}
+
+static enum status allocate_buffers(struct scheduler *scheduler,
+                                    const struct scheduler_options *options, struct error *err)
+{
+    const struct batch_layout *layout = &scheduler->layout;
+    size_t all;
+    uint64_t total, available;
+    cpu_memory(&total, &available);
+    if (!size_mul(layout->bytes, (size_t)scheduler->buffer_count, &all) || all > available)
+        return error_set(err, STATUS_NO_MEMORY,
+                         "%d batch buffers of %zu bytes (%zu images each) do not fit into the "
+                         "%" PRIu64 " bytes of memory that are free; choose a smaller --max-batch",
+                         scheduler->buffer_count, layout->bytes, layout->rows, available);
+    scheduler->buffers = alloc_array((size_t)scheduler->buffer_count, sizeof *scheduler->buffers);
+    if (scheduler->buffers && options->takes_pixels)
+        scheduler->marks = alloc_array(layout->rows * (size_t)scheduler->buffer_count, 1);
+    if (!scheduler->buffers || (options->takes_pixels && !scheduler->marks))
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a scheduler");
+    scheduler->device = options->device;
+    /* Of zeros: the unused tail of every batch is finite. */
+    for (int i = 0; i < scheduler->buffer_count; i++)
+        if (session_buffer_create(options->device, layout->bytes, &scheduler->buffers[i], err) !=
+            STATUS_OK)
+            return error_prefix(err, "%d batch buffers of %zu bytes (a smaller --max-batch helps)",
+                                scheduler->buffer_count, layout->bytes);
+    return STATUS_OK;
+}
+
+enum status scheduler_create(const struct scheduler_options *options, struct scheduler **ret,
+                             struct error *err)
+{
+    struct scheduler *scheduler = calloc(1, sizeof *scheduler);
+    if (!scheduler)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a scheduler");
+    scheduler->served = options->served;
+    scheduler->pool = options->pool;
+    scheduler->layout = options->layout;
+    scheduler->admission = options->admission;
+    scheduler->buffer_count = count_buffers(options);
+    scheduler->accepting = true;
+    pthread_mutex_init(&scheduler->lock, NULL);
+    condition_init(&scheduler->lane_ready);
+    condition_init(&scheduler->quarantine_event);
+    scheduler->lanes = options->lanes;
+    condition_init(&scheduler->all_answered);
+    meters_init(&scheduler->meters, options->metrics, options->served->model->name,
+                options->served->model->version);
+    options->served->meters = scheduler->meters;
+    enum status status = allocate_buffers(scheduler, options, err);
+    if (status == STATUS_OK) {
+        scheduler->batcher =
+            batcher_create(&(struct batcher_config){.max_batch = options->max_batch,
+                                                    .capacity = (int)options->layout.rows,
+                                                    .buffers = scheduler->buffer_count,
+                                                    .lanes = options->lanes,
+                                                    .depth = depth_of(options),
+                                                    .workers = options->workers,
+                                                    .max_images = options->admission.max_images,
+                                                    .max_delay = options->max_delay});
+        if (!scheduler->batcher)
+            status = error_set(err, STATUS_NO_MEMORY, "no memory for a queue of %zu images",
+                               options->admission.max_images);
+    }
+    if (status != STATUS_OK) {
+        scheduler->layout = (struct batch_layout){0}; /* still the caller's */
+        scheduler_free(scheduler);
+        return status;
+    }
+    *ret = scheduler;
+    return STATUS_OK;
+}
+
+void scheduler_free(struct scheduler *scheduler)
+{
+    if (!scheduler)
+        return;
+    for (int i = 0; scheduler->buffers && i < scheduler->buffer_count; i++)
+        session_buffer_free(scheduler->device, scheduler->buffers[i]);
+    free(scheduler->buffers);
+    free(scheduler->marks);
+    batch_layout_done(&scheduler->layout);
+    batcher_free(scheduler->batcher);
+    pthread_cond_destroy(&scheduler->all_answered);
+    pthread_cond_destroy(&scheduler->lane_ready);
+    pthread_cond_destroy(&scheduler->quarantine_event);
+    pthread_mutex_destroy(&scheduler->lock);
+    free(scheduler);
+}
+
+struct served *scheduler_served(const struct scheduler *scheduler)
+{
+    return scheduler->served;
+}
+
+const struct model *scheduler_model(const struct scheduler *scheduler)
+{
+    return scheduler->served->model;
+}
+
+const struct batch_layout *scheduler_layout(const struct scheduler *scheduler)
+{
+    return &scheduler->layout;
+}
+
+static void note_shortest_run_locked(struct scheduler *scheduler)
+{
+    atomic_store_explicit(&scheduler->shortest_run, batcher_shortest_run(scheduler->batcher),
+                          memory_order_relaxed);
+}
+
+void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    latency_init_session(batcher_latency(scheduler->batcher, lane), info);
+    note_shortest_run_locked(scheduler);
+    pthread_mutex_unlock(&scheduler->lock);
+}
+
+void scheduler_latency(struct scheduler *scheduler, int lane, struct latency *ret)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    *ret = *batcher_latency(scheduler->batcher, lane);
+    pthread_mutex_unlock(&scheduler->lock);
+}
+
+void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct session_info *info)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    const struct latency *latency = batcher_latency(scheduler->batcher, lane);
+    for (size_t i = 0; i < info->batch_count && latency->is_known; i++)
+        info->batches[i].milliseconds = clock_ms(latency_run(latency, info->batches[i].size));
+    pthread_mutex_unlock(&scheduler->lock);
+}
+
+struct meters *scheduler_meters(struct scheduler *scheduler)
+{
+    return &scheduler->meters;
+}
+
+struct batcher_counts scheduler_counts(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    struct batcher_counts counts = batcher_counts(scheduler->batcher);
+    pthread_mutex_unlock(&scheduler->lock);
+    return counts;
+}
+
+static bool wakes_lane(const struct scheduler *scheduler, int64_t now)
+{
+    const struct batcher *batcher = scheduler->batcher;
+    if (scheduler->sleeping > 0 && batcher_has_ready(batcher))
+        return true;
+    return batcher_can_take(batcher, now) || batcher_wake_at(batcher, now) != INT64_MAX;
+}
+
+/* The end of every locked section that changed the batcher: hands out what the change made possible
+ * (tickets, a batch, the end of a drain), after the lock is released. */
+static void unlock_and_wake(struct scheduler *scheduler)
+{
+    struct batcher *batcher = scheduler->batcher;
+    size_t tickets = batcher_grant(batcher);
+    struct batcher_counts counts = batcher_counts(batcher);
+    bool wake_lane =
+        (counts.idle_lanes + scheduler->sleeping > 0 && wakes_lane(scheduler, clock_now())) ||
+        (scheduler->ahead > 0 && counts.closed_buffers > 0);
+    bool wake_quarantined = scheduler->quarantined_count == scheduler->lanes;
+    bool answered = counts.admitted == 0 && !scheduler->accepting;
+    metric_set(scheduler->meters.queue_images, (double)counts.queued);
+    metric_set(scheduler->meters.triton.pending, (double)(counts.admitted - counts.running));
+    metric_set(scheduler->meters.in_flight_images, (double)(counts.admitted - counts.queued));
+    pthread_mutex_unlock(&scheduler->lock);
+    /* Broadcast: a single wake-up could reach a lane still waiting for its device. */
+    if (wake_lane)
+        pthread_cond_broadcast(&scheduler->lane_ready);
+    if (wake_quarantined)
+        pthread_cond_broadcast(&scheduler->quarantine_event);
+    if (answered)
+        pthread_cond_broadcast(&scheduler->all_answered);
+    pool_offer(scheduler->pool, &scheduler->source, tickets);
+}
+
+static void finish_request(struct predict_request *request)
+{
+    /* acq_rel: what other threads wrote into their images is seen by on_done. */
+    if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
+        return;
+    served_note_request(request->hold, request);
+    meters_request(&request->hold->meters, request, clock_now());
+    request->on_done(request);
+}
+
+void scheduler_finish(struct scheduler *scheduler, struct predict_image *image)
+{
+    meters_image(&scheduler->meters, image->status);
+    if (image->status == STATUS_OK)
+        meters_prediction(&scheduler->meters, image->entry.predicted,
+                          clock_now() - image->entry.admitted);
+    finish_request(image->request);
+}
+
+/* --- the way in and the way out --- */
+
+static struct admission_request admission_request_of(const struct scheduler *scheduler,
+                                                     const struct predict_request *request,
+                                                     size_t images, size_t bytes, int64_t now)
+{
+    return (struct admission_request){.images = images,
+                                      .bytes = bytes,
+                                      .time_left =
+                                          request->deadline ? request->deadline - now : INT64_MAX,
+                                      .model = scheduler_model(scheduler)->name};
+}
+
+static enum status lost_error_locked(const struct scheduler *scheduler, struct error *err)
+{
+    return error_set(err, STATUS_DEVICE,
+                     "no device is left for model '%s': %s; they are tried again from time to time",
+                     scheduler_model(scheduler)->name, scheduler->quarantine_reason);
+}
+
+static enum status check_locked(struct scheduler *scheduler, const struct predict_request *request,
+                                size_t images, size_t bytes, int64_t *ret_predicted,
+                                int *ret_retry_after_s, struct error *err)
+{
+    int64_t now = clock_now();
+    if (!scheduler->accepting) {
+        if (ret_retry_after_s)
+            *ret_retry_after_s = 1;
+        return error_set(err, STATUS_DRAINING,
+                         "the server is shutting down; send the request to another one");
+    }
+    if (scheduler->quarantined_count == scheduler->lanes) {
+        if (ret_retry_after_s)
+            *ret_retry_after_s = 1;
+        return lost_error_locked(scheduler, err);
+    }
+    if (images == 0)
+        return STATUS_OK;
+    struct model_load load;
+    struct admission_request asked = admission_request_of(scheduler, request, images, bytes, now);
+    batcher_load(scheduler->batcher, request->client, request->priority, now, &load);
+    return admission_check(&scheduler->admission, &load, &asked, ret_predicted, ret_retry_after_s,
+                           err);
+}
+
+enum status scheduler_check(struct scheduler *scheduler, const struct predict_request *request,
+                            size_t images, size_t bytes, int *ret_retry_after_s, struct error *err)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    enum status status =
+        check_locked(scheduler, request, images, bytes, NULL, ret_retry_after_s, err);
+    pthread_mutex_unlock(&scheduler->lock);
+    if (status != STATUS_OK)
+        meters_refusal(&scheduler->meters, status, images);
+    return status;
+}
+
+/* Admits all images that are not known bad already, or none. */
+static enum status admit(struct scheduler *scheduler, struct predict_request *request,
+                         size_t images, size_t bytes, int *ret_retry_after_s, struct error *err)
+{
+    int64_t predicted = 0, now = clock_now();
+    pthread_mutex_lock(&scheduler->lock);
+    enum status status =
+        check_locked(scheduler, request, images, bytes, &predicted, ret_retry_after_s, err);
+    if (status == STATUS_OK) {
+        request->served = scheduler_model(scheduler);
+        request->write_seconds = scheduler->meters.phases[PHASE_WRITE];
+        /* One more, so that the request outlives the work on presets. Only now: whoever sees it
+         * may pin the request. */
+        atomic_store(&request->pending, images + 1);
+    }
+    for (size_t i = 0; status == STATUS_OK && i < request->image_count; i++)
+        if (request->images[i].preset.status == STATUS_OK)
+            batcher_admit(scheduler->batcher, &request->images[i].entry, predicted, now);
+    unlock_and_wake(scheduler);
+    return status;
+}
+
+/* What a row of a raw-tensor request holds while it waits. */
+static size_t row_bytes(const struct scheduler *scheduler, const struct predict_request *request)
+{
+    const struct served *served = scheduler->served;
+    size_t bytes = 0;
+    for (size_t i = 0; request->tensors && i < served->input_count; i++)
+        if (!size_add(bytes, served->inputs[i].bytes, &bytes))
+            return SIZE_MAX;
+    return bytes;
+}
+
+enum status scheduler_submit(struct scheduler *scheduler, struct predict_request *request,
+                             int *ret_retry_after_s, struct error *err)
+{
+    size_t images = 0, bytes = 0, row = row_bytes(scheduler, request);
+    int64_t now = clock_now();
+    for (size_t i = 0; i < request->image_count; i++) {
+        struct predict_image *image = &request->images[i];
+        size_t size = request->tensors ? row : image->size;
+        image->request = request;
+        image->since = now;
+        image->entry =
+            (struct batch_item){.owner = image,
+                                .client = request->client,
+                                .urgency = request->priority,
+                                .deadline = request->deadline ? request->deadline : NO_DEADLINE,
+                                .bytes = size};
+        if (image->preset.status != STATUS_OK)
+            continue;
+        images++;
+        if (!size_add(bytes, size, &bytes))
+            bytes = SIZE_MAX;
+    }
+    enum status status = admit(scheduler, request, images, bytes, ret_retry_after_s, err);
+    if (status != STATUS_OK) {
+        meters_refusal(&scheduler->meters, status, request->image_count);
+        return status;
+    }
+    metric_observe(scheduler->meters.phases[PHASE_READ], (double)(now - request->started) * 1e-9);
+    for (size_t i = 0; i < request->image_count; i++) {
+        struct predict_image *image = &request->images[i];
+        if (image->preset.status == STATUS_OK)
+            continue;
+        image->status = image->preset.status;
+        image->error = image->preset;
+        meters_image(&scheduler->meters, image->status);
+    }
+    /* Hung up before it could be pinned. */
+    if (atomic_load(&request->cancelled))
+        scheduler_cancel(scheduler, request);
+    finish_request(request);
+    return STATUS_OK;
+}
+
+bool predict_request_pin(struct predict_request *request)
+{
+    size_t pending = atomic_load(&request->pending);
+    while (pending > 0)
+        if (atomic_compare_exchange_weak_explicit(&request->pending, &pending, pending + 1,
+                                                  memory_order_acq_rel, memory_order_acquire))
+            return true;
+    return false;
+}
+
+void predict_request_unpin(struct predict_request *request)
+{
+    finish_request(request);
+}
+
+void scheduler_cancel(struct scheduler *scheduler, struct predict_request *request)
+{
+    for (size_t i = 0; i < request->image_count; i++) {
+        struct predict_image *image = &request->images[i];
+        if (image->preset.status != STATUS_OK)
+            continue;
+        pthread_mutex_lock(&scheduler->lock);
+        /* Meanwhile it is ours alone: nobody can claim it any more. */
+        bool removed = batcher_remove(scheduler->batcher, &image->entry);
+        if (removed)
+            batcher_answered(scheduler->batcher, 1);
+        unlock_and_wake(scheduler);
+        if (!removed)
+            continue;
+        image->status = error_set(&image->error, STATUS_CANCELLED, "the client has gone");
+        scheduler_finish(scheduler, image);
+    }
+}
+
+enum status scheduler_check_wanted(struct scheduler *scheduler, const struct predict_image *image,
+                                   struct error *err)
+{
+    const struct predict_request *request = image->request;
+    if (scheduler_is_cut(scheduler))
+        return scheduler_cut_error(err);
+    if (atomic_load_explicit(&request->cancelled, memory_order_relaxed))
+        return error_set(err, STATUS_CANCELLED, "the client has gone");
+    if (scheduler->is_lost) {
+        pthread_mutex_lock(&scheduler->lock);
+        enum status status = lost_error_locked(scheduler, err);
+        pthread_mutex_unlock(&scheduler->lock);
+        return status;
+    }
+    if (request->deadline == 0)
+        return STATUS_OK;
+    int64_t now = clock_now();
+    int64_t run = atomic_load_explicit(&scheduler->shortest_run, memory_order_relaxed);
+    if (now + run < request->deadline)
+        return STATUS_OK;
+    return scheduler_late_error(image, now, err);
+}
+
+enum status scheduler_check_in_time(struct scheduler *scheduler, const struct predict_image *image,
+                                    struct error *err)
+{
+    TRY(scheduler_check_wanted(scheduler, image, err));
+    if (image->request->deadline == 0)
+        return STATUS_OK;
+    struct model_load load;
+    int64_t now = clock_now();
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_load(scheduler->batcher, 0, 0, now, &load);
+    struct batcher_counts counts = batcher_counts(scheduler->batcher);
+    pthread_mutex_unlock(&scheduler->lock);
+    /* It is being prepared: nothing in the queue is ahead of it. A lone image always runs, so that
+     * old measurements are renewed. */
+    if (counts.admitted <= 1 || counts.preparing == 0)
+        return STATUS_OK;
+    load.before_prepare = counts.preparing - 1;
+    load.before_run = counts.slots + counts.preparing - 1;
+    if (now + admission_predict(&load, 1) <= image->request->deadline)
+        return STATUS_OK;
+    return scheduler_late_error(image, now, err);
+}
+
+enum status scheduler_late_error(const struct predict_image *image, int64_t now, struct error *err)
+{
+    const struct predict_request *request = image->request;
+    return error_set(err, STATUS_TIMEOUT,
+                     "the image waited %.0f ms, and its forward pass would end after the request's "
+                     "time limit of %.0f ms; allow it more time, or send less at a time",
+                     clock_ms(now - image->entry.admitted),
+                     clock_ms(request->deadline - request->started));
+}
+
+void scheduler_drop_unwanted(struct scheduler *scheduler, struct batch *batch)
+{
+    int kept = 0;
+    for (int i = 0; i < batch->count; i++) {
+        struct predict_image *image = batch->items[i];
+        image->status = scheduler_check_wanted(scheduler, image, &image->error);
+        if (image->status == STATUS_OK) {
+            batch->slots[kept] = batch->slots[i];
+            batch->items[kept++] = image;
+            continue;
+        }
+        scheduler_finish(scheduler, image);
+    }
+    batch->count = kept;
+}
+
+/* --- decode workers --- */
+
+struct scheduler *scheduler_of_source(struct pool_source *source)
+{
+    return (struct scheduler *)((char *)source - offsetof(struct scheduler, source));
+}
+
+struct predict_image *scheduler_claim(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    struct predict_image *image = batcher_claim(scheduler->batcher, clock_now());
+    unlock_and_wake(scheduler);
+    return image;
+}
+
+void scheduler_drop(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_give_up(scheduler->batcher);
+    batcher_answered(scheduler->batcher, 1);
+    unlock_and_wake(scheduler);
+}
+
+bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
+                       struct batch_slot *ret)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    if (scheduler_is_cut(scheduler)) {
+        pthread_mutex_unlock(&scheduler->lock);
+        return false;
+    }
+    *ret = batcher_reserve(scheduler->batcher, &image->entry, clock_now());
+    unlock_and_wake(scheduler);
+    return true;
+}
+
+void scheduler_commit(struct scheduler *scheduler, struct batch_slot slot)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_commit(scheduler->batcher, slot, clock_now());
+    unlock_and_wake(scheduler);
+}
+
+void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_abandon(scheduler->batcher, slot, clock_now());
+    batcher_answered(scheduler->batcher, 1);
+    unlock_and_wake(scheduler);
+}
+
+bool scheduler_has_ready(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    bool ready = batcher_has_ready(scheduler->batcher);
+    pthread_mutex_unlock(&scheduler->lock);
+    return ready;
+}
+
+/* Sleeps until something is ready; false at the end. */
+static bool wait_ready(struct scheduler *scheduler, struct device_turn *turn)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    if (!scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
+        pthread_mutex_unlock(&scheduler->lock);
+        device_turn_end(turn, 0, false); /* it may have been in line for more */
+        pthread_mutex_lock(&scheduler->lock);
+    }
+    scheduler->sleeping++;
+    while (!scheduler->stopping && !batcher_has_ready(scheduler->batcher))
+        condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
+    scheduler->sleeping--;
+    bool stopping = scheduler->stopping;
+    scheduler->coming += !stopping;
+    pthread_mutex_unlock(&scheduler->lock);
+    return !stopping;
+}
+
+/* Called with the device: takes a batch, perhaps after a batching delay. False: nothing is left, or
+ * another lane waits for the device. */
+static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                       struct batch *ret)
+{
+    struct batcher *batcher = scheduler->batcher;
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->coming--;
+    batcher_lane_idle(batcher, lane, clock_now());
+    bool taken;
+    while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
+           batcher_has_ready(batcher) && !device_turn_is_contended(turn))
+        condition_wait(&scheduler->lane_ready, &scheduler->lock,
+                       batcher_wake_at(batcher, clock_now()));
+    if (!taken) { /* idle no more, but it works */
+        batcher_lane_works(batcher, lane, false, clock_now());
+        batcher_lane_works(batcher, lane, true, clock_now());
+    }
+    unlock_and_wake(scheduler);
+    return taken;
+}
+
+bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                          struct batch *ret)
+{
+    for (;;) {
+        if (!wait_ready(scheduler, turn)) {
+            device_turn_end(turn, 0, false);
+            return false;
+        }
+        device_turn_begin(turn);
+        if (take_batch(scheduler, lane, turn, ret)) {
+            if (ret->is_first)
+                metric_add(scheduler->meters.closed[ret->reason], 1);
+            return true;
+        }
+        device_turn_end(turn, 0, false);
+    }
+}
+
+bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                          int64_t until, bool may_close, struct batch *ret)
+{
+    bool taken = false;
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->ahead++;
+    for (;;) {
+        if (scheduler->stopping || device_turn_is_contended(turn))
+            break;
+        const int64_t now = clock_now();
+        const bool at_last = now >= until;
+        const bool others_are_free = scheduler->sleeping + scheduler->coming > 0;
+        taken = !others_are_free &&
+                batcher_take_ahead(scheduler->batcher, lane, at_last && may_close, now, ret);
+        if (taken || at_last)
+            break;
+        condition_wait(&scheduler->lane_ready, &scheduler->lock, until);
+    }
+    scheduler->ahead--;
+    unlock_and_wake(scheduler);
+    if (taken && ret->is_first)
+        metric_add(scheduler->meters.closed[ret->reason], 1);
+    return taken;
+}
+
+/* Takes what waits in the queue out of it and finishes it with what `refuse` says. */
+static void empty_queue(struct scheduler *scheduler,
+                        enum status (*refuse)(struct scheduler *scheduler, struct error *err))
+{
+    for (;;) {
+        pthread_mutex_lock(&scheduler->lock);
+        struct predict_image *image = batcher_cut(scheduler->batcher);
+        pthread_mutex_unlock(&scheduler->lock);
+        if (!image)
+            return;
+        image->status = refuse(scheduler, &image->error);
+        scheduler_finish(scheduler, image);
+        scheduler_answered(scheduler, 1);
+    }
+}
+
+static enum status refuse_lost(struct scheduler *scheduler, struct error *err)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    enum status status = lost_error_locked(scheduler, err);
+    pthread_mutex_unlock(&scheduler->lock);
+    return status;
+}
+
+void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *reason)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->quarantined_count += !scheduler->is_quarantined[lane];
+    scheduler->is_quarantined[lane] = true;
+    snprintf(scheduler->quarantine_reason, sizeof scheduler->quarantine_reason, "%s", reason);
+    bool is_lost = scheduler->quarantined_count == scheduler->lanes;
+    scheduler->is_lost = is_lost;
+    batcher_lane_works(scheduler->batcher, lane, false, clock_now());
+    unlock_and_wake(scheduler);
+    if (is_lost)
+        empty_queue(scheduler, refuse_lost);
+}
+
+void scheduler_end_quarantine(struct scheduler *scheduler, int lane)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->quarantined_count -= scheduler->is_quarantined[lane];
+    scheduler->is_quarantined[lane] = false;
+    scheduler->is_lost = false;
+    batcher_lane_works(scheduler->batcher, lane, true, clock_now());
+    unlock_and_wake(scheduler);
+}
+
+enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, int lane,
+                                                 int64_t probe_at, struct batch *ret)
+{
+    struct batcher *batcher = scheduler->batcher;
+    enum quarantine_event event = QUARANTINE_PROBE;
+    pthread_mutex_lock(&scheduler->lock);
+    while (!scheduler->stopping && clock_now() < probe_at) {
+        if (scheduler->is_lost && batcher_has_ready(batcher)) {
+            batcher_lane_idle(batcher, lane, clock_now());
+            bool taken = batcher_take(batcher, lane, clock_now(), ret);
+            batcher_lane_works(batcher, lane, false, clock_now());
+            if (taken) {
+                event = QUARANTINE_FAIL;
+                break;
+            }
+        }
+        /* A ready image that cannot be taken has a neighbour being written, or is delayed. */
+        bool soon = scheduler->is_lost && batcher_has_ready(batcher);
+        condition_wait(&scheduler->quarantine_event, &scheduler->lock,
+                       soon ? clock_now() + 1000000 : probe_at);
+    }
+    if (scheduler->stopping && event == QUARANTINE_PROBE)
+        event = QUARANTINE_END;
+    unlock_and_wake(scheduler);
+    return event;
+}
+
+bool scheduler_is_lost(const struct scheduler *scheduler)
+{
+    return scheduler->is_lost;
+}
+
+bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    int working = scheduler->lanes - scheduler->quarantined_count;
+    if (but_lane >= 0 && !scheduler->is_quarantined[but_lane])
+        working--;
+    pthread_mutex_unlock(&scheduler->lock);
+    return working > 0;
+}
+
+void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot)
+{
+    return batch_layout_row(&scheduler->layout, scheduler->buffers[buffer], input, (size_t)slot);
+}
+
+void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_ran(scheduler->batcher, lane, images, ns);
+    note_shortest_run_locked(scheduler);
+    pthread_mutex_unlock(&scheduler->lock);
+}
+
+uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer)
+{
+    return scheduler->marks ? scheduler->marks + (size_t)buffer * scheduler->layout.rows : NULL;
+}
+
+void scheduler_release(struct scheduler *scheduler, const struct batch *batch)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_done_batch(scheduler->batcher, batch);
+    unlock_and_wake(scheduler);
+}
+
+void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_give_back(scheduler->batcher, batch, clock_now());
+    unlock_and_wake(scheduler);
+}
+
+void scheduler_answered(struct scheduler *scheduler, size_t images)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_answered(scheduler->batcher, images);
+    unlock_and_wake(scheduler);
+}
+
+bool scheduler_is_cut(const struct scheduler *scheduler)
+{
+    return atomic_load_explicit(&scheduler->cut, memory_order_relaxed);
+}
+
+enum status scheduler_cut_error(struct error *err)
+{
+    return error_set(err, STATUS_DRAINING,
+                     "the server shut down before this image's turn came; send it again to "
+                     "another one");
+}
+
+void scheduler_stop_accepting(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->accepting = false;
+    batcher_drain(scheduler->batcher, clock_now());
+    unlock_and_wake(scheduler);
+}
+
+bool scheduler_wait_answered(struct scheduler *scheduler, int64_t until)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    while (batcher_counts(scheduler->batcher).admitted > 0 && clock_now() < until)
+        condition_wait(&scheduler->all_answered, &scheduler->lock, until);
+    bool answered = batcher_counts(scheduler->batcher).admitted == 0;
+    pthread_mutex_unlock(&scheduler->lock);
+    return answered;
+}
+
+static enum status refuse_cut(struct scheduler *scheduler, struct error *err)
+{
+    (void)scheduler;
+    return scheduler_cut_error(err);
+}
+
+void scheduler_cut(struct scheduler *scheduler)
+{
+    atomic_store_explicit(&scheduler->cut, true, memory_order_relaxed);
+    empty_queue(scheduler, refuse_cut);
+}
+
+void scheduler_leave_pool(struct scheduler *scheduler)
+{
+    pool_forget(scheduler->pool, &scheduler->source);
+}
+
+void scheduler_stop(struct scheduler *scheduler)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->stopping = true;
+    pthread_mutex_unlock(&scheduler->lock);
+    pthread_cond_broadcast(&scheduler->lane_ready);
+    pthread_cond_broadcast(&scheduler->quarantine_event);
+}

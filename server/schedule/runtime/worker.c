@@ -1,0 +1,143 @@
+/* Prepares one image: claims it, decodes it, writes it into its slot and commits it.
+ *
+ * Locks: none is held here; the scheduler's calls take its lock for themselves. A worker owns its
+ * decoder and its transform, and an image from claim to commit or finish. */
+#include "server/schedule/runtime/worker.h"
+
+#include <stdlib.h>
+
+#include "engine/base/clock.h"
+#include "server/image/transform.h"
+#include "server/schedule/policy/rows.h"
+#include "server/schedule/runtime/scheduler.h"
+
+struct worker {
+    const struct pipeline_options *options;
+    struct image_decoder *decoder;
+    struct transform *transform;
+};
+
+void *worker_start(void *context)
+{
+    struct worker *worker = calloc(1, sizeof *worker);
+    if (!worker)
+        return NULL;
+    worker->options = context;
+    worker->decoder = image_decoder_create();
+    worker->transform = transform_create();
+    if (!worker->decoder || !worker->transform) {
+        worker_stop(worker);
+        return NULL;
+    }
+    return worker;
+}
+
+void worker_stop(void *state)
+{
+    struct worker *worker = state;
+    if (!worker)
+        return;
+    transform_free(worker->transform);
+    image_decoder_free(worker->decoder);
+    free(worker);
+}
+
+/* Ends a phase of the image: returns its milliseconds and begins the next. */
+static double end_phase(struct scheduler *scheduler, struct predict_image *image, enum phase phase)
+{
+    int64_t now = clock_now();
+    int64_t spent = now - image->since;
+    image->since = now;
+    if (phase != PHASE_QUEUE) /* the lane adds its part first */
+        metric_observe(scheduler_meters(scheduler)->phases[phase], (double)spent * 1e-9);
+    return clock_ms(spent);
+}
+
+/* Everything before the slot. */
+static enum status worker_decode(struct worker *worker, struct scheduler *scheduler,
+                                 struct predict_image *image, struct image *ret)
+{
+    struct error *err = &image->error;
+    image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
+    TRY(scheduler_check_in_time(scheduler, image, err));
+    const struct pipeline_options *options = worker->options;
+    enum status status =
+        options->fast_decode
+            ? image_decode_reduced(worker->decoder, image->data, image->size, &options->limits,
+                                   &scheduler_model(scheduler)->preprocess, ret, err)
+            : image_decode_part(worker->decoder, image->data, image->size, &options->limits,
+                                &scheduler_model(scheduler)->preprocess, ret, err);
+    image->decode_ms = end_phase(scheduler, image, PHASE_DECODE);
+    TRY(status);
+    image->width = ret->info.width;
+    image->height = ret->info.height;
+    return scheduler_check_wanted(scheduler, image, err);
+}
+
+/* Everything before the slot of a row of a raw-tensor request. */
+static enum status worker_begin_row(struct scheduler *scheduler, struct predict_image *image)
+{
+    image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
+    return scheduler_check_in_time(scheduler, image, &image->error);
+}
+
+static void worker_write_row(struct scheduler *scheduler, const struct predict_image *image,
+                             struct batch_slot slot)
+{
+    const struct served *served = scheduler_served(scheduler);
+    size_t row = (size_t)(image - image->request->images);
+    for (size_t i = 0; i < served->input_count; i++) {
+        const char *rows = image->request->tensors[i];
+        rows_write(&served->inputs[i], i == served->image_input ? &served->image_numbers : NULL,
+                   served->model->input_channels_last, rows + row * served->inputs[i].bytes,
+                   scheduler_row(scheduler, slot.buffer, i, slot.slot));
+    }
+}
+
+/* Fills the slot. */
+static enum status worker_write_slot(struct worker *worker, struct scheduler *scheduler,
+                                     struct predict_image *image, const struct image *pixels,
+                                     struct batch_slot slot)
+{
+    uint8_t *marks = scheduler_pixel_marks(scheduler, slot.buffer);
+    if (marks)
+        marks[slot.slot] = !image->request->tensors;
+    if (image->request->tensors) {
+        worker_write_row(scheduler, image, slot);
+        return STATUS_OK;
+    }
+    const struct preprocess *preprocess = &scheduler_model(scheduler)->preprocess;
+    void *row = scheduler_row(scheduler, slot.buffer, 0, slot.slot);
+    return marks
+               ? transform_bytes(worker->transform, pixels, preprocess, row, &image->error)
+               : transform_numbers(worker->transform, pixels, preprocess,
+                                   &scheduler_served(scheduler)->image_numbers, row, &image->error);
+}
+
+void worker_run(void *state, struct pool_source *source)
+{
+    struct worker *worker = state;
+    struct scheduler *scheduler = scheduler_of_source(source);
+    struct predict_image *image = scheduler_claim(scheduler);
+    if (!image)
+        return;
+    struct image pixels = {0};
+    image->status = image->request->tensors ? worker_begin_row(scheduler, image)
+                                            : worker_decode(worker, scheduler, image, &pixels);
+    struct batch_slot slot;
+    if (image->status == STATUS_OK && !scheduler_reserve(scheduler, image, &slot))
+        image->status = scheduler_cut_error(&image->error);
+    if (image->status != STATUS_OK) {
+        scheduler_finish(scheduler, image);
+        scheduler_drop(scheduler);
+        return;
+    }
+    image->status = worker_write_slot(worker, scheduler, image, &pixels, slot);
+    image->preprocess_ms = end_phase(scheduler, image, PHASE_PREPROCESS);
+    if (image->status == STATUS_OK) {
+        scheduler_commit(scheduler, slot);
+    } else {
+        scheduler_finish(scheduler, image);
+        scheduler_abandon(scheduler, slot);
+    }
+}

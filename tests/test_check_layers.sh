@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# check_layers.sh finds each kind of offence, and accepts a tree that has none. TAP.
+set -euo pipefail
+
+check=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/check_layers.sh
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+number=0 failures=0
+
+fresh_tree() {
+    rm -rf "$scratch/tree"
+    mkdir -p "$scratch"/tree/engine/{base,tensor,graph,ops,reference,passes,backend,runtime} \
+        "$scratch"/tree/engine/{cpu,cuda}/{program,lowering,kernels} \
+        "$scratch"/tree/{proto,models/onnx,models/folder,tests} \
+        "$scratch"/tree/server/{image,http/transport,http/api,schedule/policy,schedule/runtime}
+    cd "$scratch/tree"
+    echo '#pragma once' >engine/tensor/tensor.h
+    printf '#include "engine/tensor/tensor.h"\n#include <oneapi/dnnl/dnnl.h>\n' >engine/cpu/lowering/conv.c
+    printf '#include "engine/cpu/kernels/simd.h"\n#include "engine/reference/gemm.h"\n' >engine/cpu/lowering/pool.c
+    printf '#include "models/folder/model.h"\n#include <microhttpd.h>\n' >server/http/transport/daemon.c
+    printf '#include "server/http/transport/respond.h"\n' >server/http/api/page.c
+    printf '#include "server/schedule/policy/batcher.h"\n' >server/schedule/runtime/lane.c
+    printf '#include "engine/tensor/tensor.h"\n#include <cjson/cJSON.h>\n' >proto/v2.c
+    printf '#include "models/onnx/onnx.h"\n#include <cjson/cJSON.h>\n' >models/folder/labels.c
+}
+
+result() { # result OK? NAME
+    number=$((number + 1))
+    if [ "$1" -eq 0 ]; then
+        echo "ok $number - $2"
+    else
+        echo "not ok $number - $2"
+        failures=$((failures + 1))
+    fi
+}
+
+# refuses NAME FILE LINE…: with these lines in that file the tree is refused, and the file is named.
+refuses() {
+    local name=$1 file=$2 output
+    shift 2
+    fresh_tree
+    printf '%s\n' "$@" >"$file"
+    if output=$("$check" "$scratch/tree" 2>&1); then
+        result 1 "$name"
+    else
+        result "$(grep -q "$file" <<<"$output"; echo $?)" "$name"
+    fi
+}
+
+fresh_tree
+result "$("$check" "$scratch/tree" >/dev/null 2>&1; echo $?)" 'a clean tree passes'
+refuses 'engine includes server' engine/base/up.c '#include "server/observe/log.h"'
+refuses 'proto includes models' proto/up.c '#  include <models/folder/model.h>'
+refuses 'proto includes the graph' proto/up.c '#include "engine/graph/graph.h"'
+refuses 'models includes server' models/folder/up.h ' #include "server/image/image.h"'
+refuses 'server includes tests' server/image/up.c '#include "tests/unit/support.h"'
+refuses 'tensor includes the graph' engine/tensor/up.c '#include "engine/graph/graph.h"'
+refuses 'operators include reference kernels' engine/ops/up.c '#include "engine/reference/gemm.h"'
+refuses 'passes include a backend' engine/passes/up.c '#include "engine/backend/backend.h"'
+refuses 'a backend includes sessions' engine/cuda/lowering/up.c '#include "engine/runtime/session.h"'
+refuses 'cpu includes cuda' engine/cpu/up.c '#include "engine/cuda/cuda.h"'
+refuses 'cuda includes cpu' engine/cuda/up.c '#include "engine/cpu/program/cpu.h"'
+refuses 'a header of engine outside of its folders' engine/runtime/up.c '#include "engine/graph.h"'
+refuses 'programs include lowerings' engine/cpu/program/up.c '#include "engine/cpu/lowering/product.h"'
+refuses 'kernels include programs' engine/cuda/kernels/up.cu '#include "engine/cuda/program/program.h"'
+refuses 'the importer includes model folders' models/onnx/up.c '#include "models/folder/labels.h"'
+refuses 'transport includes the API' server/http/transport/up.c '#include "server/http/api/routes.h"'
+refuses 'policy includes the runtime' server/schedule/policy/up.c '#include "server/schedule/runtime/lane.h"'
+refuses 'oneDNN outside engine/cpu' engine/base/dnnl.c '#include <dnnl.h>'
+refuses 'CUDA outside engine/cuda' engine/runtime/cuda.c '#include <cuda_runtime.h>'
+refuses 'protobuf-c outside models/onnx' models/folder/wire.c '#include <protobuf-c/protobuf-c.h>'
+refuses 'libmicrohttpd outside transport' server/http/api/http.c '#include <microhttpd.h>'
+refuses 'GnuTLS outside transport' server/image/hash.c '#include <gnutls/crypto.h>'
+refuses 'zlib outside transport' models/onnx/unpack.c '#include <zlib.h>'
+refuses 'libjpeg outside server/image' server/http/api/jpeg.c '#include <turbojpeg.h>'
+refuses 'libpng outside server/image' server/http/api/png.c '#include <png.h>'
+refuses 'cJSON in the importer' models/onnx/json.c '#include <cjson/cJSON.h>'
+fresh_tree
+echo '#include "engine/graph/graph.h"' >engine/graph/node.h
+echo '#include "engine/graph/node.h"' >engine/graph/graph.h
+result "$(! "$check" "$scratch/tree" >/dev/null 2>&1; echo $?)" 'headers in a circle'
+echo "1..$number"
+[ "$failures" -eq 0 ]

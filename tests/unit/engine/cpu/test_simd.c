@@ -1,0 +1,154 @@
+/* The row kernels against libm, in every variant this CPU runs. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "tests/unit/engine/cpu/simd_variants.h"
+
+static double reference(enum activation activation, double x, double alpha, double beta)
+{
+    double gate;
+    switch (activation) {
+    case ACTIVATION_RELU:
+        return x < 0 ? 0 : x;
+    case ACTIVATION_LEAKY_RELU:
+        return x < 0 ? alpha * x : x;
+    case ACTIVATION_CLIP:
+        return fmin(fmax(x, alpha), beta);
+    case ACTIVATION_SIGMOID:
+        return 1 / (1 + exp(-x));
+    case ACTIVATION_HARD_SIGMOID:
+        return fmin(1, fmax(0, alpha * x + beta));
+    case ACTIVATION_HARD_SWISH:
+        return x * fmin(1, fmax(0, x / 6 + 0.5));
+    case ACTIVATION_SILU:
+        return x / (1 + exp(-alpha * x));
+    case ACTIVATION_GELU:
+        return 0.5 * x * (1 + erf(x / sqrt(2)));
+    case ACTIVATION_GELU_TANH:
+        gate = 0.7978845608028654 * (x + 0.044715 * x * x * x);
+        return 0.5 * x * (1 + tanh(gate));
+    case ACTIVATION_TANH:
+        return tanh(x);
+    case ACTIVATION_ELU:
+        return x < 0 ? alpha * (exp(x) - 1) : x;
+    case ACTIVATION_NONE:
+        break;
+    }
+    return x;
+}
+
+Test(simd, activations_follow_libm)
+{
+    enum { N = 4001, MIDDLE = 2000 };
+    static float x[N], y[N];
+    const struct simd_kernels *all[SIMD_VARIANTS];
+    size_t count = simd_variants(all);
+    for (size_t i = 0; i < N; i++)
+        x[i] = ((float)i - MIDDLE) * 0.013f;
+    for (size_t v = 0; v < count; v++) {
+        for (int a = ACTIVATION_NONE; a <= ACTIVATION_ELU; a++) {
+            all[v]->activate(x, y, N, (enum activation)a, 0.3f, 2.0f);
+            for (size_t i = 0; i < N; i++) {
+                double expected = reference((enum activation)a, (double)x[i], (double)0.3f, 2.0);
+                double tolerance = 2e-6 * fmax(0.5, fabs(expected));
+                cr_assert(fabs((double)y[i] - expected) <= tolerance,
+                          "%s activation %d at %g: %.9g, expected %.9g", all[v]->name, a,
+                          (double)x[i], (double)y[i], expected);
+            }
+        }
+    }
+}
+
+Test(simd, activations_at_the_edges)
+{
+    const struct simd_kernels *all[SIMD_VARIANTS];
+    size_t count = simd_variants(all);
+    const float x[] = {NAN, INFINITY, -INFINITY, 200.0f, -200.0f, 0.0f, -0.0f, 88.5f};
+    float y[COUNT_OF(x)];
+    for (size_t v = 0; v < count; v++) {
+        all[v]->activate(x, y, COUNT_OF(x), ACTIVATION_SIGMOID, 0, 0);
+        cr_expect(isnan(y[0]));
+        cr_expect_eq(y[1], 1.0f);
+        cr_expect_eq(y[2], 0.0f);
+        cr_expect_eq(y[3], 1.0f);
+        cr_expect_eq(y[4], 0.0f);
+        cr_expect_eq(y[5], 0.5f);
+        all[v]->activate(x, y, COUNT_OF(x), ACTIVATION_TANH, 0, 0);
+        cr_expect(isnan(y[0]));
+        cr_expect_eq(y[1], 1.0f);
+        cr_expect_eq(y[2], -1.0f);
+        all[v]->activate(x, y, COUNT_OF(x), ACTIVATION_RELU, 0, 0);
+        cr_expect(isnan(y[0]), "%s: ReLU must not hide NaN", all[v]->name);
+        all[v]->activate(x, y, COUNT_OF(x), ACTIVATION_CLIP, 0, 6);
+        cr_expect(isnan(y[0]), "%s: Clip must not hide NaN", all[v]->name);
+        all[v]->activate(x, y, COUNT_OF(x), ACTIVATION_GELU, 0, 0);
+        cr_expect(isnan(y[0]));
+        cr_expect_eq(y[3], 200.0f);
+    }
+}
+
+Test(simd, softmax_and_layer_norm_rows)
+{
+    const struct simd_kernels *all[SIMD_VARIANTS];
+    size_t count = simd_variants(all);
+    for (size_t n = 1; n < 70; n += 3) {
+        float x[70], y[70], scale[70], bias[70];
+        double sum = 0, mean = 0, variance = 0, squares = 0;
+        for (size_t i = 0; i < n; i++) {
+            x[i] = (float)((i * 7919) % 23) - 11.0f + (n == 4 ? 1000.0f : 0);
+            scale[i] = 0.5f + (float)i * 0.01f;
+            bias[i] = (float)i * 0.1f;
+        }
+        double largest = -INFINITY;
+        for (size_t i = 0; i < n; i++)
+            largest = fmax(largest, (double)x[i]);
+        for (size_t i = 0; i < n; i++) {
+            sum += exp((double)x[i] - largest);
+            mean += (double)x[i] / (double)n;
+            squares += (double)x[i] * (double)x[i] / (double)n;
+        }
+        for (size_t i = 0; i < n; i++)
+            variance += ((double)x[i] - mean) * ((double)x[i] - mean) / (double)n;
+        for (size_t v = 0; v < count; v++) {
+            all[v]->softmax(x, y, n);
+            for (size_t i = 0; i < n; i++)
+                cr_assert(fabs((double)y[i] - exp((double)x[i] - largest) / sum) <= 1e-6);
+            all[v]->layer_norm(x, scale, bias, 1e-5f, y, n);
+            for (size_t i = 0; i < n; i++) {
+                double expected =
+                    ((double)x[i] - mean) / sqrt(variance + (double)1e-5f) * (double)scale[i] +
+                    (double)bias[i];
+                cr_assert(fabs((double)y[i] - expected) <= 2e-5 * (1 + fabs(expected)),
+                          "%s n=%zu: %g, expected %g", all[v]->name, n, (double)y[i], expected);
+            }
+            all[v]->rms_norm(x, scale, 1e-5f, y, n);
+            for (size_t i = 0; i < n; i++) {
+                double expected = (double)x[i] / sqrt(squares + (double)1e-5f) * (double)scale[i];
+                cr_assert(fabs((double)y[i] - expected) <= 2e-6 * (1 + fabs(expected)),
+                          "%s n=%zu: %g, expected %g", all[v]->name, n, (double)y[i], expected);
+            }
+        }
+    }
+}
+
+Test(simd, bfloat16_rows_round_to_nearest_even)
+{
+    const struct simd_kernels *all[SIMD_VARIANTS];
+    size_t count = simd_variants(all);
+    float x[100], back[100];
+    uint16_t bits[100];
+    for (size_t i = 0; i < 100; i++)
+        x[i] = (float)(i * i) * 0.3721f - 500.0f;
+    x[50] = NAN;
+    x[51] = INFINITY;
+    for (size_t v = 0; v < count; v++) {
+        all[v]->narrow_bf16(x, bits, 100);
+        all[v]->widen_bf16(bits, back, 100);
+        for (size_t i = 0; i < 100; i++) {
+            cr_assert_eq(bits[i], float_to_bfloat16(x[i]), "%s", all[v]->name);
+            cr_assert(i == 50 ? isnan(back[i]) : back[i] == bfloat16_to_float(bits[i]));
+        }
+    }
+}

@@ -1,0 +1,404 @@
+/* Single layers of the sizes that real networks have, where the backend picks kernels that small
+ * random graphs never reach: each instruction set, several thread counts and batch sizes against
+ * the interpreter's reference kernels. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/backend/tuning_store.h"
+#include "engine/base/cpu.h"
+#include "engine/base/size.h"
+#include "engine/cpu/cpu.h"
+#include "engine/reference/interpret.h"
+#include "engine/runtime/session.h"
+#include "tests/unit/engine/cpu/simd_variants.h"
+#include "tests/unit/random_graph.h"
+
+struct layer {
+    const char *name;
+    int64_t height, width, channels; /* of the image that the layer reads */
+    int64_t out, taps, stride, pad, group;
+    enum op activation; /* OP_NONE: none */
+    bool residual;      /* + what the layer reads, in front of the activation */
+    bool scaled;        /* squeeze-and-excite in front: x * sigmoid(mean(x)), x of a depthwise */
+    const char *kernel; /* how the profile names what ran it */
+};
+
+static struct value *constant(struct graph *graph, uint32_t *state, struct shape shape, float scale)
+{
+    struct error err = {0};
+    struct tensor *tensor;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &tensor, &err), STATUS_OK);
+    float *data = tensor->data;
+    for (size_t i = 0; i < shape_count(&shape); i++)
+        data[i] = random_unit(state) * scale;
+    struct value *value = graph_add_constant(graph, "", tensor);
+    tensor_unref(tensor);
+    return value;
+}
+
+static struct value *append(struct graph *graph, enum op op, struct value *a, struct value *b,
+                            struct value *c)
+{
+    struct node *node = graph_add_node(graph, op, "", c ? 3 : b ? 2 : 1, 1);
+    node->opset = op == OP_SILU || op == OP_GELU ? 20 : 17;
+    node->inputs[0] = a;
+    if (b)
+        node->inputs[1] = b;
+    if (c)
+        node->inputs[2] = c;
+    node_set_output(node, 0, graph_add_value(graph, "", DTYPE_NONE, NULL));
+    return node->outputs[0];
+}
+
+static struct value *append_conv(struct graph *graph, uint32_t *state, const struct layer *l,
+                                 struct value *x, int64_t in)
+{
+    const int64_t pads[4] = {l->pad, l->pad, l->pad, l->pad};
+    const int64_t strides[2] = {l->stride, l->stride};
+    const float scale = 1.0f / sqrtf((float)(in / l->group * l->taps * l->taps));
+    struct value *weights =
+        constant(graph, state, SHAPE(l->out, in / l->group, l->taps, l->taps), scale);
+    struct value *y = append(graph, OP_CONV, x, weights, constant(graph, state, SHAPE(l->out), 1));
+    cr_assert(node_set_ints(graph, y->producer, "pads", pads, 4));
+    cr_assert(node_set_ints(graph, y->producer, "strides", strides, 2));
+    cr_assert(node_set_int(graph, y->producer, "group", l->group));
+    return y;
+}
+
+/* image -> a pointwise layer that makes l->channels of 3 -> the layer */
+static struct graph *make_graph(const struct layer *l)
+{
+    uint32_t state = 7;
+    struct graph *graph = graph_create(NULL);
+    struct shape shape = SHAPE(DIM_UNKNOWN, 3, l->height, l->width);
+    struct value *image = graph_add_value(graph, "image", DTYPE_F32, &shape);
+    const struct layer first = {.out = l->channels, .taps = 1, .stride = 1, .group = 1};
+    struct value *x = append_conv(graph, &state, &first, image, 3), *read = x;
+    if (l->scaled) {
+        const struct layer depthwise = {
+            .out = l->channels, .taps = 3, .stride = 1, .pad = 1, .group = l->channels};
+        x = append(graph, OP_HARD_SWISH, append_conv(graph, &state, &depthwise, x, l->channels),
+                   NULL, NULL);
+        read = append(graph, OP_MUL, x,
+                      append(graph, OP_SIGMOID,
+                             append(graph, OP_GLOBAL_AVERAGE_POOL, x, NULL, NULL), NULL, NULL),
+                      NULL);
+    }
+    struct value *y = append_conv(graph, &state, l, read, l->channels);
+    if (l->residual)
+        y = append(graph, OP_ADD, y, x, NULL);
+    if (l->activation != OP_NONE)
+        y = append(graph, l->activation, y, NULL, NULL);
+    struct value **ends = arena_alloc(graph->arena, 2, sizeof *ends);
+    ends[0] = image;
+    ends[1] = y;
+    graph->opset = 17;
+    graph->inputs = ends;
+    graph->input_count = 1;
+    graph->outputs = ends + 1;
+    graph->output_count = 1;
+    return graph;
+}
+
+static void expect(const struct layer *l, const struct graph *graph, const float *images,
+                   const struct tensor *expected, int batch, int threads)
+{
+    struct error err = {0};
+    struct session *session;
+    const struct session_options options = {
+        .threads = threads, .max_batch = batch, .image_layout = IMAGE_AS_DECLARED};
+    const struct tensor *output;
+    const void *inputs[1] = {images};
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s: %s", l->name,
+                 err.message);
+    for (int run = 0; run < 2; run++) {
+        cr_assert_eq(session_run(session, batch, inputs, &output, &err), STATUS_OK);
+        const float *e = expected->data, *g = output->data;
+        float largest = 0, worst = 0;
+        size_t at = 0;
+        for (size_t i = 0; i < output->bytes / sizeof *g; i++) {
+            const float d = fabsf(e[i] - g[i]);
+            largest = fmaxf(largest, fabsf(e[i]));
+            if (!(d <= worst)) {
+                worst = d;
+                at = i;
+            }
+        }
+        cr_assert(worst <= 2e-5f * largest, "%s, %s, batch %d, %d threads, element %zu: %g, not %g",
+                  l->name, simd()->name, batch, threads, at, (double)g[at], (double)e[at]);
+    }
+    struct session_step *steps;
+    size_t count, found = 0;
+    cr_assert_eq(session_profile(session, batch, 1, &steps, &count, &err), STATUS_OK);
+    for (size_t i = 0; i < count; i++)
+        found += strcmp(steps[i].kernel, l->kernel) == 0;
+    cr_assert_gt(found, 0, "%s: no step was run by '%s'", l->name, l->kernel);
+    free(steps);
+    session_free(session);
+}
+
+static void check(const struct layer *l)
+{
+    enum { BATCH = 3 };
+    struct error err = {0};
+    struct graph *graph = make_graph(l), *reference;
+    struct shape shape = SHAPE(BATCH, 3, l->height, l->width);
+    struct tensor *input, *expected;
+    uint32_t state = 5;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &input, &err), STATUS_OK);
+    for (size_t i = 0; i < shape_count(&shape); i++)
+        ((float *)input->data)[i] = random_unit(&state);
+    cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
+    cr_assert_eq(interpret(reference, &input, &expected, NULL, NULL, &err), STATUS_OK, "%s: %s",
+                 l->name, err.message);
+    cpu_prefer_own_kernels(true);
+    const struct simd_kernels *variants[SIMD_VARIANTS];
+    const size_t variant_count = simd_variants(variants);
+    for (size_t v = 0; v < variant_count; v++) {
+        simd_use(variants[v]);
+        expect(l, graph, input->data, expected, 1, 1);
+        expect(l, graph, input->data, expected, BATCH, 2);
+        if (v == 2)
+            expect(l, graph, input->data, expected, 2, 3);
+    }
+    simd_use(NULL);
+    cpu_prefer_own_kernels(false);
+    tensor_unref(expected);
+    tensor_unref(input);
+    graph_free(reference);
+    graph_free(graph);
+}
+
+static void check_all(const struct layer *layers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        check(&layers[i]);
+}
+
+Test(layers, three_by_three)
+{
+    static const struct layer layers[] = {
+        {"by tiles", 28, 28, 64, 64, 3, 1, 1, 1, OP_RELU, true, false, "winograd"},
+        {"partial tiles", 27, 29, 48, 80, 3, 1, 1, 1, OP_NONE, false, false, "winograd"},
+        {"without padding", 30, 26, 24, 40, 3, 1, 0, 1, OP_SILU, false, false, "winograd"},
+        {"wide padding", 21, 22, 17, 33, 3, 1, 2, 1, OP_RELU, false, false, "winograd"},
+        {"by points", 14, 14, 192, 160, 3, 1, 1, 1, OP_RELU, false, false, "winograd"},
+        {"by points with a residual", 13, 12, 160, 160, 3, 1, 1, 1, OP_SIGMOID, true, false,
+         "winograd"},
+    };
+    check_all(layers, COUNT_OF(layers));
+}
+
+Test(layers, depthwise)
+{
+    static const struct layer layers[] = {
+        {"3x3", 28, 21, 96, 96, 3, 1, 1, 96, OP_RELU, false, false, "depthwise"},
+        {"3x3 by two", 29, 28, 40, 40, 3, 2, 1, 40, OP_HARD_SWISH, false, false, "depthwise"},
+        {"5x5", 14, 15, 72, 72, 5, 1, 2, 72, OP_SILU, false, false, "depthwise"},
+        {"5x5 by two, no padding", 17, 19, 33, 33, 5, 2, 0, 33, OP_NONE, false, false, "depthwise"},
+        {"7x7", 14, 14, 50, 50, 7, 1, 3, 50, OP_NONE, false, false, "depthwise"},
+        {"7x7 of a small image", 5, 4, 16, 16, 7, 1, 3, 16, OP_RELU, false, false, "depthwise"},
+        {"7x7 by two", 20, 9, 24, 24, 7, 2, 3, 24, OP_SIGMOID, false, false, "depthwise"},
+        {"one block", 9, 8, 16, 16, 3, 1, 1, 16, OP_RELU, false, false, "depthwise"},
+        {"no bigger than the filter", 3, 3, 17, 17, 3, 1, 1, 17, OP_SILU, false, false,
+         "depthwise"},
+        {"one pixel", 1, 1, 48, 48, 5, 1, 2, 48, OP_HARD_SWISH, false, false, "depthwise"},
+        {"one pixel by two", 2, 1, 31, 31, 3, 2, 1, 31, OP_GELU, false, false, "depthwise"},
+        {"more padding than taps inside", 4, 5, 20, 20, 5, 1, 4, 20, OP_NONE, false, false,
+         "depthwise"},
+        {"5x5 by two of many channels", 15, 13, 672, 672, 5, 2, 2, 672, OP_SILU, false, false,
+         "depthwise"},
+    };
+    check_all(layers, COUNT_OF(layers));
+}
+
+Test(layers, products)
+{
+    static const struct layer layers[] = {
+        {"pointwise", 28, 28, 40, 144, 1, 1, 0, 1, OP_SILU, false, false, "gemm"},
+        {"few rows", 3, 3, 112, 200, 1, 1, 0, 1, OP_GELU, false, false, "gemm"},
+        {"one row", 1, 1, 96, 24, 1, 1, 0, 1, OP_SIGMOID, false, false, "gemm"},
+        {"with a residual", 15, 13, 48, 48, 1, 1, 0, 1, OP_TANH, true, false, "gemm"},
+        {"taps gathered", 23, 20, 3, 40, 7, 2, 3, 1, OP_RELU, false, false, "gemm"},
+        {"taps gathered, stride two", 15, 14, 40, 24, 3, 2, 1, 1, OP_NONE, false, false, "gemm"},
+        {"odd numbers", 9, 7, 17, 19, 1, 1, 0, 1, OP_SILU, false, false, "gemm"},
+        {"taps in place, stride two", 41, 45, 3, 32, 3, 2, 1, 1, OP_SILU, false, false, "gemm"},
+        {"taps in place, no padding", 19, 31, 5, 20, 3, 1, 0, 1, OP_SILU, false, false, "gemm"},
+        {"taps in place, wide padding", 6, 17, 3, 33, 5, 1, 4, 1, OP_SIGMOID, false, false, "gemm"},
+        {"taps wider than the image", 3, 20, 3, 16, 7, 1, 3, 1, OP_SILU, false, false, "gemm"},
+        {"pointwise, stride two", 29, 33, 24, 40, 1, 2, 0, 1, OP_SILU, false, false, "gemm"},
+    };
+    check_all(layers, COUNT_OF(layers));
+}
+
+Test(layers, squeeze_and_excite)
+{
+    static const struct layer layers[] = {
+        {"weights gated", 14, 14, 96, 24, 1, 1, 0, 1, OP_SILU, false, true, "gemm:gated"},
+        {"weights gated, with a residual", 15, 14, 40, 40, 1, 1, 0, 1, OP_RELU, true, true,
+         "gemm:gated"},
+        {"rows gated", 7, 5, 90, 200, 1, 1, 0, 1, OP_NONE, false, true, "gemm:gated"},
+        {"one pixel gated", 1, 1, 33, 33, 1, 1, 0, 1, OP_HARD_SWISH, true, true, "gemm:gated"},
+        {"the mean comes with the image", 9, 15, 50, 20, 1, 1, 0, 1, OP_NONE, false, true,
+         "depthwise:mean"},
+        {"a mean over strides", 20, 3, 35, 8, 3, 2, 1, 1, OP_NONE, false, true, "depthwise:mean"},
+    };
+    check_all(layers, COUNT_OF(layers));
+}
+
+/* The kernel that runs the last step of the layer's graph, and whether a trial has chosen it. */
+static const char *kernel_of(const struct graph *graph, bool *ret_tried)
+{
+    static char name[64];
+    struct error err = {0};
+    struct session *session;
+    const struct session_options options = {
+        .threads = 1, .max_batch = 1, .image_layout = IMAGE_AS_DECLARED};
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    struct session_step *steps;
+    size_t count, found = 0;
+    cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK);
+    for (size_t i = 0; i < count; i++)
+        if (steps[i].gflop > steps[found].gflop)
+            found = i;
+    snprintf(name, sizeof name, "%s", steps[found].kernel);
+    *ret_tried = steps[found].tried;
+    free(steps);
+    session_free(session);
+    return name;
+}
+
+struct known {
+    struct graph_hash keys[8];
+    char names[8][32];
+    size_t count;
+};
+
+static void note_known(void *context, const struct graph_hash *key, const char *text)
+{
+    struct known *known = context;
+    cr_assert_lt(known->count, COUNT_OF(known->keys));
+    snprintf(known->names[known->count], sizeof known->names[0], "%s", text);
+    known->keys[known->count++] = *key;
+}
+
+/* Makes the store say nothing but `name` of the layers that it knows now; how many these are. */
+static size_t keep_instead(const char *name)
+{
+    struct known known = {.count = 0};
+    tuning_each(TUNING_KERNEL, note_known, &known);
+    tuning_forget();
+    for (size_t i = 0; i < known.count; i++)
+        tuning_keep(TUNING_KERNEL, &known.keys[i], name);
+    return known.count;
+}
+
+Test(layers, the_quickest_kernel_is_kept)
+{
+    static const struct layer layer = {
+        "three kernels fit", 20, 20, 64, 64, 3, 1, 1, 1, OP_RELU, false, false, ""};
+    struct graph *graph = make_graph(&layer);
+    bool tried;
+    tuning_forget();
+    (void)kernel_of(graph, &tried);
+    cr_assert(tried);
+
+    /* another choice is followed, wherever it comes from */
+    static const char *const names[] = {"winograd", "gemm"};
+    for (size_t n = 0; n < COUNT_OF(names); n++) {
+        struct known known = {.count = 0};
+        cr_assert_gt(keep_instead(names[n]), 0);
+        cr_assert_str_eq(kernel_of(graph, &tried), names[n]);
+        cr_assert(tried);
+        tuning_each(TUNING_KERNEL, note_known, &known);
+        for (size_t i = 0; i < known.count; i++)
+            cr_expect_str_eq(known.names[i], names[n], "measured again");
+    }
+    tuning_forget();
+    graph_free(graph);
+}
+
+/* Of a kernel that does not fit, and of none: as good as nothing, and measured again. */
+Test(layers, choices_that_fit_no_layer_or_are_none)
+{
+    static const struct layer layer = {
+        "Winograd does not fit", 40, 40, 64, 64, 1, 1, 0, 1, OP_RELU, false, false, ""};
+    static const char *const wrong[] = {"winograd", "nothing", "", "winograd "};
+    struct graph *graph = make_graph(&layer);
+    bool tried;
+    tuning_forget();
+    (void)kernel_of(graph, &tried);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        struct known known = {.count = 0};
+        cr_assert_gt(keep_instead(wrong[i]), 0);
+        (void)kernel_of(graph, &tried);
+        cr_expect(tried);
+        tuning_each(TUNING_KERNEL, note_known, &known);
+        for (size_t k = 0; k < known.count; k++)
+            cr_expect_str_neq(known.names[k], wrong[i]);
+    }
+    tuning_forget();
+    graph_free(graph);
+}
+
+/* Two pointwise layers and the image between them are joined, normalised, and read by a third. */
+Test(layers, a_normalised_concatenation)
+{
+    enum { BATCH = 3 };
+    struct error err = {0};
+    uint32_t state = 9;
+    struct graph *graph = graph_create(NULL), *reference;
+    struct shape any = SHAPE(DIM_UNKNOWN, 3, 13, 11), shape = SHAPE(BATCH, 3, 13, 11);
+    struct value *image = graph_add_value(graph, "image", DTYPE_F32, &any);
+    const struct layer l = {.out = 20, .taps = 1, .stride = 1, .group = 1};
+    const struct layer m = {.out = 33, .taps = 3, .stride = 1, .pad = 1, .group = 1};
+    struct value *a = append_conv(graph, &state, &l, image, 3);
+    struct value *b = append_conv(graph, &state, &m, a, 20);
+    struct value *joined = append(graph, OP_CONCAT, a, b, a);
+    cr_assert(node_set_int(graph, joined->producer, "axis", 1));
+    struct node *norm = graph_add_node(graph, OP_BATCH_NORMALIZATION, "", 5, 1);
+    norm->opset = 15;
+    norm->inputs[0] = joined;
+    for (size_t i = 1; i < 5; i++) {
+        norm->inputs[i] = constant(graph, &state, SHAPE(73), 1);
+        float *data = norm->inputs[i]->known->data;
+        for (size_t c = 0; c < 73; c++)
+            data[c] = i == 4 ? fabsf(data[c]) + 0.5f : data[c];
+    }
+    node_set_output(norm, 0, graph_add_value(graph, "", DTYPE_NONE, NULL));
+    struct value *y =
+        append_conv(graph, &state, &l, append(graph, OP_RELU, norm->outputs[0], NULL, NULL), 73);
+    struct value **ends = arena_alloc(graph->arena, 2, sizeof *ends);
+    ends[0] = image;
+    ends[1] = y;
+    graph->opset = 17;
+    graph->inputs = ends;
+    graph->input_count = 1;
+    graph->outputs = ends + 1;
+    graph->output_count = 1;
+
+    struct tensor *input, *expected;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &input, &err), STATUS_OK);
+    for (size_t i = 0; i < shape_count(&shape); i++)
+        ((float *)input->data)[i] = random_unit(&state);
+    cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
+    cr_assert_eq(interpret(reference, &input, &expected, NULL, NULL, &err), STATUS_OK, "%s",
+                 err.message);
+    const struct layer named = {.name = "a normalised concatenation",
+                                .kernel = "scale_shift:parts"};
+    const struct simd_kernels *variants[SIMD_VARIANTS];
+    const size_t variant_count = simd_variants(variants);
+    for (size_t v = 0; v < variant_count; v++) {
+        simd_use(variants[v]);
+        expect(&named, graph, input->data, expected, 1, 1);
+        expect(&named, graph, input->data, expected, BATCH, 2);
+    }
+    simd_use(NULL);
+    tensor_unref(expected);
+    tensor_unref(input);
+    graph_free(reference);
+    graph_free(graph);
+}

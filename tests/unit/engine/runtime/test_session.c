@@ -1,0 +1,438 @@
+/* The compiled session against the interpreter: same graphs, same numbers. The interpreter runs the
+ * reference kernels node by node without any rewrite, so a wrong fusion, layout, plan or kernel
+ * shows up as a difference. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/base/size.h"
+#include "engine/cpu/cpu.h"
+#include "engine/reference/interpret.h"
+#include "engine/runtime/session.h"
+#include "engine/runtime/session_internal.h"
+#include "tests/unit/random_graph.h"
+
+struct comparison {
+    uint32_t seed;
+    enum precision precision;
+    enum image_layout layout;
+    float tolerance; /* of the largest magnitude of an output */
+};
+
+/* Fills [n, 3, h, w] and the same image channels-last. */
+static void make_images(uint32_t seed, size_t n, size_t h, size_t w, float *nchw, float *nhwc)
+{
+    uint32_t state = seed + 99;
+    for (size_t i = 0; i < n; i++)
+        for (size_t c = 0; c < 3; c++)
+            for (size_t p = 0; p < h * w; p++) {
+                float v = random_unit(&state);
+                nchw[(i * 3 + c) * h * w + p] = v;
+                nhwc[(i * h * w + p) * 3 + c] = v;
+            }
+}
+
+static float difference(const struct tensor *expected, const struct tensor *got)
+{
+    const float *e = expected->data, *g = got->data;
+    float largest = 1e-2f, worst = 0; /* what should be 0 is compared with 0.01 */
+    size_t count = shape_count(&expected->shape);
+    for (size_t i = 0; i < count; i++) {
+        float d = fabsf(e[i] - g[i]);
+        largest = fmaxf(largest, fabsf(e[i]));
+        worst = d <= worst ? worst : d; /* NaN stays */
+    }
+    return worst / largest;
+}
+
+static int narrow_images; /* sessions that took bfloat16 */
+
+static void compare(struct comparison c, size_t h, size_t w)
+{
+    struct error err = {0};
+    struct graph *graph = random_graph(c.seed, (int64_t)h, (int64_t)w);
+    cr_assert_not_null(graph, "seed %u makes no graph", c.seed);
+    enum { BATCH = 3 };
+    float *nchw = malloc(4 * 3 * h * w * sizeof *nchw),
+          *nhwc = malloc(4 * 3 * h * w * sizeof *nhwc);
+    make_images(c.seed, 4, h, w, nchw, nhwc);
+
+    struct session_options options = {
+        .precision = c.precision, .threads = 2, .max_batch = 4, .image_layout = c.layout};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "seed %u: %s", c.seed,
+                 err.message);
+
+    struct shape shape = SHAPE(BATCH, 3, (int64_t)h, (int64_t)w);
+    struct tensor *input, *expected[RANDOM_GRAPH_OUTPUTS] = {NULL};
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &input, &err), STATUS_OK);
+    memcpy(input->data, nchw, input->bytes);
+    struct graph *reference;
+    cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
+    cr_assert_eq(interpret(reference, &input, expected, NULL, NULL, &err), STATUS_OK, "seed %u: %s",
+                 c.seed, err.message);
+
+    bool batched = session_info(session)->batched;
+    const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS];
+    const void *inputs[1] = {c.layout == IMAGE_AS_DECLARED ? nchw : nhwc};
+    const struct image_numbers *numbers = &session_info(session)->image;
+    uint16_t *halves = malloc(4 * 3 * h * w * sizeof *halves);
+    if (numbers->dtype == DTYPE_BF16) {
+        image_numbers_write(numbers, nhwc, halves, 4 * 3 * h * w);
+        inputs[0] = halves;
+        narrow_images++;
+    }
+    cr_assert_eq(session_input(session, 0)->dtype, numbers->dtype);
+    for (int run = 0; run < 2 && batched; run++) { /* twice: nothing may linger in the arena */
+        cr_assert_eq(session_run(session, BATCH, inputs, outputs, &err), STATUS_OK, "seed %u: %s",
+                     c.seed, err.message);
+        for (size_t o = 0; o < graph->output_count; o++) {
+            cr_assert(shape_equal(&outputs[o]->shape, &expected[o]->shape), "seed %u output %zu",
+                      c.seed, o);
+            float d = difference(expected[o], outputs[o]);
+            cr_assert(d <= c.tolerance, "seed %u, output %zu: relative difference %g", c.seed, o,
+                      (double)d);
+        }
+    }
+    cr_assert(batched, "seed %u: %s", c.seed, session_info(session)->note);
+    for (size_t o = 0; o < RANDOM_GRAPH_OUTPUTS; o++)
+        tensor_unref(expected[o]);
+    tensor_unref(input);
+    graph_free(reference);
+    session_free(session);
+    graph_free(graph);
+    free(nchw);
+    free(nhwc);
+    free(halves);
+}
+
+Test(session, agrees_with_the_interpreter)
+{
+    for (uint32_t seed = 1; seed <= 800; seed++)
+        compare((struct comparison){seed, PRECISION_FP32, IMAGE_AS_DECLARED, 1e-4f}, 9 + seed % 5,
+                8 + seed % 7);
+}
+
+Test(session, takes_images_channels_last)
+{
+    for (uint32_t seed = 1000; seed < 1300; seed++)
+        compare((struct comparison){seed, PRECISION_FP32, IMAGE_NHWC_F32, 1e-4f}, 12,
+                11 + seed % 3);
+}
+
+Test(session, computes_in_bfloat16)
+{
+    if (!device_cpu_has_bf16())
+        cr_skip("this CPU has no bfloat16 instructions");
+    for (uint32_t seed = 300; seed < 340; seed++)
+        compare((struct comparison){seed, PRECISION_BF16, IMAGE_NHWC_F32, 0.08f}, 12, 12);
+    cr_assert_eq(narrow_images, 0);
+}
+
+/* Where the first layers read bfloat16, so does the session; where one reads float32, it does. */
+Test(session, takes_images_in_bfloat16)
+{
+    if (!device_cpu_has_bf16())
+        cr_skip("this CPU has no bfloat16 instructions");
+    enum { FIRST = 300, END = 340 };
+    for (uint32_t seed = FIRST; seed < END; seed++)
+        compare((struct comparison){seed, PRECISION_BF16, IMAGE_NHWC_ANY, 0.08f}, 12, 12);
+    cr_assert(narrow_images > 0 && narrow_images < END - FIRST, "%d of %d", narrow_images,
+              END - FIRST);
+}
+
+/* A Reshape to a constant mixes images: the session must notice and run them one by one. */
+/* y = x - mean of x over the batch: what one client gets is made of the others' pixels. */
+Test(session, never_mixes_images_of_one_batch)
+{
+    struct error err = {0};
+    struct graph *graph = graph_create(NULL);
+    graph->opset = 13;
+    struct value *input = graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, 3, 4, 4));
+    struct node *mean = graph_add_node(graph, OP_REDUCE_MEAN, "mean", 1, 1);
+    static const int64_t axes[] = {0};
+    mean->opset = 13;
+    mean->inputs[0] = input;
+    cr_assert(node_set_ints(graph, mean, "axes", axes, 1));
+    node_set_output(mean, 0, graph_add_value(graph, "means", DTYPE_F32, NULL));
+    struct node *sub = graph_add_node(graph, OP_SUB, "sub", 2, 1);
+    sub->opset = 13;
+    sub->inputs[0] = input;
+    sub->inputs[1] = mean->outputs[0];
+    node_set_output(sub, 0, graph_add_value(graph, "out", DTYPE_F32, NULL));
+    struct value *ends[2] = {input, sub->outputs[0]};
+    graph->inputs = &ends[0];
+    graph->outputs = &ends[1];
+    graph->input_count = graph->output_count = 1;
+    struct session_options options = {.threads = 1, .max_batch = 4};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_not(session_info(session)->batched);
+    cr_assert(session_info(session)->rows_mix);
+    cr_assert(strstr(session_info(session)->note, "depends on the others"), "%s",
+              session_info(session)->note);
+    session_free(session);
+    graph_free(graph);
+}
+
+Test(session, notices_that_a_graph_allows_no_batch)
+{
+    struct error err = {0};
+    struct graph *graph = graph_create(NULL);
+    graph->opset = 13;
+    struct shape shape = SHAPE(1, 3, 4, 4);
+    struct value *input = graph_add_value(graph, "image", DTYPE_F32, &shape);
+    struct tensor *to;
+    struct shape two = SHAPE(2);
+    cr_assert_eq(tensor_create(NULL, DTYPE_I64, &two, &to, &err), STATUS_OK);
+    ((int64_t *)to->data)[0] = 1;
+    ((int64_t *)to->data)[1] = -1;
+    struct node *reshape = graph_add_node(graph, OP_RESHAPE, "flat", 2, 1);
+    reshape->inputs[0] = input;
+    reshape->inputs[1] = graph_add_constant(graph, "to", to);
+    node_set_output(reshape, 0, graph_add_value(graph, "out", DTYPE_F32, NULL));
+    struct node *softmax = graph_add_node(graph, OP_SOFTMAX, "softmax", 1, 1);
+    softmax->inputs[0] = reshape->outputs[0];
+    node_set_output(softmax, 0, graph_add_value(graph, "probabilities", DTYPE_F32, NULL));
+    struct value *ends[2] = {input, softmax->outputs[0]};
+    graph->inputs = &ends[0];
+    graph->outputs = &ends[1];
+    graph->input_count = graph->output_count = 1;
+    struct session_options options = {.threads = 1, .max_batch = 4};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_not(session_info(session)->batched);
+    cr_assert_eq(session_batch_for(session, 1), 1);
+    cr_assert_eq(session_batch_for(session, 2), 0);
+    cr_assert(strstr(session_info(session)->note, "one by one"), "%s", session_info(session)->note);
+    session_free(session);
+    tensor_unref(to);
+    graph_free(graph);
+}
+
+/* Bytes of a session for batches of up to `size`, from one that has no limit. */
+static size_t planned(const struct session *session, int size)
+{
+    const struct session_info *info = session_info(session);
+    for (size_t i = 0; i < info->batch_count; i++)
+        if (info->batches[i].size == size)
+            return info->parameter_bytes + info->batches[i].activation_bytes;
+    cr_assert(false, "no batch of %d", size);
+    return 0;
+}
+
+Test(session, respects_the_memory_limit)
+{
+    struct error err = {0};
+    struct graph *graph = random_graph(7, 16, 16);
+    struct session_options options = {.threads = 1, .max_batch = 8};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    size_t for_four = planned(session, 4), for_eight = planned(session, 8);
+    cr_assert_lt(for_four, for_eight);
+    session_free(session);
+
+    /* The largest batch that fits, unless another one was asked for. */
+    options.memory_limit = for_eight - 1;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    const struct session_info *info = session_info(session);
+    cr_assert_eq(info->batches[info->batch_count - 1].size, 4);
+    cr_assert(info->batched);
+    cr_assert_leq(info->parameter_bytes + info->activation_bytes, options.memory_limit);
+    cr_assert(strstr(info->note, "batches of at most 4"), "%s", info->note);
+    session_free(session);
+    options.max_batch_is_pinned = true;
+    session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_NO_MEMORY);
+    cr_assert(strstr(err.message, "batch of 8") && strstr(err.message, "1 bytes are missing") &&
+                  strstr(err.message, "--max-batch 4"),
+              "%s", err.message);
+    options.memory_limit = for_eight;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    session_free(session);
+
+    /* What the caller keeps beside it counts, too. */
+    options.input_images = 1;
+    session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_NO_MEMORY);
+    options.input_images = 0;
+    options.max_batch_is_pinned = false;
+    for (size_t limit = 100; limit <= 2000; limit += 1900) {
+        options.memory_limit = limit; /* not even one image, not even the weights */
+        cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_NO_MEMORY);
+        cr_assert(strstr(err.message, "missing") && strstr(err.message, "--memory"), "%s",
+                  err.message);
+    }
+    cr_assert_null(session);
+    graph_free(graph);
+}
+
+Test(session, stops_when_loading_is_cancelled)
+{
+    struct error err = {0};
+    struct graph *graph = random_graph(7, 16, 16);
+    _Atomic int cancel = 1;
+    struct session_options options = {.threads = 1, .max_batch = 2, .cancel = &cancel};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_CANCELLED);
+    graph_free(graph);
+}
+
+static struct session *create(const struct graph *graph, int max_batch)
+{
+    struct error err = {0};
+    struct session_options options = {
+        .threads = 1, .max_batch = max_batch, .image_layout = IMAGE_NHWC_F32};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    return session;
+}
+
+/* Every number of images runs the next compiled size, however long that takes. */
+Test(session, runs_exactly_one_size)
+{
+    static const int padded[] = {1, 1, 2, 4, 4, 6, 6};
+    enum { H = 12, W = 11, MOST = 6 };
+    struct graph *graph = random_graph(1003, H, W);
+    struct session *session = create(graph, MOST), *alone = create(graph, 1);
+    float *nchw = malloc(sizeof *nchw * MOST * 3 * H * W);
+    float *nhwc = malloc(sizeof *nhwc * MOST * 3 * H * W);
+    make_images(3, MOST, H, W, nchw, nhwc);
+    cr_assert(session->info.batched && session->info.batch_count == 4);
+    session->info.batches[3].milliseconds = 1e6;
+    for (int n = 1; n <= MOST; n++) {
+        struct error err = {0};
+        const void *inputs[1] = {nhwc}, *last[1] = {nhwc + (size_t)(n - 1) * 3 * H * W};
+        const struct tensor *one[RANDOM_GRAPH_OUTPUTS], *all[RANDOM_GRAPH_OUTPUTS];
+        cr_expect_eq(session_batch_for(session, n), padded[n]);
+        cr_assert_eq(session_run(alone, 1, last, one, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(session_run(session, n, inputs, all, &err), STATUS_OK, "%s", err.message);
+        for (size_t o = 0; o < graph->output_count; o++) {
+            const size_t row = shape_count(&one[o]->shape);
+            struct tensor of_last = *one[o];
+            cr_assert_eq(all[o]->shape.dims[0], n);
+            of_last.data = (float *)all[o]->data + (size_t)(n - 1) * row;
+            cr_expect_leq(difference(one[o], &of_last), 1e-4f, "%d images, output %zu", n, o);
+        }
+    }
+    cr_expect_eq(session_batch_for(session, MOST + 1), 0);
+    session_free(session);
+    session_free(alone);
+    graph_free(graph);
+    free(nchw);
+    free(nhwc);
+}
+
+static size_t resident_pages(const struct session *session)
+{
+    enum { PAGE = 4096, MOST = 65536 };
+    static unsigned char pages[MOST];
+    const size_t count = (session->backend->arena_bytes + PAGE - 1) / PAGE;
+    size_t resident = 0;
+    cr_assert_leq(count, (size_t)MOST);
+    cr_assert_eq(mincore(session->backend->arena, session->backend->arena_bytes, pages), 0);
+    for (size_t p = 0; p < count; p++)
+        resident += pages[p] & 1;
+    return resident;
+}
+
+/* Measuring has used the memory of all sizes. */
+Test(session, takes_no_memory_for_sizes_that_do_not_run)
+{
+    enum { H = 12, W = 11 };
+    struct error err = {0};
+    struct graph *graph = random_graph(1003, H, W);
+    struct session *session = create(graph, 4);
+    float *images = calloc(4 * 3 * H * W, sizeof *images);
+    const void *inputs[1] = {images};
+    const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS];
+    cr_expect_eq(resident_pages(session), 0);
+    cr_assert_eq(session_run(session, 4, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    cr_expect_gt(resident_pages(session), 0);
+    session_free(session);
+    graph_free(graph);
+    free(images);
+}
+
+Test(session, believes_times_within_reason)
+{
+    static const struct {
+        double known, ms, expected;
+    } cases[] = {
+        {10, 12, 10},                            /* quicker then */
+        {10, 8, 8},                              /* quicker now */
+        {5, 12, 12},                             /* never true */
+        {10, 30, 30},                            /* the machine became slower */
+        {1e7, 12, 12}, {0, 12, 12}, {10, 0, 10}, /* nothing can be measured */
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        cr_expect_float_eq((float)session_believed_time(cases[i].known, cases[i].ms),
+                           (float)cases[i].expected, 1e-6f, "case %zu", i);
+}
+
+/* What an earlier session has measured counts as much as what this one does, within reason. */
+Test(session, takes_over_what_is_known)
+{
+    struct error err = {0};
+    struct graph *graph = random_graph(1003, 12, 11);
+    struct session *first = create(graph, 4), *second = NULL;
+    struct timing_profile known = *session_timing_profile(first);
+    cr_assert_eq(known.count, 3);
+    cr_expect(known.rows_checked);
+    for (size_t i = 0; i < known.count; i++) {
+        cr_expect_eq(known.times[i].size, 1 << i);
+        cr_expect_gt(known.times[i].milliseconds, 0);
+    }
+    known.times[0].milliseconds = 1e-7; /* quicker than can be */
+    known.times[1].milliseconds = 1e7;  /* slower than can be */
+    known.times[2].size = 5;            /* not one of its sizes */
+    const struct session_options options = {
+        .threads = 1, .max_batch = 4, .image_layout = IMAGE_NHWC_F32, .known_times = &known};
+    cr_assert_eq(session_create(graph, &options, &second, &err), STATUS_OK, "%s", err.message);
+    const struct session_info *info = session_info(second);
+    cr_expect_gt(info->batches[0].milliseconds, 1e-6);
+    cr_expect_gt(session_timing_profile(second)->times[0].milliseconds, 1e-6); /* what is kept */
+    cr_expect(info->batches[1].milliseconds > 1e-6 && info->batches[1].milliseconds < 1e6);
+    cr_expect(info->batches[2].milliseconds > 1e-6 && info->batches[2].milliseconds < 1e6);
+    cr_expect_eq(session_timing_profile(second)->times[2].size, 4);
+    session_free(first);
+    session_free(second);
+    graph_free(graph);
+}
+
+struct seen {
+    double last;
+    int in_first, calls; /* of them while the first size was compiled */
+};
+
+static void see(void *context, double fraction)
+{
+    struct seen *seen = context;
+    cr_expect_geq(fraction, seen->last);
+    cr_expect_leq(fraction, 1);
+    seen->in_first += fraction > PROGRESS_WEIGHTS && fraction < PROGRESS_FIRST;
+    seen->last = fraction;
+    seen->calls++;
+}
+
+/* Each node that is compiled is a step, and none goes back. */
+Test(session, says_how_far_its_making_is)
+{
+    struct error err = {0};
+    struct graph *graph = random_graph(7, 16, 16);
+    struct seen seen = {0};
+    struct session_options options = {
+        .max_batch = 8, .threads = 1, .on_progress = see, .progress_context = &seen};
+    struct session *session;
+    cr_assert_not_null(graph);
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    const int nodes = (int)session_info(session)->node_count;
+    cr_expect_geq(seen.in_first, nodes / 2, "%d of %d nodes", seen.in_first, nodes);
+    cr_expect_geq(seen.calls, 2 * nodes);
+    cr_expect_eq(seen.last, 1);
+    session_free(session);
+    graph_free(graph);
+}

@@ -1,0 +1,426 @@
+/* Sessions of small graphs made to be awkward: what passes match nearly, where outputs lie, which
+ * batches a graph allows. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/reference/interpret.h"
+#include "engine/runtime/session.h"
+#include "tests/unit/random_build.h"
+
+enum { MOST_ENDS = 3 };
+
+/* A graph with one input, "image", of this dtype and shape. */
+static struct value *begin(struct builder *b, enum dtype dtype, struct shape shape, int opset)
+{
+    *b = (struct builder){.graph = graph_create(NULL), .state = 77};
+    b->graph->opset = opset;
+    b->graph->inputs = arena_alloc(b->graph->arena, MOST_ENDS, sizeof(struct value *));
+    b->graph->outputs = arena_alloc(b->graph->arena, MOST_ENDS, sizeof(struct value *));
+    struct value *input = graph_add_value(b->graph, "image", dtype, &shape);
+    b->graph->inputs[b->graph->input_count++] = input;
+    return input;
+}
+
+static void end_at(struct builder *b, struct value *output)
+{
+    cr_assert_not_null(output);
+    b->graph->outputs[b->graph->output_count++] = output;
+}
+
+static struct value *one_node(struct builder *b, enum op op, size_t count,
+                              struct value *const *inputs)
+{
+    struct node *node;
+    add(b, op, count, inputs, 1, &node);
+    return finish(b, node);
+}
+
+static struct session *create(const struct builder *b, struct session_options options)
+{
+    struct error err = {0};
+    struct session *session = NULL;
+    options.threads = 1;
+    cr_assert_eq(session_create(b->graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    return session;
+}
+
+static float *numbers(size_t count)
+{
+    float *data = malloc(count * sizeof *data);
+    uint32_t state = 4711;
+    for (size_t i = 0; i < count; i++)
+        data[i] = random_unit(&state);
+    return data;
+}
+
+/* The session against the interpreter, for the declared (known) shapes. Frees the graph. */
+static void agrees(struct builder *b)
+{
+    struct error err = {0};
+    struct session *session =
+        create(b, (struct session_options){.max_batch = 1, .image_input = SIZE_MAX});
+    struct tensor *inputs[MOST_ENDS], *expected[MOST_ENDS];
+    const void *data[MOST_ENDS];
+    const struct tensor *outputs[MOST_ENDS];
+    for (size_t i = 0; i < b->graph->input_count; i++) {
+        const struct value *value = b->graph->inputs[i];
+        cr_assert_eq(tensor_create(NULL, DTYPE_F32, &value->shape, &inputs[i], &err), STATUS_OK);
+        float *made = numbers(shape_count(&value->shape));
+        if (inputs[i]->bytes)
+            memcpy(inputs[i]->data, made, inputs[i]->bytes);
+        free(made);
+        data[i] = inputs[i]->data;
+    }
+    cr_assert_eq(interpret(b->graph, inputs, expected, NULL, NULL, &err), STATUS_OK, "%s",
+                 err.message);
+    cr_assert_eq(session_run(session, 1, data, outputs, &err), STATUS_OK, "%s", err.message);
+    for (size_t o = 0; o < b->graph->output_count; o++) {
+        cr_assert(shape_equal(&expected[o]->shape, &outputs[o]->shape));
+        for (size_t e = 0; e < shape_count(&expected[o]->shape); e++)
+            cr_assert_float_eq(tensor_number(outputs[o], e), tensor_number(expected[o], e), 1e-4,
+                               "output %zu, element %zu: %g, not %g", o, e,
+                               tensor_number(outputs[o], e), tensor_number(expected[o], e));
+        tensor_unref(expected[o]);
+    }
+    for (size_t i = 0; i < b->graph->input_count; i++)
+        tensor_unref(inputs[i]);
+    session_free(session);
+    graph_free(b->graph);
+}
+
+/* ---- passes ---- */
+
+/* Ranks that oneDNN's matmul does not take together: the reference kernel runs, and knows no third
+ * operand, which is where the optimiser puts a constant bias. */
+Test(session_edges, product_of_mixed_ranks_has_its_bias)
+{
+    for (int variant = 0; variant < 4; variant++) {
+        struct builder b;
+        struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 4, 6, 5), 13);
+        struct value *y = binary(&b, OP_MATMUL, x, constant(&b, SHAPE(4, 5, 3), 0.5f, 0));
+        y = binary(&b, OP_ADD, constant(&b, SHAPE(1, 3), 1, 0), y);
+        if (variant & 1)
+            y = binary(&b, OP_ADD, y, unary(&b, OP_TANH, y));
+        end_at(&b, variant & 2 ? unary(&b, OP_RELU, y) : y);
+        agrees(&b);
+    }
+}
+
+/* Gemm's own C is also what is added behind it: both count. */
+Test(session_edges, gemm_adds_its_operand_twice)
+{
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(3, 3), 13);
+    struct value *c = unary(&b, OP_TANH, x);
+    struct value *y =
+        one_node(&b, OP_GEMM, 3, (struct value *[]){x, constant(&b, SHAPE(3, 3), 1, 0), c});
+    end_at(&b, binary(&b, OP_ADD, y, c));
+    agrees(&b);
+}
+
+/* ScaleShift, which BatchNormalization becomes, works on the last dimension. */
+Test(session_edges, batch_normalisation_of_any_rank)
+{
+    static const struct shape shapes[] = {{2, {2, 3}},
+                                          {3, {2, 3, 4}},
+                                          {4, {2, 3, 2, 4}},
+                                          {5, {1, 3, 2, 2, 4}},
+                                          {6, {1, 3, 2, 2, 1, 2}}};
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        struct builder b;
+        struct value *x = begin(&b, DTYPE_F32, shapes[i], 13);
+        struct shape c = SHAPE(3);
+        end_at(&b,
+               one_node(&b, OP_BATCH_NORMALIZATION, 5,
+                        (struct value *[]){x, constant(&b, c, 0.5f, 1), constant(&b, c, 0.3f, 0),
+                                           constant(&b, c, 0.3f, 0), constant(&b, c, 0.4f, 1)}));
+        agrees(&b);
+    }
+}
+
+/* x - mean(x) is one wide, its scale is three: broadcasting, not LayerNormalization. */
+Test(session_edges, layer_norm_does_not_broadcast)
+{
+    for (int64_t width = 1; width <= 3; width += 2) {
+        struct builder b;
+        struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 4, width), 13);
+        struct node *node;
+        int64_t last = -1;
+        add(&b, OP_REDUCE_MEAN, 1, &x, 1, &node);
+        node_set_ints(b.graph, node, "axes", &last, 1);
+        struct value *d = binary(&b, OP_SUB, x, finish(&b, node));
+        struct value *v = binary(&b, OP_MUL, d, d);
+        add(&b, OP_REDUCE_MEAN, 1, &v, 1, &node);
+        node_set_ints(b.graph, node, "axes", &last, 1);
+        v = binary(&b, OP_ADD, finish(&b, node), constant(&b, SHAPE(1), 0, 1e-5f));
+        struct value *y = binary(&b, OP_DIV, d, unary(&b, OP_SQRT, v));
+        y = binary(&b, OP_MUL, y, constant(&b, SHAPE(3), 0.5f, 1));
+        end_at(&b, binary(&b, OP_ADD, y, constant(&b, SHAPE(3), 0.5f, 1)));
+        agrees(&b);
+    }
+}
+
+/* Until opset 3 Concat's axis is 1 where it is left out. */
+Test(session_edges, concat_of_old_opsets)
+{
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(2, 3), 3);
+    end_at(&b, one_node(&b, OP_CONCAT, 2, (struct value *[]){x, constant(&b, SHAPE(2, 2), 1, 0)}));
+    agrees(&b);
+}
+
+/* Parts that nobody asked for, the first among them: no reason for a slow copy. */
+Test(session_edges, split_leaves_parts_out)
+{
+    for (int is_image = 0; is_image < 2; is_image++) {
+        struct builder b;
+        struct error err = {0};
+        struct node *node;
+        struct session_step *steps;
+        size_t count;
+        struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 11, 5, 4), 12);
+        if (is_image) /* channels-last from here on */
+            x = one_node(&b, OP_CONV, 2,
+                         (struct value *[]){x, constant(&b, SHAPE(11, 11, 1, 1), 1, 0)});
+        static const int64_t sizes[] = {2, 4, 1, 4};
+        add(&b, OP_SPLIT, 1, &x, 4, &node);
+        node_set_int(b.graph, node, "axis", 1);
+        node_set_ints(b.graph, node, "split", sizes, 4);
+        node->outputs[0] = node->outputs[2] = NULL;
+        cr_assert_eq(graph_infer_node(node, &err), STATUS_OK, "%s", err.message);
+        struct value *kept[2] = {node->outputs[1], node->outputs[3]};
+        end_at(&b, binary(&b, OP_ADD, kept[0], kept[1]));
+        struct session *session =
+            create(&b, (struct session_options){.max_batch = 1, .image_input = SIZE_MAX});
+        cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK);
+        for (size_t i = 0; i < count; i++)
+            cr_expect_str_neq(steps[i].kernel, "reference", "%s", steps[i].name);
+        free(steps);
+        session_free(session);
+        agrees(&b);
+    }
+}
+
+Test(session_edges, empty_tensors)
+{
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 3, 0, 4), 13);
+    struct value *y =
+        one_node(&b, OP_CONV, 2, (struct value *[]){x, constant(&b, SHAPE(2, 3, 1, 1), 1, 0)});
+    if (y) {
+        y = unary(&b, OP_RELU, y);
+        end_at(&b, binary(&b, OP_ADD, y, constant(&b, SHAPE(2, 1, 1), 1, 0)));
+    }
+    end_at(&b, binary(&b, OP_MUL, x, x));
+    end_at(&b, unary(&b, OP_FLATTEN, unary(&b, OP_SIGMOID, x)));
+    agrees(&b);
+}
+
+/* ---- where outputs lie, what they are called ---- */
+
+/* Outputs are valid until the next run, whatever the caller does with its buffer. */
+Test(session_edges, outputs_do_not_lie_in_the_caller_s_input)
+{
+    struct error err = {0};
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 3, 2, 2), 13);
+    struct value *flat = unary(&b, OP_FLATTEN, x);
+    end_at(&b, unary(&b, OP_IDENTITY, x));
+    end_at(&b, binary(&b, OP_RESHAPE, flat, ints(&b, (int64_t[]){1, 2, 6}, 3)));
+    end_at(&b, x);
+    struct session *session = create(&b, (struct session_options){.max_batch = 1});
+    float *data = numbers(12), *before = numbers(12);
+    const void *inputs[] = {data};
+    const struct tensor *outputs[3];
+    cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    memset(data, 0, 12 * sizeof *data);
+    for (int o = 0; o < 3; o++)
+        cr_assert_arr_eq(outputs[o]->data, before, 12 * sizeof *before, "output %d", o);
+    session_free(session);
+    graph_free(b.graph);
+    free(data);
+    free(before);
+}
+
+/* Whatever passes do to the values behind them. */
+Test(session_edges, outputs_keep_their_names)
+{
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F16, SHAPE(1, 3), 13);
+    struct value *y = unary(&b, OP_IDENTITY, unary(&b, OP_RELU, x));
+    y->name = "probabilities";
+    end_at(&b, y);
+    struct session *session = create(&b, (struct session_options){.max_batch = 1});
+    cr_assert_str_eq(session_output(session, 0)->name, "probabilities");
+    cr_assert_str_eq(session_input(session, 0)->name, "image");
+    cr_assert_eq(session_output(session, 0)->dtype, DTYPE_F16);
+    session_free(session);
+    graph_free(b.graph);
+}
+
+/* A float16 file fed float32 images, where quantisation keeps the graph in float16. */
+Test(session_edges, float16_beside_quantisation)
+{
+    struct error err = {0};
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F16, SHAPE(1, 3, 2, 2), 13);
+    struct tensor *half;
+    struct shape one = SHAPE(1);
+    cr_assert_eq(tensor_create(NULL, DTYPE_F16, &one, &half, &err), STATUS_OK);
+    ((uint16_t *)half->data)[0] = float_to_half(2);
+    struct value *y = binary(&b, OP_MUL, x, graph_add_constant(b.graph, "two", half));
+    tensor_unref(half);
+    struct node *cast;
+    add(&b, OP_CAST, 1, &y, 1, &cast);
+    node_set_int(b.graph, cast, "to", DTYPE_F32);
+    y = finish(&b, cast);
+    struct value *scale = constant(&b, SHAPE_SCALAR, 0, 0.25f);
+    y = binary(&b, OP_QUANTIZE_LINEAR, y, scale);
+    end_at(&b, binary(&b, OP_DEQUANTIZE_LINEAR, y, scale));
+    struct session *session =
+        create(&b, (struct session_options){.max_batch = 1, .image_layout = IMAGE_NHWC_F32});
+    const float data[12] = {1, 2, 0.5f, 1, 2, 0.5f, 1, 2, 0.5f, 1, 2, 0.5f};
+    const void *inputs[] = {data};
+    const struct tensor *outputs[1];
+    cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    const float *got = outputs[0]->data;
+    for (int i = 0; i < 12; i++)
+        cr_assert_float_eq(got[i], i < 4 ? 2 : i < 8 ? 4 : 1, 1e-6, "element %d", i);
+    session_free(session);
+    graph_free(b.graph);
+}
+
+/* ---- batches ---- */
+
+/* The second input has two rows for every image; it does not follow the batch. */
+Test(session_edges, second_input_stays_as_it_is)
+{
+    struct error err = {0};
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 4), 13);
+    struct shape two = SHAPE(2, 4);
+    struct value *rows = graph_add_value(b.graph, "rows", DTYPE_F32, &two);
+    b.graph->inputs[b.graph->input_count++] = rows;
+    struct node *node;
+    add(&b, OP_GEMM, 2, (struct value *[]){x, rows}, 1, &node);
+    node_set_int(b.graph, node, "transB", 1);
+    end_at(&b, finish(&b, node));
+    struct session *session = create(&b, (struct session_options){.max_batch = 4});
+    cr_assert(session_info(session)->batched, "%s", session_info(session)->note);
+    cr_assert_eq(session_input(session, 1)->shape.dims[0], 2);
+    float *images = numbers(16), *other = numbers(8);
+    const struct tensor *outputs[1];
+    cr_assert_eq(session_run(session, 3, (const void *[]){images, other}, outputs, &err),
+                 STATUS_OK);
+    for (int i = 0; i < 6; i++) {
+        float sum = 0;
+        for (int k = 0; k < 4; k++)
+            sum += images[i / 2 * 4 + k] * other[i % 2 * 4 + k];
+        cr_assert_float_eq(((const float *)outputs[0]->data)[i], sum, 1e-5);
+    }
+    session_free(session);
+    graph_free(b.graph);
+    free(images);
+    free(other);
+}
+
+/* A file that fixes its batch to 4 runs 4 at a time; one image is described. */
+Test(session_edges, fixed_batch_is_padded)
+{
+    struct error err = {0};
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(4, 3, 2, 2), 13);
+    end_at(&b, unary(&b, OP_GLOBAL_AVERAGE_POOL, x));
+    struct session *session = create(&b, (struct session_options){.max_batch = 8});
+    struct shape input = SHAPE(1, 3, 2, 2), output = SHAPE(1, 3, 1, 1);
+    cr_assert(shape_equal(&session_input(session, 0)->shape, &input));
+    cr_assert(shape_equal(&session_output(session, 0)->shape, &output));
+    cr_assert_eq(session_batch_for(session, 1), 4);
+    cr_assert_eq(session_batch_for(session, 5), 0);
+    float *images = numbers(48);
+    const void *inputs[] = {images};
+    const struct tensor *outputs[1];
+    for (int batch = 3; batch >= 1; batch--) {
+        cr_assert_eq(session_run(session, batch, inputs, outputs, &err), STATUS_OK);
+        cr_assert_eq(outputs[0]->shape.dims[0], batch);
+        cr_assert_eq(outputs[0]->bytes, (size_t)batch * 3 * sizeof(float));
+    }
+    cr_assert_eq(session_run(session, 5, inputs, outputs, &err), STATUS_INTERNAL);
+    session_free(session);
+    graph_free(b.graph);
+    free(images);
+}
+
+static void refuses_batches(struct builder *b, struct session_options options)
+{
+    options.max_batch = 4;
+    struct session *session = create(b, options);
+    cr_assert_eq(session_batch_for(session, 2), 0, "%s", session_info(session)->note);
+    session_free(session);
+    graph_free(b->graph);
+}
+
+/* [4, N]: at a batch of 4 the first dimension is 4, but it is not the batch. */
+Test(session_edges, first_dimension_that_only_looks_like_the_batch)
+{
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 2), 13);
+    b.graph->inputs[0]->shape.dims[0] = DIM_UNKNOWN;
+    struct node *node;
+    add(&b, OP_TRANSPOSE, 1, &x, 1, &node);
+    node_set_ints(b.graph, node, "perm", (int64_t[]){1, 0}, 2);
+    end_at(&b, node->outputs[0]);
+    refuses_batches(&b, (struct session_options){0});
+}
+
+/* The outputs are classes, not floats, and depend on all images of the batch. */
+Test(session_edges, classes_that_mix_images)
+{
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 40), 13);
+    struct node *node;
+    add(&b, OP_REDUCE_SUM, 2, (struct value *[]){x, ints(&b, (int64_t[]){0}, 1)}, 1, &node);
+    struct value *sum = finish(&b, node);
+    struct value *y =
+        binary(&b, OP_ADD, binary(&b, OP_MUL, x, constant(&b, SHAPE(1), 0, 0.1f)), sum);
+    add(&b, OP_ARG_MAX, 1, &y, 1, &node);
+    node_set_int(b.graph, node, "axis", 1);
+    end_at(&b, finish(&b, node));
+    refuses_batches(&b, (struct session_options){0});
+}
+
+/* Warm-up must show integers and float16 numbers that differ, or mixing goes unnoticed. */
+Test(session_edges, images_of_other_dtypes_that_mix)
+{
+    static const enum dtype dtypes[] = {DTYPE_U8, DTYPE_F16, DTYPE_F64};
+    for (size_t i = 0; i < COUNT_OF(dtypes); i++) {
+        for (int layout = 0; layout < 2; layout++) {
+            struct builder b;
+            struct value *x = begin(&b, dtypes[i], SHAPE(1, 3, 2, 2), 13);
+            struct node *node;
+            add(&b, OP_CAST, 1, &x, 1, &node);
+            node_set_int(b.graph, node, "to", DTYPE_F32);
+            struct value *y = finish(&b, node);
+            add(&b, OP_REDUCE_MEAN, 1, &y, 1, &node);
+            node_set_ints(b.graph, node, "axes", (int64_t[]){0}, 1);
+            end_at(&b, binary(&b, OP_SUB, y, finish(&b, node)));
+            refuses_batches(&b, (struct session_options){
+                                    .image_layout = layout ? IMAGE_NHWC_F32 : IMAGE_AS_DECLARED});
+        }
+    }
+}
+
+Test(session_edges, fixed_batch_beyond_reason)
+{
+    struct error err = {0};
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(5000, 2), 13);
+    end_at(&b, unary(&b, OP_RELU, x));
+    struct session_options options = {.threads = 1, .max_batch = 1};
+    struct session *session = NULL;
+    cr_assert_eq(session_create(b.graph, &options, &session, &err), STATUS_UNSUPPORTED);
+    cr_assert(strstr(err.message, "5000"), "%s", err.message);
+    graph_free(b.graph);
+}

@@ -1,0 +1,363 @@
+/* models/folder/preprocess_config.c: what people write into configuration files, and what it means.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/folder/preprocess_config.h"
+
+/* The parts of a preprocessing that a case is about. */
+struct want {
+    enum resize_mode resize;
+    int resize_a, resize_b; /* short side and 0, or width and height */
+    int width, height;
+    enum resample resample;
+};
+
+static void check_geometry(const char *name, const struct preprocess *p, const struct want *want)
+{
+    cr_expect_eq(p->resize, want->resize, "%s: resize mode %d", name, (int)p->resize);
+    if (p->resize == RESIZE_SHORT_SIDE)
+        cr_expect_eq(p->resize_short, want->resize_a, "%s: short side %d", name, p->resize_short);
+    else if (p->resize != RESIZE_NONE)
+        cr_expect(p->resize_width == want->resize_a && p->resize_height == want->resize_b,
+                  "%s: resize to %d x %d", name, p->resize_width, p->resize_height);
+    cr_expect(p->width == want->width && p->height == want->height, "%s: %d x %d", name, p->width,
+              p->height);
+    cr_expect_eq(p->resample, want->resample, "%s: filter %d", name, (int)p->resample);
+    cr_expect_eq(preprocess_check(p, NULL), STATUS_OK, "%s", name);
+}
+
+Test(preprocess_config, huggingface_geometry)
+{
+    static const struct {
+        const char *name, *json;
+        struct want want;
+    } cases[] = {
+        {"ViT, new",
+         "{\"image_processor_type\": \"ViTImageProcessor\", \"do_resize\": true, "
+         "\"size\": {\"height\": 224, \"width\": 256}, \"resample\": 2}",
+         {RESIZE_EXACT, 256, 224, 256, 224, RESAMPLE_BILINEAR}},
+        {"ViT, old",
+         "{\"feature_extractor_type\": \"ViTFeatureExtractor\", \"size\": 384}",
+         {RESIZE_EXACT, 384, 384, 384, 384, RESAMPLE_BILINEAR}},
+        {"no class, size a number",
+         "{\"size\": 224, \"resample\": 3}",
+         {RESIZE_EXACT, 224, 224, 224, 224, RESAMPLE_BICUBIC}},
+        {"a pair", "{\"size\": [200, 300]}", {RESIZE_EXACT, 300, 200, 300, 200, RESAMPLE_BILINEAR}},
+        {"CLIP, old",
+         "{\"feature_extractor_type\": \"CLIPFeatureExtractor\", \"size\": 224, "
+         "\"crop_size\": 224}",
+         {RESIZE_SHORT_SIDE, 224, 0, 224, 224, RESAMPLE_BICUBIC}},
+        {"CLIP, new",
+         "{\"image_processor_type\": \"CLIPImageProcessor\", \"do_center_crop\": true, "
+         "\"size\": {\"shortest_edge\": 336}, \"crop_size\": {\"height\": 336, "
+         "\"width\": 336}}",
+         {RESIZE_SHORT_SIDE, 336, 0, 336, 336, RESAMPLE_BICUBIC}},
+        {"MobileNet",
+         "{\"image_processor_type\": \"MobileNetV2ImageProcessor\", \"size\": "
+         "{\"shortest_edge\": 256}, \"crop_size\": {\"height\": 224, \"width\": 224}}",
+         {RESIZE_SHORT_SIDE, 256, 0, 224, 224, RESAMPLE_BILINEAR}},
+        {"ResNet as ConvNeXT",
+         "{\"feature_extractor_type\": \"ConvNextFeatureExtractor\", "
+         "\"crop_pct\": 0.875, \"size\": 224, \"resample\": 3}",
+         {RESIZE_SHORT_SIDE, 256, 0, 224, 224, RESAMPLE_BICUBIC}},
+        {"ConvNeXT, new",
+         "{\"image_processor_type\": \"ConvNextImageProcessor\", \"crop_pct\": "
+         "0.95, \"size\": {\"shortest_edge\": 224}}",
+         {RESIZE_SHORT_SIDE, 235, 0, 224, 224, RESAMPLE_BILINEAR}},
+        {"ConvNeXT, large",
+         "{\"image_processor_type\": \"ConvNextImageProcessor\", \"size\": "
+         "{\"shortest_edge\": 384}}",
+         {RESIZE_EXACT, 384, 384, 384, 384, RESAMPLE_BILINEAR}},
+        {"LeViT",
+         "{\"image_processor_type\": \"LevitImageProcessor\", \"size\": "
+         "{\"shortest_edge\": 224}, \"crop_size\": {\"height\": 224, \"width\": 224}}",
+         {RESIZE_SHORT_SIDE, 256, 0, 224, 224, RESAMPLE_BICUBIC}},
+        {"PoolFormer",
+         "{\"image_processor_type\": \"PoolFormerImageProcessor\", \"crop_pct\": 0.9, "
+         "\"size\": {\"shortest_edge\": 224}, \"crop_size\": 224}",
+         {RESIZE_SHORT_SIDE, 248, 0, 224, 224, RESAMPLE_BICUBIC}},
+        {"BEiT",
+         "{\"feature_extractor_type\": \"BeitFeatureExtractor\", \"size\": 256, "
+         "\"crop_size\": 224, \"do_center_crop\": true, \"resample\": 2}",
+         {RESIZE_EXACT, 256, 256, 224, 224, RESAMPLE_BILINEAR}},
+        {"EfficientNet",
+         "{\"image_processor_type\": \"EfficientNetImageProcessor\", \"size\": "
+         "{\"height\": 346, \"width\": 346}, \"crop_size\": {\"height\": 289, "
+         "\"width\": 289}, \"do_center_crop\": true, \"resample\": 0}",
+         {RESIZE_EXACT, 346, 346, 289, 289, RESAMPLE_NEAREST}},
+        {"DETR",
+         "{\"image_processor_type\": \"DetrImageProcessor\", \"size\": "
+         "{\"shortest_edge\": 800, \"longest_edge\": 1333}}",
+         {RESIZE_EXACT, 800, 800, 800, 800, RESAMPLE_BILINEAR}},
+        {"crop only",
+         "{\"do_resize\": false, \"do_center_crop\": true, \"crop_size\": 224, "
+         "\"size\": 256}",
+         {RESIZE_NONE, 0, 0, 224, 224, RESAMPLE_BILINEAR}},
+        {"timm through transformers",
+         "{\"image_processor_type\": \"TimmWrapperImageProcessor\", "
+         "\"pretrained_cfg\": {\"input_size\": [3, 224, 224], "
+         "\"crop_pct\": 0.9, \"interpolation\": \"bicubic\"}}",
+         {RESIZE_SHORT_SIDE, 248, 0, 224, 224, RESAMPLE_BICUBIC}},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct preprocess p;
+        struct error err = {0};
+        cr_assert_eq(preprocess_from_huggingface(cases[i].json, strlen(cases[i].json), &p, &err),
+                     STATUS_OK, "%s: %s", cases[i].name, err.message);
+        check_geometry(cases[i].name, &p, &cases[i].want);
+    }
+}
+
+static struct preprocess read_huggingface(const char *json)
+{
+    struct preprocess p = {0};
+    struct error err = {0};
+    cr_assert_eq(preprocess_from_huggingface(json, strlen(json), &p, &err), STATUS_OK, "%s",
+                 err.message);
+    return p;
+}
+
+static void expect_float(const char *what, float got, double want)
+{
+    cr_expect(fabs(got - want) < 1e-6, "%s: %g instead of %g", what, (double)got, want);
+}
+
+Test(preprocess_config, huggingface_values)
+{
+    struct preprocess p = read_huggingface(
+        "{\"size\": 224, \"image_mean\": [0.1, 0.2, 0.3], \"image_std\": [0.4, 0.5, 0.6]}");
+    expect_float("scale", p.scale, 1.0 / 255.0);
+    expect_float("mean", p.mean[1], 0.2);
+    expect_float("std", p.std[2], 0.6);
+    cr_expect_eq(p.channels, CHANNELS_RGB);
+
+    /* caffe: 0 … 255, BGR, mean in that order */
+    p = read_huggingface("{\"size\": {\"shortest_edge\": 256}, \"crop_size\": 224, "
+                         "\"do_center_crop\": true, \"do_rescale\": false, \"image_mean\": [104, "
+                         "117, 123], \"image_std\": [1, 1, 1], \"do_flip_channel_order\": true}");
+    expect_float("scale", p.scale, 1);
+    expect_float("mean", p.mean[0], 104);
+    cr_expect_eq(p.channels, CHANNELS_BGR);
+
+    p = read_huggingface("{\"size\": 224, \"do_normalize\": false, \"image_mean\": [9, 9, 9]}");
+    expect_float("mean", p.mean[0], 0);
+    expect_float("std", p.std[0], 1);
+
+    p = read_huggingface("{\"size\": 224, \"rescale_factor\": 0.00784313725490196, "
+                         "\"rescale_offset\": true, \"do_normalize\": false}");
+    expect_float("scale", p.scale, 2.0 / 255.0);
+    expect_float("mean", p.mean[0], 1);
+
+    p = read_huggingface(
+        "{\"image_processor_type\": \"EfficientNetImageProcessor\", \"size\": 224, "
+        "\"image_mean\": [0.4, 0.4, 0.4], \"image_std\": [0.2, 0.2, 0.2]}");
+    expect_float("std twice", p.std[0], 0.04);
+
+    p = read_huggingface("{\"image_processor_type\": \"ViTImageProcessor\", \"size\": 224}");
+    expect_float("ViT's own mean", p.mean[0], 0.5);
+
+    p = read_huggingface("{\"size\": 32, \"do_convert_grayscale\": true, \"image_mean\": 0.5, "
+                         "\"image_std\": [0.25], \"do_invert\": true}");
+    cr_expect_eq(p.channels, CHANNELS_GRAY);
+    cr_expect(p.invert);
+    expect_float("mean of one", p.mean[0], 0.5);
+    expect_float("std of one", p.std[0], 0.25);
+}
+
+Test(preprocess_config, timm)
+{
+    static const struct {
+        const char *name, *json;
+        struct want want;
+    } cases[] = {
+        {"centre",
+         "{\"architecture\": \"resnet50\", \"pretrained_cfg\": {\"input_size\": [3, 224, "
+         "224], \"crop_pct\": 0.95, \"interpolation\": \"bicubic\"}}",
+         {RESIZE_SHORT_SIDE, 235, 0, 224, 224, RESAMPLE_BICUBIC}},
+        {"288 / 0.95",
+         "{\"pretrained_cfg\": {\"input_size\": [3, 288, 288], \"crop_pct\": 0.95}}",
+         {RESIZE_SHORT_SIDE, 303, 0, 288, 288, RESAMPLE_BILINEAR}},
+        {"default crop",
+         "{\"pretrained_cfg\": {\"input_size\": [3, 224, 224]}}",
+         {RESIZE_SHORT_SIDE, 256, 0, 224, 224, RESAMPLE_BILINEAR}},
+        {"squash",
+         "{\"pretrained_cfg\": {\"input_size\": [3, 224, 224], \"crop_pct\": 1.0, "
+         "\"crop_mode\": \"squash\", \"interpolation\": \"lanczos\"}}",
+         {RESIZE_EXACT, 224, 224, 224, 224, RESAMPLE_LANCZOS}},
+        {"border",
+         "{\"pretrained_cfg\": {\"input_size\": [3, 224, 224], \"crop_pct\": 1.0, "
+         "\"crop_mode\": \"border\"}}",
+         {RESIZE_LETTERBOX, 224, 224, 224, 224, RESAMPLE_BILINEAR}},
+        {"flat",
+         "{\"input_size\": [3, 160, 160], \"crop_pct\": 0.875}",
+         {RESIZE_SHORT_SIDE, 182, 0, 160, 160, RESAMPLE_BILINEAR}},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct preprocess p;
+        struct error err = {0};
+        cr_assert_eq(preprocess_from_timm(cases[i].json, strlen(cases[i].json), &p, &err),
+                     STATUS_OK, "%s: %s", cases[i].name, err.message);
+        check_geometry(cases[i].name, &p, &cases[i].want);
+    }
+    static const char none[] = "{\"id2label\": {}}";
+    struct preprocess p;
+    cr_expect_eq(preprocess_from_timm(none, sizeof none - 1, &p, NULL), STATUS_NOT_FOUND);
+}
+
+Test(preprocess_config, ultralytics)
+{
+    const struct onnx_metadata detect[] = {{"task", "detect"}, {"imgsz", "[480, 640]"}};
+    const struct onnx_metadata classify[] = {{"imgsz", "[224, 224]"}, {"task", "classify"}};
+    const struct onnx_metadata bad[] = {{"imgsz", "[large]"}};
+    struct preprocess p;
+    struct error err;
+    cr_assert_eq(preprocess_from_metadata(detect, 2, &p, &err), STATUS_OK);
+    check_geometry("detect", &p,
+                   &(struct want){RESIZE_LETTERBOX, 640, 480, 640, 480, RESAMPLE_BILINEAR});
+    cr_expect_eq(p.pad_value, 114);
+    expect_float("mean", p.mean[0], 0);
+    expect_float("std", p.std[0], 1);
+    cr_assert_eq(preprocess_from_metadata(classify, 2, &p, &err), STATUS_OK);
+    check_geometry("classify", &p,
+                   &(struct want){RESIZE_SHORT_SIDE, 224, 0, 224, 224, RESAMPLE_BILINEAR});
+    cr_expect_eq(preprocess_from_metadata(detect, 1, &p, &err), STATUS_NOT_FOUND);
+    cr_expect_eq(preprocess_from_metadata(bad, 1, &p, &err), STATUS_MODEL);
+    cr_expect(strstr(err.message, "[large]"), "%s", err.message);
+}
+
+Test(preprocess_config, refuses_with_the_key)
+{
+    static const struct {
+        const char *json, *words;
+    } cases[] = {
+        {"", "the file is empty"},
+        {" \n", "the file is empty"},
+        {"{", "JSON"},
+        {"[]", "object"},
+        {"{\"size\": \"224\"}", "\"size\""},
+        {"{\"size\": -1}", "\"size\""},
+        {"{\"size\": 1e300}", "\"size\""},
+        {"{\"size\": {\"height\": 224}}", "\"size\""},
+        {"{\"size\": {}}", "\"size\""},
+        {"{\"size\": []}", "\"size\""},
+        {"{\"size\": 224, \"crop_size\": {\"shortest_edge\": 0}}", "\"crop_size\""},
+        {"{\"size\": 224, \"do_resize\": 1}", "\"do_resize\""},
+        {"{\"size\": 224, \"resample\": 6}", "\"resample\""},
+        {"{\"size\": 224, \"resample\": 2.5}", "\"resample\""},
+        {"{\"size\": 224, \"resample\": \"bilinear\"}", "\"resample\""},
+        {"{\"size\": 224, \"image_mean\": [1, 2]}", "\"image_mean\""},
+        {"{\"size\": 224, \"image_mean\": [1, 2, \"3\"]}", "\"image_mean\""},
+        {"{\"size\": 224, \"image_mean\": [1e400, 0, 0]}",
+         "\"image_mean\" is not a list of 3 finite"},
+        {"{\"size\": 224, \"image_mean\": 1e39}", "\"image_mean\" is not a list of 3 finite"},
+        {"{\"image_processor_type\": \"ConvNextImageProcessor\"}", "neither \"size\" nor"},
+        {"{\"size\": 224, \"image_std\": [1, 0, 1]}", "\"image_std\" is not different from 0"},
+        {"{\"size\": 224, \"image_std\": [1, 1e999, 1]}", "\"image_std\""},
+        {"{\"size\": 224, \"rescale_factor\": 0}", "\"rescale_factor\""},
+        {"{\"size\": 224, \"crop_pct\": 0}", "\"crop_pct\""},
+        {"{\"pretrained_cfg\": {\"input_size\": [3, 224]}, \"size\": \"x\"}", "\"size\""},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct preprocess p = {.width = 77};
+        struct error err = {0};
+        cr_expect_eq(preprocess_from_huggingface(cases[i].json, strlen(cases[i].json), &p, &err),
+                     STATUS_MODEL, "%s", cases[i].json);
+        cr_expect(strstr(err.message, cases[i].words), "%s: %s", cases[i].json, err.message);
+        cr_expect_eq(p.width, 77, "%s: left alone", cases[i].json);
+    }
+}
+
+Test(preprocess_config, fits_sizes_to_the_model)
+{
+    struct preprocess p;
+    preprocess_default(&p);
+    cr_expect_not(preprocess_fit(&p, 224, 224));
+    cr_expect(preprocess_fit(&p, 299, 299));
+    check_geometry("ImageNet at 299", &p,
+                   &(struct want){RESIZE_SHORT_SIDE, 342, 0, 299, 299, RESAMPLE_BILINEAR});
+    preprocess_default(&p);
+    cr_expect(preprocess_fit(&p, 320, 224));
+    check_geometry("another aspect", &p,
+                   &(struct want){RESIZE_EXACT, 320, 224, 320, 224, RESAMPLE_BILINEAR});
+    p = read_huggingface("{\"feature_extractor_type\": \"BeitFeatureExtractor\", \"size\": 256, "
+                         "\"crop_size\": 224, \"resample\": 2}");
+    cr_expect(preprocess_fit(&p, 448, 112));
+    check_geometry("exact", &p,
+                   &(struct want){RESIZE_EXACT, 512, 128, 448, 112, RESAMPLE_BILINEAR});
+}
+
+Test(preprocess_config, takes_the_models_size_where_it_has_none)
+{
+    static const struct {
+        const char *json;
+        int width, height;
+        enum resize_mode resize;
+    } cases[] = {
+        {"{\"image_mean\": [0, 0, 0], \"image_std\": [1, 1, 1]}", 64, 64, RESIZE_EXACT},
+        {"{\"do_resize\": false}", 64, 48, RESIZE_NONE},
+        {"{\"image_processor_type\": \"CLIPImageProcessor\"}", 64, 64, RESIZE_SHORT_SIDE},
+        {"{\"image_processor_type\": \"CLIPImageProcessor\"}", 64, 48, RESIZE_EXACT},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct preprocess p = read_huggingface(cases[i].json);
+        cr_expect(p.width == 0 && p.height == 0, "%s", cases[i].json);
+        cr_expect(preprocess_fit(&p, cases[i].width, cases[i].height));
+        const bool is_short = cases[i].resize == RESIZE_SHORT_SIDE;
+        check_geometry(cases[i].json, &p,
+                       &(struct want){cases[i].resize, cases[i].width,
+                                      is_short ? 0 : cases[i].height, cases[i].width,
+                                      cases[i].height, p.resample});
+    }
+}
+
+Test(preprocess_config, names_keys_that_are_one_slip_away)
+{
+    static const struct {
+        const char *json, *text;
+    } cases[] = {
+        {"{\"do_reszie\": false}", "unknown key \"do_reszie\": did you mean \"do_resize\"?"},
+        {"{\"image_meen\": 0, \"image_st\": 1}",
+         "unknown key \"image_meen\": did you mean \"image_mean\"?; unknown key \"image_st\": did "
+         "you mean \"image_std\"?"},
+        {"{\"do_normalise\": 1}", "unknown key \"do_normalise\": did you mean \"do_normalize\"?"},
+        {"{\"ssize\": 1}", "unknown key \"ssize\": did you mean \"size\"?"},
+        {"{\"size\": 1, \"sizes\": 2}", ""},
+        {"{\"size\": 1, \"do_pad\": true, \"do_thumbnail\": 1, \"processor_class\": \"X\"}", ""},
+        {"{\"crop\": 1, \"resize\": 2, \"\": 3}", ""},
+        {"[\"siz\"]", ""},
+        {"{\"do_reszie\"", ""},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[200];
+        preprocess_slips(cases[i].json, strlen(cases[i].json), text, sizeof text);
+        cr_expect_str_eq(text, cases[i].text);
+        preprocess_slips(cases[i].json, strlen(cases[i].json), text, 8);
+        cr_expect_lt(strlen(text), 8);
+    }
+}
+
+Test(preprocess_config, who_floors_the_crop)
+{
+    static const struct {
+        const char *json;
+        bool floors;
+    } cases[] = {
+        {"{\"image_processor_type\": \"CLIPImageProcessor\", \"size\": {\"shortest_edge\": 225}, "
+         "\"crop_size\": {\"height\": 224, \"width\": 224}}",
+         true},
+        /* timm's wrapper in transformers crops with torchvision, as timm does. */
+        {"{\"pretrained_cfg\": {\"input_size\": [3, 224, 224], \"crop_pct\": 0.95}}", false},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct preprocess p;
+        cr_assert_eq(preprocess_from_huggingface(cases[i].json, strlen(cases[i].json), &p, NULL),
+                     STATUS_OK);
+        cr_expect_eq(p.crop_floors, cases[i].floors, "%s", cases[i].json);
+    }
+    struct preprocess p;
+    preprocess_default(&p);
+    cr_expect_not(p.crop_floors);
+}

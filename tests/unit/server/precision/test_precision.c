@@ -1,0 +1,519 @@
+/* What --precision auto judges by. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/backend/tuning_store.h"
+#include "engine/base/size.h"
+#include "server/precision/agreement.h"
+#include "server/precision/internal.h"
+#include "server/precision/pictures.h"
+
+static struct agreement of_vectors(bool is_classifier, bool probabilities, size_t count,
+                                   const float *a, const float *b)
+{
+    struct agreement agreement = {.is_vector = true, .is_classifier = is_classifier};
+    agreement_add_vector(&agreement, a, b, count, probabilities);
+    return agreement;
+}
+
+Test(agreement, of_scores)
+{
+    static const struct {
+        const char *name;
+        float a[3], b[3];
+        bool probabilities, is_clear, agrees, holds;
+    } cases[] = {
+        {"equal", {1, 2, 3}, {1, 2, 3}, false, true, true, true},
+        {"near", {1, 2, 3}, {1.01f, 2, 3}, false, true, true, true},
+        {"a probability 0.02 away", {0, 0, 3}, {0.25f, 0, 3}, false, true, true, false},
+        {"another class", {0, 2, 2.2f}, {0, 2.2f, 2}, false, true, false, false},
+        {"no clear class", {0, 9, 9.0001f}, {0, 9.0001f, 9}, false, false, false, true},
+        {"no clear class and other scores",
+         {0.001f, 0.002f, 0.003f},
+         {0.003f, 0.002f, 0.001f},
+         false,
+         false,
+         false,
+         false},
+        {"probabilities", {0.1f, 0.5f, 0.4f}, {0.1f, 0.505f, 0.395f}, true, true, true, true},
+        {"probabilities too far",
+         {0.1f, 0.5f, 0.4f},
+         {0.1f, 0.52f, 0.38f},
+         true,
+         true,
+         true,
+         false},
+        {"NaN", {1, 2, 3}, {1, 2, NAN}, false, false, false, false},
+        {"NaN in both", {1, 2, NAN}, {1, 2, NAN}, false, false, false, false},
+        {"infinite", {1, 2, 3}, {1, 2, INFINITY}, false, false, false, false},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const struct agreement a =
+            of_vectors(true, cases[i].probabilities, 3, cases[i].a, cases[i].b);
+        cr_expect_eq(agreement_holds(&a), cases[i].holds, "%s: %g, correlation %g", cases[i].name,
+                     a.mean, a.correlation);
+        cr_expect_eq(a.clear, cases[i].is_clear, "%s", cases[i].name);
+        cr_expect_eq(a.agreeing, cases[i].agrees, "%s", cases[i].name);
+    }
+}
+
+/* `other` of `clear` clear images have another class, each with a change of its probability of
+ * `change`, beside `vague` images without a clear class. */
+static struct agreement of_images(int clear, int other, int vague, float change)
+{
+    struct agreement a = {.is_vector = true, .is_classifier = true};
+    const float sure[] = {0.6f, 0.2f, 0.2f}, unsure[] = {0.34f, 0.33f, 0.33f};
+    const float another[] = {0.2f, 0.6f, 0.2f};
+    const float moved[] = {0.6f - change, 0.2f + change, 0.2f};
+    for (int i = 0; i < clear; i++)
+        agreement_add_vector(&a, sure, i < other ? another : moved, 3, true);
+    for (int i = 0; i < vague; i++)
+        agreement_add_vector(&a, unsure, (const float[]){0.33f, 0.34f, 0.33f}, 3, true);
+    return a;
+}
+
+Test(agreement, asks_for_99_of_100_clear_classes_and_a_small_mean_change)
+{
+    struct agreement a = of_images(64, 0, 0, 0);
+    cr_expect(agreement_holds(&a));
+    a = of_images(64, 1, 0, 0);
+    cr_expect_not(agreement_holds(&a), "one of 64 is more than one in a hundred");
+    a = of_images(200, 2, 0, 0);
+    cr_expect(agreement_holds(&a), "two of 200");
+    a = of_images(200, 3, 0, 0);
+    cr_expect_not(agreement_holds(&a), "three of 200");
+    a = of_images(64, 0, 0, 0.009f);
+    cr_expect(agreement_holds(&a));
+    a = of_images(64, 0, 0, 0.011f);
+    cr_expect_not(agreement_holds(&a));
+    a = of_images(40, 0, 24, 0);
+    cr_expect(agreement_holds(&a), "images without a clear class have no part in it");
+    cr_expect_eq(a.clear, 40);
+}
+
+/* Classes of a few images prove little: then the scores as a whole have to be alike. */
+Test(agreement, asks_for_the_correlation_where_few_are_clear)
+{
+    struct agreement a = of_images(AGREEMENT_FEW, 0, 40, 0);
+    cr_expect_lt(a.correlation, 0.9);
+    cr_expect(agreement_holds(&a));
+    a = of_images(AGREEMENT_FEW - 1, 0, 40, 0);
+    cr_expect_not(agreement_holds(&a));
+}
+
+/* An embedding, of which nothing says that it is class scores. */
+Test(agreement, of_embeddings_is_their_correlation)
+{
+    enum { WIDTH = 256 };
+    float a[WIDTH], near[WIDTH], far[WIDTH];
+    for (int i = 0; i < WIDTH; i++) {
+        a[i] = sinf((float)i * 1.7f) / 16;
+        near[i] = a[i] * (1 + 0.02f * cosf((float)i * 2.9f));
+        far[i] = a[i] * (1 + 0.2f * cosf((float)i * 2.9f));
+    }
+    const struct agreement same = of_vectors(false, false, WIDTH, a, near);
+    const struct agreement other = of_vectors(false, false, WIDTH, a, far);
+    cr_expect_eq(same.clear, 0);
+    cr_expect(agreement_holds(&same), "correlation %g", same.correlation);
+    cr_expect_not(agreement_holds(&other), "correlation %g", other.correlation);
+    const float zeros[4] = {0}, ones[4] = {1, 1, 1, 1};
+    const struct agreement none = of_vectors(false, false, 4, zeros, zeros);
+    const struct agreement some = of_vectors(false, false, 4, ones, zeros);
+    cr_expect(agreement_holds(&none));
+    cr_expect_not(agreement_holds(&some));
+}
+
+Test(agreement, of_a_single_score)
+{
+    float yes = 0.2f, no = -0.2f, near = 0.21f;
+    const struct agreement same = of_vectors(true, false, 1, &yes, &near);
+    const struct agreement other = of_vectors(true, false, 1, &yes, &no);
+    cr_expect_eq(same.clear, 1);
+    cr_expect(agreement_holds(&same), "%g", same.mean);
+    cr_expect_not(agreement_holds(&other));
+}
+
+static struct agreement of_tensor(struct agreement_tensor tensor, const float *a, const float *b)
+{
+    struct agreement agreement = {0};
+    agreement_add_tensors(&agreement, &tensor, 1, a, b);
+    return agreement;
+}
+
+Test(agreement, of_other_numbers_is_relative)
+{
+    const struct agreement_tensor three = {.count = 3, .channels = 1, .stride = 1};
+    const float a[] = {100, -200, 0}, near[] = {101, -201, 1}, far[] = {100, -200, 9};
+    const float zeros[3] = {0}, endless[] = {100, -200, INFINITY};
+    struct agreement agreement = of_tensor(three, a, near);
+    cr_expect(agreement_holds(&agreement), "%g", agreement.mean);
+    agreement = of_tensor(three, a, far);
+    cr_expect_not(agreement_holds(&agreement));
+    agreement = of_tensor(three, zeros, zeros);
+    cr_expect(agreement_holds(&agreement));
+    agreement = of_tensor(three, zeros, near);
+    cr_expect_not(agreement_holds(&agreement));
+    agreement = of_tensor(three, a, endless);
+    agreement_add_tensors(&agreement, &three, 1, a, a);
+    cr_expect_not(agreement_holds(&agreement), "an image that is equal does not make up for it");
+    agreement = of_tensor((struct agreement_tensor){.channels = 1, .stride = 1}, a, a);
+    cr_expect_not(agreement_holds(&agreement), "nothing was compared");
+}
+
+/* Boxes in pixels do not hide scores below 1 in the same tensor, whichever way it lies. */
+Test(agreement, measures_each_channel_by_its_own_scale)
+{
+    const float rows[] = {300, 310, 320, 330, 0.9f, 0.1f, 0.2f, 0.3f};
+    const float rows_far[] = {300, 310, 320, 330, 0.1f, 0.9f, 0.2f, 0.3f};
+    const float pairs[] = {300, 0.9f, 310, 0.1f, 320, 0.2f, 330, 0.3f};
+    const float pairs_far[] = {300, 0.1f, 310, 0.9f, 320, 0.2f, 330, 0.3f};
+    const struct agreement_tensor outer = {.count = 8, .channels = 2, .stride = 4};
+    const struct agreement_tensor inner = {.count = 8, .channels = 2, .stride = 1};
+    struct agreement a = of_tensor(outer, rows, rows_far);
+    cr_expect_gt(a.mean, 0.5);
+    struct agreement b = of_tensor(inner, pairs, pairs_far);
+    cr_expect_float_eq(a.mean, b.mean, 1e-6);
+    /* … and next to nothing, beside boxes, is nothing */
+    const float quiet[] = {300, 310, 320, 330, 1e-5f, 2e-5f, 1e-5f, 2e-5f};
+    const float quiet_too[] = {300, 310, 320, 330, 2e-5f, 1e-5f, 2e-5f, 1e-5f};
+    a = of_tensor(outer, quiet, quiet_too);
+    cr_expect(agreement_holds(&a), "%g", a.mean);
+}
+
+Test(agreement, of_maps_is_their_best_classes)
+{
+    /* Three classes at two positions; the second has no clear one. */
+    const float map[] = {5, 2.001f, 1, 2, 0, 0}, tie_broken[] = {5, 2, 1, 2.001f, 0, 0};
+    const float other[] = {2, 2.001f, 5, 2, 0, 0};
+    const struct agreement_tensor t = {.count = 6, .channels = 3, .stride = 2, .is_map = true};
+    struct agreement a = of_tensor(t, map, tie_broken);
+    cr_expect_eq(a.clear, 1);
+    cr_expect_eq(a.agreeing, 1);
+    cr_expect(agreement_holds(&a));
+    a = of_tensor(t, map, other);
+    cr_expect_eq(a.agreeing, 0);
+    cr_expect_not(agreement_holds(&a));
+    /* A map whose best classes the model has picked itself. */
+    const struct agreement_tensor labels = {
+        .count = 6, .channels = 1, .stride = 1, .is_labels = true};
+    const float picked[] = {0, 1, 1, 20, 3, 3}, one_off[] = {0, 1, 1, 20, 3, 4};
+    a = of_tensor(labels, picked, picked);
+    cr_expect(agreement_holds(&a));
+    a = of_tensor(labels, picked, one_off);
+    cr_expect_eq(a.agreeing, 5);
+    cr_expect_not(agreement_holds(&a));
+}
+
+Test(agreement, is_lost_when_the_rest_cannot_mend_it)
+{
+    struct agreement a = of_images(8, 0, 0, 0);
+    cr_expect_not(agreement_is_lost(&a, 56));
+    a = of_images(8, 1, 0, 0);
+    cr_expect(agreement_is_lost(&a, 56), "one of 64 classes");
+    cr_expect_not(agreement_is_lost(&a, 192), "one of 200 classes");
+    a = of_images(8, 0, 0, 0.05f);
+    cr_expect_not(agreement_is_lost(&a, 56), "0.05 in eight of 64 is 0.00625 in the mean");
+    cr_expect(agreement_is_lost(&a, 24), "and 0.0125 in eight of 32");
+}
+
+Test(outputs, know_where_channels_lie)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+        struct shape shape;
+        size_t channels, stride;
+        bool is_map, is_labels;
+    } cases[] = {
+        {"[N, C, H, W]", DTYPE_F32, SHAPE(2, 21, 65, 60), 21, 65 * 60, true, false},
+        {"[N, H, W, C]", DTYPE_F32, SHAPE(2, 65, 60, 21), 21, 1, true, false},
+        {"many channels of a small map", DTYPE_F32, SHAPE(2, 255, 13, 13), 255, 169, true, false},
+        {"a depth map", DTYPE_F32, SHAPE(2, 1, 64, 64), 1, 64 * 64, false, false},
+        {"[N, boxes, numbers]", DTYPE_F32, SHAPE(2, 8400, 84), 84, 1, false, false},
+        {"[N, numbers, boxes]", DTYPE_F32, SHAPE(2, 84, 8400), 84, 8400, false, false},
+        {"numbers", DTYPE_F32, SHAPE(2, 40), 1, 1, false, false},
+        {"picked classes", DTYPE_I64, SHAPE(2, 65, 60), 1, 1, false, true},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const struct tensor tensor = {.dtype = cases[i].dtype, .shape = cases[i].shape};
+        const struct agreement_tensor t = outputs_layout(&tensor, 2);
+        cr_expect_eq(t.count, shape_count(&tensor.shape) / 2, "%s", cases[i].name);
+        cr_expect_eq(t.channels, cases[i].channels, "%s: %zu", cases[i].name, t.channels);
+        cr_expect_eq(t.stride, cases[i].stride, "%s: %zu", cases[i].name, t.stride);
+        cr_expect_eq(t.is_map, cases[i].is_map, "%s", cases[i].name);
+        cr_expect_eq(t.is_labels, cases[i].is_labels, "%s", cases[i].name);
+    }
+}
+
+/* ---- speeds, with times that are made up ---- */
+
+struct pace {
+    double ratio;   /* the candidate's true speed */
+    double noise;   /* each time is up to so much longer, as a share */
+    int slowed, of; /* so many of so many runs cost more, up to `by` times as much */
+    double by;
+    bool by_clock; /* as on a GPU */
+    uint32_t state;
+    int runs[2];
+};
+
+static double unit(struct pace *pace)
+{
+    pace->state = pace->state * 1664525u + 1013904223u;
+    return (pace->state >> 8) * 0x1p-24;
+}
+
+static enum status tell(void *context, size_t side, struct autotune_run *ret, struct error *err)
+{
+    struct pace *pace = context;
+    (void)err;
+    const double work = 10 / (side ? pace->ratio : 1);
+    ret->cost = work * (1 + pace->noise * unit(pace));
+    if ((int)(unit(pace) * pace->of) < pace->slowed)
+        ret->cost += (pace->by - 1) * work * unit(pace);
+    ret->spent = ret->cost;
+    pace->runs[side]++;
+    return STATUS_OK;
+}
+
+static double compare_speed(struct pace *pace, double budget_ms, uint32_t seed)
+{
+    struct error err;
+    double speed = 0;
+    pace->state = seed;
+    pace->runs[0] = pace->runs[1] = 0;
+    struct speed_comparison comparison = {.run = tell,
+                                          .context = pace,
+                                          .budget_ms = budget_ms,
+                                          .clear_gain = pace->by_clock ? INFINITY : 2};
+    cr_assert_eq(trial_compare_speed(&comparison, &speed, &err), STATUS_OK);
+    cr_expect_eq(pace->runs[0], pace->runs[1]);
+    return speed;
+}
+
+/* Where the gain is 1.1 or more, or none at all, a thousand starts come to one verdict, also where
+ * each run costs up to 4 % more than it should, and other work slows one in three on a CPU, and
+ * some on a GPU a lot. */
+Test(speed, has_one_verdict_in_a_thousand_starts)
+{
+    static const struct pace cpu = {.noise = 0.04, .slowed = 1, .of = 3, .by = 1.8};
+    static const struct pace gpu = {.noise = 0.04, .slowed = 1, .of = 5, .by = 4, .by_clock = true};
+    static const struct {
+        double ratio;
+        bool pays;
+    } cases[] = {{1.15, true}, {1.1, true}, {1.3, true}, {2.5, true}, {1, false}, {0.95, false}};
+    for (size_t i = 0; i < 2 * COUNT_OF(cases); i++) {
+        int paid = 0;
+        for (uint32_t seed = 0; seed < 1000; seed++) {
+            struct pace pace = i % 2 ? gpu : cpu;
+            pace.ratio = cases[i / 2].ratio;
+            paid += compare_speed(&pace, 60000, seed * 7919 + 1) >= PRECISION_GAIN;
+        }
+        cr_expect_eq(paid, cases[i / 2].pays ? 1000 : 0, "%g times as fast: chosen in %d of 1000",
+                     cases[i / 2].ratio, paid);
+    }
+}
+
+Test(speed, is_told_after_a_few_turns_where_it_is_clear)
+{
+    struct pace fast = {.ratio = 2.5}, slow = {.ratio = 0.4}, near = {.ratio = 1.5},
+                gpu = {.ratio = 2.5, .by_clock = true};
+    cr_expect_float_eq(compare_speed(&fast, 60000, 1), 2.5, 1e-9);
+    cr_expect_float_eq(compare_speed(&slow, 60000, 1), 0.4, 1e-9);
+    (void)compare_speed(&near, 60000, 1);
+    (void)compare_speed(&gpu, 60000, 1);
+    cr_expect_eq(fast.runs[0], 4);
+    cr_expect_eq(slow.runs[0], 4);
+    cr_expect_eq(near.runs[0], 10);
+    cr_expect_eq(gpu.runs[0], 10);
+}
+
+static enum status refuse(void *context, size_t side, struct autotune_run *ret, struct error *err)
+{
+    (void)context, (void)side, (void)ret;
+    return error_set(err, STATUS_CANCELLED, "loading was cancelled");
+}
+
+Test(speed, ends_with_its_budget_and_with_an_error)
+{
+    struct pace pace = {.ratio = 2};
+    struct error err;
+    double speed = 0;
+    cr_expect_float_eq(compare_speed(&pace, 0, 1), 2, 1e-9);
+    cr_expect_eq(pace.runs[0], 1, "each runs once");
+    cr_expect_float_eq(compare_speed(&pace, 60000, 1), 2, 1e-9);
+    cr_expect_gt(pace.runs[0], 1);
+    struct speed_comparison refused = {.run = refuse, .budget_ms = 1000};
+    cr_expect_eq(trial_compare_speed(&refused, &speed, &err), STATUS_CANCELLED);
+}
+
+Test(pictures, are_many_and_always_the_same)
+{
+    const size_t bytes = (size_t)PICTURE_SIDE * PICTURE_SIDE * 3;
+    uint8_t *first = malloc(bytes), *again = malloc(bytes), *before = calloc(1, bytes);
+    cr_assert(first && again && before);
+    for (unsigned i = 0; i < PRECISION_PROBES; i++) {
+        size_t levels = 0;
+        bool seen[256] = {false};
+        memset(first, 1, bytes);
+        memset(again, 2, bytes);
+        picture_draw(i, first);
+        picture_draw(i, again);
+        cr_expect_eq(memcmp(first, again, bytes), 0, "picture %u", i);
+        cr_expect_neq(memcmp(first, before, bytes), 0, "picture %u is like the one before", i);
+        for (size_t b = 0; b < bytes; b++) {
+            levels += !seen[first[b]];
+            seen[first[b]] = true;
+        }
+        cr_expect_geq(levels, 4, "picture %u has %zu levels", i, levels);
+        memcpy(before, first, bytes);
+    }
+    free(first);
+    free(again);
+    free(before);
+}
+
+static const struct precision_choice chosen = {.precision = PRECISION_BF16,
+                                               .origin = CHOICE_MEASURED,
+                                               .trial_count = 1,
+                                               .trials = {{.precision = PRECISION_BF16,
+                                                           .outcome = TRIAL_PASSED,
+                                                           .one_ms = 2,
+                                                           .image_ms = 1.5,
+                                                           .fp32_one_ms = 4,
+                                                           .fp32_image_ms = 3.25,
+                                                           .speed = 2.1,
+                                                           .agreement = {.is_vector = true,
+                                                                         .is_classifier = true,
+                                                                         .images = 64,
+                                                                         .clear = 40,
+                                                                         .agreeing = 39,
+                                                                         .mean = 0.0012,
+                                                                         .greatest = 0.0042,
+                                                                         .correlation = 0.9998}}}};
+
+static const struct graph_hash key = {{1, 2}}, other_key = {{2, 1}};
+
+Test(choice_cache, keeps_a_choice)
+{
+    struct precision_choice got = {.origin = CHOICE_ONLY};
+    cr_assert_not(choice_find(&key, &got));
+    choice_keep(&key, &chosen);
+    cr_assert(choice_find(&key, &got));
+    cr_expect_eq(got.origin, CHOICE_CACHED);
+    cr_expect_eq(got.precision, PRECISION_BF16);
+    cr_expect_eq(
+        memcmp(&got.trials[0].agreement, &chosen.trials[0].agreement, sizeof(struct agreement)), 0);
+    cr_expect_float_eq((float)got.trials[0].fp32_image_ms, 3.25f, 1e-6f);
+    cr_expect_not(choice_find(&other_key, &got));
+}
+
+Test(choice_cache, takes_nothing_else)
+{
+#define TWO_TRIALS                                                                                 \
+    "trial bf16 slower 1 1 1 1 1 1 1 1 1 1 0 0 1\ntrial bf16 slower 1 1 1 1 1 1 1 1 1 1 0 0 1\n"
+#define FOUR_TRIALS TWO_TRIALS TWO_TRIALS
+    static const char *const texts[] = {
+        "",
+        "\n",
+        "precision bf16\n", /* no trial that passed */
+        "precision fp32",   /* half a line */
+        "precision fp32\n\n",
+        "precision fp32\nend\n",
+        "precision auto\n",
+        "from_folder 0\n",
+        "precision bf16\nfrom_folder 0\ntrial bf16 slower 1 1 1 1 0.5 1 1 64 64 64 0 0 1\n",
+        "precision bf16\nfrom_folder 0\ntrial bf16 passed 1 1 1 1 nan 1 1 64 64 64 0 0 1\n",
+        "precision bf16\nfrom_folder 0\ntrial bf16 passed 1 1 1 1 2 1 1 64 64 64 0 0 1 more\n",
+        "precision bf16\nfrom_folder 0\ntrial bf16 passed 1 1 1 1 2 1 1 64 64 65 0 0 1\n",
+        "precision bf16\nfrom_folder 0\ntrial bf16 passed 1 1 1 1 2 1 1 64 64 64 0 0 nan\n",
+        "precision fp32\nfrom_folder 0\n" FOUR_TRIALS,
+    };
+    struct precision_choice got;
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        tuning_keep(TUNING_PRECISION, &key, texts[i]);
+        cr_expect_not(choice_find(&key, &got), "text %zu", i);
+    }
+    tuning_keep(TUNING_PRECISION, &key, "precision fp32\n");
+    cr_expect(choice_find(&key, &got));
+}
+
+static struct timing_profile recall(const struct model *model,
+                                    const struct session_options *options)
+{
+    struct timing_profile timing = {.count = 0};
+    struct graph_hash ignored;
+    (void)precision_recall_times(model, options, &ignored, &timing);
+    return timing;
+}
+
+/* Keeps the timing under the model's key, and returns what is known then. */
+static struct timing_profile keep(const struct model *model, const struct timing_profile *timing)
+{
+    const struct session_options options = {.precision = PRECISION_FP32};
+    struct timing_profile ignored;
+    struct graph_hash times_key;
+    (void)precision_recall_times(model, &options, &times_key, &ignored);
+    precision_keep_times(&times_key, timing);
+    return recall(model, &options);
+}
+
+Test(choice_cache, keeps_times)
+{
+    struct error err = {0};
+    struct model *model;
+    struct timing_profile timing = {true, 2, {{1, 3.5}, {8, 21.25}}}, nothing = {true, 0}, got;
+    cr_assert_eq(model_load_embedded(&model, &err), STATUS_OK, "%s", err.message);
+    cr_expect_eq(keep(model, &nothing).count, 0);
+    got = keep(model, &timing);
+    cr_expect(got.rows_checked);
+    cr_assert_eq(got.count, 2);
+    cr_expect_eq(got.times[1].size, 8);
+    cr_expect_float_eq((float)got.times[1].milliseconds, 21.25f, 1e-4f);
+    const struct session_options others = {.precision = PRECISION_BF16};
+    cr_expect_eq(recall(model, &others).count, 0);
+    timing.times[0].milliseconds = 6; /* no news: slower */
+    cr_expect_float_eq((float)keep(model, &timing).times[0].milliseconds, 3.5f, 1e-4f);
+    timing.times[0].milliseconds = 9; /* 3.5 was not believed */
+    cr_expect_float_eq((float)keep(model, &timing).times[0].milliseconds, 9, 1e-4f);
+    timing.times[0].milliseconds = 3.5;
+    (void)keep(model, &timing);
+    timing.times[1].milliseconds = 0; /* nothing was measured */
+    timing.times[0].milliseconds = 1;
+    cr_expect_float_eq((float)keep(model, &timing).times[0].milliseconds, 3.5f, 1e-4f);
+    model_free(model);
+}
+
+Test(choice_cache, takes_no_other_times)
+{
+#define FOUR_SIZES "1 1\n1 1\n1 1\n1 1\n"
+    static const char *const texts[] = {
+        "",
+        "rows_checked 1",
+        "rows_checked 1\n",
+        "rows_checked 2\n1 3\n",
+        "rows_checked 1\n1 3",
+        "rows_checked 1\n1 3\nend\n",
+        "rows_checked 1\n0 3\n",
+        "rows_checked 1\n1 nan\n",
+        "rows_checked 1\n1 -3\n",
+        "rows_checked 1\n1 3 4\n",
+        "rows_checked 1\n" FOUR_SIZES FOUR_SIZES FOUR_SIZES FOUR_SIZES "1 1\n",
+    };
+    const struct session_options options = {.precision = PRECISION_FP32};
+    struct error err = {0};
+    struct model *model;
+    struct timing_profile got;
+    struct graph_hash times_key;
+    cr_assert_eq(model_load_embedded(&model, &err), STATUS_OK, "%s", err.message);
+    (void)precision_recall_times(model, &options, &times_key, &got);
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        tuning_keep(TUNING_BATCHES, &times_key, texts[i]);
+        cr_expect_not(precision_recall_times(model, &options, &times_key, &got), "text %zu", i);
+    }
+    model_free(model);
+}

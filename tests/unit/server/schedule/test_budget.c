@@ -1,0 +1,65 @@
+/* Memory of devices that models share. */
+#include <criterion/criterion.h>
+#include <stdatomic.h>
+
+#include "server/schedule/runtime/budget.h"
+
+#define GPU ((struct device_id){DEVICE_CUDA, 1})
+
+Test(budget, what_is_left_is_shared)
+{
+    struct memory_budget *budget =
+        budget_create((const struct budget_limit[]){{DEVICE_HOST, 1000}, {GPU, 0}}, 2);
+    cr_assert(budget_begin(budget, NULL));
+    cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 1000);
+    cr_assert_eq(budget_share(budget, DEVICE_HOST, 2), 500);
+    budget_book(budget, DEVICE_HOST, 450);
+    cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 550);
+    budget_book(budget, DEVICE_HOST, 550);
+    cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 1, "a limit stays a limit");
+    budget_book(budget, DEVICE_HOST, 5); /* planned a little more than there was */
+    cr_assert_eq(budget_share(budget, DEVICE_HOST, 3), 1);
+    budget_end(budget);
+    size_t limit;
+    cr_assert_eq(budget_used(budget, DEVICE_HOST, &limit), 1005);
+    cr_assert_eq(limit, 1000);
+    budget_return(budget, DEVICE_HOST, 455);
+    cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 450);
+    budget_free(budget);
+}
+
+Test(budget, without_limit_only_counts)
+{
+    struct memory_budget *budget = budget_create(NULL, 0);
+    cr_assert_eq(budget_share(budget, GPU, 1), 0);
+    budget_book(budget, GPU, 77);
+    cr_assert_eq(budget_share(budget, GPU, 1), 0);
+    cr_assert_eq(budget_used(budget, GPU, NULL), 77);
+    cr_assert_eq(budget_used(budget, DEVICE_HOST, NULL), 0);
+    budget_free(budget);
+    budget_free(NULL);
+}
+
+Test(budget, one_load_at_a_time)
+{
+    struct memory_budget *budget = budget_create(NULL, 0);
+    _Atomic int cancel = 1;
+    cr_assert(budget_begin(budget, &cancel), "nobody is before it");
+    cr_assert_not(budget_begin(budget, &cancel));
+    budget_end(budget);
+    cr_assert(budget_begin(budget, NULL));
+    budget_end(budget);
+    budget_free(budget);
+}
+
+Test(budget, limits_come_from_the_operator_or_the_machine)
+{
+    struct device_id devices[] = {DEVICE_HOST, DEVICE_HOST};
+    size_t wanted[] = {4096, 0};
+    struct budget_limit limits[2];
+    struct device_info cpu;
+    device_list(&cpu, 1);
+    budget_limits(devices, wanted, 2, limits);
+    cr_assert_eq(limits[0].bytes, 4096);
+    cr_assert_eq(limits[1].bytes, cpu.total_bytes / 10 * 9);
+}

@@ -1,0 +1,331 @@
+/* The same while pipelines drain and end, and versions of models come and go. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "tests/unit/server/schedule/pipeline_jobs.h"
+
+static void *submit_until_refused(void *argument)
+{
+    struct submitter *submitter = argument;
+    for (;;) {
+        struct job *job = job_create("a", "ok 1|ok 2|broken");
+        struct error err;
+        enum status status = pipeline_submit(submitter->pipeline, &job->request, NULL, &err);
+        if (status == STATUS_OVERLOADED) {
+            job_free(job);
+            usleep(100);
+            continue;
+        }
+        if (status != STATUS_OK) {
+            CHECK(status == STATUS_DRAINING);
+            job_free(job);
+            return NULL;
+        }
+        submitter->by_status[0]++;
+        finish_job(job);
+    }
+}
+
+static void test_drain_answers_everything_accepted(void)
+{
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.max_queue = 40});
+    fake_plan((struct fake_session_plan){.run_us = 500});
+    add_model(pipeline, "a", 1);
+    fake_plan((struct fake_session_plan){0});
+    struct submitter submitters[16] = {0};
+    for (size_t i = 0; i < COUNT_OF(submitters); i++) {
+        submitters[i].pipeline = pipeline;
+        CHECK(!pthread_create(&submitters[i].thread, NULL, submit_until_refused, &submitters[i]));
+    }
+    usleep(50000);
+    CHECK(pipeline_drain(pipeline, 5000));
+    CHECK(pipeline_state(pipeline) == PIPELINE_DRAINING);
+    int accepted = 0;
+    for (size_t i = 0; i < COUNT_OF(submitters); i++) {
+        pthread_join(submitters[i].thread, NULL);
+        accepted += submitters[i].by_status[0];
+    }
+    CHECK(accepted > 0);
+    pipeline_free(pipeline);
+}
+
+static void *open_later(void *argument)
+{
+    (void)argument;
+    usleep(200000);
+    fake_open_runs(1);
+    return NULL;
+}
+
+static void test_drain_cuts_off_after_the_grace_time(void)
+{
+    struct pipeline *pipeline =
+        start_pipeline((struct pipeline_options){.max_queue = 64, .max_batch = 2});
+    add_model(pipeline, "a", 1);
+    int runs = fake_runs(1);
+    fake_shut_runs(1);
+    struct job *jobs[40];
+    for (size_t i = 0; i < COUNT_OF(jobs); i++)
+        jobs[i] = submit_job(pipeline, "a", "ok 1");
+    CHECK(fake_wait(fake_runs, 1, runs + 1));
+    pthread_t opener;
+    CHECK(!pthread_create(&opener, NULL, open_later, NULL));
+    int64_t start_time = clock_now();
+    CHECK(!pipeline_drain(pipeline, 20));
+    CHECK(clock_ms(clock_now() - start_time) >= 100); /* the pass under way was waited for */
+    pthread_join(opener, NULL);
+    int answered = 0, cut = 0;
+    for (size_t i = 0; i < COUNT_OF(jobs); i++) {
+        CHECK(jobs[i]->done == 1);
+        answered += jobs[i]->images[0].status == STATUS_OK;
+        cut += jobs[i]->images[0].status == STATUS_DRAINING;
+        job_free(jobs[i]);
+    }
+    CHECK(answered >= 1 && answered <= 2 * passes_under_way);
+    CHECK(answered + cut == (int)COUNT_OF(jobs));
+    CHECK(fake_runs(1) >= runs + 1 && fake_runs(1) <= runs + passes_under_way);
+    pipeline_free(pipeline);
+}
+
+static void test_free_without_drain(void)
+{
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
+    add_model(pipeline, "a", 1);
+    struct job *jobs[20];
+    for (size_t i = 0; i < COUNT_OF(jobs); i++)
+        jobs[i] = submit_job(pipeline, "a", "ok 1");
+    pipeline_free(pipeline);
+    for (size_t i = 0; i < COUNT_OF(jobs); i++) {
+        CHECK(jobs[i]->done == 1);
+        job_free(jobs[i]);
+    }
+    pipeline_free(NULL);
+}
+
+static enum status refused(struct pipeline *pipeline, const char *model, struct error *err)
+{
+    struct job *job = job_create(model, "ok 1");
+    int retry_after = 0;
+    enum status status = pipeline_submit(pipeline, &job->request, &retry_after, err);
+    CHECK(status != STATUS_OK && job->done == 0);
+    CHECK((status_http(status) == 503) == (retry_after >= 1));
+    job_free(job);
+    return status;
+}
+
+static void test_states_and_refusals(void)
+{
+    struct metrics *metrics = metrics_create();
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){.metrics = metrics});
+    struct error err = {0};
+    CHECK(pipeline_state(pipeline) == PIPELINE_LOADING);
+    CHECK(refused(pipeline, NULL, &err) == STATUS_NOT_READY);
+    CHECK(refused(pipeline, "a", &err) == STATUS_NOT_FOUND);
+    pipeline_announce(pipeline, "a", NULL, 2);
+    pipeline_announce(pipeline, "b", NULL, 2);
+    pipeline_progress(pipeline, "a", NULL, 0.25, NULL);
+    CHECK(refused(pipeline, "a", &err) == STATUS_NOT_READY);
+    CHECK(strstr(err.message, "'a'") && strstr(err.message, "loading"));
+
+    struct model_status *models = calloc(4, sizeof *models);
+    CHECK(pipeline_models(pipeline, models, 4) == 2);
+    CHECK(!strcmp(models[0].name, "a") && models[0].state == MODEL_LOADING);
+    CHECK(models[0].progress == 0.25 && !models[0].is_default);
+
+    add_model(pipeline, "a", 3);
+    CHECK(pipeline_state(pipeline) == PIPELINE_LOADING); /* one of two */
+    finish_job(submit_job(pipeline, NULL, "ok 3"));
+    CHECK(refused(pipeline, "c", &err) == STATUS_NOT_FOUND);
+    CHECK(strstr(err.message, "a, b"));
+
+    fake_plan((struct fake_session_plan){.fails = true});
+    CHECK(pipeline_add_model(pipeline, fake_model("b", 1), NULL, &err) == STATUS_UNSUPPORTED);
+    CHECK(pipeline_state(pipeline) == PIPELINE_FAILED);
+    CHECK(refused(pipeline, "b", &err) == STATUS_NOT_READY);
+    CHECK(strstr(err.message, "operator Fake"));
+    CHECK(pipeline_models(pipeline, models, 4) == 2);
+    CHECK(models[0].state == MODEL_READY && models[0].is_default && models[0].progress == 1);
+    CHECK(models[0].lane_count == 1 && models[0].class_count == FAKE_CLASSES);
+    CHECK(models[0].width == FAKE_WIDTH && models[0].height == 3 && models[0].channels == 1);
+    CHECK(models[1].state == MODEL_FAILED && strstr(models[1].failure, "operator Fake"));
+
+    fake_plan((struct fake_session_plan){.refuses = true}); /* the lane's thread gets no team */
+    CHECK(pipeline_add_model(pipeline, fake_model("b", 1), NULL, &err) == STATUS_NO_MEMORY);
+    CHECK(strstr(err.message, "no thread for it"));
+    fake_plan((struct fake_session_plan){.unlike_classifier = true});
+    pipeline_announce(pipeline, "b", NULL, 2);
+    CHECK(pipeline_state(pipeline) == PIPELINE_LOADING);
+    add_model(pipeline, "b", 1);
+    CHECK(pipeline_state(pipeline) == PIPELINE_READY);
+    CHECK(refused(pipeline, "b", &err) == STATUS_INVALID);
+    CHECK(strstr(err.message, "[1, 84, 8400]") && strstr(err.message, "/v2/models/b/infer"));
+    fake_plan((struct fake_session_plan){0});
+    add_model(pipeline, "b", 1); /* takes the place of the other */
+    finish_job(submit_job(pipeline, "b", "ok 3"));
+    CHECK(pipeline_state(pipeline) == PIPELINE_READY);
+
+    struct job *job = job_create("a", "ok 1");
+    job->request.top_k = 0;
+    CHECK(pipeline_submit(pipeline, &job->request, NULL, &err) == STATUS_INVALID);
+    job->request.top_k = 1;
+    job->request.image_count = 0;
+    CHECK(pipeline_submit(pipeline, &job->request, NULL, &err) == STATUS_INVALID);
+    job_free(job);
+
+    CHECK(pipeline_drain(pipeline, 1000));
+    CHECK(pipeline_drain(pipeline, 1000)); /* a second one finds nothing to do */
+    CHECK(refused(pipeline, "a", &err) == STATUS_DRAINING);
+    CHECK(pipeline_add_model(pipeline, fake_model("d", 1), NULL, &err) == STATUS_DRAINING);
+    CHECK(count_metric(metrics, "lensd_refused_total", "model=\"a\",cause=\"draining\"") == 1);
+    CHECK(count_metric(metrics, "lensd_refused_total", "model=\"\",cause=\"not_found\"") == 2);
+    free(models);
+    pipeline_free(pipeline);
+    metrics_free(metrics);
+}
+
+struct replacer {
+    struct pipeline *pipeline;
+    _Atomic int stop;
+    int answered;
+};
+
+static void *submit_until_stopped(void *argument)
+{
+    struct replacer *replacer = argument;
+    while (!replacer->stop) {
+        finish_rows(send_rows(replacer->pipeline, "m", 3, replacer->answered % 50),
+                    replacer->answered % 50);
+        finish_job(submit_job(replacer->pipeline, "m", "ok 5|ok 6"));
+        replacer->answered++;
+    }
+    return NULL;
+}
+
+static void test_versions_are_replaced_under_load(void)
+{
+    enum { THREADS = 8, ROUNDS = 30 };
+    struct pipeline *pipeline =
+        start_pipeline((struct pipeline_options){.max_queue = 1000, .device_count = 2});
+    struct error err;
+    fake_plan((struct fake_session_plan){.run_us = 100});
+    add_model(pipeline, "m", 1);
+    struct replacer replacers[THREADS];
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        replacers[i] = (struct replacer){.pipeline = pipeline};
+        CHECK(!pthread_create(&threads[i], NULL, submit_until_stopped, &replacers[i]));
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        if (round % 5 == 4) { /* a broken one leaves the old one alone */
+            fake_plan((struct fake_session_plan){.fails = true});
+            CHECK(pipeline_add_model(pipeline, fake_model("m", 1), NULL, &err) ==
+                  STATUS_UNSUPPORTED);
+            struct model_status status[2];
+            CHECK(pipeline_models(pipeline, status, 2) == 1);
+            CHECK(status[0].state == MODEL_READY && strstr(status[0].failure, "Fake"));
+            fake_plan((struct fake_session_plan){.run_us = 100});
+        }
+        add_model(pipeline, "m", 1);
+        CHECK(pipeline_state(pipeline) == PIPELINE_READY);
+        CHECK(fake_sessions_alive() == 2); /* the old one's are gone */
+        usleep(2000);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        replacers[i].stop = 1;
+        CHECK(!pthread_join(threads[i], NULL));
+        CHECK(replacers[i].answered > 0);
+    }
+    fake_plan((struct fake_session_plan){0});
+    pipeline_free(pipeline);
+}
+
+static struct model *version_of(const char *name, const char *version, int height)
+{
+    struct model *model = fake_model(name, height);
+    free(model->version);
+    model->version = strdup(version);
+    return model;
+}
+
+/* The version that answers, by the height of its images. */
+static int height_of(struct pipeline *pipeline, const char *version)
+{
+    struct served *served;
+    struct error err;
+    if (pipeline_acquire(pipeline, "m", version, &served, NULL, &err) != STATUS_OK)
+        return -(int)err.status;
+    int height = served->model->preprocess.height;
+    pipeline_release(pipeline, served);
+    return height;
+}
+
+static void test_versions_live_side_by_side(void)
+{
+    struct pipeline *pipeline = start_pipeline((struct pipeline_options){0});
+    struct error err;
+    CHECK(pipeline_add_model(pipeline, version_of("m", "9", 1), NULL, &err) == STATUS_OK);
+    CHECK(pipeline_add_model(pipeline, version_of("m", "10", 2), NULL, &err) == STATUS_OK);
+    CHECK(height_of(pipeline, NULL) == 2 && height_of(pipeline, "9") == 1);
+    CHECK(height_of(pipeline, "10") == 2 && height_of(pipeline, "1") == -(int)STATUS_NOT_FOUND);
+    /* A newer one that does not load is passed over. */
+    fake_plan((struct fake_session_plan){.fails = true});
+    CHECK(pipeline_add_model(pipeline, version_of("m", "11", 3), NULL, &err) == STATUS_UNSUPPORTED);
+    fake_plan((struct fake_session_plan){0});
+    CHECK(pipeline_state(pipeline) == PIPELINE_READY);
+    CHECK(height_of(pipeline, NULL) == 2 && height_of(pipeline, "11") == -(int)STATUS_NOT_READY);
+
+    struct job *job = submit_job(pipeline, "m", "ok 4"); /* of a version that leaves meanwhile */
+    CHECK(pipeline_remove_model(pipeline, "m", "10", false, &err) == STATUS_OK);
+    CHECK(job_is_done(job));
+    CHECK(!strcmp(job->request.served->version, "10"));
+    finish_job(job);
+    CHECK(height_of(pipeline, NULL) == 1 && height_of(pipeline, "10") == -(int)STATUS_NOT_READY);
+    CHECK(fake_sessions_alive() == 1);
+    CHECK(pipeline_remove_model(pipeline, "m", NULL, true, &err) == STATUS_OK);
+    CHECK(height_of(pipeline, NULL) == -(int)STATUS_NOT_FOUND);
+    CHECK(pipeline_remove_model(pipeline, "m", NULL, true, &err) == STATUS_NOT_FOUND);
+    struct model_status status[2];
+    CHECK(pipeline_models(pipeline, status, 2) == 0);
+    pipeline_settle(pipeline);
+    CHECK(pipeline_state(pipeline) == PIPELINE_READY);
+    pipeline_free(pipeline);
+}
+
+static void test_options_out_of_range(void)
+{
+    struct pipeline *pipeline = NULL;
+    struct error err = {0};
+    static const struct pipeline_options wrong[] = {
+        {.device_count = 0},
+        {.device_count = DEVICE_MAX + 1},
+        {.device_count = 1, .max_batch = 257},
+        {.device_count = 1, .max_batch = -1},
+        {.device_count = 1, .max_queue = ((size_t)1 << 20) + 1},
+        {.device_count = 1, .workers = -1},
+        {.device_count = 1, .threads = 100000},
+    };
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        CHECK(pipeline_create(&wrong[i], &pipeline, &err) == STATUS_CONFIG);
+        CHECK(!pipeline);
+    }
+}
+
+int main(void)
+{
+    static const struct pipeline_test tests[] = {
+        {"drain answers everything accepted", test_drain_answers_everything_accepted},
+        {"drain cuts off after the grace time", test_drain_cuts_off_after_the_grace_time},
+        {"free without drain", test_free_without_drain},
+        {"states and refusals", test_states_and_refusals},
+        {"versions are replaced under load", test_versions_are_replaced_under_load},
+        {"versions live side by side", test_versions_live_side_by_side},
+        {"options out of range", test_options_out_of_range},
+    };
+    return run_pipeline_tests(tests, COUNT_OF(tests));
+}
