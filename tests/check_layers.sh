@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The layers of the source (docs/design.md): an include never goes up, headers do not include each other
-# in a circle, and every library is used in one folder only.
+# in a circle, every library is used in one folder only, and every source begins with a comment that says
+# what it is for.
 #
 #   check_layers.sh [TREE]    exit 0 and one line, or exit 1 and every offending line
 set -euo pipefail
@@ -93,5 +94,10 @@ circles=$(includes '(engine|proto|models|server)/' "${layers[@]}" |
     sed -nE 's/^([^:]+\.h):[0-9]+:.*[<"]([^">]+)[">].*/\1 \2/p' | tsort 2>&1 >/dev/null || true)
 report 'headers include each other in a circle' "$circles"
 
+# Sources whose first line begins no comment.
+headless=$(find "${layers[@]}" tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort |
+    xargs -r awk 'FNR == 1 && !/^\/\*/ { print FILENAME }')
+report 'a source does not begin with a comment that says what it is for' "$headless"
+
 [ "$found" -eq 0 ] || exit 1
-echo 'layers: every include goes down, every library is used in one folder'
+echo 'layers: every include goes down, every library is used in one folder, every source has a heading'

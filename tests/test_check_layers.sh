@@ -7,6 +7,12 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 number=0 failures=0
 
+source_of() { # source_of FILE LINE…: a source with a heading and these lines
+    local file=$1
+    shift
+    printf '%s\n' '/* A source. */' "$@" >"$file"
+}
+
 fresh_tree() {
     rm -rf "$scratch/tree"
     mkdir -p "$scratch"/tree/engine/{base,tensor,graph,ops,reference,passes,backend,runtime} \
@@ -14,14 +20,14 @@ fresh_tree() {
         "$scratch"/tree/{proto,models/onnx,models/folder,tests} \
         "$scratch"/tree/server/{image,http/transport,http/api,schedule/policy,schedule/runtime}
     cd "$scratch/tree"
-    echo '#pragma once' >engine/tensor/tensor.h
-    printf '#include "engine/tensor/tensor.h"\n#include <oneapi/dnnl/dnnl.h>\n' >engine/cpu/lowering/conv.c
-    printf '#include "engine/cpu/kernels/simd.h"\n#include "engine/reference/gemm.h"\n' >engine/cpu/lowering/pool.c
-    printf '#include "models/folder/model.h"\n#include <microhttpd.h>\n' >server/http/transport/daemon.c
-    printf '#include "server/http/transport/respond.h"\n' >server/http/api/page.c
-    printf '#include "server/schedule/policy/batcher.h"\n' >server/schedule/runtime/lane.c
-    printf '#include "engine/tensor/tensor.h"\n#include <cjson/cJSON.h>\n' >proto/v2.c
-    printf '#include "models/onnx/onnx.h"\n#include <cjson/cJSON.h>\n' >models/folder/labels.c
+    source_of engine/tensor/tensor.h '#pragma once'
+    source_of engine/cpu/lowering/conv.c '#include "engine/tensor/tensor.h"' '#include <oneapi/dnnl/dnnl.h>'
+    source_of engine/cpu/lowering/pool.c '#include "engine/cpu/kernels/simd.h"' '#include "engine/reference/gemm.h"'
+    source_of server/http/transport/daemon.c '#include "models/folder/model.h"' '#include <microhttpd.h>'
+    source_of server/http/api/page.c '#include "server/http/transport/respond.h"'
+    source_of server/schedule/runtime/lane.c '#include "server/schedule/policy/batcher.h"'
+    source_of proto/v2.c '#include "engine/tensor/tensor.h"' '#include <cjson/cJSON.h>'
+    source_of models/folder/labels.c '#include "models/onnx/onnx.h"' '#include <cjson/cJSON.h>'
 }
 
 result() { # result OK? NAME
@@ -39,7 +45,7 @@ refuses() {
     local name=$1 file=$2 output
     shift 2
     fresh_tree
-    printf '%s\n' "$@" >"$file"
+    source_of "$file" "$@"
     if output=$("$check" "$scratch/tree" 2>&1); then
         result 1 "$name"
     else
@@ -76,8 +82,12 @@ refuses 'libjpeg outside server/image' server/http/api/jpeg.c '#include <turbojp
 refuses 'libpng outside server/image' server/http/api/png.c '#include <png.h>'
 refuses 'cJSON in the importer' models/onnx/json.c '#include <cjson/cJSON.h>'
 fresh_tree
-echo '#include "engine/graph/graph.h"' >engine/graph/node.h
-echo '#include "engine/graph/node.h"' >engine/graph/graph.h
+source_of engine/graph/node.h '#include "engine/graph/graph.h"'
+source_of engine/graph/graph.h '#include "engine/graph/node.h"'
 result "$(! "$check" "$scratch/tree" >/dev/null 2>&1; echo $?)" 'headers in a circle'
+fresh_tree
+echo '#include "engine/tensor/tensor.h"' >engine/cpu/program/weights.c
+output=$("$check" "$scratch/tree" 2>&1 || true)
+result "$(grep -q '^    engine/cpu/program/weights.c$' <<<"$output"; echo $?)" 'a source without a heading'
 echo "1..$number"
 [ "$failures" -eq 0 ]
