@@ -11,20 +11,20 @@
 #include "engine/reference/nn.h"
 
 enum interpolation { INTERPOLATE_NEAREST, INTERPOLATE_LINEAR, INTERPOLATE_CUBIC };
-enum padding { PADDING_ZEROS, PADDING_BORDER, PADDING_REFLECTION };
+enum grid_padding { PADDING_ZEROS, PADDING_BORDER, PADDING_REFLECTION };
 
 #define MAX_TAPS 4
 
 struct sampler {
     enum interpolation interpolation;
-    enum padding padding;
+    enum grid_padding padding;
     bool align_corners;
     int spatial;
     int64_t extent[3];
 };
 
 /* What one output position is made of along one axis; index -1: nothing. */
-struct axis_taps {
+struct grid_axis_taps {
     int count;
     int64_t index[MAX_TAPS];
     double weight[MAX_TAPS];
@@ -87,7 +87,7 @@ static void cubic_weights(double x, double *ret)
 }
 
 static void find_taps(const struct sampler *s, double normalised, int64_t extent,
-                      struct axis_taps *ret)
+                      struct grid_axis_taps *ret)
 {
     double n = (double)extent;
     double low = s->align_corners ? 0 : -0.5, high = s->align_corners ? n - 1 : n - 0.5;
@@ -135,7 +135,8 @@ struct grid_taps {
     double weight[MAX_TAPS * MAX_TAPS * MAX_TAPS];
 };
 
-static void combine(const struct sampler *s, const struct axis_taps *axes, struct grid_taps *ret)
+static void combine(const struct sampler *s, const struct grid_axis_taps *axes,
+                    struct grid_taps *ret)
 {
     int total = 1;
     ret->count = 0;
@@ -164,7 +165,7 @@ static void sample_image(const struct sampler *s, const double *src, const doubl
                          double *dst, size_t channels, size_t plane, size_t positions)
 {
     for (size_t p = 0; p < positions; p++) {
-        struct axis_taps axes[3];
+        struct grid_axis_taps axes[3];
         struct grid_taps taps;
         for (int i = 0; i < s->spatial; i++)
             find_taps(s, grid[p * (size_t)s->spatial + (size_t)(s->spatial - 1 - i)], s->extent[i],

@@ -19,7 +19,7 @@ enum resample {
     RESAMPLE_HAMMING = 5,
 };
 
-enum resize_mode {
+enum resize_rule {
     RESIZE_NONE,       /* pixels as they are; the crop must then find them large enough, or pads */
     RESIZE_SHORT_SIDE, /* short side to `resize_short`, aspect kept: torchvision.Resize(n) */
     RESIZE_EXACT,      /* to resize_width x resize_height, aspect not kept */
@@ -34,7 +34,7 @@ enum channel_order {
 };
 
 struct preprocess {
-    enum resize_mode resize;
+    enum resize_rule resize;
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
     int resize_width, resize_height; /* pixels, RESIZE_EXACT and RESIZE_LETTERBOX */

@@ -31,7 +31,7 @@ static struct preprocess preprocess_of(uint8_t choice)
 {
     struct preprocess p;
     preprocess_default(&p);
-    p.resize = (enum resize_mode)(choice % 4);
+    p.resize = (enum resize_rule)(choice % 4);
     p.resample = (enum resample)(choice / 4 % 6);
     p.channels = (enum channel_order)(choice % 3);
     p.invert = choice & 0x80;

@@ -27,7 +27,7 @@ void console_js_handle(struct exchange *x)
     respond_asset(x, TYPE_JS, console_js, console_js_size);
 }
 
-static const char *resize_word(enum resize_mode mode)
+static const char *resize_word(enum resize_rule mode)
 {
     switch (mode) {
     case RESIZE_NONE:

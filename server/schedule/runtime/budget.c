@@ -16,7 +16,7 @@ struct account {
     size_t limit, used;
 };
 
-struct memory_budget {
+struct device_budgets {
     pthread_mutex_t lock;
     pthread_cond_t ended;
     bool is_loading;                     /* guarded by lock, as all below */
@@ -30,7 +30,7 @@ static bool same_device(struct device_id a, struct device_id b)
 }
 
 /* The device's account, a new one without limit if need be; NULL when all are in use. */
-static struct account *account_locked(struct memory_budget *budget, struct device_id device)
+static struct account *account_locked(struct device_budgets *budget, struct device_id device)
 {
     for (size_t i = 0; i < budget->account_count; i++)
         if (same_device(budget->accounts[i].device, device))
@@ -42,9 +42,9 @@ static struct account *account_locked(struct memory_budget *budget, struct devic
     return account;
 }
 
-struct memory_budget *budget_create(const struct budget_limit *limits, size_t count)
+struct device_budgets *budget_create(const struct budget_limit *limits, size_t count)
 {
-    struct memory_budget *budget = calloc(1, sizeof *budget);
+    struct device_budgets *budget = calloc(1, sizeof *budget);
     if (!budget)
         return NULL;
     pthread_mutex_init(&budget->lock, NULL);
@@ -57,7 +57,7 @@ struct memory_budget *budget_create(const struct budget_limit *limits, size_t co
     return budget;
 }
 
-void budget_free(struct memory_budget *budget)
+void budget_free(struct device_budgets *budget)
 {
     if (!budget)
         return;
@@ -66,7 +66,7 @@ void budget_free(struct memory_budget *budget)
     free(budget);
 }
 
-bool budget_begin(struct memory_budget *budget, const _Atomic int *cancel)
+bool budget_begin(struct device_budgets *budget, const _Atomic int *cancel)
 {
     pthread_mutex_lock(&budget->lock);
     /* Cancelling wakes nobody: look now and then. */
@@ -78,7 +78,7 @@ bool budget_begin(struct memory_budget *budget, const _Atomic int *cancel)
     return begun;
 }
 
-void budget_end(struct memory_budget *budget)
+void budget_end(struct device_budgets *budget)
 {
     pthread_mutex_lock(&budget->lock);
     assert(budget->is_loading);
@@ -87,7 +87,7 @@ void budget_end(struct memory_budget *budget)
     pthread_cond_signal(&budget->ended);
 }
 
-size_t budget_share(struct memory_budget *budget, struct device_id device, int sharers)
+size_t budget_share(struct device_budgets *budget, struct device_id device, int sharers)
 {
     size_t limit, used = budget_used(budget, device, &limit);
     if (limit == 0)
@@ -96,7 +96,7 @@ size_t budget_share(struct memory_budget *budget, struct device_id device, int s
     return share > 0 ? share : 1;
 }
 
-void budget_book(struct memory_budget *budget, struct device_id device, size_t bytes)
+void budget_book(struct device_budgets *budget, struct device_id device, size_t bytes)
 {
     pthread_mutex_lock(&budget->lock);
     struct account *account = account_locked(budget, device);
@@ -105,7 +105,7 @@ void budget_book(struct memory_budget *budget, struct device_id device, size_t b
     pthread_mutex_unlock(&budget->lock);
 }
 
-void budget_return(struct memory_budget *budget, struct device_id device, size_t bytes)
+void budget_return(struct device_budgets *budget, struct device_id device, size_t bytes)
 {
     pthread_mutex_lock(&budget->lock);
     struct account *account = account_locked(budget, device);
@@ -115,7 +115,7 @@ void budget_return(struct memory_budget *budget, struct device_id device, size_t
     pthread_mutex_unlock(&budget->lock);
 }
 
-size_t budget_used(struct memory_budget *budget, struct device_id device, size_t *ret_limit)
+size_t budget_used(struct device_budgets *budget, struct device_id device, size_t *ret_limit)
 {
     pthread_mutex_lock(&budget->lock);
     const struct account *account = account_locked(budget, device);

@@ -14,7 +14,7 @@
 
 #include "engine/tensor/device.h"
 
-struct memory_budget;
+struct device_budgets;
 
 /* What one device may give; 0: no limit. */
 struct budget_limit {
@@ -23,24 +23,24 @@ struct budget_limit {
 };
 
 /* Limits of devices that are not named are 0. NULL when out of memory; budget_free takes NULL. */
-struct memory_budget *budget_create(const struct budget_limit *limits, size_t count);
-void budget_free(struct memory_budget *budget);
+struct device_budgets *budget_create(const struct budget_limit *limits, size_t count);
+void budget_free(struct device_budgets *budget);
 
 /* Waits until no other model is being loaded; false when *cancel (may be NULL) turned 1 meanwhile:
  * budget_end is then not to be called. */
-bool budget_begin(struct memory_budget *budget, const _Atomic int *cancel);
-void budget_end(struct memory_budget *budget);
+bool budget_begin(struct device_budgets *budget, const _Atomic int *cancel);
+void budget_end(struct device_budgets *budget);
 
 /* Bytes that one of `sharers` (at least 1) lanes still to be made on the device may take: an equal
  * part of what is left, at least 1; 0 when there is no limit. */
-size_t budget_share(struct memory_budget *budget, struct device_id device, int sharers);
+size_t budget_share(struct device_budgets *budget, struct device_id device, int sharers);
 
 /* Books, and unbooks, bytes of a device. */
-void budget_book(struct memory_budget *budget, struct device_id device, size_t bytes);
-void budget_return(struct memory_budget *budget, struct device_id device, size_t bytes);
+void budget_book(struct device_budgets *budget, struct device_id device, size_t bytes);
+void budget_return(struct device_budgets *budget, struct device_id device, size_t bytes);
 
 /* What is booked now, and the limit (may be NULL). */
-size_t budget_used(struct memory_budget *budget, struct device_id device, size_t *ret_limit);
+size_t budget_used(struct device_budgets *budget, struct device_id device, size_t *ret_limit);
 
 /* The limits for `count` devices: `wanted[i]` bytes for devices[i] where that is not 0, otherwise
  * nine tenths of the device's memory, as far as that is known. */

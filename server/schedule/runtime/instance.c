@@ -17,7 +17,7 @@
 struct building {
     const struct pipeline_options *options;
     struct pool *pool;
-    struct memory_budget *budget;
+    struct device_budgets *budget;
     struct device_queue *const *device_queues;
     struct model *model; /* NULL once the description owns it */
     struct instance *instance;
@@ -239,8 +239,8 @@ static enum status create_scheduler(struct building *building, struct error *err
 }
 
 enum status instance_create(const struct pipeline_options *options, struct pool *pool,
-                            struct memory_budget *budget, struct device_queue *const *device_queues,
-                            struct model *model,
+                            struct device_budgets *budget,
+                            struct device_queue *const *device_queues, struct model *model,
                             void (*on_progress)(void *context, double fraction),
                             void *progress_context, const _Atomic int *cancel,
                             struct instance **ret, struct error *err)

@@ -29,8 +29,8 @@ struct instance {
  * and on failure. Its memory is booked in `budget`; its lane on options->devices[i]
  * takes turns in device_queues[i]. Errors as pipeline_add_model's. */
 enum status instance_create(const struct pipeline_options *options, struct pool *pool,
-                            struct memory_budget *budget, struct device_queue *const *device_queues,
-                            struct model *model,
+                            struct device_budgets *budget,
+                            struct device_queue *const *device_queues, struct model *model,
                             void (*on_progress)(void *context, double fraction),
                             void *progress_context, const _Atomic int *cancel,
                             struct instance **ret, struct error *err) MUST_USE;

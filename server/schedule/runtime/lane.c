@@ -40,8 +40,8 @@ static size_t booked_bytes(const struct lane *lane, const struct session_options
 }
 
 enum status lane_create(const struct model *model, const struct session_options *options,
-                        struct memory_budget *budget, struct device_queue *queue, struct lane **ret,
-                        struct error *err)
+                        struct device_budgets *budget, struct device_queue *queue,
+                        struct lane **ret, struct error *err)
 {
     struct lane *lane = calloc(1, sizeof *lane);
     if (!lane)

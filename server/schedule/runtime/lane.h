@@ -13,8 +13,8 @@ struct lane;
  * It takes turns on its device with the other lanes of `turns`, which outlives it.
  */
 enum status lane_create(const struct model *model, const struct session_options *options,
-                        struct memory_budget *budget, struct device_queue *queue, struct lane **ret,
-                        struct error *err) MUST_USE;
+                        struct device_budgets *budget, struct device_queue *queue,
+                        struct lane **ret, struct error *err) MUST_USE;
 
 /* For descriptions only; it is the lane's thread's to run. */
 const struct session *lane_session(const struct lane *lane);

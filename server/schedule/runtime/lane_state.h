@@ -33,7 +33,7 @@ struct lane {
     struct session *session;
     struct session_info info;
     size_t input_count;
-    struct memory_budget *budget; /* NULL: none, or nothing is booked yet */
+    struct device_budgets *budget; /* NULL: none, or nothing is booked yet */
     size_t booked;
     struct scheduler *scheduler;
     struct served *served;

@@ -59,7 +59,7 @@ static int threads_per_lane(const struct pipeline_options *options)
     return threads > 1 ? threads : 1;
 }
 
-static struct memory_budget *create_budget(const struct pipeline_options *options)
+static struct device_budgets *create_budget(const struct pipeline_options *options)
 {
     struct budget_limit limits[DEVICE_MAX];
     budget_limits(options->devices, options->memory_limits, options->device_count, limits);

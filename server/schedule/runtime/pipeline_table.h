@@ -24,7 +24,7 @@ struct model_entry {
 struct pipeline {
     struct pipeline_options options; /* immutable, defaults filled in */
     struct pool *pool;
-    struct memory_budget *budget;
+    struct device_budgets *budget;
     struct device_queue *device_queues[DEVICE_MAX]; /* of options.devices */
     _Atomic int state;                              /* enum pipeline_state */
 

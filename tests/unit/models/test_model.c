@@ -386,7 +386,7 @@ struct description {
     struct net net;
     bool channels_last, fixed_batch, probabilities;
     int width, height;
-    enum resize_mode resize;
+    enum resize_rule resize;
     enum channel_order channels;
     const char *warning; /* NULL: none */
 };

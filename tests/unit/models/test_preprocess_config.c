@@ -9,7 +9,7 @@
 
 /* The parts of a preprocessing that a case is about. */
 struct want {
-    enum resize_mode resize;
+    enum resize_rule resize;
     int resize_a, resize_b; /* short side and 0, or width and height */
     int width, height;
     enum resample resample;
@@ -294,7 +294,7 @@ Test(preprocess_config, takes_the_models_size_where_it_has_none)
     static const struct {
         const char *json;
         int width, height;
-        enum resize_mode resize;
+        enum resize_rule resize;
     } cases[] = {
         {"{\"image_mean\": [0, 0, 0], \"image_std\": [1, 1, 1]}", 64, 64, RESIZE_EXACT},
         {"{\"do_resize\": false}", 64, 48, RESIZE_NONE},

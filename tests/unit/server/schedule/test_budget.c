@@ -8,7 +8,7 @@
 
 Test(budget, what_is_left_is_shared)
 {
-    struct memory_budget *budget =
+    struct device_budgets *budget =
         budget_create((const struct budget_limit[]){{DEVICE_HOST, 1000}, {GPU, 0}}, 2);
     cr_assert(budget_begin(budget, NULL));
     cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 1000);
@@ -30,7 +30,7 @@ Test(budget, what_is_left_is_shared)
 
 Test(budget, without_limit_only_counts)
 {
-    struct memory_budget *budget = budget_create(NULL, 0);
+    struct device_budgets *budget = budget_create(NULL, 0);
     cr_assert_eq(budget_share(budget, GPU, 1), 0);
     budget_book(budget, GPU, 77);
     cr_assert_eq(budget_share(budget, GPU, 1), 0);
@@ -42,7 +42,7 @@ Test(budget, without_limit_only_counts)
 
 Test(budget, one_load_at_a_time)
 {
-    struct memory_budget *budget = budget_create(NULL, 0);
+    struct device_budgets *budget = budget_create(NULL, 0);
     _Atomic int cancel = 1;
     cr_assert(budget_begin(budget, &cancel), "nobody is before it");
     cr_assert_not(budget_begin(budget, &cancel));
