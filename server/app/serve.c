@@ -5,8 +5,8 @@
  *                                                             new connections; what was accepted
  *                                                             is answered, up to --grace
  *
- * SIGHUP reads API keys and the certificate again. One that the kernel sends because the terminal
- * was closed ends the server like SIGTERM.
+ * SIGHUP rereads API keys and the certificate. If the kernel sends it because the terminal was
+ * closed, the server ends as on SIGTERM; started by nohup(1), it goes on.
  *
  * The main thread only waits for signals and for the loader. A second signal ends the process at
  * once, unless it is the first one again within a second: timeout(1) and a closing terminal send
@@ -72,6 +72,10 @@ struct serve {
 
 /* ---- setting up ---- */
 
+/* Started by nohup(1): a closed terminal does not end the server. Written before any thread starts.
+ */
+static bool outlives_terminal;
+
 /* Signals are taken from a descriptor; every thread started after this has them blocked. */
 static enum status take_signals(struct serve *serve, struct error *err)
 {
@@ -80,9 +84,9 @@ static enum status take_signals(struct serve *serve, struct error *err)
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
-    /* nohup(1) ignores it, but signalfd would still deliver it. */
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
-        sigaddset(&signals, SIGHUP);
+    /* A blocked signal reaches signalfd even if it is ignored, as under nohup(1). */
+    sigaddset(&signals, SIGHUP);
+    outlives_terminal = sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
     sigaddset(&signals, SIGUSR1);
     sigaddset(&signals, SIGUSR2);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
@@ -332,11 +336,16 @@ static const char *signal_name(int number)
     return number == SIGINT ? "SIGINT" : number == SIGHUP ? "SIGHUP" : "SIGTERM";
 }
 
+static bool is_closed_terminal(const struct signalfd_siginfo *info)
+{
+    return info->ssi_signo == SIGHUP && info->ssi_code == SI_KERNEL;
+}
+
 static bool is_end(const struct signalfd_siginfo *info)
 {
     switch (info->ssi_signo) {
-    case SIGHUP: /* the kernel sends it when the terminal is closed */
-        return info->ssi_code == SI_KERNEL;
+    case SIGHUP:
+        return is_closed_terminal(info) && !outlives_terminal;
     case SIGUSR1:
     case SIGUSR2:
         return false;
@@ -431,6 +440,8 @@ static bool handle_signal(struct serve *serve, const struct signalfd_siginfo *in
 {
     if (is_end(info))
         return false;
+    if (is_closed_terminal(info))
+        return true;
     if (info->ssi_signo == SIGHUP)
         reload(serve);
     else

@@ -307,29 +307,48 @@ class Drain(Lifecycle):
 
     def test_a_closed_terminal_ends_it(self):
         """The kernel's SIGHUP is not that of an operator, which reloads."""
-        master, slave = pty.openpty()
-        port_file = self.path("port")
-        log = open(self.path("log"), "wb")
-        process = subprocess.Popen(
-            [harness.BINARY, "serve", "--port", "0", "--port-file", port_file], stdin=slave,
-            stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        process, log = self.close_terminal(signal.SIG_DFL)
         try:
-            os.close(slave)
-            end = time.monotonic() + harness.PATIENCE
-            while not os.path.exists(port_file) and time.monotonic() < end:
-                time.sleep(0.01)
-            process.send_signal(signal.SIGHUP)
-            while b" reloaded " not in harness.read(log.name) and time.monotonic() < end:
-                time.sleep(0.01)
-            self.assertIsNone(process.poll())
-            os.close(master)
             self.assertEqual(process.wait(harness.PATIENCE), 0)
         finally:
             process.kill()
             process.wait()
             log.close()
         self.assertIn(b"cause=SIGHUP", harness.read(log.name))
+
+    def test_under_nohup_it_reloads_and_outlives_the_terminal(self):
+        process, log = self.close_terminal(signal.SIG_IGN)
+        try:
+            end = time.monotonic() + harness.PATIENCE
+            while harness.read(log.name).count(b" reloaded ") < 2 and time.monotonic() < end:
+                process.send_signal(signal.SIGHUP)  # again: one that meets the kernel's is lost in it
+                time.sleep(0.05)
+            self.assertGreaterEqual(harness.read(log.name).count(b" reloaded "), 2)
+            self.assertIsNone(process.poll())
+        finally:
+            process.kill()
+            process.wait()
+            log.close()
+
+    def close_terminal(self, hangup):
+        """Starts lensd in a terminal with SIGHUP as `hangup`, reloads it, closes the terminal."""
+        master, slave = pty.openpty()
+        port_file = self.path("port")
+        log = open(self.path("log"), "wb")
+        process = subprocess.Popen(
+            [harness.BINARY, "serve", "--port", "0", "--port-file", port_file], stdin=slave,
+            stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
+            preexec_fn=lambda: (signal.signal(signal.SIGHUP, hangup), fcntl.ioctl(0, termios.TIOCSCTTY, 0)))
+        os.close(slave)
+        end = time.monotonic() + harness.PATIENCE
+        while not os.path.exists(port_file) and time.monotonic() < end:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGHUP)
+        while b" reloaded " not in harness.read(log.name) and time.monotonic() < end:
+            time.sleep(0.01)
+        self.assertIsNone(process.poll())
+        os.close(master)
+        return process, log
 
     def test_delay_before_the_end_of_accepting(self):
         """The delay is longer than this test: nothing here depends on how quickly it asks."""
