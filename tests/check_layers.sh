@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The layers of the source (docs/design.md): an include never goes up, headers do not include each other
-# in a circle, every library is used in one folder only, and every source begins with a comment that says
+# in a circle, every library stays in its folders, and every source begins with a comment that says
 # what it is for.
 #
 #   check_layers.sh [TREE]    exit 0 and one line, or exit 1 and every offending line
@@ -100,4 +100,4 @@ headless=$(find "${layers[@]}" tests -name '*.[ch]' -o -name '*.cu' -o -name '*.
 report 'a source does not begin with a comment that says what it is for' "$headless"
 
 [ "$found" -eq 0 ] || exit 1
-echo 'layers: every include goes down, every library is used in one folder, every source has a heading'
+echo 'layers: every include goes down, every library stays in its folders, every source has a heading'

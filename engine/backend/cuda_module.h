@@ -2,8 +2,8 @@
  *
  * The module is a shared object of its own, so that lensd starts on a machine without driver or
  * toolkit. It finds the functions of the engine in the program that loads it (which exports them),
- * and exports one symbol, lensd_cuda_module. loader.c and nvml.c are part of the program;
- * everything else in this folder is part of the module. */
+ * and exports one symbol, lensd_cuda_module. engine/runtime (cuda_loader.c, nvml.c)
+ * is part of the program, engine/cuda is the module. */
 #pragma once
 
 #include "engine/backend/backend.h"

@@ -1,4 +1,4 @@
-/* Graphs: making, copying and sorting them; attributes and operands of nodes. */
+/* Graphs: creating, copying and sorting them; attributes and operands of nodes. */
 #include "engine/graph/graph.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* The graph: lensd's small typed intermediate representation (IR) of a model.
  *
- * The importer (models/onnx/onnx.c) builds one from a file; engine/optimize.c rewrites it;
+ * The importer (models/onnx/onnx.c) builds one from a file; engine/passes rewrites it;
  * engine/backend/plan.c gives every value a place; a backend compiles it. Operators keep ONNX's
  * names, attributes and (after the importer) the meaning of the opset they were imported at:
  * node->opset.

@@ -1,6 +1,6 @@
 /* ONNX's Attention and RotaryEmbedding (opset 23 and later): what a node asks for, read and checked
  * in one place for inference, the reference kernels and the pass that writes both out in
- * primitives (optimize/functions.c). */
+ * primitives (engine/passes/functions.c). */
 #pragma once
 
 #include "engine/graph/graph.h"

@@ -1,4 +1,4 @@
-/* Private to engine/optimize/: small steps that passes are made of. */
+/* Private to engine/passes/: small steps that passes are made of. */
 #pragma once
 
 #include "engine/passes/optimize.h"

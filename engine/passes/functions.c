@@ -3,8 +3,10 @@
  * theirs too: pass_attention() makes one operator of what Attention becomes.
  *
  *     q ─ (apart) ─ · scale ─────────┐
- *     [past_key ─] k ─ (apart) ─ swap ┴ MatMul ─ (cap) ─ + bias ─ Softmax ─ MatMul ─ (0 where
- * hidden) [past_value ─] v ─ (apart) ─────────────────────────────────────────────────────────┘
+ *     [past_key ─] k ─ (apart) ─ swap ┴ MatMul ─ (cap) ─ + bias ─ Softmax ─ p
+ *
+ *     p ───────────────────────────┐
+ *     [past_value ─] v ─ (apart) ─ ┴ MatMul ─ (0 where hidden) ─ y
  *
  * "Apart" is Reshape and Transpose of an operand whose heads are merged. Where several heads of Q
  * share one of K and V, the heads become two dimensions, [kv_heads, group], and K and V broadcast
@@ -16,9 +18,8 @@
  *     x ─┬───────────────────── · [cos, cos]  ─┐
  *        └ halves (pairs) swapped · [-sin, sin] ┴ Add
  *
- * The operator's own kernel (cpu/ref/transformer.c) judges the result and runs what depends on
- * data.
- */
+ * The reference kernel (engine/reference/transformer.c) judges the result and runs what depends on
+ * data. */
 #include <float.h>
 #include <math.h>
 #include <string.h>

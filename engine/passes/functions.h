@@ -1,4 +1,4 @@
-/* Private to engine/optimize/: ONNX's Attention and RotaryEmbedding become the primitives they are
+/* Private to engine/passes/: ONNX's Attention and RotaryEmbedding become the primitives they are
  * made of, once shapes are known; see functions.c. */
 #pragma once
 

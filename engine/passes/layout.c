@@ -5,7 +5,7 @@
  *
  *   - an image operator the backend runs channels-last gets its operand so, and its result is so;
  *   - elementwise operators, Concat, Split, Softmax, reductions, … follow their operands: their
- * axes are renumbered, their constants permuted;
+ *     axes are renumbered, their constants permuted;
  *   - a Transpose of such a value is composed with the permutation, which turns ConvNeXt's and
  *     Swin's own NCHW → NHWC transposes into nothing;
  *   - everything else, and the graph's outputs, get the value transposed back, which is only a view

@@ -34,7 +34,7 @@ struct optimize_options {
     /* Can this QLinearConv, QLinearMatMul or QGemm, laid out, add another value, and look the
      * result up in a table, before it stores it (enum quantised_operand)? NULL: none can. */
     bool (*takes_quantised_epilogue)(const struct node *node);
-    bool access_maps; /* the backend runs OP_ATTENTION and OP_MOVE (ops/attention.h) */
+    bool access_maps; /* the backend runs OP_ATTENTION, OP_MOVE (engine/ops/attention.h) */
     /* Can this ScaleShift, channels-last, read the parts of a Concat of channels in front of it?
      * NULL: none can. */
     bool (*takes_parts)(const struct node *node);

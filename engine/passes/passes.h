@@ -1,4 +1,4 @@
-/* Private to engine/optimize/: the passes that optimize_kernels() runs, in this order. All need
+/* Private to engine/passes/: the passes of optimize_kernels(), which has their order. All need
  * known shapes; none re-infers them. */
 #pragma once
 

@@ -1,4 +1,4 @@
-/* Private to engine/optimize/: what the passes over quantised models share. */
+/* Private to engine/passes/: what the passes over quantised models share. */
 #pragma once
 
 #include "engine/passes/edit.h"

@@ -1,4 +1,4 @@
-/* Private to engine/optimize/: what a chain of Transposes, Reshapes, Slices, Splits … makes of the
+/* Private to engine/passes/: what a chain of Transposes, Reshapes, Slices, Splits … makes of the
  * value it starts from, as one map over that value's elements. */
 #pragma once
 

@@ -2,7 +2,7 @@
  *
  * They are the judge of every faster path, they fold constants at load, and they run whatever no
  * faster path covers. Each takes one node and already inferred outputs, keeps no state, and is
- * thread-safe as long as the outputs are not shared. One file a family in engine/cpu/ref/. */
+ * thread-safe as long as the outputs are not shared. One file a family. */
 #pragma once
 
 #include "engine/graph/graph.h"

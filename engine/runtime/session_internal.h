@@ -1,4 +1,4 @@
-/* Private to engine/session*.c: a session and its compiled batch sizes.
+/* Private to engine/runtime: a session and its compiled batch sizes.
  *
  * A file uses only files on its left:
  *

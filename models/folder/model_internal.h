@@ -1,4 +1,4 @@
-/* Private to models/: where the files of a model lie, and readers that several sources share. */
+/* Private to models/folder/: where a model's files lie, and readers that several sources share. */
 #pragma once
 
 #include "models/folder/model.h"

@@ -1,6 +1,6 @@
 /* What happens to a photo before a model sees it: resize, crop, channel order, normalisation.
  *
- * This is data, filled in by models/ from a folder's files (Hugging Face preprocessor_config.json,
+ * This is data, read by this folder from a model's files (Hugging Face preprocessor_config.json,
  * timm pretrained_cfg …) or from defaults, and carried out by server/image/transform.c. */
 #pragma once
 

@@ -1,8 +1,9 @@
 /* A model repository: a folder whose sub-folders are models.
  *
  *     DIR/resnet50/model.onnx             a model folder as model_load() takes it: version 1
- *     DIR/vit/1/model.onnx  DIR/vit/2/…   Triton's layout: numbered versions, and what they share
- * in DIR/vit (config.pbtxt, labels, preprocessing) DIR/mobilenet.onnx                  a file alone
+ *     DIR/vit/1/model.onnx  DIR/vit/2/…   Triton's layout: numbered versions; config.pbtxt,
+ *                                         labels and preprocessing of all of them in DIR/vit
+ *     DIR/mobilenet.onnx                  a file alone
  *
  * Of numbered versions the newest is served, unless config.pbtxt has a version_policy (all, latest,
  * specific). This library only looks; it loads nothing and watches nothing. */

@@ -1,4 +1,4 @@
-/* Private to models/onnx*.c: where the bytes of a model come from, and what its load may take. */
+/* Private to models/onnx/: where the bytes of a model come from, and what its load may take. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* Private to models/onnx*.c: building the graph.
+/* Private to models/onnx/: building the graph.
  *
  *   onnx.c           file to messages, metadata
  *   onnx_ops.c       nodes: operator, operands, attributes

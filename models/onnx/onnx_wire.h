@@ -1,4 +1,4 @@
-/* Private to models/onnx*.c: the wire format, looked at before protobuf-c sees it. */
+/* Private to models/onnx/: the wire format, looked at before protobuf-c sees it. */
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>

@@ -5,8 +5,8 @@
  *                └── something changed on disk (--watch) · load / unload by API ◀────┘
  *
  * One thread of its own does all of it, so that loads follow each other. What it knows of the disk
- * are signatures (models/folder/repository.h): a version whose files changed is loaded aside and
- * takes the old one's place when it is warm (pipeline_add_model); one that does not load leaves
+ * are signatures (models/folder/repository.h): a version whose files changed is loaded while the
+ * old one serves, and replaces it once warm (pipeline_add_model); one that does not load leaves
  * what is served alone and says why in the log, in /health and in /v2/repository/index. Older
  * versions go when a newer one serves.
  *

@@ -38,7 +38,7 @@
 
 /* What was compared so far. All zeroes but is_vector and is_classifier: nothing. */
 struct agreement {
-    bool is_vector; /* one vector an image: agreement_add_vector(), else agreement_add_tensor() */
+    bool is_vector;     /* one vector an image: agreement_add_vector(), else …_tensors() */
     bool is_classifier; /* it is known to be class scores */
     int images;
     size_t clear, agreeing; /* images (of a map: positions) with a clear class; the same class */

@@ -50,10 +50,10 @@ void trial_note(const struct trial_input *input, double images)
                                    work->from + (0.99 - work->from) * share);
 }
 
-/* Making a session takes as long as some forward passes. */
+/* Creating a session takes about as long as so many forward passes. */
 #define SESSION_IMAGES 8
 
-/* session_options.on_progress of the candidate's session: notes its making as so many images. */
+/* session_options.on_progress of the candidate's session: counts its creation as so many images. */
 static void note_session(void *context, double fraction)
 {
     const struct trial_input *input = context;

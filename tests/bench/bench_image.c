@@ -6,7 +6,7 @@
  *
  *     bench_image [-n ROUNDS] [-k plain|avx2|avx512] FILE...
  *
- * Each number is the best and the median over the rounds, the contenders taking turns within a
+ * Each number is the best and the median over the rounds, the decoders taking turns within a
  * round so that a slow moment of the machine hits both. */
 #include <errno.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Private to engine/cpu/simd/: the functions of the variant that is being compiled, which its table
- * in kernels.c names. What they do stands in simd.h. */
+/* Private to engine/cpu/kernels/: the functions of the variant that is being compiled, which its
+ * table in kernels.c names. simd.h says what they do. */
 #pragma once
 
 #include "engine/cpu/kernels/simd.h"

@@ -1,4 +1,4 @@
-/* Private to engine/cpu/simd/: one register of floats, as wide as the variant that is being
+/* Private to engine/cpu/kernels/: one register of floats, as wide as the variant that is being
  * compiled has it. What is written with these compiles for AVX-512, AVX2 with FMA, and plain SSE2.
  *
  * A count n <= VEC says how many lanes are meant; the others read as 0 and are not written. */

@@ -1,4 +1,4 @@
-/* Private to engine/cpu/simd/: exponential, logistic, hyperbolic tangent and error function of a
+/* Private to engine/cpu/kernels/: exponential, logistic, hyperbolic tangent and error function of a
  * register of floats. Greatest errors are tested against libm (tests/unit/engine/cpu/test_simd.c).
  */
 #pragma once

@@ -3,7 +3,7 @@
  *
  * The work is matrices (images x heads) times blocks of rows. A thread takes a range of blocks and
  * packs the keys and values of each matrix that it reaches. A block's scores come from the product
- * of matrices (simd/gemm.c); their exponentials are multiplied with the values, and divided by
+ * of matrices (kernels/gemm.c); their exponentials are multiplied with the values, and divided by
  * their sums as the rows are written to their places. Where there are many keys, scores are made in
  * portions, and earlier results are scaled down by as much as the greatest score has grown
  * (Milakov and Gimelshein, "Online normalizer calculation for softmax"). bfloat16 is widened when

@@ -1,5 +1,5 @@
 /* Convolutions and fully connected layers as a product of matrices, by lensd's own kernel
- * (simd/gemm.c): pixels x (taps x channels) times (taps x channels) x output channels.
+ * (kernels/gemm.c): pixels x (taps x channels) times (taps x channels) x output channels.
  *
  * A pointwise convolution reads its source in place, and so do pixels whose window lies within the
  * image where the weights are few: a row of taps is one run of numbers. Otherwise the rows of a

@@ -1,5 +1,5 @@
 /* 3x3 convolutions of stride 1 by Winograd's F(4x4, 3x3): a quarter of the multiplications where
- * the image is a multiple of 4 pixels (simd/winograd.c has the formula).
+ * the image is a multiple of 4 pixels (kernels/winograd.c has the formula).
  *
  * Tiles of 6x6 source pixels are transformed (36 points, each a matrix tiles x channels),
  * multiplied point by point with the transformed weights, and transformed back. Two ways to share

@@ -1,4 +1,4 @@
-/* Compiled graphs and their steps: making and freeing them, placing them in the arena, running
+/* Compiled graphs and their steps: creating and freeing them, placing them in the arena, running
  * them. Steps come from the lowerings (lowering.h). */
 #include "engine/cpu/program/program.h"
 

@@ -48,7 +48,7 @@ void work_submit(struct exchange *exchange);
 /* The same, or an error: the end of every `start`. */
 void work_submit_or(struct exchange *exchange, enum status status, const struct error *err);
 
-/* For a `start` whose model the path names: takes hold of it, lets `prepare` read the body, and
+/* For a `start` whose model the path names: acquires the model, lets `prepare` read the body, and
  * submits. exchange->work may be NULL: out of memory. */
 void work_submit_served(struct exchange *exchange,
                         enum status (*prepare)(struct exchange *exchange, struct served *served,

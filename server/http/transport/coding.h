@@ -1,5 +1,6 @@
 /* Content codings (RFC 9110, section 8.4.1): gzip (RFC 1952) and deflate (RFC 1950; RFC 1951 alone,
- * as some clients send it, is understood too), in and out. zlib is named in this room only.
+ * as some clients send it, is understood too), in and out. zlib is named in coding.c
+ * only.
  *
  * What comes in is inflated straight into a bounded body, and given up as soon as it grows too
  * fast: a kilobyte can become a megabyte, and nobody's photo does. */

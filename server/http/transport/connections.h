@@ -3,12 +3,12 @@
  * libmicrohttpd does not look at a suspended connection, and its own time limit counts only
  * silence. The watcher thread therefore sees to
  *   - hang-ups: a client that closes (or half-closes: it gets no answer then either) while its
- * images wait has its request cancelled (EPOLLRDHUP, edge-triggered: no wake-up per packet);
+ *     images wait has its request cancelled (EPOLLRDHUP, edge-triggered: no wake-up per packet);
  *   - time limits for headers and for bodies, however slowly bytes drip in: 408;
  *   - clients that take their answers more slowly than CONNECTION_MIN_RATE: cut off;
  *   - the number of connections from one address: 429;
  *   - penalties: the next request of a client that was refused, and comes back at once, sleeps for
- * a while (penalty.h).
+ *     a while (penalty.h).
  *
  * A connection is refused by writing the answer straight to its socket and shutting down our side.
  * The client's bytes are still read and dropped for a moment, so that the answer is not lost to a

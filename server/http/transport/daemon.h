@@ -1,5 +1,4 @@
-/* libmicrohttpd, as server.c sees it: a thing that is started, told to accept no more, and stopped.
- * Private to this room. */
+/* Private to server/http/transport: starts libmicrohttpd, tells it to accept no more, stops it. */
 #pragma once
 
 #include "server/http/transport/event_loop.h"

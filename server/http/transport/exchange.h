@@ -69,7 +69,7 @@ struct exchange_phases {
 enum exchange_state {
     EXCHANGE_NEW,      /* the request line is there */
     EXCHANGE_BODY,     /* headers are there, the body is being collected (or swallowed) */
-    EXCHANGE_WAITING,  /* suspended: the pipeline works */
+    EXCHANGE_WAITING,  /* suspended: the pipeline or an offload thread works */
     EXCHANGE_ANSWERED, /* the answer has been handed to the socket */
     EXCHANGE_REFUSED,  /* answered past libmicrohttpd: drop what still comes, then close */
 };

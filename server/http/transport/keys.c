@@ -332,7 +332,7 @@ enum key_verdict keyring_check(struct keyring *keyring, enum route_access access
     return verdict;
 }
 
-/* ---- making one ---- */
+/* ---- creating a key ---- */
 
 static void put_hex(const uint8_t *bytes, size_t count, char *text)
 {

@@ -11,7 +11,7 @@
  *
  * Thread-safe: one lock guards the lines and the buckets of their rates; it is held while they are
  * compared, never while a file is read. GnuTLS (hash, random numbers, comparison) is named in
- * server/http only. */
+ * server/http/transport only. */
 #pragma once
 
 #include <stdbool.h>

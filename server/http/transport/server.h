@@ -18,7 +18,7 @@
  *     offload.c       threads for large bodies and answers
  *     request_log.c   the line in the log, counters
  *
- * What is served:
+ * The endpoints (server/http/api):
  *     route_table.c   every path and its handler
  *     api_*.c         one dialect or subject each    page.c, console.c: GET /
  *     work.c          a predict request from its body to its answer

@@ -28,7 +28,7 @@ struct device_turn {
 struct device_queue *device_queue_create(void);
 void device_queue_free(struct device_queue *queue);
 
-/* `turns` outlives the turn. */
+/* `queue` outlives the turn. */
 void device_turn_init(struct device_turn *turn, struct device_queue *queue);
 void device_turn_done(struct device_turn *turn);
 

@@ -3,8 +3,7 @@
  * replaced or leaves.
  *
  *     instance_create ─▶ serves ─▶ instance_retire: no new requests, answers what it has
- *                                       └─▶ instance_free: threads joined, buffers and sessions
- * gone
+ *                                       └─▶ instance_free: joins threads, frees the rest
  *
  * The description (served.h) outlives it, for answers that are still being written. Owned by the
  * pipeline's table; not thread-safe beyond what scheduler.h promises. */

@@ -1,4 +1,4 @@
-/* A lane from its making to its end; the rooms beside it are in lane_state.h. */
+/* Creates, starts and frees a lane, and its thread's loop; lane_state.h lists the other files. */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <stdio.h>

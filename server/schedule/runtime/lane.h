@@ -10,8 +10,7 @@ struct lane;
 /* Compiles `model` for the device in `options` (session_create; may take seconds). `model` is
  * borrowed; its graph is needed only here. What the lane takes of its device is booked in `budget`
  * (may be NULL; outlives the lane) as long as it lives; the limit is the caller's, in the options.
- * It takes turns on its device with the other lanes of `turns`, which outlives it.
- */
+ * It takes turns on its device with the other lanes of `queue`, which outlives it. */
 enum status lane_create(const struct model *model, const struct session_options *options,
                         struct device_budgets *budget, struct device_queue *queue,
                         struct lane **ret, struct error *err) MUST_USE;

@@ -249,7 +249,7 @@ static void inflight_recover(struct lane *lane, struct inflight_batch *inflight,
         }
     }
     for (int i = 0; i < count; i++) {
-        lane->inflight_count = count - 1 - i; /* those whose turn comes, for end_turn */
+        lane->inflight_count = count - 1 - i; /* still to run: lane_end_turn() reads it */
         inflight_run_alone(lane, again[i], ran[i]);
     }
     lane->inflight_count = 0;

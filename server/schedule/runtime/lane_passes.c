@@ -212,8 +212,8 @@ static void lane_attempt(struct lane *lane, const struct batch *batch, struct su
     ret->ended = lane->ended;
 }
 
-/* Runs one piece, unless `ran` says how that went, and answers it, unless it is to be run again in
- * parts, or the device is the one to blame. `*has_probed`: whether the device has been tried since
+/* Runs one sub-batch, unless `ran` says how that went, and answers it, unless it is to be split and
+ * run again, or the device is at fault. `*has_probed`: whether the device has been tried since
  * the batch was taken. */
 static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *batch,
                                         struct sub_batch part, const struct outcome *ran,

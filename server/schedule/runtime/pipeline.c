@@ -90,12 +90,12 @@ enum status pipeline_create(const struct pipeline_options *options, struct pipel
     pipeline->entries = alloc_array(PIPELINE_MAX_MODELS, sizeof *pipeline->entries);
     enum status status = STATUS_OK;
     pipeline->budget = create_budget(&pipeline->options);
-    bool has_turns = true;
+    bool has_queues = true;
     for (size_t i = 0; i < options->device_count; i++) {
         pipeline->device_queues[i] = device_queue_create();
-        has_turns = has_turns && pipeline->device_queues[i];
+        has_queues = has_queues && pipeline->device_queues[i];
     }
-    if (!pipeline->entries || !pipeline->budget || !has_turns)
+    if (!pipeline->entries || !pipeline->budget || !has_queues)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the table of models");
     else
         status = pool_create(&(struct pool_options){.threads = pipeline->options.workers,

@@ -264,7 +264,7 @@ void scheduler_finish(struct scheduler *scheduler, struct predict_image *image)
     finish_request(image->request);
 }
 
-/* --- the way in and the way out --- */
+/* --- admission, cancellation, deadlines --- */
 
 static struct admission_request admission_request_of(const struct scheduler *scheduler,
                                                      const struct predict_request *request,

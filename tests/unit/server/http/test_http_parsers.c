@@ -1,5 +1,4 @@
-/* What the HTTP room takes to pieces without a socket: forms, addresses, bodies, heads of requests.
- */
+/* The parsers of server/http, without a socket: forms, targets, bodies, request heads. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
