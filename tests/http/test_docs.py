@@ -53,7 +53,7 @@ class Pages(unittest.TestCase):
                 self.assertIn(f"--{name}", text)
 
     def test_every_key_of_the_preprocessing_is_explained(self):
-        source = read(os.path.join(ROOT, "models", "preprocess_config.c")).decode()
+        source = read(os.path.join(ROOT, "models", "folder", "preprocess_config.c")).decode()
         text = read(os.path.join(ROOT, "docs", "photos.md")).decode()
         huggingface, timm = source.split("/* ---- timm ---- */")
         keys = set(re.findall(r'(?:get|get_\w+|read_size)\(json, "(\w+)"', huggingface))
