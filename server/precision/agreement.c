@@ -107,6 +107,7 @@ void agreement_add_vector(struct agreement *a, const float *reference, const flo
         add_incomparable(a);
         return;
     }
+    a->has_numbers = true;
     const struct scores x = scores_of(reference, count, is_probabilities);
     const struct scores y = scores_of(candidate, count, is_probabilities);
     const bool is_clear = lead_of(&x) >= AGREEMENT_LEAD;
@@ -190,10 +191,15 @@ void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *t
     size_t total = 0;
     for (size_t k = 0; k < tensor_count; k++)
         total += tensors[k].count;
-    if (total == 0 || !all_finite(reference, total) || !all_finite(candidate, total)) {
+    if (total == 0) { /* neither found anything */
+        add_difference(a, 0);
+        return;
+    }
+    if (!all_finite(reference, total) || !all_finite(candidate, total)) {
         add_incomparable(a);
         return;
     }
+    a->has_numbers = true;
     for (size_t k = 0; k < tensor_count; k++) {
         const struct agreement_tensor *t = &tensors[k];
         if (t->is_labels)
@@ -227,7 +233,7 @@ bool agreement_needs_correlation(const struct agreement *a)
 
 bool agreement_holds(const struct agreement *a)
 {
-    return share_holds(a->clear, a->agreeing) && a->mean <= bound_of(a) &&
+    return a->has_numbers && share_holds(a->clear, a->agreeing) && a->mean <= bound_of(a) &&
            (!agreement_needs_correlation(a) || 1 - a->correlation <= AGREEMENT_VECTOR);
 }
 

@@ -36,10 +36,11 @@
 #define AGREEMENT_RELATIVE    0.02
 #define AGREEMENT_FEW         16
 
-/* What was compared so far. All zeroes but is_vector and is_classifier: nothing. */
+/* What was compared so far. Zeroed but for is_vector and is_classifier: nothing. */
 struct agreement {
     bool is_vector;     /* one vector an image: agreement_add_vector(), else …_tensors() */
     bool is_classifier; /* it is known to be class scores */
+    bool has_numbers;   /* some image had numbers to compare */
     int images;
     size_t clear, agreeing; /* images (of a map: positions) with a clear class; the same class */
     double mean, greatest;  /* change over the images: of a probability, else relative. INFINITY:

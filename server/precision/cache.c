@@ -126,8 +126,9 @@ struct graph_hash choice_key_of(const struct model *model, const struct session_
 {
     struct graph_hash hash = {{0, 0}};
     const int32_t numbers[] = {
-        (int32_t)options->device.kind, options->device.index, options->threads,
-        device_cpu_threads(),          options->max_batch,    PRECISION_PROBES};
+        (int32_t)options->device.kind, options->device.index,   options->threads,
+        device_cpu_threads(),          options->max_batch,      PRECISION_PROBES,
+        (int32_t)model->output,        model->labels.count > 0, model->has_probabilities};
     graph_hash(&hash, model->graph);
     hash_preparation(&hash, &model->preprocess);
     hash_calibration(&hash, model->calibration);

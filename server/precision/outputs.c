@@ -6,6 +6,10 @@
 #include "engine/base/size.h"
 #include "server/precision/internal.h"
 
+/* A shorter vector of which nothing says that it is scores may be any quantities (a place, angles,
+ * a box): correlation ignores their scale and offset, and of two numbers it is always 1 or -1. */
+enum { FEWEST_NUMBERS = 8 };
+
 static bool is_vector(const struct session_tensor *output)
 {
     int wide = 0;
@@ -20,9 +24,8 @@ enum status outputs_init(struct outputs *outputs, const struct model *model,
     const struct session_tensor *answer = session_output(session, model->output);
     *outputs = (struct outputs){.count = session_output_count(session)};
     outputs->is_classifier = model->labels.count > 0 || model->has_probabilities;
-    /* One number of which nothing says that it is a score may be any quantity. */
-    outputs->is_vector =
-        is_vector(answer) && (outputs->is_classifier || shape_count(&answer->shape) > 1);
+    outputs->is_vector = is_vector(answer) &&
+                         (outputs->is_classifier || shape_count(&answer->shape) >= FEWEST_NUMBERS);
     outputs->first = outputs->is_vector ? model->output : 0;
     outputs->end = outputs->is_vector ? model->output + 1 : outputs->count;
     outputs->tensors = alloc_array(outputs->count, sizeof(struct tensor *));

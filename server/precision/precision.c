@@ -137,13 +137,15 @@ static enum status measure(const struct model *model, const struct image_limits 
                               .expected = (double)count * probes_count(input.probes)};
     input.work = &work;
     enum status status = session_create(model->graph, &reference, &input.reference, err);
-    if (status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY) {
-        take_only(ret, "there is no memory for two sessions to be compared");
-        status = STATUS_OK;
-    } else if (status == STATUS_OK && session_input_count(input.reference) != 1)
+    if (status == STATUS_OK && session_input_count(input.reference) != 1)
         take_only(ret, "the model has several inputs, which photos do not fill");
     else if (status == STATUS_OK)
         status = try_all(&input, candidates, count, ret, err);
+    if (status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY) {
+        *ret = (struct precision_choice){0};
+        take_only(ret, "there is no memory for two sessions to be compared");
+        status = STATUS_OK;
+    }
     session_free(input.reference);
     probes_free(input.probes);
     return status;

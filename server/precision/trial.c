@@ -83,7 +83,12 @@ static enum status trial_init(struct trial *trial, struct error *err)
     struct session *reference = trial->input->reference;
     const struct session_info *info = session_info(reference);
     const int probes = probes_count(trial->input->probes);
-    const int largest = info->batched ? info->batches[info->batch_count - 1].size : 1;
+    int largest = info->batched ? info->batches[info->batch_count - 1].size : 1;
+    if (trial->sessions[CANDIDATE]) { /* may have compiled fewer sizes */
+        const struct session_info *other = session_info(trial->sessions[CANDIDATE]);
+        const int most = other->batched ? other->batches[other->batch_count - 1].size : 1;
+        largest = most < largest ? most : largest;
+    }
     trial->batch = largest < probes ? largest : probes;
     trial->image_floats = shape_count(&session_input(reference, 0)->shape);
     TRY(outputs_init(&trial->outputs, trial->input->model, reference, err));
@@ -279,6 +284,12 @@ static enum status make_trial(struct trial *trial, struct error *err)
     return STATUS_OK;
 }
 
+/* Memory that others hold now says nothing of the model. */
+static bool is_memory(enum status status)
+{
+    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
+}
+
 enum status trial_run(const struct trial_input *input, enum precision precision,
                       struct precision_trial *ret, struct error *err)
 {
@@ -291,7 +302,7 @@ enum status trial_run(const struct trial_input *input, enum precision precision,
     const enum status status = make_trial(trial, err);
     trial_done(trial);
     free(trial);
-    if (status == STATUS_OK || status == STATUS_CANCELLED)
+    if (status == STATUS_OK || status == STATUS_CANCELLED || is_memory(status))
         return status;
     ret->outcome = TRIAL_FAILED;
     return STATUS_OK;

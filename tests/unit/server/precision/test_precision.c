@@ -162,6 +162,8 @@ Test(agreement, of_other_numbers_is_relative)
     cr_expect_not(agreement_holds(&agreement), "an image that is equal does not make up for it");
     agreement = of_tensor((struct agreement_tensor){.channels = 1, .stride = 1}, a, a);
     cr_expect_not(agreement_holds(&agreement), "nothing was compared");
+    agreement_add_tensors(&agreement, &three, 1, a, a);
+    cr_expect(agreement_holds(&agreement), "an image without any box agrees");
 }
 
 /* Boxes in pixels do not hide scores below 1 in the same tensor, whichever way it lies. */
