@@ -627,17 +627,23 @@ enum status connections_create(const struct connection_limits *limits,
     return STATUS_OK;
 }
 
+void connections_stop(struct connections *connections)
+{
+    if (!connections->has_thread)
+        return;
+    pthread_mutex_lock(&connections->lock);
+    connections->stop = true;
+    pthread_mutex_unlock(&connections->lock);
+    wake(connections);
+    pthread_join(connections->thread, NULL);
+    connections->has_thread = false;
+}
+
 void connections_free(struct connections *connections)
 {
     if (!connections)
         return;
-    if (connections->has_thread) {
-        pthread_mutex_lock(&connections->lock);
-        connections->stop = true;
-        pthread_mutex_unlock(&connections->lock);
-        wake(connections);
-        pthread_join(connections->thread, NULL);
-    }
+    connections_stop(connections);
     if (connections->epoll_fd >= 0)
         close(connections->epoll_fd);
     if (connections->wake_fd >= 0)

@@ -67,7 +67,11 @@ enum status connections_create(const struct connection_limits *limits,
                                const struct connection_observer *observer,
                                struct pipeline *pipeline, struct metrics *metrics,
                                struct connections **ret, struct error *err) MUST_USE;
-/* Every connection must be closed. NULL is fine. */
+/* Ends the watcher's thread, which resumes and cancels nothing afterwards. A second call does
+ * nothing. */
+void connections_stop(struct connections *connections);
+
+/* Every connection must be closed. Accepts NULL. */
 void connections_free(struct connections *connections);
 
 /* A new socket; NULL when out of memory. Over the limit of its address it is refused at once.

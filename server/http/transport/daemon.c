@@ -388,8 +388,10 @@ static enum MHD_Result send_answer(struct exchange *x)
 static enum MHD_Result handle(struct exchange *x)
 {
     if (!x->answer.status && x->coding != CODING_NONE) {
+        const size_t ratio = x->server->options.max_inflate_ratio;
         exchange_wait(x, NULL, NULL);
-        exchange_offload(x, x->body.size * INFLATE_MOST, inflate_body);
+        exchange_offload(x, x->body.size * (ratio < INFLATE_MOST ? ratio : INFLATE_MOST),
+                         inflate_body);
         return MHD_YES;
     }
     if (!x->answer.status)

@@ -40,6 +40,13 @@ static int sleep_ms(const struct event_loop *loop)
     return ms < INT_MAX ? (int)ms : INT_MAX;
 }
 
+static void stop_daemon(const struct event_loop *loop)
+{
+    /* Otherwise it would close the listening socket, which other loops may share. */
+    (void)MHD_quiesce_daemon(loop->mhd);
+    MHD_stop_daemon(loop->mhd);
+}
+
 static void *event_loop_run(void *context)
 {
     struct event_loop *loop = context;
@@ -52,6 +59,8 @@ static void *event_loop_run(void *context)
         if (ms != 0)
             (void)poll(wakers, 2, ms);
     }
+    /* Here, as its callbacks use variables of this thread (daemon.c: forming). */
+    stop_daemon(loop);
     return NULL;
 }
 
@@ -74,9 +83,8 @@ void event_loop_stop(struct event_loop *loop)
     pthread_mutex_unlock(&loop->lock);
     if (loop->has_thread)
         pthread_join(loop->thread, NULL);
-    /* Otherwise it would close the listening socket, which other loops may share. */
-    (void)MHD_quiesce_daemon(loop->mhd);
-    MHD_stop_daemon(loop->mhd);
+    else
+        stop_daemon(loop);
     if (loop->wake_fd >= 0)
         close(loop->wake_fd);
     pthread_mutex_destroy(&loop->lock);

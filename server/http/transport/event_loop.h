@@ -34,8 +34,8 @@ struct event_loop {
  * thread or descriptor left. *loop must not move until event_loop_stop(). */
 bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd);
 
-/* Ends the thread and stops the daemon, which closes its connections; its listening socket stays
- * open. No connection may be suspended. Also after a failed start. */
+/* Ends the thread, which stops the daemon before it ends; that closes its connections; its
+ * listening socket stays open. No connection may be suspended. Also after a failed start. */
 void event_loop_stop(struct event_loop *loop);
 
 /* A connection of this loop has closed. From the loop's thread. */

@@ -239,8 +239,10 @@ void http_server_free(struct http_server *server)
         return;
     struct http_daemon *daemon = server->daemon;
     offload_stop(server->offload); /* no request may wait for it when the connections close */
-    if (server->connections)
+    if (server->connections) {
         connections_end_delays(server->connections);
+        connections_stop(server->connections); /* it may be about to resume one */
+    }
     if (daemon)
         daemon_stop(server);
     if (daemon && daemon->listener.fd >= 0)
