@@ -129,7 +129,8 @@ static double mean_square(const struct agreement_tensor *t, const float *values,
             const double x = (double)values[i] - (subtract ? (double)subtract[i] : 0);
             sum += x * x;
         }
-    return sum / (double)(t->count / t->channels);
+    const size_t numbers = t->count / t->channels; /* of a channel */
+    return sum / (double)numbers;
 }
 
 static double relative_difference(const struct agreement_tensor *t, const float *reference,

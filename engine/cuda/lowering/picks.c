@@ -245,8 +245,9 @@ static size_t place_of(const struct pick_step *s, const struct tensor *indices, 
     const int64_t index = tensor_int(indices, i);
     at = (index < 0 ? index + s->extent : index) * s->axis_step;
     for (int d = s->map.rank - 1; d >= 0; d--) {
-        at += (int64_t)(i % (size_t)s->map.dims[d]) * s->map.steps[0][d];
-        i /= (size_t)s->map.dims[d];
+        const size_t extent = s->map.dims[d] > 0 ? (size_t)s->map.dims[d] : 1;
+        at += (int64_t)(i % extent) * s->map.steps[0][d];
+        i /= extent;
     }
     return (size_t)at;
 }
