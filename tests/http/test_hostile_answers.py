@@ -113,8 +113,9 @@ class Memory(ServedModelCase):
             held = self.server.metric("lensd_http_upload_bytes")
             self.assertGreaterEqual(held, statuses.count(200) * 4 * ROW)
             self.assertLessEqual(held, self.BUDGET)
-            # The budget, twice over for what allocators and the batch's own buffers take.
-            self.assertLess(self.rss_peak() - before, 2 * self.BUDGET)
+            # All of them together would take 384 MiB or more. Four times the budget leaves room for the batch's own
+            # buffers, allocators, and what a sanitizer keeps of freed memory.
+            self.assertLess(self.rss_peak() - before, 4 * self.BUDGET)
             # Who asks for what still fits is served.
             self.assertEqual(len(self.answer_of(1).body) // MIB, 4)
             # One who begins to read gets all of it.

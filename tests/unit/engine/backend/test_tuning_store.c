@@ -190,7 +190,7 @@ Test(tuning_store, reading_keeps_what_is_not_written_yet)
 }
 
 /* Each writes many times, and nothing of any of them is lost. */
-Test(tuning_store, processes_write_at_once, .timeout = 60)
+Test(tuning_store, processes_write_at_once)
 {
     enum { PROCESSES = 4, WRITES = 25 };
     const char *folder = new_folder();
@@ -316,7 +316,7 @@ Test(tuning_store, takes_no_other_lines)
 }
 
 /* A start may meet anything under the file's name, and waits for nobody. */
-Test(tuning_store, reads_nothing_but_files, .timeout = 20)
+Test(tuning_store, reads_nothing_but_files)
 {
     struct error err = {0};
     const char *folder = new_folder();
