@@ -9,21 +9,30 @@ totals='^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$'
 families="resnet18 mobilenet_v2 mobilenet_v3_large efficientnet_b0 densenet121 squeezenet1_1 googlenet shufflenet_v2_x1_0"
 steps=('lint format' 'test lint unit' "families $families" 'test -lint -unit' asan tsan clang 'lint tidy' docker hosts)
 
-log=$(mktemp) all=$(mktemp) status=0
-trap 'rm -f "$log" "$all"' EXIT
+# What a failed test prints of itself: unittest's headings, meson's results, Criterion's and the linters' lines.
+failures='^(FAIL|ERROR|FAILED)\b|^ *[0-9]+/[0-9]+ .*\b(FAIL|TIMEOUT|ERROR)\b|^not ok|(^|[ :])(error|warning): |^dev: .*fail|Assertion|SUMMARY: |AssertionError'
+
+log=$(mktemp) all=$(mktemp) failed=$(mktemp) status=0
+trap 'rm -f "$log" "$all" "$failed"' EXIT
 for step in "${steps[@]}"; do
     echo "dev: ==== $step ====" >&2
     from=$SECONDS ended=0
     # shellcheck disable=SC2086  # a step is a verb and its arguments
-    DEV_CI_STEP=1 "$dev" $step | tee "$log" || ended=$?
+    DEV_CI_STEP=1 "$dev" $step 2>&1 | tee "$log" || ended=$?
     echo "dev: ==== $step: exit $ended after $((SECONDS - from)) s ====" >&2
     cat "$log" >>"$all"
     if [ "$ended" -ne 0 ]; then
         status=1
+        { echo "==== $step ===="; grep -E "$failures" "$log" | tail -n 40 || tail -n 40 "$log"; } >>"$failed"
         # A step that ended before it could count (a failed build) is one failure.
         grep -qE "$totals" "$log" || printf '0 passed, 1 failed, 0 skipped\n' >>"$all"
     fi
 done
+# Once more at the end, because the whole output has thousands of lines.
+if [ "$status" -ne 0 ]; then
+    echo "dev: these steps failed:"
+    cat "$failed"
+fi
 awk -v totals="$totals" '$0 ~ totals { passed += $1; failed += $3; skipped += $5 }
     END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped }' "$all"
 exit "$status"

@@ -1,7 +1,8 @@
 /* CUDA C++ for a host compiler: number types, the built-in variables, barriers and warp shuffles
- * (what tensor cores compute stands beside their instructions, engine/cuda/kernels/tensor_core.cuh). A
- * block's threads are fibers of one system thread, so that __syncthreads() means what it says; a
- * kernel started with START has no barrier, and its threads run one after the other. */
+ * (what tensor cores compute stands beside their instructions,
+ * engine/cuda/kernels/tensor_core.cuh). A block's threads are fibers of one system thread, so that
+ * __syncthreads() means what it says; a kernel started with START has no barrier, and its threads
+ * run one after the other. */
 #pragma once
 
 #include <cmath>
