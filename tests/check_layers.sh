@@ -79,7 +79,7 @@ never models/onnx models/folder
 never server/http/transport server/http/api
 never server/schedule/policy server/schedule/runtime
 
-library oneDNN '(oneapi/)?dnnl' engine/cpu
+library oneDNN '(oneapi/)?dnnl' engine/cpu/program
 library CUDA '(cuda|cublas|cudnn)' engine/cuda
 library protobuf-c '(protobuf-c/|(proto/)?onnx\.pb-c)' models/onnx
 library libmicrohttpd 'microhttpd' server/http/transport

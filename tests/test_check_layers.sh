@@ -21,7 +21,7 @@ fresh_tree() {
         "$scratch"/tree/server/{image,http/transport,http/api,schedule/policy,schedule/runtime}
     cd "$scratch/tree"
     source_of engine/tensor/tensor.h '#pragma once'
-    source_of engine/cpu/lowering/conv.c '#include "engine/tensor/tensor.h"' '#include <oneapi/dnnl/dnnl.h>'
+    source_of engine/cpu/program/onednn.c '#include "engine/tensor/tensor.h"' '#include <oneapi/dnnl/dnnl.h>'
     source_of engine/cpu/lowering/pool.c '#include "engine/cpu/kernels/simd.h"' '#include "engine/reference/gemm.h"'
     source_of server/http/transport/daemon.c '#include "models/folder/model.h"' '#include <microhttpd.h>'
     source_of server/http/api/page.c '#include "server/http/transport/respond.h"'
@@ -72,7 +72,7 @@ refuses 'kernels include programs' engine/cuda/kernels/up.cu '#include "engine/c
 refuses 'the importer includes model folders' models/onnx/up.c '#include "models/folder/labels.h"'
 refuses 'transport includes the API' server/http/transport/up.c '#include "server/http/api/routes.h"'
 refuses 'policy includes the runtime' server/schedule/policy/up.c '#include "server/schedule/runtime/lane.h"'
-refuses 'oneDNN outside engine/cpu' engine/base/dnnl.c '#include <dnnl.h>'
+refuses 'oneDNN outside programs' engine/cpu/lowering/conv.c '#include <dnnl.h>'
 refuses 'CUDA outside engine/cuda' engine/runtime/cuda.c '#include <cuda_runtime.h>'
 refuses 'protobuf-c outside models/onnx' models/folder/wire.c '#include <protobuf-c/protobuf-c.h>'
 refuses 'libmicrohttpd outside transport' server/http/api/http.c '#include <microhttpd.h>'

@@ -7,7 +7,7 @@
  * that is waited for from running; so whose spins have lately been for nothing sleeps at once
  * (forkjoin.c). Measured: docs/measurements/threads.md.
  *
- * oneDNN's loops run here as well: it is built for GNU OpenMP, of which it uses six functions
+ * oneDNN's loops run here as well: it is built for GNU OpenMP, of which it uses few functions
  * (execution model: OpenMP API 5.2, 1.2), and engine/cpu/openmp.c stands in for these. So a thread
  * has one team, whoever forks. Thread-safe: teams share nothing. */
 #pragma once

@@ -61,13 +61,8 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     forkjoin_set_threads(backend->options.threads);
     enum status status = take_threads(backend->options.threads, err);
     if (status == STATUS_OK)
-        status = dnnl_check(dnnl_engine_create(&backend->engine, dnnl_cpu, 0), "engine", err);
-    if (status == STATUS_OK)
-        status = dnnl_check(
-            dnnl_stream_create(&backend->stream, backend->engine, dnnl_stream_default_flags),
-            "stream", err);
+        status = onednn_open(&backend->onednn, err);
     if (status != STATUS_OK) {
-        dnnl_engine_destroy(backend->engine);
         free(backend);
         return status;
     }
@@ -82,8 +77,7 @@ static void cpu_close(struct backend *backend)
     node_programs_free(backend);
     weights_free(backend);
     programs_release_arena(backend);
-    dnnl_stream_destroy(backend->stream);
-    dnnl_engine_destroy(backend->engine);
+    onednn_close(backend->onednn);
     free(backend);
 }
 

@@ -17,6 +17,7 @@ EXPORT int omp_get_max_threads(void);
 EXPORT int omp_get_num_threads(void);
 EXPORT int omp_get_thread_num(void);
 EXPORT int omp_in_parallel(void);
+EXPORT void omp_set_num_threads(int threads);
 
 /* `threads` 0: as many as omp_get_max_threads() says. */
 void GOMP_parallel(void (*body)(void *context), void *context, unsigned threads, unsigned flags)
@@ -48,4 +49,11 @@ int omp_get_thread_num(void)
 int omp_in_parallel(void)
 {
     return forkjoin_is_inside();
+}
+
+/* oneDNN 3 has references to it. */
+void omp_set_num_threads(int threads)
+{
+    if (threads > 0)
+        forkjoin_set_threads(threads);
 }

@@ -6,51 +6,42 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Strides of a channels-last tensor in the order oneDNN names dims: N, C, spatial…. */
-static enum status image_desc(const struct value *value, dnnl_memory_desc_t *ret, struct error *err)
+/* A channels-last tensor in the order that oneDNN names dims: N, C, spatial…. */
+static struct strided_layout image_layout(const struct value *value)
 {
     const struct shape *shape = &value->shape;
-    dnnl_dims_t dims, strides;
-    int rank = shape->rank;
-    int64_t stride = 1;
-    dims[0] = shape->dims[0];
-    dims[1] = shape->dims[rank - 1];
-    strides[1] = stride;
-    stride *= dims[1];
+    const int rank = shape->rank;
+    struct strided_layout layout = {.dtype = value->dtype, .rank = rank};
+    layout.dims[0] = shape->dims[0];
+    layout.dims[1] = shape->dims[rank - 1];
+    layout.strides[1] = 1;
+    int64_t stride = layout.dims[1];
     for (int a = rank - 1; a >= 2; a--) {
-        dims[a] = shape->dims[a - 1];
-        strides[a] = stride;
-        stride *= dims[a];
+        layout.dims[a] = shape->dims[a - 1];
+        layout.strides[a] = stride;
+        stride *= layout.dims[a];
     }
-    strides[0] = stride;
-    return dnnl_check(
-        dnnl_memory_desc_init_by_strides(ret, rank, dims, dnnl_type(value->dtype), strides),
-        "image layout", err);
+    layout.strides[0] = stride;
+    return layout;
 }
 
 /* ONNX's [M, C / group, K…] (row-major) as oneDNN's weights, grouped where group > 1. */
-static enum status weights_desc(const struct tensor *weights, int64_t group,
-                                dnnl_data_type_t wanted_type, dnnl_memory_desc_t *ret_given,
-                                dnnl_memory_desc_t *ret_any, struct error *err)
+static struct strided_layout weights_layout(const struct tensor *weights, int64_t group)
 {
-    dnnl_dims_t dims, strides;
-    int rank = 0;
+    struct strided_layout layout = {.dtype = weights->dtype};
     if (group > 1)
-        dims[rank++] = group;
-    dims[rank++] = weights->shape.dims[0] / group;
+        layout.dims[layout.rank++] = group;
+    layout.dims[layout.rank++] = weights->shape.dims[0] / group;
     for (int a = 1; a < weights->shape.rank; a++)
-        dims[rank++] = weights->shape.dims[a];
-    int64_t stride = 1;
-    for (int a = rank - 1; a >= 0; a--) {
-        strides[a] = stride;
-        stride *= dims[a];
-    }
-    TRY(dnnl_check(
-        dnnl_memory_desc_init_by_strides(ret_given, rank, dims, dnnl_type(weights->dtype), strides),
-        "weight layout", err));
-    return dnnl_check(
-        dnnl_memory_desc_init_by_tag(ret_any, rank, dims, wanted_type, dnnl_format_tag_any),
-        "weight layout", err);
+        layout.dims[layout.rank++] = weights->shape.dims[a];
+    strided_layout_row_major(&layout);
+    return layout;
+}
+
+static struct strided_layout vector_layout(const struct tensor *vector, int64_t count)
+{
+    return (struct strided_layout){
+        .dtype = vector->dtype, .rank = 1, .dims = {count}, .strides = {1}};
 }
 
 /* Does a window along axis `a` have no tap inside the image? */
@@ -76,35 +67,23 @@ enum status conv_product(const struct compile *compile, struct product_desc *des
     struct window window;
     TRY(window_init(node, spatial, x->shape.dims + 1, weights->shape.dims + 2, &window, err));
 
-    dnnl_memory_desc_t any;
-    TRY(image_desc(x, &desc->src, err));
-    TRY(image_desc(y, &desc->dst, err));
-    TRY(weights_desc(weights, group, desc->scales ? dnnl_s8 : dnnl_type(x->dtype), &desc->weights,
-                     &any, err));
-    if (bias) {
-        dnnl_dims_t channels = {weights->shape.dims[0]};
-        TRY(dnnl_check(
-            dnnl_memory_desc_init_by_tag(&desc->bias, 1, channels, dnnl_type(bias->dtype), dnnl_a),
-            "bias", err));
-    }
-    dnnl_dims_t strides, dilates, pad_begin, pad_end;
+    desc->op = PRODUCT_CONV;
+    desc->src = image_layout(x);
+    desc->dst = image_layout(y);
+    desc->weights = weights_layout(weights, group);
+    desc->packed = desc->scales ? DTYPE_I8 : x->dtype;
+    if (bias)
+        desc->bias = vector_layout(bias, weights->shape.dims[0]);
     double taps = 1;
     for (int a = 0; a < spatial; a++) {
-        strides[a] = window.stride[a];
-        dilates[a] = window.dilation[a] - 1;
-        pad_begin[a] = window.pad_begin[a];
-        pad_end[a] = window.pad_end[a];
+        desc->stride[a] = window.stride[a];
+        desc->dilation[a] = window.dilation[a];
+        desc->pad_begin[a] = window.pad_begin[a];
+        desc->pad_end[a] = window.pad_end[a];
         taps *= (double)window.kernel[a];
         desc->beyond |= reaches_beyond(&window, a);
     }
-    dnnl_convolution_desc_t conv;
-    TRY(dnnl_check(dnnl_dilated_convolution_forward_desc_init(
-                       &conv, dnnl_forward_inference, dnnl_convolution_direct, &desc->src, &any,
-                       bias ? &desc->bias : NULL, &desc->dst, strides, dilates, pad_begin, pad_end),
-                   node->name, err));
-    struct product_desc whole = *desc; /* what it points to lives as long as this call */
-    whole.op_desc = &conv;
-    TRY(product_create(compile, &whole, ret, err));
+    TRY(product_create(compile, desc, ret, err));
     if (*ret)
         (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)weights->shape.dims[1] * taps;
     return STATUS_OK;
@@ -124,34 +103,27 @@ enum status lower_conv(const struct compile *compile, struct step **ret, struct 
 
 /* ONNX's [C, M / group, K…] as oneDNN's weights of a deconvolution, [group,] M / group, C / group,
  * K…. */
-static enum status transposed_weights(const struct tensor *weights, int64_t group,
-                                      dnnl_memory_desc_t *ret_given, dnnl_memory_desc_t *ret_any,
-                                      struct error *err)
+static struct strided_layout transposed_weights(const struct tensor *weights, int64_t group)
 {
-    dnnl_dims_t dims, strides;
-    int rank = 0;
+    struct strided_layout layout = {.dtype = weights->dtype};
     int64_t taps = 1;
     for (int a = 2; a < weights->shape.rank; a++)
         taps *= weights->shape.dims[a];
     const int64_t in = weights->shape.dims[0] / group, out = weights->shape.dims[1];
     if (group > 1) {
-        dims[rank] = group;
-        strides[rank++] = in * out * taps;
+        layout.dims[layout.rank] = group;
+        layout.strides[layout.rank++] = in * out * taps;
     }
-    dims[rank] = out;
-    strides[rank++] = taps;
-    dims[rank] = in;
-    strides[rank++] = out * taps;
+    layout.dims[layout.rank] = out;
+    layout.strides[layout.rank++] = taps;
+    layout.dims[layout.rank] = in;
+    layout.strides[layout.rank++] = out * taps;
     for (int a = 2; a < weights->shape.rank; a++) {
         taps /= weights->shape.dims[a];
-        dims[rank] = weights->shape.dims[a];
-        strides[rank++] = taps;
+        layout.dims[layout.rank] = weights->shape.dims[a];
+        layout.strides[layout.rank++] = taps;
     }
-    TRY(dnnl_check(dnnl_memory_desc_init_by_strides(ret_given, rank, dims, dnnl_f32, strides),
-                   "weight layout", err));
-    return dnnl_check(
-        dnnl_memory_desc_init_by_tag(ret_any, rank, dims, dnnl_f32, dnnl_format_tag_any),
-        "weight layout", err);
+    return layout;
 }
 
 /* oneDNN takes at most one stride of output_padding, and explicit pads only. */
@@ -186,32 +158,23 @@ enum status lower_deconv(const struct compile *compile, struct step **ret, struc
                                 .weights_input = 1,
                                 .bias_constant = bias ? bias->known : NULL};
     struct conv_shape conv;
-    dnnl_memory_desc_t any;
-    dnnl_deconvolution_desc_t deconv;
     TRY(conv_transpose_shape_init(node, &plain, &weights->shape, &conv, err));
-    TRY(image_desc(x, &desc.src, err));
-    TRY(image_desc(y, &desc.dst, err));
-    TRY(transposed_weights(weights, (int64_t)conv.group, &desc.weights, &any, err));
-    if (bias) {
-        dnnl_dims_t channels = {(int64_t)conv.out_channels};
-        TRY(dnnl_check(dnnl_memory_desc_init_by_tag(&desc.bias, 1, channels, dnnl_f32, dnnl_a),
-                       "bias", err));
-    }
+    desc.op = PRODUCT_DECONV;
+    desc.src = image_layout(x);
+    desc.dst = image_layout(y);
+    desc.weights = transposed_weights(weights, (int64_t)conv.group);
+    desc.packed = DTYPE_F32;
+    if (bias)
+        desc.bias = vector_layout(bias->known, (int64_t)conv.out_channels);
     const struct window *w = &conv.window;
-    dnnl_dims_t strides, dilates, pad_begin, pad_end;
     for (int a = 0; a < 2; a++) {
-        strides[a] = w->stride[a];
-        dilates[a] = w->dilation[a] - 1;
-        pad_begin[a] = w->pad_begin[a];
+        desc.stride[a] = w->stride[a];
+        desc.dilation[a] = w->dilation[a];
+        desc.pad_begin[a] = w->pad_begin[a];
         /* what output_padding adds is less padding at the end; it may go below 0 */
-        pad_end[a] = (w->in[a] - 1) * w->stride[a] + (w->kernel[a] - 1) * w->dilation[a] + 1 -
-                     w->pad_begin[a] - w->out[a];
+        desc.pad_end[a] = (w->in[a] - 1) * w->stride[a] + (w->kernel[a] - 1) * w->dilation[a] + 1 -
+                          w->pad_begin[a] - w->out[a];
     }
-    TRY(dnnl_check(dnnl_dilated_deconvolution_forward_desc_init(
-                       &deconv, dnnl_forward_inference, dnnl_deconvolution_direct, &desc.src, &any,
-                       bias ? &desc.bias : NULL, &desc.dst, strides, dilates, pad_begin, pad_end),
-                   node->name, err));
-    desc.op_desc = &deconv;
     TRY(product_create(compile, &desc, ret, err));
     if (*ret)
         (*ret)->flops = 2 * (double)shape_count(&x->shape) * (double)shape_count(&weights->shape) /

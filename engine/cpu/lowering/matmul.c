@@ -4,22 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One operand of a product: rank dims, innermost two possibly transposed. */
-struct matmul_operand {
-    int rank;
-    dnnl_dims_t dims, strides;
-};
-
-static void row_major(struct matmul_operand *operand)
-{
-    int64_t stride = 1;
-    for (int a = operand->rank - 1; a >= 0; a--) {
-        operand->strides[a] = stride;
-        stride *= operand->dims[a];
-    }
-}
-
-static void transpose(struct matmul_operand *operand)
+/* Transposes the innermost two dims. */
+static void transpose(struct strided_layout *operand)
 {
     int a = operand->rank - 2, b = operand->rank - 1;
     int64_t dim = operand->dims[a], stride = operand->strides[a];
@@ -29,34 +15,29 @@ static void transpose(struct matmul_operand *operand)
     operand->strides[b] = stride;
 }
 
-static struct matmul_operand operand_of(const struct shape *shape)
+static struct strided_layout operand_of(const struct value *value)
 {
-    struct matmul_operand operand = {.rank = shape->rank};
+    const struct shape *shape = &value->shape;
+    struct strided_layout operand = {.dtype = value->known ? value->known->dtype : value->dtype,
+                                     .rank = shape->rank};
     for (int a = 0; a < shape->rank; a++)
         operand.dims[a] = shape->dims[a];
-    row_major(&operand);
+    strided_layout_row_major(&operand);
     return operand;
 }
 
 /* [a, b, c] as [a * b, c]. */
-static struct matmul_operand flattened(const struct shape *shape)
+static struct strided_layout flattened(const struct value *value)
 {
-    struct matmul_operand operand = {.rank = 2};
+    const struct shape *shape = &value->shape;
+    struct strided_layout operand = {.dtype = value->dtype, .rank = 2};
     int last = shape->rank - 1;
     operand.dims[1] = shape->dims[last];
     operand.dims[0] = 1;
     for (int a = 0; a < last; a++)
         operand.dims[0] *= shape->dims[a];
-    row_major(&operand);
+    strided_layout_row_major(&operand);
     return operand;
-}
-
-static enum status describe(const struct matmul_operand *operand, enum dtype dtype,
-                            dnnl_memory_desc_t *ret, struct error *err)
-{
-    return dnnl_check(dnnl_memory_desc_init_by_strides(ret, operand->rank, operand->dims,
-                                                       dnnl_type(dtype), operand->strides),
-                      "matrix layout", err);
 }
 
 /* Gemm: y = A' B' + C with alpha = beta = 1 and C a vector over the columns, which is what a fully
@@ -91,41 +72,24 @@ bool matmul_takes(const struct node *node)
            (b->rank == 2 || b->rank == a->rank);
 }
 
-/* src x weights as one primitive. Of `desc` constants, weights_input and what 8-bit integers need
- * are set. */
+/* Completes a desc whose constants, operands and what 8-bit integers need are set. */
 static enum status matmul_product(const struct compile *compile, struct product_desc *desc,
-                                  const struct matmul_operand *src,
-                                  const struct matmul_operand *weights,
-                                  const struct matmul_operand *dst, struct step **ret,
-                                  struct error *err)
+                                  struct step **ret, struct error *err)
 {
-    const struct node *node = compile->node;
-    const struct value *a = node->inputs[0], *b = node->inputs[desc->weights_input];
-    const struct value *y = node->outputs[0];
-    dnnl_memory_desc_t any;
-    dnnl_matmul_desc_t matmul;
-    TRY(describe(src, a->dtype, &desc->src, err));
-    TRY(describe(dst, y->dtype, &desc->dst, err));
-    TRY(describe(weights, b->known ? b->known->dtype : b->dtype, &desc->weights, err));
-    TRY(dnnl_check(dnnl_memory_desc_init_by_tag(&any, weights->rank, weights->dims,
-                                                desc->scales ? dnnl_s8 : dnnl_type(a->dtype),
-                                                dnnl_format_tag_any),
-                   "matrix layout", err));
+    const struct strided_layout *src = &desc->src, *dst = &desc->dst;
+    desc->op = PRODUCT_MATMUL;
+    desc->packed = desc->scales ? DTYPE_I8 : src->dtype;
     if (desc->bias_constant) {
-        struct matmul_operand row = {.rank = dst->rank};
+        desc->bias =
+            (struct strided_layout){.dtype = desc->bias_constant->dtype, .rank = dst->rank};
         for (int i = 0; i < dst->rank; i++)
-            row.dims[i] = i == dst->rank - 1 ? dst->dims[i] : 1;
-        row_major(&row);
-        TRY(describe(&row, desc->bias_constant->dtype, &desc->bias, err));
+            desc->bias.dims[i] = i == dst->rank - 1 ? dst->dims[i] : 1;
+        strided_layout_row_major(&desc->bias);
     }
-    TRY(dnnl_check(dnnl_matmul_desc_init(&matmul, &desc->src, b->known ? &any : &desc->weights,
-                                         desc->bias_constant ? &desc->bias : NULL, &desc->dst),
-                   node->name, err));
-    struct product_desc whole = *desc; /* what it points to lives as long as this call */
-    whole.op_desc = &matmul;
-    TRY(product_create(compile, &whole, ret, err));
+    TRY(product_create(compile, desc, ret, err));
     if (*ret)
-        (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)src->dims[src->rank - 1];
+        (*ret)->flops = 2 * (double)shape_count(&compile->node->outputs[0]->shape) *
+                        (double)src->dims[src->rank - 1];
     return STATUS_OK;
 }
 
@@ -134,21 +98,21 @@ enum status lower_matmul(const struct compile *compile, struct step **ret, struc
     const struct node *node = compile->node;
     if (!matmul_takes(node))
         return STATUS_OK;
-    const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
-    const struct shape *y = &node->outputs[0]->shape;
+    const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
     const struct value *bias = node_bias(node);
-    struct product_desc desc = {.weights_constant = node->inputs[1]->known,
-                                .weights_input = 1,
-                                .bias_constant = bias ? bias->known : NULL};
     /* batched: equal ranks, batch dimensions equal or 1 */
-    const bool batched = b->rank != 2;
-    struct matmul_operand src = batched ? operand_of(a) : flattened(a), weights = operand_of(b);
-    const struct matmul_operand dst = batched ? operand_of(y) : flattened(y);
+    const bool batched = b->shape.rank != 2;
+    struct product_desc desc = {.weights_constant = b->known,
+                                .weights_input = 1,
+                                .bias_constant = bias ? bias->known : NULL,
+                                .src = batched ? operand_of(a) : flattened(a),
+                                .weights = operand_of(b),
+                                .dst = batched ? operand_of(y) : flattened(y)};
     if (node->op == OP_GEMM && node_int(node, "transA", 0))
-        transpose(&src);
+        transpose(&desc.src);
     if (node->op == OP_GEMM && node_int(node, "transB", 0))
-        transpose(&weights);
-    return matmul_product(compile, &desc, &src, &weights, &dst, ret, err);
+        transpose(&desc.weights);
+    return matmul_product(compile, &desc, ret, err);
 }
 
 /* A QLinearMatMul or QGemm with constant symmetric weights: activations times weights [k, n] (QGemm
@@ -161,12 +125,12 @@ enum status lower_qmatmul(const struct compile *compile, struct step **ret, stru
     if (!qmatmul_takes(node))
         return STATUS_OK;
     TRY(qmatmul_describe(node, &desc, &scales, err));
-    const struct matmul_operand src = flattened(&node->inputs[0]->shape);
-    const struct matmul_operand dst = flattened(&node->outputs[0]->shape);
-    struct matmul_operand weights = operand_of(&node->inputs[3]->known->shape);
+    desc.src = flattened(node->inputs[0]);
+    desc.dst = flattened(node->outputs[0]);
+    desc.weights = operand_of(node->inputs[3]);
     if (node->op == OP_QGEMM && node_int(node, "transB", 0))
-        transpose(&weights);
-    const enum status status = matmul_product(compile, &desc, &src, &weights, &dst, ret, err);
+        transpose(&desc.weights);
+    const enum status status = matmul_product(compile, &desc, ret, err);
     free(scales);
     return status;
 }

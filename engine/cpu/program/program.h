@@ -5,17 +5,15 @@
  * a lowering. */
 #pragma once
 
-#include <oneapi/dnnl/dnnl.h>
-
 #include "engine/backend/backend.h"
 #include "engine/backend/plan.h"
+#include "engine/cpu/program/onednn.h"
 
 struct step;
 
 struct backend {
     struct backend_options options;
-    dnnl_engine_t engine;
-    dnnl_stream_t stream;
+    struct onednn *onednn;
     struct weight *weights; /* packed constants, shared by all programs: weights.c */
     size_t weight_bytes;
     bool own_kernels;  /* for tests: lensd's kernels wherever they fit, whether they pay or not */
@@ -114,18 +112,6 @@ enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
 size_t programs_arena_bytes(const struct backend *backend); /* what the largest program needs */
 void programs_release_arena(struct backend *backend);
 
-/* ---- oneDNN helpers (dnnl.c) ---- */
-
-/* STATUS_INTERNAL "oneDNN: what failed" from a dnnl_status_t; STATUS_OK from dnnl_success. */
-enum status dnnl_check(dnnl_status_t status, const char *what, struct error *err) MUST_USE;
-
-/* bf16, u8, s8, s32, or f32. */
-dnnl_data_type_t dnnl_type(enum dtype dtype);
-
-/* Appends the epilogue's activation to post-ops; false when oneDNN has no such activation (the
- * lowering then runs it as a pass of its own). */
-bool dnnl_append_activation(dnnl_post_ops_t ops, const struct epilogue *epilogue);
-
 /* ---- epilogues (epilogue.c) ---- */
 
 /* The value that a node's epilogue adds to its result. */
@@ -160,10 +146,10 @@ enum status finish_init(const struct compile *compile, const struct value *bias,
 /* ---- packed weights (weights.c) ---- */
 
 /* Memory holding `constant` (described by `given`: its own layout) reordered to `wanted`; packed
- * once per (constant, wanted) and backend, owned by the backend. When both are the same layout the
- * constant's own bytes are used. */
+ * once per (constant, given, wanted) and backend, owned by the backend. When both are the same
+ * layout, or `wanted` is NULL, the constant's own bytes are used. */
 enum status weights_get(struct backend *backend, struct tensor *constant,
-                        const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted,
+                        const struct strided_layout *given, const struct packed_layout *wanted,
                         void **ret_data, struct error *err) MUST_USE;
 /* The same for lensd's own layouts. `layout` (static text) and `bytes` tell layouts of one constant
  * apart; pack() fills the memory from the constant, which is float32; false: out of memory. */

@@ -15,8 +15,9 @@ struct weight {
     struct weight *next;
     struct tensor *constant;
     uint64_t hash; /* of the contents */
-    dnnl_memory_desc_t given, wanted;
-    const char *layout; /* one of lensd's own, instead of `wanted`; NULL */
+    struct strided_layout given;
+    struct packed_layout *wanted; /* owned; NULL: as given, or … */
+    const char *layout;           /* … one of lensd's own; NULL */
     size_t bytes;
     void *data; /* packed, or the constant's own bytes */
     bool owned;
@@ -42,12 +43,22 @@ static bool same_contents(const struct tensor *a, const struct tensor *b)
     return a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
 }
 
+static bool strided_layouts_equal(const struct strided_layout *a, const struct strided_layout *b)
+{
+    bool equal = a->dtype == b->dtype && a->rank == b->rank;
+    for (int i = 0; equal && i < a->rank; i++)
+        equal = a->dims[i] == b->dims[i] && a->strides[i] == b->strides[i];
+    return equal;
+}
+
 static bool is_packed_alike(const struct weight *a, const struct weight *b)
 {
     if (a->layout || b->layout)
         return a->layout && b->layout && a->bytes == b->bytes && strcmp(a->layout, b->layout) == 0;
-    return dnnl_memory_desc_equal(&a->given, &b->given) &&
-           dnnl_memory_desc_equal(&a->wanted, &b->wanted);
+    if (!a->wanted || !b->wanted)
+        return !a->wanted && !b->wanted;
+    return strided_layouts_equal(&a->given, &b->given) &&
+           packed_layouts_equal(a->wanted, b->wanted);
 }
 
 /* The weight that holds `constant`, or another one of the same contents, packed as `wanted` says;
@@ -77,34 +88,6 @@ static enum status weight_alloc(struct weight *weight, struct error *err)
                                     "out of memory: %zu bytes of packed weights", weight->bytes);
 }
 
-static enum status reorder(struct backend *backend, void *from, const dnnl_memory_desc_t *given,
-                           void *to, const dnnl_memory_desc_t *wanted, struct error *err)
-{
-    dnnl_memory_t src = NULL, dst = NULL;
-    dnnl_primitive_desc_t desc = NULL;
-    dnnl_primitive_t primitive = NULL;
-    enum status status =
-        dnnl_check(dnnl_memory_create(&src, given, backend->engine, from), "memory", err);
-    if (status == STATUS_OK)
-        status = dnnl_check(dnnl_memory_create(&dst, wanted, backend->engine, to), "memory", err);
-    if (status == STATUS_OK)
-        status = dnnl_check(dnnl_reorder_primitive_desc_create(&desc, given, backend->engine,
-                                                               wanted, backend->engine, NULL),
-                            "weight reorder", err);
-    if (status == STATUS_OK)
-        status = dnnl_check(dnnl_primitive_create(&primitive, desc), "weight reorder", err);
-    if (status == STATUS_OK) {
-        dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, src}, {DNNL_ARG_TO, dst}};
-        status = dnnl_check(dnnl_primitive_execute(primitive, backend->stream, 2, args),
-                            "weight reorder", err);
-    }
-    dnnl_primitive_destroy(primitive);
-    dnnl_primitive_desc_destroy(desc);
-    dnnl_memory_destroy(src);
-    dnnl_memory_destroy(dst);
-    return status;
-}
-
 /* Gives the pages of a constant in a mapped file back to the system after it was read. */
 static void let_go(const struct tensor *constant)
 {
@@ -117,11 +100,13 @@ static void drop(struct weight *weight)
 {
     if (weight->owned)
         free(weight->data);
+    packed_layout_free(weight->wanted);
     tensor_unref(weight->constant);
     free(weight);
 }
 
-/* Enters a copy of `made`, whose data is ready unless `status` says otherwise; takes the data. */
+/* Enters a copy of `made`, whose data is ready unless `status` says otherwise; takes what `made`
+ * owns. */
 static enum status weight_enter(struct backend *backend, const struct weight *made,
                                 struct tensor *constant, enum status status, struct weight **ret,
                                 struct error *err)
@@ -130,6 +115,7 @@ static enum status weight_enter(struct backend *backend, const struct weight *ma
     if (!weight) {
         if (made->owned)
             free(made->data);
+        packed_layout_free(made->wanted);
         return status != STATUS_OK
                    ? status
                    : error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
@@ -146,19 +132,25 @@ static enum status weight_enter(struct backend *backend, const struct weight *ma
 }
 
 enum status weights_get(struct backend *backend, struct tensor *constant,
-                        const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted,
+                        const struct strided_layout *given, const struct packed_layout *wanted,
                         void **ret_data, struct error *err)
 {
     struct weight made = {.given = *given,
-                          .wanted = *wanted,
+                          .wanted = wanted ? packed_layout_clone(wanted) : NULL,
                           .data = constant->data,
-                          .bytes = dnnl_memory_desc_get_size(wanted)};
+                          .bytes = wanted ? packed_layout_bytes(wanted) : constant->bytes};
+    if (wanted && !made.wanted)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while packing weights");
     struct weight *weight = weight_find(backend, constant, &made);
-    if (!weight) {
+    if (weight) {
+        packed_layout_free(made.wanted);
+    } else {
         enum status status = STATUS_OK;
-        if (!dnnl_memory_desc_equal(given, wanted)) {
-            TRY(weight_alloc(&made, err));
-            status = reorder(backend, constant->data, given, made.data, wanted, err);
+        if (wanted && !packed_layout_is(wanted, given)) {
+            status = weight_alloc(&made, err);
+            if (status == STATUS_OK)
+                status =
+                    onednn_reorder(backend->onednn, given, constant->data, wanted, made.data, err);
         }
         TRY(weight_enter(backend, &made, constant, status, &weight, err));
     }

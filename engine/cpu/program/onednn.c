@@ -1,0 +1,490 @@
+/* Products through oneDNN: its engine, layouts and primitives behind onednn.h. */
+#include "engine/cpu/program/onednn_version.h"
+
+#include <string.h>
+
+struct onednn {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+};
+
+/* STATUS_OK from dnnl_success, else "oneDNN: what failed". */
+static enum status onednn_check(dnnl_status_t status, const char *what, struct error *err)
+{
+    switch (status) {
+    case dnnl_success:
+        return STATUS_OK;
+    case dnnl_out_of_memory:
+        return error_set(err, STATUS_NO_MEMORY, "oneDNN: out of memory (%s)", what);
+    case dnnl_unimplemented:
+        return error_set(err, STATUS_UNSUPPORTED, "oneDNN: no implementation (%s)", what);
+    case dnnl_invalid_arguments:
+        return error_set(err, STATUS_INTERNAL, "oneDNN: invalid arguments (%s)", what);
+    default:
+        return error_set(err, STATUS_INTERNAL, "oneDNN: status %d (%s)", (int)status, what);
+    }
+}
+
+enum status onednn_open(struct onednn **ret, struct error *err)
+{
+    struct onednn *onednn = calloc(1, sizeof *onednn);
+    if (!onednn)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    enum status status =
+        onednn_check(dnnl_engine_create(&onednn->engine, dnnl_cpu, 0), "engine", err);
+    if (status == STATUS_OK)
+        status = onednn_check(
+            dnnl_stream_create(&onednn->stream, onednn->engine, dnnl_stream_default_flags),
+            "stream", err);
+    if (status != STATUS_OK) {
+        onednn_close(onednn);
+        return status;
+    }
+    *ret = onednn;
+    return STATUS_OK;
+}
+
+void onednn_close(struct onednn *onednn)
+{
+    if (!onednn)
+        return;
+    dnnl_stream_destroy(onednn->stream);
+    dnnl_engine_destroy(onednn->engine);
+    free(onednn);
+}
+
+/* ---- layouts ---- */
+
+void strided_layout_row_major(struct strided_layout *layout)
+{
+    int64_t stride = 1;
+    for (int a = layout->rank - 1; a >= 0; a--) {
+        layout->strides[a] = stride;
+        stride *= layout->dims[a];
+    }
+}
+
+static dnnl_data_type_t type_of(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_BF16:
+        return dnnl_bf16;
+    case DTYPE_U8:
+        return dnnl_u8;
+    case DTYPE_I8:
+        return dnnl_s8;
+    case DTYPE_I32:
+        return dnnl_s32;
+    default:
+        return dnnl_f32;
+    }
+}
+
+static enum status layout_of(const struct strided_layout *layout, enum dtype dtype,
+                             struct packed_layout *ret, struct error *err)
+{
+    dnnl_dims_t dims, strides;
+    for (int a = 0; a < layout->rank; a++) {
+        dims[a] = layout->dims[a];
+        strides[a] = layout->strides[a];
+    }
+    return onednn_check(layout_strided(ret, layout->rank, dims, type_of(dtype), strides), "layout",
+                        err);
+}
+
+/* Of the same dims, but laid out as oneDNN likes. */
+static enum status layout_free_of(const struct strided_layout *layout, enum dtype dtype,
+                                  struct packed_layout *ret, struct error *err)
+{
+    dnnl_dims_t dims;
+    for (int a = 0; a < layout->rank; a++)
+        dims[a] = layout->dims[a];
+    return onednn_check(layout_any(ret, layout->rank, dims, type_of(dtype)), "layout", err);
+}
+
+struct packed_layout *packed_layout_clone(const struct packed_layout *layout)
+{
+    struct packed_layout *copy = malloc(sizeof *copy);
+    if (copy && layout_copy(copy, layout_desc(layout)) != dnnl_success) {
+        free(copy);
+        copy = NULL;
+    }
+    return copy;
+}
+
+void packed_layout_free(struct packed_layout *layout)
+{
+    if (layout)
+        layout_done(layout);
+    free(layout);
+}
+
+size_t packed_layout_bytes(const struct packed_layout *layout)
+{
+    return dnnl_memory_desc_get_size(layout_desc(layout));
+}
+
+bool packed_layouts_equal(const struct packed_layout *a, const struct packed_layout *b)
+{
+    return dnnl_memory_desc_equal(layout_desc(a), layout_desc(b));
+}
+
+bool packed_layout_is(const struct packed_layout *packed, const struct strided_layout *layout)
+{
+    struct packed_layout plain = {0};
+    if (layout_of(layout, layout->dtype, &plain, NULL) != STATUS_OK)
+        return false;
+    const bool equal = packed_layouts_equal(packed, &plain);
+    layout_done(&plain);
+    return equal;
+}
+
+static enum status reorder(const struct onednn *onednn, const struct packed_layout *given,
+                           void *from, const struct packed_layout *wanted, void *to,
+                           struct error *err)
+{
+    static const char what[] = "weight reorder";
+    dnnl_memory_t src = NULL, dst = NULL;
+    dnnl_primitive_desc_t desc = NULL;
+    dnnl_primitive_t primitive = NULL;
+    dnnl_status_t status = dnnl_memory_create(&src, layout_desc(given), onednn->engine, from);
+    if (status == dnnl_success)
+        status = dnnl_memory_create(&dst, layout_desc(wanted), onednn->engine, to);
+    if (status == dnnl_success)
+        status = dnnl_reorder_primitive_desc_create(&desc, layout_desc(given), onednn->engine,
+                                                    layout_desc(wanted), onednn->engine, NULL);
+    if (status == dnnl_success)
+        status = dnnl_primitive_create(&primitive, desc);
+    if (status == dnnl_success) {
+        dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, src}, {DNNL_ARG_TO, dst}};
+        status = dnnl_primitive_execute(primitive, onednn->stream, 2, args);
+    }
+    dnnl_primitive_destroy(primitive);
+    dnnl_primitive_desc_destroy(desc);
+    dnnl_memory_destroy(src);
+    dnnl_memory_destroy(dst);
+    return onednn_check(status, what, err);
+}
+
+enum status onednn_reorder(const struct onednn *onednn, const struct strided_layout *given,
+                           void *from, const struct packed_layout *wanted, void *to,
+                           struct error *err)
+{
+    struct packed_layout plain = {0};
+    TRY(layout_of(given, given->dtype, &plain, err));
+    const enum status status = reorder(onednn, &plain, from, wanted, to, err);
+    layout_done(&plain);
+    return status;
+}
+
+/* ---- attributes ---- */
+
+/* dnnl_unimplemented: oneDNN has no such activation. */
+static dnnl_status_t append_activation(dnnl_post_ops_t ops, const struct epilogue *e)
+{
+    dnnl_status_t status;
+    switch (e->activation) {
+    case ACTIVATION_NONE:
+        return dnnl_success;
+    case ACTIVATION_RELU:
+        return append_eltwise(ops, dnnl_eltwise_relu, 0, 0);
+    case ACTIVATION_LEAKY_RELU:
+        return append_eltwise(ops, dnnl_eltwise_relu, e->alpha, 0);
+    case ACTIVATION_CLIP:
+        return append_eltwise(ops, dnnl_eltwise_clip, e->alpha, e->beta);
+    case ACTIVATION_SIGMOID:
+        return append_eltwise(ops, dnnl_eltwise_logistic, 0, 0);
+    case ACTIVATION_HARD_SIGMOID:
+        status = append_eltwise(ops, dnnl_eltwise_linear, e->alpha, e->beta);
+        return status == dnnl_success ? append_eltwise(ops, dnnl_eltwise_clip, 0, 1) : status;
+    case ACTIVATION_HARD_SWISH:
+        return append_hardswish(ops);
+    case ACTIVATION_SILU:
+        return append_eltwise(ops, dnnl_eltwise_swish, e->alpha, 0);
+    case ACTIVATION_GELU:
+        return append_eltwise(ops, dnnl_eltwise_gelu_erf, 0, 0);
+    case ACTIVATION_GELU_TANH:
+        return append_eltwise(ops, dnnl_eltwise_gelu_tanh, 0, 0);
+    case ACTIVATION_TANH:
+        return append_eltwise(ops, dnnl_eltwise_tanh, 0, 0);
+    case ACTIVATION_ELU:
+        return append_eltwise(ops, dnnl_eltwise_elu, e->alpha, 0);
+    }
+    return dnnl_unimplemented;
+}
+
+static dnnl_status_t set_post_ops(dnnl_primitive_attr_t attr, const struct epilogue *epilogue)
+{
+    dnnl_post_ops_t ops = NULL;
+    dnnl_status_t status = dnnl_post_ops_create(&ops);
+    if (status == dnnl_success && epilogue->residual)
+        status = append_sum(ops);
+    if (status == dnnl_success)
+        status = append_activation(ops, epilogue);
+    if (status == dnnl_success)
+        status = dnnl_primitive_attr_set_post_ops(attr, ops);
+    dnnl_post_ops_destroy(ops);
+    return status;
+}
+
+static dnnl_status_t make_attr(const struct product_desc *desc, const struct epilogue *epilogue,
+                               dnnl_primitive_attr_t *ret)
+{
+    dnnl_status_t status = dnnl_primitive_attr_create(ret);
+    if (status == dnnl_success)
+        status = dnnl_primitive_attr_set_scratchpad_mode(*ret, dnnl_scratchpad_mode_user);
+    if (status == dnnl_success && desc->scales)
+        status = set_scales(*ret, desc);
+    if (status == dnnl_success)
+        status = set_zero_point(*ret, DNNL_ARG_SRC, &desc->src_zero);
+    if (status == dnnl_success)
+        status = set_zero_point(*ret, DNNL_ARG_DST, &desc->dst_zero);
+    if (status == dnnl_success)
+        status = set_post_ops(*ret, epilogue);
+    return status;
+}
+
+/* ---- products ---- */
+
+enum { ARG_SRC, ARG_DST, ARG_WEIGHTS, ARG_OTHERS, ARG_MOST = 8 };
+
+struct onednn_product {
+    const struct onednn *onednn;
+    dnnl_primitive_t primitive;
+    const_dnnl_primitive_desc_t desc; /* the primitive's */
+    struct packed_layout weights;
+    dnnl_exec_arg_t args[ARG_MOST]; /* their memory is owned */
+    int arg_count;
+    dnnl_memory_t scratchpad; /* one of args; NULL: none is needed */
+    struct quantised_args quantised;
+};
+
+/* Does this implementation run what `desc` says? oneDNN's "brgconv" convolutions (2.6.3) access
+ * memory out of bounds where a window lies wholly in the padding and the result is added to what
+ * dst holds. */
+static bool is_sound(const struct product_desc *desc, const_dnnl_primitive_desc_t implementation)
+{
+    const char *name = NULL;
+    return !desc->beyond || (dnnl_primitive_desc_query(implementation, dnnl_query_impl_info_str, 0,
+                                                       (void *)&name) == dnnl_success &&
+                             strncmp(name, "brg", 3) != 0);
+}
+
+static void layouts_done(struct product_layouts *layouts)
+{
+    layout_done(&layouts->src);
+    layout_done(&layouts->weights);
+    layout_done(&layouts->bias);
+    layout_done(&layouts->dst);
+}
+
+static enum status layouts_init(struct product_layouts *ret, const struct product_desc *desc,
+                                struct error *err)
+{
+    TRY(layout_of(&desc->src, desc->src.dtype, &ret->src, err));
+    TRY(layout_of(&desc->dst, desc->dst.dtype, &ret->dst, err));
+    if (desc->bias_constant)
+        TRY(layout_of(&desc->bias, bias_dtype(desc), &ret->bias, err));
+    return desc->weights_constant
+               ? layout_free_of(&desc->weights, desc->packed, &ret->weights, err)
+               : layout_of(&desc->weights, desc->weights.dtype, &ret->weights, err);
+}
+
+/* Skips an implementation that claims support and then fails to generate its code, as some do for
+ * grouped and dilated convolutions. *ret stays NULL when none is left. */
+static enum status pick(const struct onednn *onednn, const struct product_desc *desc,
+                        const struct product_layouts *layouts, const_dnnl_primitive_attr_t attr,
+                        dnnl_primitive_t *ret, struct error *err)
+{
+    dnnl_dims_t stride, dilation, pad_begin, pad_end;
+    for (int a = 0; a < 3; a++) {
+        stride[a] = desc->stride[a];
+        dilation[a] = desc->dilation[a] - 1;
+        pad_begin[a] = desc->pad_begin[a];
+        pad_end[a] = desc->pad_end[a];
+    }
+    struct implementations it;
+    dnnl_status_t status =
+        implementations_begin(&it, desc->op, layouts, desc->bias_constant != NULL, stride, dilation,
+                              pad_begin, pad_end, attr, onednn->engine);
+    if (status == dnnl_unimplemented)
+        return STATUS_OK;
+    TRY(onednn_check(status, "product", err));
+    do {
+        if (it.current && is_sound(desc, it.current))
+            status = dnnl_primitive_create(ret, it.current);
+    } while (!*ret && status != dnnl_out_of_memory && implementations_next(&it));
+    implementations_end(&it);
+    return status == dnnl_out_of_memory ? onednn_check(status, "product", err) : STATUS_OK;
+}
+
+static enum status make_primitive(const struct onednn *onednn, const struct product_desc *desc,
+                                  const struct epilogue *epilogue, dnnl_primitive_t *ret,
+                                  struct error *err)
+{
+    struct product_layouts layouts = {0};
+    dnnl_primitive_attr_t attr = NULL;
+    enum status status = layouts_init(&layouts, desc, err);
+    if (status == STATUS_OK)
+        status = onednn_check(make_attr(desc, epilogue, &attr), "attributes", err);
+    if (status == STATUS_OK)
+        status = pick(onednn, desc, &layouts, attr, ret, err);
+    dnnl_primitive_attr_destroy(attr);
+    layouts_done(&layouts);
+    return status;
+}
+
+/* `data` NULL: set later. */
+static dnnl_status_t add_arg(struct onednn_product *product, int arg, desc_ref desc, void *data)
+{
+    dnnl_exec_arg_t *added = &product->args[product->arg_count];
+    added->arg = arg;
+    const dnnl_status_t status = dnnl_memory_create(&added->memory, desc, product->onednn->engine,
+                                                    data ? data : DNNL_MEMORY_NONE);
+    product->arg_count += status == dnnl_success;
+    return status;
+}
+
+static dnnl_status_t add_vector(struct onednn_product *product, int arg, dnnl_data_type_t type,
+                                size_t count, void *data)
+{
+    const dnnl_dims_t dims = {(dnnl_dim_t)count}, strides = {1};
+    struct packed_layout layout = {0};
+    dnnl_status_t status = layout_strided(&layout, 1, dims, type, strides);
+    if (status == dnnl_success)
+        status = add_arg(product, arg, layout_desc(&layout), data);
+    layout_done(&layout);
+    return status;
+}
+
+static dnnl_status_t add_quantised_args(struct onednn_product *product)
+{
+    struct quantised_args *q = &product->quantised;
+    dnnl_status_t status = dnnl_success;
+    if (q->scales)
+        status = add_vector(product, ARG_SCALES, dnnl_f32, q->count, q->scales);
+    if (status == dnnl_success && q->src_zero)
+        status = add_vector(product, DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_SRC, dnnl_s32, 1,
+                            &q->src_zero);
+    if (status == dnnl_success && q->dst_zero)
+        status = add_vector(product, DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_DST, dnnl_s32, 1,
+                            &q->dst_zero);
+    return status;
+}
+
+static dnnl_status_t add_args(struct onednn_product *product)
+{
+    dnnl_status_t status = dnnl_primitive_get_primitive_desc(product->primitive, &product->desc);
+    if (status != dnnl_success)
+        return status;
+    const const_dnnl_primitive_desc_t desc = product->desc;
+    desc_ref weights = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0);
+    desc_ref scratchpad = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
+    status = layout_copy(&product->weights, weights);
+    if (status == dnnl_success)
+        status = add_arg(product, DNNL_ARG_SRC,
+                         dnnl_primitive_desc_query_md(desc, dnnl_query_src_md, 0), NULL);
+    if (status == dnnl_success)
+        status = add_arg(product, DNNL_ARG_DST,
+                         dnnl_primitive_desc_query_md(desc, dnnl_query_dst_md, 0), NULL);
+    if (status == dnnl_success)
+        status = add_arg(product, DNNL_ARG_WEIGHTS, weights, NULL);
+    if (status == dnnl_success && dnnl_memory_desc_get_size(scratchpad)) {
+        status = add_arg(product, DNNL_ARG_SCRATCHPAD, scratchpad, NULL);
+        if (status == dnnl_success)
+            product->scratchpad = product->args[ARG_OTHERS].memory;
+    }
+    return status == dnnl_success ? add_quantised_args(product) : status;
+}
+
+enum status onednn_product_create(const struct onednn *onednn, const struct product_desc *desc,
+                                  const struct epilogue *epilogue, struct onednn_product **ret,
+                                  struct error *err)
+{
+    dnnl_primitive_t primitive = NULL;
+    TRY(make_primitive(onednn, desc, epilogue, &primitive, err));
+    if (!primitive)
+        return STATUS_OK;
+    struct onednn_product *product = calloc(1, sizeof *product);
+    if (!product) {
+        dnnl_primitive_destroy(primitive);
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    }
+    product->onednn = onednn;
+    product->primitive = primitive;
+    const enum status status =
+        quantised_args_init(&product->quantised, desc)
+            ? onednn_check(add_args(product), "arguments", err)
+            : error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    if (status == STATUS_OK)
+        *ret = product;
+    else
+        onednn_product_free(product);
+    return status;
+}
+
+void onednn_product_free(struct onednn_product *product)
+{
+    if (!product)
+        return;
+    dnnl_primitive_destroy(product->primitive);
+    for (int i = 0; i < product->arg_count; i++)
+        dnnl_memory_destroy(product->args[i].memory);
+    layout_done(&product->weights);
+    free(product->quantised.scales);
+    free(product->quantised.bias);
+    free(product);
+}
+
+const char *onednn_product_name(const struct onednn_product *product)
+{
+    const char *name = NULL;
+    return dnnl_primitive_desc_query(product->desc, dnnl_query_impl_info_str, 0, (void *)&name) ==
+                   dnnl_success
+               ? name
+               : "oneDNN";
+}
+
+size_t onednn_product_scratch(const struct onednn_product *product)
+{
+    return dnnl_memory_desc_get_size(
+        dnnl_primitive_desc_query_md(product->desc, dnnl_query_scratchpad_md, 0));
+}
+
+const struct packed_layout *onednn_product_weights(const struct onednn_product *product)
+{
+    return &product->weights;
+}
+
+enum status onednn_product_bind(struct onednn_product *product, void *weights, void *bias,
+                                struct error *err)
+{
+    struct quantised_args *q = &product->quantised;
+    if (weights)
+        dnnl_memory_set_data_handle(product->args[ARG_WEIGHTS].memory, weights);
+    if (!bias)
+        return STATUS_OK;
+    if (q->scales) {
+        for (size_t i = 0; i < q->count; i++)
+            q->bias[i] = (float)((const int32_t *)bias)[i] * q->scales[i];
+        bias = q->bias;
+    }
+    return onednn_check(
+        add_arg(product, DNNL_ARG_BIAS,
+                dnnl_primitive_desc_query_md(product->desc, dnnl_query_weights_md, 1), bias),
+        "bias", err);
+}
+
+enum status onednn_product_run(const struct onednn_product *product, void *src, void *weights,
+                               void *dst, void *scratch, struct error *err)
+{
+    dnnl_memory_set_data_handle(product->args[ARG_SRC].memory, src);
+    dnnl_memory_set_data_handle(product->args[ARG_DST].memory, dst);
+    if (weights)
+        dnnl_memory_set_data_handle(product->args[ARG_WEIGHTS].memory, weights);
+    if (product->scratchpad)
+        dnnl_memory_set_data_handle(product->scratchpad, scratch);
+    return onednn_check(dnnl_primitive_execute(product->primitive, product->onednn->stream,
+                                               product->arg_count, product->args),
+                        "run", err);
+}

@@ -1,0 +1,82 @@
+/* Private to engine/cpu/: products through oneDNN, 2.6 and later. onednn.c alone includes oneDNN's
+ * header; onednn_version.h has what differs between its versions 2 and 3. */
+#pragma once
+
+#include "engine/graph/graph.h"
+
+/* Where the elements of a tensor lie. */
+struct strided_layout {
+    enum dtype dtype;
+    int rank;
+    int64_t dims[TENSOR_MAX_RANK], strides[TENSOR_MAX_RANK]; /* strides in elements */
+};
+
+/* Sets the strides of a row-major tensor from its dims. */
+void strided_layout_row_major(struct strided_layout *layout);
+
+/* ---- the library ---- */
+
+struct onednn; /* oneDNN on the CPU; belongs to one backend */
+
+enum status onednn_open(struct onednn **ret, struct error *err) MUST_USE;
+void onednn_close(struct onednn *onednn); /* NULL is fine; after all that was made with it */
+
+/* ---- layouts of packed weights ---- */
+
+struct packed_layout; /* one that oneDNN chose */
+
+/* NULL: out of memory. */
+struct packed_layout *packed_layout_clone(const struct packed_layout *layout);
+void packed_layout_free(struct packed_layout *layout); /* NULL is fine */
+size_t packed_layout_bytes(const struct packed_layout *layout);
+bool packed_layouts_equal(const struct packed_layout *a, const struct packed_layout *b);
+bool packed_layout_is(const struct packed_layout *packed, const struct strided_layout *layout);
+
+/* Writes the tensor at `from`, laid out as `given`, to `to` in the layout `wanted`. */
+enum status onednn_reorder(const struct onednn *onednn, const struct strided_layout *given,
+                           void *from, const struct packed_layout *wanted, void *to,
+                           struct error *err) MUST_USE;
+
+/* ---- products ---- */
+
+enum product_op { PRODUCT_CONV, PRODUCT_DECONV, PRODUCT_MATMUL };
+
+/* dst = activation(src * weights + bias [+ what dst holds]). Images are described in the order N,
+ * C, spatial …, weights as [group,] out, in, spatial … (of a matrix product: in, out). */
+struct product_desc {
+    enum product_op op;
+    struct strided_layout src, dst;
+    struct tensor *weights_constant; /* NULL: an activation, laid out as `weights` says */
+    struct strided_layout weights;   /* as the constant lies in memory */
+    enum dtype packed;               /* of the packed constant: f32, bf16, i8 */
+    struct tensor *bias_constant;    /* float32 (int32 with scales) vector; NULL: none */
+    struct strided_layout bias;
+    size_t weights_input;                                     /* index in node->inputs */
+    int64_t stride[3], dilation[3], pad_begin[3], pad_end[3]; /* not of a matrix product */
+    const float *scales; /* 8-bit integers: the sum times scales[output channel], plus dst_zero; */
+    size_t scale_count;  /* NULL: floats */
+    int32_t src_zero, dst_zero;
+    bool beyond; /* some windows lie wholly in the padding */
+};
+
+struct onednn_product; /* one compiled; runs are not concurrent */
+
+/* The quickest implementation that oneDNN has of it; *ret stays NULL when it has none. Nothing of
+ * `desc` is kept. */
+enum status onednn_product_create(const struct onednn *onednn, const struct product_desc *desc,
+                                  const struct epilogue *epilogue, struct onednn_product **ret,
+                                  struct error *err) MUST_USE;
+void onednn_product_free(struct onednn_product *product); /* NULL is fine */
+
+const char *onednn_product_name(const struct onednn_product *product); /* lives as long as it */
+size_t onednn_product_scratch(const struct onednn_product *product);   /* bytes that a run needs */
+const struct packed_layout *onednn_product_weights(const struct onednn_product *product);
+
+/* Before the first run. weights: in the layout above, NULL where each run brings them; bias: the
+ * constant's bytes, NULL without one. Both have to live as long as the product. */
+enum status onednn_product_bind(struct onednn_product *product, void *weights, void *bias,
+                                struct error *err) MUST_USE;
+
+/* weights: NULL where they are bound; scratch: onednn_product_scratch() bytes, 64-byte aligned. */
+enum status onednn_product_run(const struct onednn_product *product, void *src, void *weights,
+                               void *dst, void *scratch, struct error *err) MUST_USE;
