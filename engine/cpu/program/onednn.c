@@ -259,15 +259,15 @@ struct onednn_product {
     struct quantised_args quantised;
 };
 
-/* Does this implementation run what `desc` says? oneDNN's "brgconv" convolutions (2.6.3) access
- * memory out of bounds where a window lies wholly in the padding and the result is added to what
- * dst holds. */
+/* Does this implementation run what `desc` says? Where a window lies wholly in the padding and the
+ * result is added to what dst holds, oneDNN's "brgconv" convolutions (2.6.3) access memory out of
+ * bounds, and its "brdgmm" ones (3.7.2) give an image another's numbers. */
 static bool is_sound(const struct product_desc *desc, const_dnnl_primitive_desc_t implementation)
 {
     const char *name = NULL;
     return !desc->beyond || (dnnl_primitive_desc_query(implementation, dnnl_query_impl_info_str, 0,
                                                        (void *)&name) == dnnl_success &&
-                             strncmp(name, "brg", 3) != 0);
+                             strncmp(name, "brg", 3) != 0 && strncmp(name, "brdgmm", 6) != 0);
 }
 
 static void layouts_done(struct product_layouts *layouts)

@@ -166,7 +166,8 @@ static void expect(const struct graph *graph, const struct tensor *input,
     const void *inputs[1] = {input->data};
     cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s: %s", name,
                  err.message);
-    cr_assert_eq(session_run(session, IMAGES, inputs, &output, &err), STATUS_OK);
+    cr_assert_eq(session_run(session, IMAGES, inputs, &output, &err), STATUS_OK, "%s: %s", name,
+                 err.message);
     const float *e = expected->data, *g = output->data;
     float largest = 0;
     for (size_t i = 0; i < expected->bytes / sizeof *e; i++)
