@@ -9,22 +9,20 @@ say() {
 }
 
 [ -z "${LENSD_SKIP_PACKAGES:-}" ] || exit 0
+ID="other" ID_LIKE="" VERSION_ID="" PRETTY_NAME=$(uname -s)
 # shellcheck source=/dev/null
-system=$(. /etc/os-release 2>/dev/null && printf '%s' "${ID:-}${VERSION_ID:-} ${PRETTY_NAME:-this system}") ||
-    system="other $(uname -s)"
-if ! command -v dpkg-query >/dev/null; then
-    say "dev: ./dev knows Debian 12's packages only, and this is ${system#* }. Install the equivalents of: $*; then repeat with LENSD_SKIP_PACKAGES=1."
-    exit 2
-fi
+. "${LENSD_OS_RELEASE:-/etc/os-release}" 2>/dev/null || true
 missing=()
 for package in "$@"; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
-if [[ $system != "debian12 "* ]]; then
-    say "dev: lensd is built and tested on Debian 12, and this is ${system#* }. Install the equivalents of: ${missing[*]}; then repeat with LENSD_SKIP_PACKAGES=1."
+if [[ " $ID $ID_LIKE " != *" debian "* ]]; then
+    say "dev: this is $PRETTY_NAME, and ./dev knows the packages of Debian and its relatives only. Install the equivalents of: ${missing[*]}; then repeat with LENSD_SKIP_PACKAGES=1."
     exit 2
 fi
+[[ $ID$VERSION_ID =~ ^debian1[23]$ ]] ||
+    say "dev: this is $PRETTY_NAME; lensd is tested on Debian 12 and 13. Trying the packages that have the same names here."
 
 say "dev: installing Debian packages: ${missing[*]}"
 as_root=() line="  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
@@ -39,8 +37,17 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 # The update comes first: old package lists name files that mirrors no longer have.
 as_root+=(env DEBIAN_FRONTEND=noninteractive)
-if ! "${as_root[@]}" apt-get update -q >&2 ||
-    ! "${as_root[@]}" apt-get install -qy --no-install-recommends "${missing[@]}" >&2; then
+status=0
+"${as_root[@]}" apt-get update -q >&2 || status=1
+unknown=()
+for package in "${missing[@]}"; do
+    apt-cache show "$package" >/dev/null 2>&1 || unknown+=("$package")
+done
+if [ "$status" -eq 0 ] && [ ${#unknown[@]} -gt 0 ]; then
+    say "dev: $PRETTY_NAME has no package ${unknown[*]}. Install the equivalents, then repeat with LENSD_SKIP_PACKAGES=1."
+    exit 2
+fi
+if [ "$status" -ne 0 ] || ! "${as_root[@]}" apt-get install -qy --no-install-recommends "${missing[@]}" >&2; then
     say "dev: apt could not install them. Is the network there? The line to repeat as root:"
     say "$line"
     exit 2

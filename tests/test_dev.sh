@@ -8,6 +8,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 number=0 failures=0
 unset CI LENSD_SKIP_PACKAGES
+export LENSD_OS_RELEASE=$scratch/os-release
 
 result() { # result STATUS NAME: 0 is good
     number=$((number + 1))
@@ -32,12 +33,18 @@ fresh() {
     fake meson 1 'no meson here'
     fake sudo 1 ''
     fake apt-get 0 ''
+    fake apt-cache 0 ''
     # Everything is installed but for libmicrohttpd-dev.
     cat >"$scratch/bin/dpkg-query" <<'FAKE'
 #!/bin/sh
 case "$*" in *libmicrohttpd-dev) exit 1 ;; *) printf installed ;; esac
 FAKE
     chmod +x "$scratch/bin/dpkg-query"
+}
+
+system() { # system ID VERSION ID_LIKE: what ./dev takes this system for
+    printf 'ID=%s\nVERSION_ID="%s"\nID_LIKE="%s"\nPRETTY_NAME="%s"\n' "$1" "$2" "$3" \
+        "$([ "$1" = debian ] && echo Debian || echo "$1") $2" >"$scratch/os-release"
 }
 
 run_dev() { # run_dev [arguments]: output and status of ./dev in a copy that can write no build folder
@@ -56,7 +63,8 @@ cp -r "$source"/tests/{report.py,packages.sh,bench,gpu} "$scratch/tree/tests/"
 mkdir "$scratch/tree/models"
 cp "$source/models/needs.py" "$scratch/tree/models/"
 
-echo '1..11'
+echo '1..14'
+system debian 12 ''
 fresh
 run_dev
 result "$([ $status -eq 0 ] && says 'run [options] [MODEL]' && says 'test [SUITE'; echo $?)" \
@@ -64,31 +72,42 @@ result "$([ $status -eq 0 ] && says 'run [options] [MODEL]' && says 'test [SUITE
 run_dev serve
 result "$([ $status -eq 2 ] && says "there is no verb 'serve'"; echo $?)" 'an unknown verb is refused'
 
-# shellcheck source=/dev/null
-if (. /etc/os-release && [ "${ID:-}${VERSION_ID:-}" = debian12 ]); then
-    fresh
-    fake id 0 1000
-    run_dev run
-    result "$([ $status -eq 2 ] && says 'apt-get install -y --no-install-recommends libmicrohttpd-dev' &&
-        ! grep -q '^apt-get' "$scratch/calls"; echo $?)" \
-        'neither root nor sudo: the line to type, and exit 2'
-    fresh
-    fake id 0 0
-    run_dev run
-    result "$(says 'installing Debian packages: libmicrohttpd-dev' &&
-        grep -qx 'apt-get install -qy --no-install-recommends libmicrohttpd-dev' "$scratch/calls"
-        echo $?)" 'as root the missing package is named and installed, and no other'
-    fresh
-    fake id 0 0
-    fake apt-get 100 ''
-    run_dev run
-    result "$([ $status -eq 2 ] && says 'Is the network there?'; echo $?)" 'apt fails'
-else
-    for name in 'neither root nor sudo' 'as root' 'apt fails'; do
-        number=$((number + 1))
-        echo "ok $number - $name # SKIP not Debian 12"
-    done
-fi
+system debian 13 ''
+fresh
+fake id 0 1000
+run_dev run
+result "$([ $status -eq 2 ] && says 'apt-get install -y --no-install-recommends libmicrohttpd-dev' &&
+    ! grep -q '^apt-get' "$scratch/calls"; echo $?)" \
+    'neither root nor sudo: the line to type, and exit 2'
+fresh
+fake id 0 0
+run_dev run
+result "$(says 'installing Debian packages: libmicrohttpd-dev' && ! says 'is tested on' &&
+    grep -qx 'apt-get install -qy --no-install-recommends libmicrohttpd-dev' "$scratch/calls"
+    echo $?)" 'as root the missing package is named and installed, and no other'
+fresh
+fake id 0 0
+fake apt-get 100 ''
+run_dev run
+result "$([ $status -eq 2 ] && says 'Is the network there?'; echo $?)" 'apt fails'
+fresh
+fake id 0 0
+fake apt-cache 100 ''
+run_dev run
+result "$([ $status -eq 2 ] && says 'Debian 13 has no package libmicrohttpd-dev' &&
+    ! grep -q '^apt-get install' "$scratch/calls"; echo $?)" 'a package that the system does not have is named'
+system ubuntu 24.04 debian
+fresh
+fake id 0 0
+run_dev run
+result "$(says 'this is ubuntu 24.04; lensd is tested on Debian 12 and 13' && grep -q '^apt-get install' "$scratch/calls"
+    echo $?)" "a relative of Debian's is tried"
+system fedora 42 ''
+fresh
+fake id 0 0
+run_dev run
+result "$([ $status -eq 2 ] && says 'this is fedora 42' && says 'the equivalents of: libmicrohttpd-dev' &&
+    ! grep -q '^apt-get' "$scratch/calls"; echo $?)" 'on another system it says what is needed'
 
 fresh
 printf '#!/bin/sh\nprintf installed\n' >"$scratch/bin/dpkg-query"
