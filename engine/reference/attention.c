@@ -3,7 +3,6 @@
 #include "engine/ops/attention.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -82,7 +81,7 @@ static void attend(const struct attention *a, const struct kernel_args *args, do
     }
 }
 
-static KERNEL(kernel_attention)
+KERNEL(kernel_attention)
 {
     struct attention attention;
     struct shape shape;
@@ -91,11 +90,10 @@ static KERNEL(kernel_attention)
     if (!scores)
         return STATUS_NO_MEMORY;
     attend(&attention, args, scores);
-    free(scores);
     return STATUS_OK;
 }
 
-static KERNEL(kernel_move)
+KERNEL(kernel_move)
 {
     const struct tensor *x = args->in[0];
     struct tensor *y = *args->out[0];
@@ -110,10 +108,3 @@ static KERNEL(kernel_move)
                size);
     return STATUS_OK;
 }
-
-static const struct kernel_entry entries[] = {
-    {OP_ATTENTION, kernel_attention},
-    {OP_MOVE, kernel_move},
-};
-
-const struct kernel_family kernels_attention = {entries, COUNT_OF(entries)};

@@ -1,14 +1,14 @@
 /* If, Loop and Scan: bodies are run by the interpreter, values go in and out by reference. What a
  * body gives in every iteration is collected in one growing buffer. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/reference/copy.h"
 #include "engine/reference/nn.h"
 
-enum status hand_over(const struct kernel_args *args, size_t i, struct tensor *tensor,
-                      struct error *err)
+/* A body's output becomes output i of the node; takes the reference over. */
+static enum status hand_over(const struct kernel_args *args, size_t i, struct tensor *tensor,
+                             struct error *err)
 {
     if (i >= args->node->output_count || !args->out[i]) {
         tensor_unref(tensor);
@@ -40,9 +40,14 @@ static void drop_all(struct tensor **tensors, size_t count)
     }
 }
 
-static enum status no_memory(struct error *err)
+/* `count` pointers or structures, all zero; NULL with *err set. */
+static void *zeroed_scratch(const struct kernel_args *args, size_t count, size_t size,
+                            struct error *err)
 {
-    return error_set(err, STATUS_NO_MEMORY, "out of memory while running a body");
+    void *memory = kernel_scratch(args, count, size, err);
+    if (memory)
+        zero_bytes(memory, count * size);
+    return memory;
 }
 
 static struct graph *body_of(const struct node *node, const char *name)
@@ -58,13 +63,13 @@ static struct tensor *input_ref(const struct kernel_args *args, size_t i)
     return tensor_ref(args->node->inputs[i]->known);
 }
 
-static enum status kernel_if(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_if)
 {
     struct graph *branch =
         body_of(args->node, tensor_int(args->in[0], 0) ? "then_branch" : "else_branch");
-    struct tensor **outputs = alloc_array(branch->output_count, sizeof *outputs);
+    struct tensor **outputs = zeroed_scratch(args, branch->output_count, sizeof *outputs, err);
     if (!outputs)
-        return no_memory(err);
+        return STATUS_NO_MEMORY;
     enum status status = args->run_body(args->interpreter, branch, NULL, outputs, err);
     for (size_t i = 0; i < branch->output_count && status == STATUS_OK; i++) {
         struct tensor *tensor = outputs[i];
@@ -72,7 +77,6 @@ static enum status kernel_if(const struct kernel_args *args, struct error *err)
         status = hand_over(args, i, tensor, err);
     }
     drop_all(outputs, branch->output_count);
-    free(outputs);
     return status;
 }
 
@@ -102,11 +106,9 @@ static enum status collection_add(const struct kernel_args *args, struct collect
     }
     if (c->count == c->capacity) {
         size_t wanted = c->capacity ? c->capacity * 2 : 8;
-        char *bigger = kernel_scratch(args, wanted, c->item_bytes, err);
+        char *bigger = kernel_scratch_grow(args, c->data, wanted, c->item_bytes, err);
         if (!bigger)
             return STATUS_NO_MEMORY;
-        copy_bytes(bigger, c->data, c->count * c->item_bytes);
-        free(c->data);
         c->data = bigger;
         c->capacity = wanted;
     }
@@ -175,21 +177,16 @@ struct iteration {
 static enum status iteration_start(struct iteration *it, struct error *err)
 {
     it->collected = it->body->output_count - it->first_output - it->states;
-    it->in = alloc_array(it->body->input_count, sizeof *it->in);
-    it->out = alloc_array(it->body->output_count, sizeof *it->out);
-    it->collections = alloc_array(it->collected, sizeof *it->collections);
-    return it->in && it->out && it->collections ? STATUS_OK : no_memory(err);
+    it->in = zeroed_scratch(it->args, it->body->input_count, sizeof *it->in, err);
+    it->out = zeroed_scratch(it->args, it->body->output_count, sizeof *it->out, err);
+    it->collections = zeroed_scratch(it->args, it->collected, sizeof *it->collections, err);
+    return it->in && it->out && it->collections ? STATUS_OK : STATUS_NO_MEMORY;
 }
 
 static void iteration_end(struct iteration *it)
 {
     drop_all(it->in, it->body->input_count);
     drop_all(it->out, it->body->output_count);
-    for (size_t i = 0; it->collections && i < it->collected; i++)
-        free(it->collections[i].data);
-    free(it->in);
-    free(it->out);
-    free(it->collections);
 }
 
 /* Runs the body once on it->in; the states move on, the rest is collected. */
@@ -269,8 +266,8 @@ static enum status read_condition(struct iteration *it, bool *ret, struct error 
 static enum status run_loop(struct iteration *it, struct error *err)
 {
     const struct kernel_args *args = it->args;
-    const struct tensor *trips = args->node->input_count > 0 ? args->in[0] : NULL;
-    const struct tensor *condition = args->node->input_count > 1 ? args->in[1] : NULL;
+    const struct tensor *trips = kernel_input(args, 0);
+    const struct tensor *condition = kernel_input(args, 1);
     int64_t limit = trips ? tensor_int(trips, 0) : INT64_MAX;
     bool goes_on = !condition || tensor_int(condition, 0) != 0;
     enum dtype counter = it->body->inputs[0]->dtype == DTYPE_I32 ? DTYPE_I32 : DTYPE_I64;
@@ -294,7 +291,7 @@ static enum status run_loop(struct iteration *it, struct error *err)
     return STATUS_OK;
 }
 
-static enum status kernel_loop(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_loop)
 {
     size_t inputs = args->node->input_count;
     struct iteration it = {.args = args,
@@ -500,7 +497,7 @@ static enum status run_batches(struct scan_state *scan, struct collection *state
     return finish_batches(scan, states, batches, longest, err);
 }
 
-static enum status kernel_scan(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_scan)
 {
     bool batched = args->node->opset < 9;
     size_t first = batched ? 1 : 0, items = (size_t)node_int(args->node, "num_scan_inputs", 1);
@@ -510,23 +507,12 @@ static enum status kernel_scan(const struct kernel_args *args, struct error *err
                               .first = first,
                               .items = items,
                               .batched = batched};
-    struct collection *states = alloc_array(scan.it.states, sizeof *states);
-    enum status status = iteration_start(&scan.it, err);
+    struct collection *states = zeroed_scratch(args, scan.it.states, sizeof *states, err);
     if (!states)
-        status = no_memory(err);
+        return STATUS_NO_MEMORY;
+    enum status status = iteration_start(&scan.it, err);
     if (status == STATUS_OK)
         status = batched ? run_batches(&scan, states, err) : run_scan(&scan, err);
-    for (size_t i = 0; states && i < scan.it.states; i++)
-        free(states[i].data);
-    free(states);
     iteration_end(&scan.it);
     return status;
 }
-
-static const struct kernel_entry entries[] = {
-    {OP_IF, kernel_if},
-    {OP_LOOP, kernel_loop},
-    {OP_SCAN, kernel_scan},
-};
-
-const struct kernel_family kernels_control = {entries, COUNT_OF(entries)};

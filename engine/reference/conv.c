@@ -4,7 +4,6 @@
  *
  *     dst[m, t] += weights[m, k] * panel[k, t]     k: (channel, tap), t: output position
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/reference/copy.h"
@@ -90,12 +89,12 @@ static void fill_panel_row(const struct patches *p, char *dst, size_t k, size_t 
     }
 }
 
-/* dst [rows, positions] = bias */
-static void start_rows(char *dst, const char *bias, size_t rows, size_t positions, size_t size)
+void conv_start_rows(void *dst, const void *bias, size_t rows, size_t positions, size_t size)
 {
     static const char zero[8];
     for (size_t m = 0; m < rows; m++)
-        fill_row(dst + m * positions * size, bias ? bias + m * size : zero, size, positions);
+        fill_row((char *)dst + m * positions * size, bias ? (const char *)bias + m * size : zero,
+                 size, positions);
 }
 
 enum status conv_forward(const struct kernel_args *args, const struct conv_shape *conv,
@@ -105,9 +104,8 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
     struct patches p = {.window = window_in_3d(&conv->window), .size = arithmetic_size(arithmetic)};
     const struct window *w = &p.window;
     size_t channels = conv->in_channels / conv->group, rows = conv->out_channels / conv->group;
-    size_t depth = channels * (size_t)(w->kernel[0] * w->kernel[1] * w->kernel[2]);
-    size_t positions = (size_t)(w->out[0] * w->out[1] * w->out[2]), size = p.size;
-    p.plane = (size_t)(w->in[0] * w->in[1] * w->in[2]);
+    size_t depth = channels * window_size(w), positions = window_outputs(w), size = p.size;
+    p.plane = window_inputs(w);
     char *panel = kernel_scratch(args, PANEL_ROWS * PANEL_COLUMNS, size, err);
     if (!panel)
         return STATUS_NO_MEMORY;
@@ -116,7 +114,8 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
         const char *matrix = (const char *)weights + g * rows * depth * size;
         char *out = (char *)dst + ng * rows * positions * size;
         p.src = p.plane ? (const char *)src + ng * channels * p.plane * size : NULL;
-        start_rows(out, bias ? (const char *)bias + g * rows * size : NULL, rows, positions, size);
+        conv_start_rows(out, bias ? (const char *)bias + g * rows * size : NULL, rows, positions,
+                        size);
         for (size_t t = 0; t < positions; t += PANEL_COLUMNS) {
             size_t count = positions - t < PANEL_COLUMNS ? positions - t : PANEL_COLUMNS;
             for (size_t k = 0; k < depth; k += PANEL_ROWS) {
@@ -128,59 +127,39 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
             }
         }
     }
-    free(panel);
     return STATUS_OK;
 }
 
-/* The convolution, then the epilogue; bias and residual may be NULL. */
-static enum status run_conv(const struct kernel_args *args, const struct tensor *bias,
-                            const struct tensor *residual, const struct epilogue *epilogue,
-                            struct error *err)
+/* The convolution, then the epilogue; bias and residual: inputs, which may be left out. */
+static enum status conv_run(const struct kernel_args *args, size_t bias, size_t residual,
+                            const struct epilogue *epilogue, struct error *err)
 {
-    const struct tensor *x = args->in[0], *w = args->in[1];
-    struct tensor *y = *args->out[0];
+    const struct tensor *x = args->in[0];
     enum arithmetic arithmetic = arithmetic_for(x->dtype);
     struct conv_shape conv;
-    struct gemm_operand src = {0}, weights = {0}, shift = {0}, extra = {0};
-    struct result dst = {0};
-    TRY(conv_shape_init(args->node, &x->shape, &w->shape, &conv, err));
-    enum status status = operand_open(args, x, arithmetic, &src, err);
-    if (status == STATUS_OK)
-        status = operand_open(args, w, arithmetic, &weights, err);
-    if (status == STATUS_OK && bias)
-        status = operand_open(args, bias, arithmetic, &shift, err);
-    if (status == STATUS_OK && residual)
-        status = operand_open(args, residual, arithmetic, &extra, err);
-    if (status == STATUS_OK)
-        status = result_open(args, y, arithmetic, &dst, err);
-    if (status == STATUS_OK)
-        status = conv_forward(args, &conv, arithmetic, src.data, weights.data, shift.data, dst.data,
-                              err);
-    if (status == STATUS_OK) {
-        epilogue_apply(epilogue, arithmetic, dst.data, extra.data, shape_count(&y->shape));
-        result_store(&dst);
-    }
-    operand_close(&src);
-    operand_close(&weights);
-    operand_close(&shift);
-    operand_close(&extra);
-    result_close(&dst);
-    return status;
+    const void *src, *weights, *shift, *extra;
+    void *dst;
+    TRY(conv_shape_init(args->node, &x->shape, &args->in[1]->shape, &conv, err));
+    TRY(operand_open(args, 0, arithmetic, &src, err));
+    TRY(operand_open(args, 1, arithmetic, &weights, err));
+    TRY(operand_open(args, bias, arithmetic, &shift, err));
+    TRY(operand_open(args, residual, arithmetic, &extra, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    TRY(conv_forward(args, &conv, arithmetic, src, weights, shift, dst, err));
+    epilogue_apply(epilogue, arithmetic, dst, extra, shape_count(&(*args->out[0])->shape));
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
 }
 
 KERNEL(kernel_conv)
 {
-    const struct node *node = args->node;
-    const struct tensor *residual = epilogue_residual(args);
-    bool biased = node->input_count > 2 + (residual != NULL);
-    return run_conv(args, biased ? args->in[2] : NULL, residual, &node->epilogue, err);
+    size_t residual = epilogue_residual(args);
+    return conv_run(args, residual == 2 ? SIZE_MAX : 2, residual, &args->node->epilogue, err);
 }
 
 KERNEL(kernel_fused_conv)
 {
-    const struct node *node = args->node;
     struct epilogue epilogue;
-    TRY(fused_activation(node, &epilogue, err));
-    return run_conv(args, node->input_count > 2 ? args->in[2] : NULL,
-                    node->input_count > 3 ? args->in[3] : NULL, &epilogue, err);
+    TRY(fused_activation(args->node, &epilogue, err));
+    return conv_run(args, 2, 3, &epilogue, err);
 }

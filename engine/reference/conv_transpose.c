@@ -4,8 +4,6 @@
  *     column[(m, tap), t] = weights[c, (m, tap)] * src[c, t]
  *     dst[m, position(t) * stride + tap * dilation - pad] += column[(m, tap), t]
  */
-#include <stdlib.h>
-
 #include "engine/base/size.h"
 #include "engine/reference/copy.h"
 #include "engine/reference/nn.h"
@@ -65,9 +63,8 @@ static void transpose_group(const struct window *w, enum arithmetic arithmetic, 
                             char *column)
 {
     size_t size = arithmetic_size(arithmetic);
-    size_t taps = (size_t)(w->kernel[0] * w->kernel[1] * w->kernel[2]), rows = outputs * taps;
-    size_t positions = (size_t)(w->in[0] * w->in[1] * w->in[2]);
-    size_t plane = (size_t)(w->out[0] * w->out[1] * w->out[2]);
+    size_t taps = window_size(w), rows = outputs * taps;
+    size_t positions = window_inputs(w), plane = window_outputs(w);
     for (size_t t = 0; t < positions; t += COLUMN_COLUMNS) {
         size_t count = positions - t < COLUMN_COLUMNS ? positions - t : COLUMN_COLUMNS;
         for (size_t r = 0; r < rows; r += COLUMN_ROWS) {
@@ -82,54 +79,34 @@ static void transpose_group(const struct window *w, enum arithmetic arithmetic, 
     }
 }
 
-static void start_planes(const struct conv_shape *conv, size_t plane, size_t size, char *dst,
-                         const char *bias)
-{
-    static const char zero[8];
-    for (size_t i = 0; i < conv->batch * conv->out_channels; i++)
-        fill_row(dst + i * plane * size, bias ? bias + i % conv->out_channels * size : zero, size,
-                 plane);
-}
-
 KERNEL(kernel_conv_transpose)
 {
     const struct tensor *x = args->in[0], *w = args->in[1];
-    const struct tensor *bias = args->node->input_count > 2 ? args->in[2] : NULL;
     enum arithmetic arithmetic = arithmetic_for(x->dtype);
     size_t size = arithmetic_size(arithmetic);
     struct conv_shape conv;
-    struct gemm_operand src = {0}, weights = {0}, shift = {0};
-    struct result dst = {0};
+    const void *src, *weights, *bias;
+    void *dst;
     TRY(conv_transpose_shape_init(args->node, &x->shape, &w->shape, &conv, err));
     char *column = kernel_scratch(args, COLUMN_ROWS * COLUMN_COLUMNS, size, err);
-    enum status status = column ? STATUS_OK : STATUS_NO_MEMORY;
-    if (status == STATUS_OK)
-        status = operand_open(args, x, arithmetic, &src, err);
-    if (status == STATUS_OK)
-        status = operand_open(args, w, arithmetic, &weights, err);
-    if (status == STATUS_OK && bias)
-        status = operand_open(args, bias, arithmetic, &shift, err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], arithmetic, &dst, err);
-    if (status == STATUS_OK) {
-        struct window window = window_in_3d(&conv.window);
-        size_t channels = conv.in_channels / conv.group, outputs = conv.out_channels / conv.group;
-        size_t in = (size_t)(window.in[0] * window.in[1] * window.in[2]);
-        size_t out = (size_t)(window.out[0] * window.out[1] * window.out[2]);
-        size_t taps = (size_t)(window.kernel[0] * window.kernel[1] * window.kernel[2]);
-        start_planes(&conv, out, size, dst.data, shift.data);
-        for (size_t ng = 0; ng < conv.batch * conv.group; ng++)
-            transpose_group(&window, arithmetic, channels, outputs,
-                            (const char *)src.data + ng * channels * in * size,
-                            (const char *)weights.data +
-                                ng % conv.group * channels * outputs * taps * size,
-                            (char *)dst.data + ng * outputs * out * size, column);
-        result_store(&dst);
-    }
-    free(column);
-    operand_close(&src);
-    operand_close(&weights);
-    operand_close(&shift);
-    result_close(&dst);
-    return status;
+    if (!column)
+        return STATUS_NO_MEMORY;
+    TRY(operand_open(args, 0, arithmetic, &src, err));
+    TRY(operand_open(args, 1, arithmetic, &weights, err));
+    TRY(operand_open(args, 2, arithmetic, &bias, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    struct window window = window_in_3d(&conv.window);
+    size_t channels = conv.in_channels / conv.group, outputs = conv.out_channels / conv.group;
+    size_t in = window_inputs(&window), out = window_outputs(&window);
+    size_t matrix = channels * outputs * window_size(&window);
+    for (size_t n = 0; n < conv.batch; n++)
+        conv_start_rows((char *)dst + n * conv.out_channels * out * size, bias, conv.out_channels,
+                        out, size);
+    for (size_t ng = 0; ng < conv.batch * conv.group; ng++)
+        transpose_group(&window, arithmetic, channels, outputs,
+                        (const char *)src + ng * channels * in * size,
+                        (const char *)weights + ng % conv.group * matrix * size,
+                        (char *)dst + ng * outputs * out * size, column);
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
 }

@@ -223,11 +223,6 @@ static void store_unsigned(const uint64_t *src, enum dtype dtype, void *dst, siz
 
 /* ---- any to any ---- */
 
-static bool is_narrow_float(enum dtype dtype)
-{
-    return dtype == DTYPE_F16 || dtype == DTYPE_BF16 || dtype == DTYPE_F32;
-}
-
 void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, size_t n)
 {
     if (n == 0)
@@ -240,20 +235,41 @@ void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, siz
         store_unsigned(src, to, dst, n);
         return;
     }
-    bool narrow = is_narrow_float(from) && is_narrow_float(to);
+    switch (to) { /* wide types need no block between */
+    case DTYPE_F32:
+        load_floats(src, from, dst, n);
+        return;
+    case DTYPE_F64:
+        load_doubles(src, from, dst, n);
+        return;
+    case DTYPE_I64:
+        load_integers(src, from, dst, n);
+        return;
+    default:
+        break;
+    }
+    switch (from) {
+    case DTYPE_F32:
+        store_floats(src, to, dst, n);
+        return;
+    case DTYPE_F64:
+        store_doubles(src, to, dst, n);
+        return;
+    case DTYPE_I64:
+        store_integers(src, to, dst, n);
+        return;
+    default:
+        break;
+    }
     for (size_t done = 0; done < n; done += BLOCK) {
         union {
-            float narrow[BLOCK];
             double wide[BLOCK];
             int64_t whole[BLOCK];
         } block;
         size_t count = n - done < BLOCK ? n - done : BLOCK;
         const void *in = element(src, from, done);
         void *out = element_at(dst, to, done);
-        if (narrow) {
-            load_floats(in, from, block.narrow, count);
-            store_floats(block.narrow, to, out, count);
-        } else if (dtype_is_float(from)) {
+        if (dtype_is_float(from)) {
             load_doubles(in, from, block.wide, count);
             store_doubles(block.wide, to, out, count);
         } else {

@@ -2,7 +2,6 @@
  * times a mask; the samples make a panel, and the weights' product with it is the convolution.
  * Computed in double. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/base/size.h"
 #include "engine/reference/copy.h"
@@ -136,31 +135,22 @@ static void deform_batch(struct deform *d, const double *src, const double *weig
 KERNEL(kernel_deform_conv)
 {
     struct deform d = {.offset_groups = (size_t)node_int(args->node, "offset_group", 1)};
-    struct gemm_operand in[5] = {0};
-    struct result dst = {0};
+    const double *in[5];
+    double *dst;
     TRY(conv_shape_init(args->node, &args->in[0]->shape, &args->in[1]->shape, &d.conv, err));
     d.window = window_in_3d(&d.conv.window);
-    const struct window *w = &d.window;
-    d.taps = (size_t)(w->kernel[0] * w->kernel[1] * w->kernel[2]);
-    d.positions = (size_t)(w->out[0] * w->out[1] * w->out[2]);
-    d.plane = (size_t)(w->in[0] * w->in[1] * w->in[2]);
+    d.taps = window_size(&d.window);
+    d.positions = window_outputs(&d.window);
+    d.plane = window_inputs(&d.window);
     size_t room;
     if (!size_mul(d.conv.in_channels, d.taps, &room) || !size_mul(room, POSITIONS, &room))
         return error_set(err, STATUS_NO_MEMORY, "the weights are too large");
     d.panel = kernel_scratch(args, room, sizeof *d.panel, err);
-    enum status status = d.panel ? STATUS_OK : STATUS_NO_MEMORY;
-    for (size_t i = 0; i < args->node->input_count && i < 5; i++)
-        if (status == STATUS_OK && args->in[i])
-            status = operand_open(args, args->in[i], ARITHMETIC_F64, &in[i], err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &dst, err);
-    if (status == STATUS_OK) {
-        deform_batch(&d, in[0].data, in[1].data, in[2].data, in[3].data, in[4].data, dst.data);
-        result_store(&dst);
-    }
-    free(d.panel);
-    for (size_t i = 0; i < 5; i++)
-        operand_close(&in[i]);
-    result_close(&dst);
-    return status;
+    if (!d.panel)
+        return STATUS_NO_MEMORY;
+    TRY(operands_open(args, 0, COUNT_OF(in), in, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    deform_batch(&d, in[0], in[1], in[2], in[3], in[4], dst);
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
 }

@@ -201,8 +201,8 @@ KERNEL(kernel_roi_align)
     const struct tensor *x = args->in[0], *rois = args->in[1], *batch = args->in[2];
     size_t count = (size_t)rois->shape.dims[0];
     struct roi_settings s;
-    struct gemm_operand src = {0}, boxes = {0};
-    struct result dst = {0};
+    const void *src, *boxes;
+    void *dst;
     read_roi_settings(args->node, &x->shape, &s);
     s.wide = x->dtype == DTYPE_F64;
     enum arithmetic arithmetic = s.wide ? ARITHMETIC_F64 : ARITHMETIC_F32;
@@ -210,32 +210,25 @@ KERNEL(kernel_roi_align)
     size_t image = s.channels * (size_t)(s.height * s.width) * size;
     size_t region = s.channels * (size_t)s.pooled_height * (size_t)s.pooled_width * size;
     struct roi_tap *taps = kernel_scratch(args, 2 * MOST_TAPS, sizeof *taps, err);
-    enum status status = taps ? STATUS_OK : STATUS_NO_MEMORY;
-    if (status == STATUS_OK)
-        status = operand_open(args, x, arithmetic, &src, err);
-    if (status == STATUS_OK)
-        status = operand_open(args, rois, ARITHMETIC_F32, &boxes, err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], arithmetic, &dst, err);
-    for (size_t i = 0; i < count && status == STATUS_OK; i++) {
+    if (!taps)
+        return STATUS_NO_MEMORY;
+    TRY(operand_open(args, 0, arithmetic, &src, err));
+    TRY(operand_open(args, 1, ARITHMETIC_F32, &boxes, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    for (size_t i = 0; i < count; i++) {
         int64_t n = tensor_int(batch, i);
         if (n < 0 || n >= x->shape.dims[0])
-            status = error_set(err, STATUS_INVALID,
-                               "batch index %lld of region %zu is out of range, X has %lld images",
-                               (long long)n, i, (long long)x->shape.dims[0]);
-        else if (!image)
-            memset((char *)dst.data + i * region, 0, region);
+            return error_set(err, STATUS_INVALID,
+                             "batch index %lld of region %zu is out of range, X has %lld images",
+                             (long long)n, i, (long long)x->shape.dims[0]);
+        if (!image)
+            memset((char *)dst + i * region, 0, region);
         else
-            roi_region(&s, (const char *)src.data + (size_t)n * image,
-                       (const float *)boxes.data + i * 4, (char *)dst.data + i * region, taps);
+            roi_region(&s, (const char *)src + (size_t)n * image, (const float *)boxes + i * 4,
+                       (char *)dst + i * region, taps);
     }
-    if (status == STATUS_OK)
-        result_store(&dst);
-    free(taps);
-    operand_close(&src);
-    operand_close(&boxes);
-    result_close(&dst);
-    return status;
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
 }
 
 /* ---- NonMaxSuppression ---- */
@@ -309,12 +302,9 @@ static enum status emit(const struct kernel_args *args, struct suppression *s, s
 {
     if (s->count == s->capacity) {
         size_t wanted = s->capacity ? s->capacity * 2 : 64;
-        int64_t *bigger = kernel_scratch(args, wanted, 3 * sizeof *bigger, err);
+        int64_t *bigger = kernel_scratch_grow(args, s->out, wanted, 3 * sizeof *bigger, err);
         if (!bigger)
             return STATUS_NO_MEMORY;
-        if (s->count)
-            memcpy(bigger, s->out, s->count * 3 * sizeof *bigger);
-        free(s->out);
         s->out = bigger;
         s->capacity = wanted;
     }
@@ -353,7 +343,7 @@ static enum status suppress_class(const struct kernel_args *args, struct suppres
 
 static const struct tensor *optional_number(const struct kernel_args *args, size_t i)
 {
-    const struct tensor *tensor = i < args->node->input_count ? args->in[i] : NULL;
+    const struct tensor *tensor = kernel_input(args, i);
     return tensor && shape_count(&tensor->shape) ? tensor : NULL;
 }
 
@@ -388,33 +378,17 @@ static enum status suppress_all(const struct kernel_args *args, struct suppressi
 KERNEL(kernel_non_max_suppression)
 {
     struct suppression s = {.boxes = (size_t)args->in[0]->shape.dims[1]};
-    struct gemm_operand boxes = {0}, scores = {0};
+    const void *boxes, *scores;
     TRY(read_suppression(args, &s, err));
     s.candidates = kernel_scratch(args, s.boxes, sizeof *s.candidates, err);
-    s.selected = s.candidates ? kernel_scratch(args, s.boxes, sizeof *s.selected, err) : NULL;
-    enum status status = s.selected ? STATUS_OK : STATUS_NO_MEMORY;
-    if (status == STATUS_OK)
-        status = operand_open(args, args->in[0], ARITHMETIC_F32, &boxes, err);
-    if (status == STATUS_OK)
-        status = operand_open(args, args->in[1], ARITHMETIC_F32, &scores, err);
-    if (status == STATUS_OK)
-        status = suppress_all(args, &s, boxes.data, scores.data, err);
-    if (status == STATUS_OK)
-        status = kernel_output(args, 0, DTYPE_I64, &SHAPE((int64_t)s.count, 3), err);
-    if (status == STATUS_OK && s.count)
+    s.selected = kernel_scratch(args, s.boxes, sizeof *s.selected, err);
+    if (!s.candidates || !s.selected)
+        return STATUS_NO_MEMORY;
+    TRY(operand_open(args, 0, ARITHMETIC_F32, &boxes, err));
+    TRY(operand_open(args, 1, ARITHMETIC_F32, &scores, err));
+    TRY(suppress_all(args, &s, boxes, scores, err));
+    TRY(kernel_output(args, 0, DTYPE_I64, &SHAPE((int64_t)s.count, 3), err));
+    if (s.count)
         memcpy((*args->out[0])->data, s.out, s.count * 3 * sizeof *s.out);
-    free(s.candidates);
-    free(s.selected);
-    free(s.out);
-    operand_close(&boxes);
-    operand_close(&scores);
-    return status;
+    return STATUS_OK;
 }
-
-static const struct kernel_entry entries[] = {
-    {OP_RESIZE, kernel_resize},           {OP_UPSAMPLE, kernel_resize},
-    {OP_GRID_SAMPLE, kernel_grid_sample}, {OP_AFFINE_GRID, kernel_affine_grid},
-    {OP_ROI_ALIGN, kernel_roi_align},     {OP_NON_MAX_SUPPRESSION, kernel_non_max_suppression},
-};
-
-const struct kernel_family kernels_resample = {entries, COUNT_OF(entries)};

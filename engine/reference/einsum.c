@@ -1,8 +1,6 @@
 /* Einsum: operands are contracted in pairs, left to right. A label that neither the output nor a
  * later operand needs is summed as soon as it can be, so that intermediate results stay small. Sums
  * of floats are made in double, of integers modulo 2^64. */
-#include <stdlib.h>
-
 #include "engine/base/size.h"
 #include "engine/reference/copy.h"
 #include "engine/reference/nn.h"
@@ -168,23 +166,17 @@ static enum status contract_all(const struct kernel_args *args, const struct ein
     struct labelled one = {.data = &one_u64}, left = operands[0], next;
     if (arithmetic == ARITHMETIC_F64)
         one.data = &one_f64;
-    void *owned = NULL, *fresh = NULL;
+    void *fresh = NULL;
     for (size_t i = 1; i + 1 < plan->operands; i++) {
         int8_t list[EINSUM_MAX_LABELS];
         int rank = 0;
         uint64_t labels = (left.labels | operands[i].labels) & needed_labels(plan, operands, i + 1);
-        enum status status = intermediate(args, plan, labels, list, &rank, &next, &fresh, err);
-        if (status == STATUS_OK)
-            contract(plan, arithmetic, &left, &operands[i], list, rank, fresh);
-        free(owned);
-        if (status != STATUS_OK)
-            return status;
-        owned = fresh;
+        TRY(intermediate(args, plan, labels, list, &rank, &next, &fresh, err));
+        contract(plan, arithmetic, &left, &operands[i], list, rank, fresh);
         left = next;
     }
     contract(plan, arithmetic, &left, plan->operands > 1 ? &operands[plan->operands - 1] : &one,
              plan->out_label, plan->out.rank, dst);
-    free(owned);
     return STATUS_OK;
 }
 
@@ -192,26 +184,21 @@ KERNEL(kernel_einsum)
 {
     size_t count = args->node->input_count;
     const struct shape *shapes[EINSUM_MAX_OPERANDS];
-    struct gemm_operand opened[EINSUM_MAX_OPERANDS] = {0};
     struct labelled operands[EINSUM_MAX_OPERANDS];
     struct einsum_plan plan;
-    struct result out = {0};
+    const void *data;
+    void *dst;
     for (size_t i = 0; i < count && i < EINSUM_MAX_OPERANDS; i++)
         shapes[i] = &args->in[i]->shape;
     TRY(einsum_plan_init(args->node, shapes, count, &plan, err));
     enum arithmetic arithmetic =
         dtype_is_float(args->in[0]->dtype) ? ARITHMETIC_F64 : ARITHMETIC_U64;
-    enum status status = result_open(args, *args->out[0], arithmetic, &out, err);
-    for (size_t i = 0; i < count && status == STATUS_OK; i++) {
-        status = operand_open(args, args->in[i], arithmetic, &opened[i], err);
-        label_operand(&plan, i, shapes[i], opened[i].data, &operands[i]);
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    for (size_t i = 0; i < count; i++) {
+        TRY(operand_open(args, i, arithmetic, &data, err));
+        label_operand(&plan, i, shapes[i], data, &operands[i]);
     }
-    if (status == STATUS_OK)
-        status = contract_all(args, &plan, arithmetic, operands, out.data, err);
-    if (status == STATUS_OK)
-        result_store(&out);
-    for (size_t i = 0; i < count; i++)
-        operand_close(&opened[i]);
-    result_close(&out);
-    return status;
+    TRY(contract_all(args, &plan, arithmetic, operands, dst, err));
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
 }

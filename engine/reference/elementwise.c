@@ -10,9 +10,8 @@
 #include "engine/reference/convert.h"
 #include "engine/reference/copy.h"
 
-enum status run_cast(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_cast)
 {
-    (void)err;
     const struct tensor *x = args->in[0];
     struct tensor *y = *args->out[0];
     if (x->bytes)
@@ -21,17 +20,16 @@ enum status run_cast(const struct kernel_args *args, struct error *err)
 }
 
 /* Operators whose output is the input's bytes under another shape. The output may be a view. */
-enum status run_view(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_view)
 {
-    (void)err;
     if (args->out[0] && (*args->out[0])->data != args->in[0]->data)
         copy_bytes((*args->out[0])->data, args->in[0]->data, args->in[0]->bytes);
     return STATUS_OK;
 }
 
-enum status run_dropout(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_dropout)
 {
-    const struct tensor *training = args->node->input_count > 2 ? args->in[2] : NULL;
+    const struct tensor *training = kernel_input(args, 2);
     if (training && shape_count(&training->shape) == 1 && tensor_int(training, 0)) {
         (void)error_set(err, STATUS_UNSUPPORTED, "training_mode is true");
         return error_advise(err, "export the model in evaluation mode");
@@ -43,7 +41,7 @@ enum status run_dropout(const struct kernel_args *args, struct error *err)
         store_doubles(&one, mask->dtype, &value, 1);
         fill_row(mask->data, &value, dtype_size(mask->dtype), shape_count(&mask->shape));
     }
-    return run_view(args, err);
+    return kernel_view(args, err);
 }
 
 /* ---- Pow ---- */
@@ -117,7 +115,7 @@ static void pow_floats(const struct pow_row *row)
         z[i] = powf(x[walk->moves[0] ? i : 0], y[walk->moves[1] ? i : 0]);
 }
 
-enum status run_pow(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_pow)
 {
     const struct tensor *base = args->in[0], *exponent = args->in[1];
     struct tensor *out = *args->out[0];
@@ -165,9 +163,8 @@ static void choose(size_t item, const uint8_t *condition, const void *x, bool x_
     BY_ITEM_SIZE(item, choose, condition, x, x_moves, y, y_moves, dst, n);
 }
 
-enum status run_where(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_where)
 {
-    (void)err;
     const struct tensor *condition = args->in[0], *x = args->in[1], *y = args->in[2];
     struct tensor *out = *args->out[0];
     const struct shape *const shapes[] = {&condition->shape, &x->shape, &y->shape};
@@ -190,67 +187,3 @@ enum status run_where(const struct kernel_args *args, struct error *err)
     } while (broadcast_next(&walk));
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
-
-static const struct kernel_entry table[] = {
-    {OP_ABS, run_unary},
-    {OP_NEG, run_unary},
-    {OP_SIGN, run_unary},
-    {OP_FLOOR, run_unary},
-    {OP_CEIL, run_unary},
-    {OP_ROUND, run_unary},
-    {OP_SQRT, run_unary},
-    {OP_RECIPROCAL, run_unary},
-    {OP_EXP, run_unary},
-    {OP_LOG, run_unary},
-    {OP_SIN, run_unary},
-    {OP_COS, run_unary},
-    {OP_TANH, run_unary},
-    {OP_ERF, run_unary},
-    {OP_SIGMOID, run_unary},
-    {OP_HARD_SIGMOID, run_unary},
-    {OP_HARD_SWISH, run_unary},
-    {OP_RELU, run_unary},
-    {OP_LEAKY_RELU, run_unary},
-    {OP_THRESHOLDED_RELU, run_unary},
-    {OP_ELU, run_unary},
-    {OP_SELU, run_unary},
-    {OP_CELU, run_unary},
-    {OP_SOFTPLUS, run_unary},
-    {OP_SOFTSIGN, run_unary},
-    {OP_MISH, run_unary},
-    {OP_SWISH, run_unary},
-    {OP_GELU, run_unary},
-    {OP_SHRINK, run_unary},
-    {OP_NOT, run_unary},
-    {OP_IS_NAN, run_unary},
-    {OP_IS_INF, run_unary},
-    {OP_CLIP, run_clip},
-    {OP_CAST, run_cast},
-    {OP_CAST_LIKE, run_cast},
-    {OP_IDENTITY, run_view},
-    {OP_DROPOUT, run_dropout},
-    {OP_ADD, run_binary},
-    {OP_SUB, run_binary},
-    {OP_MUL, run_binary},
-    {OP_DIV, run_binary},
-    {OP_POW, run_pow},
-    {OP_MOD, run_binary},
-    {OP_PRELU, run_binary},
-    {OP_MAX, run_variadic},
-    {OP_MIN, run_variadic},
-    {OP_SUM, run_variadic},
-    {OP_MEAN, run_variadic},
-    {OP_AND, run_binary},
-    {OP_OR, run_binary},
-    {OP_XOR, run_binary},
-    {OP_EQUAL, run_binary},
-    {OP_GREATER, run_binary},
-    {OP_LESS, run_binary},
-    {OP_GREATER_OR_EQUAL, run_binary},
-    {OP_LESS_OR_EQUAL, run_binary},
-    {OP_WHERE, run_where},
-};
-
-const struct kernel_family kernels_elementwise = {table, COUNT_OF(table)};

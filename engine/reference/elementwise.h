@@ -2,7 +2,7 @@
  * operators take over their operands. */
 #pragma once
 
-#include "engine/reference/kernel.h"
+#include "engine/reference/kernels.h"
 
 /* dst[i] = a[i] op b[i] for n elements; where `a_moves` (`b_moves`) is false the operand is one
  * element that is used for all. dst may be a or b itself. STATUS_OK, or STATUS_INVALID when an
@@ -65,14 +65,3 @@ bool broadcast_next(struct broadcast *walk);
 enum status binary_run(enum binary_op op, enum dtype dtype, const struct shape *out,
                        const struct shape *a_shape, const void *a, const struct shape *b_shape,
                        const void *b, void *dst, struct error *err);
-
-/* Kernels of elementwise operators, by file. */
-enum status run_unary(const struct kernel_args *args, struct error *err);
-enum status run_clip(const struct kernel_args *args, struct error *err);
-enum status run_cast(const struct kernel_args *args, struct error *err);
-enum status run_view(const struct kernel_args *args, struct error *err);
-enum status run_dropout(const struct kernel_args *args, struct error *err);
-enum status run_binary(const struct kernel_args *args, struct error *err);
-enum status run_pow(const struct kernel_args *args, struct error *err);
-enum status run_variadic(const struct kernel_args *args, struct error *err);
-enum status run_where(const struct kernel_args *args, struct error *err);

@@ -4,7 +4,6 @@
 #include "engine/reference/elementwise.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/ops/resolve.h"
@@ -267,7 +266,7 @@ static enum binary_op binary_of(const struct node *node)
 static enum status add_epilogue(const struct kernel_args *args, struct error *err)
 {
     const struct epilogue *epilogue = &args->node->epilogue;
-    const struct tensor *residual = epilogue_residual(args);
+    const struct tensor *residual = kernel_input(args, epilogue_residual(args));
     struct tensor *out = *args->out[0];
     if (epilogue->activation == ACTIVATION_NONE && !residual)
         return STATUS_OK;
@@ -279,7 +278,7 @@ static enum status add_epilogue(const struct kernel_args *args, struct error *er
     return STATUS_OK;
 }
 
-enum status run_binary(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_binary)
 {
     const struct node *node = args->node;
     const struct tensor *a = args->in[0], *b = args->in[1];
@@ -327,7 +326,6 @@ static enum status sum_half(const struct kernel_args *args, struct error *err)
         for (size_t i = 0; i < count; i++)
             sum[i] /= (float)inputs;
     store_floats(sum, out->dtype, out->data, count);
-    free(sum);
     return STATUS_OK;
 }
 
@@ -345,7 +343,7 @@ static void divide(struct tensor *tensor, double divisor)
 }
 
 /* Max, Min, Sum, Mean of any number of operands, folded one by one into the output. */
-enum status run_variadic(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_variadic)
 {
     const struct node *node = args->node;
     const struct tensor *first = args->in[0];

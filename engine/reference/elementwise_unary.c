@@ -127,10 +127,32 @@ static const struct unary_rows unaries[OP_COUNT] = {
     [OP_SWISH] = ALPHA(swish, 1),
     [OP_GELU] = PLAIN(gelu),
     [OP_SHRINK] = {shrink_F32, shrink_F64, "lambd", "bias", {0.5, 0}},
+    [OP_SILU] = ALPHA(swish, 1),
+    [OP_MS_GELU] = PLAIN(gelu),
 };
 
-static void run_floats(const struct unary_rows *unary, const struct parameters *parameters,
-                       const struct tensor *x, struct tensor *y)
+/* These have no float32 form of their own, or one of lesser precision than passes count on. */
+static bool is_in_double(enum op op, enum dtype dtype)
+{
+    return op == OP_SILU || op == OP_MS_GELU ||
+           (!dtype_is_float(dtype) && (op == OP_ERF || op == OP_SHRINK));
+}
+
+static void unary_in_double(const struct unary_rows *unary, const struct parameters *parameters,
+                            const struct tensor *x, struct tensor *y)
+{
+    size_t count = shape_count(&x->shape);
+    for (size_t done = 0; done < count; done += BLOCK) {
+        double block[BLOCK];
+        size_t n = count - done < BLOCK ? count - done : BLOCK;
+        load_doubles(element(x->data, x->dtype, done), x->dtype, block, n);
+        unary->wide(block, block, n, parameters);
+        store_doubles(block, y->dtype, element_at(y->data, y->dtype, done), n);
+    }
+}
+
+static void unary_floats(const struct unary_rows *unary, const struct parameters *parameters,
+                         const struct tensor *x, struct tensor *y)
 {
     size_t count = shape_count(&x->shape);
     if (x->dtype == DTYPE_F32) {
@@ -165,36 +187,23 @@ static int64_t whole(enum op op, int64_t x)
     }
 }
 
-static void run_integers(const struct unary_rows *unary, const struct parameters *parameters,
-                         enum op op, const struct tensor *x, struct tensor *y)
+static void unary_integers(enum op op, const struct tensor *x, struct tensor *y)
 {
     size_t count = shape_count(&x->shape);
-    bool in_double = op == OP_ERF || op == OP_SHRINK;
     for (size_t done = 0; done < count; done += BLOCK) {
-        union {
-            double wide[BLOCK];
-            int64_t whole[BLOCK];
-        } block;
+        int64_t block[BLOCK];
         size_t n = count - done < BLOCK ? count - done : BLOCK;
-        const void *from = element(x->data, x->dtype, done);
-        void *to = element_at(y->data, y->dtype, done);
-        if (in_double) {
-            load_doubles(from, x->dtype, block.wide, n);
-            unary->wide(block.wide, block.wide, n, parameters);
-            store_doubles(block.wide, y->dtype, to, n);
-            continue;
-        }
-        load_integers(from, x->dtype, block.whole, n);
+        load_integers(element(x->data, x->dtype, done), x->dtype, block, n);
         for (size_t i = 0; i < n; i++) {
             /* uint64 above INT64_MAX reads as negative, but no unsigned number is. */
-            bool huge = x->dtype == DTYPE_U64 && block.whole[i] < 0;
-            block.whole[i] = !huge ? whole(op, block.whole[i]) : op == OP_SIGN ? 1 : block.whole[i];
+            bool huge = x->dtype == DTYPE_U64 && block[i] < 0;
+            block[i] = !huge ? whole(op, block[i]) : op == OP_SIGN ? 1 : block[i];
         }
-        store_integers(block.whole, y->dtype, to, n);
+        store_integers(block, y->dtype, element_at(y->data, y->dtype, done), n);
     }
 }
 
-static void run_not(const struct tensor *x, struct tensor *y)
+static void unary_not(const struct tensor *x, struct tensor *y)
 {
     const uint8_t *from = x->data;
     uint8_t *to = y->data;
@@ -202,7 +211,7 @@ static void run_not(const struct tensor *x, struct tensor *y)
         to[i] = !from[i];
 }
 
-static void run_predicate(const struct node *node, const struct tensor *x, struct tensor *y)
+static void unary_predicate(const struct node *node, const struct tensor *x, struct tensor *y)
 {
     bool negative = node_int(node, "detect_negative", 1) != 0;
     bool positive = node_int(node, "detect_positive", 1) != 0;
@@ -222,18 +231,17 @@ static void run_predicate(const struct node *node, const struct tensor *x, struc
     }
 }
 
-enum status run_unary(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_unary)
 {
-    (void)err;
     const struct node *node = args->node;
     const struct tensor *x = args->in[0];
     struct tensor *y = *args->out[0];
     if (node->op == OP_NOT) {
-        run_not(x, y);
+        unary_not(x, y);
         return STATUS_OK;
     }
     if (node->op == OP_IS_NAN || node->op == OP_IS_INF) {
-        run_predicate(node, x, y);
+        unary_predicate(node, x, y);
         return STATUS_OK;
     }
     struct unary_rows unary = unaries[node->op];
@@ -244,10 +252,12 @@ enum status run_unary(const struct kernel_args *args, struct error *err)
         parameters.alpha = node_float(node, unary.alpha_name, (float)parameters.alpha);
     if (unary.beta_name)
         parameters.beta = node_float(node, unary.beta_name, (float)parameters.beta);
-    if (dtype_is_float(x->dtype))
-        run_floats(&unary, &parameters, x, y);
+    if (is_in_double(node->op, x->dtype))
+        unary_in_double(&unary, &parameters, x, y);
+    else if (dtype_is_float(x->dtype))
+        unary_floats(&unary, &parameters, x, y);
     else
-        run_integers(&unary, &parameters, node->op, x, y);
+        unary_integers(node->op, x, y);
     return STATUS_OK;
 }
 
@@ -271,9 +281,8 @@ static bool clip_bound(const struct kernel_args *args, size_t i, enum dtype dtyp
 }
 
 /* min(max(x, low), high): where low > high, everything becomes high. */
-enum status run_clip(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_clip)
 {
-    (void)err;
     const struct tensor *x = args->in[0];
     struct tensor *y = *args->out[0];
     size_t count = shape_count(&x->shape);

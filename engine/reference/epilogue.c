@@ -65,8 +65,8 @@ void epilogue_apply(const struct epilogue *epilogue, enum arithmetic arithmetic,
         x[i] = (float)activate(epilogue, r ? x[i] + r[i] : x[i]);
 }
 
-const struct tensor *epilogue_residual(const struct kernel_args *args)
+size_t epilogue_residual(const struct kernel_args *args)
 {
     const struct node *node = args->node;
-    return node->epilogue.residual && node->input_count ? args->in[node->input_count - 1] : NULL;
+    return node->epilogue.residual && node->input_count ? node->input_count - 1 : SIZE_MAX;
 }

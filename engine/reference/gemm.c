@@ -2,8 +2,6 @@
  * conversion of operands and results from and to the types of the tensors. */
 #include "engine/reference/gemm.h"
 
-#include <stdlib.h>
-
 #include "engine/reference/convert.h"
 
 /* A block of b of 128 x 256 floats is 128 KiB: a good part of a level-2 cache. */
@@ -80,91 +78,76 @@ void gemm_nt(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const voi
     BY_ARITHMETIC(arithmetic, gemm_nt, m, n, k, a, lda, b, ldb, c, ldc);
 }
 
+/* The dtype of what the arithmetic computes; whether integers have a sign makes no difference. */
+static enum dtype arithmetic_dtype(enum arithmetic arithmetic)
+{
+    static const enum dtype dtypes[] = {[ARITHMETIC_F32] = DTYPE_F32,
+                                        [ARITHMETIC_F64] = DTYPE_F64,
+                                        [ARITHMETIC_U32] = DTYPE_I32,
+                                        [ARITHMETIC_U64] = DTYPE_I64};
+    return dtypes[arithmetic];
+}
+
 /* A tensor whose memory is already what the arithmetic computes in. */
 static bool is_native(enum dtype dtype, enum arithmetic arithmetic)
 {
-    switch (arithmetic) {
-    case ARITHMETIC_F32:
-        return dtype == DTYPE_F32;
-    case ARITHMETIC_F64:
-        return dtype == DTYPE_F64;
-    case ARITHMETIC_U32:
-        return dtype == DTYPE_I32 || dtype == DTYPE_U32;
-    case ARITHMETIC_U64:
-        return dtype == DTYPE_I64 || dtype == DTYPE_U64;
-    }
-    return false;
+    return dtype == arithmetic_dtype(arithmetic) ||
+           (dtype == DTYPE_U32 && arithmetic == ARITHMETIC_U32) ||
+           (dtype == DTYPE_U64 && arithmetic == ARITHMETIC_U64);
 }
 
-enum status operand_open(const struct kernel_args *args, const struct tensor *tensor,
-                         enum arithmetic arithmetic, struct gemm_operand *ret, struct error *err)
+enum status operand_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
+                         const void **ret, struct error *err)
 {
-    size_t count = shape_count(&tensor->shape);
-    *ret = (struct gemm_operand){.data = tensor->data};
-    if (is_native(tensor->dtype, arithmetic))
+    const struct tensor *tensor = kernel_input(args, i);
+    *ret = tensor ? tensor->data : NULL;
+    if (!tensor || is_native(tensor->dtype, arithmetic))
         return STATUS_OK;
+    size_t count = shape_count(&tensor->shape);
     void *copy = kernel_scratch(args, count, arithmetic_size(arithmetic), err);
     if (!copy)
         return STATUS_NO_MEMORY;
-    switch (arithmetic) {
-    case ARITHMETIC_F32:
-        load_floats(tensor->data, tensor->dtype, copy, count);
-        break;
-    case ARITHMETIC_F64:
-        load_doubles(tensor->data, tensor->dtype, copy, count);
-        break;
-    case ARITHMETIC_U32:
-        convert_row(tensor->data, tensor->dtype, copy, DTYPE_I32, count);
-        break;
-    case ARITHMETIC_U64:
-        load_integers(tensor->data, tensor->dtype, copy, count);
-        break;
-    }
-    ret->data = ret->copy = copy;
+    convert_row(tensor->data, tensor->dtype, copy, arithmetic_dtype(arithmetic), count);
+    *ret = copy;
     return STATUS_OK;
 }
 
-void operand_close(struct gemm_operand *operand)
+enum status operands_open(const struct kernel_args *args, size_t first, size_t count,
+                          const double **ret, struct error *err)
 {
-    free(operand->copy);
-    *operand = (struct gemm_operand){0};
-}
-
-enum status result_open(const struct kernel_args *args, struct tensor *tensor,
-                        enum arithmetic arithmetic, struct result *ret, struct error *err)
-{
-    *ret = (struct result){.data = tensor->data, .tensor = tensor, .arithmetic = arithmetic};
-    if (is_native(tensor->dtype, arithmetic))
-        return STATUS_OK;
-    ret->data = ret->copy =
-        kernel_scratch(args, shape_count(&tensor->shape), arithmetic_size(arithmetic), err);
-    return ret->copy ? STATUS_OK : STATUS_NO_MEMORY;
-}
-
-void result_store(const struct result *result)
-{
-    struct tensor *tensor = result->tensor;
-    size_t count = shape_count(&tensor->shape);
-    if (!result->copy)
-        return;
-    switch (result->arithmetic) {
-    case ARITHMETIC_F32:
-        store_floats(result->data, tensor->dtype, tensor->data, count);
-        break;
-    case ARITHMETIC_F64:
-        store_doubles(result->data, tensor->dtype, tensor->data, count);
-        break;
-    case ARITHMETIC_U32:
-        convert_row(result->data, DTYPE_I32, tensor->data, tensor->dtype, count);
-        break;
-    case ARITHMETIC_U64:
-        store_integers(result->data, tensor->dtype, tensor->data, count);
-        break;
+    for (size_t i = 0; i < count; i++) {
+        const void *data;
+        TRY(operand_open(args, first + i, ARITHMETIC_F64, &data, err));
+        ret[i] = data;
     }
+    return STATUS_OK;
 }
 
-void result_close(struct result *result)
+enum status result_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
+                        void **ret, struct error *err)
 {
-    free(result->copy);
-    *result = (struct result){0};
+    const struct tensor *tensor = kernel_result(args, i);
+    *ret = tensor ? tensor->data : NULL;
+    if (!tensor || is_native(tensor->dtype, arithmetic))
+        return STATUS_OK;
+    *ret = kernel_scratch(args, shape_count(&tensor->shape), arithmetic_size(arithmetic), err);
+    return *ret ? STATUS_OK : STATUS_NO_MEMORY;
+}
+
+enum status result_open_doubles(const struct kernel_args *args, size_t i, double **ret,
+                                struct error *err)
+{
+    void *data;
+    TRY(result_open(args, i, ARITHMETIC_F64, &data, err));
+    *ret = data;
+    return STATUS_OK;
+}
+
+void result_store(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
+                  const void *data)
+{
+    struct tensor *tensor = kernel_result(args, i);
+    if (tensor && data != tensor->data)
+        convert_row(data, arithmetic_dtype(arithmetic), tensor->data, tensor->dtype,
+                    shape_count(&tensor->shape));
 }

@@ -24,28 +24,20 @@ void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const voi
 void gemm_nt(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t lda,
              const void *b, size_t ldb, void *c, size_t ldc);
 
-/* The elements of a tensor in an arithmetic: its own memory where the types agree, a converted copy
- * otherwise. Give back with operand_close(), also a zeroed one. */
-struct gemm_operand {
-    const void *data;
-    void *copy;
-};
+/* The elements of input i in an arithmetic: its own memory where the types agree, a converted copy
+ * otherwise; NULL where the input is left out. */
+enum status operand_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
+                         const void **ret, struct error *err) MUST_USE;
 
-enum status operand_open(const struct kernel_args *args, const struct tensor *tensor,
-                         enum arithmetic arithmetic, struct gemm_operand *ret,
-                         struct error *err) MUST_USE;
-void operand_close(struct gemm_operand *operand);
+/* Inputs first … first + count - 1 in double. */
+enum status operands_open(const struct kernel_args *args, size_t first, size_t count,
+                          const double **ret, struct error *err) MUST_USE;
 
-/* Room for a tensor's elements in an arithmetic, uninitialised. result_store() converts them into
- * the tensor; result_close() frees. */
-struct result {
-    void *data;
-    void *copy;
-    struct tensor *tensor;
-    enum arithmetic arithmetic;
-};
-
-enum status result_open(const struct kernel_args *args, struct tensor *tensor,
-                        enum arithmetic arithmetic, struct result *ret, struct error *err) MUST_USE;
-void result_store(const struct result *result);
-void result_close(struct result *result);
+/* Room for the elements of output i in an arithmetic: its own memory where the types agree; NULL
+ * where the output is not wanted. result_store() converts them into the output. */
+enum status result_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
+                        void **ret, struct error *err) MUST_USE;
+enum status result_open_doubles(const struct kernel_args *args, size_t i, double **ret,
+                                struct error *err) MUST_USE;
+void result_store(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
+                  const void *data);

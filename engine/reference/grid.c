@@ -7,7 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/reference/convert.h"
+#include "engine/base/size.h"
+#include "engine/ops/resolve.h"
 #include "engine/reference/nn.h"
 
 enum interpolation { INTERPOLATE_NEAREST, INTERPOLATE_LINEAR, INTERPOLATE_CUBIC };
@@ -182,37 +183,23 @@ static void sample_image(const struct sampler *s, const double *src, const doubl
 
 KERNEL(kernel_grid_sample)
 {
-    const struct tensor *x = args->in[0];
+    const struct shape *x = &args->in[0]->shape, *out = &(*args->out[0])->shape;
     struct sampler sampler;
-    struct gemm_operand src = {0}, grid = {0};
-    struct result dst = {0};
-    sampler_init(args->node, &x->shape, &sampler);
-    enum status status = operand_open(args, x, ARITHMETIC_F64, &src, err);
-    if (status == STATUS_OK)
-        status = operand_open(args, args->in[1], ARITHMETIC_F64, &grid, err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &dst, err);
-    if (status == STATUS_OK) {
-        const struct shape *out = &(*args->out[0])->shape;
-        size_t channels = (size_t)x->shape.dims[1], plane = 1, positions = 1;
-        for (int i = 2; i < x->shape.rank; i++) {
-            plane *= (size_t)x->shape.dims[i];
-            positions *= (size_t)out->dims[i];
-        }
-        for (size_t n = 0; n < (size_t)x->shape.dims[0] && channels && positions; n++)
-            sample_image(&sampler, (const double *)src.data + n * channels * plane,
-                         (const double *)grid.data + n * positions * (size_t)sampler.spatial,
-                         (double *)dst.data + n * channels * positions, channels, plane, positions);
-        double *values = dst.data;
-        size_t count = shape_count(out);
-        for (size_t i = 0; i < count && !dtype_is_float(x->dtype); i++)
-            values[i] = rint(values[i]);
-        result_store(&dst);
-    }
-    operand_close(&src);
-    operand_close(&grid);
-    result_close(&dst);
-    return status;
+    const double *in[2];
+    double *dst;
+    sampler_init(args->node, x, &sampler);
+    TRY(operands_open(args, 0, COUNT_OF(in), in, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    size_t channels = (size_t)x->dims[1], count = shape_count(out);
+    size_t plane = resolve_extent(x, 2, x->rank), positions = resolve_extent(out, 2, x->rank);
+    for (size_t n = 0; n < (size_t)x->dims[0] && channels && positions; n++)
+        sample_image(&sampler, in[0] + n * channels * plane,
+                     in[1] + n * positions * (size_t)sampler.spatial,
+                     dst + n * channels * positions, channels, plane, positions);
+    for (size_t i = 0; i < count && !dtype_is_float(args->in[0]->dtype); i++)
+        dst[i] = rint(dst[i]);
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
 }
 
 /* ---- AffineGrid ---- */
@@ -267,8 +254,8 @@ static enum status make_grid_output(const struct kernel_args *args, struct error
 
 KERNEL(kernel_affine_grid)
 {
-    struct gemm_operand theta = {0};
-    struct result grid = {0};
+    const double *theta;
+    double *grid;
     if (!*args->out[0])
         TRY(make_grid_output(args, err));
     const struct shape *out = &(*args->out[0])->shape;
@@ -276,15 +263,10 @@ KERNEL(kernel_affine_grid)
     int64_t extent[3] = {1, 1, 1};
     for (int i = 0; i < spatial; i++)
         extent[3 - spatial + i] = out->dims[1 + i];
-    enum status status = operand_open(args, args->in[0], ARITHMETIC_F64, &theta, err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &grid, err);
-    if (status == STATUS_OK) {
-        fill_grid(theta.data, grid.data, extent, (size_t)out->dims[0], (size_t)spatial,
-                  node_int(args->node, "align_corners", 0) != 0);
-        result_store(&grid);
-    }
-    operand_close(&theta);
-    result_close(&grid);
-    return status;
+    TRY(operands_open(args, 0, 1, &theta, err));
+    TRY(result_open_doubles(args, 0, &grid, err));
+    fill_grid(theta, grid, extent, (size_t)out->dims[0], (size_t)spatial,
+              node_int(args->node, "align_corners", 0) != 0);
+    result_store(args, 0, ARITHMETIC_F64, grid);
+    return STATUS_OK;
 }

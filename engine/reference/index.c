@@ -40,7 +40,7 @@ static void copy_item(void *dst, const void *src, size_t item)
     }
 }
 
-static enum status run_gather(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_gather)
 {
     const struct tensor *data = args->in[0], *indices = args->in[1];
     int axis = data_axis(args, 0);
@@ -111,7 +111,7 @@ static size_t elements_position(const struct elements *walk, int64_t index, int6
     return walk->offset + (size_t)(index < 0 ? index + extent : index) * walk->steps[walk->axis];
 }
 
-static enum status run_gather_elements(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_gather_elements)
 {
     const struct tensor *data = args->in[0], *indices = args->in[1];
     int axis = data_axis(args, 0);
@@ -155,7 +155,7 @@ static enum status scatter_row(const struct node *node, enum dtype dtype, binary
                      reduction);
 }
 
-static enum status run_scatter_elements(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_scatter_elements)
 {
     const struct tensor *data = args->in[0], *indices = args->in[1], *updates = args->in[2];
     struct tensor *out = *args->out[0];
@@ -223,7 +223,7 @@ static enum status tuple_offset(const struct tuples *tuples, size_t t, size_t *r
     return STATUS_OK;
 }
 
-static enum status run_gather_nd(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_gather_nd)
 {
     const struct tensor *data = args->in[0], *indices = args->in[1];
     struct tensor *out = *args->out[0];
@@ -244,7 +244,7 @@ static enum status run_gather_nd(const struct kernel_args *args, struct error *e
     return STATUS_OK;
 }
 
-static enum status run_scatter_nd(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_scatter_nd)
 {
     const struct tensor *data = args->in[0], *indices = args->in[1], *updates = args->in[2];
     struct tensor *out = *args->out[0];
@@ -269,22 +269,3 @@ static enum status run_scatter_nd(const struct kernel_args *args, struct error *
     }
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
-
-static const struct kernel_entry table[] = {
-    {OP_GATHER, run_gather},
-    {OP_GATHER_ELEMENTS, run_gather_elements},
-    {OP_GATHER_ND, run_gather_nd},
-    {OP_SCATTER, run_scatter_elements},
-    {OP_SCATTER_ELEMENTS, run_scatter_elements},
-    {OP_SCATTER_ND, run_scatter_nd},
-    {OP_ONE_HOT, run_one_hot},
-    {OP_NON_ZERO, run_non_zero},
-    {OP_COMPRESS, run_compress},
-    {OP_UNIQUE, run_unique},
-    {OP_TOP_K, run_top_k},
-    {OP_CUM_SUM, run_cum_sum},
-};
-
-const struct kernel_family kernels_index = {table, COUNT_OF(table)};

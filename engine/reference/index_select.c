@@ -1,5 +1,4 @@
 /* OneHot, NonZero, Compress, CumSum. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -8,9 +7,8 @@
 #include "engine/reference/copy.h"
 #include "engine/reference/index.h"
 
-enum status run_one_hot(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_one_hot)
 {
-    (void)err;
     const struct tensor *indices = args->in[0], *values = args->in[2];
     struct tensor *out = *args->out[0];
     int64_t axis = node_int(args->node, "axis", -1);
@@ -37,7 +35,7 @@ static void flags_row(const struct tensor *x, size_t start, uint8_t *ret, size_t
     convert_row(element(x->data, x->dtype, start), x->dtype, ret, DTYPE_BOOL, n);
 }
 
-enum status run_non_zero(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_non_zero)
 {
     const struct tensor *x = args->in[0];
     size_t count = shape_count(&x->shape), found = 0;
@@ -69,7 +67,7 @@ enum status run_non_zero(const struct kernel_args *args, struct error *err)
     return STATUS_OK;
 }
 
-enum status run_compress(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_compress)
 {
     const struct tensor *x = args->in[0], *condition = args->in[1];
     const uint8_t *flags = condition->data;
@@ -145,7 +143,7 @@ static void running_row(const struct running *running, const void *from, void *t
     }
 }
 
-enum status run_cum_sum(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_cum_sum)
 {
     const struct tensor *x = args->in[0];
     struct tensor *out = *args->out[0];
@@ -167,6 +165,5 @@ enum status run_cum_sum(const struct kernel_args *args, struct error *err)
                         element_at(out->data, x->dtype, row), x->dtype);
         }
     }
-    free(scratch);
     return STATUS_OK;
 }

@@ -115,8 +115,7 @@ static void line_write(const struct kernel_args *args, const struct sort_line *l
                        const struct sort_key *chosen, size_t k, size_t start)
 {
     size_t item = dtype_size(line->x->dtype);
-    struct tensor *values = args->out[0] ? *args->out[0] : NULL;
-    struct tensor *indices = args->out[1] ? *args->out[1] : NULL;
+    struct tensor *values = kernel_result(args, 0), *indices = kernel_result(args, 1);
     for (size_t i = 0; i < k; i++) {
         size_t to = start + i * line->step;
         size_t from = line->start + (size_t)chosen[i].index * line->step;
@@ -133,7 +132,7 @@ static int64_t top_k_count(const struct kernel_args *args)
     return args->node->opset < 10 ? node_int(args->node, "k", 0) : tensor_int(args->in[1], 0);
 }
 
-enum status run_top_k(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_top_k)
 {
     const struct tensor *x = args->in[0];
     int64_t axis = node_int(args->node, "axis", -1), wanted = top_k_count(args);
@@ -145,9 +144,11 @@ enum status run_top_k(const struct kernel_args *args, struct error *err)
     size_t outer = resolve_extent(&x->shape, 0, (int)axis);
     size_t inner = resolve_extent(&x->shape, (int)axis + 1, x->shape.rank);
     uint64_t *keys = kernel_scratch(args, count, sizeof *keys, err);
-    struct sort_key *chosen = keys ? kernel_scratch(args, k, sizeof *chosen, err) : NULL;
+    struct sort_key *chosen = kernel_scratch(args, k, sizeof *chosen, err);
+    if (!keys || !chosen)
+        return STATUS_NO_MEMORY;
     struct sort_line line = {x, 0, inner, count, node_int(args->node, "largest", 1) != 0};
-    for (size_t o = 0; chosen && k && o < outer; o++) {
+    for (size_t o = 0; k && o < outer; o++) {
         for (size_t i = 0; i < inner; i++) {
             line.start = o * count * inner + i;
             line_keys(&line, keys);
@@ -155,10 +156,7 @@ enum status run_top_k(const struct kernel_args *args, struct error *err)
             line_write(args, &line, chosen, k, o * k * inner + i);
         }
     }
-    enum status status = chosen ? STATUS_OK : STATUS_NO_MEMORY;
-    free(keys);
-    free(chosen);
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- Unique ---- */
@@ -246,23 +244,26 @@ static size_t group_end(const struct groups *groups, size_t start)
     return groups->starts[low + 1];
 }
 
-static int64_t *output_list(const struct kernel_args *args, size_t i, size_t count,
-                            enum status *status, struct error *err)
+/* Makes output i, a list; NULL in *ret where it is not wanted. */
+static enum status output_list(const struct kernel_args *args, size_t i, size_t count,
+                               int64_t **ret, struct error *err)
 {
-    if (i >= args->node->output_count || !args->out[i] || *status != STATUS_OK)
-        return NULL;
-    *status = kernel_output(args, i, DTYPE_I64, &SHAPE((int64_t)count), err);
-    return *status == STATUS_OK ? (*args->out[i])->data : NULL;
+    *ret = NULL;
+    if (i >= args->node->output_count || !args->out[i])
+        return STATUS_OK;
+    TRY(kernel_output(args, i, DTYPE_I64, &SHAPE((int64_t)count), err));
+    *ret = (*args->out[i])->data;
+    return STATUS_OK;
 }
 
 static enum status unique_lists(const struct kernel_args *args, const struct groups *groups,
                                 size_t count, struct error *err)
 {
-    enum status status = STATUS_OK;
-    int64_t *firsts = output_list(args, 1, groups->count, &status, err);
-    int64_t *inverse = output_list(args, 2, count, &status, err);
-    int64_t *counts = output_list(args, 3, groups->count, &status, err);
-    for (size_t g = 0; status == STATUS_OK && g < groups->count; g++) {
+    int64_t *firsts, *inverse, *counts;
+    TRY(output_list(args, 1, groups->count, &firsts, err));
+    TRY(output_list(args, 2, count, &inverse, err));
+    TRY(output_list(args, 3, groups->count, &counts, err));
+    for (size_t g = 0; g < groups->count; g++) {
         size_t start = groups->rank[g], end = group_end(groups, start);
         if (firsts)
             firsts[g] = (int64_t)groups->order[start];
@@ -271,10 +272,10 @@ static enum status unique_lists(const struct kernel_args *args, const struct gro
         for (size_t i = start; inverse && i < end; i++)
             inverse[groups->order[i]] = (int64_t)g;
     }
-    return status;
+    return STATUS_OK;
 }
 
-enum status run_unique(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_unique)
 {
     const struct tensor *x = args->in[0];
     bool flat = !node_attr(args->node, "axis"), sorted = node_int(args->node, "sorted", 1) != 0;
@@ -288,33 +289,24 @@ enum status run_unique(const struct kernel_args *args, struct error *err)
         count = (size_t)shape.dims[axis];
     }
     struct slices slices = {.count = count, .width = outer * inner};
-    struct groups groups = {0};
-    enum status status = STATUS_NO_MEMORY;
     slices.keys = kernel_scratch(args, shape_count(&x->shape), sizeof *slices.keys, err);
-    groups.order = slices.keys ? kernel_scratch(args, count, sizeof(size_t), err) : NULL;
-    groups.starts = groups.order ? kernel_scratch(args, count + 1, sizeof(size_t), err) : NULL;
-    groups.rank = groups.starts ? kernel_scratch(args, count, sizeof(size_t), err) : NULL;
-    if (!groups.rank)
-        goto out;
+    struct groups groups = {.order = kernel_scratch(args, count, sizeof(size_t), err),
+                            .starts = kernel_scratch(args, count + 1, sizeof(size_t), err),
+                            .rank = kernel_scratch(args, count, sizeof(size_t), err)};
+    if (!slices.keys || !groups.order || !groups.starts || !groups.rank)
+        return STATUS_NO_MEMORY;
     slices_read(x, outer, inner, &slices);
     groups_find(&slices, sorted, &groups);
     shape = flat ? SHAPE((int64_t)groups.count) : shape;
     if (!flat)
         shape.dims[axis] = (int64_t)groups.count;
-    status = args->out[0] ? kernel_output(args, 0, x->dtype, &shape, err) : STATUS_OK;
-    if (status != STATUS_OK)
-        goto out;
+    if (args->out[0])
+        TRY(kernel_output(args, 0, x->dtype, &shape, err));
     size_t bytes = inner * dtype_size(x->dtype);
     for (size_t o = 0; args->out[0] && bytes && o < outer; o++)
         for (size_t g = 0; g < groups.count; g++)
             memcpy((char *)(*args->out[0])->data + (o * groups.count + g) * bytes,
                    (const char *)x->data + (o * count + groups.order[groups.rank[g]]) * bytes,
                    bytes);
-    status = unique_lists(args, &groups, count, err);
-out:
-    free(slices.keys);
-    free(groups.order);
-    free(groups.starts);
-    free(groups.rank);
-    return status;
+    return unique_lists(args, &groups, count, err);
 }

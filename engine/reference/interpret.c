@@ -143,7 +143,7 @@ static enum status call_kernel(struct interpreter *interpreter, const struct nod
                                .budget = interpreter->budget,
                                .run_body = run_body,
                                .interpreter = interpreter};
-    TRY(kernel(&args, err));
+    TRY(kernel_call(kernel, &args, err));
     for (size_t i = 0; i < node->output_count; i++)
         if (node->outputs[i] && !operands->out[i])
             return error_set(err, STATUS_INTERNAL, "output %zu was not computed", i);

@@ -1,28 +1,147 @@
-/* The table of reference kernels: the families together, looked up by operator. */
-#include "engine/reference/kernel.h"
+/* The table of reference kernels. */
+#include "engine/reference/kernels.h"
 
-#include <pthread.h>
-
-#include "engine/base/size.h"
-
-static const struct kernel_family *const families[] = {
-    &kernels_elementwise, &kernels_shape,       &kernels_index,     &kernels_reduce,
-    &kernels_linear,      &kernels_convolution, &kernels_norm,      &kernels_resample,
-    &kernels_quantize,    &kernels_control,     &kernels_attention, &kernels_transformer,
+static const kernel_fn kernels[OP_COUNT] = {
+    /* elementwise; the operators of one operand are all rows of one kernel */
+    [OP_ABS... OP_IS_INF] = kernel_unary,
+    [OP_CLIP] = kernel_clip,
+    [OP_CAST] = kernel_cast,
+    [OP_CAST_LIKE] = kernel_cast,
+    [OP_IDENTITY] = kernel_view,
+    [OP_DROPOUT] = kernel_dropout,
+    [OP_ADD] = kernel_binary,
+    [OP_SUB] = kernel_binary,
+    [OP_MUL] = kernel_binary,
+    [OP_DIV] = kernel_binary,
+    [OP_POW] = kernel_pow,
+    [OP_MOD] = kernel_binary,
+    [OP_PRELU] = kernel_binary,
+    [OP_MAX... OP_MEAN] = kernel_variadic,
+    [OP_AND... OP_LESS_OR_EQUAL] = kernel_binary,
+    [OP_WHERE] = kernel_where,
+    /* shape and layout */
+    [OP_CONSTANT] = kernel_constant,
+    [OP_CONSTANT_OF_SHAPE] = kernel_constant_of_shape,
+    [OP_SHAPE] = kernel_shape,
+    [OP_SIZE] = kernel_size,
+    [OP_RESHAPE] = kernel_view,
+    [OP_FLATTEN] = kernel_view,
+    [OP_SQUEEZE] = kernel_view,
+    [OP_UNSQUEEZE] = kernel_view,
+    [OP_TRANSPOSE] = kernel_transpose,
+    [OP_CONCAT] = kernel_concat,
+    [OP_SPLIT] = kernel_split,
+    [OP_SLICE] = kernel_slice,
+    [OP_EXPAND] = kernel_expand,
+    [OP_TILE] = kernel_tile,
+    [OP_PAD] = kernel_pad,
+    [OP_RANGE] = kernel_range,
+    [OP_EYE_LIKE] = kernel_eye_like,
+    [OP_TRILU] = kernel_trilu,
+    [OP_DEPTH_TO_SPACE] = kernel_blocks,
+    [OP_SPACE_TO_DEPTH] = kernel_blocks,
+    [OP_CENTER_CROP_PAD] = kernel_center,
+    [OP_COL2IM] = kernel_col2im,
+    /* indexing */
+    [OP_GATHER] = kernel_gather,
+    [OP_GATHER_ELEMENTS] = kernel_gather_elements,
+    [OP_GATHER_ND] = kernel_gather_nd,
+    [OP_SCATTER] = kernel_scatter_elements,
+    [OP_SCATTER_ELEMENTS] = kernel_scatter_elements,
+    [OP_SCATTER_ND] = kernel_scatter_nd,
+    [OP_ONE_HOT] = kernel_one_hot,
+    [OP_NON_ZERO] = kernel_non_zero,
+    [OP_COMPRESS] = kernel_compress,
+    [OP_UNIQUE] = kernel_unique,
+    [OP_TOP_K] = kernel_top_k,
+    [OP_CUM_SUM] = kernel_cum_sum,
+    /* reductions */
+    [OP_REDUCE_SUM] = kernel_reduce,
+    [OP_REDUCE_MEAN] = kernel_reduce,
+    [OP_REDUCE_MAX] = kernel_extreme,
+    [OP_REDUCE_MIN] = kernel_extreme,
+    [OP_REDUCE_PROD] = kernel_reduce,
+    [OP_REDUCE_L1] = kernel_reduce,
+    [OP_REDUCE_L2] = kernel_reduce,
+    [OP_REDUCE_LOG_SUM] = kernel_reduce,
+    [OP_REDUCE_LOG_SUM_EXP] = kernel_reduce,
+    [OP_REDUCE_SUM_SQUARE] = kernel_reduce,
+    [OP_ARG_MAX] = kernel_arg,
+    [OP_ARG_MIN] = kernel_arg,
+    /* linear algebra */
+    [OP_GEMM] = kernel_gemm,
+    [OP_MATMUL] = kernel_matmul,
+    [OP_EINSUM] = kernel_einsum,
+    /* convolution and pooling */
+    [OP_CONV] = kernel_conv,
+    [OP_CONV_TRANSPOSE] = kernel_conv_transpose,
+    [OP_DEFORM_CONV] = kernel_deform_conv,
+    [OP_MAX_POOL] = kernel_max_pool,
+    [OP_AVERAGE_POOL] = kernel_average_pool,
+    [OP_LP_POOL] = kernel_lp_pool,
+    [OP_GLOBAL_AVERAGE_POOL] = kernel_global_pool,
+    [OP_GLOBAL_MAX_POOL] = kernel_global_pool,
+    [OP_GLOBAL_LP_POOL] = kernel_global_pool,
+    [OP_MAX_UNPOOL] = kernel_max_unpool,
+    /* normalisation */
+    [OP_BATCH_NORMALIZATION] = kernel_batch_normalization,
+    [OP_INSTANCE_NORMALIZATION] = kernel_instance_normalization,
+    [OP_LAYER_NORMALIZATION] = kernel_layer_normalization,
+    [OP_RMS_NORMALIZATION] = kernel_rms_normalization,
+    [OP_GROUP_NORMALIZATION] = kernel_group_normalization,
+    [OP_MEAN_VARIANCE_NORMALIZATION] = kernel_mean_variance_normalization,
+    [OP_LP_NORMALIZATION] = kernel_lp_normalization,
+    [OP_LRN] = kernel_lrn,
+    [OP_SOFTMAX] = kernel_softmax,
+    [OP_LOG_SOFTMAX] = kernel_softmax,
+    [OP_HARDMAX] = kernel_hardmax,
+    [OP_SCALE_SHIFT] = kernel_scale_shift,
+    [OP_SILU] = kernel_unary,
+    /* resampling and detection */
+    [OP_RESIZE] = kernel_resize,
+    [OP_UPSAMPLE] = kernel_resize,
+    [OP_GRID_SAMPLE] = kernel_grid_sample,
+    [OP_AFFINE_GRID] = kernel_affine_grid,
+    [OP_ROI_ALIGN] = kernel_roi_align,
+    [OP_NON_MAX_SUPPRESSION] = kernel_non_max_suppression,
+    /* quantisation */
+    [OP_QUANTIZE_LINEAR] = kernel_quantize,
+    [OP_DEQUANTIZE_LINEAR] = kernel_dequantize,
+    [OP_MS_QUANTIZE_LINEAR] = kernel_quantize,
+    [OP_MS_DEQUANTIZE_LINEAR] = kernel_dequantize,
+    [OP_DYNAMIC_QUANTIZE_LINEAR] = kernel_dynamic_quantize,
+    [OP_QLINEAR_CONV] = kernel_qlinear_conv,
+    [OP_CONV_INTEGER] = kernel_conv_integer,
+    [OP_QLINEAR_MATMUL] = kernel_qlinear_matmul,
+    [OP_MATMUL_INTEGER] = kernel_matmul_integer,
+    [OP_QGEMM] = kernel_qgemm,
+    [OP_QLINEAR_ADD] = kernel_qlinear_binary,
+    [OP_QLINEAR_MUL] = kernel_qlinear_binary,
+    [OP_QLINEAR_SIGMOID] = kernel_qlinear_unary,
+    [OP_QLINEAR_LEAKY_RELU] = kernel_qlinear_unary,
+    [OP_LOOKUP] = kernel_lookup,
+    [OP_DYNAMIC_ROUND] = kernel_dynamic_round,
+    [OP_QLINEAR_SOFTMAX] = kernel_qlinear_softmax,
+    [OP_QLINEAR_WHERE] = kernel_qlinear_where,
+    [OP_QLINEAR_CONCAT] = kernel_qlinear_concat,
+    [OP_QLINEAR_AVERAGE_POOL] = kernel_qlinear_average_pool,
+    [OP_QLINEAR_GLOBAL_AVERAGE_POOL] = kernel_qlinear_global_average_pool,
+    [OP_MS_GELU] = kernel_unary,
+    [OP_MS_FUSED_CONV] = kernel_fused_conv,
+    /* control flow */
+    [OP_IF] = kernel_if,
+    [OP_LOOP] = kernel_loop,
+    [OP_SCAN] = kernel_scan,
+    /* made by passes */
+    [OP_ATTENTION] = kernel_attention,
+    [OP_MOVE] = kernel_move,
+    /* transformers */
+    [OP_ONNX_ATTENTION] = kernel_onnx_attention,
+    [OP_ROTARY_EMBEDDING] = kernel_rotary_embedding,
+    [OP_VALID_KEYS] = kernel_valid_keys,
 };
-
-static kernel_fn by_op[OP_COUNT];
-static pthread_once_t index_once = PTHREAD_ONCE_INIT;
-
-static void build_index(void)
-{
-    for (size_t f = 0; f < COUNT_OF(families); f++)
-        for (size_t i = 0; i < families[f]->count; i++)
-            by_op[families[f]->kernels[i].op] = families[f]->kernels[i].run;
-}
 
 kernel_fn kernel_find(enum op op)
 {
-    pthread_once(&index_once, build_index);
-    return op > OP_NONE && op < OP_COUNT ? by_op[op] : NULL;
+    return op > OP_NONE && op < OP_COUNT ? kernels[op] : NULL;
 }

@@ -26,43 +26,44 @@ struct kernel_args {
                             struct tensor *const *inputs, struct tensor **outputs,
                             struct error *err);
     struct interpreter *interpreter;
+    struct scratch_block **scratch; /* kernel_call()'s */
 };
 
 /* Errors: STATUS_SHAPE / STATUS_MODEL / STATUS_INVALID for contents that no inference could check
  * (an index out of range, division of INT_MIN by -1 …), STATUS_NO_MEMORY. Never crashes on any
- * contents. On failure outputs are undefined but still owned by the caller. */
-typedef enum status (*kernel_fn)(const struct kernel_args *args, struct error *err);
+ * contents. On failure outputs are undefined but still owned by the caller. Called through
+ * kernel_call(). */
+typedef enum status kernel_function(const struct kernel_args *args, struct error *err);
+typedef kernel_function *kernel_fn;
 
 /* The kernel of an operator, or NULL. */
 kernel_fn kernel_find(enum op op);
+
+/* Runs a kernel, then frees its scratch memory. */
+enum status kernel_call(kernel_fn kernel, const struct kernel_args *args,
+                        struct error *err) MUST_USE;
+
+/* Input i; NULL where it is left out. */
+static inline const struct tensor *kernel_input(const struct kernel_args *args, size_t i)
+{
+    return i < args->node->input_count ? args->in[i] : NULL;
+}
+
+/* Output i, whose shape inference knew; NULL where it is not wanted. */
+static inline struct tensor *kernel_result(const struct kernel_args *args, size_t i)
+{
+    return i < args->node->output_count && args->out[i] ? *args->out[i] : NULL;
+}
 
 /* Makes output i when its shape was not known beforehand; the caller of the kernel owns it. */
 enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype dtype,
                           const struct shape *shape, struct error *err) MUST_USE;
 
-/* Scratch memory charged to the budget's limit (checked, not counted); NULL with *err set. free().
- */
+/* Scratch memory that lasts until the kernel returns, charged to the budget's limit (checked, not
+ * counted); NULL with *err set. */
 void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, struct error *err);
 
-struct kernel_entry {
-    enum op op;
-    kernel_fn run;
-};
-
-struct kernel_family {
-    const struct kernel_entry *kernels;
-    size_t count;
-};
-
-extern const struct kernel_family kernels_elementwise;
-extern const struct kernel_family kernels_shape;
-extern const struct kernel_family kernels_index;
-extern const struct kernel_family kernels_reduce;
-extern const struct kernel_family kernels_linear;
-extern const struct kernel_family kernels_convolution;
-extern const struct kernel_family kernels_norm;
-extern const struct kernel_family kernels_resample;
-extern const struct kernel_family kernels_quantize;
-extern const struct kernel_family kernels_control;
-extern const struct kernel_family kernels_attention;
-extern const struct kernel_family kernels_transformer;
+/* The same, with the contents of `memory`, which was made by one of the two and is now gone (NULL:
+ * none). After a failure it is still there. */
+void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t count, size_t size,
+                          struct error *err);

@@ -1,4 +1,6 @@
-/* What reference kernels ask of memory: outputs whose shape they alone know, and scratch. */
+/* Calls reference kernels, and gives them memory: outputs whose shape they alone know, and scratch.
+ */
+#include <stdalign.h>
 #include <stdlib.h>
 
 #include "engine/base/size.h"
@@ -14,20 +16,54 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
     return STATUS_OK;
 }
 
+struct scratch_block {
+    struct scratch_block *next;
+    alignas(max_align_t) char bytes[];
+};
+
+enum status kernel_call(kernel_fn kernel, const struct kernel_args *args, struct error *err)
+{
+    struct scratch_block *blocks = NULL;
+    struct kernel_args own = *args;
+    own.scratch = &blocks;
+    enum status status = kernel(&own, err);
+    while (blocks) {
+        struct scratch_block *block = blocks;
+        blocks = block->next;
+        free(block);
+    }
+    return status;
+}
+
 void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, struct error *err)
 {
-    size_t bytes;
+    return kernel_scratch_grow(args, NULL, count, size, err);
+}
+
+void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t count, size_t size,
+                          struct error *err)
+{
+    size_t bytes, whole;
     const struct memory_budget *budget = args->budget;
-    bool fits = size_mul(count, size, &bytes);
+    bool fits =
+        size_mul(count, size, &bytes) && size_add(bytes, sizeof(struct scratch_block), &whole);
     if (fits && budget && budget->limit) {
         size_t used = atomic_load_explicit(&budget->used, memory_order_relaxed);
         fits = used <= budget->limit && bytes <= budget->limit - used;
     }
-    void *memory = fits ? malloc(bytes ? bytes : 1) : NULL;
-    if (!memory)
+    struct scratch_block **link = args->scratch; /* what points at the block of `memory` */
+    while (memory && (*link)->bytes != memory)
+        link = &(*link)->next;
+    struct scratch_block *block = fits ? realloc(memory ? *link : NULL, whole) : NULL;
+    if (!block) {
         error_set(err, STATUS_NO_MEMORY,
                   "no memory for %zu elements of %zu bytes that the computation needs besides its "
                   "output",
                   count, size);
-    return memory;
+        return NULL;
+    }
+    if (!memory)
+        block->next = *link;
+    *link = block;
+    return block->bytes;
 }

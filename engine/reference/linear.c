@@ -30,7 +30,6 @@ enum status gemm_product(const struct kernel_args *args, const struct gemm_shape
                               {k, (ptrdiff_t)size, (ptrdiff_t)(m * size)}};
     copy_strided(transposed, a, size, dims, 2);
     gemm_nt(arithmetic, m, n, k, transposed, k, b, k, y, n);
-    free(transposed);
     return STATUS_OK;
 }
 
@@ -65,14 +64,6 @@ static void scale_and_add(const struct gemm_shape *gemm, enum dtype dtype, void 
     }
 }
 
-static enum dtype arithmetic_dtype(enum arithmetic arithmetic, enum dtype dtype)
-{
-    return arithmetic == ARITHMETIC_F32   ? DTYPE_F32
-           : arithmetic == ARITHMETIC_F64 ? DTYPE_F64
-           : dtype_size(dtype) == 4       ? dtype
-                                          : DTYPE_I64;
-}
-
 /* Integers with alpha = beta = 1: C is where the sum starts, exactly. */
 static void start_with_bias(const struct gemm_shape *gemm, enum dtype dtype, void *y,
                             const struct tensor *c)
@@ -87,47 +78,34 @@ static void start_with_bias(const struct gemm_shape *gemm, enum dtype dtype, voi
 
 KERNEL(kernel_gemm)
 {
-    const struct tensor *a = args->in[0], *b = args->in[1];
-    const struct tensor *residual = epilogue_residual(args);
-    const struct tensor *c = args->node->input_count > 2 ? args->in[2] : NULL;
-    struct tensor *y = *args->out[0];
+    size_t residual = epilogue_residual(args);
+    const struct tensor *a = args->in[0], *c = residual == 2 ? NULL : kernel_input(args, 2);
     enum arithmetic arithmetic = arithmetic_for(a->dtype);
-    enum dtype working = arithmetic_dtype(arithmetic, a->dtype);
-    float alpha = node_float(args->node, "alpha", 1), beta = node_float(args->node, "beta", 1);
-    struct gemm_shape gemm;
-    struct gemm_operand left = {0}, right = {0}, extra = {0};
-    struct result out = {0};
-    TRY(gemm_shape_init(args->node, &a->shape, &b->shape, &gemm, err));
-    if (residual && args->node->input_count == 3)
-        c = NULL;
     bool exact = arithmetic == ARITHMETIC_U32 || arithmetic == ARITHMETIC_U64;
+    /* what is computed in: of integers, the dtype itself where it is as wide */
+    enum dtype working = arithmetic == ARITHMETIC_F32   ? DTYPE_F32
+                         : arithmetic == ARITHMETIC_U64 ? DTYPE_I64
+                                                        : a->dtype;
+    float alpha = node_float(args->node, "alpha", 1), beta = node_float(args->node, "beta", 1);
     bool plain = alpha == 1 && beta == 1;
-    enum status status = operand_open(args, a, arithmetic, &left, err);
-    if (status == STATUS_OK)
-        status = operand_open(args, b, arithmetic, &right, err);
-    if (status == STATUS_OK && residual)
-        status = operand_open(args, residual, arithmetic, &extra, err);
-    if (status == STATUS_OK)
-        status = result_open(args, y, arithmetic, &out, err);
-    if (status != STATUS_OK)
-        goto done;
-    zero_bytes(out.data, gemm.m * gemm.n * arithmetic_size(arithmetic));
+    struct gemm_shape gemm;
+    const void *left, *right, *extra;
+    void *dst;
+    TRY(gemm_shape_init(args->node, &a->shape, &args->in[1]->shape, &gemm, err));
+    TRY(operand_open(args, 0, arithmetic, &left, err));
+    TRY(operand_open(args, 1, arithmetic, &right, err));
+    TRY(operand_open(args, residual, arithmetic, &extra, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    zero_bytes(dst, gemm.m * gemm.n * arithmetic_size(arithmetic));
     if (exact && plain && c)
-        start_with_bias(&gemm, working, out.data, c);
-    status = gemm_product(args, &gemm, arithmetic, left.data, right.data, out.data, err);
-    if (status != STATUS_OK)
-        goto done;
+        start_with_bias(&gemm, working, dst, c);
+    TRY(gemm_product(args, &gemm, arithmetic, left, right, dst, err));
     if (alpha != 1 || (c && !(exact && plain)))
-        scale_and_add(&gemm, working, out.data, alpha, beta, c);
+        scale_and_add(&gemm, working, dst, alpha, beta, c);
     if (!exact)
-        epilogue_apply(&args->node->epilogue, arithmetic, out.data, extra.data, gemm.m * gemm.n);
-    result_store(&out);
-done:
-    operand_close(&left);
-    operand_close(&right);
-    operand_close(&extra);
-    result_close(&out);
-    return status;
+        epilogue_apply(&args->node->epilogue, arithmetic, dst, extra, gemm.m * gemm.n);
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
 }
 
 /* ---- MatMul ---- */
@@ -168,39 +146,20 @@ void multiply_batches(const struct matmul_shape *shape, enum arithmetic arithmet
 KERNEL(kernel_matmul)
 {
     const struct tensor *a = args->in[0], *b = args->in[1];
-    const struct tensor *residual = epilogue_residual(args);
-    struct tensor *y = *args->out[0];
+    size_t count = shape_count(&(*args->out[0])->shape);
     enum arithmetic arithmetic = arithmetic_for(a->dtype);
     struct matmul_shape shape;
-    struct gemm_operand left = {0}, right = {0}, extra = {0};
-    struct result out = {0};
+    const void *left, *right, *extra;
+    void *dst;
     TRY(matmul_shape_init(&a->shape, &b->shape, &shape, err));
-    enum status status = operand_open(args, a, arithmetic, &left, err);
-    if (status == STATUS_OK)
-        status = operand_open(args, b, arithmetic, &right, err);
-    if (status == STATUS_OK && residual)
-        status = operand_open(args, residual, arithmetic, &extra, err);
-    if (status == STATUS_OK)
-        status = result_open(args, y, arithmetic, &out, err);
-    if (status == STATUS_OK) {
-        size_t count = shape_count(&y->shape);
-        zero_bytes(out.data, count * arithmetic_size(arithmetic));
-        multiply_batches(&shape, arithmetic, left.data, right.data, out.data);
-        if (arithmetic == ARITHMETIC_F32 || arithmetic == ARITHMETIC_F64)
-            epilogue_apply(&args->node->epilogue, arithmetic, out.data, extra.data, count);
-        result_store(&out);
-    }
-    operand_close(&left);
-    operand_close(&right);
-    operand_close(&extra);
-    result_close(&out);
-    return status;
+    TRY(operand_open(args, 0, arithmetic, &left, err));
+    TRY(operand_open(args, 1, arithmetic, &right, err));
+    TRY(operand_open(args, epilogue_residual(args), arithmetic, &extra, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    zero_bytes(dst, count * arithmetic_size(arithmetic));
+    multiply_batches(&shape, arithmetic, left, right, dst);
+    if (arithmetic == ARITHMETIC_F32 || arithmetic == ARITHMETIC_F64)
+        epilogue_apply(&args->node->epilogue, arithmetic, dst, extra, count);
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
 }
-
-static const struct kernel_entry entries[] = {
-    {OP_GEMM, kernel_gemm},
-    {OP_MATMUL, kernel_matmul},
-    {OP_EINSUM, kernel_einsum},
-};
-
-const struct kernel_family kernels_linear = {entries, COUNT_OF(entries)};

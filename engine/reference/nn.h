@@ -1,9 +1,10 @@
 /* Private to the reference kernels of linear algebra, convolution, normalisation, resampling,
- * quantisation and control flow: the kernels one by one, and what they share. */
+ * quantisation and control flow: what they share. */
 #pragma once
 
 #include "engine/ops/geometry.h"
 #include "engine/reference/gemm.h"
+#include "engine/reference/kernels.h"
 
 /* a / b rounded up, for a >= 0 and b >= 1; no intermediate result overflows. */
 static inline int64_t ceil_div(int64_t a, int64_t b)
@@ -18,17 +19,25 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
                          enum arithmetic arithmetic, const void *src, const void *weights,
                          const void *bias, void *dst, struct error *err) MUST_USE;
 
+/* dst [rows, positions] = bias[row], or 0 without a bias; elements of `size` bytes. */
+void conv_start_rows(void *dst, const void *bias, size_t rows, size_t positions, size_t size);
+
 /* values[i] = activation(values[i] + residual[i]); residual may be NULL. ARITHMETIC_F32 or
  * ARITHMETIC_F64. */
 void epilogue_apply(const struct epilogue *epilogue, enum arithmetic arithmetic, void *values,
                     const void *residual, size_t count);
 
-/* The residual of the node's epilogue among its inputs; NULL without one. */
-const struct tensor *epilogue_residual(const struct kernel_args *args);
+/* Which input is the residual of the node's epilogue; SIZE_MAX without one. */
+size_t epilogue_residual(const struct kernel_args *args);
 
 /* A window of three spatial dimensions that does what `window` does: leading dimensions of extent
  * 1. */
 struct window window_in_3d(const struct window *window);
+
+/* Taps of a window in 3-D, and positions of a channel's plane in front of it and behind it. */
+size_t window_size(const struct window *window);
+size_t window_inputs(const struct window *window);
+size_t window_outputs(const struct window *window);
 
 /* Taps of a window at output position `at` along axis i that fall inside 0 … in-1:
  * *first … *end-1; the input position of tap t is at * stride - pad_begin + t * dilation. */
@@ -47,50 +56,3 @@ struct softmax_layout {
     size_t outer, extent, inner;
 };
 struct softmax_layout softmax_layout_of(const struct shape *shape, int64_t axis, bool coerced);
-
-/* A body's output becomes output i of the node; takes the reference over. */
-enum status hand_over(const struct kernel_args *args, size_t i, struct tensor *tensor,
-                      struct error *err) MUST_USE;
-
-#define KERNEL(name) enum status name(const struct kernel_args *args, struct error *err)
-
-KERNEL(kernel_gemm);
-KERNEL(kernel_matmul);
-KERNEL(kernel_einsum);
-
-KERNEL(kernel_conv);
-KERNEL(kernel_fused_conv);
-KERNEL(kernel_conv_transpose);
-KERNEL(kernel_deform_conv);
-KERNEL(kernel_max_pool);
-KERNEL(kernel_average_pool);
-KERNEL(kernel_lp_pool);
-KERNEL(kernel_global_pool);
-KERNEL(kernel_max_unpool);
-
-KERNEL(kernel_softmax);
-KERNEL(kernel_hardmax);
-
-KERNEL(kernel_resize);
-KERNEL(kernel_grid_sample);
-KERNEL(kernel_affine_grid);
-KERNEL(kernel_roi_align);
-KERNEL(kernel_non_max_suppression);
-
-KERNEL(kernel_quantize);
-KERNEL(kernel_dequantize);
-KERNEL(kernel_dynamic_quantize);
-KERNEL(kernel_qlinear_conv);
-KERNEL(kernel_conv_integer);
-KERNEL(kernel_qlinear_matmul);
-KERNEL(kernel_matmul_integer);
-KERNEL(kernel_qgemm);
-KERNEL(kernel_qlinear_binary);
-KERNEL(kernel_qlinear_unary);
-KERNEL(kernel_qlinear_softmax);
-KERNEL(kernel_qlinear_where);
-KERNEL(kernel_qlinear_concat);
-KERNEL(kernel_lookup);
-KERNEL(kernel_qlinear_average_pool);
-KERNEL(kernel_qlinear_global_average_pool);
-KERNEL(kernel_gelu);

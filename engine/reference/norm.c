@@ -1,30 +1,13 @@
 /* BatchNormalization, InstanceNormalization, GroupNormalization, LayerNormalization,
- * RMSNormalization, MeanVarianceNormalization, LpNormalization, LRN, and ScaleShift and Silu of the
- * passes. Statistics and results are computed in double and rounded once. */
+ * RMSNormalization, MeanVarianceNormalization, LpNormalization, LRN, and ScaleShift of the passes.
+ * Statistics and results are computed in double and rounded once. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/base/size.h"
 #include "engine/ops/resolve.h"
 #include "engine/reference/convert.h"
 #include "engine/reference/copy.h"
 #include "engine/reference/nn.h"
-
-/* Operands first … first+count-1 in double; ret[count] zeroed by the caller. */
-static enum status open_all(const struct kernel_args *args, size_t first, size_t count,
-                            struct gemm_operand *ret, struct error *err)
-{
-    for (size_t i = 0; i < count; i++)
-        if (first + i < args->node->input_count && args->in[first + i])
-            TRY(operand_open(args, args->in[first + i], ARITHMETIC_F64, &ret[i], err));
-    return STATUS_OK;
-}
-
-static void close_all(struct gemm_operand *operands, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        operand_close(&operands[i]);
-}
 
 /* dst = src * scale + shift for elements at … at+n-1 of tensors. */
 static void affine_row(const struct tensor *x, struct tensor *y, size_t at, size_t n, double scale,
@@ -64,69 +47,52 @@ static void channel_statistics(const double *x, size_t images, size_t channels, 
 static enum status store_running(const struct kernel_args *args, size_t i, const double *old,
                                  const double *now, size_t channels, struct error *err)
 {
-    struct result out = {0};
-    double momentum = node_float(args->node, "momentum", 0.9f);
-    if (i >= args->node->output_count || !args->out[i])
-        return STATUS_OK;
-    enum status status = result_open(args, *args->out[i], ARITHMETIC_F64, &out, err);
-    for (size_t c = 0; c < channels && status == STATUS_OK; c++)
-        ((double *)out.data)[c] = old[c] * momentum + now[c] * (1 - momentum);
-    if (status == STATUS_OK)
-        result_store(&out);
-    result_close(&out);
-    return status;
+    double *running, momentum = node_float(args->node, "momentum", 0.9f);
+    TRY(result_open_doubles(args, i, &running, err));
+    for (size_t c = 0; running && c < channels; c++)
+        running[c] = old[c] * momentum + now[c] * (1 - momentum);
+    result_store(args, i, ARITHMETIC_F64, running);
+    return STATUS_OK;
 }
 
-/* training_mode of opset 14: normalised by the statistics of X itself. */
-static enum status normalise_by_own(const struct kernel_args *args, struct error *err)
+/* y = (x - mean) / sqrt(variance + epsilon) * scale + shift, each a number a channel. */
+static void normalise_channels(const struct kernel_args *args, size_t channels, size_t inner,
+                               const double *scale, const double *shift, const double *mean,
+                               const double *variance)
 {
     const struct tensor *x = args->in[0];
-    struct gemm_operand in[5] = {0};
     double epsilon = node_float(args->node, "epsilon", 1e-5f);
-    size_t channels = (size_t)x->shape.dims[1], inner = resolve_extent(&x->shape, 2, x->shape.rank);
     size_t rows = (size_t)x->shape.dims[0] * channels;
-    double *now = kernel_scratch(args, channels, 2 * sizeof *now, err);
-    enum status status = now ? open_all(args, 0, 5, in, err) : STATUS_NO_MEMORY;
-    if (status == STATUS_OK)
-        channel_statistics(in[0].data, (size_t)x->shape.dims[0], channels, inner, now,
-                           now + channels);
-    for (size_t i = 0; i < rows && status == STATUS_OK; i++) {
-        size_t c = i % channels;
-        double factor = ((const double *)in[1].data)[c] / sqrt(now[channels + c] + epsilon);
-        affine_row(x, *args->out[0], i * inner, inner, factor,
-                   ((const double *)in[2].data)[c] - now[c] * factor);
-    }
-    if (status == STATUS_OK)
-        status = store_running(args, 1, in[3].data, now, channels, err);
-    if (status == STATUS_OK)
-        status = store_running(args, 2, in[4].data, now + channels, channels, err);
-    close_all(in, 5);
-    free(now);
-    return status;
-}
-
-static KERNEL(kernel_batch_normalization)
-{
-    if (args->node->opset >= 14 && node_int(args->node, "training_mode", 0))
-        return normalise_by_own(args, err);
-    const struct tensor *x = args->in[0];
-    struct tensor *y = *args->out[0];
-    struct gemm_operand params[4] = {0};
-    double epsilon = node_float(args->node, "epsilon", 1e-5f);
-    bool spatial = args->node->opset >= 9 || node_int(args->node, "spatial", 1) != 0;
-    size_t inner = spatial ? resolve_extent(&x->shape, 2, x->shape.rank) : 1;
-    size_t channels = resolve_extent(&x->shape, 1, spatial ? 2 : x->shape.rank);
-    size_t rows = (size_t)x->shape.dims[0] * channels;
-    enum status status = open_all(args, 1, 4, params, err);
-    const double *scale = params[0].data, *shift = params[1].data;
-    const double *mean = params[2].data, *variance = params[3].data;
-    for (size_t i = 0; i < rows && status == STATUS_OK; i++) {
+    for (size_t i = 0; i < rows; i++) {
         size_t c = i % channels;
         double factor = scale[c] / sqrt(variance[c] + epsilon);
-        affine_row(x, y, i * inner, inner, factor, shift[c] - mean[c] * factor);
+        affine_row(x, *args->out[0], i * inner, inner, factor, shift[c] - mean[c] * factor);
     }
-    close_all(params, 4);
-    return status;
+}
+
+KERNEL(kernel_batch_normalization)
+{
+    const struct shape *x = &args->in[0]->shape;
+    bool training = args->node->opset >= 14 && node_int(args->node, "training_mode", 0);
+    bool spatial = args->node->opset >= 9 || node_int(args->node, "spatial", 1) != 0;
+    size_t inner = spatial ? resolve_extent(x, 2, x->rank) : 1;
+    size_t channels = resolve_extent(x, 1, spatial ? 2 : x->rank);
+    const double *params[4], *src;
+    TRY(operands_open(args, 1, COUNT_OF(params), params, err));
+    const double *scale = params[0], *shift = params[1], *mean = params[2], *variance = params[3];
+    if (!training) {
+        normalise_channels(args, channels, inner, scale, shift, mean, variance);
+        return STATUS_OK;
+    }
+    /* training_mode of opset 14: normalised by the statistics of X itself. */
+    double *now = kernel_scratch(args, channels, 2 * sizeof *now, err);
+    if (!now)
+        return STATUS_NO_MEMORY;
+    TRY(operands_open(args, 0, 1, &src, err));
+    channel_statistics(src, (size_t)x->dims[0], channels, inner, now, now + channels);
+    normalise_channels(args, channels, inner, scale, shift, now, now + channels);
+    TRY(store_running(args, 1, mean, now, channels, err));
+    return store_running(args, 2, variance, now + channels, channels, err);
 }
 
 /* Mean and 1 / sqrt(variance + epsilon) of n numbers. */
@@ -144,21 +110,18 @@ static void statistics(const double *values, size_t n, double epsilon, double *r
 }
 
 /* InstanceNormalization (as many groups as channels) and GroupNormalization. */
-static enum status run_groups(const struct kernel_args *args, size_t groups, bool per_group,
-                              struct error *err)
+static enum status normalise_groups(const struct kernel_args *args, size_t groups, bool per_group,
+                                    struct error *err)
 {
     const struct shape *x = &args->in[0]->shape;
-    struct gemm_operand in[3] = {0};
-    struct result out = {0};
-    double epsilon = node_float(args->node, "epsilon", 1e-5f);
+    const double *in[3];
+    double *dst, epsilon = node_float(args->node, "epsilon", 1e-5f);
     size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
     size_t per = channels / groups, block = per * inner;
-    enum status status = open_all(args, 0, 3, in, err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
-    const double *src = in[0].data, *scale = in[1].data, *shift = in[2].data;
-    double *dst = out.data;
-    for (size_t i = 0; i < (size_t)x->dims[0] * groups && block && status == STATUS_OK; i++) {
+    TRY(operands_open(args, 0, COUNT_OF(in), in, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    const double *src = in[0], *scale = in[1], *shift = in[2];
+    for (size_t i = 0; i < (size_t)x->dims[0] * groups && block; i++) {
         double mean, factor;
         statistics(src + i * block, block, epsilon, &mean, &factor);
         for (size_t k = 0; k < block; k++) {
@@ -166,23 +129,20 @@ static enum status run_groups(const struct kernel_args *args, size_t groups, boo
             dst[i * block + k] = (src[i * block + k] - mean) * factor * scale[c] + shift[c];
         }
     }
-    if (status == STATUS_OK)
-        result_store(&out);
-    close_all(in, 3);
-    result_close(&out);
-    return status;
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
 }
 
-static KERNEL(kernel_instance_normalization)
+KERNEL(kernel_instance_normalization)
 {
     size_t channels = (size_t)args->in[0]->shape.dims[1];
-    return channels ? run_groups(args, channels, false, err) : STATUS_OK;
+    return channels ? normalise_groups(args, channels, false, err) : STATUS_OK;
 }
 
-static KERNEL(kernel_group_normalization)
+KERNEL(kernel_group_normalization)
 {
-    return run_groups(args, (size_t)node_int(args->node, "num_groups", 1), args->node->opset < 21,
-                      err);
+    return normalise_groups(args, (size_t)node_int(args->node, "num_groups", 1),
+                            args->node->opset < 21, err);
 }
 
 /* ---- LayerNormalization ---- */
@@ -192,14 +152,15 @@ static KERNEL(kernel_group_normalization)
 struct spread {
     const double *data;
     size_t row_step;
-    double *owned;
 };
 
-static enum status spread_operand(const struct kernel_args *args, const struct tensor *tensor,
-                                  const double *data, const struct shape *x, int axis,
-                                  struct spread *ret, struct error *err)
+static enum status spread_operand(const struct kernel_args *args, size_t input,
+                                  const struct shape *x, int axis, struct spread *ret,
+                                  struct error *err)
 {
-    *ret = (struct spread){.data = data};
+    const struct tensor *tensor = kernel_input(args, input);
+    *ret = (struct spread){0};
+    TRY(operands_open(args, input, 1, &ret->data, err));
     if (!tensor)
         return STATUS_OK;
     const struct shape *own = &tensor->shape;
@@ -218,14 +179,14 @@ static enum status spread_operand(const struct kernel_args *args, const struct t
         dst *= (ptrdiff_t)x->dims[x->rank - i];
         src *= (ptrdiff_t)extent;
     }
-    copy_strided(all, data, sizeof(double), dims, x->rank);
-    *ret = (struct spread){.data = all, .row_step = columns, .owned = all};
+    copy_strided(all, ret->data, sizeof(double), dims, x->rank);
+    *ret = (struct spread){.data = all, .row_step = columns};
     return STATUS_OK;
 }
 
 static void store_statistic(const struct kernel_args *args, size_t i, size_t row, double value)
 {
-    struct tensor *tensor = i < args->node->output_count && args->out[i] ? *args->out[i] : NULL;
+    struct tensor *tensor = kernel_result(args, i);
     if (tensor)
         store_doubles(&value, tensor->dtype, element_at(tensor->data, tensor->dtype, row), 1);
 }
@@ -250,69 +211,51 @@ static void layer_rows(const struct kernel_args *args, size_t rows, size_t colum
     }
 }
 
-static KERNEL(kernel_layer_normalization)
+KERNEL(kernel_layer_normalization)
 {
     const struct shape *x = &args->in[0]->shape;
-    const struct tensor *bias = args->node->input_count > 2 ? args->in[2] : NULL;
     int64_t axis = node_int(args->node, "axis", -1);
-    struct gemm_operand in[3] = {0};
-    struct result out = {0};
-    struct spread scale = {0}, shift = {0};
+    const double *src;
+    double *dst;
+    struct spread scale, shift;
     TRY(infer_axis(&axis, x->rank, err));
-    enum status status = open_all(args, 0, 3, in, err);
-    if (status == STATUS_OK)
-        status = spread_operand(args, args->in[1], in[1].data, x, (int)axis, &scale, err);
-    if (status == STATUS_OK)
-        status = spread_operand(args, bias, in[2].data, x, (int)axis, &shift, err);
-    if (status == STATUS_OK && args->out[0])
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
-    if (status == STATUS_OK) {
-        layer_rows(args, resolve_extent(x, 0, (int)axis), resolve_extent(x, (int)axis, x->rank),
-                   in[0].data, &scale, &shift, out.data);
-        if (args->out[0])
-            result_store(&out);
-    }
-    free(scale.owned);
-    free(shift.owned);
-    close_all(in, 3);
-    result_close(&out);
-    return status;
+    TRY(operands_open(args, 0, 1, &src, err));
+    TRY(spread_operand(args, 1, x, (int)axis, &scale, err));
+    TRY(spread_operand(args, 2, x, (int)axis, &shift, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    layer_rows(args, resolve_extent(x, 0, (int)axis), resolve_extent(x, (int)axis, x->rank), src,
+               &scale, &shift, dst);
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
 }
 
 /* ---- RMSNormalization ---- */
 
-static KERNEL(kernel_rms_normalization)
+KERNEL(kernel_rms_normalization)
 {
     const struct shape *shape = &args->in[0]->shape;
     const double epsilon = node_float(args->node, "epsilon", 1e-5f);
     int64_t axis = node_int(args->node, "axis", -1);
-    struct gemm_operand in[2] = {0};
-    struct result out = {0};
-    struct spread scale = {0};
+    const double *src;
+    double *dst;
+    struct spread scale;
     TRY(infer_axis(&axis, shape->rank, err));
     const size_t rows = resolve_extent(shape, 0, (int)axis);
     const size_t columns = resolve_extent(shape, (int)axis, shape->rank);
-    enum status status = open_all(args, 0, 2, in, err);
-    if (status == STATUS_OK)
-        status = spread_operand(args, args->in[1], in[1].data, shape, (int)axis, &scale, err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
-    for (size_t r = 0; r < rows && status == STATUS_OK; r++) {
-        const double *x = (const double *)in[0].data + r * columns;
-        const double *s = scale.data + r * scale.row_step;
-        double squares = 0, *y = (double *)out.data + r * columns;
+    TRY(operands_open(args, 0, 1, &src, err));
+    TRY(spread_operand(args, 1, shape, (int)axis, &scale, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    for (size_t r = 0; r < rows; r++) {
+        const double *x = src + r * columns, *s = scale.data + r * scale.row_step;
+        double squares = 0, *y = dst + r * columns;
         for (size_t i = 0; i < columns; i++)
             squares += x[i] * x[i];
         const double factor = 1 / sqrt(squares / (double)columns + epsilon);
         for (size_t i = 0; i < columns; i++)
             y[i] = x[i] * factor * s[i];
     }
-    if (status == STATUS_OK)
-        result_store(&out);
-    free(scale.owned);
-    close_all(in, 2);
-    result_close(&out);
-    return status;
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
 }
 
 /* ---- MeanVarianceNormalization ---- */
@@ -350,7 +293,7 @@ static void normalise_rows(double *values, size_t rows, size_t columns)
     }
 }
 
-static KERNEL(kernel_mean_variance_normalization)
+KERNEL(kernel_mean_variance_normalization)
 {
     const struct shape *x = &args->in[0]->shape;
     size_t total = shape_count(x);
@@ -360,43 +303,35 @@ static KERNEL(kernel_mean_variance_normalization)
     size_t columns = transposed_dims(x, reduced, dims);
     for (int i = 0; i < x->rank; i++)
         back[i] = (struct copy_dim){dims[i].extent, dims[i].src, dims[i].dst};
-    struct gemm_operand in = {0};
-    struct result out = {0};
-    double *transposed = kernel_scratch(args, total, sizeof *transposed, err);
-    enum status status = transposed ? STATUS_OK : STATUS_NO_MEMORY;
-    if (status == STATUS_OK)
-        status = operand_open(args, args->in[0], ARITHMETIC_F64, &in, err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
-    if (status == STATUS_OK && total) {
-        copy_strided(transposed, in.data, sizeof(double), dims, x->rank);
-        normalise_rows(transposed, total / columns, columns);
-        copy_strided(out.data, transposed, sizeof(double), back, x->rank);
-        result_store(&out);
-    }
-    free(transposed);
-    operand_close(&in);
-    result_close(&out);
-    return status;
+    const double *src;
+    double *dst, *transposed = kernel_scratch(args, total, sizeof *transposed, err);
+    if (!transposed)
+        return STATUS_NO_MEMORY;
+    TRY(operands_open(args, 0, 1, &src, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    if (!total)
+        return STATUS_OK;
+    copy_strided(transposed, src, sizeof(double), dims, x->rank);
+    normalise_rows(transposed, total / columns, columns);
+    copy_strided(dst, transposed, sizeof(double), back, x->rank);
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
 }
 
 /* ---- LpNormalization ---- */
 
-static KERNEL(kernel_lp_normalization)
+KERNEL(kernel_lp_normalization)
 {
     const struct shape *x = &args->in[0]->shape;
     int64_t axis = node_int(args->node, "axis", -1), p = node_int(args->node, "p", 2);
-    struct gemm_operand in = {0};
-    struct result out = {0};
+    const double *src;
+    double *dst;
     TRY(infer_axis(&axis, x->rank, err));
     size_t extent = (size_t)x->dims[axis], inner = resolve_extent(x, (int)axis + 1, x->rank);
     size_t columns = resolve_extent(x, 0, (int)axis) * inner;
-    enum status status = operand_open(args, args->in[0], ARITHMETIC_F64, &in, err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
-    const double *src = in.data;
-    double *dst = out.data;
-    for (size_t c = 0; c < columns && status == STATUS_OK; c++) {
+    TRY(operands_open(args, 0, 1, &src, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    for (size_t c = 0; c < columns; c++) {
         size_t first = c / inner * extent * inner + c % inner;
         double norm = 0;
         for (size_t i = 0; i < extent; i++) {
@@ -407,11 +342,8 @@ static KERNEL(kernel_lp_normalization)
         for (size_t i = 0; i < extent; i++)
             dst[first + i * inner] = norm != 0 ? src[first + i * inner] / norm : 0;
     }
-    if (status == STATUS_OK)
-        result_store(&out);
-    operand_close(&in);
-    result_close(&out);
-    return status;
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
 }
 
 /* ---- LRN ---- */
@@ -438,108 +370,35 @@ static void lrn_image(const struct node *node, const double *src, double *dst, d
     }
 }
 
-static KERNEL(kernel_lrn)
+KERNEL(kernel_lrn)
 {
     const struct shape *x = &args->in[0]->shape;
     size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
-    struct gemm_operand in = {0};
-    struct result out = {0};
-    double *sums = kernel_scratch(args, inner, sizeof *sums, err);
-    enum status status = sums ? STATUS_OK : STATUS_NO_MEMORY;
-    if (status == STATUS_OK)
-        status = operand_open(args, args->in[0], ARITHMETIC_F64, &in, err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
-    if (status == STATUS_OK) {
-        size_t image = channels * inner;
-        for (size_t n = 0; n < (size_t)x->dims[0] && image; n++)
-            lrn_image(args->node, (const double *)in.data + n * image,
-                      (double *)out.data + n * image, sums, channels, inner);
-        result_store(&out);
-    }
-    free(sums);
-    operand_close(&in);
-    result_close(&out);
-    return status;
+    size_t image = channels * inner;
+    const double *src;
+    double *dst, *sums = kernel_scratch(args, inner, sizeof *sums, err);
+    if (!sums)
+        return STATUS_NO_MEMORY;
+    TRY(operands_open(args, 0, 1, &src, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    for (size_t n = 0; n < (size_t)x->dims[0] && image; n++)
+        lrn_image(args->node, src + n * image, dst + n * image, sums, channels, inner);
+    result_store(args, 0, ARITHMETIC_F64, dst);
+    return STATUS_OK;
 }
 
 /* ---- made by passes ---- */
 
-static KERNEL(kernel_scale_shift)
+KERNEL(kernel_scale_shift)
 {
     const struct shape *x = &args->in[0]->shape;
     size_t channels = (size_t)x->dims[x->rank - 1], count = shape_count(x);
-    struct gemm_operand in[3] = {0};
-    struct result out = {0};
-    enum status status = open_all(args, 0, 3, in, err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
-    if (status == STATUS_OK) {
-        const double *src = in[0].data, *scale = in[1].data, *shift = in[2].data;
-        for (size_t i = 0; i < count; i++)
-            ((double *)out.data)[i] = src[i] * scale[i % channels] + shift[i % channels];
-        result_store(&out);
-    }
-    close_all(in, 3);
-    result_close(&out);
-    return status;
-}
-
-/* Elementwise functions of the lensd and com.microsoft domains. */
-static enum status run_unary(const struct kernel_args *args, double (*function)(double, double),
-                             double alpha)
-{
-    const struct tensor *x = args->in[0];
-    struct tensor *y = *args->out[0];
-    size_t n = shape_count(&x->shape);
-    double values[BLOCK];
-    for (size_t i = 0; i < n; i += BLOCK) {
-        size_t count = n - i < BLOCK ? n - i : BLOCK;
-        load_doubles(element(x->data, x->dtype, i), x->dtype, values, count);
-        for (size_t k = 0; k < count; k++)
-            values[k] = function(values[k], alpha);
-        store_doubles(values, y->dtype, element_at(y->data, y->dtype, i), count);
-    }
+    const double *in[3];
+    double *dst;
+    TRY(operands_open(args, 0, COUNT_OF(in), in, err));
+    TRY(result_open_doubles(args, 0, &dst, err));
+    for (size_t i = 0; i < count; i++)
+        dst[i] = in[0][i] * in[1][i % channels] + in[2][i % channels];
+    result_store(args, 0, ARITHMETIC_F64, dst);
     return STATUS_OK;
 }
-
-static double silu(double x, double alpha)
-{
-    return x / (1 + exp(-alpha * x));
-}
-
-static double gelu(double x, double alpha)
-{
-    (void)alpha;
-    return 0.5 * x * (1 + erf(x * M_SQRT1_2));
-}
-
-static KERNEL(kernel_silu)
-{
-    (void)err;
-    return run_unary(args, silu, node_float(args->node, "alpha", 1));
-}
-
-KERNEL(kernel_gelu)
-{
-    (void)err;
-    return run_unary(args, gelu, 0);
-}
-
-static const struct kernel_entry entries[] = {
-    {OP_BATCH_NORMALIZATION, kernel_batch_normalization},
-    {OP_INSTANCE_NORMALIZATION, kernel_instance_normalization},
-    {OP_LAYER_NORMALIZATION, kernel_layer_normalization},
-    {OP_RMS_NORMALIZATION, kernel_rms_normalization},
-    {OP_GROUP_NORMALIZATION, kernel_group_normalization},
-    {OP_MEAN_VARIANCE_NORMALIZATION, kernel_mean_variance_normalization},
-    {OP_LP_NORMALIZATION, kernel_lp_normalization},
-    {OP_LRN, kernel_lrn},
-    {OP_SOFTMAX, kernel_softmax},
-    {OP_LOG_SOFTMAX, kernel_softmax},
-    {OP_HARDMAX, kernel_hardmax},
-    {OP_SCALE_SHIFT, kernel_scale_shift},
-    {OP_SILU, kernel_silu},
-};
-
-const struct kernel_family kernels_norm = {entries, COUNT_OF(entries)};

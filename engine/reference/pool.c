@@ -4,7 +4,6 @@
  * has the smallest number as its maximum and 0 as its mean. */
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/base/size.h"
 #include "engine/ops/resolve.h"
@@ -48,16 +47,6 @@ static int64_t tap_position(const struct window_cursor *cursor, int i, int64_t t
 {
     const struct window *w = cursor->window;
     return cursor->at[i] * w->stride[i] - w->pad_begin[i] + t * w->dilation[i];
-}
-
-static size_t plane_in(const struct window *w)
-{
-    return (size_t)(w->in[0] * w->in[1] * w->in[2]);
-}
-
-static size_t plane_out(const struct window *w)
-{
-    return (size_t)(w->out[0] * w->out[1] * w->out[2]);
 }
 
 /* Calls `body` with `row`, the input row's start, and x0, count, step: the positions of its taps.
@@ -113,7 +102,7 @@ static size_t plane_out(const struct window *w)
                                    const struct window *window)                                    \
     {                                                                                              \
         struct window_cursor cursor;                                                               \
-        size_t positions = plane_out(window), at;                                                  \
+        size_t positions = window_outputs(window), at;                                             \
         window_cursor_start(&cursor, window);                                                      \
         for (size_t i = 0; i < positions; i++, window_cursor_next(&cursor)) {                      \
             ((type *)dst)[i] = max_##suffix(src, &cursor, &at);                                    \
@@ -161,21 +150,22 @@ static enum dtype compared_as(enum dtype dtype)
 KERNEL(kernel_max_pool)
 {
     const struct tensor *x = args->in[0];
-    struct tensor *y = args->out[0] ? *args->out[0] : NULL;
-    bool indexed = args->node->output_count > 1 && args->out[1];
-    int64_t *indices = indexed ? (*args->out[1])->data : NULL;
+    struct tensor *y = kernel_result(args, 0), *positions = kernel_result(args, 1);
+    int64_t *indices = positions ? positions->data : NULL;
     bool column_major = node_int(args->node, "storage_order", 0) != 0;
     struct window window;
     TRY(pool_window_init(args->node, &x->shape, false, &window, err));
     window = window_in_3d(&window);
-    size_t in = plane_in(&window), out = plane_out(&window);
+    size_t in = window_inputs(&window), out = window_outputs(&window);
     size_t planes = (size_t)x->shape.dims[0] * (size_t)x->shape.dims[1];
     enum dtype dtype = compared_as(x->dtype);
     size_t size = dtype_size(dtype);
     /* One plane in, one out, where the type has to be converted (or Y is not wanted). */
     char *in_room = kernel_scratch(args, in, size, err);
-    char *out_room = in_room ? kernel_scratch(args, out, size, err) : NULL;
-    for (size_t i = 0; i < planes && out_room; i++) {
+    char *out_room = kernel_scratch(args, out, size, err);
+    if (!in_room || !out_room)
+        return STATUS_NO_MEMORY;
+    for (size_t i = 0; i < planes; i++) {
         bool direct = dtype == x->dtype;
         const void *src = element(x->data, x->dtype, i * in);
         if (!direct)
@@ -189,10 +179,7 @@ KERNEL(kernel_max_pool)
         if (indices)
             place_indices(indices + i * out, out, i * in, &window, column_major);
     }
-    enum status status = out_room ? STATUS_OK : STATUS_NO_MEMORY;
-    free(in_room);
-    free(out_room);
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- means and norms ---- */
@@ -236,55 +223,45 @@ DEFINE_SUM(f64, double)
 #undef DEFINE_SUM
 
 /* AveragePool (p 0) and LpPool over tensors of any float type. */
-static enum status run_sums(const struct kernel_args *args, const struct window *window,
-                            size_t planes, int64_t p, bool count_include_pad, struct error *err)
+static enum status pool_sums(const struct kernel_args *args, int64_t p, struct error *err)
 {
-    const struct tensor *x = args->in[0];
-    enum arithmetic arithmetic = arithmetic_for(x->dtype);
-    struct window w = window_in_3d(window);
-    size_t in = plane_in(&w), out = plane_out(&w);
-    struct gemm_operand src = {0};
-    struct result dst = {0};
-    enum status status = operand_open(args, x, arithmetic, &src, err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], arithmetic, &dst, err);
-    for (size_t n = 0; n < planes && status == STATUS_OK; n++) {
+    const struct shape *x = &args->in[0]->shape;
+    enum arithmetic arithmetic = arithmetic_for(args->in[0]->dtype);
+    bool count_include_pad = node_int(args->node, "count_include_pad", 0) != 0;
+    struct window w;
+    const void *src;
+    void *dst;
+    TRY(pool_window_init(args->node, x, false, &w, err));
+    w = window_in_3d(&w);
+    size_t in = window_inputs(&w), out = window_outputs(&w);
+    TRY(operand_open(args, 0, arithmetic, &src, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    for (size_t n = 0; n < resolve_extent(x, 0, 2); n++) {
         struct window_cursor cursor;
         window_cursor_start(&cursor, &w);
         for (size_t i = 0; i < out; i++, window_cursor_next(&cursor)) {
             double sum = arithmetic == ARITHMETIC_F64
-                             ? sum_f64((const double *)src.data + n * in, &cursor, p)
-                             : sum_f32((const float *)src.data + n * in, &cursor, p);
+                             ? sum_f64((const double *)src + n * in, &cursor, p)
+                             : sum_f32((const float *)src + n * in, &cursor, p);
             double value = p ? root(sum, p) : sum / mean_divisor(&cursor, count_include_pad);
             if (arithmetic == ARITHMETIC_F64)
-                ((double *)dst.data)[n * out + i] = value;
+                ((double *)dst)[n * out + i] = value;
             else
-                ((float *)dst.data)[n * out + i] = (float)value;
+                ((float *)dst)[n * out + i] = (float)value;
         }
     }
-    if (status == STATUS_OK)
-        result_store(&dst);
-    operand_close(&src);
-    result_close(&dst);
-    return status;
+    result_store(args, 0, arithmetic, dst);
+    return STATUS_OK;
 }
 
 KERNEL(kernel_average_pool)
 {
-    const struct shape *x = &args->in[0]->shape;
-    struct window window;
-    TRY(pool_window_init(args->node, x, false, &window, err));
-    return run_sums(args, &window, (size_t)x->dims[0] * (size_t)x->dims[1], 0,
-                    node_int(args->node, "count_include_pad", 0) != 0, err);
+    return pool_sums(args, 0, err);
 }
 
 KERNEL(kernel_lp_pool)
 {
-    const struct shape *x = &args->in[0]->shape;
-    struct window window;
-    TRY(pool_window_init(args->node, x, false, &window, err));
-    return run_sums(args, &window, (size_t)x->dims[0] * (size_t)x->dims[1],
-                    node_int(args->node, "p", 2), false, err);
+    return pool_sums(args, node_int(args->node, "p", 2), err);
 }
 
 /* ---- global pools ---- */
@@ -310,7 +287,6 @@ KERNEL(kernel_global_pool)
     size_t plane = resolve_extent(&x->shape, 2, x->shape.rank);
     size_t planes = resolve_extent(&x->shape, 0, 2);
     double values[BLOCK];
-    (void)err;
     for (size_t n = 0; n < planes; n++) {
         double result = op == OP_GLOBAL_MAX_POOL ? -INFINITY : 0;
         for (size_t i = 0; i < plane; i += BLOCK) {
@@ -334,7 +310,7 @@ static enum status unpool_output(const struct kernel_args *args, const struct sh
 {
     if (!*args->out[0]) {
         struct shape wanted = *addressed;
-        const struct tensor *shape = args->node->input_count > 2 ? args->in[2] : NULL;
+        const struct tensor *shape = kernel_input(args, 2);
         if (shape && shape_count(&shape->shape) != (size_t)wanted.rank)
             return error_set(err, STATUS_SHAPE, "output_shape has %zu numbers, expected %d",
                              shape_count(&shape->shape), wanted.rank);
@@ -390,18 +366,3 @@ KERNEL(kernel_max_unpool)
     }
     return STATUS_OK;
 }
-
-static const struct kernel_entry entries[] = {
-    {OP_CONV, kernel_conv},
-    {OP_CONV_TRANSPOSE, kernel_conv_transpose},
-    {OP_DEFORM_CONV, kernel_deform_conv},
-    {OP_MAX_POOL, kernel_max_pool},
-    {OP_AVERAGE_POOL, kernel_average_pool},
-    {OP_LP_POOL, kernel_lp_pool},
-    {OP_GLOBAL_AVERAGE_POOL, kernel_global_pool},
-    {OP_GLOBAL_MAX_POOL, kernel_global_pool},
-    {OP_GLOBAL_LP_POOL, kernel_global_pool},
-    {OP_MAX_UNPOOL, kernel_max_unpool},
-};
-
-const struct kernel_family kernels_convolution = {entries, COUNT_OF(entries)};

@@ -24,9 +24,7 @@ void quant_range(enum dtype dtype, int64_t *ret_low, int64_t *ret_high)
 
 struct quant quant_read(const struct kernel_args *args, size_t scale, enum dtype dtype)
 {
-    size_t count = args->node->input_count;
-    const struct tensor *s = scale < count ? args->in[scale] : NULL;
-    const struct tensor *z = scale + 1 < count ? args->in[scale + 1] : NULL;
+    const struct tensor *s = kernel_input(args, scale), *z = kernel_input(args, scale + 1);
     struct quant quant = {.scale = s ? tensor_number(s, 0) : 1, .zero = z ? tensor_int(z, 0) : 0};
     quant_range(dtype, &quant.low, &quant.high);
     return quant;

@@ -1,8 +1,5 @@
-/* QuantizeLinear, DequantizeLinear (per tensor, per axis, blocked), DynamicQuantizeLinear; and the
- * list of all kernels of quantised operators. */
+/* QuantizeLinear, DequantizeLinear (per tensor, per axis, blocked), DynamicQuantizeLinear. */
 #include "engine/reference/quant.h"
-
-#include <stdlib.h>
 
 #include "engine/base/size.h"
 #include "engine/reference/convert.h"
@@ -30,7 +27,7 @@ static void cursor_next(struct block_cursor *c)
 }
 
 struct params {
-    struct gemm_operand scale;
+    const double *scale;
     int64_t *zeros; /* as many as scales; NULL: all 0 */
 };
 
@@ -38,9 +35,9 @@ static enum status params_open(const struct kernel_args *args, struct params *re
                                struct error *err)
 {
     const struct tensor *scale = args->in[1];
-    const struct tensor *zero = args->node->input_count > 2 ? args->in[2] : NULL;
+    const struct tensor *zero = kernel_input(args, 2);
     size_t count = shape_count(&scale->shape);
-    TRY(operand_open(args, scale, ARITHMETIC_F64, &ret->scale, err));
+    TRY(operands_open(args, 1, 1, &ret->scale, err));
     if (!zero)
         return STATUS_OK;
     ret->zeros = kernel_scratch(args, count, sizeof *ret->zeros, err);
@@ -52,12 +49,6 @@ static enum status params_open(const struct kernel_args *args, struct params *re
         for (size_t i = 0; i < count; i++)
             ret->zeros[i] = tensor_int(zero, 0);
     return STATUS_OK;
-}
-
-static void params_close(struct params *params)
-{
-    operand_close(&params->scale);
-    free(params->zeros);
 }
 
 /* x / scale, rounded to the type that the operator divides in. */
@@ -118,7 +109,7 @@ static bool is_byte(enum dtype dtype)
 /* Neighbours share a scale, and the zero point is a byte too (it may be of any integer type). */
 static bool has_runs(const struct kernel_args *args, const struct quant_layout *layout)
 {
-    const struct tensor *zero = args->node->input_count > 2 ? args->in[2] : NULL;
+    const struct tensor *zero = kernel_input(args, 2);
     return !layout->inner_step && (!zero || is_byte(zero->dtype));
 }
 
@@ -130,7 +121,7 @@ static void convert_runs(const struct quant_layout *layout, const struct params 
     for (size_t run = 0; run < layout->outer * layout->extent; run++, at += n) {
         size_t outer = run / layout->extent, i = run % layout->extent;
         size_t param = outer * layout->outer_step + i / layout->block * layout->block_step;
-        float scale = (float)((const double *)params->scale.data)[param];
+        float scale = (float)params->scale[param];
         int zero = params->zeros ? (int)params->zeros[param] : 0;
         if (x->dtype == DTYPE_I8)
             dequantize_run_i8((const int8_t *)x->data + at, (float *)y->data + at, n, scale, zero);
@@ -156,28 +147,27 @@ KERNEL(kernel_quantize)
     struct quant quant = {0};
     TRY(quant_layout_init(args->node, &x->shape, &scale->shape, &layout, err));
     quant_range(y->dtype, &quant.low, &quant.high);
-    enum status status = params_open(args, &params, err);
+    TRY(params_open(args, &params, err));
     size_t count = shape_count(&x->shape);
-    if (status == STATUS_OK && has_runs(args, &layout) && x->dtype == DTYPE_F32 &&
-        divides_in == DTYPE_F32 && is_byte(y->dtype)) {
+    if (has_runs(args, &layout) && x->dtype == DTYPE_F32 && divides_in == DTYPE_F32 &&
+        is_byte(y->dtype)) {
         convert_runs(&layout, &params, x, y);
-        count = 0;
+        return STATUS_OK;
     }
     struct block_cursor cursor = {.layout = &layout};
-    for (size_t at = 0; at < count && status == STATUS_OK; at += BLOCK) {
+    for (size_t at = 0; at < count; at += BLOCK) {
         double values[BLOCK];
         int64_t stored[BLOCK];
         size_t n = count - at < BLOCK ? count - at : BLOCK;
         load_doubles(element(x->data, x->dtype, at), x->dtype, values, n);
         for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {
-            double s = ((const double *)params.scale.data)[cursor.at];
+            double s = params.scale[cursor.at];
             quant.zero = params.zeros ? params.zeros[cursor.at] : 0;
             stored[i] = quant_round(&quant, divide(values[i], s, divides_in));
         }
         store_integers(stored, y->dtype, element_at(y->data, y->dtype, at), n);
     }
-    params_close(&params);
-    return status;
+    return STATUS_OK;
 }
 
 KERNEL(kernel_dequantize)
@@ -187,29 +177,27 @@ KERNEL(kernel_dequantize)
     struct quant_layout layout;
     struct params params = {0};
     TRY(quant_layout_init(args->node, &x->shape, &scale->shape, &layout, err));
-    enum status status = params_open(args, &params, err);
+    TRY(params_open(args, &params, err));
     size_t count = shape_count(&x->shape);
-    if (status == STATUS_OK && has_runs(args, &layout) && is_byte(x->dtype) &&
-        y->dtype == DTYPE_F32) {
+    if (has_runs(args, &layout) && is_byte(x->dtype) && y->dtype == DTYPE_F32) {
         convert_runs(&layout, &params, x, y);
-        count = 0;
+        return STATUS_OK;
     }
     struct block_cursor cursor = {.layout = &layout};
-    for (size_t at = 0; at < count && status == STATUS_OK; at += BLOCK) {
+    for (size_t at = 0; at < count; at += BLOCK) {
         int64_t stored[BLOCK];
         double values[BLOCK];
         size_t n = count - at < BLOCK ? count - at : BLOCK;
         load_integers(element(x->data, x->dtype, at), x->dtype, stored, n);
         for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {
-            double s = ((const double *)params.scale.data)[cursor.at];
+            double s = params.scale[cursor.at];
             int64_t difference = stored[i] - (params.zeros ? params.zeros[cursor.at] : 0);
             values[i] = y->dtype == DTYPE_F64 ? (double)difference * s
                                               : (double)((float)difference * (float)s);
         }
         store_doubles(values, y->dtype, element_at(y->data, y->dtype, at), n);
     }
-    params_close(&params);
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- DynamicQuantizeLinear ---- */
@@ -229,14 +217,13 @@ static struct quant dynamic_terms(const struct tensor *x)
     return quant;
 }
 
-static KERNEL(kernel_dynamic_round)
+KERNEL(kernel_dynamic_round)
 {
     const struct tensor *x = args->in[0];
     const float *src = x->data;
     float *y = (*args->out[0])->data;
     const struct quant quant = dynamic_terms(x);
     const float scale = (float)quant.scale;
-    (void)err;
     for (size_t i = 0; i < shape_count(&x->shape); i++)
         y[i] = (float)(quant_round(&quant, (double)(src[i] / scale)) - quant.zero) * scale;
     return STATUS_OK;
@@ -249,43 +236,13 @@ KERNEL(kernel_dynamic_quantize)
     const size_t count = shape_count(&x->shape);
     const struct quant quant = dynamic_terms(x);
     const float scale = (float)quant.scale;
-    (void)err;
-    struct tensor *outputs[3] = {0};
-    for (size_t i = 0; i < args->node->output_count && i < 3; i++)
-        outputs[i] = args->out[i] ? *args->out[i] : NULL;
-    for (size_t i = 0; i < count && outputs[0]; i++)
-        ((uint8_t *)outputs[0]->data)[i] = (uint8_t)quant_round(&quant, src[i] / scale);
-    if (outputs[1])
-        *(float *)outputs[1]->data = scale;
-    if (outputs[2])
-        *(uint8_t *)outputs[2]->data = (uint8_t)quant.zero;
+    struct tensor *y = kernel_result(args, 0), *y_scale = kernel_result(args, 1);
+    struct tensor *zero = kernel_result(args, 2);
+    for (size_t i = 0; i < count && y; i++)
+        ((uint8_t *)y->data)[i] = (uint8_t)quant_round(&quant, src[i] / scale);
+    if (y_scale)
+        *(float *)y_scale->data = scale;
+    if (zero)
+        *(uint8_t *)zero->data = (uint8_t)quant.zero;
     return STATUS_OK;
 }
-
-static const struct kernel_entry entries[] = {
-    {OP_QUANTIZE_LINEAR, kernel_quantize},
-    {OP_DEQUANTIZE_LINEAR, kernel_dequantize},
-    {OP_MS_QUANTIZE_LINEAR, kernel_quantize},
-    {OP_MS_DEQUANTIZE_LINEAR, kernel_dequantize},
-    {OP_DYNAMIC_QUANTIZE_LINEAR, kernel_dynamic_quantize},
-    {OP_QLINEAR_CONV, kernel_qlinear_conv},
-    {OP_CONV_INTEGER, kernel_conv_integer},
-    {OP_QLINEAR_MATMUL, kernel_qlinear_matmul},
-    {OP_MATMUL_INTEGER, kernel_matmul_integer},
-    {OP_QGEMM, kernel_qgemm},
-    {OP_QLINEAR_ADD, kernel_qlinear_binary},
-    {OP_QLINEAR_MUL, kernel_qlinear_binary},
-    {OP_QLINEAR_SIGMOID, kernel_qlinear_unary},
-    {OP_QLINEAR_LEAKY_RELU, kernel_qlinear_unary},
-    {OP_LOOKUP, kernel_lookup},
-    {OP_DYNAMIC_ROUND, kernel_dynamic_round},
-    {OP_QLINEAR_SOFTMAX, kernel_qlinear_softmax},
-    {OP_QLINEAR_WHERE, kernel_qlinear_where},
-    {OP_QLINEAR_CONCAT, kernel_qlinear_concat},
-    {OP_QLINEAR_AVERAGE_POOL, kernel_qlinear_average_pool},
-    {OP_QLINEAR_GLOBAL_AVERAGE_POOL, kernel_qlinear_global_average_pool},
-    {OP_MS_GELU, kernel_gelu},
-    {OP_MS_FUSED_CONV, kernel_fused_conv},
-};
-
-const struct kernel_family kernels_quantize = {entries, COUNT_OF(entries)};

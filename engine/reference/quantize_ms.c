@@ -6,8 +6,6 @@
  * are round numbers), and ONNX Runtime, which defines these operators, decides them by float32
  * arithmetic in a certain order, in some operators with the zero point added before rounding. The
  * same order is kept here. */
-#include <stdlib.h>
-
 #include "engine/ops/resolve.h"
 #include "engine/reference/convert.h"
 #include "engine/reference/copy.h"
@@ -69,7 +67,6 @@ KERNEL(kernel_qlinear_binary)
                                       .b = quant_read(args, 4, b->dtype),
                                       .c = quant_read(args, 6, c->dtype)};
     struct broadcast walk;
-    (void)err;
     binary_prepare(&binary);
     if (!broadcast_start(&walk, &c->shape, shapes, 2))
         return STATUS_OK;
@@ -128,7 +125,6 @@ KERNEL(kernel_qlinear_unary)
     bool sigmoid = args->node->op == OP_QLINEAR_SIGMOID;
     uint8_t table[256];
     size_t count = shape_count(&x->shape);
-    (void)err;
     fill_table(&in, x->dtype, &out, sigmoid ? FUNCTION_SIGMOID : FUNCTION_LEAKY_RELU,
                node_float(args->node, "alpha", 0.01f), table);
     for (size_t i = 0; i < count; i++)
@@ -141,7 +137,6 @@ KERNEL(kernel_lookup)
     const uint8_t *table = args->in[1]->data, *x = args->in[0]->data;
     uint8_t *y = (*args->out[0])->data;
     const size_t count = shape_count(&args->in[0]->shape);
-    (void)err;
     for (size_t i = 0; i < count; i++)
         y[i] = table[x[i]];
     return STATUS_OK;
@@ -181,7 +176,6 @@ KERNEL(kernel_qlinear_where)
     struct quant x_terms = quant_read(args, 2, x->dtype), y_terms = quant_read(args, 5, y->dtype);
     uint8_t x_table[256], y_table[256], *dst = z->data;
     struct broadcast walk;
-    (void)err;
     fill_requantize_table(&x_terms, x->dtype, &out, x_table);
     fill_requantize_table(&y_terms, y->dtype, &out, y_table);
     if (!broadcast_start(&walk, &z->shape, shapes, 3))
@@ -224,7 +218,6 @@ KERNEL(kernel_qlinear_softmax)
                            element_at(y->data, y->dtype, first + i * layout.inner), 1);
         }
     }
-    free(column);
     return STATUS_OK;
 }
 
@@ -274,8 +267,7 @@ KERNEL(kernel_qlinear_average_pool)
     TRY(pool_window_init(args->node, &x->shape, last, &w, err));
     w = window_in_3d(&w);
     size_t channels = (size_t)x->shape.dims[last ? x->shape.rank - 1 : 1];
-    size_t in_plane = (size_t)(w.in[0] * w.in[1] * w.in[2]);
-    size_t out_plane = (size_t)(w.out[0] * w.out[1] * w.out[2]);
+    size_t in_plane = window_inputs(&w), out_plane = window_outputs(&w);
     size_t in_count = shape_count(&x->shape), out_count = shape_count(&y->shape);
     float *src = kernel_scratch(args, in_count, sizeof *src, err);
     if (!src)
@@ -292,7 +284,6 @@ KERNEL(kernel_qlinear_average_pool)
         int64_t stored = quant_round_shifted(&out, (double)shifted);
         store_integers(&stored, y->dtype, element_at(y->data, y->dtype, i), 1);
     }
-    free(src);
     return STATUS_OK;
 }
 
@@ -318,6 +309,5 @@ KERNEL(kernel_qlinear_global_average_pool)
         int64_t stored = quant_round(&out, (double)((float)sums[i] * factor));
         store_integers(&stored, y->dtype, element_at(y->data, y->dtype, i), 1);
     }
-    free(sums);
     return STATUS_OK;
 }

@@ -1,7 +1,6 @@
 /* Quantised convolutions and matrix products: operands are widened to int32 less their zero points,
  * multiplied in int32 (overflow wraps, as the specification allows), and the sums are scaled,
  * rounded half to even and saturated. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/reference/convert.h"
@@ -13,7 +12,7 @@ static enum status widen_operand(const struct kernel_args *args, size_t i, size_
                                  int32_t **ret, struct error *err)
 {
     const struct tensor *src = args->in[i];
-    const struct tensor *zeros = zero < args->node->input_count ? args->in[zero] : NULL;
+    const struct tensor *zeros = kernel_input(args, zero);
     *ret = kernel_scratch(args, shape_count(&src->shape), sizeof **ret, err);
     if (!*ret)
         return STATUS_NO_MEMORY;
@@ -52,14 +51,9 @@ static enum status convolve(const struct kernel_args *args, const struct conv_sh
 {
     int32_t *x = NULL, *w = NULL;
     size_t per_channel = shape_count(&args->in[w_index]->shape) / conv->out_channels;
-    enum status status = widen_operand(args, 0, x_zero, 0, &x, err);
-    if (status == STATUS_OK)
-        status = widen_operand(args, w_index, w_zero, per_channel, &w, err);
-    if (status == STATUS_OK)
-        status = conv_forward(args, conv, ARITHMETIC_U32, x, w, bias, dst, err);
-    free(x);
-    free(w);
-    return status;
+    TRY(widen_operand(args, 0, x_zero, 0, &x, err));
+    TRY(widen_operand(args, w_index, w_zero, per_channel, &w, err));
+    return conv_forward(args, conv, ARITHMETIC_U32, x, w, bias, dst, err);
 }
 
 KERNEL(kernel_conv_integer)
@@ -71,27 +65,24 @@ KERNEL(kernel_conv_integer)
 
 KERNEL(kernel_qlinear_conv)
 {
-    const struct tensor *bias = args->node->input_count > 8 ? args->in[8] : NULL;
+    const struct tensor *bias = kernel_input(args, 8);
     struct tensor *y = *args->out[0];
     struct conv_shape conv;
     TRY(conv_shape_init(args->node, &args->in[0]->shape, &args->in[3]->shape, &conv, err));
     int32_t *sums = kernel_scratch(args, shape_count(&y->shape), sizeof *sums, err);
     if (!sums)
         return STATUS_NO_MEMORY;
-    enum status status = convolve(args, &conv, 3, 2, 5, bias ? bias->data : NULL, sums, err);
-    if (status == STATUS_OK) {
-        struct quant quant = quant_read(args, 6, y->dtype);
-        size_t positions = 1, planes = conv.batch * conv.out_channels;
-        for (int i = 0; i < conv.window.spatial; i++)
-            positions *= (size_t)conv.window.out[i];
-        for (size_t i = 0; i < planes; i++) {
-            float factor = number_at(args->in[1], 0) *
-                           number_at(args->in[4], i % conv.out_channels) / (float)quant.scale;
-            requantize(sums + i * positions, positions, factor, &quant, y, i * positions);
-        }
+    TRY(convolve(args, &conv, 3, 2, 5, bias ? bias->data : NULL, sums, err));
+    struct quant quant = quant_read(args, 6, y->dtype);
+    size_t positions = 1, planes = conv.batch * conv.out_channels;
+    for (int i = 0; i < conv.window.spatial; i++)
+        positions *= (size_t)conv.window.out[i];
+    for (size_t i = 0; i < planes; i++) {
+        float factor = number_at(args->in[1], 0) * number_at(args->in[4], i % conv.out_channels) /
+                       (float)quant.scale;
+        requantize(sums + i * positions, positions, factor, &quant, y, i * positions);
     }
-    free(sums);
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- matrix products ---- */
@@ -142,27 +133,19 @@ static enum status multiply(const struct kernel_args *args, const struct matmul_
                             const struct tensor *right_zero, int32_t *y, struct error *err)
 {
     int32_t *a = NULL, *b = NULL;
-    enum status status =
-        widen_matrices(args, args->in[left], left_zero, true, shape->m, shape->k, &a, err);
-    if (status == STATUS_OK)
-        status =
-            widen_matrices(args, args->in[right], right_zero, false, shape->k, shape->n, &b, err);
-    if (status == STATUS_OK)
-        multiply_batches(shape, ARITHMETIC_U32, a, b, y);
-    free(a);
-    free(b);
-    return status;
+    TRY(widen_matrices(args, args->in[left], left_zero, true, shape->m, shape->k, &a, err));
+    TRY(widen_matrices(args, args->in[right], right_zero, false, shape->k, shape->n, &b, err));
+    multiply_batches(shape, ARITHMETIC_U32, a, b, y);
+    return STATUS_OK;
 }
 
 KERNEL(kernel_matmul_integer)
 {
-    const struct node *node = args->node;
     struct tensor *y = *args->out[0];
     struct matmul_shape shape;
     TRY(matmul_shape_init(&args->in[0]->shape, &args->in[1]->shape, &shape, err));
     zero_bytes(y->data, y->bytes);
-    return multiply(args, &shape, 0, node->input_count > 2 ? args->in[2] : NULL, 1,
-                    node->input_count > 3 ? args->in[3] : NULL, y->data, err);
+    return multiply(args, &shape, 0, kernel_input(args, 2), 1, kernel_input(args, 3), y->data, err);
 }
 
 KERNEL(kernel_qlinear_matmul)
@@ -179,10 +162,10 @@ KERNEL(kernel_qlinear_matmul)
     if (!sums)
         return STATUS_NO_MEMORY;
     zero_bytes(sums, count * sizeof *sums);
-    enum status status = multiply(args, &shape, 0, args->in[2], 3, args->in[5], sums, err);
+    TRY(multiply(args, &shape, 0, args->in[2], 3, args->in[5], sums, err));
     struct quant quant = quant_read(args, 6, y->dtype);
     struct batch_walk walk = {0};
-    for (size_t done = 0; done < count && status == STATUS_OK; batch_next(&shape, &walk)) {
+    for (size_t done = 0; done < count; batch_next(&shape, &walk)) {
         for (size_t row = 0; row < shape.m; row++) {
             float left = (float)param_at(a_scale, a_layout, walk.a, row, 1);
             for (size_t column = 0; column < shape.n; column++, done++) {
@@ -192,8 +175,7 @@ KERNEL(kernel_qlinear_matmul)
             }
         }
     }
-    free(sums);
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- com.microsoft QGemm ---- */
@@ -241,24 +223,17 @@ static void finish_qgemm(const struct kernel_args *args, const struct gemm_shape
 
 KERNEL(kernel_qgemm)
 {
-    const struct tensor *c = args->node->input_count > 6 ? args->in[6] : NULL;
+    const struct tensor *c = kernel_input(args, 6);
     struct gemm_shape gemm;
     int32_t *a = NULL, *b = NULL;
     TRY(gemm_shape_init(args->node, &args->in[0]->shape, &args->in[3]->shape, &gemm, err));
     int32_t *sums = kernel_scratch(args, gemm.m * gemm.n, sizeof *sums, err);
-    enum status status = sums ? STATUS_OK : STATUS_NO_MEMORY;
-    if (status == STATUS_OK)
-        status = widen_operand(args, 0, 2, 0, &a, err);
-    if (status == STATUS_OK)
-        status = widen_right(args, &gemm, &b, err);
-    if (status == STATUS_OK) {
-        start_sums(&gemm, c, sums);
-        status = gemm_product(args, &gemm, ARITHMETIC_U32, a, b, sums, err);
-    }
-    if (status == STATUS_OK)
-        finish_qgemm(args, &gemm, sums, *args->out[0]);
-    free(a);
-    free(b);
-    free(sums);
-    return status;
+    if (!sums)
+        return STATUS_NO_MEMORY;
+    TRY(widen_operand(args, 0, 2, 0, &a, err));
+    TRY(widen_right(args, &gemm, &b, err));
+    start_sums(&gemm, c, sums);
+    TRY(gemm_product(args, &gemm, ARITHMETIC_U32, a, b, sums, err));
+    finish_qgemm(args, &gemm, sums, *args->out[0]);
+    return STATUS_OK;
 }

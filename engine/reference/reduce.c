@@ -3,7 +3,6 @@
  * into a row of them (it stays). Sums and products run in double, of integers in 64 bits modulo
  * 2^64; maxima and minima run in the dtype itself. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -243,7 +242,7 @@ static bool stays_integer(enum op op)
            op == OP_REDUCE_SUM_SQUARE;
 }
 
-static enum status run_reduce(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_reduce)
 {
     enum op op = args->node->op;
     const struct tensor *x = args->in[0];
@@ -256,11 +255,9 @@ static enum status run_reduce(const struct kernel_args *args, struct error *err)
         double real;
         uint64_t whole;
     } *sum = kernel_scratch(args, count, sizeof *sum, err);
-    double *shift = sum && shifted ? kernel_scratch(args, count, sizeof *shift, err) : NULL;
-    if (!sum || (shifted && !shift)) {
-        free(sum);
+    double *shift = shifted ? kernel_scratch(args, count, sizeof *shift, err) : NULL;
+    if (!sum || (shifted && !shift))
         return STATUS_NO_MEMORY;
-    }
     struct pass pass = pass_of(op);
     pass.shift = shift;
     if (shifted)
@@ -283,8 +280,6 @@ static enum status run_reduce(const struct kernel_args *args, struct error *err)
         finish(op, group_size(&x->shape, reduction.axes), shift, &sum->real, count);
         store_doubles(&sum->real, out->dtype, out->data, count);
     }
-    free(sum);
-    free(shift);
     return STATUS_OK;
 }
 
@@ -314,7 +309,7 @@ static enum status fold_row(binary_row row, const void *from, enum dtype dtype, 
     return row(to, true, block, true, to, 1);
 }
 
-static enum status run_extreme(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_extreme)
 {
     const struct tensor *x = args->in[0];
     struct tensor *out = *args->out[0];
@@ -392,7 +387,7 @@ static void arg_lines(const struct arg *arg, size_t start, size_t step, int64_t 
     }
 }
 
-static enum status run_arg(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_arg)
 {
     const struct tensor *x = args->in[0];
     int64_t axis = node_int(args->node, "axis", 0);
@@ -417,22 +412,3 @@ static enum status run_arg(const struct kernel_args *args, struct error *err)
     }
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
-
-static const struct kernel_entry table[] = {
-    {OP_REDUCE_SUM, run_reduce},
-    {OP_REDUCE_MEAN, run_reduce},
-    {OP_REDUCE_MAX, run_extreme},
-    {OP_REDUCE_MIN, run_extreme},
-    {OP_REDUCE_PROD, run_reduce},
-    {OP_REDUCE_L1, run_reduce},
-    {OP_REDUCE_L2, run_reduce},
-    {OP_REDUCE_LOG_SUM, run_reduce},
-    {OP_REDUCE_LOG_SUM_EXP, run_reduce},
-    {OP_REDUCE_SUM_SQUARE, run_reduce},
-    {OP_ARG_MAX, run_arg},
-    {OP_ARG_MIN, run_arg},
-};
-
-const struct kernel_family kernels_reduce = {table, COUNT_OF(table)};

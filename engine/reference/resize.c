@@ -3,7 +3,6 @@
  * edge, or left out (exclude_outside). Interpolation is done in double; integers are rounded to
  * nearest even and saturate. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -18,32 +17,21 @@ struct table {
     bool *outside;  /* [out], tf_crop_and_resize: the extrapolation value */
 };
 
-static void table_free(struct table *table)
-{
-    free(table->index);
-    free(table->weight);
-    free(table->outside);
-    *table = (struct table){0};
-}
-
 static enum status table_fill(const struct kernel_args *args, const struct resize_plan *plan,
                               const struct resize_axis *axis, struct table *ret, struct error *err)
 {
-    struct table table = {.taps = resize_tap_count(plan, axis)};
-    size_t out = (size_t)axis->out, room;
-    if (!size_mul(out, table.taps, &room))
+    size_t taps = resize_tap_count(plan, axis), out = (size_t)axis->out, room;
+    if (!size_mul(out, taps, &room))
         return error_set(err, STATUS_NO_MEMORY, "the resize is too large");
-    bool ok = (table.index = kernel_scratch(args, room, sizeof *table.index, err)) &&
-              (table.weight = kernel_scratch(args, room, sizeof *table.weight, err)) &&
-              (table.outside = kernel_scratch(args, out, sizeof *table.outside, err));
-    for (size_t i = 0; i < out && ok; i++)
-        table.outside[i] = resize_taps(plan, axis, (int64_t)i, table.index + i * table.taps,
-                                       table.weight + i * table.taps);
-    if (!ok) {
-        table_free(&table);
+    *ret = (struct table){.taps = taps,
+                          .index = kernel_scratch(args, room, sizeof *ret->index, err),
+                          .weight = kernel_scratch(args, room, sizeof *ret->weight, err),
+                          .outside = kernel_scratch(args, out, sizeof *ret->outside, err)};
+    if (!ret->index || !ret->weight || !ret->outside)
         return STATUS_NO_MEMORY;
-    }
-    *ret = table;
+    for (size_t i = 0; i < out; i++)
+        ret->outside[i] =
+            resize_taps(plan, axis, (int64_t)i, ret->index + i * taps, ret->weight + i * taps);
     return STATUS_OK;
 }
 
@@ -52,7 +40,6 @@ static enum status table_fill(const struct kernel_args *args, const struct resiz
 /* An array seen as [outer, extent, inner] from the axis of the pass. */
 struct stage {
     const char *data;
-    void *owned;
     size_t item; /* bytes of an element */
     int64_t dims[TENSOR_MAX_RANK];
     int rank;
@@ -130,13 +117,12 @@ static enum status advance(const struct kernel_args *args, const struct resize_p
     TRY(shape_check(&shape, DTYPE_F64, &count, NULL, err));
     if (a->out)
         TRY(table_fill(args, plan, a, table, err));
-    next.owned = kernel_scratch(args, count, stage->item, err);
-    if (!next.owned)
+    char *data = kernel_scratch(args, count, stage->item, err);
+    if (!data)
         return STATUS_NO_MEMORY;
-    next.data = next.owned;
     if (count)
-        pass(stage, next.owned, table, axis, (size_t)a->out, plan->mode == RESIZE_NEAREST);
-    free(stage->owned);
+        pass(stage, data, table, axis, (size_t)a->out, plan->mode == RESIZE_NEAREST);
+    next.data = data;
     *stage = next;
     return STATUS_OK;
 }
@@ -183,28 +169,21 @@ static enum status resize_by_plan(const struct kernel_args *args, const struct r
     const struct tensor *x = args->in[0];
     bool nearest = plan->mode == RESIZE_NEAREST;
     struct table tables[TENSOR_MAX_RANK] = {0};
-    struct gemm_operand in = {0};
     struct stage stage = {.data = x->data, .item = dtype_size(x->dtype), .rank = x->shape.rank};
     memcpy(stage.dims, x->shape.dims, sizeof stage.dims);
-    enum status status = STATUS_OK;
     if (!nearest) {
-        status = operand_open(args, x, ARITHMETIC_F64, &in, err);
-        stage.data = in.data;
+        const void *data;
+        TRY(operand_open(args, 0, ARITHMETIC_F64, &data, err));
+        stage.data = data;
         stage.item = sizeof(double);
     }
-    for (int i = 0; i < plan->rank && status == STATUS_OK; i++)
-        if (plan->axis[i].resized)
-            status = advance(args, plan, &tables[i], i, &stage, err);
-    if (status == STATUS_OK) {
-        store_result(&stage, y, nearest);
-        if (plan->coordinate == RESIZE_TF_CROP_AND_RESIZE)
-            extrapolate(plan, tables, y);
-    }
-    free(stage.owned);
-    operand_close(&in);
     for (int i = 0; i < plan->rank; i++)
-        table_free(&tables[i]);
-    return status;
+        if (plan->axis[i].resized)
+            TRY(advance(args, plan, &tables[i], i, &stage, err));
+    store_result(&stage, y, nearest);
+    if (plan->coordinate == RESIZE_TF_CROP_AND_RESIZE)
+        extrapolate(plan, tables, y);
+    return STATUS_OK;
 }
 
 KERNEL(kernel_resize)

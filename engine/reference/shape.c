@@ -1,5 +1,5 @@
-/* Operators that make, describe or rearrange tensors. Views are run_view() (elementwise.c). */
-#include "engine/reference/shape.h"
+/* Operators that make, describe or rearrange tensors. Views are kernel_view() (elementwise.c). */
+#include "engine/reference/kernels.h"
 
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 /* ---- generators ---- */
 
-static enum status run_constant(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_constant)
 {
     struct tensor *out = *args->out[0];
     const struct attr *value = node_attr(args->node, "value");
@@ -33,9 +33,8 @@ static enum status run_constant(const struct kernel_args *args, struct error *er
     return STATUS_OK;
 }
 
-static enum status run_constant_of_shape(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_constant_of_shape)
 {
-    (void)err;
     struct tensor *out = *args->out[0];
     const struct attr *value = node_attr(args->node, "value");
     if (value && value->kind == ATTR_TENSOR)
@@ -46,9 +45,8 @@ static enum status run_constant_of_shape(const struct kernel_args *args, struct 
 }
 
 /* start + i * delta, each element by itself: no error adds up. */
-static enum status run_range(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_range)
 {
-    (void)err;
     struct tensor *out = *args->out[0];
     size_t count = shape_count(&out->shape);
     bool real = dtype_is_float(out->dtype);
@@ -72,9 +70,8 @@ static enum status run_range(const struct kernel_args *args, struct error *err)
     return STATUS_OK;
 }
 
-static enum status run_eye_like(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_eye_like)
 {
-    (void)err;
     struct tensor *out = *args->out[0];
     int64_t rows = out->shape.dims[0], columns = out->shape.dims[1];
     int64_t k = node_int(args->node, "k", 0);
@@ -93,9 +90,8 @@ static const struct shape *described(const struct kernel_args *args)
     return args->in[0] ? &args->in[0]->shape : &args->node->inputs[0]->shape;
 }
 
-static enum status run_shape(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_shape)
 {
-    (void)err;
     const struct shape *shape = described(args);
     struct tensor *out = *args->out[0];
     int64_t start = node_int(args->node, "start", 0), rank = shape->rank;
@@ -104,18 +100,16 @@ static enum status run_shape(const struct kernel_args *args, struct error *err)
     return STATUS_OK;
 }
 
-static enum status run_size(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_size)
 {
-    (void)err;
     *(int64_t *)(*args->out[0])->data = (int64_t)shape_count(described(args));
     return STATUS_OK;
 }
 
 /* ---- rearrangers ---- */
 
-static enum status run_transpose(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_transpose)
 {
-    (void)err;
     const struct tensor *x = args->in[0];
     struct tensor *out = *args->out[0];
     size_t item = dtype_size(x->dtype), count;
@@ -149,9 +143,8 @@ static int node_axis(const struct node *node, int64_t otherwise, int rank)
     return (int)(axis < 0 ? axis + rank : axis);
 }
 
-static enum status run_concat(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_concat)
 {
-    (void)err;
     struct tensor *out = *args->out[0];
     int axis = node_axis(args->node, 1, out->shape.rank), rank = out->shape.rank;
     size_t rows = resolve_extent(&out->shape, 0, axis);
@@ -166,11 +159,10 @@ static enum status run_concat(const struct kernel_args *args, struct error *err)
     return STATUS_OK;
 }
 
-static enum status run_split(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_split)
 {
-    (void)err;
     const struct node *node = args->node;
-    const struct tensor *x = args->in[0], *split = node->input_count > 1 ? args->in[1] : NULL;
+    const struct tensor *x = args->in[0], *split = kernel_input(args, 1);
     int axis = node_axis(node, 0, x->shape.rank), rank = x->shape.rank;
     size_t rows = resolve_extent(&x->shape, 0, axis);
     size_t inner = resolve_extent(&x->shape, axis + 1, rank) * dtype_size(x->dtype);
@@ -185,7 +177,7 @@ static enum status run_split(const struct kernel_args *args, struct error *err)
     return STATUS_OK;
 }
 
-static enum status run_slice(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_slice)
 {
     const struct tensor *x = args->in[0];
     struct tensor *out = *args->out[0];
@@ -207,9 +199,8 @@ static enum status run_slice(const struct kernel_args *args, struct error *err)
     return STATUS_OK;
 }
 
-static enum status run_expand(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_expand)
 {
-    (void)err;
     const struct tensor *x = args->in[0];
     struct tensor *out = *args->out[0];
     size_t item = dtype_size(x->dtype);
@@ -227,9 +218,8 @@ static enum status run_expand(const struct kernel_args *args, struct error *err)
 }
 
 /* Each axis becomes two: the repeats, which do not move in the source, and the data. */
-static enum status run_tile(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_tile)
 {
-    (void)err;
     const struct tensor *x = args->in[0];
     struct tensor *out = *args->out[0];
     size_t item = dtype_size(x->dtype);
@@ -250,11 +240,10 @@ static enum status run_tile(const struct kernel_args *args, struct error *err)
 }
 
 /* Keeps columns first … last-1 of every row, clears the rest. */
-static enum status run_trilu(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_trilu)
 {
-    (void)err;
     const struct tensor *x = args->in[0];
-    const struct tensor *diagonal = args->node->input_count > 1 ? args->in[1] : NULL;
+    const struct tensor *diagonal = kernel_input(args, 1);
     struct tensor *out = *args->out[0];
     bool upper = node_int(args->node, "upper", 1) != 0;
     int rank = x->shape.rank;
@@ -286,9 +275,8 @@ static enum status run_trilu(const struct kernel_args *args, struct error *err)
 
 /* Both block operators split two axes of one side in (outer, block) and move the blocks:
  * depth [N, (b, b, C) or (C, b, b), H, W] and space [N, C, (H, b), (W, b)]. */
-static enum status run_blocks(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_blocks)
 {
-    (void)err;
     const struct tensor *x = args->in[0];
     struct tensor *out = *args->out[0];
     bool to_space = args->node->op == OP_DEPTH_TO_SPACE;
@@ -323,32 +311,3 @@ static enum status run_blocks(const struct kernel_args *args, struct error *err)
     copy_strided(out->data, x->data, item, dims, 6);
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
-
-static const struct kernel_entry table[] = {
-    {OP_CONSTANT, run_constant},
-    {OP_CONSTANT_OF_SHAPE, run_constant_of_shape},
-    {OP_SHAPE, run_shape},
-    {OP_SIZE, run_size},
-    {OP_RESHAPE, run_view},
-    {OP_FLATTEN, run_view},
-    {OP_SQUEEZE, run_view},
-    {OP_UNSQUEEZE, run_view},
-    {OP_TRANSPOSE, run_transpose},
-    {OP_CONCAT, run_concat},
-    {OP_SPLIT, run_split},
-    {OP_SLICE, run_slice},
-    {OP_EXPAND, run_expand},
-    {OP_TILE, run_tile},
-    {OP_PAD, run_pad},
-    {OP_RANGE, run_range},
-    {OP_EYE_LIKE, run_eye_like},
-    {OP_TRILU, run_trilu},
-    {OP_DEPTH_TO_SPACE, run_blocks},
-    {OP_SPACE_TO_DEPTH, run_blocks},
-    {OP_CENTER_CROP_PAD, run_center},
-    {OP_COL2IM, run_col2im},
-};
-
-const struct kernel_family kernels_shape = {table, COUNT_OF(table)};

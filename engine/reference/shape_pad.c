@@ -1,12 +1,11 @@
 /* Pad, CenterCropPad, Col2Im. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/ops/resolve.h"
 #include "engine/reference/convert.h"
 #include "engine/reference/copy.h"
-#include "engine/reference/shape.h"
+#include "engine/reference/kernels.h"
 
 /* ---- padding with a constant: fill everything, copy what overlaps ---- */
 
@@ -113,15 +112,14 @@ static enum status pad_repeat(const struct kernel_args *args, const struct paddi
             at[i] = 0;
         }
     }
-    free(table);
     return STATUS_OK;
 }
 
-enum status run_pad(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_pad)
 {
     const struct node *node = args->node;
     const struct tensor *x = args->in[0];
-    const struct tensor *fill = node->input_count > 2 ? args->in[2] : NULL;
+    const struct tensor *fill = kernel_input(args, 2);
     struct padding padding;
     TRY(resolve_pad(node, &x->shape, args->in, &padding, err));
     if (padding.mode != PAD_CONSTANT)
@@ -137,7 +135,7 @@ enum status run_pad(const struct kernel_args *args, struct error *err)
     return STATUS_OK;
 }
 
-enum status run_center(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_center)
 {
     struct padding padding;
     uint64_t zero = 0;
@@ -204,7 +202,7 @@ static void add_row(const struct col2im_image *image, size_t block_element, cons
     }
 }
 
-enum status run_col2im(const struct kernel_args *args, struct error *err)
+KERNEL(kernel_col2im)
 {
     const struct tensor *x = args->in[0];
     struct tensor *out = *args->out[0];
@@ -230,6 +228,5 @@ enum status run_col2im(const struct kernel_args *args, struct error *err)
         else
             store_integers(scratch, out->dtype, to, pixels);
     }
-    free(scratch);
     return STATUS_OK;
 }

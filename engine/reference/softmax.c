@@ -1,7 +1,6 @@
 /* Softmax, LogSoftmax and Hardmax: since opset 13 along one axis, before that over everything from
  * the axis on. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/reference/nn.h"
 
@@ -60,28 +59,27 @@ static void hardmax_column(const double *src, double *dst, size_t extent)
         dst[best] = 1;
 }
 
-static enum status run_columns(const struct kernel_args *args,
+static enum status softmax_run(const struct kernel_args *args,
                                void (*function)(const double *, double *, size_t),
                                struct error *err)
 {
     const struct shape *x = &args->in[0]->shape;
     bool coerced = args->node->opset < 13;
     int64_t axis = node_int(args->node, "axis", coerced ? 1 : -1);
-    struct gemm_operand in = {0};
-    struct result out = {0};
+    const double *in;
+    double *out;
     TRY(infer_axis(&axis, x->rank, err));
     struct softmax_layout layout = softmax_layout_of(x, axis, coerced);
     double *column = kernel_scratch(args, layout.extent, 2 * sizeof *column, err);
-    enum status status = column ? STATUS_OK : STATUS_NO_MEMORY;
-    if (status == STATUS_OK)
-        status = operand_open(args, args->in[0], ARITHMETIC_F64, &in, err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
-    double *result = column ? column + layout.extent : NULL;
-    for (size_t c = 0; c < layout.outer * layout.inner && status == STATUS_OK; c++) {
+    if (!column)
+        return STATUS_NO_MEMORY;
+    TRY(operands_open(args, 0, 1, &in, err));
+    TRY(result_open_doubles(args, 0, &out, err));
+    double *result = column + layout.extent;
+    for (size_t c = 0; c < layout.outer * layout.inner; c++) {
         size_t first = c / layout.inner * layout.extent * layout.inner + c % layout.inner;
-        const double *src = (const double *)in.data + first;
-        double *dst = (double *)out.data + first;
+        const double *src = in + first;
+        double *dst = out + first;
         if (layout.inner == 1) {
             function(src, dst, layout.extent);
             continue;
@@ -92,21 +90,17 @@ static enum status run_columns(const struct kernel_args *args,
         for (size_t i = 0; i < layout.extent; i++)
             dst[i * layout.inner] = result[i];
     }
-    if (status == STATUS_OK)
-        result_store(&out);
-    free(column);
-    operand_close(&in);
-    result_close(&out);
-    return status;
+    result_store(args, 0, ARITHMETIC_F64, out);
+    return STATUS_OK;
 }
 
 KERNEL(kernel_softmax)
 {
-    return run_columns(args, args->node->op == OP_LOG_SOFTMAX ? log_softmax_column : softmax_column,
+    return softmax_run(args, args->node->op == OP_LOG_SOFTMAX ? log_softmax_column : softmax_column,
                        err);
 }
 
 KERNEL(kernel_hardmax)
 {
-    return run_columns(args, hardmax_column, err);
+    return softmax_run(args, hardmax_column, err);
 }

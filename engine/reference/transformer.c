@@ -3,7 +3,6 @@
 #include "engine/ops/transformer.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -32,8 +31,7 @@ static const double *cache_row(const struct cache *c, int64_t image, int64_t hea
 static void store_cache(const struct kernel_args *args, enum attention_output output,
                         const struct attention_call *call, const struct cache *c)
 {
-    struct tensor *tensor =
-        output < args->node->output_count && args->out[output] ? *args->out[output] : NULL;
+    struct tensor *tensor = kernel_result(args, output);
     size_t at = 0;
     if (!tensor)
         return;
@@ -46,13 +44,13 @@ static void store_cache(const struct kernel_args *args, enum attention_output ou
 
 struct attend_call {
     struct attention_call call;
-    struct gemm_operand in[ATTENTION_VALID];
+    const double *in[ATTENTION_VALID];
     const int64_t *valid; /* keys of each image, or NULL */
     const double *mask;   /* or NULL; steps of its four dimensions, 0 where it is broadcast */
     bool mask_is_bool;
     int64_t mask_step[4], mask_keys;
     struct cache k, v;
-    struct result y, scores;
+    double *y, *scores;  /* NULL: not wanted */
     double *row, *shown; /* [keys]: what becomes probabilities, what ATTENTION_SCORES gets */
 };
 
@@ -111,12 +109,12 @@ static void attend_row(struct attend_call *a, const double *q, int64_t image, in
 static void attend_all(struct attend_call *a)
 {
     const struct attention_call *call = &a->call;
-    struct cache queries = {.added = a->in[ATTENTION_Q].data,
+    struct cache queries = {.added = a->in[ATTENTION_Q],
                             .heads = call->q_heads,
                             .added_rows = call->rows,
                             .width = call->depth,
                             .merged = call->merged};
-    double *y = a->y.data, *scores = a->scores.data;
+    double *y = a->y, *scores = a->scores;
     for (int64_t image = 0; image < call->batch; image++)
         for (int64_t head = 0; head < call->q_heads; head++)
             for (int64_t row = 0; row < call->rows; row++) {
@@ -137,19 +135,14 @@ static void attend_all(struct attend_call *a)
             }
 }
 
-static const struct tensor *input(const struct kernel_args *args, size_t i)
-{
-    return i < args->node->input_count ? args->in[i] : NULL;
-}
-
 static void open_mask(const struct kernel_args *args, struct attend_call *a)
 {
-    const struct tensor *mask = input(args, ATTENTION_MASK);
+    const struct tensor *mask = kernel_input(args, ATTENTION_MASK);
     int64_t step = 1;
     a->mask_keys = a->call.keys;
     if (!mask)
         return;
-    a->mask = a->in[ATTENTION_MASK].data;
+    a->mask = a->in[ATTENTION_MASK];
     a->mask_is_bool = mask->dtype == DTYPE_BOOL;
     for (int d = 1; d <= mask->shape.rank; d++) {
         const int64_t extent = mask->shape.dims[mask->shape.rank - d];
@@ -159,14 +152,6 @@ static void open_mask(const struct kernel_args *args, struct attend_call *a)
         if (pads)
             a->mask_keys = extent;
     }
-}
-
-static enum status open_result(const struct kernel_args *args, enum attention_output output,
-                               struct result *ret, struct error *err)
-{
-    if (output >= args->node->output_count || !args->out[output])
-        return STATUS_OK;
-    return result_open(args, *args->out[output], ARITHMETIC_F64, ret, err);
 }
 
 /* nonpad_kv_seqlen, of 0 to `keys` for each image. */
@@ -184,33 +169,31 @@ static enum status open_attend(const struct kernel_args *args, struct attend_cal
                                struct error *err)
 {
     const struct attention_call *call = &a->call;
-    for (size_t i = 0; i < ATTENTION_VALID; i++)
-        if (input(args, i))
-            TRY(operand_open(args, args->in[i], ARITHMETIC_F64, &a->in[i], err));
-    TRY(open_result(args, ATTENTION_Y, &a->y, err));
-    TRY(open_result(args, ATTENTION_SCORES, &a->scores, err));
+    TRY(operands_open(args, 0, ATTENTION_VALID, a->in, err));
+    TRY(result_open_doubles(args, ATTENTION_Y, &a->y, err));
+    TRY(result_open_doubles(args, ATTENTION_SCORES, &a->scores, err));
     a->row = kernel_scratch(args, (size_t)call->keys, 2 * sizeof *a->row, err);
     if (!a->row)
         return STATUS_NO_MEMORY;
     a->shown = a->row + call->keys;
-    a->valid = input(args, ATTENTION_VALID) ? args->in[ATTENTION_VALID]->data : NULL;
-    a->k = (struct cache){.past = a->in[ATTENTION_PAST_KEY].data,
-                          .added = a->in[ATTENTION_K].data,
+    a->valid = kernel_input(args, ATTENTION_VALID) ? args->in[ATTENTION_VALID]->data : NULL;
+    a->k = (struct cache){.past = a->in[ATTENTION_PAST_KEY],
+                          .added = a->in[ATTENTION_K],
                           .heads = call->kv_heads,
                           .past_rows = call->past,
                           .added_rows = call->added,
                           .width = call->depth,
                           .merged = call->merged};
     a->v = a->k;
-    a->v.past = a->in[ATTENTION_PAST_VALUE].data;
-    a->v.added = a->in[ATTENTION_V].data;
+    a->v.past = a->in[ATTENTION_PAST_VALUE];
+    a->v.added = a->in[ATTENTION_V];
     a->v.width = call->width;
     open_mask(args, a);
     /* Whatever the file says: row + offset and key - row - offset stay within int64_t. */
     return a->valid ? check_valid(a->valid, (size_t)call->batch, call->keys, err) : STATUS_OK;
 }
 
-static KERNEL(kernel_valid_keys)
+KERNEL(kernel_valid_keys)
 {
     const struct tensor *valid = args->in[0];
     TRY(check_valid(valid->data, shape_count(&valid->shape), node_int(args->node, "keys", 0), err));
@@ -218,26 +201,17 @@ static KERNEL(kernel_valid_keys)
     return STATUS_OK;
 }
 
-static KERNEL(kernel_onnx_attention)
+KERNEL(kernel_onnx_attention)
 {
     struct attend_call a = {0};
     TRY(attention_call_load(args->node, &a.call, err));
-    enum status status = open_attend(args, &a, err);
-    if (status == STATUS_OK) {
-        attend_all(&a);
-        if (a.y.tensor)
-            result_store(&a.y);
-        if (a.scores.tensor)
-            result_store(&a.scores);
-        store_cache(args, ATTENTION_PRESENT_KEY, &a.call, &a.k);
-        store_cache(args, ATTENTION_PRESENT_VALUE, &a.call, &a.v);
-    }
-    for (size_t i = 0; i < ATTENTION_VALID; i++)
-        operand_close(&a.in[i]);
-    result_close(&a.y);
-    result_close(&a.scores);
-    free(a.row);
-    return status;
+    TRY(open_attend(args, &a, err));
+    attend_all(&a);
+    result_store(args, ATTENTION_Y, ARITHMETIC_F64, a.y);
+    result_store(args, ATTENTION_SCORES, ARITHMETIC_F64, a.scores);
+    store_cache(args, ATTENTION_PRESENT_KEY, &a.call, &a.k);
+    store_cache(args, ATTENTION_PRESENT_VALUE, &a.call, &a.v);
+    return STATUS_OK;
 }
 
 /* ---- RotaryEmbedding ---- */
@@ -248,7 +222,7 @@ static enum status table_row(const struct kernel_args *args, const struct rotary
 {
     const int64_t at = (call->table_images == 1 ? 0 : image) * call->tokens + token;
     *ret = at;
-    if (!input(args, 3))
+    if (!kernel_input(args, 3))
         return STATUS_OK;
     const int64_t position = ((const int64_t *)args->in[3]->data)[at];
     if (position < -call->positions || position >= call->positions)
@@ -260,8 +234,8 @@ static enum status table_row(const struct kernel_args *args, const struct rotary
 }
 
 /* One head of one token. */
-static void turn_head(const struct rotary_call *call, const double *x, const double *cosines,
-                      const double *sines, double *y)
+static void rotate_head(const struct rotary_call *call, const double *x, const double *cosines,
+                        const double *sines, double *y)
 {
     const int64_t half = call->rotated / 2;
     memcpy(y, x, (size_t)call->size * sizeof *y);
@@ -273,10 +247,10 @@ static void turn_head(const struct rotary_call *call, const double *x, const dou
     }
 }
 
-static enum status turn_all(const struct kernel_args *args, const struct rotary_call *call,
-                            const struct gemm_operand *in, double *y, struct error *err)
+static enum status rotate_all(const struct kernel_args *args, const struct rotary_call *call,
+                              const double *const in[3], double *y, struct error *err)
 {
-    const double *x = in[0].data, *cosines = in[1].data, *sines = in[2].data;
+    const double *x = in[0], *cosines = in[1], *sines = in[2];
     for (int64_t image = 0; image < call->batch; image++)
         for (int64_t token = 0; token < call->tokens; token++) {
             int64_t row;
@@ -287,37 +261,21 @@ static enum status turn_all(const struct kernel_args *args, const struct rotary_
                     (call->merged ? (image * call->tokens + token) * call->heads + head
                                   : (image * call->heads + head) * call->tokens + token) *
                     call->size;
-                turn_head(call, x + at, cosines + row, sines + row, y + at);
+                rotate_head(call, x + at, cosines + row, sines + row, y + at);
             }
         }
     return STATUS_OK;
 }
 
-static KERNEL(kernel_rotary_embedding)
+KERNEL(kernel_rotary_embedding)
 {
     struct rotary_call call;
-    struct gemm_operand in[3] = {0};
-    struct result out = {0};
+    const double *in[3];
+    double *y;
     TRY(rotary_call_load(args->node, &call, err));
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < COUNT_OF(in) && status == STATUS_OK; i++)
-        status = operand_open(args, args->in[i], ARITHMETIC_F64, &in[i], err);
-    if (status == STATUS_OK)
-        status = result_open(args, *args->out[0], ARITHMETIC_F64, &out, err);
-    if (status == STATUS_OK)
-        status = turn_all(args, &call, in, out.data, err);
-    if (status == STATUS_OK)
-        result_store(&out);
-    for (size_t i = 0; i < COUNT_OF(in); i++)
-        operand_close(&in[i]);
-    result_close(&out);
-    return status;
+    TRY(operands_open(args, 0, COUNT_OF(in), in, err));
+    TRY(result_open_doubles(args, 0, &y, err));
+    TRY(rotate_all(args, &call, in, y, err));
+    result_store(args, 0, ARITHMETIC_F64, y);
+    return STATUS_OK;
 }
-
-static const struct kernel_entry entries[] = {
-    {OP_ONNX_ATTENTION, kernel_onnx_attention},
-    {OP_ROTARY_EMBEDDING, kernel_rotary_embedding},
-    {OP_VALID_KEYS, kernel_valid_keys},
-};
-
-const struct kernel_family kernels_transformer = {entries, COUNT_OF(entries)};

@@ -77,7 +77,7 @@ static enum status generic_run(struct step *base, struct program *program, struc
     struct kernel_args args = {.node = &s->node,
                                .in = (const struct tensor *const *)s->in,
                                .out = (struct tensor * *const *)s->out_slots};
-    enum status status = s->kernel(&args, err);
+    enum status status = kernel_call(s->kernel, &args, err);
     for (size_t i = 0; i < s->node.input_count; i++)
         if (s->node.inputs[i] && s->lent[i])
             s->node.inputs[i]->known = NULL;

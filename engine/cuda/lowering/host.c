@@ -85,7 +85,7 @@ static enum status host_run(struct cuda_step *base, struct cuda_program *program
     struct kernel_args args = {.node = &s->node,
                                .in = (const struct tensor *const *)s->in,
                                .out = (struct tensor * *const *)s->out_slots};
-    enum status status = s->kernel(&args, err);
+    enum status status = kernel_call(s->kernel, &args, err);
     for (size_t i = 0; i < s->node.input_count; i++)
         if (s->lent[i])
             s->node.inputs[i]->known = NULL;

@@ -231,7 +231,7 @@ static enum status function_table(const struct cuda_compile *compile, const unsi
     const struct kernel_args args = {
         .node = node, .in = (const struct tensor *const *)in, .out = outs};
     if (status == STATUS_OK)
-        status = kernel_find(node->op)(&args, err);
+        status = kernel_call(kernel_find(node->op), &args, err);
     if (status == STATUS_OK)
         status = upload_table(compile, out->data, ret, err);
     tensor_unref(in[0]);
