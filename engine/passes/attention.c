@@ -143,20 +143,15 @@ static bool hides_a_row(const struct value *condition, bool where)
 static struct value *mask_of(struct match *m, const struct value *condition, bool where,
                              const struct value *low)
 {
-    struct error err;
-    struct tensor *tensor;
     float fill;
     if (!condition->known || condition->dtype != DTYPE_BOOL || !edit_scalar(low, &fill) ||
-        !(fill <= -1e9f) || (fill > -1e30f && hides_a_row(condition, where)) ||
-        tensor_create(m->edit->graph->budget, DTYPE_F32, &condition->shape, &tensor, &err))
+        !(fill <= -1e9f) || (fill > -1e30f && hides_a_row(condition, where)))
         return NULL;
     const bool *keeps = condition->known->data;
-    float *mask = tensor->data;
-    for (size_t i = 0; i < shape_count(&condition->shape); i++)
-        mask[i] = keeps[i] == where ? 0 : fill;
-    struct value *value = graph_add_constant(m->edit->graph, "", tensor);
-    tensor_unref(tensor);
-    return value;
+    struct value *mask = edit_constant(m->edit, DTYPE_F32, &condition->shape, NULL);
+    for (size_t i = 0; mask && i < shape_count(&condition->shape); i++)
+        ((float *)mask->known->data)[i] = keeps[i] == where ? 0 : fill;
+    return mask;
 }
 
 /* Does a Reshape leave rows and keys alone? */
@@ -497,41 +492,26 @@ static bool find_attention(struct match *m, struct node *softmax, struct node **
     return true;
 }
 
-static enum status fuse(struct match *m, const struct node *softmax, const struct node *at,
-                        struct error *err)
+static bool fuse(struct match *m, const struct node *softmax, const struct node *at)
 {
     struct graph *graph = m->edit->graph;
-    size_t position = 0;
-    while (graph->nodes[position] != at)
-        position++;
-    struct node *node = edit_insert_node(graph, position, OP_ATTENTION, softmax->name,
-                                         3 + m->attention.bias_count, 1);
-    if (!node || !attention_store(graph, node, &m->attention, &m->result->shape))
-        return edit_no_memory(err);
-    node->opset = 1;
-    node->inputs[0] = m->q;
-    node->inputs[1] = m->k;
-    node->inputs[2] = m->v;
+    struct value *inputs[3 + ATTENTION_BIASES] = {m->q, m->k, m->v};
     for (size_t i = 0; i < m->attention.bias_count; i++)
-        node->inputs[3 + i] = m->bias[i];
-    struct node *before = m->result->producer;
-    before->outputs[0] = NULL;
-    edit_kill(before);
-    node_set_output(node, 0, m->result);
-    return STATUS_OK;
+        inputs[3 + i] = m->bias[i];
+    struct node *node = edit_insert_node(m->edit, edit_position(graph, at), OP_ATTENTION, 1,
+                                         softmax->name, inputs, 3 + m->attention.bias_count);
+    if (!node)
+        return false;
+    if (!attention_store(graph, node, &m->attention, &m->result->shape))
+        return edit_no_memory(m->edit);
+    edit_take_over(node, m->result->producer);
+    return true;
 }
 
-enum status pass_attention(struct edit *edit, struct error *err)
+bool pass_attention(struct edit *edit, size_t *n)
 {
-    struct graph *graph = edit->graph;
-    for (size_t n = 0; n < graph->node_count; n++) {
-        struct node *softmax = graph->nodes[n], *at;
-        struct match match = {.edit = edit, .attention = {.scale = 1}};
-        if (!is_row_softmax(softmax) || !find_attention(&match, softmax, &at))
-            continue;
-        TRY(fuse(&match, softmax, at, err));
-        TRY(edit_count_readers(edit, err));
-    }
-    TRY(edit_sweep(graph, err));
-    return edit_count_readers(edit, err);
+    struct node *softmax = edit->graph->nodes[*n], *at;
+    struct match match = {.edit = edit, .attention = {.scale = 1}};
+    return is_row_softmax(softmax) && find_attention(&match, softmax, &at) &&
+           fuse(&match, softmax, at);
 }

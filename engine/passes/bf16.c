@@ -9,9 +9,8 @@
 #include "engine/passes/passes.h"
 
 struct narrow {
-    struct graph *graph;
-    enum dtype dtype; /* the narrow one */
-    const struct optimize_options *options;
+    struct edit *edit;
+    enum dtype dtype;                   /* the narrow one */
     struct value **narrowed, **widened; /* by value->index: the value's Cast, when there is one */
     size_t value_count;
     bool *keeps_f32; /* by value->index: an output of the graph, or no product follows it */
@@ -28,26 +27,18 @@ static bool is_activation(const struct narrow *narrow, const struct value *value
     return value && !value->known && (value->dtype == DTYPE_F32 || is_narrow(narrow, value));
 }
 
-static enum status cast_value(struct narrow *narrow, size_t *at, struct value *from, enum dtype to,
-                              struct value **ret, struct error *err)
+/* The value in `to`, by a Cast in front of node *at; NULL when out of memory. */
+static struct value *cast_value(struct narrow *narrow, size_t *at, struct value *from,
+                                enum dtype to)
 {
     struct value **cache = to == narrow->dtype ? narrow->narrowed : narrow->widened;
-    if (from->index < narrow->value_count && cache[from->index]) {
-        *ret = cache[from->index];
-        return STATUS_OK;
-    }
-    struct graph *graph = narrow->graph;
-    struct node *cast = edit_insert_node(graph, (*at)++, OP_CAST, dtype_name(narrow->dtype), 1, 1);
-    struct value *value = graph_add_value(graph, "", to, &from->shape);
-    if (!cast || !value || !node_set_int(graph, cast, "to", to))
-        return edit_no_memory(err);
-    cast->opset = 13;
-    cast->inputs[0] = from;
-    node_set_output(cast, 0, value);
+    if (from->index < narrow->value_count && cache[from->index])
+        return cache[from->index];
+    struct value *value =
+        edit_insert_cast(narrow->edit, (*at)++, dtype_name(narrow->dtype), from, to);
     if (from->index < narrow->value_count)
         cache[from->index] = value;
-    *ret = value;
-    return STATUS_OK;
+    return value;
 }
 
 static uint16_t narrow_bits(enum dtype dtype, float x)
@@ -59,19 +50,13 @@ static uint16_t narrow_bits(enum dtype dtype, float x)
 }
 
 /* Constants that an elementwise operator or Concat reads beside 16-bit activations. */
-static enum status narrow_constant(struct narrow *narrow, struct value *from, struct value **ret,
-                                   struct error *err)
+static struct value *narrow_constant(struct narrow *narrow, const struct tensor *from)
 {
-    struct tensor *tensor;
-    TRY(tensor_create(narrow->graph->budget, narrow->dtype, &from->known->shape, &tensor, err));
-    const float *wide = from->known->data;
-    uint16_t *bits = tensor->data;
-    size_t count = shape_count(&tensor->shape);
-    for (size_t i = 0; i < count; i++)
-        bits[i] = narrow_bits(narrow->dtype, wide[i]);
-    *ret = graph_add_constant(narrow->graph, "", tensor);
-    tensor_unref(tensor);
-    return *ret ? STATUS_OK : edit_no_memory(err);
+    struct value *value = edit_constant(narrow->edit, narrow->dtype, &from->shape, NULL);
+    const float *wide = from->data;
+    for (size_t i = 0; value && i < shape_count(&from->shape); i++)
+        ((uint16_t *)value->known->data)[i] = narrow_bits(narrow->dtype, wide[i]);
+    return value;
 }
 
 /* Which operands of a BF16_SAME node are float32 parameters that stay float32. */
@@ -85,8 +70,8 @@ static bool stays_f32(const struct node *node, size_t i)
                      node->op == OP_GROUP_NORMALIZATION || node->op == OP_INSTANCE_NORMALIZATION);
 }
 
-static enum status convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
-                                  enum bf16_support support, struct error *err)
+static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
+                           enum bf16_support support)
 {
     for (size_t i = 0; i < node->input_count; i++) {
         struct value *value = node->inputs[i];
@@ -95,14 +80,13 @@ static enum status convert_inputs(struct narrow *narrow, size_t *at, struct node
         if (residual) /* added to the result where it lies: the same dtype */
             wanted = node->outputs[0]->dtype;
         if (is_activation(narrow, value) && value->dtype != wanted)
-            TRY(cast_value(narrow, at, value, wanted, &node->inputs[i], err));
+            node->inputs[i] = cast_value(narrow, at, value, wanted);
         else if (value && value->known && value->known->dtype == DTYPE_F32 &&
                  support == BF16_SAME && !stays_f32(node, i))
-            TRY(narrow_constant(narrow, value, &node->inputs[i], err));
+            node->inputs[i] = narrow_constant(narrow, value->known);
         if (residual)
             node->epilogue.residual = node->inputs[i];
     }
-    return STATUS_OK;
 }
 
 /* The backend answers for a node as it was before this pass: all activations float32. */
@@ -117,7 +101,7 @@ static enum bf16_support ask_backend(const struct narrow *narrow, const struct n
         if (was_narrow[i])
             node->inputs[i]->dtype = DTYPE_F32;
     }
-    enum bf16_support support = narrow->options->bf16(node);
+    enum bf16_support support = narrow->edit->options->bf16(node);
     for (size_t i = 0; i < node->input_count; i++)
         if (was_narrow[i])
             node->inputs[i]->dtype = narrow->dtype;
@@ -148,10 +132,10 @@ static bool is_cast_to_float(const struct node *node)
            node->outputs[0]->dtype != DTYPE_F64;
 }
 
-static enum status narrow_nodes(struct narrow *narrow, struct error *err)
+static void narrow_nodes(struct narrow *narrow)
 {
-    struct graph *graph = narrow->graph;
-    for (size_t n = 0; n < graph->node_count; n++) {
+    struct graph *graph = narrow->edit->graph;
+    for (size_t n = 0; n < graph->node_count && narrow->edit->status == STATUS_OK; n++) {
         struct node *node = graph->nodes[n];
         enum bf16_support support = support_of(narrow, node);
         for (size_t o = 0; o < node->output_count && support != BF16_NO; o++)
@@ -163,9 +147,8 @@ static enum status narrow_nodes(struct narrow *narrow, struct error *err)
         for (size_t i = 0; i < node->input_count; i++)
             floats = floats || is_narrow(narrow, node->inputs[i]);
         if (floats && !is_cast_to_float(node))
-            TRY(convert_inputs(narrow, &n, node, support, err));
+            convert_inputs(narrow, &n, node, support);
     }
-    return STATUS_OK;
 }
 
 static bool is_product(const struct node *node)
@@ -187,7 +170,7 @@ static bool is_product(const struct node *node)
 
 static void find_ends(struct narrow *narrow)
 {
-    const struct graph *graph = narrow->graph;
+    const struct graph *graph = narrow->edit->graph;
     for (size_t v = 0; v < graph->value_count; v++)
         narrow->keeps_f32[v] = true;
     for (size_t n = graph->node_count; n-- > 0;) {
@@ -203,20 +186,23 @@ static void find_ends(struct narrow *narrow)
         narrow->keeps_f32[graph->outputs[i]->index] = true;
 }
 
-enum status pass_bf16(struct graph *graph, const struct optimize_options *options,
-                      struct error *err)
+void pass_bf16(struct edit *edit)
 {
-    struct narrow narrow = {.graph = graph,
-                            .options = options,
-                            .dtype = options->narrow,
-                            .value_count = graph->value_count};
-    narrow.narrowed = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
-    narrow.widened = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
-    narrow.keeps_f32 = arena_alloc(graph->arena, graph->value_count, sizeof *narrow.keeps_f32);
-    narrow.is_narrow = arena_alloc(graph->arena, graph->value_count, sizeof *narrow.is_narrow);
+    struct graph *graph = edit->graph;
+    size_t count = graph->value_count;
+    struct narrow narrow = {.edit = edit,
+                            .dtype = edit->options->narrow,
+                            .value_count = count,
+                            .narrowed = arena_alloc(graph->arena, count, sizeof(struct value *)),
+                            .widened = arena_alloc(graph->arena, count, sizeof(struct value *)),
+                            .keeps_f32 = arena_alloc(graph->arena, count, sizeof(bool)),
+                            .is_narrow = arena_alloc(graph->arena, count, sizeof(bool))};
     if (!narrow.narrowed || !narrow.widened || !narrow.keeps_f32 || !narrow.is_narrow)
-        return edit_no_memory(err);
+        edit_no_memory(edit);
+    if (edit->status != STATUS_OK)
+        return;
     find_ends(&narrow);
-    TRY(narrow_nodes(&narrow, err));
-    return edit_sweep(graph, err);
+    narrow_nodes(&narrow);
+    if (edit->status == STATUS_OK)
+        edit_sweep(edit);
 }

@@ -5,9 +5,6 @@
  *
  * so that all that is done for float32 products is done for them. Sums of integers become sums of
  * the same numbers in float32, which are rounded as those of any other product are. */
-#include <string.h>
-
-#include "engine/base/size.h"
 #include "engine/passes/edit.h"
 
 /* One side of an integer product: numbers less their zero point, and the scale they are meant with.
@@ -51,17 +48,6 @@ static bool is_scale_of(const struct side *side, const struct value *value)
     return value->known && value->known->dtype == DTYPE_F32;
 }
 
-static const struct node *reader_of(const struct edit *edit, const struct value *value)
-{
-    if (!edit_single_reader(edit, value))
-        return NULL;
-    for (size_t n = 0; n < edit->graph->node_count; n++)
-        for (size_t i = 0; i < edit->graph->nodes[n]->input_count; i++)
-            if (edit->graph->nodes[n]->inputs[i] == value)
-                return edit->graph->nodes[n];
-    return NULL;
-}
-
 /* How many numbers a constant may have: one, or one a result channel of a product of matrices. */
 static bool fits_columns(const struct tensor *constant, const struct dynamic_product *product)
 {
@@ -78,13 +64,14 @@ static bool read_product(const struct edit *edit, const struct node *mul,
     for (size_t i = 0; mul->op == OP_MUL && i < 2; i++) {
         const struct node *cast = mul->inputs[i]->producer, *scales = mul->inputs[1 - i]->producer;
         if (!cast || cast->op != OP_CAST || node_int(cast, "to", 0) != DTYPE_F32 || !scales ||
-            scales->op != OP_MUL || reader_of(edit, cast->outputs[0]) != mul)
+            scales->op != OP_MUL || edit_only_reader(edit, cast->outputs[0]) != mul)
             continue;
         ret->integer = cast->inputs[0]->producer;
         if (!ret->integer ||
             (ret->integer->op != OP_CONV_INTEGER && ret->integer->op != OP_MATMUL_INTEGER) ||
-            reader_of(edit, cast->inputs[0]) != cast || !read_side(ret->integer, 0, &ret->left) ||
-            !read_side(ret->integer, 1, &ret->right) || !ret->left.dynamic)
+            edit_only_reader(edit, cast->inputs[0]) != cast ||
+            !read_side(ret->integer, 0, &ret->left) || !read_side(ret->integer, 1, &ret->right) ||
+            !ret->left.dynamic)
             continue;
         for (size_t k = 0; k < 2; k++) {
             const struct value *left = scales->inputs[k], *right = scales->inputs[1 - k];
@@ -101,83 +88,63 @@ static bool read_product(const struct edit *edit, const struct node *mul,
 }
 
 /* (w - zero) * scale in float32. */
-static enum status real_weights(struct graph *graph, const struct side *side, struct value **ret,
-                                struct error *err)
+static struct value *real_weights(struct edit *edit, const struct side *side)
 {
     const struct tensor *w = side->weights;
     const size_t zeros = side->zero ? shape_count(&side->zero->shape) : 1;
     const size_t scales = shape_count(&side->scale->shape), count = shape_count(&w->shape);
-    struct tensor *real;
-    TRY(tensor_create(graph->budget, DTYPE_F32, &w->shape, &real, err));
-    float *to = real->data;
-    for (size_t i = 0; i < count; i++) {
+    struct value *real = edit_constant(edit, DTYPE_F32, &w->shape, NULL);
+    for (size_t i = 0; real && i < count; i++) {
         const int64_t zero = side->zero ? tensor_int(side->zero, i % zeros) : 0;
-        to[i] = (float)(tensor_int(w, i) - zero) * (float)tensor_number(side->scale, i % scales);
+        ((float *)real->known->data)[i] =
+            (float)(tensor_int(w, i) - zero) * (float)tensor_number(side->scale, i % scales);
     }
-    *ret = graph_add_constant(graph, "", real);
-    tensor_unref(real);
-    return *ret ? STATUS_OK : edit_no_memory(err);
+    return real;
 }
 
 /* What the DynamicQuantizeLinear stores, read back: made once, before node n, which moves up. */
-static struct value *rounded(struct graph *graph, const struct node *dynamic, size_t *n)
+static struct value *rounded(struct edit *edit, const struct node *dynamic, size_t *n)
 {
     for (size_t i = 0; i < *n; i++) {
-        const struct node *node = graph->nodes[i];
+        const struct node *node = edit->graph->nodes[i];
         if (node->op == OP_DYNAMIC_ROUND && node->inputs[0] == dynamic->inputs[0])
             return node->outputs[0];
     }
-    struct node *node = edit_insert_node(graph, *n, OP_DYNAMIC_ROUND, dynamic->name, 1, 1);
-    struct value *value = graph_add_value(graph, "", DTYPE_F32, &dynamic->inputs[0]->shape);
-    if (!node || !value)
-        return NULL;
-    ++*n;
-    node->opset = 1;
-    node->inputs[0] = dynamic->inputs[0];
-    node_set_output(node, 0, value);
-    return value;
+    return edit_insert_value(edit, (*n)++, OP_DYNAMIC_ROUND, 1, dynamic->name, dynamic->inputs, 1,
+                             DTYPE_F32, &dynamic->inputs[0]->shape);
 }
 
-static enum status rewrite(struct edit *edit, size_t *n, const struct dynamic_product *product,
-                           struct error *err)
+static bool dynamic_visit(struct edit *edit, size_t *n)
 {
-    struct graph *graph = edit->graph;
-    struct node *mul = graph->nodes[*n];
-    struct value *right = NULL, *left = rounded(graph, product->left.dynamic, n);
-    if (product->right.dynamic)
-        right = rounded(graph, product->right.dynamic, n);
-    else
-        TRY(real_weights(graph, &product->right, &right, err));
+    struct dynamic_product product;
+    struct node *mul = edit->graph->nodes[*n];
+    if (!read_product(edit, mul, &product))
+        return false;
+    struct value *left = rounded(edit, product.left.dynamic, n);
+    struct value *right = product.right.dynamic ? rounded(edit, product.right.dynamic, n)
+                                                : real_weights(edit, &product.right);
     if (!left || !right)
-        return edit_no_memory(err);
-    const bool conv = product->integer->op == OP_CONV_INTEGER;
+        return false;
+    const bool conv = product.integer->op == OP_CONV_INTEGER;
     mul->op = conv ? OP_CONV : OP_MATMUL;
     mul->opset = conv ? 11 : 13;
-    mul->name = product->integer->name;
-    mul->attrs = product->integer->attrs;
-    mul->attr_count = product->integer->attr_count;
+    mul->name = product.integer->name;
+    mul->attrs = product.integer->attrs;
+    mul->attr_count = product.integer->attr_count;
     mul->inputs[0] = left;
     mul->inputs[1] = right;
-    return edit_count_readers(edit, err);
+    return true;
 }
 
 enum status optimize_dynamic(struct graph *graph, struct error *err)
 {
-    struct edit edit;
+    struct edit edit = {.graph = graph, .err = err};
     size_t found = 0;
     for (size_t n = 0; n < graph->node_count; n++)
         found += graph->nodes[n]->op == OP_DYNAMIC_QUANTIZE_LINEAR;
     if (!found)
         return STATUS_OK;
     TRY(graph_sort(graph, err));
-    enum status status = edit_init(&edit, graph, err);
-    for (size_t n = 0; n < graph->node_count && status == STATUS_OK; n++) {
-        struct dynamic_product product;
-        if (read_product(&edit, graph->nodes[n], &product))
-            status = rewrite(&edit, &n, &product, err);
-    }
-    if (status == STATUS_OK)
-        status = edit_sweep(graph, err);
-    edit_done(&edit);
-    return status;
+    edit_nodes(&edit, dynamic_visit);
+    return edit_end(&edit);
 }

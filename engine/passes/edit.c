@@ -2,24 +2,39 @@
  * removes what nobody reads. */
 #include "engine/passes/edit.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
 
-enum status edit_init(struct edit *edit, struct graph *graph, struct error *err)
+void edit_nodes(struct edit *edit, bool (*visit)(struct edit *edit, size_t *n))
 {
-    *edit = (struct edit){.graph = graph};
-    return edit_count_readers(edit, err);
+    bool ok = edit->status == STATUS_OK && edit_count_readers(edit);
+    for (size_t n = 0; ok && n < edit->graph->node_count; n++) {
+        bool changed = edit->graph->nodes[n]->op != OP_NONE && visit(edit, &n);
+        ok = edit->status == STATUS_OK && (!changed || edit_count_readers(edit));
+    }
+    if (ok)
+        edit_sweep(edit);
 }
 
-void edit_done(struct edit *edit)
+enum status edit_end(struct edit *edit)
 {
     free(edit->readers);
     edit->readers = NULL;
+    return edit->status;
 }
 
-enum status edit_count_readers(struct edit *edit, struct error *err)
+bool edit_no_memory(struct edit *edit)
+{
+    if (edit->status == STATUS_OK)
+        edit->status =
+            error_set(edit->err, STATUS_NO_MEMORY, "out of memory while optimising the graph");
+    return false;
+}
+
+bool edit_count_readers(struct edit *edit)
 {
     struct graph *graph = edit->graph;
     if (graph->value_count > edit->reader_capacity || !edit->readers) {
@@ -27,7 +42,7 @@ enum status edit_count_readers(struct edit *edit, struct error *err)
         edit->reader_capacity = graph->value_count * 2 + 64;
         edit->readers = alloc_array(edit->reader_capacity, sizeof *edit->readers);
         if (!edit->readers)
-            return edit_no_memory(err);
+            return edit_no_memory(edit);
     }
     memset(edit->readers, 0, edit->reader_capacity * sizeof *edit->readers);
     for (size_t n = 0; n < graph->node_count; n++) {
@@ -42,17 +57,20 @@ enum status edit_count_readers(struct edit *edit, struct error *err)
     }
     for (size_t i = 0; i < graph->output_count; i++)
         edit->readers[graph->outputs[i]->index]++;
-    return STATUS_OK;
+    return true;
+}
+
+bool edit_is_output(const struct graph *graph, const struct value *value)
+{
+    for (size_t i = 0; i < graph->output_count; i++)
+        if (graph->outputs[i] == value)
+            return true;
+    return false;
 }
 
 bool edit_single_reader(const struct edit *edit, const struct value *value)
 {
-    if (edit->readers[value->index] != 1)
-        return false;
-    for (size_t i = 0; i < edit->graph->output_count; i++)
-        if (edit->graph->outputs[i] == value)
-            return false;
-    return true;
+    return edit->readers[value->index] == 1 && !edit_is_output(edit->graph, value);
 }
 
 struct node *edit_only_reader(const struct edit *edit, const struct value *value)
@@ -109,15 +127,33 @@ void edit_kill(struct node *node)
     node->op = OP_NONE;
 }
 
-/* Backwards over the topological order: a node lives when somebody reads one of its outputs. */
-enum status edit_sweep(struct graph *graph, struct error *err)
+void edit_take_over(struct node *producer, struct node *node)
 {
+    struct value *output = node->outputs[0];
+    node->outputs[0] = NULL;
+    edit_kill(node);
+    node_set_output(producer, 0, output);
+}
+
+bool edit_has_body(const struct node *node)
+{
+    for (size_t i = 0; i < node->attr_count; i++)
+        if (node->attrs[i].kind == ATTR_GRAPH)
+            return true;
+    return false;
+}
+
+/* Backwards over the topological order: a node lives when somebody reads one of its outputs. */
+void edit_sweep(struct edit *edit)
+{
+    struct graph *graph = edit->graph;
     bool *wanted = alloc_array(graph->value_count, sizeof *wanted);
     bool *alive = alloc_array(graph->node_count, sizeof *alive);
     if (!wanted || !alive) {
         free(wanted);
         free(alive);
-        return edit_no_memory(err);
+        edit_no_memory(edit);
+        return;
     }
     for (size_t i = 0; i < graph->output_count; i++)
         wanted[graph->outputs[i]->index] = true;
@@ -164,7 +200,6 @@ enum status edit_sweep(struct graph *graph, struct error *err)
     }
     free(wanted);
     free(alive);
-    return STATUS_OK;
 }
 
 bool edit_scalar(const struct value *value, float *ret)
@@ -175,23 +210,83 @@ bool edit_scalar(const struct value *value, float *ret)
     return true;
 }
 
-enum status edit_constant_f32(struct graph *graph, const char *name, const struct shape *shape,
-                              const float *data, struct value **ret, struct error *err)
+bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high)
 {
-    struct tensor *tensor;
-    TRY(tensor_create(graph->budget, DTYPE_F32, shape, &tensor, err));
-    if (tensor->bytes)
-        memcpy(tensor->data, data, tensor->bytes);
-    *ret = graph_add_constant(graph, name, tensor);
-    tensor_unref(tensor);
-    return *ret ? STATUS_OK : edit_no_memory(err);
+    *ret_low = node_float(clip, "min", -INFINITY);
+    *ret_high = node_float(clip, "max", INFINITY);
+    return clip->opset < 11 || ((!node_input(clip, 1) || edit_scalar(clip->inputs[1], ret_low)) &&
+                                (!node_input(clip, 2) || edit_scalar(clip->inputs[2], ret_high)));
 }
 
-bool edit_append_input(struct graph *graph, struct node *node, struct value *value)
+bool edit_integers(const struct node *node, const char *name, size_t i, int64_t *ret, size_t most,
+                   size_t *ret_count)
 {
-    struct value **inputs = arena_alloc(graph->arena, node->input_count + 1, sizeof *inputs);
-    if (!inputs)
+    size_t count;
+    const int64_t *attr = node_ints(node, name, &count);
+    const struct value *value = node_input(node, i);
+    if (!attr && (!value || !value->known))
         return false;
+    if (!attr)
+        count = shape_count(&value->known->shape);
+    if (count > most)
+        return false;
+    for (size_t k = 0; k < count; k++)
+        ret[k] = attr ? attr[k] : tensor_int(value->known, k);
+    *ret_count = count;
+    return true;
+}
+
+bool edit_axes(const struct node *node, size_t i, int64_t ret[static TENSOR_MAX_RANK],
+               size_t *ret_count)
+{
+    const int rank = node->inputs[0]->shape.rank;
+    size_t count;
+    if (rank < 1 || !edit_integers(node, "axes", i, ret, (size_t)rank, &count) || !count)
+        return false;
+    for (size_t k = 0; k < count; k++) {
+        ret[k] += ret[k] < 0 ? rank : 0;
+        if (ret[k] < 0 || ret[k] >= rank)
+            return false;
+    }
+    *ret_count = count;
+    return true;
+}
+
+struct value *edit_constant(struct edit *edit, enum dtype dtype, const struct shape *shape,
+                            const void *data)
+{
+    struct tensor *tensor;
+    if (edit->status == STATUS_OK)
+        edit->status = tensor_create(edit->graph->budget, dtype, shape, &tensor, edit->err);
+    if (edit->status != STATUS_OK)
+        return NULL;
+    if (data && tensor->bytes)
+        memcpy(tensor->data, data, tensor->bytes);
+    struct value *value = graph_add_constant(edit->graph, "", tensor);
+    tensor_unref(tensor);
+    if (!value)
+        edit_no_memory(edit);
+    return value;
+}
+
+bool edit_set_inputs(struct edit *edit, struct node *node, struct value *const *inputs,
+                     size_t count)
+{
+    struct value **copy = arena_alloc(edit->graph->arena, count, sizeof *copy);
+    if (!copy)
+        return edit_no_memory(edit);
+    if (count)
+        memcpy(copy, inputs, count * sizeof *copy);
+    node->inputs = copy;
+    node->input_count = count;
+    return true;
+}
+
+bool edit_append_input(struct edit *edit, struct node *node, struct value *value)
+{
+    struct value **inputs = arena_alloc(edit->graph->arena, node->input_count + 1, sizeof *inputs);
+    if (!inputs)
+        return edit_no_memory(edit);
     if (node->input_count)
         memcpy(inputs, node->inputs, node->input_count * sizeof *inputs);
     inputs[node->input_count++] = value;
@@ -199,29 +294,57 @@ bool edit_append_input(struct graph *graph, struct node *node, struct value *val
     return true;
 }
 
-struct node *edit_insert_node(struct graph *graph, size_t before, enum op op, const char *name,
-                              size_t inputs, size_t outputs)
+bool edit_become(struct edit *edit, struct node *node, enum op op, int opset,
+                 struct value *const *inputs, size_t count)
 {
-    struct node *node = graph_add_node(graph, op, name, inputs, outputs);
-    if (!node)
+    if (!edit_set_inputs(edit, node, inputs, count))
+        return false;
+    node->op = op;
+    node->opset = opset;
+    node->attr_count = 0;
+    return true;
+}
+
+struct node *edit_insert_node(struct edit *edit, size_t before, enum op op, int opset,
+                              const char *name, struct value *const *inputs, size_t count)
+{
+    struct graph *graph = edit->graph;
+    struct node *node =
+        edit->status == STATUS_OK ? graph_add_node(graph, op, name, count, 1) : NULL;
+    if (!node) {
+        edit_no_memory(edit);
         return NULL;
+    }
+    node->opset = opset;
+    if (count)
+        memcpy(node->inputs, inputs, count * sizeof *inputs);
     memmove(graph->nodes + before + 1, graph->nodes + before,
             (graph->node_count - 1 - before) * sizeof *graph->nodes);
     graph->nodes[before] = node;
     return node;
 }
 
-struct value *edit_insert_cast(struct graph *graph, size_t before, const char *name,
+struct value *edit_insert_value(struct edit *edit, size_t before, enum op op, int opset,
+                                const char *name, struct value *const *inputs, size_t count,
+                                enum dtype dtype, const struct shape *shape)
+{
+    struct node *node = edit_insert_node(edit, before, op, opset, name, inputs, count);
+    struct value *value = node ? graph_add_value(edit->graph, "", dtype, shape) : NULL;
+    if (value)
+        node_set_output(node, 0, value);
+    else
+        edit_no_memory(edit);
+    return value;
+}
+
+struct value *edit_insert_cast(struct edit *edit, size_t before, const char *name,
                                struct value *from, enum dtype to)
 {
-    struct node *cast = edit_insert_node(graph, before, OP_CAST, name, 1, 1);
-    struct value *value = graph_add_value(graph, "", to, &from->shape);
-    if (!cast || !value || !node_set_int(graph, cast, "to", to))
-        return NULL;
-    cast->opset = 13;
-    cast->inputs[0] = from;
-    node_set_output(cast, 0, value);
-    return value;
+    struct value *value =
+        edit_insert_value(edit, before, OP_CAST, 13, name, &from, 1, to, &from->shape);
+    if (value && !node_set_int(edit->graph, value->producer, "to", to))
+        edit_no_memory(edit);
+    return edit->status == STATUS_OK ? value : NULL;
 }
 
 size_t edit_position(const struct graph *graph, const struct node *node)

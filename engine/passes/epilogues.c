@@ -1,6 +1,5 @@
 /* Bias, residual and activation move into the node in front of them, so that its kernel applies
  * them while the result is still in registers. */
-#include <math.h>
 #include <string.h>
 
 #include "engine/passes/passes.h"
@@ -18,17 +17,8 @@ bool optimize_activation(const struct node *node, struct epilogue *ret)
         break;
     case OP_CLIP:
         e.activation = ACTIVATION_CLIP;
-        if (node->opset < 11) {
-            e.alpha = node_float(node, "min", -INFINITY);
-            e.beta = node_float(node, "max", INFINITY);
-        } else {
-            e.alpha = -INFINITY;
-            e.beta = INFINITY;
-            if ((node_input(node, 1) && !edit_scalar(node_input(node, 1), &e.alpha)) ||
-                (node_input(node, 2) && !edit_scalar(node_input(node, 2), &e.beta)))
-                return false;
-        }
-        if (!(e.alpha <= e.beta)) /* an empty or NaN interval keeps its own kernel */
+        /* an empty or NaN interval keeps its own kernel */
+        if (!edit_clip_limits(node, &e.alpha, &e.beta) || !(e.alpha <= e.beta))
             return false;
         break;
     case OP_SIGMOID:
@@ -80,15 +70,6 @@ static bool takes_activation(const struct node *node)
            (is_product(node) || node->op == OP_ADD || node->op == OP_SCALE_SHIFT);
 }
 
-/* `node`'s result is from now on made by `producer`. */
-static void hand_over(struct node *node, struct node *producer)
-{
-    struct value *output = node->outputs[0];
-    node->outputs[0] = NULL;
-    edit_kill(node);
-    node_set_output(producer, 0, output);
-}
-
 static bool fuse_activation(struct edit *edit, struct node *node)
 {
     struct epilogue epilogue;
@@ -100,7 +81,7 @@ static bool fuse_activation(struct edit *edit, struct node *node)
     struct node *producer = x->producer;
     epilogue.residual = producer->epilogue.residual;
     producer->epilogue = epilogue;
-    hand_over(node, producer);
+    edit_take_over(producer, node);
     return true;
 }
 
@@ -120,9 +101,9 @@ static bool fuse_bias(struct edit *edit, struct node *add)
         if (shape_count(&bias->known->shape) != (size_t)last ||
             bias->known->shape.dims[bias->known->shape.rank - 1] != last)
             continue;
-        if (!edit_append_input(edit->graph, matmul, bias))
+        if (!edit_append_input(edit, matmul, bias))
             return false;
-        hand_over(add, matmul);
+        edit_take_over(matmul, add);
         return true;
     }
     return false;
@@ -153,30 +134,21 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
     if (!best)
         return false;
     struct value *residual = add->inputs[1 - side];
-    if (!edit_append_input(graph, best, residual))
+    if (!edit_append_input(edit, best, residual))
         return false;
     best->epilogue.residual = residual;
-    hand_over(add, best);
+    edit_take_over(best, add);
     memmove(graph->nodes + best_at, graph->nodes + best_at + 1,
             (at - best_at) * sizeof *graph->nodes);
     graph->nodes[at] = best;
     return true;
 }
 
-enum status pass_epilogues(struct edit *edit, struct error *err)
+bool pass_epilogues(struct edit *edit, size_t *n)
 {
-    struct graph *graph = edit->graph;
-    for (size_t n = 0; n < graph->node_count; n++) {
-        struct node *node = graph->nodes[n];
-        if (node->op == OP_NONE || !node->output_count || !node->outputs[0] ||
-            node->outputs[0]->dtype != DTYPE_F32)
-            continue;
-        bool changed = fuse_activation(edit, node);
-        if (!changed && node->op == OP_ADD)
-            changed = fuse_bias(edit, node) || fuse_residual(edit, node, n);
-        if (changed)
-            TRY(edit_count_readers(edit, err));
-    }
-    TRY(edit_sweep(graph, err));
-    return edit_count_readers(edit, err);
+    struct node *node = edit->graph->nodes[*n];
+    if (!node->output_count || !node->outputs[0] || node->outputs[0]->dtype != DTYPE_F32)
+        return false;
+    return fuse_activation(edit, node) ||
+           (node->op == OP_ADD && (fuse_bias(edit, node) || fuse_residual(edit, node, *n)));
 }

@@ -8,6 +8,7 @@
 #include "engine/base/size.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/functions.h"
+#include "engine/passes/passes.h"
 #include "engine/reference/interpret.h"
 
 static bool all_inputs_known(const struct node *node)
@@ -41,13 +42,38 @@ static bool worth_folding(const struct node *node)
     return out <= (16u << 20) || out / 4 <= in || node->op == OP_CONSTANT_OF_SHAPE;
 }
 
+bool fold_needs_shape_only(const struct node *node)
+{
+    return (node->op == OP_SHAPE || node->op == OP_SIZE) && node->inputs[0] &&
+           shape_is_known(&node->inputs[0]->shape);
+}
+
+enum status fold_interpret(struct node *node, struct memory_budget *budget, struct tensor **outputs,
+                           struct error *err)
+{
+    struct value *input = node_input(node, 0);
+    struct tensor *stand_in = NULL;
+    if (fold_needs_shape_only(node) && !input->known) {
+        /* The kernel reads only the shape; memory without contents stands for the input. */
+        TRY(tensor_wrap(input->dtype == DTYPE_NONE ? DTYPE_U8 : input->dtype, &input->shape,
+                        DEVICE_HOST, NULL, NULL, NULL, &stand_in, err));
+        input->known = stand_in;
+    }
+    enum status status = interpret_node(node, budget, outputs, err);
+    if (stand_in) {
+        input->known = NULL;
+        tensor_unref(stand_in);
+    }
+    return status;
+}
+
 static enum status fold_node(struct graph *graph, struct node *node, struct error *err)
 {
     enum { MOST = 64 };
     struct tensor *outputs[MOST] = {NULL};
     if (node->output_count > MOST)
         return STATUS_OK;
-    TRY(interpret_node(node, graph->budget, outputs, err));
+    TRY(fold_interpret(node, graph->budget, outputs, err));
     for (size_t i = 0; i < node->output_count; i++) {
         struct value *value = node->outputs[i];
         if (!value)
@@ -60,31 +86,6 @@ static enum status fold_node(struct graph *graph, struct node *node, struct erro
     }
     edit_kill(node);
     return STATUS_OK;
-}
-
-/* Shape and Size need only the shape of their input, not its contents. */
-static bool fold_from_shape(const struct node *node)
-{
-    return (node->op == OP_SHAPE || node->op == OP_SIZE) && node->inputs[0] &&
-           shape_is_known(&node->inputs[0]->shape);
-}
-
-static enum status fold_shape(struct graph *graph, struct node *node, struct error *err)
-{
-    struct value *input = node->inputs[0];
-    struct tensor *stand_in = NULL;
-    if (!input->known) {
-        /* The kernel reads only the shape; memory without contents stands for the input. */
-        TRY(tensor_wrap(input->dtype == DTYPE_NONE ? DTYPE_U8 : input->dtype, &input->shape,
-                        DEVICE_HOST, NULL, NULL, NULL, &stand_in, err));
-        input->known = stand_in;
-    }
-    enum status status = fold_node(graph, node, err);
-    if (stand_in) {
-        input->known = NULL;
-        tensor_unref(stand_in);
-    }
-    return status;
 }
 
 /* Identity (also of an initialiser), inference-mode Dropout and, once dtypes are inferred, a Cast
@@ -106,19 +107,11 @@ static bool is_graph_input(const struct graph *graph, const struct value *value)
     return false;
 }
 
-static bool is_graph_output(const struct graph *graph, const struct value *value)
-{
-    for (size_t i = 0; i < graph->output_count; i++)
-        if (graph->outputs[i] == value)
-            return true;
-    return false;
-}
-
 /* The mask of a Dropout that nobody reads is not computed. */
 static void drop_unread_mask(const struct graph *graph, struct node *node)
 {
     const struct value *mask = node->op == OP_DROPOUT ? node_output(node, 1) : NULL;
-    if (!mask || is_graph_output(graph, mask))
+    if (!mask || edit_is_output(graph, mask))
         return;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *reader = graph->nodes[n];
@@ -136,7 +129,7 @@ static void drop_unread_mask(const struct graph *graph, struct node *node)
 static void drop_identity(struct graph *graph, struct node *node)
 {
     struct value *from = node->outputs[0], *to = node->inputs[0];
-    if (!from || (is_graph_output(graph, from) && (to->known || is_graph_input(graph, to))))
+    if (!from || (edit_is_output(graph, from) && (to->known || is_graph_input(graph, to))))
         return;
     edit_replace(graph, from, to);
     edit_kill(node);
@@ -145,20 +138,19 @@ static void drop_identity(struct graph *graph, struct node *node)
 static bool may_fold(const struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
-    bool body = false;
-    for (size_t i = 0; i < node->attr_count; i++)
-        body = body || node->attrs[i].kind == ATTR_GRAPH;
-    return info && !(info->flags & OP_NO_FOLD) && !body;
+    return info && !(info->flags & OP_NO_FOLD) && !edit_has_body(node);
 }
 
-static enum status fold_graph(struct graph *graph, bool infer, struct error *err)
+static enum status fold_graph(struct edit *edit, bool infer)
 {
+    struct graph *graph = edit->graph;
+    struct error *err = edit->err;
     for (size_t n = 0; n < graph->node_count; n++) {
         struct node *node = graph->nodes[n];
         if (node->op == OP_NONE)
             continue;
         if (infer && function_is_expanded(node)) {
-            TRY(function_expand(graph, n, err));
+            TRY(function_expand(edit, n));
             node = graph->nodes[n];
         }
         drop_unread_mask(graph, node);
@@ -170,12 +162,12 @@ static enum status fold_graph(struct graph *graph, bool infer, struct error *err
         bool known = all_inputs_known(node);
         if (infer || known)
             TRY(graph_infer_node(node, err));
-        if (infer && fold_from_shape(node))
-            TRY(fold_shape(graph, node, err));
-        else if (known && may_fold(node) && worth_folding(node))
+        if ((infer && fold_needs_shape_only(node)) ||
+            (known && may_fold(node) && worth_folding(node)))
             TRY(fold_node(graph, node, err));
     }
-    return edit_sweep(graph, err);
+    edit_sweep(edit);
+    return edit->status;
 }
 
 /* ---- float16 to float32 ---- */
@@ -186,10 +178,10 @@ static bool is_narrow(enum dtype dtype)
 }
 
 /* Replaces *tensor by its float32 form. */
-static enum status promote_tensor(struct graph *graph, struct tensor **tensor, struct error *err)
+static enum status promote_tensor(struct edit *edit, struct tensor **tensor)
 {
     struct tensor *wide, *half = *tensor;
-    TRY(tensor_create(graph->budget, DTYPE_F32, &half->shape, &wide, err));
+    TRY(tensor_create(edit->graph->budget, DTYPE_F32, &half->shape, &wide, edit->err));
     const uint16_t *from = half->data;
     float *to = wide->data;
     bool is_half = half->dtype == DTYPE_F16;
@@ -202,56 +194,60 @@ static enum status promote_tensor(struct graph *graph, struct tensor **tensor, s
 }
 
 /* ConstantOfShape whose shape is not known yet carries its dtype in an attribute. */
-static enum status promote_attributes(struct graph *graph, struct node *node, struct error *err)
+static enum status promote_attributes(struct edit *edit, struct node *node)
 {
     bool any = false;
     for (size_t a = 0; a < node->attr_count; a++)
         any = any || (node->attrs[a].kind == ATTR_TENSOR && is_narrow(node->attrs[a].t->dtype));
     if (!any)
         return STATUS_OK;
-    struct attr *attrs = arena_alloc(graph->arena, node->attr_count, sizeof *attrs);
-    if (!attrs)
-        return edit_no_memory(err);
+    struct attr *attrs = arena_alloc(edit->graph->arena, node->attr_count, sizeof *attrs);
+    if (!attrs) {
+        edit_no_memory(edit);
+        return STATUS_NO_MEMORY;
+    }
     memcpy(attrs, node->attrs, node->attr_count * sizeof *attrs);
     node->attrs = attrs;
     for (size_t a = 0; a < node->attr_count; a++)
         if (attrs[a].kind == ATTR_TENSOR && is_narrow(attrs[a].t->dtype))
-            TRY(promote_tensor(graph, &attrs[a].t, err));
+            TRY(promote_tensor(edit, &attrs[a].t));
     return STATUS_OK;
 }
 
-/* A CPU computes float16 in float32: widen every constant and every Cast, and keep the declared
- * dtypes of inputs and outputs with a Cast at the border. Graphs with bodies are left alone. */
-static enum status promote_half(struct graph *graph, struct error *err)
+/* Has the graph 16-bit floats, and may all of them be widened? Graphs with bodies are left alone,
+ * and those where float16 enters quantisation through its scales: those kernels keep their dtypes.
+ */
+static bool is_promoted(const struct graph *graph)
 {
     bool any = false;
     for (size_t v = 0; v < graph->value_count; v++)
         any = any || is_narrow(graph->values[v]->dtype);
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        if (node->capture_count)
-            return STATUS_OK;
-        for (size_t a = 0; a < node->attr_count; a++)
-            if (node->attrs[a].kind == ATTR_GRAPH)
-                return STATUS_OK;
-        enum dtype to = (enum dtype)node_int(node, "to", 0);
-        any = any || (node->op == OP_CAST && is_narrow(to));
-        /* float16 enters quantisation through its scales: those kernels keep their dtypes. */
-        if (node->op == OP_QUANTIZE_LINEAR || node->op == OP_DEQUANTIZE_LINEAR ||
-            node->op == OP_CAST_LIKE)
-            return STATUS_OK;
+        if (node->capture_count || edit_has_body(node) || node->op == OP_QUANTIZE_LINEAR ||
+            node->op == OP_DEQUANTIZE_LINEAR || node->op == OP_CAST_LIKE)
+            return false;
+        any = any || (node->op == OP_CAST && is_narrow((enum dtype)node_int(node, "to", 0)));
     }
-    if (!any)
+    return any;
+}
+
+/* A CPU computes float16 in float32: widen every constant and every Cast, and keep the declared
+ * dtypes of inputs and outputs with a Cast at the border. */
+static enum status promote_half(struct edit *edit)
+{
+    struct graph *graph = edit->graph;
+    if (!is_promoted(graph))
         return STATUS_OK;
     enum dtype *declared = arena_alloc(graph->arena, graph->output_count, sizeof *declared);
     if (!declared)
-        return edit_no_memory(err);
-    for (size_t i = 0; i < graph->output_count; i++)
+        edit_no_memory(edit);
+    for (size_t i = 0; declared && i < graph->output_count; i++)
         declared[i] = graph->outputs[i]->dtype;
     for (size_t v = 0; v < graph->value_count; v++) {
         struct value *value = graph->values[v];
         if (value->known && is_narrow(value->known->dtype)) {
-            TRY(promote_tensor(graph, &value->known, err));
+            TRY(promote_tensor(edit, &value->known));
             value->dtype = DTYPE_F32;
         } else if (is_narrow(value->dtype) && !is_graph_input(graph, value)) {
             value->dtype = DTYPE_F32;
@@ -261,50 +257,40 @@ static enum status promote_half(struct graph *graph, struct error *err)
         struct node *node = graph->nodes[n];
         bool narrows = node->op == OP_CAST && is_narrow((enum dtype)node_int(node, "to", 0));
         if (narrows && !node_set_int(graph, node, "to", DTYPE_F32))
-            return edit_no_memory(err);
-        TRY(promote_attributes(graph, node, err));
+            edit_no_memory(edit);
+        TRY(promote_attributes(edit, node));
     }
-    for (size_t i = 0; i < graph->input_count; i++) {
+    for (size_t i = 0; i < graph->input_count && edit->status == STATUS_OK; i++) {
         struct value *input = graph->inputs[i];
         if (!is_narrow(input->dtype))
             continue;
-        struct value *wide = graph_add_value(graph, "", DTYPE_F32, &input->shape);
+        struct value *wide = edit_insert_cast(edit, 0, "promote", input, DTYPE_F32);
         if (!wide)
-            return edit_no_memory(err);
+            break;
         edit_replace(graph, input, wide);
-        struct node *cast = edit_insert_node(graph, 0, OP_CAST, "promote", 1, 1);
-        if (!cast || !node_set_int(graph, cast, "to", DTYPE_F32))
-            return edit_no_memory(err);
-        cast->opset = 13;
-        cast->inputs[0] = input;
-        node_set_output(cast, 0, wide);
+        wide->producer->inputs[0] = input;
     }
-    for (size_t i = 0; i < graph->output_count; i++) {
-        if (!is_narrow(declared[i]))
-            continue;
-        graph->outputs[i] =
-            edit_insert_cast(graph, graph->node_count, "promote", graph->outputs[i], declared[i]);
-        if (!graph->outputs[i])
-            return edit_no_memory(err);
-    }
-    return STATUS_OK;
+    for (size_t i = 0; i < graph->output_count && edit->status == STATUS_OK; i++)
+        if (is_narrow(declared[i]))
+            graph->outputs[i] = edit_insert_cast(edit, graph->node_count, "promote",
+                                                 graph->outputs[i], declared[i]);
+    return edit->status;
 }
 
 /* ---- per-channel scale and shift into convolutions ---- */
 
 /* Scales each output channel of a Conv's weights [M, …] by scale[m] and makes the bias
  * bias * scale + shift. New tensors: the old ones may be shared. */
-static enum status scale_conv(struct graph *graph, struct node *conv, const float *scale,
-                              const float *shift, struct error *err)
+static bool scale_conv(struct edit *edit, struct node *conv, const float *scale, const float *shift)
 {
     const struct tensor *old = conv->inputs[1]->known;
     size_t channels = (size_t)old->shape.dims[0];
     size_t each = channels ? shape_count(&old->shape) / channels : 0;
     const struct value *old_bias = node_input(conv, 2);
-    struct value *weights, *bias;
-    struct shape bias_shape = SHAPE((int64_t)channels);
-    TRY(edit_constant_f32(graph, "", &old->shape, old->data, &weights, err));
-    TRY(edit_constant_f32(graph, "", &bias_shape, shift, &bias, err));
+    struct value *weights = edit_constant(edit, DTYPE_F32, &old->shape, old->data);
+    struct value *bias = edit_constant(edit, DTYPE_F32, &SHAPE((int64_t)channels), shift);
+    if (!weights || !bias)
+        return false;
     float *w = weights->known->data, *b = bias->known->data;
     for (size_t m = 0; m < channels; m++) {
         for (size_t i = 0; i < each; i++)
@@ -314,9 +300,9 @@ static enum status scale_conv(struct graph *graph, struct node *conv, const floa
     }
     conv->inputs[1] = weights;
     if (conv->input_count < 3)
-        return edit_append_input(graph, conv, bias) ? STATUS_OK : edit_no_memory(err);
+        return edit_append_input(edit, conv, bias);
     conv->inputs[2] = bias;
-    return STATUS_OK;
+    return true;
 }
 
 static bool is_f32_vector(const struct value *value, int64_t count)
@@ -392,53 +378,43 @@ static bool foldable_conv(const struct node *conv)
            (!bias || is_f32_vector(bias, weights->known->shape.dims[0]));
 }
 
-/* Conv → BatchNormalization / Mul / Add by per-channel constants, as often as it repeats. */
-static enum status fold_conv_affine(struct graph *graph, struct error *err)
+/* Conv → BatchNormalization / Mul / Add by per-channel constants. */
+static bool fold_conv_affine(struct edit *edit, size_t *n)
 {
-    struct edit edit;
-    enum status status = edit_init(&edit, graph, err);
-    for (size_t n = 0; n < graph->node_count && status == STATUS_OK; n++) {
-        struct node *conv = graph->nodes[n];
-        while (foldable_conv(conv)) {
-            const struct shape *shape = &conv->inputs[1]->known->shape;
-            struct node *next = edit_only_reader(&edit, conv->outputs[0]);
-            if (!next)
-                break;
-            size_t channels = (size_t)shape->dims[0];
-            float *factors = alloc_array(channels, 2 * sizeof *factors);
-            if (!factors) {
-                status = edit_no_memory(err);
-                break;
-            }
-            bool folds = affine_of(next, conv->outputs[0], shape->dims[0], shape->rank, factors,
-                                   factors + channels);
-            if (folds)
-                status = scale_conv(graph, conv, factors, factors + channels, err);
-            free(factors);
-            if (!folds || status != STATUS_OK)
-                break;
-            struct value *output = next->outputs[0];
-            next->outputs[0] = NULL;
-            edit_kill(next);
-            node_set_output(conv, 0, output);
-            status = edit_count_readers(&edit, err);
-        }
-    }
-    edit_done(&edit);
-    return status == STATUS_OK ? edit_sweep(graph, err) : status;
+    struct node *conv = edit->graph->nodes[*n];
+    struct node *next = foldable_conv(conv) ? edit_only_reader(edit, conv->outputs[0]) : NULL;
+    if (!next)
+        return false;
+    const struct shape *shape = &conv->inputs[1]->known->shape;
+    size_t channels = (size_t)shape->dims[0];
+    float *factors = alloc_array(channels, 2 * sizeof *factors);
+    if (!factors)
+        return edit_no_memory(edit);
+    bool folds = affine_of(next, conv->outputs[0], shape->dims[0], shape->rank, factors,
+                           factors + channels) &&
+                 scale_conv(edit, conv, factors, factors + channels);
+    free(factors);
+    if (!folds)
+        return false;
+    edit_take_over(conv, next);
+    --*n; /* again: as often as it repeats */
+    return true;
 }
 
 enum status optimize_weights(struct graph *graph, struct error *err)
 {
+    struct edit edit = {.graph = graph, .err = err};
     TRY(graph_sort(graph, err));
-    TRY(fold_graph(graph, false, err));
-    TRY(promote_half(graph, err));
-    return fold_conv_affine(graph, err);
+    TRY(fold_graph(&edit, false));
+    TRY(promote_half(&edit));
+    edit_nodes(&edit, fold_conv_affine);
+    return edit_end(&edit);
 }
 
 enum status optimize_specialise(struct graph *graph, const struct shape *shapes, struct error *err)
 {
+    struct edit edit = {.graph = graph, .err = err};
     for (size_t i = 0; i < graph->input_count; i++)
         graph->inputs[i]->shape = shapes[i];
-    return fold_graph(graph, true, err);
+    return fold_graph(&edit, true);
 }

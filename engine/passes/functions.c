@@ -29,48 +29,22 @@
 #include "engine/passes/functions.h"
 
 /* New nodes are put at graph->nodes[at], in front of `from`. After a failure every step returns
- * NULL, and *err says why. */
+ * NULL, and edit->status says why. */
 struct expansion {
-    struct graph *graph;
+    struct edit *edit;
     struct node *from;
     size_t at;
-    enum status status;
-    struct error *err;
 };
 
 static struct value *fail(struct expansion *e)
 {
-    if (e->status == STATUS_OK)
-        e->status = edit_no_memory(e->err);
+    edit_no_memory(e->edit);
     return NULL;
-}
-
-/* ---- constants ---- */
-
-/* `tensor`, whose reference goes over, as a value of the dtype of the node's results. */
-static struct value *add_constant(struct expansion *e, struct tensor *tensor)
-{
-    struct value *value = graph_add_constant(e->graph, "", tensor);
-    tensor_unref(tensor);
-    return value ? value : fail(e);
-}
-
-static struct value *integers(struct expansion *e, const struct shape *shape, const int64_t *data)
-{
-    struct tensor *tensor;
-    if (e->status == STATUS_OK)
-        e->status = tensor_create(e->graph->budget, DTYPE_I64, shape, &tensor, e->err);
-    if (e->status != STATUS_OK)
-        return NULL;
-    if (tensor->bytes)
-        memcpy(tensor->data, data, tensor->bytes);
-    return add_constant(e, tensor);
 }
 
 static struct value *list(struct expansion *e, const int64_t *data, int count)
 {
-    const struct shape shape = SHAPE(count);
-    return integers(e, &shape, data);
+    return edit_constant(e->edit, DTYPE_I64, &SHAPE(count), data);
 }
 
 /* ---- nodes ---- */
@@ -91,21 +65,20 @@ static struct value *expansion_emit(struct expansion *e, const struct function_s
     size_t count = 0;
     while (count < COUNT_OF(step->in) && step->in[count])
         count++;
-    if (e->status != STATUS_OK || !count)
+    if (!count)
         return fail(e);
-    struct node *node = edit_insert_node(e->graph, e->at, step->op, e->from->name, count, 1);
-    struct value *value = graph_add_value(e->graph, "", DTYPE_NONE, NULL);
-    if (!node || !value)
-        return fail(e);
+    struct graph *graph = e->edit->graph;
+    struct value *value = edit_insert_value(e->edit, e->at, step->op, 13, e->from->name, step->in,
+                                            count, DTYPE_NONE, NULL);
+    if (!value)
+        return NULL;
     e->at++;
-    node->opset = 13;
-    memcpy(node->inputs, step->in, count * sizeof *step->in);
-    node_set_output(node, 0, value);
-    if ((step->name && !node_set_int(e->graph, node, step->name, step->number)) ||
-        (step->list && !node_set_ints(e->graph, node, step->list, step->numbers, step->count)))
+    struct node *node = value->producer;
+    if ((step->name && !node_set_int(graph, node, step->name, step->number)) ||
+        (step->list && !node_set_ints(graph, node, step->list, step->numbers, step->count)))
         return fail(e);
-    e->status = graph_infer_node(node, e->err);
-    return e->status == STATUS_OK ? value : NULL;
+    e->edit->status = graph_infer_node(node, e->edit->err);
+    return e->edit->status == STATUS_OK ? value : NULL;
 }
 
 static struct value *two(struct expansion *e, enum op op, struct value *a, struct value *b)
@@ -160,20 +133,10 @@ static struct value *part(struct expansion *e, struct value *a, int64_t begin, i
     return expansion_emit(e, &(struct function_step){.op = OP_SLICE, .in = {a, from, to, last}});
 }
 
-/* A float32 constant, rounded to the dtype that is computed in. */
-static struct value *floats(struct expansion *e, const struct shape *shape, const float *data,
-                            enum dtype dtype)
-{
-    struct value *value = NULL;
-    if (e->status == STATUS_OK)
-        e->status = edit_constant_f32(e->graph, "", shape, data, &value, e->err);
-    return cast(e, value, dtype);
-}
-
+/* A float32 number, rounded to the dtype that is computed in. */
 static struct value *number(struct expansion *e, float x, enum dtype dtype)
 {
-    const struct shape scalar = SHAPE_SCALAR;
-    return floats(e, &scalar, &x, dtype);
+    return cast(e, edit_constant(e->edit, DTYPE_F32, &SHAPE_SCALAR, &x), dtype);
 }
 
 /* 0 where `condition` holds, else -inf. */
@@ -197,14 +160,14 @@ static bool is_operand(const struct node *node, const struct value *value)
 static struct value *bind(struct expansion *e, size_t i, struct value *made)
 {
     struct value *output = node_output(e->from, i);
-    if (!output || !made || e->status != STATUS_OK)
+    if (!output || !made || e->edit->status != STATUS_OK)
         return made;
     if (is_operand(e->from, made)) /* handed through */
         made = one(e, OP_IDENTITY, made);
     if (!made)
         return NULL;
     struct node *producer = made->producer;
-    edit_replace(e->graph, made, output);
+    edit_replace(e->edit->graph, made, output);
     node_set_output(producer, 0, output);
     e->from->outputs[i] = NULL;
     return output;
@@ -266,42 +229,30 @@ static struct value *fixed_bias(struct attention_expansion *a)
     const struct attention_call *c = &a->call;
     const struct shape shape = SHAPE(c->rows, c->keys);
     bool hides = false;
-    struct tensor *tensor;
     if (!c->is_causal && c->left < 0 && c->right < 0)
         return NULL;
-    if (a->e->status == STATUS_OK)
-        a->e->status = tensor_create(a->e->graph->budget, DTYPE_F32, &shape, &tensor, a->e->err);
-    if (a->e->status != STATUS_OK)
-        return NULL;
-    float *data = tensor->data;
-    for (int64_t row = 0; row < c->rows; row++)
+    struct value *bias = edit_constant(a->e->edit, DTYPE_F32, &shape, NULL);
+    for (int64_t row = 0; bias && row < c->rows; row++)
         for (int64_t key = 0; key < c->keys; key++) {
             const bool sees = attention_call_sees(c, row, key, c->past);
-            data[row * c->keys + key] = sees ? 0 : -INFINITY;
+            ((float *)bias->known->data)[row * c->keys + key] = sees ? 0 : -INFINITY;
             hides = hides || !sees;
         }
-    if (hides)
-        return cast(a->e, add_constant(a->e, tensor), a->dtype);
-    tensor_unref(tensor);
-    return NULL;
+    return hides ? cast(a->e, bias, a->dtype) : NULL;
 }
 
 /* [1, 1, rows, keys] of `key + by_row * row + more`, to be compared with the valid keys. */
-static struct value *line(struct attention_expansion *a, int64_t by_key, int64_t by_row,
-                          int64_t more)
+static struct value *positions(struct attention_expansion *a, int64_t by_key, int64_t by_row,
+                               int64_t more)
 {
     const struct attention_call *c = &a->call;
     const struct shape shape = SHAPE(1, 1, by_row ? c->rows : 1, c->keys);
-    struct tensor *tensor;
-    if (a->e->status == STATUS_OK)
-        a->e->status = tensor_create(a->e->graph->budget, DTYPE_I64, &shape, &tensor, a->e->err);
-    if (a->e->status != STATUS_OK)
-        return NULL;
-    int64_t *data = tensor->data;
-    for (int64_t row = 0; row < shape.dims[2]; row++)
+    struct value *line = edit_constant(a->e->edit, DTYPE_I64, &shape, NULL);
+    for (int64_t row = 0; line && row < shape.dims[2]; row++)
         for (int64_t key = 0; key < c->keys; key++)
-            data[row * c->keys + key] = by_key * key + by_row * row + more;
-    return add_constant(a->e, tensor);
+            ((int64_t *)line->known->data)[row * c->keys + key] =
+                by_key * key + by_row * row + more;
+    return line;
 }
 
 /* A bound of a window, at most what reaches over all rows and keys. */
@@ -324,15 +275,16 @@ static struct value *valid_bias(struct attention_expansion *a, struct value *val
         e, &(struct function_step){
                .op = OP_VALID_KEYS, .in = {valid}, .name = "keys", .number = c->keys});
     struct value *n = reshape(e, valid, dims, 4);
-    struct value *sees = two(e, OP_LESS, line(a, 1, 0, 0), n);
+    struct value *sees = two(e, OP_LESS, positions(a, 1, 0, 0), n);
     if (c->is_causal) /* key <= row + n - rows */
-        sees = two(e, OP_AND, sees, two(e, OP_LESS_OR_EQUAL, line(a, 1, -1, c->rows), n));
+        sees = two(e, OP_AND, sees, two(e, OP_LESS_OR_EQUAL, positions(a, 1, -1, c->rows), n));
     if (c->right >= 0) /* key <= row + n - rows + right */
         sees = two(e, OP_AND, sees,
-                   two(e, OP_LESS_OR_EQUAL, line(a, 1, -1, c->rows - reach(c, c->right)), n));
+                   two(e, OP_LESS_OR_EQUAL, positions(a, 1, -1, c->rows - reach(c, c->right)), n));
     if (c->left >= 0) /* row + n - rows <= key + left */
-        sees = two(e, OP_AND, sees,
-                   two(e, OP_GREATER_OR_EQUAL, line(a, 1, -1, c->rows + reach(c, c->left)), n));
+        sees =
+            two(e, OP_AND, sees,
+                two(e, OP_GREATER_OR_EQUAL, positions(a, 1, -1, c->rows + reach(c, c->left)), n));
     return hide_unless(e, sees, a->dtype);
 }
 
@@ -346,14 +298,10 @@ static struct value *mask_bias(struct attention_expansion *a, struct value *mask
     *last = a->call.keys - *last;
     if (!mask || !a->call.mask_pads || !*last)
         return mask;
-    struct tensor *tensor;
-    e->status = tensor_create(e->graph->budget, DTYPE_F32, &rest, &tensor, e->err);
-    if (e->status != STATUS_OK)
-        return NULL;
-    float *data = tensor->data;
-    for (size_t i = 0; i < shape_count(&rest); i++)
-        data[i] = -INFINITY;
-    return expansion_join(e, mask, cast(e, add_constant(e, tensor), a->dtype), -1);
+    struct value *low = edit_constant(e->edit, DTYPE_F32, &rest, NULL);
+    for (size_t i = 0; low && i < shape_count(&rest); i++)
+        ((float *)low->known->data)[i] = -INFINITY;
+    return expansion_join(e, mask, cast(e, low, a->dtype), -1);
 }
 
 /* Heads in two dimensions, as the scores have them. */
@@ -508,7 +456,7 @@ static enum status expand_attention(struct expansion *e)
     struct node *node = e->from;
     struct attention_expansion a = {.e = e, .dtype = node->inputs[ATTENTION_Q]->dtype};
     const struct attention_call *c = &a.call;
-    TRY(attention_call_load(node, &a.call, e->err));
+    TRY(attention_call_load(node, &a.call, e->edit->err));
     a.group = c->q_heads / c->kv_heads;
     struct value *mask = node_input(node, ATTENTION_MASK);
     const bool hides = may_hide_a_row(&a, mask, node_input(node, ATTENTION_VALID) != NULL);
@@ -529,7 +477,7 @@ static enum status expand_attention(struct expansion *e)
     }
     p = shown(&a, STAGE_PROBABILITIES, p);
     (void)bind(e, ATTENTION_Y, results(&a, p, v, hidden));
-    return e->status;
+    return e->edit->status;
 }
 
 /* ---- RotaryEmbedding ---- */
@@ -572,7 +520,7 @@ static enum status expand_rotary(struct expansion *e)
 {
     struct rotary_call c;
     struct node *node = e->from;
-    TRY(rotary_call_load(node, &c, e->err));
+    TRY(rotary_call_load(node, &c, e->edit->err));
     struct value *x = node->inputs[0];
     const struct shape shape = x->shape;
     const int64_t dims[4] = {c.batch, c.tokens, c.heads, c.size};
@@ -588,7 +536,7 @@ static enum status expand_rotary(struct expansion *e)
     if (c.merged)
         y = reshape(e, y, shape.dims, 3);
     (void)bind(e, 0, y);
-    return e->status;
+    return e->edit->status;
 }
 
 /* ---- both ---- */
@@ -622,16 +570,14 @@ bool function_is_expanded(const struct node *node)
     return node->op != OP_ONNX_ATTENTION || is_bias_small(node);
 }
 
-enum status function_expand(struct graph *graph, size_t at, struct error *err)
+enum status function_expand(struct edit *edit, size_t at)
 {
-    struct expansion e = {.graph = graph, .from = graph->nodes[at], .at = at, .err = err};
+    struct expansion e = {.edit = edit, .from = edit->graph->nodes[at], .at = at};
     char text[NODE_TEXT];
-    TRY(graph_infer_node(e.from, err));
-    enum status status = e.from->op == OP_ONNX_ATTENTION ? expand_attention(&e) : expand_rotary(&e);
-    if (status == STATUS_OK)
-        status = e.status;
-    if (status != STATUS_OK)
-        return error_prefix(err, "%s", node_text(e.from, text));
+    TRY(graph_infer_node(e.from, edit->err));
+    edit->status = e.from->op == OP_ONNX_ATTENTION ? expand_attention(&e) : expand_rotary(&e);
+    if (edit->status != STATUS_OK)
+        return error_prefix(edit->err, "%s", node_text(e.from, text));
     edit_kill(e.from);
     return STATUS_OK;
 }

@@ -19,18 +19,17 @@ static bool is_gate_of(const struct value *gate, const struct value *x)
            gate->shape.dims[2] == 1 && gate->shape.dims[3] == x->shape.dims[3] && gate != x;
 }
 
-static bool give_mean(struct edit *edit, struct node *pool,
-                      bool (*makes_mean)(const struct node *node))
+static bool give_mean(struct edit *edit, struct node *pool)
 {
     struct value *x = node_input(pool, 0);
     struct node *conv = x ? x->producer : NULL;
     if (pool->op != OP_GLOBAL_AVERAGE_POOL || !pool->channels_last || !is_image(x) ||
         !is_image(pool->outputs[0]) || !conv || conv->op != OP_CONV || conv->output_count != 1 ||
-        conv->outputs[0] != x || !makes_mean(conv))
+        conv->outputs[0] != x || !edit->options->makes_mean(conv))
         return false;
     struct value **outputs = arena_alloc(edit->graph->arena, 2, sizeof *outputs);
     if (!outputs)
-        return false;
+        return edit_no_memory(edit);
     outputs[0] = x;
     conv->outputs = outputs;
     conv->output_count = 2;
@@ -41,53 +40,32 @@ static bool give_mean(struct edit *edit, struct node *pool,
 }
 
 /* The Conv becomes one with the Mul in front of it: x, weights, bias or none, gate, residual. */
-static bool take_gate(struct edit *edit, struct node *conv,
-                      bool (*takes_gate)(const struct node *node))
+static bool take_gate(struct edit *edit, struct node *conv)
 {
     const struct value *product = node_input(conv, 0);
     struct node *mul = product ? product->producer : NULL;
     if (conv->op != OP_CONV || conv->gate || !mul || mul->op != OP_MUL || mul->input_count != 2 ||
         mul->epilogue.activation || !edit_single_reader(edit, product) || !is_image(product) ||
-        !takes_gate(conv))
+        !edit->options->takes_gate(conv))
         return false;
     for (size_t i = 0; i < 2; i++) {
         struct value *x = mul->inputs[i], *gate = mul->inputs[1 - i];
         if (!is_image(x) || !shape_equal(&x->shape, &product->shape) || !is_gate_of(gate, x))
             continue;
         struct value *residual = conv->epilogue.residual;
-        struct value **inputs = arena_alloc(edit->graph->arena, 5, sizeof *inputs);
-        if (!inputs)
+        struct value *inputs[5] = {x, conv->inputs[1], node_bias(conv), gate, residual};
+        if (!edit_set_inputs(edit, conv, inputs, residual ? 5 : 4))
             return false;
-        inputs[0] = x;
-        inputs[1] = conv->inputs[1];
-        inputs[2] = node_bias(conv);
-        inputs[3] = conv->gate = gate;
-        inputs[4] = residual;
-        conv->inputs = inputs;
-        conv->input_count = residual ? 5 : 4;
+        conv->gate = gate;
         edit_kill(mul);
         return true;
     }
     return false;
 }
 
-enum status pass_gates(struct graph *graph, const struct optimize_options *options,
-                       struct error *err)
+bool pass_gates(struct edit *edit, size_t *n)
 {
-    struct edit edit;
-    enum status status = edit_init(&edit, graph, err);
-    for (size_t n = 0; n < graph->node_count && status == STATUS_OK; n++) {
-        struct node *node = graph->nodes[n];
-        if (node->op == OP_NONE || !node->output_count)
-            continue;
-        bool changed = options->makes_mean && give_mean(&edit, node, options->makes_mean);
-        if (!changed && options->takes_gate)
-            changed = take_gate(&edit, node, options->takes_gate);
-        if (changed)
-            status = edit_count_readers(&edit, err);
-    }
-    if (status == STATUS_OK)
-        status = edit_sweep(graph, err);
-    edit_done(&edit);
-    return status;
+    struct node *node = edit->graph->nodes[*n];
+    return node->output_count && ((edit->options->makes_mean && give_mean(edit, node)) ||
+                                  (edit->options->takes_gate && take_gate(edit, node)));
 }

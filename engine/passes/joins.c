@@ -22,19 +22,19 @@ static bool joins_channels(const struct node *concat)
 }
 
 /* Inputs become: first part, scale, shift, other parts. */
-static bool take_parts(struct edit *edit, struct node *node,
-                       bool (*takes_parts)(const struct node *node))
+bool pass_joins(struct edit *edit, size_t *n)
 {
+    struct node *node = edit->graph->nodes[*n];
     const struct value *whole = node_input(node, 0);
     struct node *concat = whole ? whole->producer : NULL;
     if (node->op != OP_SCALE_SHIFT || node->input_count != 3 || node->epilogue.residual ||
         !concat || concat->op != OP_CONCAT || !edit_single_reader(edit, whole) ||
-        !joins_channels(concat) || !takes_parts(node))
+        !joins_channels(concat) || !edit->options->takes_parts(node))
         return false;
     struct value **inputs =
         arena_alloc(edit->graph->arena, concat->input_count + 2, sizeof *inputs);
     if (!inputs)
-        return false;
+        return edit_no_memory(edit);
     inputs[0] = concat->inputs[0];
     inputs[1] = node->inputs[1];
     inputs[2] = node->inputs[2];
@@ -44,18 +44,4 @@ static bool take_parts(struct edit *edit, struct node *node,
     node->input_count = concat->input_count + 2;
     edit_kill(concat);
     return true;
-}
-
-enum status pass_joins(struct graph *graph, const struct optimize_options *options,
-                       struct error *err)
-{
-    struct edit edit;
-    enum status status = edit_init(&edit, graph, err);
-    for (size_t n = 0; n < graph->node_count && status == STATUS_OK; n++)
-        if (take_parts(&edit, graph->nodes[n], options->takes_parts))
-            status = edit_count_readers(&edit, err);
-    if (status == STATUS_OK)
-        status = edit_sweep(graph, err);
-    edit_done(&edit);
-    return status;
 }

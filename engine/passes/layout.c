@@ -13,6 +13,7 @@
  *
  * For every value there are up to two forms: as ONNX has it (plain) and channels-last. The pass
  * makes the missing one where it is needed, once. */
+#include <assert.h>
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -24,8 +25,8 @@ struct forms {
 };
 
 struct layout_pass {
+    struct edit *edit;
     struct graph *graph;
-    const struct optimize_options *options;
     struct forms *forms; /* by value->index, as of the start of the pass */
     size_t form_count;
     struct node **nodes; /* the new order */
@@ -46,38 +47,38 @@ static struct shape channels_last_shape(const struct shape *plain)
     return shape;
 }
 
-static bool push_node(struct layout_pass *layout, struct node *node)
+static void push_node(struct layout_pass *layout, struct node *node)
 {
     if (layout->node_count == layout->node_capacity) {
         size_t capacity = layout->node_capacity ? layout->node_capacity * 2 : 256;
         struct node **nodes = arena_alloc(layout->graph->arena, capacity, sizeof(struct node *));
-        if (!nodes)
-            return false;
+        if (!nodes) {
+            edit_no_memory(layout->edit);
+            return;
+        }
         if (layout->node_count)
             memcpy(nodes, layout->nodes, layout->node_count * sizeof(struct node *));
         layout->nodes = nodes;
         layout->node_capacity = capacity;
     }
     layout->nodes[layout->node_count++] = node;
-    return true;
 }
 
-/* A node of the new order that reads `from` and makes a new value of `shape`. */
-static struct value *make_node(struct layout_pass *layout, enum op op, struct value *from,
+/* A node of the new order that reads `from` and makes a new value of `shape`: a Transpose, or a
+ * Reshape where perm is NULL. */
+static struct value *make_node(struct layout_pass *layout, struct value *from,
                                const struct shape *shape, const int64_t *perm)
 {
     struct graph *graph = layout->graph;
-    struct node *node = graph_add_node(graph, op, "layout", 1, 1);
-    if (!node)
+    struct value *value =
+        edit_insert_value(layout->edit, graph->node_count, perm ? OP_TRANSPOSE : OP_RESHAPE, 13,
+                          "layout", &from, 1, from->dtype, shape);
+    if (!value)
         return NULL;
     graph->node_count--; /* it stands in the new order only */
-    struct value *value = graph_add_value(graph, "", from->dtype, shape);
-    if (!value || (perm && !node_set_ints(graph, node, "perm", perm, (size_t)shape->rank)) ||
-        !push_node(layout, node))
-        return NULL;
-    node->opset = 13;
-    node->inputs[0] = from;
-    node_set_output(node, 0, value);
+    if (perm && !node_set_ints(graph, value->producer, "perm", perm, (size_t)shape->rank))
+        edit_no_memory(layout->edit);
+    push_node(layout, value->producer);
     return value;
 }
 
@@ -90,26 +91,34 @@ static bool same_bytes(const struct shape *plain)
     return spatial == 1 || plain->dims[1] == 1;
 }
 
-static struct value *permuted_constant(struct layout_pass *layout, const struct value *constant,
-                                       const struct shape *plain, struct error *err)
+static struct value *permuted_constant(struct layout_pass *layout, const struct tensor *constant,
+                                       const struct shape *plain)
 {
-    struct tensor *tensor;
     struct shape shape = channels_last_shape(plain);
-    if (tensor_create(layout->graph->budget, constant->known->dtype, &shape, &tensor, err))
+    struct value *value = edit_constant(layout->edit, constant->dtype, &shape, NULL);
+    if (!value)
         return NULL;
-    size_t size = dtype_size(tensor->dtype);
+    size_t size = dtype_size(constant->dtype);
     size_t n = (size_t)plain->dims[0], channels = (size_t)plain->dims[1];
     size_t spatial = n && channels ? shape_count(plain) / n / channels : 0;
-    const char *from = constant->known->data;
-    char *to = tensor->data;
+    const char *from = constant->data;
+    char *to = value->known->data;
     for (size_t i = 0; i < n; i++)
         for (size_t c = 0; c < channels; c++)
             for (size_t s = 0; s < spatial; s++)
                 memcpy(to + ((i * spatial + s) * channels + c) * size,
                        from + ((i * channels + c) * spatial + s) * size, size);
-    struct value *value = graph_add_constant(layout->graph, "", tensor);
-    tensor_unref(tensor);
     return value;
+}
+
+/* A plain value of rank 3 … 5, channels-last: made by a node of the new order. */
+static struct value *move_channels_last(struct layout_pass *layout, struct value *value)
+{
+    struct shape shape = channels_last_shape(&value->shape);
+    int64_t perm[TENSOR_MAX_RANK];
+    for (int a = 0; a < value->shape.rank; a++)
+        perm[place_of_axis(a, value->shape.rank)] = a;
+    return make_node(layout, value, &shape, same_bytes(&value->shape) ? NULL : perm);
 }
 
 /* Forms of values made during the pass are not tracked: they are used where they are made. */
@@ -123,41 +132,37 @@ static bool is_last(struct layout_pass *layout, const struct value *value)
     return value && value->index < layout->form_count && forms_of(layout, value)->last == value;
 }
 
-/* The channels-last form of a value of rank 3 … 5. */
-static struct value *get_last(struct layout_pass *layout, struct value *value, struct error *err)
+/* The file's own Transpose from [N, spatial…, C] to [N, C, spatial…]. */
+static bool is_to_plain(const struct node *node)
+{
+    const struct value *x = node_input(node, 0);
+    size_t count;
+    const int64_t *perm = node_ints(node, "perm", &count);
+    if (node->op != OP_TRANSPOSE || !perm || count != (size_t)x->shape.rank)
+        return false;
+    for (int a = 0; a < x->shape.rank; a++)
+        if (perm[a] != place_of_axis(a, x->shape.rank))
+            return false;
+    return true;
+}
+
+/* The channels-last form of a value of rank 3 … 5; NULL when out of memory. */
+static struct value *get_last(struct layout_pass *layout, struct value *value)
 {
     struct forms *forms = forms_of(layout, value);
     if (forms->last)
         return forms->last;
-    struct shape shape = channels_last_shape(&value->shape);
-    int rank = value->shape.rank;
-    int64_t perm[TENSOR_MAX_RANK];
-    for (int a = 0; a < rank; a++)
-        perm[place_of_axis(a, rank)] = a;
-    if (value->known) {
-        forms->last = permuted_constant(layout, value, &value->shape, err);
-        return forms->last;
-    }
-    /* A Transpose in the file that goes back to NCHW: read what it read. */
-    const struct node *producer = value->producer;
-    size_t count = 0;
-    const int64_t *made =
-        producer && producer->op == OP_TRANSPOSE ? node_ints(producer, "perm", &count) : NULL;
-    bool inverse = made && count == (size_t)rank;
-    for (int a = 0; inverse && a < rank; a++)
-        inverse = made[perm[a]] == a;
-    if (inverse)
-        forms->last = producer->inputs[0];
+    if (value->known)
+        forms->last = permuted_constant(layout, value->known, &value->shape);
+    else if (value->producer && is_to_plain(value->producer))
+        forms->last = value->producer->inputs[0]; /* read what it read */
     else
-        forms->last = make_node(layout, same_bytes(&value->shape) ? OP_RESHAPE : OP_TRANSPOSE,
-                                value, &shape, same_bytes(&value->shape) ? NULL : perm);
-    if (!forms->last)
-        edit_no_memory(err);
+        forms->last = move_channels_last(layout, value);
     return forms->last;
 }
 
 /* The form ONNX has. */
-static struct value *get_plain(struct layout_pass *layout, struct value *value, struct error *err)
+static struct value *get_plain(struct layout_pass *layout, struct value *value)
 {
     if (!is_last(layout, value))
         return value;
@@ -171,11 +176,7 @@ static struct value *get_plain(struct layout_pass *layout, struct value *value, 
         perm[a] = place_of_axis(a, rank);
         plain.dims[a] = value->shape.dims[perm[a]];
     }
-    bool view = same_bytes(&plain);
-    forms->plain =
-        make_node(layout, view ? OP_RESHAPE : OP_TRANSPOSE, value, &plain, view ? NULL : perm);
-    if (!forms->plain)
-        edit_no_memory(err);
+    forms->plain = make_node(layout, value, &plain, same_bytes(&plain) ? NULL : perm);
     return forms->plain;
 }
 
@@ -194,73 +195,48 @@ static bool has_last_input(struct layout_pass *layout, const struct node *node)
     return false;
 }
 
-static enum status no_memory_unless(bool ok, struct error *err)
-{
-    return ok ? STATUS_OK : edit_no_memory(err);
-}
-
-static enum status plain_inputs(struct layout_pass *layout, struct node *node, struct error *err)
+static void plain_inputs(struct layout_pass *layout, struct node *node)
 {
     for (size_t i = 0; i < node->input_count; i++) {
-        if (!node->inputs[i])
-            continue;
         struct value *before = node->inputs[i];
-        if (!(node->inputs[i] = get_plain(layout, before, err)))
-            return err ? err->status : STATUS_NO_MEMORY;
+        if (!before)
+            continue;
+        node->inputs[i] = get_plain(layout, before);
         if (node->epilogue.residual == before)
             node->epilogue.residual = node->inputs[i];
     }
-    return STATUS_OK;
 }
 
-static enum status image_op(struct layout_pass *layout, struct node *node, struct error *err)
+static void image_op(struct layout_pass *layout, struct node *node)
 {
     struct value *residual = node->epilogue.residual;
-    if (!(node->inputs[0] = get_last(layout, node->inputs[0], err)))
-        return STATUS_NO_MEMORY;
+    node->inputs[0] = get_last(layout, node->inputs[0]);
     if (residual) {
-        node->epilogue.residual = get_last(layout, residual, err);
+        node->epilogue.residual = get_last(layout, residual);
         node->inputs[node->input_count - 1] = node->epilogue.residual;
-        if (!node->epilogue.residual)
-            return STATUS_NO_MEMORY;
     }
     node->channels_last = true;
     mark_last(layout, node->outputs[0]);
-    return STATUS_OK;
 }
 
 /* ---- operators that follow their operands ---- */
 
 /* An operand of an elementwise operator of rank `rank`, channels-last; scalars stay. */
-static struct value *broadcast_operand(struct layout_pass *layout, struct value *value, int rank,
-                                       struct error *err)
+static struct value *broadcast_operand(struct layout_pass *layout, struct value *value, int rank)
 {
     if (is_last(layout, value) || shape_count(&value->shape) == 1)
         return value;
     if (value->shape.rank == rank)
-        return get_last(layout, value, err);
+        return get_last(layout, value);
     /* [C, 1, 1] and the like: numpy aligns at the end, so put ones in front first. */
     struct shape full = {.rank = rank};
     int missing = rank - value->shape.rank;
     for (int a = 0; a < rank; a++)
         full.dims[a] = a < missing ? 1 : value->shape.dims[a - missing];
     if (value->known)
-        return permuted_constant(layout, value, &full, err);
-    struct value *wide = make_node(layout, OP_RESHAPE, value, &full, NULL);
-    if (!wide) {
-        edit_no_memory(err);
-        return NULL;
-    }
-    struct shape last = channels_last_shape(&full);
-    int64_t perm[TENSOR_MAX_RANK];
-    for (int a = 0; a < rank; a++)
-        perm[place_of_axis(a, rank)] = a;
-    bool view = same_bytes(&full);
-    struct value *result =
-        make_node(layout, view ? OP_RESHAPE : OP_TRANSPOSE, wide, &last, view ? NULL : perm);
-    if (!result)
-        edit_no_memory(err);
-    return result;
+        return permuted_constant(layout, value->known, &full);
+    struct value *wide = make_node(layout, value, &full, NULL);
+    return wide ? move_channels_last(layout, wide) : NULL;
 }
 
 static bool follows_elementwise(struct layout_pass *layout, const struct node *node, unsigned flags)
@@ -282,100 +258,39 @@ static bool follows_elementwise(struct layout_pass *layout, const struct node *n
     return any;
 }
 
-static enum status follow_elementwise(struct layout_pass *layout, struct node *node, unsigned flags,
-                                      struct error *err)
+static void follow_elementwise(struct layout_pass *layout, struct node *node, unsigned flags)
 {
     int rank = node->outputs[0]->shape.rank;
     /* further inputs of a unary operator (Clip's limits) are scalars */
     size_t operands = flags & OP_UNARY ? 1 : node->input_count;
     for (size_t i = 0; i < operands; i++)
-        if (node->inputs[i] &&
-            !(node->inputs[i] = broadcast_operand(layout, node->inputs[i], rank, err)))
-            return STATUS_NO_MEMORY;
+        if (node->inputs[i])
+            node->inputs[i] = broadcast_operand(layout, node->inputs[i], rank);
     for (size_t o = 0; o < node->output_count; o++)
         if (node->outputs[o] && node->outputs[o]->shape.rank == rank) /* a scale is no image */
             mark_last(layout, node->outputs[o]);
-    return STATUS_OK;
 }
 
-/* Renumbers attribute `axis` (default `otherwise`) for a value of rank `rank`. */
-static bool renumber_axis(struct layout_pass *layout, struct node *node, int rank,
-                          int64_t otherwise)
+/* The results are channels-last; renumbers attribute `axis` (default `otherwise`). */
+static void follow_axis(struct layout_pass *layout, struct node *node, int64_t otherwise)
 {
+    int rank = node->outputs[0] ? node->outputs[0]->shape.rank : node->inputs[0]->shape.rank;
     int64_t axis = node_int(node, "axis", otherwise);
-    if (axis < 0)
-        axis += rank;
-    return node_set_int(layout->graph, node, "axis", place_of_axis((int)axis, rank));
-}
-
-static enum status follow_concat(struct layout_pass *layout, struct node *node, struct error *err)
-{
-    int rank = node->outputs[0]->shape.rank;
-    for (size_t i = 0; i < node->input_count; i++)
-        if (!(node->inputs[i] = get_last(layout, node->inputs[i], err)))
-            return STATUS_NO_MEMORY;
-    mark_last(layout, node->outputs[0]);
-    return no_memory_unless(renumber_axis(layout, node, rank, 1), err);
-}
-
-/* The operands are triples behind the result's scale and zero point. */
-static enum status follow_quantised_concat(struct layout_pass *layout, struct node *node,
-                                           struct error *err)
-{
-    const int rank = node->outputs[0]->shape.rank;
-    for (size_t i = 2; i < node->input_count; i += 3)
-        if (!(node->inputs[i] = get_last(layout, node->inputs[i], err)))
-            return STATUS_NO_MEMORY;
-    mark_last(layout, node->outputs[0]);
-    return no_memory_unless(renumber_axis(layout, node, rank, 1), err);
-}
-
-static enum status follow_axis(struct layout_pass *layout, struct node *node, int64_t otherwise,
-                               struct error *err)
-{
-    int rank = node->inputs[0]->shape.rank;
     for (size_t o = 0; o < node->output_count; o++)
         if (node->outputs[o])
             mark_last(layout, node->outputs[o]);
-    return no_memory_unless(renumber_axis(layout, node, rank, otherwise), err);
+    axis = place_of_axis((int)(axis < 0 ? axis + rank : axis), rank);
+    if (!node_set_int(layout->graph, node, "axis", axis))
+        edit_no_memory(layout->edit);
 }
 
-/* Axes of a reduction from attribute or input, made positive; false when they are not known. */
-static bool read_axes(const struct node *node, size_t input, int rank, int64_t *axes,
-                      size_t *ret_count)
+/* Operands from `first` on, each `step`-th: those of a quantised Concat are triples behind the
+ * result's scale and zero point. */
+static void follow_concat(struct layout_pass *layout, struct node *node, size_t first, size_t step)
 {
-    size_t count;
-    const int64_t *attr = node_ints(node, "axes", &count);
-    const struct value *value = node_input(node, input);
-    if (!attr) {
-        if (!value || !value->known)
-            return false;
-        count = shape_count(&value->known->shape);
-    }
-    if (count == 0 || count > (size_t)rank)
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        axes[i] = attr ? attr[i] : tensor_int(value->known, i);
-        if (axes[i] < 0)
-            axes[i] += rank;
-        if (axes[i] < 0 || axes[i] >= rank)
-            return false;
-    }
-    *ret_count = count;
-    return true;
-}
-
-static struct value *int_constant(struct layout_pass *layout, const int64_t *data, size_t count,
-                                  struct error *err)
-{
-    struct tensor *tensor;
-    struct shape shape = SHAPE((int64_t)count);
-    if (tensor_create(layout->graph->budget, DTYPE_I64, &shape, &tensor, err))
-        return NULL;
-    memcpy(tensor->data, data, count * sizeof *data);
-    struct value *value = graph_add_constant(layout->graph, "", tensor);
-    tensor_unref(tensor);
-    return value;
+    for (size_t i = first; i < node->input_count; i += step)
+        node->inputs[i] = get_last(layout, node->inputs[i]);
+    follow_axis(layout, node, 1);
 }
 
 /* Mean over the spatial axes (MnasNet, ShuffleNet, squeeze-and-excite): with keepdims the result is
@@ -388,7 +303,7 @@ static bool follows_reduce(struct layout_pass *layout, const struct node *node)
     int rank = node->inputs[0]->shape.rank;
     int64_t axes[TENSOR_MAX_RANK];
     size_t count;
-    if (!read_axes(node, 1, rank, axes, &count))
+    if (!edit_axes(node, 1, axes, &count))
         return false;
     bool reduced[TENSOR_MAX_RANK] = {false};
     for (size_t i = 0; i < count; i++)
@@ -402,22 +317,23 @@ static bool follows_reduce(struct layout_pass *layout, const struct node *node)
     return reduced[1] || !spatial_left;
 }
 
-static enum status follow_reduce(struct layout_pass *layout, struct node *node, struct error *err)
+/* Renumbers the axes, an attribute or operand i, of a reduction or Slice. */
+static void follow_axes(struct layout_pass *layout, struct node *node, size_t i, bool stays_image)
 {
     int rank = node->inputs[0]->shape.rank;
     int64_t axes[TENSOR_MAX_RANK];
     size_t count = 0, in_attr;
-    bool attr = node_ints(node, "axes", &in_attr) != NULL;
-    if (!read_axes(node, 1, rank, axes, &count))
-        return error_set(err, STATUS_INTERNAL, "reduction without axes in the layout pass");
-    for (size_t i = 0; i < count; i++)
-        axes[i] = place_of_axis((int)axes[i], rank);
-    if (node_int(node, "keepdims", 1))
+    bool attr = node_ints(node, "axes", &in_attr) != NULL, known = edit_axes(node, i, axes, &count);
+    assert(known); /* whoever calls has asked for them */
+    (void)known;
+    for (size_t k = 0; k < count; k++)
+        axes[k] = place_of_axis((int)axes[k], rank);
+    if (stays_image)
         mark_last(layout, node->outputs[0]);
-    if (attr)
-        return no_memory_unless(node_set_ints(layout->graph, node, "axes", axes, count), err);
-    return (node->inputs[1] = int_constant(layout, axes, count, err)) ? STATUS_OK
-                                                                      : STATUS_NO_MEMORY;
+    if (!attr)
+        node->inputs[i] = edit_constant(layout->edit, DTYPE_I64, &SHAPE((int64_t)count), axes);
+    else if (!node_set_ints(layout->graph, node, "axes", axes, count))
+        edit_no_memory(layout->edit);
 }
 
 /* Slice with constant axes: only the axes are renumbered. */
@@ -426,38 +342,7 @@ static bool follows_slice(struct layout_pass *layout, const struct node *node)
     int64_t axes[TENSOR_MAX_RANK];
     size_t count;
     return node->op == OP_SLICE && node->opset >= 10 && is_last(layout, node->inputs[0]) &&
-           node_input(node, 3) && read_axes(node, 3, node->inputs[0]->shape.rank, axes, &count);
-}
-
-static enum status follow_slice(struct layout_pass *layout, struct node *node, struct error *err)
-{
-    int rank = node->inputs[0]->shape.rank;
-    int64_t axes[TENSOR_MAX_RANK];
-    size_t count;
-    if (!read_axes(node, 3, rank, axes, &count))
-        return error_set(err, STATUS_INTERNAL, "slice without axes in the layout pass");
-    for (size_t i = 0; i < count; i++)
-        axes[i] = place_of_axis((int)axes[i], rank);
-    mark_last(layout, node->outputs[0]);
-    return (node->inputs[3] = int_constant(layout, axes, count, err)) ? STATUS_OK
-                                                                      : STATUS_NO_MEMORY;
-}
-
-/* Transpose of a channels-last value: compose the permutations. The result is plain. */
-static enum status compose_transpose(struct layout_pass *layout, struct node *node,
-                                     bool *ret_identity, struct error *err)
-{
-    int rank = node->inputs[0]->shape.rank;
-    int64_t perm[TENSOR_MAX_RANK];
-    size_t count;
-    const int64_t *own = node_ints(node, "perm", &count);
-    *ret_identity = true;
-    for (int a = 0; a < rank; a++) {
-        int64_t logical = own ? own[a] : rank - 1 - a;
-        perm[a] = place_of_axis((int)logical, rank);
-        *ret_identity = *ret_identity && perm[a] == a;
-    }
-    return no_memory_unless(node_set_ints(layout->graph, node, "perm", perm, (size_t)rank), err);
+           node_input(node, 3) && edit_axes(node, 3, axes, &count);
 }
 
 /* NHWC to NCHW by the file's own Transpose of a plain value: what it reads is its result
@@ -465,15 +350,8 @@ static enum status compose_transpose(struct layout_pass *layout, struct node *no
 static bool is_way_back(struct layout_pass *layout, const struct node *node)
 {
     const struct value *x = node_input(node, 0);
-    size_t count;
-    const int64_t *perm = node_ints(node, "perm", &count);
-    if (node->op != OP_TRANSPOSE || !perm || x->shape.rank < 4 || x->shape.rank > 5 || x->known ||
-        count != (size_t)x->shape.rank || is_last(layout, x))
-        return false;
-    for (int a = 0; a < x->shape.rank; a++)
-        if (perm[a] != place_of_axis(a, x->shape.rank))
-            return false;
-    return true;
+    return is_to_plain(node) && x->shape.rank >= 4 && x->shape.rank <= 5 && !x->known &&
+           !is_last(layout, x);
 }
 
 /* A view of the same bytes from now on. */
@@ -485,11 +363,30 @@ static void become_view(struct node *node)
     node->opset = 13;
 }
 
+/* Transpose of a channels-last value: the permutations are composed, to a view where nothing moves.
+ * The result is plain. */
+static void compose_transpose(struct layout_pass *layout, struct node *node)
+{
+    int rank = node->inputs[0]->shape.rank;
+    int64_t perm[TENSOR_MAX_RANK];
+    size_t count;
+    const int64_t *own = node_ints(node, "perm", &count);
+    bool identity = true;
+    for (int a = 0; a < rank; a++) {
+        perm[a] = place_of_axis((int)(own ? own[a] : rank - 1 - a), rank);
+        identity = identity && perm[a] == a;
+    }
+    if (identity)
+        become_view(node);
+    else if (!node_set_ints(layout->graph, node, "perm", perm, (size_t)rank))
+        edit_no_memory(layout->edit);
+}
+
 /* Channel shuffle: Reshape [N, g, k, H, W], Transpose (0 2 1 3 4), Reshape [N, C, H, W] is,
  * channels last, a transpose of [N H W, g, k]. `node` is the first Reshape; the others follow in
  * the list. */
-static bool is_shuffle(struct layout_pass *layout, const struct edit *edit, size_t n,
-                       struct node **ret_transpose, struct node **ret_last)
+static bool is_shuffle(struct layout_pass *layout, size_t n, struct node **ret_transpose,
+                       struct node **ret_last)
 {
     const struct graph *graph = layout->graph;
     const struct node *node = graph->nodes[n];
@@ -503,9 +400,9 @@ static bool is_shuffle(struct layout_pass *layout, const struct edit *edit, size
     static const int64_t swap[5] = {0, 2, 1, 3, 4};
     if (transpose->op != OP_TRANSPOSE || last->op != OP_RESHAPE ||
         transpose->inputs[0] != node->outputs[0] || last->inputs[0] != transpose->outputs[0] ||
-        !edit_single_reader(edit, node->outputs[0]) ||
-        !edit_single_reader(edit, transpose->outputs[0]) || mid->rank != 5 || !perm || count != 5 ||
-        memcmp(perm, swap, sizeof swap) != 0)
+        !edit_single_reader(layout->edit, node->outputs[0]) ||
+        !edit_single_reader(layout->edit, transpose->outputs[0]) || mid->rank != 5 || !perm ||
+        count != 5 || memcmp(perm, swap, sizeof swap) != 0)
         return false;
     const struct shape *out = &last->outputs[0]->shape; /* plain: [N, C, H, W] */
     *ret_transpose = transpose;
@@ -516,19 +413,20 @@ static bool is_shuffle(struct layout_pass *layout, const struct edit *edit, size
            out->dims[2] == in->dims[1] && out->dims[3] == in->dims[2];
 }
 
-static enum status rewrite_shuffle(struct layout_pass *layout, struct node *node,
-                                   struct node *transpose, struct node *last, struct error *err)
+static void rewrite_shuffle(struct layout_pass *layout, struct node *node, struct node *transpose,
+                            struct node *last)
 {
     const struct shape in = node->inputs[0]->shape;
     int64_t groups = node->outputs[0]->shape.dims[1], each = node->outputs[0]->shape.dims[2];
     static const int64_t swap[3] = {0, 2, 1};
     node->outputs[0]->shape = SHAPE(in.dims[0] * in.dims[1] * in.dims[2], groups, each);
     transpose->outputs[0]->shape = SHAPE(in.dims[0] * in.dims[1] * in.dims[2], each, groups);
-    if (!node_set_ints(layout->graph, transpose, "perm", swap, 3) || !push_node(layout, node) ||
-        !push_node(layout, transpose) || !push_node(layout, last))
-        return edit_no_memory(err);
+    if (!node_set_ints(layout->graph, transpose, "perm", swap, 3))
+        edit_no_memory(layout->edit);
+    push_node(layout, node);
+    push_node(layout, transpose);
+    push_node(layout, last);
     mark_last(layout, last->outputs[0]);
-    return STATUS_OK;
 }
 
 /* Scales and zero points of one number make these elementwise too. */
@@ -565,87 +463,80 @@ static bool keeps_channels(struct layout_pass *layout, const struct node *node)
            x->shape.dims[is_last(layout, x) ? 3 : 1] == y->shape.dims[1];
 }
 
-static enum status follow(struct layout_pass *layout, struct node *node, bool *ret_identity,
-                          struct error *err)
+static void follow(struct layout_pass *layout, struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
-    unsigned flags = info ? info->flags : 0;
-    if (keeps_channels(layout, node) && layout->options->takes_channels_last(node))
-        return image_op(layout, node, err);
+    const unsigned flags = (info ? info->flags : 0) | quantised_flags(node);
+    if (keeps_channels(layout, node) && layout->edit->options->takes_channels_last(node)) {
+        image_op(layout, node);
+        return;
+    }
     if (is_way_back(layout, node)) {
         mark_last(layout, node->outputs[0]);
         become_view(node);
-        return STATUS_OK;
+        return;
     }
     if (!has_last_input(layout, node))
-        return STATUS_OK;
-    if (node->op == OP_SCALE_SHIFT && is_last(layout, node->inputs[0])) {
+        return;
+    const bool image = is_last(layout, node->inputs[0]);
+    if (node->op == OP_SCALE_SHIFT && image) {
         node->channels_last = true;
         mark_last(layout, node->outputs[0]);
-        return STATUS_OK;
+    } else if (follows_elementwise(layout, node, flags)) {
+        follow_elementwise(layout, node, flags);
+    } else if (node->op == OP_CONCAT) {
+        follow_concat(layout, node, 0, 1);
+    } else if (node->op == OP_QLINEAR_CONCAT) {
+        follow_concat(layout, node, 2, 3);
+    } else if (node->op == OP_SPLIT && image) {
+        follow_axis(layout, node, 0);
+    } else if ((node->op == OP_SOFTMAX || node->op == OP_LOG_SOFTMAX) && node->opset >= 13 &&
+               image) {
+        follow_axis(layout, node, -1);
+    } else if (follows_reduce(layout, node)) {
+        follow_axes(layout, node, 1, node_int(node, "keepdims", 1) != 0);
+    } else if (follows_slice(layout, node)) {
+        follow_axes(layout, node, 3, true);
+    } else if (node->op == OP_TRANSPOSE) {
+        compose_transpose(layout, node);
+    } else {
+        plain_inputs(layout, node);
     }
-    flags |= quantised_flags(node);
-    if (follows_elementwise(layout, node, flags))
-        return follow_elementwise(layout, node, flags, err);
-    if (node->op == OP_CONCAT)
-        return follow_concat(layout, node, err);
-    if (node->op == OP_QLINEAR_CONCAT)
-        return follow_quantised_concat(layout, node, err);
-    if (node->op == OP_SPLIT && is_last(layout, node->inputs[0]))
-        return follow_axis(layout, node, 0, err);
-    if ((node->op == OP_SOFTMAX || node->op == OP_LOG_SOFTMAX) && node->opset >= 13 &&
-        is_last(layout, node->inputs[0]))
-        return follow_axis(layout, node, -1, err);
-    if (follows_reduce(layout, node))
-        return follow_reduce(layout, node, err);
-    if (follows_slice(layout, node))
-        return follow_slice(layout, node, err);
-    if (node->op == OP_TRANSPOSE)
-        return compose_transpose(layout, node, ret_identity, err);
-    return plain_inputs(layout, node, err);
 }
 
-static enum status layout_nodes(struct layout_pass *layout, const struct edit *edit,
-                                struct error *err)
+void pass_layout(struct edit *edit)
 {
-    struct graph *graph = layout->graph;
-    size_t count = graph->node_count;
-    for (size_t n = 0; n < count; n++) {
-        struct node *node = graph->nodes[n], *transpose, *last;
-        bool identity = false;
-        if (is_shuffle(layout, edit, n, &transpose, &last)) {
-            TRY(rewrite_shuffle(layout, node, transpose, last, err));
-            n += 2;
-            continue;
-        }
-        TRY(follow(layout, node, &identity, err));
-        if (identity) /* keeps its place as a view: outputs and readers stay as they are */
-            become_view(node);
-        if (!push_node(layout, node))
-            return edit_no_memory(err);
-    }
-    for (size_t i = 0; i < graph->output_count; i++)
-        if (!(graph->outputs[i] = get_plain(layout, graph->outputs[i], err)))
-            return STATUS_NO_MEMORY;
-    graph->nodes = layout->nodes;
-    graph->node_count = layout->node_count;
-    graph->node_capacity = layout->node_capacity;
-    return STATUS_OK;
-}
-
-enum status pass_layout(struct graph *graph, const struct optimize_options *options,
-                        struct error *err)
-{
-    struct layout_pass layout = {.graph = graph, .options = options};
+    struct graph *graph = edit->graph;
     /* Values the pass adds are used where they are made; forms are kept for the others only. */
-    layout.form_count = graph->value_count;
-    layout.forms = arena_alloc(graph->arena, layout.form_count, sizeof *layout.forms);
+    struct layout_pass layout = {
+        .edit = edit,
+        .graph = graph,
+        .form_count = graph->value_count,
+        .forms = arena_alloc(graph->arena, graph->value_count, sizeof(struct forms))};
+    size_t count = graph->node_count;
     if (!layout.forms)
-        return edit_no_memory(err);
-    struct edit edit;
-    enum status status = edit_init(&edit, graph, err);
-    if (status == STATUS_OK)
-        status = layout_nodes(&layout, &edit, err);
-    edit_done(&edit);
-    return status == STATUS_OK ? edit_sweep(graph, err) : status;
+        edit_no_memory(edit);
+    bool ok = edit->status == STATUS_OK && edit_count_readers(edit);
+    for (size_t n = 0; ok && n < count; n++) {
+        struct node *node = graph->nodes[n], *transpose, *last;
+        if (is_shuffle(&layout, n, &transpose, &last)) {
+            rewrite_shuffle(&layout, node, transpose, last);
+            n += 2;
+        } else {
+            follow(&layout, node);
+            push_node(&layout, node);
+        }
+        ok = edit->status == STATUS_OK;
+    }
+    for (size_t i = 0; ok && i < graph->output_count; i++) {
+        struct value *plain = get_plain(&layout, graph->outputs[i]);
+        ok = plain != NULL;
+        graph->outputs[i] = plain ? plain : graph->outputs[i];
+    }
+    if (!ok)
+        return;
+    graph->nodes = layout.nodes;
+    graph->node_count = layout.node_count;
+    graph->node_capacity = layout.node_capacity;
+    edit_sweep(edit);
 }

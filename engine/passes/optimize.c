@@ -3,61 +3,40 @@
 #include "engine/passes/passes.h"
 
 /* An output that is an input is copied: outputs must not change when the caller's buffer does. */
-static enum status copy_inputs_to_outputs(struct graph *graph, struct error *err)
+static void copy_inputs_to_outputs(struct edit *edit)
 {
-    for (size_t i = 0; i < graph->output_count; i++) {
+    struct graph *graph = edit->graph;
+    for (size_t i = 0; i < graph->output_count && edit->status == STATUS_OK; i++) {
         struct value *input = graph->outputs[i];
-        if (input->producer || input->known)
-            continue;
-        struct node *node = graph_add_node(graph, OP_IDENTITY, "copy", 1, 1);
-        struct value *copy = graph_add_value(graph, "", input->dtype, &input->shape);
-        if (!node || !copy)
-            return edit_no_memory(err);
-        node->inputs[0] = input;
-        node_set_output(node, 0, copy);
-        graph->outputs[i] = copy;
+        if (!input->producer && !input->known)
+            graph->outputs[i] =
+                edit_insert_value(edit, graph->node_count, OP_IDENTITY, graph->opset, "copy",
+                                  &input, 1, input->dtype, &input->shape);
     }
-    return STATUS_OK;
-}
-
-/* Behind the layout pass, whose Transposes are read through as well. */
-static enum status fuse_access_maps(struct graph *graph, struct error *err)
-{
-    struct edit edit;
-    enum status status = edit_init(&edit, graph, err);
-    if (status == STATUS_OK)
-        status = pass_attention(&edit, err);
-    if (status == STATUS_OK)
-        status = pass_moves(&edit, err);
-    edit_done(&edit);
-    return status;
 }
 
 enum status optimize_kernels(struct graph *graph, const struct optimize_options *options,
                              struct error *err)
 {
-    TRY(copy_inputs_to_outputs(graph, err));
+    struct edit edit = {.graph = graph, .options = options, .err = err};
+    copy_inputs_to_outputs(&edit);
     if (options->fuse) {
-        struct edit edit;
-        enum status status = edit_init(&edit, graph, err);
-        if (status == STATUS_OK)
-            status = pass_patterns(&edit, err);
-        if (status == STATUS_OK)
-            status = pass_epilogues(&edit, err);
-        edit_done(&edit);
-        TRY(status);
+        edit_nodes(&edit, pass_patterns);
+        edit_nodes(&edit, pass_epilogues);
     }
     if (options->channels_last && options->takes_channels_last)
-        TRY(pass_layout(graph, options, err));
+        pass_layout(&edit);
     if (options->takes_gate || options->makes_mean)
-        TRY(pass_gates(graph, options, err));
+        edit_nodes(&edit, pass_gates);
     if (options->takes_parts)
-        TRY(pass_joins(graph, options, err));
+        edit_nodes(&edit, pass_joins);
     if (options->fuse && options->takes_quantised_epilogue)
-        TRY(pass_quantised_epilogues(graph, options, err));
-    if (options->fuse && options->access_maps)
-        TRY(fuse_access_maps(graph, err));
+        edit_nodes(&edit, pass_quantised_epilogues);
+    if (options->fuse && options->access_maps) { /* they read through the layout's Transposes */
+        edit_nodes(&edit, pass_attention);
+        pass_moves(&edit);
+    }
     if (options->bf16)
-        TRY(pass_bf16(graph, options, err));
-    return STATUS_OK;
+        pass_bf16(&edit);
+    return edit_end(&edit);
 }

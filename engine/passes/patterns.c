@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/size.h"
 #include "engine/ops/geometry.h"
 #include "engine/passes/passes.h"
 
@@ -29,16 +30,6 @@ static struct value *other(const struct node *node, size_t i)
     return node->inputs[1 - i];
 }
 
-/* Turns `node` into a one-input operator of x. */
-static void become_unary(struct node *node, enum op op, int opset, struct value *x)
-{
-    node->op = op;
-    node->opset = opset;
-    node->inputs[0] = x;
-    node->input_count = 1;
-    node->attr_count = 0;
-}
-
 /* Clip(x + 3, 0, 6): returns x. */
 static struct value *relu6_of_plus_3(const struct value *value)
 {
@@ -46,15 +37,8 @@ static struct value *relu6_of_plus_3(const struct value *value)
     if (!clip || clip->op != OP_CLIP)
         return NULL;
     float low, high;
-    if (clip->opset < 11) {
-        low = node_float(clip, "min", -INFINITY);
-        high = node_float(clip, "max", INFINITY);
-    } else if (!edit_scalar(node_input(clip, 1), &low) ||
-               !edit_scalar(node_input(clip, 2), &high)) {
-        return NULL;
-    }
     const struct node *add = made_by(clip, 0, OP_ADD);
-    if (!add || low != 0 || high != 6)
+    if (!add || !edit_clip_limits(clip, &low, &high) || low != 0 || high != 6)
         return NULL;
     for (size_t i = 0; i < 2; i++)
         if (scalar_is(add->inputs[i], 3))
@@ -73,43 +57,39 @@ static struct value *sixth_of(const struct node *node)
     return NULL;
 }
 
-static bool match_hard(struct graph *graph, struct node *node)
+static bool match_hard(struct edit *edit, struct node *node)
 {
     struct value *v = sixth_of(node);
     if (!v)
         return false;
     struct value *x = relu6_of_plus_3(v);
-    if (x) {
-        become_unary(node, OP_HARD_SIGMOID, 6, x);
-        return node_set_float(graph, node, "alpha", 1.0f / 6) &&
-               node_set_float(graph, node, "beta", 0.5f);
-    }
+    if (x)
+        return edit_become(edit, node, OP_HARD_SIGMOID, 6, &x, 1) &&
+               ((node_set_float(edit->graph, node, "alpha", 1.0f / 6) &&
+                 node_set_float(edit->graph, node, "beta", 0.5f)) ||
+                edit_no_memory(edit));
     const struct node *mul = v->producer;
     for (size_t i = 0; mul && mul->op == OP_MUL && i < 2; i++) {
         if (relu6_of_plus_3(mul->inputs[i]) != other(mul, i))
             continue;
-        become_unary(node, OP_HARD_SWISH, 14, other(mul, i));
-        return true;
+        x = other(mul, i);
+        return edit_become(edit, node, OP_HARD_SWISH, 14, &x, 1);
     }
     return false;
 }
 
 /* x * sigmoid(x), x * hard_sigmoid(x). */
-static bool match_gate(struct node *node)
+static bool match_gate(struct edit *edit, struct node *node)
 {
     for (size_t i = 0; node->op == OP_MUL && i < 2; i++) {
+        struct value *x = other(node, i);
         const struct node *gate = made_by(node, i, OP_SIGMOID);
-        if (gate && gate->inputs[0] == other(node, i)) {
-            become_unary(node, OP_SILU, 1, other(node, i));
-            return true;
-        }
+        if (gate && gate->inputs[0] == x)
+            return edit_become(edit, node, OP_SILU, 1, &x, 1);
         gate = made_by(node, i, OP_HARD_SIGMOID);
-        if (gate && gate->inputs[0] == other(node, i) &&
-            near(node_float(gate, "alpha", 0.2f), 1.0f / 6) &&
-            near(node_float(gate, "beta", 0.5f), 0.5f)) {
-            become_unary(node, OP_HARD_SWISH, 14, other(node, i));
-            return true;
-        }
+        if (gate && gate->inputs[0] == x && near(node_float(gate, "alpha", 0.2f), 1.0f / 6) &&
+            near(node_float(gate, "beta", 0.5f), 0.5f))
+            return edit_become(edit, node, OP_HARD_SWISH, 14, &x, 1);
     }
     return false;
 }
@@ -135,7 +115,7 @@ static struct value *one_plus_erf(const struct value *value)
 }
 
 /* GELU: the product of x, 1 + erf(x / sqrt 2) and 0.5, in any grouping. */
-static bool match_gelu(struct node *node)
+static bool match_gelu(struct edit *edit, struct node *node)
 {
     if (node->op != OP_MUL)
         return false;
@@ -150,10 +130,8 @@ static bool match_gelu(struct node *node)
         for (size_t a = 0; a < 3; a++) {
             struct value *x = one_plus_erf(factors[a]);
             struct value *b = factors[(a + 1) % 3], *c = factors[(a + 2) % 3];
-            if (x && ((b == x && scalar_is(c, 0.5f)) || (c == x && scalar_is(b, 0.5f)))) {
-                become_unary(node, OP_GELU, 20, x);
-                return true;
-            }
+            if (x && ((b == x && scalar_is(c, 0.5f)) || (c == x && scalar_is(b, 0.5f))))
+                return edit_become(edit, node, OP_GELU, 20, &x, 1);
         }
     }
     return false;
@@ -162,43 +140,25 @@ static bool match_gelu(struct node *node)
 /* Is `node` a mean over the last axis only, keeping it? */
 static bool is_last_axis_mean(const struct node *node)
 {
-    if (!node || node->op != OP_REDUCE_MEAN || !node_int(node, "keepdims", 1))
-        return false;
-    int rank = node->inputs[0]->shape.rank;
+    int64_t axes[TENSOR_MAX_RANK];
     size_t count;
-    const int64_t *axes = node_ints(node, "axes", &count);
-    const struct value *input = node_input(node, 1);
-    int64_t axis;
-    if (axes && count == 1)
-        axis = axes[0];
-    else if (input && input->known && shape_count(&input->known->shape) == 1)
-        axis = tensor_int(input->known, 0);
-    else
-        return false;
-    return axis == -1 || axis == rank - 1;
+    return node && node->op == OP_REDUCE_MEAN && node_int(node, "keepdims", 1) &&
+           edit_axes(node, 1, axes, &count) && count == 1 &&
+           axes[0] == node->inputs[0]->shape.rank - 1;
 }
 
 /* The mean over all spatial axes of an image, which keeps them: GlobalAveragePool. */
-static bool match_spatial_mean(struct node *node)
+static bool match_spatial_mean(struct edit *edit, struct node *node)
 {
-    const struct value *x = node_input(node, 0), *input = node_input(node, 1);
+    struct value *x = node_input(node, 0);
+    int64_t axes[TENSOR_MAX_RANK];
     size_t count;
-    const int64_t *axes = node_ints(node, "axes", &count);
-    unsigned seen = 0;
     if (node->op != OP_REDUCE_MEAN || x->known || x->shape.rank != 4 || x->dtype != DTYPE_F32 ||
         !shape_count(&x->shape) || !node_int(node, "keepdims", 1) ||
-        (!axes && (!input || !input->known)))
+        !edit_axes(node, 1, axes, &count) || count != 2 || axes[0] < 2 || axes[1] < 2 ||
+        axes[0] == axes[1])
         return false;
-    if (!axes)
-        count = shape_count(&input->known->shape);
-    for (size_t i = 0; i < count; i++) {
-        const int64_t axis = axes ? axes[i] : tensor_int(input->known, i);
-        seen |= 1u << (axis < 0 ? axis + 4 : axis);
-    }
-    if (seen != 0xc || count != 2)
-        return false;
-    become_unary(node, OP_GLOBAL_AVERAGE_POOL, 1, node->inputs[0]);
-    return true;
+    return edit_become(edit, node, OP_GLOBAL_AVERAGE_POOL, 1, &x, 1);
 }
 
 /* A float32 constant with one number for each channel of an image, as numpy broadcasts it. */
@@ -223,21 +183,19 @@ static bool is_all(const struct value *value, float expected)
     return true;
 }
 
-static enum status as_vector(struct graph *graph, const struct value *from, struct value **ret,
-                             struct error *err)
+/* The same numbers as a vector. */
+static struct value *as_vector(struct edit *edit, const struct value *from)
 {
-    const struct shape shape = SHAPE((int64_t)shape_count(&from->known->shape));
-    return edit_constant_f32(graph, "", &shape, from->known->data, ret, err);
+    return edit_constant(edit, DTYPE_F32, &SHAPE((int64_t)shape_count(&from->known->shape)),
+                         from->known->data);
 }
 
 /* GroupNormalization as PyTorch exports it: [N, C, …] as [N, groups, rest], InstanceNormalization
  * without a scale, back, and a scale and a bias for each channel. Matched at the Add. */
-static enum status match_group_norm(struct edit *edit, struct node *add, bool *ret_changed,
-                                    struct error *err)
+static bool match_group_norm(struct edit *edit, struct node *add)
 {
-    *ret_changed = false;
     if (add->op != OP_ADD)
-        return STATUS_OK;
+        return false;
     const size_t i = made_by(add, 0, OP_MUL) ? 0 : 1;
     const struct node *mul = made_by(add, i, OP_MUL);
     const size_t k = mul && made_by(mul, 0, OP_RESHAPE) ? 0 : 1;
@@ -245,33 +203,21 @@ static enum status match_group_norm(struct edit *edit, struct node *add, bool *r
     const struct node *norm = back ? made_by(back, 0, OP_INSTANCE_NORMALIZATION) : NULL;
     const struct node *there = norm ? made_by(norm, 0, OP_RESHAPE) : NULL;
     if (!there || !is_all(norm->inputs[1], 1) || !is_all(norm->inputs[2], 0))
-        return STATUS_OK;
-    struct value *x = there->inputs[0], *scale, *bias;
+        return false;
+    struct value *x = there->inputs[0];
     const struct shape *image = &x->shape, *parts = &there->outputs[0]->shape;
     if (image->rank < 3 || image->rank > 5 || parts->rank != 3 || x->known ||
         parts->dims[0] != image->dims[0] || !shape_equal(image, &add->outputs[0]->shape) ||
         !shape_equal(image, &back->outputs[0]->shape) || image->dims[1] % parts->dims[1] ||
         !is_channel_vector(other(mul, k), image) || !is_channel_vector(other(add, i), image))
-        return STATUS_OK;
-    TRY(as_vector(edit->graph, other(mul, k), &scale, err));
-    TRY(as_vector(edit->graph, other(add, i), &bias, err));
-    struct value **inputs = arena_alloc(edit->graph->arena, 3, sizeof *inputs);
-    if (!inputs)
-        return edit_no_memory(err);
-    inputs[0] = x;
-    inputs[1] = scale;
-    inputs[2] = bias;
+        return false;
     const float epsilon = node_float(norm, "epsilon", 1e-5f);
-    add->op = OP_GROUP_NORMALIZATION;
-    add->opset = 21;
-    add->inputs = inputs;
-    add->input_count = 3;
-    add->attr_count = 0;
-    *ret_changed = true;
-    return node_set_int(edit->graph, add, "num_groups", parts->dims[1]) &&
-                   node_set_float(edit->graph, add, "epsilon", epsilon)
-               ? STATUS_OK
-               : edit_no_memory(err);
+    struct value *scale = as_vector(edit, other(mul, k)), *bias = as_vector(edit, other(add, i));
+    struct value *inputs[3] = {x, scale, bias};
+    return scale && bias && edit_become(edit, add, OP_GROUP_NORMALIZATION, 21, inputs, 3) &&
+           ((node_set_int(edit->graph, add, "num_groups", parts->dims[1]) &&
+             node_set_float(edit->graph, add, "epsilon", epsilon)) ||
+            edit_no_memory(edit));
 }
 
 /* A float32 constant vector over the last dimension of `like`. */
@@ -311,13 +257,11 @@ static bool match_layer_norm(struct edit *edit, struct node *node)
         !((square->op == OP_POW && scalar_is(square->inputs[1], 2)) ||
           (square->op == OP_MUL && square->inputs[1] == square->inputs[0])))
         return false;
-    struct graph *graph = edit->graph;
-    node->op = OP_LAYER_NORMALIZATION;
-    node->opset = 17;
-    node->inputs[0] = sub->inputs[0];
-    node->inputs[1] = scale;
-    node->attr_count = 0;
-    return node_set_int(graph, node, "axis", -1) && node_set_float(graph, node, "epsilon", epsilon);
+    struct value *inputs[2] = {sub->inputs[0], scale};
+    return edit_become(edit, node, OP_LAYER_NORMALIZATION, 17, inputs, 2) &&
+           ((node_set_int(edit->graph, node, "axis", -1) &&
+             node_set_float(edit->graph, node, "epsilon", epsilon)) ||
+            edit_no_memory(edit));
 }
 
 /* LayerNormalization + a constant vector: its bias. */
@@ -331,17 +275,10 @@ static bool match_layer_norm_bias(struct edit *edit, struct node *add)
         return false;
     const struct shape *shape = &norm->inputs[0]->shape;
     int64_t axis = node_int(norm, "axis", -1);
-    struct value *bias = other(add, i);
-    struct value **inputs = arena_alloc(edit->graph->arena, 3, sizeof *inputs);
-    if (!inputs || (axis != -1 && axis != shape->rank - 1) || !is_last_vector(bias, shape))
+    struct value *inputs[3] = {norm->inputs[0], norm->inputs[1], other(add, i)};
+    if ((axis != -1 && axis != shape->rank - 1) || !is_last_vector(inputs[2], shape) ||
+        !edit_become(edit, add, OP_LAYER_NORMALIZATION, norm->opset, inputs, 3))
         return false;
-    inputs[0] = norm->inputs[0];
-    inputs[1] = norm->inputs[1];
-    inputs[2] = bias;
-    add->op = OP_LAYER_NORMALIZATION;
-    add->opset = norm->opset;
-    add->inputs = inputs;
-    add->input_count = 3;
     add->attrs = norm->attrs;
     add->attr_count = norm->attr_count;
     return true;
@@ -349,20 +286,21 @@ static bool match_layer_norm_bias(struct edit *edit, struct node *add)
 
 /* BatchNormalization with constant statistics: y = x * scale + shift per channel. ScaleShift wants
  * channels last, which they are from the start or are going to be. */
-static enum status match_batch_norm(struct graph *graph, struct node *node, struct error *err)
+static bool match_batch_norm(struct edit *edit, struct node *node)
 {
     if (node->op != OP_BATCH_NORMALIZATION || node->output_count > 1 || node->inputs[0]->known ||
         node->inputs[0]->shape.rank < 2 || node->inputs[0]->shape.rank > 5 ||
         !shape_count(&node->inputs[0]->shape) || node_int(node, "training_mode", 0))
-        return STATUS_OK;
+        return false;
     for (size_t i = 1; i <= 4; i++)
         if (!node->inputs[i] || !node->inputs[i]->known ||
             node->inputs[i]->known->dtype != DTYPE_F32 || node->inputs[i]->known->shape.rank != 1)
-            return STATUS_OK;
+            return false;
     const struct shape *shape = &node->inputs[1]->known->shape;
-    struct value *scale, *shift;
-    TRY(edit_constant_f32(graph, "", shape, node->inputs[1]->known->data, &scale, err));
-    TRY(edit_constant_f32(graph, "", shape, node->inputs[2]->known->data, &shift, err));
+    struct value *scale = as_vector(edit, node->inputs[1]),
+                 *shift = as_vector(edit, node->inputs[2]);
+    if (!scale || !shift)
+        return false;
     float *s = scale->known->data, *b = shift->known->data;
     const float *mean = node->inputs[3]->known->data, *variance = node->inputs[4]->known->data;
     double epsilon = node_float(node, "epsilon", 1e-5f);
@@ -371,14 +309,9 @@ static enum status match_batch_norm(struct graph *graph, struct node *node, stru
         s[c] = (float)factor;
         b[c] = (float)(b[c] - mean[c] * factor);
     }
-    node->op = OP_SCALE_SHIFT;
-    node->opset = 1;
+    struct value *inputs[3] = {node->inputs[0], scale, shift};
     node->channels_last = node->inputs[0]->shape.rank == 2;
-    node->inputs[1] = scale;
-    node->inputs[2] = shift;
-    node->input_count = 3;
-    node->attr_count = 0;
-    return STATUS_OK;
+    return edit_become(edit, node, OP_SCALE_SHIFT, 1, inputs, 3);
 }
 
 /* Pad with zeros in front of a Conv becomes the Conv's own pads. */
@@ -392,24 +325,15 @@ static bool match_padded_conv(struct edit *edit, struct node *conv)
     int rank = pad->inputs[0]->shape.rank;
     size_t count, conv_count;
     int64_t pads[2 * TENSOR_MAX_RANK], joined[2 * TENSOR_MAX_RANK] = {0};
-    if (strcmp(auto_pad, "NOTSET") != 0 || rank < 3)
-        return false;
-    const int64_t *attr = node_ints(pad, "pads", &count);
-    const struct value *input = node_input(pad, 1);
     float value = node_float(pad, "value", 0);
-    if (!attr) {
-        if (!input || !input->known)
-            return false;
-        count = shape_count(&input->known->shape);
-    }
-    if (count != 2 * (size_t)rank || value != 0 ||
+    if (strcmp(auto_pad, "NOTSET") != 0 || rank < 3 ||
+        !edit_integers(pad, "pads", 1, pads, COUNT_OF(pads), &count) || count != 2 * (size_t)rank ||
+        value != 0 ||
         (node_input(pad, 2) && (!edit_scalar(node_input(pad, 2), &value) || value != 0)))
         return false;
-    for (size_t i = 0; i < count; i++) {
-        pads[i] = attr ? attr[i] : tensor_int(input->known, i);
+    for (size_t i = 0; i < count; i++)
         if (pads[i] < 0 || pads[i] > 4096)
             return false;
-    }
     if (pads[0] || pads[1] || pads[rank] || pads[rank + 1])
         return false;
     const int64_t *own = node_ints(conv, "pads", &conv_count);
@@ -421,7 +345,7 @@ static bool match_padded_conv(struct edit *edit, struct node *conv)
         joined[spatial + i] = pads[rank + 2 + i] + (own ? own[spatial + i] : 0);
     }
     if (!node_set_ints(edit->graph, conv, "pads", joined, 2 * (size_t)spatial))
-        return false;
+        return edit_no_memory(edit);
     conv->inputs[0] = pad->inputs[0];
     return true;
 }
@@ -501,46 +425,29 @@ static bool match_pooled_conv(struct edit *edit, struct node *pool)
 /* A Pad that adds nothing (exporters put one in front of every AveragePool). */
 static bool match_empty_pad(struct graph *graph, struct node *pad)
 {
+    const struct value *x = node_input(pad, 0);
+    int64_t pads[2 * TENSOR_MAX_RANK];
     size_t count;
-    const int64_t *attr = node_ints(pad, "pads", &count);
-    const struct value *input = node_input(pad, 1), *x = node_input(pad, 0);
-    if (pad->op != OP_PAD || (!attr && (!input || !input->known)) ||
-        !shape_equal(&x->shape, &pad->outputs[0]->shape) || x->known)
+    if (pad->op != OP_PAD || !edit_integers(pad, "pads", 1, pads, COUNT_OF(pads), &count) ||
+        !shape_equal(&x->shape, &pad->outputs[0]->shape) || x->known ||
+        edit_is_output(graph, pad->outputs[0]))
         return false;
-    if (!attr)
-        count = shape_count(&input->known->shape);
     for (size_t i = 0; i < count; i++)
-        if (attr ? attr[i] : tensor_int(input->known, i))
-            return false;
-    for (size_t i = 0; i < graph->output_count; i++)
-        if (graph->outputs[i] == pad->outputs[0])
+        if (pads[i])
             return false;
     edit_replace(graph, pad->outputs[0], node_input(pad, 0));
     edit_kill(pad);
     return true;
 }
 
-static bool is_f32(const struct node *node)
+bool pass_patterns(struct edit *edit, size_t *n)
 {
-    return node->output_count && node->outputs[0] && node->outputs[0]->dtype == DTYPE_F32;
-}
-
-enum status pass_patterns(struct edit *edit, struct error *err)
-{
-    struct graph *graph = edit->graph;
-    for (size_t n = 0; n < graph->node_count; n++) {
-        struct node *node = graph->nodes[n];
-        if (node->op == OP_NONE || !is_f32(node))
-            continue;
-        bool changed;
-        TRY(match_batch_norm(graph, node, err));
-        TRY(match_group_norm(edit, node, &changed, err));
-        if (changed || match_spatial_mean(node) || match_hard(graph, node) || match_gate(node) ||
-            match_gelu(node) || match_layer_norm(edit, node) || match_layer_norm_bias(edit, node) ||
-            match_padded_conv(edit, node) || match_empty_pad(graph, node) ||
-            match_pooled_conv(edit, node))
-            TRY(edit_count_readers(edit, err));
-    }
-    TRY(edit_sweep(graph, err));
-    return edit_count_readers(edit, err);
+    struct node *node = edit->graph->nodes[*n];
+    if (!node->output_count || !node->outputs[0] || node->outputs[0]->dtype != DTYPE_F32)
+        return false;
+    return match_batch_norm(edit, node) || match_group_norm(edit, node) ||
+           match_spatial_mean(edit, node) || match_hard(edit, node) || match_gate(edit, node) ||
+           match_gelu(edit, node) || match_layer_norm(edit, node) ||
+           match_layer_norm_bias(edit, node) || match_padded_conv(edit, node) ||
+           match_empty_pad(edit->graph, node) || match_pooled_conv(edit, node);
 }

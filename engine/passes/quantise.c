@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/passes/passes.h"
 #include "engine/tensor/quantised_number.h"
 
 /* ---- what storing clamps ---- */
@@ -48,15 +47,7 @@ static struct stored stored_maker(const struct edit *edit, const struct node *qu
     if (!node || !edit_single_reader(edit, value))
         return stored;
     if (node->op == OP_CLIP) {
-        stored.low = -INFINITY;
-        if (node->opset < 11) {
-            stored.low = node_float(node, "min", stored.low);
-            stored.high = node_float(node, "max", stored.high);
-        } else if ((node_input(node, 1) && !edit_scalar(node->inputs[1], &stored.low)) ||
-                   (node_input(node, 2) && !edit_scalar(node->inputs[2], &stored.high))) {
-            return stored;
-        }
-        if (!(stored.low <= stored.high))
+        if (!edit_clip_limits(node, &stored.low, &stored.high) || !(stored.low <= stored.high))
             return stored;
     } else if (node->op != OP_RELU) {
         stored.producer = node;
@@ -79,8 +70,8 @@ static int store(const struct ends *to, float real)
 
 /* Stored numbers keep their order, so that clamping them is clamping what they stand for. Node n
  * gets a table behind it. */
-static enum status add_clamp(struct edit *edit, size_t n, const struct ends *to,
-                             const struct stored *stored, struct error *err)
+static void add_clamp(struct edit *edit, size_t n, const struct ends *to,
+                      const struct stored *stored)
 {
     uint8_t table[256];
     const int low = store(to, stored->low), high = store(to, stored->high);
@@ -91,15 +82,16 @@ static enum status add_clamp(struct edit *edit, size_t n, const struct ends *to,
         table[byte] = (uint8_t)(above < high ? above : high);
     }
     struct node *producer = edit->graph->nodes[n];
-    struct value *output = producer->outputs[0], *between;
-    struct node *lookup = edit_insert_node(edit->graph, n + 1, OP_LOOKUP, producer->name, 2, 1);
-    if (!lookup || !(between = graph_add_value(edit->graph, "", dtype, &output->shape)))
-        return edit_no_memory(err);
-    lookup->opset = 1;
-    lookup->inputs[0] = between;
+    struct value *output = producer->outputs[0];
+    struct value *between = graph_add_value(edit->graph, "", dtype, &output->shape);
+    struct value *inputs[2] = {between, quantise_add_table(edit, dtype, table)};
+    struct node *lookup = edit_insert_node(edit, n + 1, OP_LOOKUP, 1, producer->name, inputs, 2);
+    if (!between || !lookup) {
+        edit_no_memory(edit);
+        return;
+    }
     node_set_output(producer, 0, between);
     node_set_output(lookup, 0, output);
-    return quantise_add_table(edit->graph, dtype, table, &lookup->inputs[1], err);
 }
 
 /* ---- operators on stored numbers ---- */
@@ -136,24 +128,11 @@ static bool match_pool(struct edit *edit, struct node *quantize, const struct no
 /* Does it reduce axes 2 and 3 of four, and keeps them as ones? */
 static bool is_image_mean(const struct node *mean)
 {
+    int64_t axes[TENSOR_MAX_RANK];
     size_t count;
-    const int64_t *attr = node_ints(mean, "axes", &count);
-    const struct value *input = node_input(mean, 1);
-    const int rank = mean->inputs[0]->shape.rank;
-    int64_t axes[2];
-    if (rank != 4 || !node_int(mean, "keepdims", 1))
-        return false;
-    if (!attr && (!input || !input->known))
-        return false;
-    if (!attr)
-        count = shape_count(&input->known->shape);
-    if (count != 2)
-        return false;
-    for (size_t i = 0; i < 2; i++) {
-        axes[i] = attr ? attr[i] : tensor_int(input->known, i);
-        axes[i] += axes[i] < 0 ? rank : 0;
-    }
-    return axes[0] + axes[1] == 5 && axes[0] >= 2 && axes[0] <= 3;
+    return mean->inputs[0]->shape.rank == 4 && node_int(mean, "keepdims", 1) &&
+           edit_axes(mean, 1, axes, &count) && count == 2 && axes[0] + axes[1] == 5 &&
+           axes[0] >= 2 && axes[0] <= 3;
 }
 
 static bool match_mean(struct edit *edit, struct node *quantize, const struct node *mean,
@@ -191,43 +170,39 @@ static bool match_concat(struct edit *edit, struct node *quantize, const struct 
     return quantise_become(edit, quantize, concat, OP_QLINEAR_CONCAT, 1, inputs, count);
 }
 
-static enum status match(struct edit *edit, struct node *quantize, const struct node *producer,
-                         const struct ends *to, bool *ret, struct error *err)
+static bool match(struct edit *edit, struct node *quantize, const struct node *producer,
+                  const struct ends *to)
 {
     switch (producer->op) {
     case OP_CONV:
-        return quantise_conv(edit, quantize, producer, to, ret, err);
+        return quantise_conv(edit, quantize, producer, to);
     case OP_GEMM:
     case OP_MATMUL:
-        return quantise_gemm(edit, quantize, producer, to, ret, err);
+        return quantise_gemm(edit, quantize, producer, to);
     case OP_ADD:
     case OP_MUL:
-        *ret = match_binary(edit, quantize, producer, to);
-        return STATUS_OK;
+        return match_binary(edit, quantize, producer, to);
     case OP_AVERAGE_POOL:
     case OP_GLOBAL_AVERAGE_POOL:
-        *ret = match_pool(edit, quantize, producer, to);
-        return STATUS_OK;
+        return match_pool(edit, quantize, producer, to);
     case OP_REDUCE_MEAN:
-        *ret = match_mean(edit, quantize, producer, to);
-        return STATUS_OK;
+        return match_mean(edit, quantize, producer, to);
     case OP_CONCAT:
-        *ret = match_concat(edit, quantize, producer, to);
-        return STATUS_OK;
+        return match_concat(edit, quantize, producer, to);
     default:
-        return STATUS_OK;
+        return false;
     }
 }
 
 /* ---- before ---- */
 
 /* A zero point that is left out is 0, of the stored type. */
-static enum status add_zero(struct edit *edit, struct node *node, struct error *err)
+static void add_zero(struct edit *edit, struct node *node)
 {
     enum dtype dtype = (enum dtype)node_int(node, "output_dtype", DTYPE_U8);
     if (!quantise_is_f32(node_input(node, 1)) || node_input(node, 2) ||
         node_int(node, "block_size", 0))
-        return STATUS_OK;
+        return;
     if (node->op == OP_DEQUANTIZE_LINEAR) {
         const struct value *stored = node->inputs[0];
         const struct node *producer = stored->producer;
@@ -237,14 +212,13 @@ static enum status add_zero(struct edit *edit, struct node *node, struct error *
             dtype = producer->inputs[2]->known->dtype;
     }
     if (!quantise_is_8bit(dtype))
-        return STATUS_OK;
-    struct tensor *zero;
-    TRY(tensor_create(edit->graph->budget, dtype, &node->inputs[1]->known->shape, &zero, err));
-    memset(zero->data, 0, zero->bytes);
-    struct value *value = graph_add_constant(edit->graph, "", zero);
-    tensor_unref(zero);
-    struct value *inputs[3] = {node->inputs[0], node->inputs[1], value};
-    return value && quantise_set_inputs(edit, node, inputs, 3) ? STATUS_OK : edit_no_memory(err);
+        return;
+    struct value *zero = edit_constant(edit, dtype, &node->inputs[1]->known->shape, NULL);
+    if (!zero)
+        return;
+    memset(zero->known->data, 0, zero->known->bytes);
+    struct value *inputs[3] = {node->inputs[0], node->inputs[1], zero};
+    edit_set_inputs(edit, node, inputs, 3);
 }
 
 /* Numbers are moved or compared, not changed: the operator may as well run on the stored ones. */
@@ -275,34 +249,35 @@ static bool keeps_numbers(const struct node *node)
 }
 
 /* DequantizeLinear → move becomes move → DequantizeLinear, one behind each result. */
-static enum status sink_dequantize(struct edit *edit, size_t n, struct error *err)
+static void sink_dequantize(struct edit *edit, size_t n)
 {
     struct graph *graph = edit->graph;
     struct node *move = graph->nodes[n];
     struct ends from;
     if (!keeps_numbers(move) || !quantise_read_activation(node_input(move, 0), &from))
-        return STATUS_OK;
+        return;
     const struct node *before = move->inputs[0]->producer;
-    struct value *inputs[3] = {NULL, from.scale, from.zero};
     if (shape_count(&from.scale->known->shape) != 1 || from.scale->known->shape.rank > 1)
-        return STATUS_OK;
+        return;
     move->inputs[0] = from.stored;
     for (size_t o = 0; o < move->output_count; o++) {
         struct value *output = move->outputs[o];
         if (!output)
             continue;
-        struct node *node =
-            edit_insert_node(graph, n + 1, OP_DEQUANTIZE_LINEAR, before->name, 0, 1);
-        inputs[0] = graph_add_value(graph, "", from.zero->known->dtype, &output->shape);
-        if (!node || !inputs[0] || !quantise_set_inputs(edit, node, inputs, 3))
-            return edit_no_memory(err);
-        node->opset = before->opset;
+        struct value *inputs[3] = {
+            graph_add_value(graph, "", from.zero->known->dtype, &output->shape), from.scale,
+            from.zero};
+        struct node *node = edit_insert_node(edit, n + 1, OP_DEQUANTIZE_LINEAR, before->opset,
+                                             before->name, inputs, 3);
+        if (!node || !inputs[0]) {
+            edit_no_memory(edit);
+            return;
+        }
         node->attrs = before->attrs;
         node->attr_count = before->attr_count;
         node_set_output(move, o, inputs[0]);
         node_set_output(node, 0, output);
     }
-    return STATUS_OK;
 }
 
 /* ---- the pass ---- */
@@ -317,46 +292,38 @@ bool optimize_is_quantised(const struct graph *graph)
     return false;
 }
 
-static enum status prepare(struct edit *edit, struct error *err)
+static void prepare(struct edit *edit)
 {
-    struct graph *graph = edit->graph;
-    for (size_t n = 0; n < graph->node_count; n++) {
+    const struct graph *graph = edit->graph;
+    for (size_t n = 0; n < graph->node_count && edit->status == STATUS_OK; n++) {
         struct node *node = graph->nodes[n];
         if (node->op == OP_QUANTIZE_LINEAR || node->op == OP_DEQUANTIZE_LINEAR)
-            TRY(add_zero(edit, node, err));
+            add_zero(edit, node);
         else
-            TRY(sink_dequantize(edit, n, err));
+            sink_dequantize(edit, n);
     }
-    return edit_count_readers(edit, err);
 }
 
-static enum status visit(struct edit *edit, size_t n, struct error *err)
+static bool quantise_visit(struct edit *edit, size_t *n)
 {
-    struct node *node = edit->graph->nodes[n];
+    struct node *node = edit->graph->nodes[*n];
     struct ends to;
-    bool changed = false;
-    TRY(quantise_table(edit, node, &changed, err));
-    if (!changed && quantise_read_quantize(node, &to)) {
-        const struct stored stored = stored_maker(edit, node, &to);
-        if (stored.producer)
-            TRY(match(edit, node, stored.producer, &to, &changed, err));
-        if (changed && stored.clamp)
-            TRY(add_clamp(edit, n, &to, &stored, err));
-    }
-    return changed ? edit_count_readers(edit, err) : STATUS_OK;
+    if (quantise_table(edit, node))
+        return true;
+    if (edit->status != STATUS_OK || !quantise_read_quantize(node, &to))
+        return false;
+    const struct stored stored = stored_maker(edit, node, &to);
+    const bool changed = stored.producer && match(edit, node, stored.producer, &to);
+    if (changed && stored.clamp)
+        add_clamp(edit, *n, &to, &stored);
+    return changed;
 }
 
 enum status optimize_quantised(struct graph *graph, struct error *err)
 {
-    struct edit edit;
+    struct edit edit = {.graph = graph, .err = err};
     TRY(graph_sort(graph, err));
-    enum status status = edit_init(&edit, graph, err);
-    if (status == STATUS_OK)
-        status = prepare(&edit, err);
-    for (size_t n = 0; n < graph->node_count && status == STATUS_OK; n++)
-        status = visit(&edit, n, err);
-    if (status == STATUS_OK)
-        status = edit_sweep(graph, err);
-    edit_done(&edit);
-    return status;
+    prepare(&edit);
+    edit_nodes(&edit, quantise_visit);
+    return edit_end(&edit);
 }

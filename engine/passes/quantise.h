@@ -24,10 +24,6 @@ bool quantise_read_activation(const struct value *value, struct ends *ret);
 /* A QuantizeLinear of one scale and zero point to 8 bits. */
 bool quantise_read_quantize(const struct node *node, struct ends *ret);
 
-/* node->inputs becomes a copy of these. */
-bool quantise_set_inputs(struct edit *edit, struct node *node, struct value *const *inputs,
-                         size_t count);
-
 /* `quantize` now computes what `producer` and itself did: op, with the producer's name and
  * attributes. */
 bool quantise_become(struct edit *edit, struct node *quantize, const struct node *producer,
@@ -35,10 +31,10 @@ bool quantise_become(struct edit *edit, struct node *quantize, const struct node
 
 /* The QuantizeLinear behind a Conv, or a Gemm or MatMul, becomes QLinearConv, QGemm or
  * QLinearMatMul, where source and weights are stored in 8 bits and the weights are symmetric. */
-enum status quantise_conv(struct edit *edit, struct node *quantize, const struct node *conv,
-                          const struct ends *to, bool *ret, struct error *err) MUST_USE;
-enum status quantise_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
-                          const struct ends *to, bool *ret, struct error *err) MUST_USE;
+bool quantise_conv(struct edit *edit, struct node *quantize, const struct node *conv,
+                   const struct ends *to);
+bool quantise_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
+                   const struct ends *to);
 
 /* Where what `node` stores in 8 bits depends, element by element, on one other 8-bit tensor alone
  * (DequantizeLinear → any chain of elementwise operators and constants → QuantizeLinear,
@@ -46,10 +42,8 @@ enum status quantise_gemm(struct edit *edit, struct node *quantize, const struct
  * or an Identity. The table is what the reference kernels answer for all 256 numbers, so that
  * nothing is rounded differently. Nodes before `node` that nobody reads any more stay for
  * edit_sweep(). */
-enum status quantise_table(struct edit *edit, struct node *node, bool *ret_changed,
-                           struct error *err) MUST_USE;
+bool quantise_table(struct edit *edit, struct node *node);
 
 /* An OP_LOOKUP node's table as a constant: [256], of the result's type, indexed by the stored byte.
  */
-enum status quantise_add_table(struct graph *graph, enum dtype dtype, const uint8_t table[256],
-                               struct value **ret, struct error *err) MUST_USE;
+struct value *quantise_add_table(struct edit *edit, enum dtype dtype, const uint8_t table[256]);

@@ -4,20 +4,17 @@
  *
  * Results are rounded to stored numbers between the three as before, so that they are the same. The
  * further operands stand behind the product's own (enum quantised_operand). */
-#include <string.h>
-
 #include "engine/passes/passes.h"
+#include "engine/passes/quantise.h"
 
 /* The product that makes `value` for one reader alone, and has no table behind it yet; or NULL. */
-static const struct node *product_of(const struct edit *edit,
-                                     const struct optimize_options *options,
-                                     const struct value *value)
+static const struct node *product_of(const struct edit *edit, const struct value *value)
 {
     const struct node *node = value->producer;
     if (!node ||
         (node->op != OP_QLINEAR_CONV && node->op != OP_QLINEAR_MATMUL && node->op != OP_QGEMM) ||
         node_input(node, QUANTISED_TABLE) || !edit_single_reader(edit, value) ||
-        !options->takes_quantised_epilogue(node))
+        !edit->options->takes_quantised_epilogue(node))
         return NULL;
     return node;
 }
@@ -32,32 +29,22 @@ static bool is_same(const struct value *a, const struct value *b)
 
 /* `node` now computes what `product` did, and what is in `further`: operands from
  * QUANTISED_RESIDUAL on. */
-static enum status become(struct graph *graph, struct node *node, const struct node *product,
-                          struct value *const further[QUANTISED_OPERANDS - QUANTISED_RESIDUAL],
-                          struct error *err)
+static bool take_product(struct edit *edit, struct node *node, const struct node *product,
+                         struct value *const further[QUANTISED_OPERANDS - QUANTISED_RESIDUAL])
 {
-    struct value **inputs = arena_alloc(graph->arena, QUANTISED_OPERANDS, sizeof *inputs);
-    if (!inputs)
-        return edit_no_memory(err);
+    struct value *inputs[QUANTISED_OPERANDS];
     for (size_t i = 0; i < QUANTISED_OPERANDS; i++)
         inputs[i] = node_input(product, i);
     for (size_t i = QUANTISED_RESIDUAL; i < QUANTISED_OPERANDS; i++)
         if (further[i - QUANTISED_RESIDUAL])
             inputs[i] = further[i - QUANTISED_RESIDUAL];
-    node->op = product->op;
-    node->opset = product->opset;
-    node->name = product->name;
-    node->attrs = product->attrs;
-    node->attr_count = product->attr_count;
     node->channels_last = product->channels_last;
-    node->inputs = inputs;
-    node->input_count = QUANTISED_OPERANDS;
-    return STATUS_OK;
+    return quantise_become(edit, node, product, product->op, product->opset, inputs,
+                           QUANTISED_OPERANDS);
 }
 
 /* Two values of one shape and type, one of which a product makes on the terms that are read. */
-static enum status match_sum(const struct edit *edit, const struct optimize_options *options,
-                             struct node *add, struct error *err)
+static bool match_sum(struct edit *edit, struct node *add)
 {
     const struct value *y = add->outputs[0];
     for (size_t side = 0; side <= 3; side += 3) {
@@ -65,7 +52,7 @@ static enum status match_sum(const struct edit *edit, const struct optimize_opti
         if (!own || !other || other->known || own->dtype != y->dtype || other->dtype != y->dtype ||
             !shape_equal(&own->shape, &y->shape) || !shape_equal(&other->shape, &y->shape))
             continue;
-        const struct node *product = product_of(edit, options, own);
+        const struct node *product = product_of(edit, own);
         const size_t terms = product && product->op == OP_QGEMM ? 7 : 6;
         if (!product || node_input(product, QUANTISED_RESIDUAL) ||
             !is_same(node_input(product, terms), node_input(add, side + 1)) ||
@@ -74,36 +61,23 @@ static enum status match_sum(const struct edit *edit, const struct optimize_opti
         struct value *const further[QUANTISED_OPERANDS - QUANTISED_RESIDUAL] = {
             other, node_input(add, 4 - side), node_input(add, 5 - side), node_input(add, 6),
             node_input(add, 7)};
-        return become(edit->graph, add, product, further, err);
+        return take_product(edit, add, product, further);
     }
-    return STATUS_OK;
+    return false;
 }
 
-static enum status match_table(const struct edit *edit, const struct optimize_options *options,
-                               struct node *lookup, struct error *err)
+static bool match_table(struct edit *edit, struct node *lookup)
 {
-    const struct node *product = product_of(edit, options, lookup->inputs[0]);
-    if (!product || !lookup->inputs[1]->known)
-        return STATUS_OK;
+    const struct node *product = product_of(edit, lookup->inputs[0]);
     struct value *const further[QUANTISED_OPERANDS - QUANTISED_RESIDUAL] = {
         [QUANTISED_TABLE - QUANTISED_RESIDUAL] = lookup->inputs[1]};
-    return become(edit->graph, lookup, product, further, err);
+    return product && lookup->inputs[1]->known && take_product(edit, lookup, product, further);
 }
 
-enum status pass_quantised_epilogues(struct graph *graph, const struct optimize_options *options,
-                                     struct error *err)
+bool pass_quantised_epilogues(struct edit *edit, size_t *n)
 {
-    struct edit edit;
-    enum status status = edit_init(&edit, graph, err);
-    for (size_t n = 0; n < graph->node_count && status == STATUS_OK; n++) {
-        struct node *node = graph->nodes[n];
-        if (node->op == OP_QLINEAR_ADD)
-            status = match_sum(&edit, options, node, err);
-        else if (node->op == OP_LOOKUP)
-            status = match_table(&edit, options, node, err);
-    }
-    if (status == STATUS_OK)
-        status = edit_sweep(graph, err);
-    edit_done(&edit);
-    return status;
+    struct node *node = edit->graph->nodes[*n];
+    return node->op == OP_QLINEAR_ADD ? match_sum(edit, node)
+           : node->op == OP_LOOKUP    ? match_table(edit, node)
+                                      : false;
 }

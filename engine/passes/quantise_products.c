@@ -1,55 +1,47 @@
 /* Products between DequantizeLinear and QuantizeLinear: Conv, Gemm, MatMul with constant weights.
  */
 #include <math.h>
-#include <string.h>
 
-#include "engine/base/size.h"
 #include "engine/passes/quantise.h"
 
 /* ---- Conv ---- */
 
 /* Unsigned bytes around 128 as signed ones around 0. */
-static enum status make_signed(struct edit *edit, struct ends *weights, struct error *err)
+static bool make_signed(struct edit *edit, struct ends *weights)
 {
     const struct tensor *from = weights->stored->known;
-    struct tensor *to, *zero;
-    TRY(tensor_create(edit->graph->budget, DTYPE_I8, &from->shape, &to, err));
+    const int8_t zero = 0;
+    weights->stored = edit_constant(edit, DTYPE_I8, &from->shape, NULL);
+    weights->zero = edit_constant(edit, DTYPE_I8, &SHAPE_SCALAR, &zero);
+    if (!weights->stored || !weights->zero)
+        return false;
     for (size_t i = 0; i < from->bytes; i++)
-        ((uint8_t *)to->data)[i] = ((const uint8_t *)from->data)[i] ^ 0x80;
-    weights->stored = graph_add_constant(edit->graph, "", to);
-    tensor_unref(to);
-    const enum status status =
-        tensor_create(edit->graph->budget, DTYPE_I8, &SHAPE_SCALAR, &zero, err);
-    if (status != STATUS_OK)
-        return status;
-    *(int8_t *)zero->data = 0;
-    weights->zero = graph_add_constant(edit->graph, "", zero);
-    tensor_unref(zero);
-    return weights->stored && weights->zero ? STATUS_OK : edit_no_memory(err);
+        ((uint8_t *)weights->stored->known->data)[i] = ((const uint8_t *)from->data)[i] ^ 0x80;
+    return true;
 }
 
 /* Stored symmetric weights as signed integers with one scale, or one an output channel, which are
- * counted by dimension `channel_axis`. *ret_ok is false when they are something else. */
-static enum status read_weights(struct edit *edit, const struct node *product, int64_t channel_axis,
-                                struct ends *ret, bool *ret_ok, struct error *err)
+ * counted by dimension `channel_axis`; false when they are something else. */
+static bool read_weights(struct edit *edit, const struct node *product, int64_t channel_axis,
+                         struct ends *ret)
 {
-    *ret_ok = false;
     if (!quantise_read_dequantize(node_input(product, 1), ret) || !ret->stored->known ||
         !quantise_is_8bit(ret->stored->known->dtype) ||
         ret->zero->known->dtype != ret->stored->known->dtype)
-        return STATUS_OK;
+        return false;
     const struct tensor *zero = ret->zero->known;
     const int64_t middle = zero->dtype == DTYPE_U8 ? 128 : 0;
     for (size_t i = 0; i < shape_count(&zero->shape); i++)
         if (tensor_int(zero, i) != middle)
-            return STATUS_OK;
+            return false;
     const size_t scales = shape_count(&ret->scale->known->shape);
     const struct shape *shape = &ret->stored->known->shape;
     int64_t axis = node_int(product->inputs[1]->producer, "axis", 1);
     axis += axis < 0 ? shape->rank : 0;
-    *ret_ok = scales == 1 ||
-              (axis == channel_axis && axis < shape->rank && (int64_t)scales == shape->dims[axis]);
-    return *ret_ok && middle ? make_signed(edit, ret, err) : STATUS_OK;
+    if (scales != 1 &&
+        (axis != channel_axis || axis >= shape->rank || (int64_t)scales != shape->dims[axis]))
+        return false;
+    return !middle || make_signed(edit, ret);
 }
 
 /* A bias as the file has it: constant, float32 or stored. */
@@ -93,22 +85,19 @@ static bool read_bias(const struct value *value, int64_t channels, struct bias *
             shape_count(&ret->scale->shape) == (size_t)channels);
 }
 
-/* The bias in units of source scale x weight scale, as int32: QLinearConv's. */
-static enum status integer_bias(struct edit *edit, const struct node *product,
-                                const struct ends *source, const struct ends *weights,
-                                int64_t channels, struct value **ret, struct error *err)
+/* The bias in units of source scale x weight scale, as int32: QLinearConv's. NULL where it is not a
+ * constant, or does not fit. */
+static struct value *integer_bias(struct edit *edit, const struct node *product,
+                                  const struct ends *source, const struct ends *weights,
+                                  int64_t channels)
 {
     struct bias bias;
-    *ret = NULL;
     const size_t scales = shape_count(&weights->scale->known->shape);
     const double source_scale = tensor_number(source->scale->known, 0);
     if (!read_bias(node_input(product, 2), channels, &bias))
-        return STATUS_OK;
-    struct tensor *tensor;
-    struct shape shape = SHAPE(channels);
-    TRY(tensor_create(edit->graph->budget, DTYPE_I32, &shape, &tensor, err));
-    int32_t *to = tensor->data;
-    for (int64_t m = 0; m < channels; m++) {
+        return NULL;
+    struct value *value = edit_constant(edit, DTYPE_I32, &SHAPE(channels), NULL);
+    for (int64_t m = 0; value && m < channels; m++) {
         const size_t at = (size_t)m;
         const double unit =
             source_scale * tensor_number(weights->scale->known, scales == 1 ? 0 : at);
@@ -116,81 +105,56 @@ static enum status integer_bias(struct edit *edit, const struct node *product,
         if (bias.scale)
             real *= tensor_number(bias.scale, shape_count(&bias.scale->shape) == 1 ? 0 : at);
         const double units = rint(real / unit);
-        if (!(fabs(units) <= INT32_MAX / 2)) { /* does not fit beside the sums, or no number */
-            tensor_unref(tensor);
-            return STATUS_OK;
-        }
-        to[m] = (int32_t)units;
+        if (!(fabs(units) <= INT32_MAX / 2)) /* does not fit beside the sums, or no number */
+            return NULL;
+        ((int32_t *)value->known->data)[m] = (int32_t)units;
     }
-    *ret = graph_add_constant(edit->graph, "", tensor);
-    tensor_unref(tensor);
-    return *ret ? STATUS_OK : edit_no_memory(err);
+    return value;
 }
 
-enum status quantise_conv(struct edit *edit, struct node *quantize, const struct node *conv,
-                          const struct ends *to, bool *ret, struct error *err)
+bool quantise_conv(struct edit *edit, struct node *quantize, const struct node *conv,
+                   const struct ends *to)
 {
     struct ends from, weights;
-    struct value *bias = NULL;
-    bool ok;
-    if (!quantise_read_activation(node_input(conv, 0), &from))
-        return STATUS_OK;
-    TRY(read_weights(edit, conv, 0, &weights, &ok, err));
-    if (!ok)
-        return STATUS_OK;
-    if (node_input(conv, 2)) {
-        TRY(integer_bias(edit, conv, &from, &weights, weights.stored->known->shape.dims[0], &bias,
-                         err));
-        if (!bias)
-            return STATUS_OK;
-    }
+    if (!quantise_read_activation(node_input(conv, 0), &from) ||
+        !read_weights(edit, conv, 0, &weights))
+        return false;
+    const int64_t channels = weights.stored->known->shape.dims[0];
+    struct value *bias =
+        node_input(conv, 2) ? integer_bias(edit, conv, &from, &weights, channels) : NULL;
+    if (node_input(conv, 2) && !bias)
+        return false;
     struct value *inputs[9] = {from.stored,    from.scale,    from.zero,
                                weights.stored, weights.scale, weights.zero,
                                to->scale,      to->zero,      bias};
-    *ret = true;
-    return quantise_become(edit, quantize, conv, OP_QLINEAR_CONV, 10, inputs, bias ? 9 : 8)
-               ? STATUS_OK
-               : edit_no_memory(err);
+    return quantise_become(edit, quantize, conv, OP_QLINEAR_CONV, 10, inputs, bias ? 9 : 8);
 }
 
 /* ---- Gemm, MatMul ---- */
 
 /* A Gemm without factors is com.microsoft's QGemm, whose bias is int32; a MatMul with constant
  * weights QLinearMatMul. */
-enum status quantise_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
-                          const struct ends *to, bool *ret, struct error *err)
+bool quantise_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
+                   const struct ends *to)
 {
     struct ends from, weights;
-    struct value *bias = NULL;
     const bool is_gemm = gemm->op == OP_GEMM;
     const int64_t axis = is_gemm && node_int(gemm, "transB", 0) ? 0 : 1;
-    bool ok;
-    if (!quantise_read_activation(node_input(gemm, 0), &from))
-        return STATUS_OK;
-    TRY(read_weights(edit, gemm, axis, &weights, &ok, err));
-    if (!ok || weights.stored->known->shape.rank != 2)
-        return STATUS_OK;
+    if (!quantise_read_activation(node_input(gemm, 0), &from) ||
+        !read_weights(edit, gemm, axis, &weights) || weights.stored->known->shape.rank != 2)
+        return false;
     if (!is_gemm) {
         struct value *inputs[8] = {from.stored,   from.scale,   from.zero, weights.stored,
                                    weights.scale, weights.zero, to->scale, to->zero};
-        *ret = true;
-        return quantise_become(edit, quantize, gemm, OP_QLINEAR_MATMUL, 10, inputs, 8)
-                   ? STATUS_OK
-                   : edit_no_memory(err);
+        return quantise_become(edit, quantize, gemm, OP_QLINEAR_MATMUL, 10, inputs, 8);
     }
-    if (node_float(gemm, "alpha", 1) != 1 || node_int(gemm, "transA", 0))
-        return STATUS_OK;
-    if (node_input(gemm, 2)) {
-        if (node_float(gemm, "beta", 1) != 1)
-            return STATUS_OK;
-        TRY(integer_bias(edit, gemm, &from, &weights, weights.stored->known->shape.dims[axis],
-                         &bias, err));
-        if (!bias)
-            return STATUS_OK;
-    }
+    const bool biased = node_input(gemm, 2);
+    if (node_float(gemm, "alpha", 1) != 1 || node_int(gemm, "transA", 0) ||
+        (biased && node_float(gemm, "beta", 1) != 1))
+        return false;
+    const int64_t channels = weights.stored->known->shape.dims[axis];
+    struct value *bias = biased ? integer_bias(edit, gemm, &from, &weights, channels) : NULL;
     struct value *inputs[9] = {from.stored,  from.scale, from.zero, weights.stored, weights.scale,
                                weights.zero, bias,       to->scale, to->zero};
-    *ret = true;
-    return quantise_become(edit, quantize, gemm, OP_QGEMM, 1, inputs, 9) ? STATUS_OK
-                                                                         : edit_no_memory(err);
+    return (bias || !biased) && quantise_become(edit, quantize, gemm, OP_QGEMM, 1, inputs, 9);
 }

@@ -1,7 +1,5 @@
 /* What the passes over quantised models share: reading DequantizeLinear and QuantizeLinear nodes,
  * and putting an operator on stored integers in their place. */
-#include <string.h>
-
 #include "engine/passes/quantise.h"
 
 bool quantise_is_8bit(enum dtype dtype)
@@ -46,24 +44,13 @@ bool quantise_read_quantize(const struct node *node, struct ends *ret)
     return true;
 }
 
-bool quantise_set_inputs(struct edit *edit, struct node *node, struct value *const *inputs,
-                         size_t count)
-{
-    node->inputs = arena_alloc(edit->graph->arena, count, sizeof *node->inputs);
-    if (!node->inputs)
-        return false;
-    memcpy(node->inputs, inputs, count * sizeof *inputs);
-    node->input_count = count;
-    return true;
-}
-
 bool quantise_become(struct edit *edit, struct node *quantize, const struct node *producer,
                      enum op op, int opset, struct value *const *inputs, size_t count)
 {
-    quantize->op = op;
-    quantize->opset = opset;
+    if (!edit_become(edit, quantize, op, opset, inputs, count))
+        return false;
     quantize->name = producer->name;
     quantize->attrs = producer->attrs;
     quantize->attr_count = producer->attr_count;
-    return quantise_set_inputs(edit, quantize, inputs, count);
+    return true;
 }

@@ -209,23 +209,24 @@ static void table_take_back(struct value *value, const struct before *before)
     value->shape = before->shape;
 }
 
-/* Runs the expression; the last node's answers become ret. *ret_ok is false when they are none. */
-static enum status evaluate(struct graph *graph, const struct expression *e, uint8_t ret[NUMBERS],
-                            enum dtype *ret_dtype, bool *ret_ok, struct error *err)
+/* Runs the expression; the last node's answers become ret. False when they are none. */
+static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[NUMBERS],
+                     enum dtype *ret_dtype)
 {
+    struct graph *graph = edit->graph;
     struct before outputs[MOST_NODES], leaves[MOST_LEAVES];
     for (size_t i = 0; i < e->node_count; i++)
         outputs[i] =
             (struct before){e->nodes[i]->outputs[0]->dtype, e->nodes[i]->outputs[0]->shape};
     for (size_t i = 0; i < e->leaf_count; i++)
         leaves[i] = (struct before){e->leaves[i].stored->dtype, e->leaves[i].stored->shape};
-    enum status status = put_leaves(graph, e, err);
+    enum status status = put_leaves(graph, e, edit->err);
     if (status == STATUS_OK)
-        status = run_nodes(graph, e, err);
+        status = run_nodes(graph, e, edit->err);
     const struct tensor *last = e->nodes[e->node_count - 1]->outputs[0]->known;
-    *ret_ok = status == STATUS_OK && last && quantise_is_8bit(last->dtype) &&
-              shape_count(&last->shape) == NUMBERS;
-    if (*ret_ok) {
+    const bool ok = status == STATUS_OK && last && quantise_is_8bit(last->dtype) &&
+                    shape_count(&last->shape) == NUMBERS;
+    if (ok) {
         memcpy(ret, last->data, NUMBERS);
         *ret_dtype = last->dtype;
     }
@@ -233,19 +234,14 @@ static enum status evaluate(struct graph *graph, const struct expression *e, uin
         table_take_back(e->nodes[i]->outputs[0], &outputs[i]);
     for (size_t i = 0; i < e->leaf_count; i++)
         table_take_back(e->leaves[i].stored, &leaves[i]);
-    return status == STATUS_NO_MEMORY ? status : STATUS_OK; /* else the file's nodes stay */
+    if (status == STATUS_NO_MEMORY)
+        edit->status = status; /* after other failures the file's nodes stay */
+    return ok;
 }
 
-enum status quantise_add_table(struct graph *graph, enum dtype dtype, const uint8_t table[NUMBERS],
-                               struct value **ret, struct error *err)
+struct value *quantise_add_table(struct edit *edit, enum dtype dtype, const uint8_t table[NUMBERS])
 {
-    struct tensor *tensor;
-    const struct shape shape = SHAPE(NUMBERS);
-    TRY(tensor_create(graph->budget, dtype, &shape, &tensor, err));
-    memcpy(tensor->data, table, NUMBERS);
-    *ret = graph_add_constant(graph, "", tensor);
-    tensor_unref(tensor);
-    return *ret ? STATUS_OK : edit_no_memory(err);
+    return edit_constant(edit, dtype, &SHAPE(NUMBERS), table);
 }
 
 /* Does every number stay the one it is? */
@@ -260,27 +256,16 @@ static bool is_nothing(const struct expression *e, const uint8_t table[NUMBERS],
     return e->root->dtype == dtype;
 }
 
-enum status quantise_table(struct edit *edit, struct node *node, bool *ret_changed,
-                           struct error *err)
+bool quantise_table(struct edit *edit, struct node *node)
 {
     struct expression e = {0};
     uint8_t table[NUMBERS];
     enum dtype dtype = DTYPE_NONE;
-    bool ok = false;
-    *ret_changed = false;
-    if (node->output_count != 1 || !node->outputs[0] || !collect_all(&e, node))
-        return STATUS_OK;
-    TRY(evaluate(edit->graph, &e, table, &dtype, &ok, err));
-    if (!ok)
-        return STATUS_OK;
-    struct value *inputs[2] = {e.root};
-    const bool nothing = is_nothing(&e, table, dtype);
-    if (!nothing)
-        TRY(quantise_add_table(edit->graph, dtype, table, &inputs[1], err));
-    node->op = nothing ? OP_IDENTITY : OP_LOOKUP;
-    node->opset = nothing ? 13 : 1;
-    node->attr_count = 0;
-    *ret_changed = true;
-    return quantise_set_inputs(edit, node, inputs, nothing ? 1 : 2) ? STATUS_OK
-                                                                    : edit_no_memory(err);
+    if (node->output_count != 1 || !node->outputs[0] || !collect_all(&e, node) ||
+        !evaluate(edit, &e, table, &dtype))
+        return false;
+    if (is_nothing(&e, table, dtype))
+        return edit_become(edit, node, OP_IDENTITY, 13, &e.root, 1);
+    struct value *inputs[2] = {e.root, quantise_add_table(edit, dtype, table)};
+    return inputs[1] && edit_become(edit, node, OP_LOOKUP, 1, inputs, 2);
 }

@@ -9,14 +9,6 @@
 
 #include "engine/passes/edit.h"
 
-static bool has_body(const struct node *node)
-{
-    for (size_t a = 0; a < node->attr_count; a++)
-        if (node->attrs[a].kind == ATTR_GRAPH)
-            return true;
-    return false;
-}
-
 static bool is_dynamic_value(const struct value *value)
 {
     return value && !value->known && (!shape_is_known(&value->shape) || value->dtype == DTYPE_NONE);
@@ -27,7 +19,7 @@ static void mark(const struct graph *graph, bool *in_tail, bool *made)
 {
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        in_tail[n] = has_body(node);
+        in_tail[n] = edit_has_body(node);
         for (size_t i = 0; i < node->output_count; i++)
             in_tail[n] = in_tail[n] || is_dynamic_value(node->outputs[i]);
         for (size_t i = 0; i < node->input_count; i++)
@@ -140,11 +132,14 @@ static bool set_outputs(struct tail_split *split, int *output_of)
 enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **ret_output_of,
                            struct error *err)
 {
+    struct edit edit = {.graph = graph, .err = err};
     bool *in_tail = arena_alloc(graph->arena, graph->node_count, sizeof *in_tail);
     int *output_of = arena_alloc(graph->arena, graph->output_count, sizeof *output_of);
     bool *made = arena_alloc(graph->arena, graph->value_count, sizeof *made);
-    if (!in_tail || !output_of || !made)
-        return edit_no_memory(err);
+    if (!in_tail || !output_of || !made) {
+        edit_no_memory(&edit);
+        return edit.status;
+    }
     *ret_tail = NULL;
     *ret_output_of = output_of;
     for (size_t i = 0; i < graph->output_count; i++)
@@ -156,26 +151,25 @@ enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **r
     if (!any)
         return STATUS_OK;
     struct tail_split split = {.graph = graph, .tail = graph_create(graph->budget)};
-    if (!split.tail)
-        return edit_no_memory(err);
-    split.tail->opset = graph->opset;
-    split.in_tail = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
-    split.crossing = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
-    split.tail->inputs = arena_alloc(split.tail->arena, graph->value_count, sizeof(struct value *));
-    bool ok = split.in_tail && split.crossing && split.tail->inputs;
+    bool ok = split.tail != NULL;
+    if (ok) {
+        split.tail->opset = graph->opset;
+        split.in_tail = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
+        split.crossing = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
+        split.tail->inputs =
+            arena_alloc(split.tail->arena, graph->value_count, sizeof(struct value *));
+        ok = split.in_tail && split.crossing && split.tail->inputs;
+    }
     for (size_t n = 0; ok && n < graph->node_count; n++)
         if (in_tail[n])
             ok = move_node(&split, graph->nodes[n]);
-    ok = ok && set_outputs(&split, output_of);
-    if (!ok) {
+    if (ok && set_outputs(&split, output_of))
+        edit_sweep(&edit);
+    else
+        edit_no_memory(&edit);
+    if (edit.status == STATUS_OK)
+        *ret_tail = split.tail;
+    else
         graph_free(split.tail);
-        return edit_no_memory(err);
-    }
-    enum status status = edit_sweep(graph, err);
-    if (status != STATUS_OK) {
-        graph_free(split.tail);
-        return status;
-    }
-    *ret_tail = split.tail;
-    return STATUS_OK;
+    return edit.status;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/ops/ops.h"
+#include "engine/passes/passes.h"
 #include "engine/reference/interpret.h"
 
 #define VALUE_ELEMENTS ((size_t)1 << 29)
@@ -75,18 +76,10 @@ static size_t node_elements(const struct node *node)
     return elements;
 }
 
-static bool has_body(const struct node *node)
-{
-    for (size_t i = 0; i < node->attr_count; i++)
-        if (node->attrs[i].kind == ATTR_GRAPH)
-            return true;
-    return false;
-}
-
 static bool may_compute(struct validation *v, const struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
-    if (!info || (info->flags & OP_NO_FOLD) || !kernel_find(node->op) || has_body(node) ||
+    if (!info || (info->flags & OP_NO_FOLD) || !kernel_find(node->op) || edit_has_body(node) ||
         node->output_count > MAX_OUTPUTS)
         return false;
     size_t elements = node_elements(node);
@@ -113,7 +106,7 @@ static enum status keep(struct validation *v, struct value *value, const struct 
 static enum status compute(struct validation *v, struct node *node)
 {
     struct tensor *outputs[MAX_OUTPUTS] = {NULL};
-    enum status status = interpret_node(node, &v->budget, outputs, v->err);
+    enum status status = fold_interpret(node, &v->budget, outputs, v->err);
     if (status == STATUS_NO_MEMORY || status == STATUS_UNSUPPORTED)
         return STATUS_OK; /* no verdict about the model */
     TRY(status);
@@ -122,24 +115,6 @@ static enum status compute(struct validation *v, struct node *node)
         if (status == STATUS_OK && value && !value->known && outputs[i])
             status = keep(v, value, outputs[i]);
         tensor_unref(outputs[i]);
-    }
-    return status;
-}
-
-/* Shape and Size need the shape of their input only: memory without contents stands for it. */
-static enum status compute_from_shape(struct validation *v, struct node *node)
-{
-    struct value *input = node->inputs[0];
-    struct tensor *stand_in = NULL;
-    if (!input->known) {
-        TRY(tensor_wrap(input->dtype == DTYPE_NONE ? DTYPE_U8 : input->dtype, &input->shape,
-                        DEVICE_HOST, NULL, NULL, NULL, &stand_in, v->err));
-        input->known = stand_in;
-    }
-    enum status status = compute(v, node);
-    if (stand_in) {
-        input->known = NULL;
-        tensor_unref(stand_in);
     }
     return status;
 }
@@ -193,11 +168,7 @@ static enum status validate_nodes(struct validation *v, struct graph *graph)
         TRY(graph_infer_node(node, v->err));
         TRY(check_sizes(v, node));
         TRY(validate_bodies(v, node));
-        bool from_shape = (node->op == OP_SHAPE || node->op == OP_SIZE) && node->inputs[0] &&
-                          shape_is_known(&node->inputs[0]->shape);
-        if (from_shape)
-            TRY(compute_from_shape(v, node));
-        else if (may_compute(v, node))
+        if (fold_needs_shape_only(node) || may_compute(v, node))
             TRY(compute(v, node));
     }
     return STATUS_OK;

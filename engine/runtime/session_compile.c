@@ -196,6 +196,7 @@ enum status session_feed_channels_last(struct session *session, struct error *er
                          "an image has 4",
                          declared->name, declared->shape.rank);
     static const int64_t to_nchw[4] = {0, 3, 1, 2};
+    struct edit edit = {.graph = graph, .err = err};
     struct shape shape = declared->shape;
     if (!options->image_channels_last)
         shape = (struct shape){4, {shape.dims[0], shape.dims[2], shape.dims[3], shape.dims[1]}};
@@ -207,19 +208,15 @@ enum status session_feed_channels_last(struct session *session, struct error *er
     enum dtype dtype = declared->dtype;
     size_t at = 0;
     if (!options->image_channels_last) {
-        struct node *node = edit_insert_node(graph, at++, OP_TRANSPOSE, "input layout", 1, 1);
-        struct value *value = graph_add_value(graph, "", DTYPE_F32, &declared->shape);
-        if (!node || !value || !node_set_ints(graph, node, "perm", to_nchw, 4))
+        current = edit_insert_value(&edit, at++, OP_TRANSPOSE, 13, "input layout", &fed, 1,
+                                    DTYPE_F32, &declared->shape);
+        if (!current || !node_set_ints(graph, current->producer, "perm", to_nchw, 4))
             return session_no_memory(err);
-        node->opset = 13;
-        node->inputs[0] = current;
-        node_set_output(node, 0, value);
-        current = value;
     }
     session->image_is_integer = !dtype_is_float(dtype);
     /* float16 is computed in float32 where that can be: the Cast is then dropped */
     if (dtype != DTYPE_F32) {
-        current = edit_insert_cast(graph, at, "input type", current, dtype);
+        current = edit_insert_cast(&edit, at, "input type", current, dtype);
         if (!current)
             return session_no_memory(err);
     }

@@ -39,14 +39,6 @@ static bool converts(const struct node *node, const struct value *image, struct 
     return quantises(node, ret);
 }
 
-static bool is_output(const struct graph *graph, const struct value *value)
-{
-    for (size_t i = 0; i < graph->output_count; i++)
-        if (graph->outputs[i] == value)
-            return true;
-    return false;
-}
-
 /* Follows the image through Reshapes that are its only readers (the layout pass leaves them) and
  * returns the last result. */
 static struct value *behind_views(const struct edit *edit, struct value *image)
@@ -56,7 +48,7 @@ static struct value *behind_views(const struct edit *edit, struct value *image)
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
         if (node->op == OP_RESHAPE && node->inputs[0] == value && node->outputs[0] &&
-            edit->readers[value->index] == 1 && !is_output(graph, node->outputs[0]))
+            edit->readers[value->index] == 1 && !edit_is_output(graph, node->outputs[0]))
             value = node->outputs[0];
     }
     return value;
@@ -72,7 +64,7 @@ static bool all_convert(const struct edit *edit, const struct value *image,
         struct image_numbers numbers;
         if (!converts(graph->nodes[n], image, &numbers))
             continue;
-        if (is_output(graph, graph->nodes[n]->outputs[0]) ||
+        if (edit_is_output(graph, graph->nodes[n]->outputs[0]) ||
             (found > 0 && !image_numbers_equal(&numbers, ret)))
             return false;
         *ret = numbers;
@@ -83,9 +75,9 @@ static bool all_convert(const struct edit *edit, const struct value *image,
 
 /* Makes the image input take converted numbers and removes the conversions behind `last`, which is
  * the image or its last Reshape. */
-static enum status take_converted(struct graph *graph, struct value *last, enum dtype dtype,
-                                  struct error *err)
+static void take_converted(struct edit *edit, struct value *last, enum dtype dtype)
 {
+    struct graph *graph = edit->graph;
     /* backwards: readers of what is replaced have been passed */
     for (size_t n = graph->node_count; n-- > 0;) {
         struct node *node = graph->nodes[n];
@@ -97,22 +89,22 @@ static enum status take_converted(struct graph *graph, struct value *last, enum 
     for (struct value *value = last; value;
          value = value->producer ? value->producer->inputs[0] : NULL)
         value->dtype = dtype;
-    return edit_sweep(graph, err);
+    edit_sweep(edit);
 }
 
 /* Makes the input bfloat16, as in other batch sizes, and converts it to float32 in the graph. */
-static enum status widen_image(struct graph *graph, size_t input, struct error *err)
+static void widen_image(struct edit *edit, size_t input)
 {
+    struct graph *graph = edit->graph;
     struct value *image = graph->inputs[input];
     struct value *fed = graph_add_value(graph, image->name, DTYPE_BF16, &image->shape);
-    struct node *cast = edit_insert_node(graph, 0, OP_CAST, "image", 1, 1);
-    if (!fed || !cast || !node_set_int(graph, cast, "to", DTYPE_F32))
-        return session_no_memory(err);
-    cast->opset = 13;
-    cast->inputs[0] = fed;
+    struct node *cast = edit_insert_node(edit, 0, OP_CAST, 13, "image", &fed, 1);
+    if (!fed || !cast || !node_set_int(graph, cast, "to", DTYPE_F32)) {
+        edit_no_memory(edit);
+        return;
+    }
     node_set_output(cast, 0, image);
     graph->inputs[input] = fed;
-    return STATUS_OK;
 }
 
 enum status session_take_image(struct session *session, struct graph *graph, bool is_first,
@@ -123,18 +115,19 @@ enum status session_take_image(struct session *session, struct graph *graph, boo
     if (session->options.image_layout != IMAGE_NHWC_ANY || input >= graph->input_count ||
         (!is_first && settled->dtype == DTYPE_F32))
         return STATUS_OK;
-    struct edit edit;
-    TRY(edit_init(&edit, graph, err));
+    struct edit edit = {.graph = graph, .err = err};
+    if (!edit_count_readers(&edit))
+        return edit_end(&edit);
     struct value *last = behind_views(&edit, graph->inputs[input]);
     const bool all = all_convert(&edit, last, &numbers);
-    edit_done(&edit);
     if (is_first && all)
         *settled = numbers;
     if (all && image_numbers_equal(&numbers, settled))
-        return take_converted(graph, last, settled->dtype, err);
-    if (is_first)
-        return STATUS_OK;
-    if (settled->dtype == DTYPE_BF16)
-        return widen_image(graph, input, err);
-    return error_set(err, STATUS_SHAPE, "the image is quantised otherwise in this batch size");
+        take_converted(&edit, last, settled->dtype);
+    else if (!is_first && settled->dtype == DTYPE_BF16)
+        widen_image(&edit, input);
+    else if (!is_first)
+        edit.status =
+            error_set(err, STATUS_SHAPE, "the image is quantised otherwise in this batch size");
+    return edit_end(&edit);
 }

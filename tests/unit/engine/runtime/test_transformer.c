@@ -444,7 +444,8 @@ Test(transformer, long_sequences_cost_nothing_to_load)
     graph_free(graph);
     graph = long_attention(INT64_C(1) << 40, 2, NULL, 0);
     cr_assert(function_is_expanded(graph->nodes[0]));
-    cr_assert_eq(function_expand(graph, 0, &err), STATUS_OK, "%s", err.message);
+    struct edit edit = {.graph = graph, .err = &err};
+    cr_assert_eq(function_expand(&edit, 0), STATUS_OK, "%s", err.message);
     graph_free(graph);
     cr_expect_lt(clock_ms(clock_now() - start), 20000);
 }
