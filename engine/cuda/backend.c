@@ -188,28 +188,28 @@ static enum status lower_nothing(const struct cuda_compile *compile, struct cuda
     for (size_t o = 0; o < node->output_count; o++)
         if (node->outputs[o] && shape_count(&node->outputs[o]->shape))
             return STATUS_OK;
-    *ret = cuda_step_create(compile, sizeof **ret, run_nothing);
-    return *ret ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    return cuda_step_create(compile, NULL, sizeof **ret, run_nothing, ret, err) ? STATUS_OK
+                                                                                : STATUS_NO_MEMORY;
 }
 
 static enum status lower_node(const struct cuda_compile *compile, struct cuda_step **ret,
                               struct error *err)
 {
-    static const cuda_lower_fn lowerings[] = {lower_nothing,
-                                              cuda_lower_conv,
-                                              cuda_lower_matmul,
-                                              cuda_lower_quantised_product,
-                                              cuda_lower_quantised_rows,
-                                              cuda_lower_attention,
-                                              cuda_lower_elementwise,
-                                              cuda_lower_numbers,
-                                              cuda_lower_rows,
-                                              cuda_lower_axes,
-                                              cuda_lower_image,
-                                              cuda_lower_move,
-                                              cuda_lower_picks,
-                                              cuda_lower_host};
-    *ret = NULL;
+    static cuda_lower_fn *const lowerings[] = {lower_nothing,
+                                               cuda_lower_conv,
+                                               cuda_lower_matmul,
+                                               cuda_lower_quantised_product,
+                                               cuda_lower_quantised_rows,
+                                               cuda_lower_attention,
+                                               cuda_lower_elementwise,
+                                               cuda_lower_numbers,
+                                               cuda_lower_rows,
+                                               cuda_lower_axes,
+                                               cuda_lower_image,
+                                               cuda_lower_parts,
+                                               cuda_lower_move,
+                                               cuda_lower_picks,
+                                               cuda_lower_host};
     for (size_t m = 0; m < COUNT_OF(lowerings) && !*ret; m++)
         TRY(lowerings[m](compile, ret, err));
     return STATUS_OK;
@@ -224,8 +224,10 @@ static enum status add_steps(struct cuda_program *program, struct error *err)
             continue;
         struct cuda_compile compile = {program->backend, program, node};
         struct cuda_step *step = NULL;
-        TRY(lower_node(&compile, &step, err));
-        program->steps[program->step_count++] = step;
+        const enum status status = lower_node(&compile, &step, err);
+        if (step)
+            program->steps[program->step_count++] = step;
+        TRY(status);
         if (step->workspace > program->workspace)
             program->workspace = step->workspace;
         program->has_host_steps |= step->on_host;

@@ -356,7 +356,7 @@ Test(int8, channels_are_filled_up)
 {
     uint32_t seed = 9;
     struct guarded x = random_bytes(35 * 3, &seed), y = guarded_create(35 * 4);
-    cuda_int8_pad_channels(stream, x.data, y.data, 35, 3, 4);
+    cuda_pad_channels(stream, 1, x.data, y.data, 35, 3, 4);
     finished("pad");
     for (size_t i = 0; i < 35 * 4; i++)
         cr_assert(i % 4 == 3 || y.data[i] == x.data[i / 4 * 3 + i % 4]);
@@ -455,25 +455,54 @@ Test(int8, sums_and_products_of_two)
     }
 }
 
-Test(int8, rows_move_through_tables)
+Test(int8, parts_make_a_whole_and_are_split_off_again)
 {
-    static const size_t forms[][3] = {{16, 48, 16}, {4, 12, 8}, {5, 9, 3}, {32, 32, 0}};
+    /* width, offset, width, offset, pitch */
+    static const size_t forms[][5] = {{16, 16, 32, 32, 80}, {4, 8, 8, 12, 24}, {2, 0, 4, 4, 10},
+                                      {5, 3, 1, 8, 9},      {0, 0, 32, 0, 32}, {48, 0, 0, 48, 48}};
+    enum { ROWS = 7, FORMS = sizeof forms / sizeof *forms };
     uint32_t seed = 8;
-    for (size_t i = 0; i < 8; i++) {
-        const size_t rows = 7, row = forms[i / 2][0], pitch = forms[i / 2][1];
-        const size_t offset = forms[i / 2][2];
-        struct guarded x = random_bytes(rows * row, &seed), y = guarded_create(rows * pitch);
-        struct guarded table = random_bytes(256, &seed);
-        cuda_int8_rows(stream, x.data, y.data, rows, row, pitch, offset, i % 2 ? table.data : NULL);
-        finished("rows");
-        for (size_t k = 0; k < rows * pitch; k++) {
-            const size_t column = k % pitch;
-            const bool is_there = column >= offset && column < offset + row;
-            const unsigned char stored = x.data[is_there ? k / pitch * row + column - offset : 0];
-            cr_assert_eq(y.data[k], !is_there ? 0xFF : i % 2 ? table.data[stored] : stored);
+    for (size_t i = 0; i < 2 * FORMS; i++) {
+        const size_t *form = forms[i / 2], pitch = form[4];
+        struct guarded whole = guarded_create(ROWS * pitch), table = random_bytes(256, &seed);
+        struct guarded from[2], back[2];
+        struct cuda_parts parts = {.count = 2, .rows = ROWS, .pitch = pitch};
+        for (size_t p = 0; p < 2; p++) {
+            from[p] = random_bytes(ROWS * form[2 * p], &seed);
+            back[p] = guarded_create(ROWS * form[2 * p]);
+            parts.parts[p] = (struct cuda_part){from[p].data, form[2 * p], form[2 * p + 1],
+                                                i % 2 ? table.data : NULL};
         }
-        guarded_free(&x);
-        guarded_free(&y);
+        cuda_copy_parts(stream, whole.data, &parts);
+        finished("parts");
+        for (size_t k = 0; k < ROWS * pitch; k++) {
+            unsigned char expected = 0xFF;
+            for (size_t p = 0; p < 2; p++) {
+                const size_t column = k % pitch - form[2 * p + 1];
+                if (column < form[2 * p])
+                    expected = from[p].data[k / pitch * form[2 * p] + column];
+                if (column < form[2 * p] && i % 2)
+                    expected = table.data[expected];
+            }
+            cr_assert_eq(whole.data[k], expected);
+        }
+        parts.is_split = 1;
+        for (size_t p = 0; p < 2; p++) {
+            parts.parts[p].data = back[p].data;
+            parts.parts[p].table = NULL;
+        }
+        cuda_copy_parts(stream, whole.data, &parts);
+        finished("parts");
+        for (size_t p = 0; p < 2; p++)
+            for (size_t k = 0; k < ROWS * form[2 * p]; k++)
+                cr_assert_eq(
+                    back[p].data[k],
+                    whole.data[k / form[2 * p] * pitch + form[2 * p + 1] + k % form[2 * p]]);
+        for (size_t p = 0; p < 2; p++) {
+            guarded_free(&from[p]);
+            guarded_free(&back[p]);
+        }
+        guarded_free(&whole);
         guarded_free(&table);
     }
 }

@@ -266,7 +266,7 @@ Test(kernels, odd_channels_are_padded)
 {
     uint32_t seed = 9;
     struct array x = make_array(DTYPE_F16, 35 * 3, &seed), y = make_array(DTYPE_F16, 35 * 4, NULL);
-    cuda_pad_channels(stream, x.data, y.data, 35, 3, 4);
+    cuda_pad_channels(stream, 2, x.data, y.data, 35, 3, 4);
     cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess);
     for (size_t i = 0; i < y.count; i++)
         cr_assert_eq(number(y.data, DTYPE_F16, i),

@@ -255,12 +255,15 @@ Test(limits, elements_of_nothing)
     for (int size = 1; size <= 8; size *= 2) {
         cuda_copy_strided(stream, size, o.x.data, o.y.data, &map);
         cuda_copy_strided(stream, size, o.x.data, o.y.data, &transposed);
-        cuda_gather(stream, size, o.x.data, o.w.data, 8, o.y.data, 0, 4, 2, 3);
-        cuda_gather(stream, size, o.x.data, o.w.data, 4, o.y.data, 2, 4, 0, 3);
         const struct cuda_pad pad = {.rank = 1, .out = {0}, .kept = {0}, .steps = {1}};
         cuda_pad_any(stream, size, o.x.data, o.y.data, &pad);
-        const struct cuda_tuples tuples = {
-            .depth = 1, .index_bytes = 8, .extent = {4}, .step = {1}, .slice = 1, .per_batch = 1};
+        const struct cuda_tuples tuples = {.depth = 1,
+                                           .index_bytes = 8,
+                                           .extent = {4},
+                                           .step = {1},
+                                           .slice = 1,
+                                           .per_batch = 1,
+                                           .listed = 1};
         cuda_gather_tuples(stream, size, o.x.data, o.w.data, o.y.data, &tuples);
         cuda_scatter_tuples(stream, size, o.x.data, o.w.data, o.y.data, &tuples);
         cuda_gather_along(stream, size, o.x.data, o.w.data, 8, o.y.data, &map, 4, 1);
@@ -293,8 +296,8 @@ Test(limits, rows_and_axes_of_nothing)
         }
         cuda_softmax(stream, dtype, o.x.data, o.y.data, 3, 0);
         cuda_layer_norm(stream, dtype, o.x.data, w, w, o.y.data, 3, 0, 1e-5f, 0);
-        cuda_reduce(stream, dtype, CUDA_REDUCE_MEAN, o.x.data, o.y.data, 0, 3, 1);
-        cuda_reduce(stream, dtype, CUDA_REDUCE_MAX, o.x.data, o.y.data, 3, 3, 0);
+        cuda_reduce(stream, dtype, CUDA_FOLD_MEAN, o.x.data, o.y.data, 0, 3, 1);
+        cuda_reduce(stream, dtype, CUDA_FOLD_MAX, o.x.data, o.y.data, 3, 3, 0);
         cuda_pool_global(stream, dtype, o.x.data, o.y.data, 0, 3, 8, true);
         cuda_pool_global(stream, dtype, o.x.data, o.y.data, 2, 3, 0, false);
         const struct cuda_pool pool = {.n = 0,
@@ -367,7 +370,7 @@ Test(limits, products_of_nothing)
                                  &none);
         }
     }
-    cuda_pad_channels(stream, o.x.data, o.y.data, 0, 3, 4);
+    cuda_pad_channels(stream, 2, o.x.data, o.y.data, 0, 3, 4);
     expect_nothing(&o, "convolutions");
     /* Nothing goes in, and something comes out: the bias. */
     struct cuda_conv c = conv_of_rows(2, 3, 0);
@@ -414,7 +417,7 @@ Test(limits, bytes_of_nothing)
     conv.conv.groups = 8;
     cuda_int8_conv_depthwise(stream, o.x.data, o.w.data, o.y.data, &conv, &e);
     cuda_int8_finish(stream, (const int32_t *)(const void *)o.x.data, 2, o.y.data, 0, 8, &e);
-    cuda_int8_pad_channels(stream, o.x.data, o.y.data, 0, 3, 4);
+    cuda_pad_channels(stream, 1, o.x.data, o.y.data, 0, 3, 4);
     cuda_int8_quantize(stream, DTYPE_F32, o.x.data, DTYPE_U8, o.y.data, 0, 1, 0);
     cuda_int8_dequantize(stream, DTYPE_U8, o.x.data, DTYPE_F32, o.y.data, 0, 1, 0);
     cuda_int8_widen(stream, (const int32_t *)(const void *)o.x.data, DTYPE_F32, o.y.data, 0);
@@ -423,8 +426,14 @@ Test(limits, bytes_of_nothing)
         binary.map = (struct cuda_access_map){.rank = 2, .dims = {0, 4}, .steps[0] = {4, 1}};
         cuda_int8_apply_binary(stream, o.x.data, o.x.data, o.y.data, &binary);
     }
-    cuda_int8_rows(stream, o.x.data, o.y.data, 0, 16, 16, 0, NULL);
-    cuda_int8_rows(stream, o.x.data, o.y.data, 4, 0, 16, 0, NULL);
+    struct cuda_parts parts = {.rows = 4, .pitch = 16, .parts = {{o.x.data, 16, 0, NULL}}};
+    cuda_copy_parts(stream, o.y.data, &parts);
+    parts.count = 1;
+    parts.rows = 0;
+    cuda_copy_parts(stream, o.y.data, &parts);
+    parts.rows = 4;
+    parts.parts[0].width = 0;
+    cuda_copy_parts(stream, o.y.data, &parts);
     const struct cuda_int8_pool pool = {.pool = {.c = 8, .oh = 1, .ow = 1, .kh = 1, .kw = 1}};
     cuda_int8_pool2d(stream, o.x.data, o.y.data, &pool);
     cuda_int8_mean(stream, DTYPE_U8, o.x.data, o.y.data, 0, 4, 8, 1, 0, 0);
@@ -473,7 +482,7 @@ Test(limits, one_number)
     EXPECT(cuda_copy_strided(stream, 4, o.x.data, y, &map), 2);
     EXPECT(cuda_softmax(stream, DTYPE_F32, o.x.data, y, 1, 1), 1);
     EXPECT(cuda_layer_norm(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 1e-5f, 0), 0.5);
-    EXPECT(cuda_reduce(stream, DTYPE_F32, CUDA_REDUCE_MEAN, o.x.data, y, 1, 1, 1), 2);
+    EXPECT(cuda_reduce(stream, DTYPE_F32, CUDA_FOLD_MEAN, o.x.data, y, 1, 1, 1), 2);
     EXPECT(cuda_pool_global(stream, DTYPE_F32, o.x.data, y, 1, 1, 1, false), 2);
     EXPECT(cuda_pool2d(stream, DTYPE_F32, o.x.data, y, &pool), 2);
     EXPECT(cuda_conv_simt(stream, DTYPE_F32, o.x.data, w, y, DTYPE_F32, &c, &none), 1);

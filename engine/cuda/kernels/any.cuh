@@ -5,103 +5,90 @@
 #include "engine/cuda/kernels/device.cuh"
 #include "engine/cuda/kernels/kernels_number.h"
 
+/* dtypes and their C++ types; BOOL and I64 stand apart */
+#define NUMBERS(X)                                                                                 \
+    X(T_F32, float)                                                                                \
+    X(T_F16, __half)                                                                               \
+    X(T_BF16, __nv_bfloat16)                                                                       \
+    X(T_F64, double)                                                                               \
+    X(T_U8, uint8_t)                                                                               \
+    X(T_I8, int8_t)                                                                                \
+    X(T_U16, uint16_t)                                                                             \
+    X(T_I16, int16_t)                                                                              \
+    X(T_U32, uint32_t)                                                                             \
+    X(T_I32, int32_t)                                                                              \
+    X(T_U64, uint64_t)
+
+template <typename T> constexpr bool is_narrow = false;
+template <> constexpr bool is_narrow<__half> = true;
+template <> constexpr bool is_narrow<__nv_bfloat16> = true;
+
+template <typename C, typename T> __device__ static inline C number_from(T x)
+{
+    if constexpr (is_narrow<T>)
+        return (C)to_float(x);
+    else
+        return (C)x;
+}
+
 template <typename C> __device__ static inline C load_any(const void *x, int dtype, int64_t i)
 {
+#define LOAD_CASE(dtype, type)                                                                     \
+    case dtype:                                                                                    \
+        return number_from<C>(((const type *)x)[i]);
     switch (dtype) {
-    case T_F32:
-        return (C)((const float *)x)[i];
-    case T_F16:
-        return (C)to_float(((const __half *)x)[i]);
-    case T_BF16:
-        return (C)to_float(((const __nv_bfloat16 *)x)[i]);
-    case T_F64:
-        return (C)((const double *)x)[i];
+        NUMBERS(LOAD_CASE)
     case T_BOOL:
         return (C)(((const uint8_t *)x)[i] != 0);
-    case T_U8:
-        return (C)((const uint8_t *)x)[i];
-    case T_I8:
-        return (C)((const int8_t *)x)[i];
-    case T_U16:
-        return (C)((const uint16_t *)x)[i];
-    case T_I16:
-        return (C)((const int16_t *)x)[i];
-    case T_U32:
-        return (C)((const uint32_t *)x)[i];
-    case T_I32:
-        return (C)((const int32_t *)x)[i];
     default:
         return (C)((const int64_t *)x)[i];
     }
+#undef LOAD_CASE
 }
 
 /* A float truncated; NaN is 0, what does not fit ends at the nearer end. */
-template <typename I, typename C>
-__device__ static inline I saturating_cast(C x, double low, double high)
+template <typename I> __device__ static inline I clamped_cast(double x)
 {
-    const double wide = (double)x;
-    if (wide != wide)
+    constexpr bool is_signed = (I)-1 < (I)1;
+    constexpr int bits = 8 * (int)sizeof(I) - is_signed;
+    constexpr uint64_t least = is_signed ? (uint64_t)1 << bits : 0;
+    const double high = (double)((uint64_t)1 << (bits - 1)) * 2;
+    if (x != x)
         return (I)0;
-    /* The bounds themselves may not be numbers of I: 2^63 is none. */
-    if (wide <= low)
-        return (I)((I)-1 < (I)1 ? (uint64_t)1 << (8 * sizeof(I) - 1) : (uint64_t)0);
-    if (wide >= high)
-        return (I)((I)-1 < (I)1 ? ((uint64_t)1 << (8 * sizeof(I) - 1)) - 1 : ~(uint64_t)0);
-    return (I)wide;
+    if (x <= (is_signed ? -high : 0.0))
+        return (I)least;
+    /* 2^bits itself is no number of I. */
+    return x >= high ? (I)((uint64_t) ~(uint64_t)0 >> (64 - bits)) : (I)x;
 }
 
-/* An integer as it wraps, a float as it saturates. */
-template <typename I, typename C> __device__ static inline I whole(C x, double low, double high)
+/* An integer becomes another one as it wraps, a float as it is clamped. */
+template <typename T, typename C> __device__ static inline T number_to(C x)
 {
-    if constexpr ((C)0.5 == (C)0)
-        return (I)x;
+    if constexpr (is_narrow<T>)
+        return from_float<T>((float)x);
+    else if constexpr ((T)0.5 == (T)0 && (C)0.5 != (C)0)
+        return clamped_cast<T>((double)x);
     else
-        return saturating_cast<I>(x, low, high);
+        return (T)x;
 }
 
 template <typename C> __device__ static inline void store_any(void *y, int dtype, size_t i, C x)
 {
+#define STORE_CASE(dtype, type)                                                                    \
+    case dtype:                                                                                    \
+        ((type *)y)[i] = number_to<type>(x);                                                       \
+        break;
     switch (dtype) {
-    case T_F32:
-        ((float *)y)[i] = (float)x;
-        break;
-    case T_F16:
-        ((__half *)y)[i] = from_float<__half>((float)x);
-        break;
-    case T_BF16:
-        ((__nv_bfloat16 *)y)[i] = from_float<__nv_bfloat16>((float)x);
-        break;
-    case T_F64:
-        ((double *)y)[i] = (double)x;
-        break;
+        NUMBERS(STORE_CASE)
     case T_BOOL:
         ((uint8_t *)y)[i] = x != 0;
         break;
-    case T_U8:
-        ((uint8_t *)y)[i] = whole<uint8_t>(x, 0.0, 255.0);
-        break;
-    case T_I8:
-        ((int8_t *)y)[i] = whole<int8_t>(x, -128.0, 127.0);
-        break;
-    case T_U16:
-        ((uint16_t *)y)[i] = whole<uint16_t>(x, 0.0, 65535.0);
-        break;
-    case T_I16:
-        ((int16_t *)y)[i] = whole<int16_t>(x, -32768.0, 32767.0);
-        break;
-    case T_U32:
-        ((uint32_t *)y)[i] = whole<uint32_t>(x, 0.0, 4294967295.0);
-        break;
-    case T_I32:
-        ((int32_t *)y)[i] = whole<int32_t>(x, -2147483648.0, 2147483647.0);
-        break;
-    case T_U64:
-        ((uint64_t *)y)[i] = whole<uint64_t>(x, 0.0, 18446744073709551616.0);
-        break;
     default:
-        ((int64_t *)y)[i] = whole<int64_t>(x, -9223372036854775808.0, 9223372036854775808.0);
+        ((int64_t *)y)[i] = number_to<int64_t>(x);
     }
+#undef STORE_CASE
 }
+#undef NUMBERS
 
 /* Runs `call` with C as the C++ type of a domain. */
 #define WITH_DOMAIN(domain, call)                                                                  \

@@ -509,22 +509,10 @@ unsigned top_k_blocks(const struct cuda_axis *axis)
 
 int item_of(int dtype)
 {
-    switch (dtype) {
-    case T_F64:
-    case T_I64:
-    case T_U64:
-        return 8;
-    case T_F32:
-    case T_I32:
-    case T_U32:
-        return 4;
-    case T_U8:
-    case T_I8:
-    case T_BOOL:
-        return 1;
-    default:
-        return 2;
-    }
+    return dtype == T_F64 || dtype == T_I64 || dtype == T_U64   ? 8
+           : dtype == T_F32 || dtype == T_I32 || dtype == T_U32 ? 4
+           : dtype == T_U8 || dtype == T_I8 || dtype == T_BOOL  ? 1
+                                                                : 2;
 }
 } // namespace
 

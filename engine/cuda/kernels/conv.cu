@@ -101,28 +101,26 @@ void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *w
     const int mg = conv->m / conv->groups;
     if (conv->groups > GRID_MOST || (mg + SIMT_TILE - 1) / SIMT_TILE > GRID_MOST)
         return cuda_conv_direct(stream, dtype, x, weights, y, y_dtype, conv, epilogue);
-    if (y_dtype == T_F32)
-        WITH_TYPE(dtype, (conv_simt<T, float>(stream, x, weights, y, conv, epilogue)));
-    else
-        WITH_TYPE(dtype, (conv_simt<T, T>(stream, x, weights, y, conv, epilogue)));
+    WITH_TYPES(dtype, y_dtype, (conv_simt<T, Y>(stream, x, weights, y, conv, epilogue)));
 }
 
-__global__ void pad_channels_kernel(const uint16_t *x, uint16_t *y, int from, int to, size_t count)
+template <typename T>
+__global__ void pad_channels_kernel(const T *x, T *y, int from, int to, size_t count)
 {
     FOR_EACH(i, count)
     {
         size_t p = i / (size_t)to;
         int channel = (int)(i % (size_t)to);
-        y[i] = channel < from ? x[p * (size_t)from + (size_t)channel] : (uint16_t)0;
+        y[i] = channel < from ? x[p * (size_t)from + (size_t)channel] : (T)0;
     }
 }
 
-void cuda_pad_channels(cudaStream_t stream, const void *x, void *y, size_t positions, int from,
-                       int to)
+void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, size_t positions,
+                       int from, int to)
 {
     size_t count = positions * (size_t)to;
-    LAUNCH(pad_channels_kernel, blocks_for(count), THREADS, stream, (const uint16_t *)x,
-           (uint16_t *)y, from, to, count);
+    WITH_SIZE(size, LAUNCH(pad_channels_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x,
+                           (T *)y, from, to, count));
 }
 
 /* ---- a thread an output: depthwise and small groups ---- */
@@ -156,21 +154,11 @@ __global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv
     }
 }
 
-template <typename T, typename Y>
-static void conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
-                        const struct cuda_conv *c, const struct cuda_epilogue *e)
-{
-    size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
-    LAUNCH((conv_direct_kernel<T, Y>), blocks_for(count), THREADS, stream, (const T *)x,
-           (const T *)weights, (Y *)y, *c, *e, count);
-}
-
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
-                      int y_dtype, const struct cuda_conv *conv,
-                      const struct cuda_epilogue *epilogue)
+                      int y_dtype, const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
-    if (y_dtype == T_F32)
-        WITH_TYPE(dtype, (conv_direct<T, float>(stream, x, weights, y, conv, epilogue)));
-    else
-        WITH_TYPE(dtype, (conv_direct<T, T>(stream, x, weights, y, conv, epilogue)));
+    const size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
+    WITH_TYPES(dtype, y_dtype,
+               LAUNCH((conv_direct_kernel<T, Y>), blocks_for(count), THREADS, stream, (const T *)x,
+                      (const T *)weights, (Y *)y, *c, *e, count));
 }

@@ -128,10 +128,6 @@ void cuda_int8_finish(cudaStream_t stream, const int32_t *sums, int splits, void
                       size_t columns, const struct cuda_int8_epilogue *epilogue)
 {
     const size_t count = rows * columns;
-    if (columns % 8 == 0)
-        LAUNCH(finish_kernel<8>, blocks_for(count / 8), THREADS, stream, sums, splits, count,
-               (int)columns, y, *epilogue);
-    else
-        LAUNCH(finish_kernel<1>, blocks_for(count), THREADS, stream, sums, splits, count,
-               (int)columns, y, *epilogue);
+    WITH_EACH(columns % 8 == 0, LAUNCH(finish_kernel<EACH>, blocks_for(count / EACH), THREADS,
+                                       stream, sums, splits, count, (int)columns, y, *epilogue));
 }

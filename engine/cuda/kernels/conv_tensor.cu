@@ -7,20 +7,21 @@
 
 namespace
 {
-/* Eight neighbours of a row that may be float32 or T, and may not all be there. */
+/* v += eight neighbours of a row that may be float32 or T, and may not all be there; NULL: none. */
 template <typename T>
-__device__ static inline void load_some(float (&to)[8], const void *from, bool is_float, bool whole,
-                                        int count)
+__device__ static inline void add_some(float (&v)[8], const void *from, bool is_float, bool whole,
+                                       int count)
 {
+    if (!from)
+        return;
     if (whole && is_float)
-        return load8(to, (const float *)from);
+        return add_all(v, (const float *)from);
     if (whole)
-        return load8(to, (const T *)from);
+        return add_all(v, (const T *)from);
     UNROLL
     for (int i = 0; i < 8; i++)
-        to[i] = i >= count ? 0.0f
-                : is_float ? ((const float *)from)[i]
-                           : to_float(((const T *)from)[i]);
+        if (i < count)
+            v[i] += is_float ? ((const float *)from)[i] : to_float(((const T *)from)[i]);
 }
 
 template <typename T>
@@ -28,9 +29,9 @@ __device__ static inline void store_some(void *to, const float (&from)[8], bool 
                                          bool whole, int count)
 {
     if (whole && is_float)
-        return store8((float *)to, from);
+        return store_all((float *)to, from);
     if (whole)
-        return store8((T *)to, from);
+        return store_all((T *)to, from);
     UNROLL
     for (int i = 0; i < 8; i++) {
         if (i < count && is_float)
@@ -49,25 +50,16 @@ __device__ static inline void store_eight(const float *from, void *y, const cuda
     const int mg = c.m / c.groups, column = (int)blockIdx.y * mg + m, count = mg - m;
     const size_t at = p * (size_t)c.m + (size_t)column;
     const bool whole = mg % 8 == 0;
-    float v[8], more[8];
-    load8(v, from);
+    float v[8];
+    load_all(v, from);
     if (g.sums) {
         const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
         return store_some<T>(g.sums + blockIdx.z * outputs + at, v, true, whole, count);
     }
     const size_t bytes = at * (y_is_float ? 4 : 2);
-    if (e.bias) {
-        load_some<T>(more, e.bias + column, true, whole, count);
-        UNROLL
-        for (int i = 0; i < 8; i++)
-            v[i] += more[i];
-    }
-    if (e.residual) {
-        load_some<T>(more, (const char *)e.residual + bytes, y_is_float, whole, count);
-        UNROLL
-        for (int i = 0; i < 8; i++)
-            v[i] += more[i];
-    }
+    add_some<T>(v, e.bias ? e.bias + column : nullptr, true, whole, count);
+    add_some<T>(v, e.residual ? (const char *)e.residual + bytes : nullptr, y_is_float, whole,
+                count);
     activate_all(v, e.activation, e.alpha, e.beta);
     store_some<T>((char *)y + bytes, v, y_is_float, whole, count);
 }
@@ -90,29 +82,18 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     });
 }
 
-/* y = epilogue of the sums of all splits; in eights where m is. */
-template <typename Y, bool WHOLE>
+/* y = epilogue of the sums of all splits. */
+template <typename Y, int EACH>
 __global__ void split_sum_kernel(const float *sums, int splits, size_t count, int m, Y *y,
                                  cuda_epilogue e)
 {
-    FOR_EACH(i, WHOLE ? count / 8 : count)
+    FOR_EACH(i, count / EACH)
     {
-        if constexpr (WHOLE) {
-            float total[8], more[8];
-            load8(total, sums + i * 8);
-            for (int s = 1; s < splits; s++) {
-                load8(more, sums + (size_t)s * count + i * 8);
-                UNROLL
-                for (int k = 0; k < 8; k++)
-                    total[k] += more[k];
-            }
-            finish8(y, i * 8, (int)(i * 8 % (size_t)m), total, e);
-        } else {
-            float total = sums[i];
-            for (int s = 1; s < splits; s++)
-                total += sums[(size_t)s * count + i];
-            finish(y, i, (int)(i % (size_t)m), total, e);
-        }
+        float total[EACH];
+        load_all(total, sums + i * EACH);
+        for (int s = 1; s < splits; s++)
+            add_all(total, sums + (size_t)s * count + i * EACH);
+        finish_all(y, i * EACH, (int)(i * EACH % (size_t)m), total, e);
     }
 }
 
@@ -120,13 +101,9 @@ template <typename Y>
 void sum_splits(cudaStream_t stream, const float *sums, int splits, const struct cuda_conv *c,
                 void *y, const struct cuda_epilogue *e)
 {
-    size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
-    if (c->m % 8 == 0)
-        LAUNCH((split_sum_kernel<Y, true>), blocks_for(count / 8), THREADS, stream, sums, splits,
-               count, c->m, (Y *)y, *e);
-    else
-        LAUNCH((split_sum_kernel<Y, false>), blocks_for(count), THREADS, stream, sums, splits,
-               count, c->m, (Y *)y, *e);
+    const size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
+    WITH_EACH(c->m % 8 == 0, LAUNCH((split_sum_kernel<Y, EACH>), blocks_for(count / EACH), THREADS,
+                                    stream, sums, splits, count, c->m, (Y *)y, *e));
 }
 
 /* ---- candidates ---- */

@@ -23,14 +23,14 @@ __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c
             float taps[KERNEL][8];
             UNROLL
             for (int s = 0; s < KERNEL; s++)
-                load8(taps[s], weights + (r * KERNEL + s) * c.c + item.channel);
+                load_all(taps[s], weights + (r * KERNEL + s) * c.c + item.channel);
             const T *row = x + ((size_t)item.n * c.h + item.top + r) * c.w * c.c + item.channel;
             UNROLL
             for (int at = 0; at < COLUMNS; at++) {
                 if (item.left + at < 0 || item.left + at >= c.w)
                     continue;
                 float v[8];
-                load8(v, row + (size_t)(item.left + at) * c.c);
+                load_all(v, row + (size_t)(item.left + at) * c.c);
                 UNROLL
                 for (int o = 0; o < WIDE; o++) {
                     const int s = at - o * STRIDE;
@@ -45,7 +45,7 @@ __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c
         UNROLL
         for (int o = 0; o < WIDE; o++)
             if (item.first + o < c.ow)
-                finish8(y, item.output(c, o), item.channel, sums[o], e);
+                finish_all(y, item.output(c, o), item.channel, sums[o], e);
     }
 }
 
@@ -68,22 +68,15 @@ __global__ void depthwise_any_kernel(const T *x, const T *weights, Y *y, cuda_co
                     continue;
                 const T *from = x + (((size_t)n * c.h + h) * c.w + w) * c.c + channel;
                 const T *tap = weights + (size_t)(r * c.kw + s) * c.c + channel;
-                if constexpr (EACH == 8) {
-                    float v[8], t[8];
-                    load8(v, from);
-                    load8(t, tap);
-                    UNROLL
-                    for (int k = 0; k < 8; k++)
-                        sums[k] += v[k] * t[k];
-                } else {
-                    sums[0] += to_float(*from) * to_float(*tap);
-                }
+                float v[EACH], t[EACH];
+                load_all(v, from);
+                load_all(t, tap);
+                UNROLL
+                for (int k = 0; k < EACH; k++)
+                    sums[k] += v[k] * t[k];
             }
         }
-        if constexpr (EACH == 8)
-            finish8(y, i * 8, channel, sums, e);
-        else
-            finish(y, i, channel, sums[0], e);
+        finish_all(y, i * EACH, channel, sums, e);
     }
 }
 
@@ -110,25 +103,17 @@ bool depthwise_common(cudaStream_t stream, const T *x, const T *weights, T *y,
     if (c->kh != c->kw || c->stride_h != c->stride_w || c->dilation_h != 1 || c->dilation_w != 1 ||
         c->c % 8 != 0 || c->stride_h > 2)
         return false;
-    switch (c->kh * 10 + c->stride_h) {
-    case 31:
-        depthwise_launch<T, 3, 1>(stream, x, weights, y, c, e);
-        return true;
-    case 32:
-        depthwise_launch<T, 3, 2>(stream, x, weights, y, c, e);
-        return true;
-    case 51:
-        depthwise_launch<T, 5, 1>(stream, x, weights, y, c, e);
-        return true;
-    case 52:
-        depthwise_launch<T, 5, 2>(stream, x, weights, y, c, e);
-        return true;
-    case 71:
-        depthwise_launch<T, 7, 1>(stream, x, weights, y, c, e);
-        return true;
-    default:
-        return false;
-    }
+    const int form = c->kh * 10 + c->stride_h;
+    void (*const run)(cudaStream_t, const T *, const T *, T *, const struct cuda_conv *,
+                      const struct cuda_epilogue *) = form == 31   ? depthwise_launch<T, 3, 1>
+                                                      : form == 32 ? depthwise_launch<T, 3, 2>
+                                                      : form == 51 ? depthwise_launch<T, 5, 1>
+                                                      : form == 52 ? depthwise_launch<T, 5, 2>
+                                                      : form == 71 ? depthwise_launch<T, 7, 1>
+                                                                   : nullptr;
+    if (run)
+        run(stream, x, weights, y, c, e);
+    return run != nullptr;
 }
 
 template <typename T, typename Y>
@@ -136,12 +121,8 @@ void depthwise_any(cudaStream_t stream, const T *x, const T *weights, Y *y,
                    const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
     const size_t outputs = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->c;
-    if (c->c % 8 == 0)
-        LAUNCH((depthwise_any_kernel<T, Y, 8>), blocks_for(outputs / 8), THREADS, stream, x,
-               weights, y, *c, *e, outputs / 8);
-    else
-        LAUNCH((depthwise_any_kernel<T, Y, 1>), blocks_for(outputs), THREADS, stream, x, weights, y,
-               *c, *e, outputs);
+    WITH_EACH(c->c % 8 == 0, LAUNCH((depthwise_any_kernel<T, Y, EACH>), blocks_for(outputs / EACH),
+                                    THREADS, stream, x, weights, y, *c, *e, outputs / EACH));
 }
 
 template <typename T>

@@ -331,15 +331,19 @@ __device__ static inline void activate_all(float (&v)[COUNT], int activation, fl
 }
 #undef ACTIVATE_EACH
 
-/* ---- eight neighbouring numbers, moved as one ---- */
+/* ---- neighbouring numbers, moved as one: eight, at addresses of whole 16 bytes, or one ---- */
 
 /* 16 bytes, aligned. */
 struct alignas(16) words4 {
     uint32_t at[4];
 };
 
-template <typename T>
-__device__ static inline void load8(float (&to)[8], const T *from) /* 16-byte aligned */
+template <typename T> __device__ static inline void load_all(float (&to)[1], const T *from)
+{
+    to[0] = to_float(*from);
+}
+
+template <typename T> __device__ static inline void load_all(float (&to)[8], const T *from)
 {
     if constexpr (sizeof(T) == 4) {
         words4 half[2] = {((const words4 *)from)[0], ((const words4 *)from)[1]};
@@ -354,7 +358,12 @@ __device__ static inline void load8(float (&to)[8], const T *from) /* 16-byte al
     }
 }
 
-template <typename T> __device__ static inline void store8(T *to, const float (&from)[8])
+template <typename T> __device__ static inline void store_all(T *to, const float (&from)[1])
+{
+    *to = from_float<T>(from[0]);
+}
+
+template <typename T> __device__ static inline void store_all(T *to, const float (&from)[8])
 {
     if constexpr (sizeof(T) == 4) {
         words4 half[2];
@@ -372,39 +381,85 @@ template <typename T> __device__ static inline void store8(T *to, const float (&
     }
 }
 
-/* y[at + i] = activation(v[i] + bias[column + i] + residual[at + i]) for eight neighbours that are
- * all there and aligned to 16 bytes. */
-template <typename Y>
-__device__ static inline void finish8(Y *y, size_t at, int column, float (&v)[8],
-                                      const cuda_epilogue &e)
+/* v += the numbers from `from` on, if there are such. */
+template <typename T, int EACH>
+__device__ static inline void add_all(float (&v)[EACH], const T *from)
 {
-    float more[8];
-    if (e.bias) {
-        load8(more, e.bias + column);
-        UNROLL
-        for (int i = 0; i < 8; i++)
-            v[i] += more[i];
-    }
-    if (e.residual) {
-        load8(more, (const Y *)e.residual + at);
-        UNROLL
-        for (int i = 0; i < 8; i++)
-            v[i] += more[i];
-    }
+    float more[EACH];
+    if (!from)
+        return;
+    load_all(more, from);
+    UNROLL
+    for (int i = 0; i < EACH; i++)
+        v[i] += more[i];
+}
+
+/* y[at + i] = activation(v[i] + bias[column + i] + residual[at + i]). */
+template <typename Y, int EACH>
+__device__ static inline void finish_all(Y *y, size_t at, int column, float (&v)[EACH],
+                                         const cuda_epilogue &e)
+{
+    add_all(v, e.bias ? e.bias + column : nullptr);
+    add_all(v, e.residual ? (const Y *)e.residual + at : nullptr);
     activate_all(v, e.activation, e.alpha, e.beta);
-    store8(y + at, v);
+    store_all(y + at, v);
 }
 
 template <typename Y>
 __device__ static inline void finish(Y *y, size_t at, int column, float value,
                                      const cuda_epilogue &e)
 {
-    if (e.bias)
-        value += e.bias[column];
-    if (e.residual)
-        value += to_float(((const Y *)e.residual)[at]);
-    y[at] = from_float<Y>(activate(value, e.activation, e.alpha, e.beta));
+    float v[1] = {value};
+    finish_all(y, at, column, v, e);
 }
+
+/* Bytes in pieces of COUNT (a power of two up to 16), aligned to it where they are whole; else
+ * `count` of them are there. */
+template <int COUNT> struct alignas(COUNT) bytes_of {
+    unsigned char at[COUNT];
+};
+
+template <int COUNT>
+__device__ static inline void load_bytes(unsigned char (&to)[COUNT], const void *from,
+                                         bool whole = true, int count = COUNT)
+{
+    if (whole) {
+        bytes_of<COUNT> piece = *(const bytes_of<COUNT> *)from;
+        memcpy(to, &piece, COUNT);
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < COUNT; i++)
+        to[i] = i < count ? ((const unsigned char *)from)[i] : (unsigned char)0;
+}
+
+template <int COUNT>
+__device__ static inline void store_bytes(void *to, const unsigned char (&from)[COUNT],
+                                          bool whole = true, int count = COUNT)
+{
+    if (whole) {
+        bytes_of<COUNT> piece;
+        memcpy(&piece, from, COUNT);
+        *(bytes_of<COUNT> *)to = piece;
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < COUNT; i++)
+        if (i < count)
+            ((unsigned char *)to)[i] = from[i];
+}
+
+/* Runs `call` with EACH = 8 or 1. */
+#define WITH_EACH(in_eights, call)                                                                 \
+    do {                                                                                           \
+        if (in_eights) {                                                                           \
+            constexpr int EACH = 8;                                                                \
+            call;                                                                                  \
+        } else {                                                                                   \
+            constexpr int EACH = 1;                                                                \
+            call;                                                                                  \
+        }                                                                                          \
+    } while (0)
 
 /* Runs `call` with T as an unsigned type of `size` bytes: 1, 2, 4 or 8. */
 #define WITH_SIZE(size, call)                                                                      \
@@ -424,17 +479,29 @@ __device__ static inline void finish(Y *y, size_t at, int column, float value,
         }                                                                                          \
     } while (0)
 
-/* Runs `call` with T as the C++ type of a dtype. */
-#define WITH_TYPE(dtype, call)                                                                     \
+/* Runs what is given with T as the C++ type of a dtype. */
+#define WITH_TYPE(dtype, ...)                                                                      \
     do {                                                                                           \
         if ((dtype) == T_F32) {                                                                    \
             using T = float;                                                                       \
-            call;                                                                                  \
+            __VA_ARGS__;                                                                           \
         } else if ((dtype) == T_BF16) {                                                            \
             using T = __nv_bfloat16;                                                               \
-            call;                                                                                  \
+            __VA_ARGS__;                                                                           \
         } else {                                                                                   \
             using T = __half;                                                                      \
-            call;                                                                                  \
+            __VA_ARGS__;                                                                           \
         }                                                                                          \
     } while (0)
+
+/* Runs `call` with T as the type of a product's operands and Y as its result's: T, or float. */
+#define WITH_TYPES(dtype, y_dtype, call)                                                           \
+    WITH_TYPE(                                                                                     \
+        dtype,                                                                                     \
+        if ((y_dtype) == T_F32) {                                                                  \
+            using Y = float;                                                                       \
+            call;                                                                                  \
+        } else {                                                                                   \
+            using Y = T;                                                                           \
+            call;                                                                                  \
+        })

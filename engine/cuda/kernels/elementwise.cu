@@ -10,8 +10,8 @@ __global__ void convert_kernel(const From *x, To *y, size_t count)
     FOR_EACH(i, eights)
     {
         float v[8];
-        load8(v, x + i * 8);
-        store8(y + i * 8, v);
+        load_all(v, x + i * 8);
+        store_all(y + i * 8, v);
     }
     FOR_EACH(i, count - eights * 8)
     y[eights * 8 + i] = from_float<To>(to_float(x[eights * 8 + i]));
@@ -37,9 +37,9 @@ __global__ void activate_kernel(const T *x, T *y, size_t count, int activation, 
     FOR_EACH(i, eights)
     {
         float v[8];
-        load8(v, x + i * 8);
+        load_all(v, x + i * 8);
         activate_all(v, activation, alpha, beta);
-        store8(y + i * 8, v);
+        store_all(y + i * 8, v);
     }
     FOR_EACH(i, count - eights * 8)
     {
@@ -73,62 +73,48 @@ __device__ static inline float combine(int op, float a, float b)
     }
 }
 
-template <typename T>
-__global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_map map,
-                              size_t count, int activation, float alpha, float beta)
-{
-    FOR_EACH(i, count)
-    {
-        int64_t at[2];
-        map_at(map, i, at);
-        float value = combine(op, to_float(a[at[0]]), to_float(b[at[1]]));
-        y[i] = from_float<T>(activate(value, activation, alpha, beta));
-    }
-}
-
-/* Eight neighbours of the innermost dimension, in which an operand moves by 1 or not at all. */
-template <typename T>
-__device__ static inline void load_stepped(float (&to)[8], const T *from, int step)
+/* EACH neighbours of the innermost dimension, in which an operand moves by 1 or not at all. */
+template <int EACH, typename T>
+__device__ static inline void load_stepped(float (&to)[EACH], const T *from, int step)
 {
     if (step)
-        return load8(to, from);
+        return load_all(to, from);
     float x = to_float(*from);
     UNROLL
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < EACH; i++)
         to[i] = x;
 }
 
-/* The map counts eights: its innermost dimension is an eighth as long. */
-template <typename T>
-__global__ void binary_eights_kernel(int op, const T *a, const T *b, T *y, cuda_access_map map,
-                                     int a_step, int b_step, size_t count, int activation,
-                                     float alpha, float beta)
+/* The map counts pieces of EACH: its innermost dimension is so much shorter. */
+template <typename T, int EACH>
+__global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_map map, int a_step,
+                              int b_step, size_t count, int activation, float alpha, float beta)
 {
     FOR_EACH(i, count)
     {
         int64_t at[2];
-        float left[8], right[8];
+        float left[EACH], right[EACH];
         map_at(map, i, at);
         load_stepped(left, a + at[0], a_step);
         load_stepped(right, b + at[1], b_step);
         switch (op) { /* outside the loop */
         case CUDA_ADD:
             UNROLL
-            for (int k = 0; k < 8; k++)
+            for (int k = 0; k < EACH; k++)
                 left[k] += right[k];
             break;
         case CUDA_MUL:
             UNROLL
-            for (int k = 0; k < 8; k++)
+            for (int k = 0; k < EACH; k++)
                 left[k] *= right[k];
             break;
         default:
             UNROLL
-            for (int k = 0; k < 8; k++)
+            for (int k = 0; k < EACH; k++)
                 left[k] = combine(op, left[k], right[k]);
         }
         activate_all(left, activation, alpha, beta);
-        store8(y + i * 8, left);
+        store_all(y + i * EACH, left);
     }
 }
 
@@ -155,53 +141,37 @@ void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, cons
                        float alpha, float beta)
 {
     size_t count = element_count(map->rank, map->dims);
-    struct cuda_access_map eights;
+    struct cuda_access_map pieces = *map;
     const int last = map->rank - 1;
-    if (map_in_eights(map, &eights))
-        WITH_TYPE(dtype,
-                  LAUNCH(binary_eights_kernel<T>, blocks_for(count / 8), THREADS, stream, (int)op,
-                         (const T *)a, (const T *)b, (T *)y, eights, (int)map->steps[0][last],
-                         (int)map->steps[1][last], count / 8, activation, alpha, beta));
-    else
-        WITH_TYPE(dtype,
-                  LAUNCH(binary_kernel<T>, blocks_for(count), THREADS, stream, (int)op,
-                         (const T *)a, (const T *)b, (T *)y, *map, count, activation, alpha, beta));
+    const int a_step = last < 0 ? 1 : (int)map->steps[0][last];
+    const int b_step = last < 0 ? 1 : (int)map->steps[1][last];
+    WITH_EACH(map_in_eights(map, &pieces),
+              WITH_TYPE(dtype, LAUNCH((binary_kernel<T, EACH>), blocks_for(count / EACH), THREADS,
+                                      stream, (int)op, (const T *)a, (const T *)b, (T *)y, pieces,
+                                      a_step, b_step, count / EACH, activation, alpha, beta)));
 }
 
-template <typename T>
+template <typename T, int EACH>
 __global__ void scale_shift_kernel(const T *x, const float *scale, const float *shift, T *y,
-                                   size_t columns, size_t count, int activation, float alpha,
+                                   size_t across, size_t count, int activation, float alpha,
                                    float beta)
 {
     FOR_EACH(i, count)
     {
-        size_t column = i % columns;
-        float value = to_float(x[i]) * (scale ? scale[column] : 1.0f) + shift[column];
-        y[i] = from_float<T>(activate(value, activation, alpha, beta));
-    }
-}
-
-template <typename T>
-__global__ void scale_shift_eights_kernel(const T *x, const float *scale, const float *shift, T *y,
-                                          size_t eights_across, size_t count, int activation,
-                                          float alpha, float beta)
-{
-    FOR_EACH(i, count)
-    {
-        size_t column = i % eights_across * 8;
-        float v[8], factor[8], more[8];
-        load8(v, x + i * 8);
-        load8(more, shift + column);
+        size_t column = i % across * EACH;
+        float v[EACH], factor[EACH], more[EACH];
+        load_all(v, x + i * EACH);
+        load_all(more, shift + column);
         UNROLL
-        for (int k = 0; k < 8; k++)
+        for (int k = 0; k < EACH; k++)
             factor[k] = 1.0f;
         if (scale)
-            load8(factor, scale + column);
+            load_all(factor, scale + column);
         UNROLL
-        for (int k = 0; k < 8; k++)
+        for (int k = 0; k < EACH; k++)
             v[k] = v[k] * factor[k] + more[k];
         activate_all(v, activation, alpha, beta);
-        store8(y + i * 8, v);
+        store_all(y + i * EACH, v);
     }
 }
 
@@ -210,39 +180,20 @@ void cuda_scale_shift(cudaStream_t stream, int dtype, const void *x, const float
                       float alpha, float beta)
 {
     size_t count = rows * columns;
-    if (columns % 8 == 0)
-        WITH_TYPE(dtype, LAUNCH(scale_shift_eights_kernel<T>, blocks_for(count / 8), THREADS,
-                                stream, (const T *)x, scale, shift, (T *)y, columns / 8, count / 8,
-                                activation, alpha, beta));
-    else
-        WITH_TYPE(dtype,
-                  LAUNCH(scale_shift_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x,
-                         scale, shift, (T *)y, columns, count, activation, alpha, beta));
+    WITH_EACH(columns % 8 == 0,
+              WITH_TYPE(dtype, LAUNCH((scale_shift_kernel<T, EACH>), blocks_for(count / EACH),
+                                      THREADS, stream, (const T *)x, scale, shift, (T *)y,
+                                      columns / EACH, count / EACH, activation, alpha, beta)));
 }
 
-template <typename T>
-__global__ void epilogue_eights_kernel(T *y, size_t columns, size_t count, cuda_epilogue e)
+template <typename T, int EACH>
+__global__ void epilogue_kernel(T *y, size_t columns, size_t count, cuda_epilogue e)
 {
     FOR_EACH(i, count)
     {
-        float v[8];
-        load8(v, y + i * 8);
-        finish8(y, i * 8, (int)(i * 8 % columns), v, e);
-    }
-}
-
-template <typename T>
-__global__ void epilogue_kernel(T *y, size_t columns, size_t count, const float *bias,
-                                const T *residual, int activation, float alpha, float beta)
-{
-    FOR_EACH(i, count)
-    {
-        float value = to_float(y[i]);
-        if (bias)
-            value += bias[i % columns];
-        if (residual)
-            value += to_float(residual[i]);
-        y[i] = from_float<T>(activate(value, activation, alpha, beta));
+        float v[EACH];
+        load_all(v, y + i * EACH);
+        finish_all(y, i * EACH, (int)(i * EACH % columns), v, e);
     }
 }
 
@@ -250,13 +201,9 @@ void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, s
                          const struct cuda_epilogue *epilogue)
 {
     size_t count = rows * columns;
-    if (columns % 8 == 0)
-        WITH_TYPE(dtype, LAUNCH(epilogue_eights_kernel<T>, blocks_for(count / 8), THREADS, stream,
-                                (T *)y, columns, count / 8, *epilogue));
-    else
-        WITH_TYPE(dtype, LAUNCH(epilogue_kernel<T>, blocks_for(count), THREADS, stream, (T *)y,
-                                columns, count, epilogue->bias, (const T *)epilogue->residual,
-                                epilogue->activation, epilogue->alpha, epilogue->beta));
+    WITH_EACH(columns % 8 == 0,
+              WITH_TYPE(dtype, LAUNCH((epilogue_kernel<T, EACH>), blocks_for(count / EACH), THREADS,
+                                      stream, (T *)y, columns, count / EACH, *epilogue)));
 }
 
 template <typename T>
@@ -359,39 +306,50 @@ void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
         WITH_SIZE(size, copy_sized<T>(stream, x, y, map));
 }
 
-template <typename T, typename I>
-__global__ void gather_kernel(const T *x, const I *indices, T *y, size_t axis, size_t picked,
-                              size_t inner, size_t count)
+/* ---- parts of a whole ---- */
+
+/* A part along y; EACH divides all that is counted in bytes, and all addresses. */
+template <int EACH> __global__ void parts_kernel(unsigned char *whole, cuda_parts p)
 {
-    FOR_EACH(i, count)
+    const unsigned which = blockIdx.y;
+    const size_t across = p.parts[which].width / EACH;
+    const unsigned char *table = (const unsigned char *)p.parts[which].table;
+    FOR_EACH(i, p.rows * across)
     {
-        size_t r = i % inner, k = i / inner % picked, o = i / inner / picked;
-        int64_t at = (int64_t)indices[k];
-        if (at < 0)
-            at += (int64_t)axis;
-        if (at < 0)
-            at = 0;
-        if (at >= (int64_t)axis)
-            at = (int64_t)axis - 1;
-        y[i] = x[(o * axis + (size_t)at) * inner + r];
+        const size_t row = i / across, column = (i - row * across) * EACH;
+        unsigned char *own = (unsigned char *)p.parts[which].data + i * EACH;
+        unsigned char *inside = whole + row * p.pitch + p.parts[which].offset + column;
+        unsigned char bytes[EACH];
+        load_bytes(bytes, p.is_split ? inside : own);
+        if (table) {
+            UNROLL
+            for (int k = 0; k < EACH; k++)
+                bytes[k] = table[bytes[k]];
+        }
+        store_bytes(p.is_split ? own : inside, bytes);
     }
 }
 
-template <typename T>
-static void gather_sized(cudaStream_t stream, const void *x, const void *indices, int index_bytes,
-                         void *y, size_t outer, size_t axis, size_t picked, size_t inner)
+template <int EACH>
+static void copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *p, size_t widest)
 {
-    size_t count = outer * picked * inner;
-    if (index_bytes == 8)
-        LAUNCH((gather_kernel<T, int64_t>), blocks_for(count), THREADS, stream, (const T *)x,
-               (const int64_t *)indices, (T *)y, axis, picked, inner, count);
-    else
-        LAUNCH((gather_kernel<T, int32_t>), blocks_for(count), THREADS, stream, (const T *)x,
-               (const int32_t *)indices, (T *)y, axis, picked, inner, count);
+    const dim3 grid(blocks_for(p->rows * widest / EACH), (unsigned)p->count);
+    LAUNCH(parts_kernel<EACH>, grid, THREADS, stream, (unsigned char *)whole, *p);
 }
 
-void cuda_gather(cudaStream_t stream, int size, const void *x, const void *indices, int index_bytes,
-                 void *y, size_t outer, size_t axis, size_t count, size_t inner)
+void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *p)
 {
-    WITH_SIZE(size, gather_sized<T>(stream, x, indices, index_bytes, y, outer, axis, count, inner));
+    size_t all = p->pitch | (size_t)whole, widest = 0;
+    for (int i = 0; i < p->count; i++) {
+        all |= p->parts[i].width | p->parts[i].offset | (size_t)p->parts[i].data;
+        widest = p->parts[i].width > widest ? p->parts[i].width : widest;
+    }
+    if (all % 16 == 0)
+        copy_parts<16>(stream, whole, p, widest);
+    else if (all % 4 == 0)
+        copy_parts<4>(stream, whole, p, widest);
+    else if (all % 2 == 0)
+        copy_parts<2>(stream, whole, p, widest);
+    else
+        copy_parts<1>(stream, whole, p, widest);
 }

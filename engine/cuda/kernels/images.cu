@@ -31,19 +31,13 @@ __global__ void resize_image_kernel(const T *x, T *y, const int32_t *index, cons
                     continue;
                 const T *from = line + (int64_t)index[column + b] * r.in[3];
                 float v[EACH];
-                if constexpr (EACH == 8)
-                    load8(v, from);
-                else
-                    v[0] = to_float(*from);
+                load_all(v, from);
                 UNROLL
                 for (int k = 0; k < EACH; k++)
                     sum[k] += factor * v[k];
             }
         }
-        if constexpr (EACH == 8)
-            store8(y + i * 8, sum);
-        else
-            y[i] = from_float<T>(sum[0]);
+        store_all(y + i * EACH, sum);
     }
 }
 
@@ -96,12 +90,10 @@ void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, c
                        const float *weight, const struct cuda_resize *resize)
 {
     const size_t count = element_count(resize->rank, resize->out);
-    if (resize->out[3] % 8 == 0)
-        WITH_TYPE(dtype, LAUNCH((resize_image_kernel<T, 8>), blocks_for(count / 8), THREADS, stream,
-                                (const T *)x, (T *)y, index, weight, *resize, count / 8));
-    else
-        WITH_TYPE(dtype, LAUNCH((resize_image_kernel<T, 1>), blocks_for(count), THREADS, stream,
-                                (const T *)x, (T *)y, index, weight, *resize, count));
+    WITH_EACH(resize->out[3] % 8 == 0,
+              WITH_TYPE(dtype, LAUNCH((resize_image_kernel<T, EACH>), blocks_for(count / EACH),
+                                      THREADS, stream, (const T *)x, (T *)y, index, weight, *resize,
+                                      count / EACH)));
 }
 
 /* ---- GroupNormalization ----
@@ -208,18 +200,14 @@ __global__ void groups_write_kernel(const T *x, const float *factor, const float
     FOR_EACH(i, count)
     {
         const size_t at = i / image * g.channels + i % across * EACH;
-        if constexpr (EACH == 8) {
-            float v[8], a[8], b[8];
-            load8(v, x + i * 8);
-            load8(a, factor + at);
-            load8(b, shift + at);
-            UNROLL
-            for (int k = 0; k < 8; k++)
-                v[k] = v[k] * a[k] + b[k];
-            store8(y + i * 8, v);
-        } else {
-            y[i] = from_float<T>(to_float(x[i]) * factor[at] + shift[at]);
-        }
+        float v[EACH], a[EACH], b[EACH];
+        load_all(v, x + i * EACH);
+        load_all(a, factor + at);
+        load_all(b, shift + at);
+        UNROLL
+        for (int k = 0; k < EACH; k++)
+            v[k] = v[k] * a[k] + b[k];
+        store_all(y + i * EACH, v);
     }
 }
 
@@ -241,12 +229,9 @@ void run_groups(cudaStream_t stream, const T *x, const float *scale, const float
     LAUNCH_BLOCK(groups_join_kernel, blocks_of(groups, 1), THREADS, stream, buffers->partial,
                  buffers->mean, scale, bias, buffers->factor, buffers->shift, *g, buffers->pieces,
                  groups);
-    if (g->channels % 8 == 0)
-        LAUNCH((groups_write_kernel<T, 8>), blocks_for(count / 8), THREADS, stream, x,
-               buffers->factor, buffers->shift, y, *g, count / 8);
-    else
-        LAUNCH((groups_write_kernel<T, 1>), blocks_for(count), THREADS, stream, x, buffers->factor,
-               buffers->shift, y, *g, count);
+    WITH_EACH(g->channels % 8 == 0,
+              LAUNCH((groups_write_kernel<T, EACH>), blocks_for(count / EACH), THREADS, stream, x,
+                     buffers->factor, buffers->shift, y, *g, count / EACH));
 }
 } // namespace
 
@@ -328,47 +313,29 @@ __global__ void transposed_kernel(const T *x, const T *weights, Y *y, cuda_conv 
                 const T *tap = weights + ((size_t)(r * c.kw + s) * c.c + group * cg) * mg + m % mg;
                 for (int k = 0; k < cg; k++) {
                     const float v = to_float(from[k]);
-                    if constexpr (EACH == 8) {
-                        float t[8];
-                        load8(t, tap + (size_t)k * mg);
-                        UNROLL
-                        for (int j = 0; j < 8; j++)
-                            sums[j] += v * t[j];
-                    } else {
-                        sums[0] += v * to_float(tap[(size_t)k * mg]);
-                    }
+                    float t[EACH];
+                    load_all(t, tap + (size_t)k * mg);
+                    UNROLL
+                    for (int j = 0; j < EACH; j++)
+                        sums[j] += v * t[j];
                 }
             }
         }
-        if constexpr (EACH == 8)
-            finish8(y, i * 8, m, sums, e);
-        else
-            finish(y, i, m, sums[0], e);
+        finish_all(y, i * EACH, m, sums, e);
     }
-}
-
-template <typename T, typename Y>
-void run_transposed(cudaStream_t stream, const void *x, const void *weights, void *y,
-                    const struct cuda_conv *c, const struct cuda_epilogue *e)
-{
-    const size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
-    if (c->m / c->groups % 8 == 0)
-        LAUNCH((transposed_kernel<T, Y, 8>), blocks_for(count / 8), THREADS, stream, (const T *)x,
-               (const T *)weights, (Y *)y, *c, *e, count / 8);
-    else
-        LAUNCH((transposed_kernel<T, Y, 1>), blocks_for(count), THREADS, stream, (const T *)x,
-               (const T *)weights, (Y *)y, *c, *e, count);
 }
 } // namespace
 
 void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const void *weights,
-                          void *y, int y_dtype, const struct cuda_conv *conv,
-                          const struct cuda_epilogue *epilogue)
+                          void *y, int y_dtype, const struct cuda_conv *c,
+                          const struct cuda_epilogue *e)
 {
-    if (y_dtype == T_F32)
-        WITH_TYPE(dtype, (run_transposed<T, float>(stream, x, weights, y, conv, epilogue)));
-    else
-        WITH_TYPE(dtype, (run_transposed<T, T>(stream, x, weights, y, conv, epilogue)));
+    const size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
+    WITH_EACH(
+        c->m / c->groups % 8 == 0,
+        WITH_TYPES(dtype, y_dtype,
+                   LAUNCH((transposed_kernel<T, Y, EACH>), blocks_for(count / EACH), THREADS,
+                          stream, (const T *)x, (const T *)weights, (Y *)y, *c, *e, count / EACH)));
 }
 
 /* ---- GridSample ---- */

@@ -33,7 +33,7 @@ __device__ static inline void load_pixel(int (&to)[COUNT], const unsigned char *
 {
     unsigned char bytes[COUNT];
     if (has)
-        load_bytes(bytes, from, true, COUNT);
+        load_bytes(bytes, from);
     UNROLL
     for (int i = 0; i < COUNT; i++)
         to[i] = has ? byte_of(bytes[i], is_signed) : padding;
@@ -145,17 +145,6 @@ __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weight
     }
 }
 
-__global__ void int8_pad_kernel(const unsigned char *x, unsigned char *y, size_t count, int from,
-                                int to)
-{
-    FOR_EACH(i, count)
-    {
-        const size_t p = i / (size_t)to;
-        const int k = (int)(i % (size_t)to);
-        y[i] = k < from ? x[p * (size_t)from + (size_t)k] : (unsigned char)0;
-    }
-}
-
 __global__ void int8_fill_kernel(const unsigned char *zero, unsigned char *y)
 {
     y[threadIdx.x] = *zero;
@@ -191,29 +180,17 @@ void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *we
     const bool square = c.kh == c.kw && c.stride_h == c.stride_w && c.c % 8 == 0 &&
                         c.dilation_h == 1 && c.dilation_w == 1 && c.stride_h <= 2;
     const bool halves = c.stride_h == 2;
-    const size_t positions = (size_t)c.n * (size_t)c.oh * (size_t)c.ow;
+    const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.c;
     if (square && c.kh == 3)
         (halves ? launch_depthwise<3, 2> : launch_depthwise<3, 1>)(stream, x, weights, y, conv, e);
     else if (square && c.kh == 5)
         (halves ? launch_depthwise<5, 2> : launch_depthwise<5, 1>)(stream, x, weights, y, conv, e);
     else if (square && c.kh == 7)
         (halves ? launch_depthwise<7, 2> : launch_depthwise<7, 1>)(stream, x, weights, y, conv, e);
-    else if (c.c % 8 == 0)
-        LAUNCH(int8_depthwise_any_kernel<8>, blocks_for(positions * (size_t)(c.c / 8)), THREADS,
-               stream, (const unsigned char *)x, (const int16_t *)weights, y, *conv, *e,
-               positions * (size_t)(c.c / 8));
     else
-        LAUNCH(int8_depthwise_any_kernel<1>, blocks_for(positions * (size_t)c.c), THREADS, stream,
-               (const unsigned char *)x, (const int16_t *)weights, y, *conv, *e,
-               positions * (size_t)c.c);
-}
-
-void cuda_int8_pad_channels(cudaStream_t stream, const void *x, void *y, size_t positions, int from,
-                            int to)
-{
-    const size_t count = positions * (size_t)to;
-    LAUNCH(int8_pad_kernel, blocks_for(count), THREADS, stream, (const unsigned char *)x,
-           (unsigned char *)y, count, from, to);
+        WITH_EACH(c.c % 8 == 0, LAUNCH(int8_depthwise_any_kernel<EACH>, blocks_for(outputs / EACH),
+                                       THREADS, stream, (const unsigned char *)x,
+                                       (const int16_t *)weights, y, *conv, *e, outputs / EACH));
 }
 
 void cuda_int8_fill(cudaStream_t stream, const unsigned char *zero, void *y)

@@ -86,41 +86,6 @@ __device__ static inline void load_words(S (&to)[COUNT], const S *from, bool who
         to[i] = i < count ? from[i] : (S)0;
 }
 
-/* Bytes in pieces of COUNT (1, 4, 8 or 16), aligned to it where they are whole. */
-template <int COUNT> struct alignas(COUNT) bytes_of {
-    unsigned char at[COUNT];
-};
-
-template <int COUNT>
-__device__ static inline void load_bytes(unsigned char (&to)[COUNT], const void *from, bool whole,
-                                         int count)
-{
-    if (whole) {
-        bytes_of<COUNT> piece = *(const bytes_of<COUNT> *)from;
-        memcpy(to, &piece, COUNT);
-        return;
-    }
-    UNROLL
-    for (int i = 0; i < COUNT; i++)
-        to[i] = i < count ? ((const unsigned char *)from)[i] : (unsigned char)0;
-}
-
-template <int COUNT>
-__device__ static inline void store_bytes(void *to, const unsigned char (&from)[COUNT], bool whole,
-                                          int count)
-{
-    if (whole) {
-        bytes_of<COUNT> piece;
-        memcpy(&piece, from, COUNT);
-        *(bytes_of<COUNT> *)to = piece;
-        return;
-    }
-    UNROLL
-    for (int i = 0; i < COUNT; i++)
-        if (i < count)
-            ((unsigned char *)to)[i] = from[i];
-}
-
 /* The stored numbers of COUNT neighbouring sums from element `at` and channel `column` on. */
 template <int COUNT>
 __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size_t at, int column,

@@ -17,7 +17,7 @@ __global__ void quantize_kernel(const T *x, unsigned char *y, size_t count, floa
         float v[8];
         unsigned char bytes[8];
         if (whole)
-            load8(v, x + i * 8);
+            load_all(v, x + i * 8);
         UNROLL
         for (int k = 0; k < 8; k++) {
             if (!whole)
@@ -43,7 +43,7 @@ __global__ void dequantize_kernel(const unsigned char *x, T *y, size_t count, fl
         for (int k = 0; k < 8; k++)
             v[k] = times((float)(byte_of(bytes[k], is_signed) - zero), scale);
         if (whole) {
-            store8(y + i * 8, v);
+            store_all(y + i * 8, v);
             continue;
         }
         for (int k = 0; k < there; k++)
@@ -104,26 +104,7 @@ __global__ void binary_map_kernel(const unsigned char *x, const unsigned char *z
         for (int k = 0; k < EACH; k++)
             bytes[k] = combined(b, byte_of(x[at[0] + k * p_step], b.a_type == T_I8),
                                 byte_of(z[at[1] + k * q_step], b.b_type == T_I8), lowest);
-        store_bytes(y + i * EACH, bytes, true, EACH);
-    }
-}
-
-/* EACH (1, 4 or 16) divides all of row, pitch and offset. */
-template <int EACH>
-__global__ void rows_kernel(const unsigned char *x, unsigned char *y, size_t count, size_t row,
-                            size_t pitch, size_t offset, const unsigned char *table)
-{
-    FOR_EACH(i, count / EACH)
-    {
-        const size_t at = i * EACH, r = at / row;
-        unsigned char bytes[EACH];
-        load_bytes(bytes, x + at, true, EACH);
-        if (table) {
-            UNROLL
-            for (int k = 0; k < EACH; k++)
-                bytes[k] = table[bytes[k]];
-        }
-        store_bytes(y + r * pitch + offset + (at - r * row), bytes, true, EACH);
+        store_bytes(y + i * EACH, bytes);
     }
 }
 
@@ -179,7 +160,7 @@ __global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_
             bytes[k] =
                 (unsigned char)(p.is_max ? greatest[k] : clamped_byte(rintf(shifted), lowest));
         }
-        store_bytes(y + i * EACH, bytes, true, EACH);
+        store_bytes(y + i * EACH, bytes);
     }
 }
 
@@ -199,7 +180,7 @@ __global__ void int8_mean_kernel(const unsigned char *x, unsigned char *y, size_
     int own[EACH] = {};
     for (size_t p = row; has && p < positions; p += MEAN_ROWS) {
         unsigned char bytes[EACH];
-        load_bytes(bytes, image + p * channels + channel, true, EACH);
+        load_bytes(bytes, image + p * channels + channel);
         UNROLL
         for (int k = 0; k < EACH; k++)
             own[k] += byte_of(bytes[k], type == T_I8) - from_zero;
@@ -218,7 +199,7 @@ __global__ void int8_mean_kernel(const unsigned char *x, unsigned char *y, size_
             sum += sums[r][lane * EACH + k];
         bytes[k] = (unsigned char)requantised(times((float)sum, factor), to_zero, lowest_of(type));
     }
-    store_bytes(y + (size_t)blockIdx.y * channels + channel, bytes, true, EACH);
+    store_bytes(y + (size_t)blockIdx.y * channels + channel, bytes);
 }
 
 /* ---- DynamicQuantizeLinear ---- */
@@ -272,12 +253,6 @@ __global__ void dynamic_kernel(const float *x, unsigned char *y, size_t count, c
         y[i] = (unsigned char)requantised(divided(x[i], step), offset, 0);
     }
 }
-
-int piece_of(size_t a, size_t b, size_t c)
-{
-    const size_t all = a | b | c;
-    return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1;
-}
 } // namespace
 
 void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
@@ -316,34 +291,14 @@ void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, v
                (unsigned char *)y, *binary);
 }
 
-void cuda_int8_rows(cudaStream_t stream, const void *x, void *y, size_t rows, size_t row,
-                    size_t pitch, size_t offset, const unsigned char *table)
-{
-    const size_t count = rows * row;
-    const unsigned char *from = (const unsigned char *)x;
-    const int each = piece_of(row, pitch, offset);
-    if (each == 16)
-        LAUNCH(rows_kernel<16>, blocks_for(count / 16), THREADS, stream, from, (unsigned char *)y,
-               count, row, pitch, offset, table);
-    else if (each == 4)
-        LAUNCH(rows_kernel<4>, blocks_for(count / 4), THREADS, stream, from, (unsigned char *)y,
-               count, row, pitch, offset, table);
-    else
-        LAUNCH(rows_kernel<1>, blocks_for(count), THREADS, stream, from, (unsigned char *)y, count,
-               row, pitch, offset, table);
-}
-
 void cuda_int8_pool2d(cudaStream_t stream, const void *x, void *y,
                       const struct cuda_int8_pool *pool)
 {
     const cuda_pool &p = pool->pool;
     const size_t count = (size_t)p.n * (size_t)p.oh * (size_t)p.ow * (size_t)p.c;
-    if (p.c % 8 == 0)
-        LAUNCH(int8_pool_kernel<8>, blocks_for(count / 8), THREADS, stream,
-               (const unsigned char *)x, (unsigned char *)y, *pool, count / 8);
-    else
-        LAUNCH(int8_pool_kernel<1>, blocks_for(count), THREADS, stream, (const unsigned char *)x,
-               (unsigned char *)y, *pool, count);
+    WITH_EACH(p.c % 8 == 0,
+              LAUNCH(int8_pool_kernel<EACH>, blocks_for(count / EACH), THREADS, stream,
+                     (const unsigned char *)x, (unsigned char *)y, *pool, count / EACH));
 }
 
 void cuda_int8_mean(cudaStream_t stream, int type, const void *x, void *y, size_t n,

@@ -88,7 +88,18 @@ struct cuda_attention_data {
 };
 
 enum cuda_binary { CUDA_ADD, CUDA_SUB, CUDA_MUL, CUDA_DIV, CUDA_MAX, CUDA_MIN };
-enum cuda_reduction { CUDA_REDUCE_SUM, CUDA_REDUCE_MEAN, CUDA_REDUCE_MAX, CUDA_REDUCE_MIN };
+enum cuda_fold {
+    CUDA_FOLD_SUM,
+    CUDA_FOLD_MEAN,
+    CUDA_FOLD_MAX,
+    CUDA_FOLD_MIN, /* these are all that cuda_reduce takes */
+    CUDA_FOLD_PRODUCT,
+    CUDA_FOLD_L1,
+    CUDA_FOLD_L2,
+    CUDA_FOLD_SQUARES,
+    CUDA_FOLD_LOG_SUM,
+    CUDA_FOLD_LOG_SUM_EXP,
+};
 
 /* y[i] = convert(x[i]); dtypes float32, bfloat16, float16. */
 void cuda_convert(cudaStream_t stream, int from, const void *x, int to, void *y, size_t count);
@@ -110,10 +121,22 @@ void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, s
  * 16 bytes. */
 void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
                        const struct cuda_access_map *map);
-/* y[o, i, r] = x[o, index[i], r]; indices int64 or int32 (bytes 8 or 4), negative ones from the
- * end, others clamped. */
-void cuda_gather(cudaStream_t stream, int size, const void *x, const void *indices, int index_bytes,
-                 void *y, size_t outer, size_t axis, size_t count, size_t inner);
+/* Parts of a whole of `rows` rows of `pitch` bytes. A part's rows of `width` bytes lie behind each
+ * other, and at `offset` in those of the whole. Bytes go from the parts to the whole, or, with
+ * is_split, back; with a table of 256 bytes as what stands there for them. */
+#define CUDA_PARTS 24
+
+struct cuda_part {
+    void *data;
+    size_t width, offset;
+    const void *table;
+};
+struct cuda_parts {
+    int count, is_split;
+    size_t rows, pitch;
+    struct cuda_part parts[CUDA_PARTS];
+};
+void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *parts);
 /* Candidates for a device with so many processors and `shared_limit` bytes of shared memory for a
  * block, the most promising first; returns how many. 0: a group has an odd number of channels, or
  * an image is too large for cuda_conv_tensor. */
@@ -133,9 +156,9 @@ void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void 
 void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                     int y_dtype, const struct cuda_conv *conv,
                     const struct cuda_epilogue *epilogue);
-/* y[p, 0 … to) = x[p, 0 … from), and zeroes; 16-bit numbers, to > from. */
-void cuda_pad_channels(cudaStream_t stream, const void *x, void *y, size_t positions, int from,
-                       int to);
+/* y[p, 0 … to) = x[p, 0 … from), and zeroes; numbers of 1 or 2 bytes, to > from. */
+void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, size_t positions,
+                       int from, int to);
 /* Any groups, one thread an output; weights as above. */
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *conv,
@@ -162,7 +185,7 @@ void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float 
                      const float *bias, void *y, size_t rows, size_t row, float epsilon,
                      int is_rms);
 /* y[o, i] = over r of x[o, r, i]. */
-void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const void *x, void *y,
+void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_fold op, const void *x, void *y,
                  size_t outer, size_t reduced, size_t inner);
 
 /* ---- the ends of a run (ends.cu) ---- */

@@ -8,19 +8,6 @@
 extern "C" {
 #endif
 
-enum cuda_fold {
-    CUDA_FOLD_SUM,
-    CUDA_FOLD_MEAN,
-    CUDA_FOLD_MAX,
-    CUDA_FOLD_MIN,
-    CUDA_FOLD_PRODUCT,
-    CUDA_FOLD_L1,
-    CUDA_FOLD_L2,
-    CUDA_FOLD_SQUARES,
-    CUDA_FOLD_LOG_SUM,
-    CUDA_FOLD_LOG_SUM_EXP,
-};
-
 /* y[o] = the fold of x over the reduced dimensions. x is dense. The maps list its dimensions
  * that are kept, and those that are reduced. */
 struct cuda_reduce_axes {

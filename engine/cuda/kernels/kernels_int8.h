@@ -57,9 +57,6 @@ void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *we
 /* y = epilogue(sums added up), sums: [splits, rows, columns]. */
 void cuda_int8_finish(cudaStream_t stream, const int32_t *sums, int splits, void *y, size_t rows,
                       size_t columns, const struct cuda_int8_epilogue *epilogue);
-/* y[p, 0 … to) = x[p, 0 … from), and then anything; bytes. */
-void cuda_int8_pad_channels(cudaStream_t stream, const void *x, void *y, size_t positions, int from,
-                            int to);
 /* 16 bytes of a zero point. */
 void cuda_int8_fill(cudaStream_t stream, const unsigned char *zero, void *y);
 
@@ -86,11 +83,6 @@ struct cuda_int8_binary {
 };
 void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
                             const struct cuda_int8_binary *binary);
-
-/* y[r, offset + i] = table[x[r, i]] for rows of `row` bytes, those of y `pitch` bytes apart; table
- * NULL: x itself. */
-void cuda_int8_rows(cudaStream_t stream, const void *x, void *y, size_t rows, size_t row,
-                    size_t pitch, size_t offset, const unsigned char *table);
 
 /* The maximum of stored numbers, or QLinearAveragePool's mean: saturate(round(sum of (x -
  * from_zero) * from_scale / taps / to_scale + to_zero)). */

@@ -29,6 +29,7 @@ struct cuda_tuples {
     int64_t extent[CUDA_MAX_RANK], step[CUDA_MAX_RANK];
     size_t count, slice; /* elements of a slice */
     size_t per_batch;    /* tuples */
+    size_t listed;       /* tuples that there are: those of a further batch may be the same */
     int64_t batch_step;  /* elements of the tensor */
 };
 /* y [count, slice] from x. */

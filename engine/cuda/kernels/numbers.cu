@@ -266,11 +266,11 @@ __global__ void unary_eights_kernel(const T *x, T *y, cuda_numbers n, size_t cou
     FOR_EACH(i, eights)
     {
         float v[8];
-        load8(v, x + i * 8);
+        load_all(v, x + i * 8);
         UNROLL
         for (int k = 0; k < 8; k++)
             v[k] = unary(n, v[k]);
-        store8(y + i * 8, v);
+        store_all(y + i * 8, v);
     }
     FOR_EACH(i, count - eights * 8)
     y[eights * 8 + i] = from_float<T>(unary(n, to_float(x[eights * 8 + i])));

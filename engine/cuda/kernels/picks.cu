@@ -64,7 +64,8 @@ __device__ inline size_t slice_of(const void *indices, const cuda_tuples &t, siz
 {
     int64_t at = (int64_t)(tuple / t.per_batch) * t.batch_step;
     for (int k = 0; k < t.depth; k++) {
-        const int64_t index = index_at(indices, t.index_bytes, tuple * (size_t)t.depth + k);
+        const int64_t index =
+            index_at(indices, t.index_bytes, tuple % t.listed * (size_t)t.depth + k);
         at += brought_within(index, t.extent[k]) * t.step[k];
     }
     return (size_t)at;

@@ -1,5 +1,6 @@
 /* One block, one row (or one column of rows): softmax, LayerNormalization, reductions, pools. */
 #include "engine/cuda/kernels/device.cuh"
+#include "engine/cuda/kernels/kernels_axis.h"
 
 struct add_op {
     __device__ float operator()(float a, float b) const
@@ -31,38 +32,36 @@ template <typename T, int EACH> struct lane_numbers {
     static constexpr int PIECES = SHORT_ROW / WARP / EACH;
     float at[PIECES][EACH];
 
+    /* Calls visit(piece, the first of its numbers in the row) for each piece. */
+    template <typename Visit> __device__ inline void each_piece(Visit visit)
+    {
+        UNROLL
+        for (int p = 0; p < PIECES; p++)
+            visit(at[p], (p * WARP + (int)threadIdx.x % WARP) * EACH);
+    }
+
+    /* The join over the row of use(number, is it there). */
+    template <typename Join, typename Use>
+    __device__ inline float fold(float start, Join join, Use use, int count)
+    {
+        each_piece([&](float(&piece)[EACH], int i) {
+            UNROLL
+            for (int k = 0; k < EACH; k++)
+                start = join(start, use(piece[k], i < count));
+        });
+        return warp_join(start, join);
+    }
+
     /* What is not there is `otherwise`. */
     __device__ inline void load(const T *row, int count, float otherwise)
     {
-        const int lane = (int)threadIdx.x % WARP;
-        UNROLL
-        for (int p = 0; p < PIECES; p++) {
-            const int i = (p * WARP + lane) * EACH;
-            if (i >= count) {
-                UNROLL
-                for (int k = 0; k < EACH; k++)
-                    at[p][k] = otherwise;
-            } else if constexpr (EACH == 8) {
-                load8(at[p], row + i);
-            } else {
-                at[p][0] = to_float(row[i]);
-            }
-        }
-    }
-
-    __device__ inline void store(T *row, int count) const
-    {
-        const int lane = (int)threadIdx.x % WARP;
-        UNROLL
-        for (int p = 0; p < PIECES; p++) {
-            const int i = (p * WARP + lane) * EACH;
-            if (i >= count)
-                continue;
-            if constexpr (EACH == 8)
-                store8(row + i, at[p]);
-            else
-                row[i] = from_float<T>(at[p][0]);
-        }
+        each_piece([&](float(&piece)[EACH], int i) {
+            if (i < count)
+                return load_all(piece, row + i);
+            UNROLL
+            for (int k = 0; k < EACH; k++)
+                piece[k] = otherwise;
+        });
     }
 };
 
@@ -74,29 +73,19 @@ __global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
         return; /* a whole warp: no barrier follows */
     lane_numbers<T, EACH> v;
     v.load(x + row * (size_t)count, count, -INFINITY);
-    float greatest = -INFINITY, sum = 0;
-    UNROLL
-    for (int p = 0; p < v.PIECES; p++)
+    const float greatest = v.fold(
+        -INFINITY, max_op(), [](float x, bool) { return x; }, count);
+    /* Elements beyond the row add nothing, also if all the row is -inf, whose result is NaN. */
+    const float sum = v.fold(
+        0.0f, add_op(),
+        [=](float &x, bool is_there) { return x = is_there ? expf(x - greatest) : 0.0f; }, count);
+    v.each_piece([&](float(&piece)[EACH], int i) {
         UNROLL
-    for (int k = 0; k < EACH; k++)
-        greatest = greater_of(greatest, v.at[p][k]);
-    greatest = warp_join(greatest, max_op());
-    UNROLL
-    for (int p = 0; p < v.PIECES; p++)
-        UNROLL
-    for (int k = 0; k < EACH; k++) {
-        /* Elements beyond the row add nothing, also if all the row is -inf, whose result is NaN. */
-        bool inside = (p * WARP + (int)threadIdx.x % WARP) * EACH < count;
-        v.at[p][k] = inside ? expf(v.at[p][k] - greatest) : 0.0f;
-        sum += v.at[p][k];
-    }
-    sum = warp_join(sum, add_op());
-    UNROLL
-    for (int p = 0; p < v.PIECES; p++)
-        UNROLL
-    for (int k = 0; k < EACH; k++)
-        v.at[p][k] /= sum;
-    v.store(y + row * (size_t)count, count);
+        for (int k = 0; k < EACH; k++)
+            piece[k] /= sum;
+        if (i < count)
+            store_all(y + row * (size_t)count + i, piece);
+    });
 }
 
 template <typename T, int EACH>
@@ -104,46 +93,30 @@ __global__ void layer_norm_short_kernel(const T *x, const float *scale, const fl
                                         size_t rows, int count, float epsilon, int is_rms)
 {
     const size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP;
-    const int lane = (int)threadIdx.x % WARP;
     if (row >= rows)
         return;
     lane_numbers<T, EACH> v;
     v.load(x + row * (size_t)count, count, 0.0f);
-    float sum = 0, squares = 0;
-    UNROLL
-    for (int p = 0; p < v.PIECES; p++)
-        UNROLL
-    for (int k = 0; k < EACH; k++)
-        sum += v.at[p][k];
-    const float mean = is_rms ? 0.0f : warp_join(sum, add_op()) / (float)count;
-    UNROLL
-    for (int p = 0; p < v.PIECES; p++)
-        UNROLL
-    for (int k = 0; k < EACH; k++) {
-        float d = (p * WARP + lane) * EACH < count ? v.at[p][k] - mean : 0.0f;
-        squares += d * d;
-    }
-    const float variance = warp_join(squares, add_op()) / (float)count;
+    const auto itself = [](float x, bool) { return x; };
+    const float mean = is_rms ? 0.0f : v.fold(0.0f, add_op(), itself, count) / (float)count;
+    const auto square = [=](float x, bool is_there) {
+        const float d = is_there ? x - mean : 0.0f;
+        return d * d;
+    };
+    const float variance = v.fold(0.0f, add_op(), square, count) / (float)count;
     const float inverse = 1.0f / sqrtf(variance + epsilon);
-    UNROLL
-    for (int p = 0; p < v.PIECES; p++) {
-        const int i = (p * WARP + lane) * EACH;
+    v.each_piece([&](float(&piece)[EACH], int i) {
         float factor[EACH], more[EACH] = {};
         if (i >= count)
-            continue;
-        if constexpr (EACH == 8) {
-            load8(factor, scale + i);
-            if (bias)
-                load8(more, bias + i);
-        } else {
-            factor[0] = scale[i];
-            more[0] = bias ? bias[i] : 0.0f;
-        }
+            return;
+        load_all(factor, scale + i);
+        if (bias)
+            load_all(more, bias + i);
         UNROLL
         for (int k = 0; k < EACH; k++)
-            v.at[p][k] = (v.at[p][k] - mean) * inverse * factor[k] + more[k];
-    }
-    v.store(y + row * (size_t)count, count);
+            piece[k] = (piece[k] - mean) * inverse * factor[k] + more[k];
+        store_all(y + row * (size_t)count + i, piece);
+    });
 }
 
 static unsigned short_blocks(size_t rows)
@@ -153,34 +126,14 @@ static unsigned short_blocks(size_t rows)
 
 /* ---- any rows ---- */
 
-template <typename T> __global__ void softmax_kernel(const T *x, T *y, size_t row)
-{
-    __shared__ float shared[WARPS];
-    x += (size_t)blockIdx.x * row;
-    y += (size_t)blockIdx.x * row;
-    float greatest = -INFINITY;
-    for (size_t i = threadIdx.x; i < row; i += THREADS)
-        greatest = greater_of(greatest, to_float(x[i]));
-    greatest = block_join(greatest, shared, max_op());
-    float sum = 0;
-    for (size_t i = threadIdx.x; i < row; i += THREADS)
-        sum += expf(to_float(x[i]) - greatest);
-    sum = block_join(sum, shared, add_op());
-    for (size_t i = threadIdx.x; i < row; i += THREADS)
-        y[i] = from_float<T>(expf(to_float(x[i]) - greatest) / sum);
-}
-
 void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t rows, size_t row)
 {
-    if (row <= SHORT_ROW && row % 8 == 0)
-        WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, 8>), short_blocks(rows), THREADS,
-                                      stream, (const T *)x, (T *)y, rows, (int)row));
-    else if (row <= SHORT_ROW)
-        WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, 1>), short_blocks(rows), THREADS,
-                                      stream, (const T *)x, (T *)y, rows, (int)row));
-    else
-        WITH_TYPE(dtype, LAUNCH_BLOCK(softmax_kernel<T>, (unsigned)rows, THREADS, stream,
-                                      (const T *)x, (T *)y, row));
+    const struct cuda_axis axis = {rows, row, 1, dtype, CUDA_IN_FLOAT};
+    if (row > SHORT_ROW)
+        return cuda_softmax_axis(stream, x, y, &axis, CUDA_SOFTMAX);
+    WITH_EACH(row % 8 == 0, WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, EACH>),
+                                                          short_blocks(rows), THREADS, stream,
+                                                          (const T *)x, (T *)y, rows, (int)row)));
 }
 
 template <typename T>
@@ -209,17 +162,14 @@ __global__ void layer_norm_kernel(const T *x, const float *scale, const float *b
 void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float *scale,
                      const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms)
 {
-    if (row <= SHORT_ROW && row % 8 == 0)
-        WITH_TYPE(dtype,
-                  LAUNCH_BLOCK((layer_norm_short_kernel<T, 8>), short_blocks(rows), THREADS, stream,
-                               (const T *)x, scale, bias, (T *)y, rows, (int)row, epsilon, is_rms));
-    else if (row <= SHORT_ROW)
-        WITH_TYPE(dtype,
-                  LAUNCH_BLOCK((layer_norm_short_kernel<T, 1>), short_blocks(rows), THREADS, stream,
-                               (const T *)x, scale, bias, (T *)y, rows, (int)row, epsilon, is_rms));
-    else
+    if (row > SHORT_ROW)
         WITH_TYPE(dtype, LAUNCH_BLOCK(layer_norm_kernel<T>, (unsigned)rows, THREADS, stream,
                                       (const T *)x, scale, bias, (T *)y, row, epsilon, is_rms));
+    else
+        WITH_EACH(row % 8 == 0, WITH_TYPE(dtype, LAUNCH_BLOCK((layer_norm_short_kernel<T, EACH>),
+                                                              short_blocks(rows), THREADS, stream,
+                                                              (const T *)x, scale, bias, (T *)y,
+                                                              rows, (int)row, epsilon, is_rms)));
 }
 
 /* inner == 1: a block a row. */
@@ -263,14 +213,14 @@ static void reduce_with(cudaStream_t stream, Op op, float start, float scale, co
                (const T *)x, (T *)y, reduced, inner, outer * inner, op, start, scale);
 }
 
-void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const void *x, void *y,
+void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_fold op, const void *x, void *y,
                  size_t outer, size_t reduced, size_t inner)
 {
-    float scale = op == CUDA_REDUCE_MEAN ? 1.0f / (float)reduced : 1.0f;
-    if (op == CUDA_REDUCE_MAX)
+    float scale = op == CUDA_FOLD_MEAN ? 1.0f / (float)reduced : 1.0f;
+    if (op == CUDA_FOLD_MAX)
         WITH_TYPE(dtype, (reduce_with<T>(stream, max_op(), -INFINITY, scale, x, y, outer, reduced,
                                          inner)));
-    else if (op == CUDA_REDUCE_MIN)
+    else if (op == CUDA_FOLD_MIN)
         WITH_TYPE(dtype,
                   (reduce_with<T>(stream, min_op(), INFINITY, scale, x, y, outer, reduced, inner)));
     else
@@ -291,7 +241,7 @@ __global__ void pool_global_kernel(const T *x, T *y, size_t positions, int chann
         value[k] = IS_MAX ? -INFINITY : 0.0f;
     if (channel < channels)
         for (size_t p = (size_t)warp; p < positions; p += WARPS) {
-            load8(v, x + ((size_t)blockIdx.y * positions + p) * (size_t)channels + channel);
+            load_all(v, x + ((size_t)blockIdx.y * positions + p) * (size_t)channels + channel);
             UNROLL
             for (int k = 0; k < 8; k++)
                 value[k] = IS_MAX ? greater_of(value[k], v[k]) : value[k] + v[k];
@@ -311,7 +261,7 @@ __global__ void pool_global_kernel(const T *x, T *y, size_t positions, int chann
         if (!IS_MAX)
             value[k] /= (float)positions;
     }
-    store8(y + (size_t)blockIdx.y * (size_t)channels + channel, value);
+    store_all(y + (size_t)blockIdx.y * (size_t)channels + channel, value);
 }
 
 void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, size_t n,
@@ -319,7 +269,7 @@ void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, si
 {
     const dim3 grid((unsigned)((channels + WARP * 8 - 1) / (WARP * 8)), (unsigned)n);
     if (channels % 8 || channels > INT32_MAX - WARP * 8 || n > GRID_MOST)
-        cuda_reduce(stream, dtype, is_max ? CUDA_REDUCE_MAX : CUDA_REDUCE_MEAN, x, y, n, positions,
+        cuda_reduce(stream, dtype, is_max ? CUDA_FOLD_MAX : CUDA_FOLD_MEAN, x, y, n, positions,
                     channels);
     else if (is_max)
         WITH_TYPE(dtype, LAUNCH_BLOCK((pool_global_kernel<T, true>), grid, THREADS, stream,
@@ -355,10 +305,7 @@ __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
                 if (!inside)
                     continue;
                 const T *from = x + (((size_t)n * p.h + h) * p.w + w) * p.c + c;
-                if constexpr (EACH == 8)
-                    load8(v, from);
-                else
-                    v[0] = to_float(*from);
+                load_all(v, from);
                 UNROLL
                 for (int k = 0; k < EACH; k++)
                     value[k] = p.is_max ? greater_of(value[k], v[k]) : value[k] + v[k];
@@ -367,10 +314,7 @@ __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
         UNROLL
         for (int k = 0; k < EACH; k++)
             value[k] = p.is_max ? value[k] : value[k] / (float)(taps ? taps : 1);
-        if constexpr (EACH == 8)
-            store8(y + i * 8, value);
-        else
-            y[i] = from_float<T>(value[0]);
+        store_all(y + i * EACH, value);
     }
 }
 
@@ -378,10 +322,7 @@ void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
                  const struct cuda_pool *pool)
 {
     size_t count = (size_t)pool->n * (size_t)pool->oh * (size_t)pool->ow * (size_t)pool->c;
-    if (pool->c % 8 == 0)
-        WITH_TYPE(dtype, LAUNCH((pool_kernel<T, 8>), blocks_for(count / 8), THREADS, stream,
-                                (const T *)x, (T *)y, *pool, count / 8));
-    else
-        WITH_TYPE(dtype, LAUNCH((pool_kernel<T, 1>), blocks_for(count), THREADS, stream,
-                                (const T *)x, (T *)y, *pool, count));
+    WITH_EACH(pool->c % 8 == 0,
+              WITH_TYPE(dtype, LAUNCH((pool_kernel<T, EACH>), blocks_for(count / EACH), THREADS,
+                                      stream, (const T *)x, (T *)y, *pool, count / EACH)));
 }

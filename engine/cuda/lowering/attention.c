@@ -10,8 +10,8 @@ struct cuda_attention_step {
     struct cuda_attention attention;
     bool on_tensor_cores;
     enum dtype dtype;
-    uint32_t inputs[3 + ATTENTION_BIASES], y;
-    const void *constants[3 + ATTENTION_BIASES]; /* on the device, instead of the values */
+    struct cuda_operand inputs[3 + ATTENTION_BIASES];
+    uint32_t y;
 };
 
 static enum status attention_run(struct cuda_step *base, struct cuda_program *program,
@@ -20,7 +20,7 @@ static enum status attention_run(struct cuda_step *base, struct cuda_program *pr
     struct cuda_attention_step *s = (struct cuda_attention_step *)base;
     const void *in[3 + ATTENTION_BIASES] = {NULL};
     for (int i = 0; i < 3 + s->attention.bias_count; i++)
-        in[i] = s->constants[i] ? s->constants[i] : program->data[s->inputs[i]];
+        in[i] = cuda_operand_at(program, &s->inputs[i]);
     struct cuda_attention_data data = {
         .q = in[0], .k = in[1], .v = in[2], .y = program->data[s->y]};
     for (int b = 0; b < s->attention.bias_count; b++)
@@ -111,22 +111,16 @@ enum status cuda_lower_attention(const struct cuda_compile *compile, struct cuda
         !cuda_attention_takes(&proto.attention, false, backend->shared_limit))
         return STATUS_OK;
     for (size_t i = 0; i < node->input_count; i++) {
-        struct value *value = node->inputs[i];
-        void *data = NULL;
-        proto.inputs[i] = value->index;
-        if (value->known)
-            TRY(cuda_weights_get(backend, value->known, WEIGHT_AS_IS,
-                                 i < 3 ? proto.dtype : value->known->dtype, &data, err));
-        proto.constants[i] = data;
+        const struct value *value = node->inputs[i];
+        const enum dtype own = value->known ? value->known->dtype : value->dtype;
+        TRY(cuda_operand_of(compile, value, i < 3 ? proto.dtype : own, &proto.inputs[i], err));
         if (i >= 3)
-            proto.attention.bias_is_float[i - 3] =
-                (value->known ? value->known->dtype : value->dtype) == DTYPE_F32;
+            proto.attention.bias_is_float[i - 3] = own == DTYPE_F32;
     }
-    struct cuda_attention_step *s = cuda_step_create(compile, sizeof *s, attention_run);
+    struct cuda_attention_step *s =
+        cuda_step_create(compile, &proto, sizeof *s, attention_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    proto.step = s->step;
-    *s = proto;
+        return STATUS_NO_MEMORY;
     s->y = node->outputs[0]->index;
     s->step.kernel = s->on_tensor_cores ? "tensor-core attention" : "attention";
     s->step.flops = 2.0 * (double)loaded.batch * (double)loaded.rows * (double)loaded.keys *
@@ -134,6 +128,5 @@ enum status cuda_lower_attention(const struct cuda_compile *compile, struct cuda
     s->step.bytes =
         (size_t)(loaded.batch * (loaded.rows + loaded.keys) * (loaded.depth + loaded.width)) *
         dtype_size(s->dtype);
-    *ret = &s->step;
     return STATUS_OK;
 }

@@ -73,7 +73,7 @@ static bool axis_of(const struct node *node, int64_t axis, struct cuda_axis *ret
 
 /* ---- what nodes are ---- */
 
-static bool fold_of(enum op op, enum cuda_fold *ret)
+bool cuda_fold_of(enum op op, enum cuda_fold *ret)
 {
     static const struct {
         enum op op;
@@ -195,7 +195,8 @@ static bool axes_classify(const struct node *node, struct axis_step *s)
         return read_top(node, s);
     default:
         s->kind = AXIS_FOLD;
-        return fold_of(node->op, &s->fold.fold) && y && y->dtype == x->dtype && read_fold(node, s);
+        return cuda_fold_of(node->op, &s->fold.fold) && y && y->dtype == x->dtype &&
+               read_fold(node, s);
     }
 }
 
@@ -208,12 +209,9 @@ enum status cuda_lower_axes(const struct cuda_compile *compile, struct cuda_step
     struct axis_step proto = {0};
     if (!axes_classify(node, &proto))
         return STATUS_OK;
-    struct axis_step *s = cuda_step_create(compile, sizeof *s, axes_run);
+    struct axis_step *s = cuda_step_create(compile, &proto, sizeof *s, axes_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    proto.step = s->step;
-    *s = proto;
-    *ret = &s->step;
+        return STATUS_NO_MEMORY;
     s->step.kernel = names[s->kind];
     s->x = node->inputs[0]->index;
     s->has_y = y != NULL;

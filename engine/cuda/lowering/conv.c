@@ -47,7 +47,7 @@ static void run_tensor(struct conv_step *s, struct cuda_program *program, const 
     const struct cuda_conv_candidate *candidate =
         &s->candidates[s->candidate - (s->product ? 1 : 0)];
     if (s->unpadded) {
-        cuda_pad_channels(backend->stream, x, workspace,
+        cuda_pad_channels(backend->stream, 2, x, workspace,
                           (size_t)s->conv.n * (size_t)s->conv.h * (size_t)s->conv.w, s->unpadded,
                           s->conv.c);
         x = workspace;
@@ -118,12 +118,12 @@ static bool is_pointwise(const struct cuda_conv *c)
 
 static struct conv_step *conv_create(const struct cuda_compile *compile,
                                      const struct cuda_conv *conv, const void *weights,
-                                     const float *bias)
+                                     const float *bias, struct cuda_step **ret, struct error *err)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct epilogue *e = &node->epilogue;
-    struct conv_step *s = cuda_step_create(compile, sizeof *s, conv_run);
+    struct conv_step *s = cuda_step_create(compile, NULL, sizeof *s, conv_run, ret, err);
     if (!s)
         return NULL;
     s->step.free = conv_free;
@@ -167,15 +167,16 @@ static enum status create_tensor(const struct cuda_compile *compile, struct cuda
 {
     const struct cuda_backend *backend = compile->backend;
     struct cuda_conv_candidate candidates[MOST_CANDIDATES];
+    struct cuda_step *step;
     size_t workspace;
     int count = cuda_conv_candidates(conv, backend->shared_limit, backend->processors, candidates,
                                      MOST_CANDIDATES);
     count = conv_keep_candidates(conv, candidates, count, &workspace);
     if (count == 0)
         return STATUS_OK;
-    struct conv_step *s = conv_create(compile, conv, weights, bias);
+    struct conv_step *s = conv_create(compile, conv, weights, bias, &step, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return STATUS_NO_MEMORY;
     s->kind = CONV_TENSOR;
     s->step.kernel = "tensor-core conv";
     s->step.tune = conv_tune;
@@ -245,7 +246,7 @@ static enum status conv_lower_tensor(const struct cuda_compile *compile, const s
     const enum dtype dtype = compile->node->inputs[0]->dtype;
     struct cuda_conv conv = *c;
     struct conv_step *s = NULL;
-    void *weights;
+    const void *weights;
     int unpadded = 0;
     if (!has_tensor_cores(compile->backend, dtype) || (c->c / c->groups % 2 && c->groups > 1))
         return STATUS_OK;
@@ -270,15 +271,14 @@ static enum status conv_lower_plain(const struct cuda_compile *compile, const st
     struct tensor *constant = compile->node->inputs[1]->known;
     const bool depthwise = c->groups == c->c && c->m == c->c;
     const bool direct = c->groups > 1 && c->m / c->groups < GROUP_OF_TILES;
-    void *weights;
-    TRY(cuda_weights_get(compile->backend, constant, depthwise ? WEIGHT_DEPTHWISE : WEIGHT_CONV,
+    const void *weights;
+    TRY(cuda_weights_get(compile->backend, constant, depthwise ? WEIGHT_TAPS : WEIGHT_CONV,
                          compile->node->inputs[0]->dtype, &weights, err));
-    struct conv_step *s = conv_create(compile, c, weights, bias);
+    struct conv_step *s = conv_create(compile, c, weights, bias, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return STATUS_NO_MEMORY;
     s->kind = depthwise ? CONV_DEPTHWISE : direct ? CONV_DIRECT : CONV_SIMT;
     s->step.kernel = depthwise ? "depthwise conv" : direct ? "direct conv" : "conv";
-    *ret = &s->step;
     return STATUS_OK;
 }
 
@@ -296,25 +296,22 @@ enum status cuda_lower_conv(const struct cuda_compile *compile, struct cuda_step
     if (node->op != OP_CONV || !node->channels_last)
         return STATUS_OK;
     const struct value *x = node->inputs[0];
-    const struct value *bias = node_bias(node);
     struct tensor *constant = node->inputs[1]->known;
     struct window window;
     struct cuda_conv conv;
-    void *bias_data = NULL;
+    const void *bias;
     TRY(window_init(node, 2, x->shape.dims + 1, constant->shape.dims + 2, &window, err));
     TRY(window_of_conv(node, &window, node_int(node, "group", 1), &conv, err));
-    if (bias)
-        TRY(cuda_weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data,
-                             err));
+    TRY(cuda_weights_of(compile->backend, node_bias(node), DTYPE_F32, &bias, err));
     if (is_pointwise(&conv)) {
         enum weight_layout layout =
             has_tensor_cores(compile->backend, x->dtype) ? WEIGHT_ROWS : WEIGHT_CONV;
-        void *weights;
+        const void *weights;
         TRY(cuda_weights_get(compile->backend, constant, layout, x->dtype, &weights, err));
         return conv_lower_pointwise(compile, &conv, weights, cuda_weights_row(constant, layout),
-                                    bias_data, ret, err);
+                                    bias, ret, err);
     }
     if (is_for_tiles(&conv))
-        TRY(conv_lower_tensor(compile, &conv, bias_data, ret, err));
-    return *ret ? STATUS_OK : conv_lower_plain(compile, &conv, bias_data, ret, err);
+        TRY(conv_lower_tensor(compile, &conv, bias, ret, err));
+    return *ret ? STATUS_OK : conv_lower_plain(compile, &conv, bias, ret, err);
 }

@@ -7,9 +7,9 @@ struct cuda_elementwise_step {
     enum cuda_binary binary;
     struct epilogue activation; /* KIND_UNARY: the operator; else what follows it */
     struct cuda_access_map map;
-    uint32_t a, b, y;
-    const void *a_constant, *b_constant; /* on the device, instead of the values */
-    const float *scale, *shift;
+    struct cuda_operand a, b;
+    uint32_t y;
+    const void *scale, *shift; /* float32 */
     enum dtype dtype;
     size_t count, columns;
 };
@@ -20,8 +20,7 @@ static enum status elementwise_run(struct cuda_step *base, struct cuda_program *
     struct cuda_elementwise_step *s = (struct cuda_elementwise_step *)base;
     cudaStream_t stream = program->backend->stream;
     const struct epilogue *e = &s->activation;
-    const void *a = s->a_constant ? s->a_constant : program->data[s->a];
-    const void *b = s->b_constant ? s->b_constant : program->data[s->b];
+    const void *a = cuda_operand_at(program, &s->a), *b = cuda_operand_at(program, &s->b);
     void *y = program->data[s->y];
     switch (s->kind) {
     case KIND_UNARY:
@@ -96,23 +95,18 @@ static enum status elementwise_fill(const struct cuda_compile *compile,
 {
     const struct node *node = compile->node;
     const struct value *a = node->inputs[0], *y = node->outputs[0];
-    const void *data;
-    s->a = a->index;
     s->y = y->index;
     s->count = shape_count(&y->shape);
     s->columns = y->shape.rank ? (size_t)y->shape.dims[y->shape.rank - 1] : 1;
-    TRY(cuda_weights_of(compile->backend, a, s->dtype, &s->a_constant, err));
+    TRY(cuda_operand_of(compile, a, s->dtype, &s->a, err));
     if (s->kind == KIND_BINARY) {
         const struct value *b = node->inputs[1];
-        s->b = b->index;
-        TRY(cuda_weights_of(compile->backend, b, s->dtype, &s->b_constant, err));
+        TRY(cuda_operand_of(compile, b, s->dtype, &s->b, err));
         s->map = cuda_map_broadcast(&y->shape, (const struct shape[]){a->shape, b->shape}, 2);
     }
     if (s->kind == KIND_SCALE_SHIFT) {
-        TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &data, err));
-        s->scale = data;
-        TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &data, err));
-        s->shift = data;
+        TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &s->scale, err));
+        TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &s->shift, err));
     }
     s->step.bytes = 2 * s->count * dtype_size(s->dtype);
     return STATUS_OK;
@@ -124,12 +118,10 @@ enum status cuda_lower_elementwise(const struct cuda_compile *compile, struct cu
     struct cuda_elementwise_step proto = {0};
     if (!elementwise_classify(compile->node, &proto))
         return STATUS_OK;
-    struct cuda_elementwise_step *s = cuda_step_create(compile, sizeof *s, elementwise_run);
+    struct cuda_elementwise_step *s =
+        cuda_step_create(compile, &proto, sizeof *s, elementwise_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    proto.step = s->step;
-    *s = proto;
+        return STATUS_NO_MEMORY;
     s->step.kernel = "elementwise";
-    *ret = &s->step;
     return elementwise_fill(compile, s, err);
 }

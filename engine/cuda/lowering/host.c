@@ -133,15 +133,14 @@ static enum status take_epilogue(const struct cuda_compile *compile, struct host
 {
     const struct node *node = compile->node;
     const struct epilogue *e = &node->epilogue;
-    void *bias = NULL;
+    const void *bias = NULL;
     if (e->residual) {
         s->has_residual = true;
         s->residual = e->residual->index;
         s->node.input_count--;
     }
     if (node->op == OP_MATMUL && s->node.input_count > 2) {
-        TRY(cuda_weights_get(compile->backend, node->inputs[2]->known, WEIGHT_AS_IS, DTYPE_F32,
-                             &bias, err));
+        TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &bias, err));
         s->node.input_count = 2;
     }
     s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
@@ -164,10 +163,9 @@ enum status cuda_lower_host(const struct cuda_compile *compile, struct cuda_step
         return error_set(err, STATUS_UNSUPPORTED,
                          "%s: the CUDA backend has no kernel for this operator with these operands",
                          node_text(node, text));
-    struct host_step *s = cuda_step_create(compile, sizeof *s, host_run);
+    struct host_step *s = cuda_step_create(compile, NULL, sizeof *s, host_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &s->step;
+        return STATUS_NO_MEMORY;
     s->step.free = host_free;
     s->step.kernel = "host";
     s->step.on_host = true;

@@ -13,15 +13,13 @@
 struct image_step {
     struct cuda_step step;
     uint32_t x, y;
-    const void *grid_constant;
-    uint32_t grid;
+    struct cuda_operand grid;
     enum dtype dtype, y_dtype;
     enum { IMAGE_RESIZE, IMAGE_RESIZE_ANY, IMAGE_GROUPS, IMAGE_LRN, IMAGE_CONV, IMAGE_SAMPLE } kind;
     struct cuda_resize resize;
-    const int32_t *index;
-    const float *weight;
+    const void *index, *weight; /* tables of int32 and float32 */
     struct cuda_groups groups;
-    const float *scale, *bias;
+    const void *scale, *bias; /* float32 */
     size_t pixels, channels;
     int size;
     float factor, addend, beta;
@@ -59,22 +57,21 @@ static enum status images_run(struct cuda_step *base, struct cuda_program *progr
                              &s->epilogue);
         break;
     case IMAGE_SAMPLE:
-        cuda_sample_grid(stream, dtype, x,
-                         s->grid_constant ? s->grid_constant : program->data[s->grid], y,
-                         &s->sample);
+        cuda_sample_grid(stream, dtype, x, cuda_operand_at(program, &s->grid), y, &s->sample);
         break;
     }
     return cuda_launched(base, program, err);
 }
 
-static enum status images_create(const struct cuda_compile *compile, int kind, const char *kernel,
-                                 struct image_step **ret, struct cuda_step **ret_step,
-                                 struct error *err)
+/* NULL when out of memory. */
+static struct image_step *images_create(const struct cuda_compile *compile, int kind,
+                                        const char *kernel, struct cuda_step **ret,
+                                        struct error *err)
 {
     const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
-    struct image_step *s = cuda_step_create(compile, sizeof *s, images_run);
+    struct image_step *s = cuda_step_create(compile, NULL, sizeof *s, images_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return NULL;
     s->kind = kind;
     s->step.kernel = kernel;
     s->x = x->index;
@@ -83,21 +80,7 @@ static enum status images_create(const struct cuda_compile *compile, int kind, c
     s->y_dtype = y->dtype;
     s->step.bytes = shape_count(&x->shape) * dtype_size(x->dtype) +
                     shape_count(&y->shape) * dtype_size(y->dtype);
-    *ret = s;
-    *ret_step = &s->step;
-    return STATUS_OK;
-}
-
-/* Uploads a table, kept with the weights; releases the tensor. */
-static enum status images_upload(const struct cuda_compile *compile, struct tensor *table,
-                                 const void **ret, struct error *err)
-{
-    void *data = NULL;
-    enum status status =
-        cuda_weights_get(compile->backend, table, WEIGHT_AS_IS, table->dtype, &data, err);
-    *ret = data;
-    tensor_unref(table);
-    return status;
+    return s;
 }
 
 /* ---- Resize ---- */
@@ -162,9 +145,7 @@ static enum status make_tables(const struct cuda_compile *compile, const struct 
                                const int *axes, struct image_step *s, struct error *err)
 {
     struct cuda_resize *r = &s->resize;
-    struct tensor *index = NULL, *weight = NULL;
     size_t total = 0, most = 1;
-    const void *data;
     for (int d = 0; d < r->rank; d++) {
         const struct resize_axis *axis = &plan->axis[axes[d]];
         const size_t taps = axis->resized ? resize_tap_count(plan, axis) : 1;
@@ -181,32 +162,22 @@ static enum status make_tables(const struct cuda_compile *compile, const struct 
     }
     size_t *positions = alloc_array(most, sizeof *positions);
     double *weights = alloc_array(most, sizeof *weights);
-    const struct shape shape = SHAPE((int64_t)total);
-    enum status status = positions && weights
+    int32_t *index = alloc_array(total, sizeof *index);
+    float *weight = alloc_array(total, sizeof *weight);
+    enum status status = positions && weights && index && weight
                              ? STATUS_OK
                              : error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    if (status == STATUS_OK)
-        status = tensor_create(NULL, DTYPE_I32, &shape, &index, err);
-    if (status == STATUS_OK)
-        status = tensor_create(NULL, DTYPE_F32, &shape, &weight, err);
     for (int d = 0; d < r->rank && status == STATUS_OK; d++)
         fill_axis(plan, &plan->axis[axes[d]], (size_t)r->taps[d], positions, weights,
-                  (int32_t *)index->data + r->first[d], (float *)weight->data + r->first[d]);
+                  index + r->first[d], weight + r->first[d]);
+    if (status == STATUS_OK)
+        status = cuda_weights_upload(compile->backend, DTYPE_I32, index, total, &s->index, err);
+    if (status == STATUS_OK)
+        status = cuda_weights_upload(compile->backend, DTYPE_F32, weight, total, &s->weight, err);
     free(positions);
     free(weights);
-    if (status != STATUS_OK) {
-        tensor_unref(index);
-        tensor_unref(weight);
-        return status;
-    }
-    status = images_upload(compile, index, &data, err);
-    s->index = data;
-    if (status != STATUS_OK) {
-        tensor_unref(weight);
-        return status;
-    }
-    status = images_upload(compile, weight, &data, err);
-    s->weight = data;
+    free(index);
+    free(weight);
     return status;
 }
 
@@ -226,11 +197,12 @@ static enum status lower_resize(const struct cuda_compile *compile, struct cuda_
     const struct shape *x = &node->inputs[0]->shape;
     const struct shape plain = node->channels_last ? channels_first(x) : *x;
     struct resize_plan plan;
-    struct image_step *s;
     if (!fits_index(x) || !fits_index(&node->outputs[0]->shape) || !read_plan(node, &plain, &plan))
         return STATUS_OK;
-    TRY(images_create(compile, node->channels_last ? IMAGE_RESIZE : IMAGE_RESIZE_ANY, "resize", &s,
-                      ret, err));
+    struct image_step *s = images_create(
+        compile, node->channels_last ? IMAGE_RESIZE : IMAGE_RESIZE_ANY, "resize", ret, err);
+    if (!s)
+        return STATUS_NO_MEMORY;
     s->resize.rank = x->rank;
     s->resize.outside = plan.extrapolation;
     return make_tables(compile, &plan, node->channels_last ? last : own, s, err);
@@ -261,13 +233,11 @@ static enum status lower_groups(const struct cuda_compile *compile, struct cuda_
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0];
     const bool instance = node->op == OP_INSTANCE_NORMALIZATION;
-    struct image_step *s;
-    void *scale, *bias;
-    TRY(cuda_weights_get(compile->backend, node->inputs[1]->known, WEIGHT_AS_IS, DTYPE_F32, &scale,
-                         err));
-    TRY(cuda_weights_get(compile->backend, node->inputs[2]->known, WEIGHT_AS_IS, DTYPE_F32, &bias,
-                         err));
-    TRY(images_create(compile, IMAGE_GROUPS, "groups", &s, ret, err));
+    struct image_step *s = images_create(compile, IMAGE_GROUPS, "groups", ret, err);
+    if (!s)
+        return STATUS_NO_MEMORY;
+    TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &s->scale, err));
+    TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &s->bias, err));
     struct cuda_groups *g = &s->groups;
     g->images = (size_t)x->shape.dims[0];
     g->channels = (size_t)x->shape.dims[x->shape.rank - 1];
@@ -275,8 +245,6 @@ static enum status lower_groups(const struct cuda_compile *compile, struct cuda_
     g->per = instance ? 1 : g->channels / (size_t)node_int(node, "num_groups", 1);
     g->params_of_groups = !instance && node->opset < 21;
     g->epsilon = node_float(node, "epsilon", 1e-5f);
-    s->scale = scale;
-    s->bias = bias;
     s->step.workspace = cuda_groups_workspace(g);
     s->step.bytes *= 2; /* x goes by three times */
     return STATUS_OK;
@@ -287,8 +255,9 @@ static enum status lower_lrn(const struct cuda_compile *compile, struct cuda_ste
 {
     const struct node *node = compile->node;
     const struct shape *x = &node->inputs[0]->shape;
-    struct image_step *s;
-    TRY(images_create(compile, IMAGE_LRN, "lrn", &s, ret, err));
+    struct image_step *s = images_create(compile, IMAGE_LRN, "lrn", ret, err);
+    if (!s)
+        return STATUS_NO_MEMORY;
     s->channels = (size_t)x->dims[x->rank - 1];
     s->pixels = shape_count(x) / s->channels;
     s->size = (int)node_int(node, "size", 1);
@@ -307,51 +276,26 @@ static bool conv_transposed_takes(const struct node *node)
            (!bias || (bias->known && bias->known->dtype == DTYPE_F32)) && !node->epilogue.residual;
 }
 
-/* [c, m / groups, kh, kw] as [kh, kw, c, m / groups]. */
-static enum status transpose_weights(const struct cuda_compile *compile, enum dtype dtype,
-                                     const void **ret, struct error *err)
-{
-    const struct tensor *from = compile->node->inputs[1]->known;
-    const int64_t *dims = from->shape.dims;
-    const size_t columns = (size_t)dims[0] * (size_t)dims[1], taps = (size_t)(dims[2] * dims[3]);
-    struct tensor *transposed;
-    void *data = NULL;
-    TRY(tensor_create(NULL, DTYPE_F32, &SHAPE(dims[2], dims[3], dims[0], dims[1]), &transposed,
-                      err));
-    const float *in = from->data;
-    float *out = transposed->data;
-    for (size_t t = 0; t < taps; t++)
-        for (size_t i = 0; i < columns; i++)
-            out[t * columns + i] = in[i * taps + t];
-    enum status status =
-        cuda_weights_get(compile->backend, transposed, WEIGHT_AS_IS, dtype, &data, err);
-    *ret = data;
-    tensor_unref(transposed);
-    return status;
-}
-
 static enum status lower_transposed(const struct cuda_compile *compile, struct cuda_step **ret,
                                     struct error *err)
 {
     const struct node *node = compile->node;
-    const struct value *x = node->inputs[0], *bias = node_bias(node);
+    const struct value *x = node->inputs[0];
     const struct epilogue *e = &node->epilogue;
     const struct shape plain = channels_first(&x->shape);
     struct conv_shape shape;
     struct cuda_conv conv;
-    struct image_step *s;
-    const void *weights;
-    void *bias_data = NULL;
+    const void *bias;
     TRY(conv_transpose_shape_init(node, &plain, &node->inputs[1]->known->shape, &shape, err));
     TRY(window_of_conv(node, &shape.window, shape.group, &conv, err));
-    if (bias)
-        TRY(cuda_weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data,
-                             err));
-    TRY(transpose_weights(compile, x->dtype, &weights, err));
-    TRY(images_create(compile, IMAGE_CONV, "transposed conv", &s, ret, err));
-    s->weights = weights;
+    struct image_step *s = images_create(compile, IMAGE_CONV, "transposed conv", ret, err);
+    if (!s)
+        return STATUS_NO_MEMORY;
+    TRY(cuda_weights_get(compile->backend, node->inputs[1]->known, WEIGHT_TAPS, x->dtype,
+                         &s->weights, err));
+    TRY(cuda_weights_of(compile->backend, node_bias(node), DTYPE_F32, &bias, err));
     s->conv = conv;
-    s->epilogue = (struct cuda_epilogue){bias_data, NULL, (int)e->activation, e->alpha, e->beta};
+    s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
     const int group_channels = s->conv.m / s->conv.groups;
     s->step.flops = 2.0 * (double)shape_count(&x->shape) * (double)(s->conv.kh * s->conv.kw) *
                     (double)group_channels;
@@ -375,14 +319,12 @@ static enum status lower_sample(const struct cuda_compile *compile, struct cuda_
     const char *mode = node_string(node, "mode", "linear");
     const char *border = node_string(node, "padding_mode", "zeros");
     const int64_t *in = x->shape.dims, *out = node->outputs[0]->shape.dims;
-    struct image_step *s;
-    const void *constant;
     if (!sample_takes(node))
         return STATUS_OK;
-    TRY(cuda_weights_of(compile->backend, grid, x->dtype, &constant, err));
-    TRY(images_create(compile, IMAGE_SAMPLE, "grid sample", &s, ret, err));
-    s->grid_constant = constant;
-    s->grid = grid->index;
+    struct image_step *s = images_create(compile, IMAGE_SAMPLE, "grid sample", ret, err);
+    if (!s)
+        return STATUS_NO_MEMORY;
+    TRY(cuda_operand_of(compile, grid, x->dtype, &s->grid, err));
     s->sample =
         (struct cuda_grid_sample){.n = in[0],
                                   .c = in[1],

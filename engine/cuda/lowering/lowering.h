@@ -6,34 +6,12 @@
 #include "engine/cuda/program/program.h"
 
 /* Creates the node's step; *ret stays NULL if this lowering does not take the node. */
-typedef enum status (*cuda_lower_fn)(const struct cuda_compile *compile, struct cuda_step **ret,
-                                     struct error *err);
-enum status cuda_lower_conv(const struct cuda_compile *compile, struct cuda_step **ret,
-                            struct error *err);
-enum status cuda_lower_matmul(const struct cuda_compile *compile, struct cuda_step **ret,
-                              struct error *err);
-enum status cuda_lower_attention(const struct cuda_compile *compile, struct cuda_step **ret,
-                                 struct error *err);
-enum status cuda_lower_elementwise(const struct cuda_compile *compile, struct cuda_step **ret,
-                                   struct error *err);
-enum status cuda_lower_rows(const struct cuda_compile *compile, struct cuda_step **ret,
-                            struct error *err);
-enum status cuda_lower_numbers(const struct cuda_compile *compile, struct cuda_step **ret,
-                               struct error *err);
-enum status cuda_lower_axes(const struct cuda_compile *compile, struct cuda_step **ret,
-                            struct error *err);
-enum status cuda_lower_picks(const struct cuda_compile *compile, struct cuda_step **ret,
-                             struct error *err);
-enum status cuda_lower_image(const struct cuda_compile *compile, struct cuda_step **ret,
-                             struct error *err);
-enum status cuda_lower_move(const struct cuda_compile *compile, struct cuda_step **ret,
-                            struct error *err);
-enum status cuda_lower_quantised_product(const struct cuda_compile *compile, struct cuda_step **ret,
-                                         struct error *err);
-enum status cuda_lower_quantised_rows(const struct cuda_compile *compile, struct cuda_step **ret,
-                                      struct error *err);
-enum status cuda_lower_host(const struct cuda_compile *compile, struct cuda_step **ret,
-                            struct error *err);
+typedef enum status cuda_lower_fn(const struct cuda_compile *compile, struct cuda_step **ret,
+                                  struct error *err);
+cuda_lower_fn cuda_lower_conv, cuda_lower_matmul, cuda_lower_attention, cuda_lower_elementwise;
+cuda_lower_fn cuda_lower_rows, cuda_lower_numbers, cuda_lower_axes, cuda_lower_picks;
+cuda_lower_fn cuda_lower_image, cuda_lower_move, cuda_lower_parts, cuda_lower_host;
+cuda_lower_fn cuda_lower_quantised_product, cuda_lower_quantised_rows;
 
 bool cuda_takes_attention(const struct node *node);
 bool cuda_takes_matmul(const struct node *node);
@@ -45,6 +23,7 @@ bool cuda_takes_quantised_epilogue(const struct node *node); /* takes_quantised_
 bool cuda_takes_quantised_rows(const struct node *node);
 bool cuda_takes_quantised_pool(const struct node *node); /* a pool, channels-last */
 bool cuda_takes_numbers(const struct node *node);
+bool cuda_fold_of(enum op op, enum cuda_fold *ret);       /* is it a reduction? */
 bool cuda_numbers_may_be_narrow(const struct node *node); /* taken, and loses little in 16 bits */
 bool cuda_image_takes_channels_last(const struct node *node);
 

@@ -53,7 +53,6 @@ enum status cuda_lower_matmul(const struct cuda_compile *compile, struct cuda_st
     if (!cuda_takes_matmul(node))
         return STATUS_OK;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
-    const struct value *bias = node_bias(node);
     const struct shape *as = &a->shape, *bs = &b->shape;
     bool gemm = node->op == OP_GEMM;
     struct cuda_product p = {.trans_a = gemm && node_int(node, "transA", 0),
@@ -71,7 +70,7 @@ enum status cuda_lower_matmul(const struct cuda_compile *compile, struct cuda_st
         p.a_step = batch_of(as) == 1 ? 0 : p.m * p.k;
         p.b_step = p.k * p.n;
     }
-    void *weights = NULL, *bias_data = NULL;
+    const void *weights = NULL, *bias_data;
     const bool rows = b->known && p.batch == 1 && !p.trans_a && bs->rank == 2 &&
                       has_tensor_cores(compile->backend, a->dtype);
     enum weight_layout layout = WEIGHT_AS_IS;
@@ -82,9 +81,7 @@ enum status cuda_lower_matmul(const struct cuda_compile *compile, struct cuda_st
     }
     if (b->known)
         TRY(cuda_weights_get(compile->backend, b->known, layout, a->dtype, &weights, err));
-    if (bias)
-        TRY(cuda_weights_get(compile->backend, bias->known, WEIGHT_AS_IS, DTYPE_F32, &bias_data,
-                             err));
+    TRY(cuda_weights_of(compile->backend, node_bias(node), DTYPE_F32, &bias_data, err));
     TRY(cuda_product_create(compile, &p, a->index, b->index, weights, bias_data, ret, err));
     return rows ? conv_create_product(compile, p.m, p.n, p.k, weights, bias_data, ret, err)
                 : STATUS_OK;

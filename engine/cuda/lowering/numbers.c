@@ -13,8 +13,7 @@
  * left operand is y. */
 struct numbers_launch {
     struct cuda_numbers numbers;
-    uint32_t values[CUDA_OPERANDS];
-    const void *constants[CUDA_OPERANDS];
+    struct cuda_operand operands[CUDA_OPERANDS];
 };
 
 struct numbers_step {
@@ -37,8 +36,7 @@ static enum status numbers_run(struct cuda_step *base, struct cuda_program *prog
         const struct numbers_launch *launch = &s->launches[l];
         const void *operands[CUDA_OPERANDS] = {0};
         for (int o = 0; o < launch->numbers.operands; o++)
-            operands[o] =
-                launch->constants[o] ? launch->constants[o] : program->data[launch->values[o]];
+            operands[o] = cuda_operand_at(program, &launch->operands[o]);
         cuda_compute_numbers(program->backend->stream, operands, program->data[s->y],
                              &launch->numbers);
     }
@@ -245,9 +243,8 @@ bool cuda_numbers_may_be_narrow(const struct node *node)
 static enum status set_operand(const struct cuda_compile *compile, struct numbers_launch *launch,
                                int o, const struct value *value, struct error *err)
 {
-    launch->values[o] = value->index;
     launch->numbers.dtypes[o] = (int)value->dtype;
-    return cuda_weights_of(compile->backend, value, value->dtype, &launch->constants[o], err);
+    return cuda_operand_of(compile, value, value->dtype, &launch->operands[o], err);
 }
 
 /* The operand's shape as numpy broadcasts it. */
@@ -331,10 +328,9 @@ enum status cuda_lower_numbers(const struct cuda_compile *compile, struct cuda_s
     struct cuda_numbers numbers;
     if (!numbers_classify(node, &numbers))
         return STATUS_OK;
-    struct numbers_step *s = cuda_step_create(compile, sizeof *s, numbers_run);
+    struct numbers_step *s = cuda_step_create(compile, NULL, sizeof *s, numbers_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    *ret = &s->step;
+        return STATUS_NO_MEMORY;
     s->step.free = numbers_free;
     s->step.kernel = "numbers";
     s->y = node->outputs[0]->index;

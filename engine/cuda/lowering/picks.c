@@ -18,8 +18,8 @@ struct pick_step {
     enum { PICK_PAD, PICK_REPEAT, PICK_TUPLES, PICK_ALONG } kind;
     int size;
     bool scatters; /* `from` goes over a copy of x */
-    uint32_t x, y, from, indices;
-    const void *x_constant, *from_constant, *indices_constant;
+    struct cuda_operand x, from, indices;
+    uint32_t y;
     size_t bytes; /* of x */
     struct cuda_pad pad;
     struct cuda_access_map map;
@@ -28,17 +28,12 @@ struct pick_step {
     int64_t extent, axis_step;
 };
 
-static const void *data_of(const struct cuda_program *program, const void *constant, uint32_t value)
-{
-    return constant ? constant : program->data[value];
-}
-
 static void run_indexed(const struct pick_step *s, struct cuda_program *program, const void *x,
                         void *y)
 {
     cudaStream_t stream = program->backend->stream;
-    const void *indices = data_of(program, s->indices_constant, s->indices);
-    const void *from = s->scatters ? data_of(program, s->from_constant, s->from) : x;
+    const void *indices = cuda_operand_at(program, &s->indices);
+    const void *from = s->scatters ? cuda_operand_at(program, &s->from) : x;
     if (s->kind == PICK_TUPLES && s->scatters)
         cuda_scatter_tuples(stream, s->size, from, indices, y, &s->tuples);
     else if (s->kind == PICK_TUPLES)
@@ -56,7 +51,7 @@ static enum status picks_run(struct cuda_step *base, struct cuda_program *progra
 {
     struct pick_step *s = (struct pick_step *)base;
     cudaStream_t stream = program->backend->stream;
-    const void *x = data_of(program, s->x_constant, s->x);
+    const void *x = cuda_operand_at(program, &s->x);
     void *y = program->data[s->y];
     if (s->scatters && x != y)
         TRY(cuda_check(cudaMemcpyAsync(y, x, s->bytes, cudaMemcpyDeviceToDevice, stream),
@@ -71,18 +66,6 @@ static enum status picks_run(struct cuda_step *base, struct cuda_program *progra
 }
 
 /* ---- Pad ---- */
-
-/* The constants that the node's operands are, but for the first one; false if one is not constant.
- */
-static bool picks_read_operands(const struct node *node, const struct tensor *operands[4])
-{
-    for (size_t i = 1; i < node->input_count && i < 4; i++) {
-        if (node->inputs[i] && !node->inputs[i]->known)
-            return false;
-        operands[i] = node->inputs[i] ? node->inputs[i]->known : NULL;
-    }
-    return true;
-}
 
 static uint64_t narrow_number(float x, enum dtype dtype)
 {
@@ -102,7 +85,7 @@ static bool read_pad(const struct node *node, struct pick_step *s)
     struct padding padding;
     struct cuda_pad *p = &s->pad;
     int64_t steps[TENSOR_MAX_RANK] = {0};
-    if (!picks_read_operands(node, operands) || x->shape.rank > CUDA_MAX_RANK)
+    if (!resolve_known(node, 1, operands, COUNT_OF(operands)) || x->shape.rank > CUDA_MAX_RANK)
         return false;
     if (node->op == OP_CENTER_CROP_PAD
             ? resolve_center(node, &x->shape, operands, &padding, NULL) != STATUS_OK
@@ -164,7 +147,7 @@ static bool read_axis(const struct node *node, int64_t *ret)
     return *ret >= 0 && *ret < rank && rank <= CUDA_MAX_RANK;
 }
 
-/* Gather: tuples of one index, one batch for each place in front of the axis. */
+/* Gather: tuples of one index, the same for each place in front of the axis. */
 static bool read_gather(const struct node *node, struct pick_step *s)
 {
     const struct value *x = node->inputs[0], *indices = node->inputs[1];
@@ -177,11 +160,12 @@ static bool read_gather(const struct node *node, struct pick_step *s)
     *t = (struct cuda_tuples){.depth = 1,
                               .extent = {x->shape.dims[axis]},
                               .step = {(int64_t)inner},
-                              .count = shape_count(&indices->shape),
-                              .slice = inner};
-    t->per_batch = t->count;
-    /* With elements in front of the axis move.c takes it. */
-    return axis == 0 || resolve_extent(&x->shape, 0, (int)axis) == 1;
+                              .listed = shape_count(&indices->shape),
+                              .slice = inner,
+                              .batch_step = x->shape.dims[axis] * (int64_t)inner};
+    t->per_batch = t->listed;
+    t->count = t->listed * resolve_extent(&x->shape, 0, (int)axis);
+    return true;
 }
 
 static bool read_tuples(const struct node *node, struct pick_step *s)
@@ -205,7 +189,7 @@ static bool read_tuples(const struct node *node, struct pick_step *s)
         t->step[k] = steps[batch_dims + k];
     }
     const size_t batches = resolve_extent(list, 0, batch_dims);
-    t->count = resolve_extent(list, 0, list->rank - 1);
+    t->count = t->listed = resolve_extent(list, 0, list->rank - 1);
     t->slice = resolve_extent(&x->shape, batch_dims + t->depth, x->shape.rank);
     t->per_batch = t->count / batches;
     t->batch_step = (int64_t)resolve_extent(&x->shape, batch_dims, x->shape.rank);
@@ -309,29 +293,21 @@ enum status cuda_lower_picks(const struct cuda_compile *compile, struct cuda_ste
     struct pick_step proto = {0};
     if (!picks_classify(node, &proto))
         return STATUS_OK;
-    struct pick_step *s = cuda_step_create(compile, sizeof *s, picks_run);
+    struct pick_step *s = cuda_step_create(compile, &proto, sizeof *s, picks_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    proto.step = s->step;
-    *s = proto;
-    *ret = &s->step;
+        return STATUS_NO_MEMORY;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     s->step.kernel = s->kind == PICK_PAD ? "pad" : s->kind == PICK_REPEAT ? "copy" : "gather";
-    s->x = x->index;
     s->y = y->index;
     s->bytes = shape_count(&x->shape) * dtype_size(x->dtype);
     s->step.bytes = 2 * shape_count(&y->shape) * dtype_size(y->dtype);
-    TRY(cuda_weights_of(compile->backend, x, x->dtype, &s->x_constant, err));
+    TRY(cuda_operand_of(compile, x, x->dtype, &s->x, err));
     if (s->kind != PICK_TUPLES && s->kind != PICK_ALONG)
         return STATUS_OK;
-    s->indices = node->inputs[1]->index;
     s->index_bytes = s->tuples.index_bytes = (int)dtype_size(node->inputs[1]->dtype);
-    TRY(cuda_weights_of(compile->backend, node->inputs[1], node->inputs[1]->dtype,
-                        &s->indices_constant, err));
+    TRY(cuda_operand_of(compile, node->inputs[1], node->inputs[1]->dtype, &s->indices, err));
     if (!s->scatters)
         return STATUS_OK;
     s->step.kernel = "scatter";
-    s->from = node->inputs[2]->index;
-    return cuda_weights_of(compile->backend, node->inputs[2], node->inputs[2]->dtype,
-                           &s->from_constant, err);
+    return cuda_operand_of(compile, node->inputs[2], node->inputs[2]->dtype, &s->from, err);
 }

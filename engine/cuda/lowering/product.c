@@ -121,35 +121,27 @@ static enum status product_run(struct cuda_step *base, struct cuda_program *prog
     return cuda_launched(base, program, err);
 }
 
-/* Everything that decides how long a product takes. */
-struct product_key {
-    struct cuda_product product;
-    int32_t activation, has_bias, has_residual;
-};
-
-/* Chooses the fastest of cuBLASLt's candidates. */
 static enum status product_tune(struct cuda_step *base, struct cuda_program *program,
                                 struct error *err)
 {
     struct cuda_product_step *s = (struct cuda_product_step *)base;
-    struct product_key key;
-    memset(&key, 0, sizeof key); /* padding, too: it is hashed as bytes */
     const struct cuda_product *p = &s->product;
-    key.product.m = p->m;
-    key.product.n = p->n;
-    key.product.k = p->k;
-    key.product.trans_a = p->trans_a;
-    key.product.trans_b = p->trans_b;
-    key.product.b_row = p->b_row;
-    key.product.batch = p->batch;
-    key.product.a_step = p->a_step;
-    key.product.b_step = p->b_step;
-    key.product.dtype = p->dtype;
-    key.product.y_dtype = p->y_dtype;
-    key.activation = s->epilogue.activation;
-    key.has_bias = s->epilogue.bias != NULL;
-    key.has_residual = s->has_residual;
-    return tune_step(base, program, &s->candidate, s->candidate_count, &key, sizeof key, err);
+    /* Everything that decides how long a product takes. */
+    const int64_t key[] = {p->m,
+                           p->n,
+                           p->k,
+                           p->trans_a,
+                           p->trans_b,
+                           p->b_row,
+                           p->batch,
+                           p->a_step,
+                           p->b_step,
+                           p->dtype,
+                           p->y_dtype,
+                           s->epilogue.activation,
+                           s->epilogue.bias != NULL,
+                           s->has_residual};
+    return tune_step(base, program, &s->candidate, s->candidate_count, key, sizeof key, err);
 }
 
 static cudaDataType_t data_type(enum dtype dtype)
@@ -277,9 +269,9 @@ enum status cuda_product_create(const struct cuda_compile *compile,
 {
     const struct node *node = compile->node;
     const struct epilogue *e = &node->epilogue;
-    struct cuda_product_step *s = cuda_step_create(compile, sizeof *s, product_run);
+    struct cuda_product_step *s = cuda_step_create(compile, NULL, sizeof *s, product_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return STATUS_NO_MEMORY;
     s->step.free = product_free;
     s->step.kernel = "cublasLt";
     s->step.tune = product_tune;
@@ -302,17 +294,13 @@ enum status cuda_product_create(const struct cuda_compile *compile,
     s->step.workspace =
         WORKSPACE +
         (s->own_epilogue && s->has_residual ? s->rows * s->columns * dtype_size(s->y_dtype) : 0);
-    void *fused = NULL;
-    enum status status = STATUS_OK;
+    const void *fused = NULL;
     if (bias && !s->own_epilogue)
-        status = cuda_weights_get(compile->backend, node_bias(node)->known, WEIGHT_AS_IS,
-                                  s->y_dtype, &fused, err);
-    if (status == STATUS_OK)
-        status = product_describe(compile->backend, product, fused,
-                                  s->own_epilogue ? ACTIVATION_NONE : (int)e->activation, s, err);
-    if (status == STATUS_OK)
-        status = product_find_candidates(compile->backend, s, err);
-    if (status == STATUS_OK && s->candidate_count == 0 && !s->own_epilogue) {
+        TRY(cuda_weights_of(compile->backend, node_bias(node), s->y_dtype, &fused, err));
+    TRY(product_describe(compile->backend, product, fused,
+                         s->own_epilogue ? ACTIVATION_NONE : (int)e->activation, s, err));
+    TRY(product_find_candidates(compile->backend, s, err));
+    if (s->candidate_count == 0 && !s->own_epilogue) {
         /* cuBLASLt has no candidate with this epilogue fused: run the plain product, and the
          * epilogue as a kernel of its own. */
         product_free(&s->step);
@@ -320,21 +308,12 @@ enum status cuda_product_create(const struct cuda_compile *compile,
         s->desc = NULL;
         s->own_epilogue = true;
         s->step.workspace = WORKSPACE + s->rows * s->columns * dtype_size(s->y_dtype);
-        status = product_describe(compile->backend, product, NULL, ACTIVATION_NONE, s, err);
-        if (status == STATUS_OK)
-            status = product_find_candidates(compile->backend, s, err);
+        TRY(product_describe(compile->backend, product, NULL, ACTIVATION_NONE, s, err));
+        TRY(product_find_candidates(compile->backend, s, err));
     }
-    if (status == STATUS_OK && s->candidate_count == 0) {
-        char text[NODE_TEXT];
-        status = error_set(err, STATUS_UNSUPPORTED, "%s: cuBLASLt has no algorithm for it",
+    char text[NODE_TEXT];
+    return s->candidate_count
+               ? STATUS_OK
+               : error_set(err, STATUS_UNSUPPORTED, "%s: cuBLASLt has no algorithm for it",
                            node_text(node, text));
-    }
-    *ret = &s->step; /* freed with the program, also after a failure */
-    if (status != STATUS_OK) {
-        product_free(&s->step);
-        free(s->step.name);
-        free(s);
-        *ret = NULL;
-    }
-    return status;
 }

@@ -242,32 +242,12 @@ static enum status get_weights(const struct cuda_compile *compile,
     static void (*const packs[])(const void *, void *) = {pack_rows, pack_direct, pack_depthwise};
     const size_t count =
         (size_t)(kind == INT8_TENSOR ? p->channels * p->row : p->channels * p->taps * p->depth);
-    void *data;
-    TRY(cuda_weights_make(compile->backend, o->weights->known, p->zero, kind,
-                          kind == INT8_TENSOR ? DTYPE_I8 : DTYPE_I16, count, packs[kind], p, &data,
-                          err));
-    *ret = data;
-    return STATUS_OK;
+    return cuda_weights_make(compile->backend, o->weights->known, p->zero, kind,
+                             kind == INT8_TENSOR ? DTYPE_I8 : DTYPE_I16, count, packs[kind], p, ret,
+                             err);
 }
 
 /* ---- what follows the sums ---- */
-
-/* `numbers` (int32 or float32) on the device. */
-static enum status quantised_upload(const struct cuda_compile *compile, enum dtype dtype,
-                                    const void *numbers, size_t count, const void **ret,
-                                    struct error *err)
-{
-    struct tensor *tensor;
-    struct shape shape = SHAPE((int64_t)count);
-    void *data = NULL;
-    TRY(tensor_create(NULL, dtype, &shape, &tensor, err));
-    memcpy(tensor->data, numbers, count * dtype_size(dtype));
-    enum status status =
-        cuda_weights_get(compile->backend, tensor, WEIGHT_AS_IS, dtype, &data, err);
-    tensor_unref(tensor);
-    *ret = data;
-    return status;
-}
 
 static int32_t quantised_bias_at(const struct quantised_operands *o, size_t m)
 {
@@ -293,7 +273,8 @@ static enum status make_bias(const struct cuda_compile *compile, const struct qu
                 sum += (uint32_t)weight_at(p, (int64_t)m, tap, c);
         sums[m] = (int32_t)(is_known ? (uint32_t)quantised_bias_at(o, m) - zero * sum : sum);
     }
-    enum status status = quantised_upload(compile, DTYPE_I32, sums, channels, &data, err);
+    enum status status =
+        cuda_weights_upload(compile->backend, DTYPE_I32, sums, channels, &data, err);
     free(sums);
     if (is_known)
         e->bias = data;
@@ -322,7 +303,8 @@ static enum status make_scales(const struct cuda_compile *compile,
         const float w = (float)tensor_number(own, shape_count(&own->shape) == 1 ? 0 : m);
         scales[m] = x.scale * w / y.scale;
     }
-    enum status status = quantised_upload(compile, DTYPE_F32, scales, channels, &data, err);
+    enum status status =
+        cuda_weights_upload(compile->backend, DTYPE_F32, scales, channels, &data, err);
     free(scales);
     e->scales = data;
     return status;
@@ -337,7 +319,7 @@ static enum status make_further(const struct cuda_compile *compile,
     const struct value *residual = node_input(node, QUANTISED_RESIDUAL);
     const struct value *table = node_input(node, QUANTISED_TABLE);
     struct cuda_int8_epilogue *e = &s->epilogue;
-    void *data = NULL;
+    const void *data;
     s->has_residual = residual != NULL;
     if (residual) {
         struct terms own = {0}, other = {0}, sum = {0};
@@ -348,9 +330,7 @@ static enum status make_further(const struct cuda_compile *compile,
         s->residual = residual->index;
         terms_add(&own, &other, &sum, &e->own_ratio, &e->residual_ratio, &e->fixed);
     }
-    if (table)
-        TRY(cuda_weights_get(compile->backend, table->known, WEIGHT_AS_IS, table->dtype, &data,
-                             err));
+    TRY(cuda_weights_of(compile->backend, table, DTYPE_U8, &data, err));
     e->table = data;
     return STATUS_OK;
 }
@@ -375,7 +355,7 @@ static enum status make_epilogue(const struct cuda_compile *compile,
     uint8_t padding[PADDING];
     const void *data = NULL;
     memset(padding, o->x_zero ? (int)tensor_int(o->x_zero->known, 0) & 0xff : 0, sizeof padding);
-    TRY(quantised_upload(compile, DTYPE_U8, padding, sizeof padding, &data, err));
+    TRY(cuda_weights_upload(compile->backend, DTYPE_U8, padding, sizeof padding, &data, err));
     s->conv.padding = data;
     return STATUS_OK;
 }
@@ -401,8 +381,8 @@ static enum status quantised_run(struct cuda_step *base, struct cuda_program *pr
     }
     if (s->unpadded) {
         const struct cuda_conv *c = &conv.conv;
-        cuda_int8_pad_channels(stream, x, workspace, (size_t)c->n * (size_t)c->h * (size_t)c->w,
-                               s->unpadded, c->c);
+        cuda_pad_channels(stream, 1, x, workspace, (size_t)c->n * (size_t)c->h * (size_t)c->w,
+                          s->unpadded, c->c);
         x = workspace;
         workspace += s->padded_bytes;
     }
@@ -533,14 +513,9 @@ enum status cuda_lower_quantised_product(const struct cuda_compile *compile, str
         TRY(conv_of(node, &o, &conv, err));
     else if (!conv_of_rows(&o, &conv))
         return STATUS_OK;
-    struct int8_step *s = cuda_step_create(compile, sizeof *s, quantised_run);
+    struct int8_step *s = cuda_step_create(compile, NULL, sizeof *s, quantised_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+        return STATUS_NO_MEMORY;
     s->conv.conv = conv;
-    enum status status = quantised_fill(compile, &o, s, err);
-    if (status == STATUS_OK)
-        *ret = &s->step;
-    else
-        cuda_step_free(&s->step);
-    return status;
+    return quantised_fill(compile, &o, s, err);
 }

@@ -1,5 +1,5 @@
 /* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear; the
- * operators of com.microsoft on stored numbers: Add, Mul, Sigmoid, LeakyRelu, Concat and pools; and
+ * operators of com.microsoft on stored numbers: Add, Mul, Sigmoid, LeakyRelu and pools; and
  * MaxPool. One scale and zero point for each tensor; everything else runs on the host. */
 #include "engine/cuda/lowering/quantised.h"
 
@@ -25,24 +25,15 @@ enum rows_kind {
 struct int8_rows_step {
     struct cuda_step step;
     enum rows_kind kind;
-    uint32_t x, b, y, y_scale, y_zero;
-    const void *x_constant, *b_constant; /* on the device, instead of the values */
+    struct cuda_operand x, b;
+    uint32_t y, y_scale, y_zero;
     enum dtype x_dtype, y_dtype;
     struct terms from, from_b, to;
     struct cuda_int8_binary binary;
     struct cuda_int8_pool pool;
-    const unsigned char *table;
+    const void *table; /* 256 bytes */
     size_t count, images, positions, channels;
     float factor;
-};
-
-/* Concat: parts of different scales in one tensor. */
-struct int8_concat_step {
-    struct cuda_step step;
-    uint32_t y, *parts;
-    const void **constants;
-    const unsigned char **tables; /* NULL: stored numbers as they are */
-    size_t *widths, *offsets, count, rows, width;
 };
 
 static enum status quantised_rows_run(struct cuda_step *base, struct cuda_program *program,
@@ -51,7 +42,7 @@ static enum status quantised_rows_run(struct cuda_step *base, struct cuda_progra
     struct int8_rows_step *s = (struct int8_rows_step *)base;
     struct cuda_backend *backend = program->backend;
     cudaStream_t stream = backend->stream;
-    const void *x = s->x_constant ? s->x_constant : program->data[s->x];
+    const void *x = cuda_operand_at(program, &s->x);
     void *y = program->data[s->y];
     switch (s->kind) {
     case INT8_QUANTIZE:
@@ -70,11 +61,15 @@ static enum status quantised_rows_run(struct cuda_step *base, struct cuda_progra
                           program->data[s->y_scale], program->data[s->y_zero]);
         break;
     case INT8_BINARY:
-        cuda_int8_apply_binary(stream, x, s->b_constant ? s->b_constant : program->data[s->b], y,
-                               &s->binary);
+        cuda_int8_apply_binary(stream, x, cuda_operand_at(program, &s->b), y, &s->binary);
         break;
     case INT8_TABLE:
-        cuda_int8_rows(stream, x, y, 1, s->count, s->count, 0, s->table);
+        cuda_copy_parts(
+            stream, y,
+            &(struct cuda_parts){.count = 1,
+                                 .rows = 1,
+                                 .pitch = s->count,
+                                 .parts = {{(void *)(uintptr_t)x, s->count, 0, s->table}}});
         break;
     case INT8_POOL:
         cuda_int8_pool2d(stream, x, y, &s->pool);
@@ -85,29 +80,6 @@ static enum status quantised_rows_run(struct cuda_step *base, struct cuda_progra
         break;
     }
     return cuda_launched(base, program, err);
-}
-
-static enum status concat_run(struct cuda_step *base, struct cuda_program *program,
-                              struct error *err)
-{
-    struct int8_concat_step *s = (struct int8_concat_step *)base;
-    for (size_t p = 0; p < s->count; p++) {
-        const void *x = s->constants[p] ? s->constants[p] : program->data[s->parts[p]];
-        if (s->widths[p] && s->rows)
-            cuda_int8_rows(program->backend->stream, x, program->data[s->y], s->rows, s->widths[p],
-                           s->width, s->offsets[p], s->tables[p]);
-    }
-    return cuda_launched(base, program, err);
-}
-
-static void concat_free(struct cuda_step *base)
-{
-    struct int8_concat_step *s = (struct int8_concat_step *)base;
-    free(s->parts);
-    free(s->constants);
-    free(s->tables);
-    free(s->widths);
-    free(s->offsets);
 }
 
 /* ---- what a node is ---- */
@@ -195,23 +167,8 @@ bool cuda_takes_quantised_pool(const struct node *node)
 
 /* ---- tables ---- */
 
-static enum status upload_table(const struct cuda_compile *compile, const unsigned char bytes[256],
-                                const unsigned char **ret, struct error *err)
-{
-    struct tensor *tensor;
-    struct shape shape = SHAPE(256);
-    void *data = NULL;
-    TRY(tensor_create(NULL, DTYPE_U8, &shape, &tensor, err));
-    memcpy(tensor->data, bytes, 256);
-    enum status status =
-        cuda_weights_get(compile->backend, tensor, WEIGHT_AS_IS, DTYPE_U8, &data, err);
-    tensor_unref(tensor);
-    *ret = data;
-    return status;
-}
-
 /* The reference kernel's result for each stored number. */
-static enum status function_table(const struct cuda_compile *compile, const unsigned char **ret,
+static enum status function_table(const struct cuda_compile *compile, const void **ret,
                                   struct error *err)
 {
     const struct node *node = compile->node;
@@ -219,7 +176,7 @@ static enum status function_table(const struct cuda_compile *compile, const unsi
     struct tensor *in[5] = {NULL}, *out = NULL;
     struct tensor **outs[1] = {&out};
     if (node->op == OP_LOOKUP)
-        return upload_table(compile, node->inputs[1]->known->data, ret, err);
+        return cuda_weights_of(compile->backend, node->inputs[1], DTYPE_U8, ret, err);
     if (node->input_count > COUNT_OF(in))
         return error_set(err, STATUS_INTERNAL, "a table of too many operands");
     for (size_t i = 1; i < node->input_count; i++)
@@ -233,42 +190,13 @@ static enum status function_table(const struct cuda_compile *compile, const unsi
     if (status == STATUS_OK)
         status = kernel_call(kernel_find(node->op), &args, err);
     if (status == STATUS_OK)
-        status = upload_table(compile, out->data, ret, err);
+        status = cuda_weights_upload(compile->backend, DTYPE_U8, out->data, 256, ret, err);
     tensor_unref(in[0]);
     tensor_unref(out);
     return status;
 }
 
-/* The table from numbers stored by `from` to those stored by `to`; *ret stays NULL if these are the
- * same. */
-static enum status requantise_table(const struct cuda_compile *compile, enum dtype dtype,
-                                    const struct terms *from, enum dtype to_dtype,
-                                    const struct terms *to, const unsigned char **ret,
-                                    struct error *err)
-{
-    unsigned char bytes[256];
-    const float low = to_dtype == DTYPE_I8 ? -128 : 0;
-    *ret = NULL;
-    if (dtype == to_dtype && from->scale == to->scale && from->zero == to->zero)
-        return STATUS_OK;
-    for (int i = 0; i < 256; i++) {
-        const int stored = dtype == DTYPE_I8 ? (int8_t)i : i;
-        const float real = (float)(stored - from->zero) * from->scale;
-        const float number = rintf(real / to->scale) + (float)to->zero;
-        const float above = number > low ? number : low;
-        bytes[i] = (unsigned char)(int)(above < low + 255 ? above : low + 255);
-    }
-    return upload_table(compile, bytes, ret, err);
-}
-
 /* ---- steps ---- */
-
-static enum status operand(const struct cuda_compile *compile, const struct value *value,
-                           uint32_t *ret, const void **ret_constant, struct error *err)
-{
-    *ret = value->index;
-    return cuda_weights_of(compile->backend, value, value->dtype, ret_constant, err);
-}
 
 static enum status fill_binary(const struct cuda_compile *compile, struct int8_rows_step *s,
                                struct error *err)
@@ -293,8 +221,7 @@ static enum status fill_binary(const struct cuda_compile *compile, struct int8_r
     }
     if (!binary->is_dense)
         binary->map = cuda_map_broadcast(&y->shape, (const struct shape[]){a->shape, b->shape}, 2);
-    TRY(operand(compile, a, &s->x, &s->x_constant, err));
-    return operand(compile, b, &s->b, &s->b_constant, err);
+    return cuda_operand_of(compile, b, b->dtype, &s->b, err);
 }
 
 static enum status fill_pool(const struct node *node, struct int8_rows_step *s, struct error *err)
@@ -318,12 +245,12 @@ static enum status quantised_rows_fill(const struct cuda_compile *compile, struc
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     s->step.kernel = kernels[s->kind];
-    s->x = x->index;
     s->y = y->index;
     s->x_dtype = x->dtype;
     s->y_dtype = y->dtype;
     s->count = shape_count(&y->shape);
     s->step.bytes = shape_count(&x->shape) * dtype_size(x->dtype) + s->count * dtype_size(y->dtype);
+    TRY(cuda_operand_of(compile, x, x->dtype, &s->x, err));
     switch (s->kind) {
     case INT8_BINARY:
         return fill_binary(compile, s, err);
@@ -347,94 +274,15 @@ static enum status quantised_rows_fill(const struct cuda_compile *compile, struc
     }
 }
 
-/* ---- Concat ---- */
-
-/* y's scale and zero point, then three operands a part. */
-static bool concat_fits(const struct node *node)
-{
-    const struct value *y = node_output(node, 0);
-    struct terms ignored;
-    if (node->op != OP_QLINEAR_CONCAT || !y || !shape_count(&y->shape) || node->input_count < 5 ||
-        node->input_count % 3 != 2 || !terms_read(node, 0, y->dtype, &ignored))
-        return false;
-    for (size_t k = 2; k < node->input_count; k += 3)
-        if (!node->inputs[k] || !terms_read(node, k + 1, node->inputs[k]->dtype, &ignored))
-            return false;
-    return true;
-}
-
-static enum status concat_fill(const struct cuda_compile *compile, struct int8_concat_step *s,
-                               struct error *err)
-{
-    const struct node *node = compile->node;
-    const struct value *y = node->outputs[0];
-    struct terms from = {0}, to = {0};
-    int64_t axis = node_int(node, "axis", 0);
-    axis += axis < 0 ? y->shape.rank : 0;
-    size_t inner = 1;
-    s->rows = 1;
-    for (int d = (int)axis + 1; d < y->shape.rank; d++)
-        inner *= (size_t)y->shape.dims[d];
-    for (int d = 0; d < axis; d++)
-        s->rows *= (size_t)y->shape.dims[d];
-    (void)terms_read(node, 0, y->dtype, &to);
-    for (size_t p = 0; p < s->count; p++) {
-        const struct value *part = node->inputs[2 + 3 * p];
-        (void)terms_read(node, 3 + 3 * p, part->dtype, &from);
-        TRY(operand(compile, part, &s->parts[p], &s->constants[p], err));
-        TRY(requantise_table(compile, part->dtype, &from, y->dtype, &to, &s->tables[p], err));
-        s->widths[p] = inner * (size_t)part->shape.dims[axis];
-        s->offsets[p] = s->width;
-        s->width += s->widths[p];
-    }
-    s->step.bytes = 2 * s->rows * s->width;
-    return STATUS_OK;
-}
-
-static enum status lower_concat(const struct cuda_compile *compile, struct cuda_step **ret,
-                                struct error *err)
-{
-    struct int8_concat_step *s = cuda_step_create(compile, sizeof *s, concat_run);
-    if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    s->step.free = concat_free;
-    s->step.kernel = "int8 concat";
-    s->count = compile->node->input_count / 3;
-    s->y = compile->node->outputs[0]->index;
-    s->parts = calloc(s->count, sizeof *s->parts);
-    s->constants = calloc(s->count, sizeof *s->constants);
-    s->tables = calloc(s->count, sizeof *s->tables);
-    s->widths = calloc(s->count, sizeof *s->widths);
-    s->offsets = calloc(s->count, sizeof *s->offsets);
-    enum status status = s->parts && s->constants && s->tables && s->widths && s->offsets
-                             ? concat_fill(compile, s, err)
-                             : error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    if (status == STATUS_OK)
-        *ret = &s->step;
-    else
-        cuda_step_free(&s->step);
-    return status;
-}
-
 enum status cuda_lower_quantised_rows(const struct cuda_compile *compile, struct cuda_step **ret,
                                       struct error *err)
 {
     const struct node *node = compile->node;
     struct int8_rows_step proto = {0};
-    if (concat_fits(node))
-        return lower_concat(compile, ret, err);
     if (!quantised_rows_classify(node, &proto) ||
         ((proto.kind == INT8_POOL || proto.kind == INT8_MEAN) && !node->channels_last))
         return STATUS_OK;
-    struct int8_rows_step *s = cuda_step_create(compile, sizeof *s, quantised_rows_run);
-    if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    proto.step = s->step;
-    *s = proto;
-    enum status status = quantised_rows_fill(compile, s, err);
-    if (status == STATUS_OK)
-        *ret = &s->step;
-    else
-        cuda_step_free(&s->step);
-    return status;
+    struct int8_rows_step *s =
+        cuda_step_create(compile, &proto, sizeof *s, quantised_rows_run, ret, err);
+    return s ? quantised_rows_fill(compile, s, err) : STATUS_NO_MEMORY;
 }

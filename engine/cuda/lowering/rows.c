@@ -7,13 +7,13 @@
 struct rows_step {
     struct cuda_step step;
     enum { ROWS_SOFTMAX, ROWS_LAYER_NORM, ROWS_REDUCE, ROWS_POOL, ROWS_POOL_GLOBAL } kind;
-    enum cuda_reduction reduction;
+    enum cuda_fold reduction;
     struct cuda_pool pool;
     uint32_t x, y;
     enum dtype dtype;
     size_t rows, row;             /* softmax, LayerNormalization, RMSNormalization */
     size_t outer, reduced, inner; /* reductions */
-    const float *scale, *bias;
+    const void *scale, *bias;     /* float32 */
     float epsilon;
     bool is_rms; /* RMSNormalization: the mean counts as 0 */
     bool is_max;
@@ -72,62 +72,22 @@ static bool rows_is_vector(const struct node *node, const struct value *value)
            resolve_is_row(&value->known->shape, x, (int)(axis < 0 ? axis + x->rank : axis));
 }
 
-static bool reduction_of(enum op op, enum cuda_reduction *ret)
-{
-    switch (op) {
-    case OP_REDUCE_MEAN:
-        *ret = CUDA_REDUCE_MEAN;
-        return true;
-    case OP_REDUCE_SUM:
-        *ret = CUDA_REDUCE_SUM;
-        return true;
-    case OP_REDUCE_MAX:
-        *ret = CUDA_REDUCE_MAX;
-        return true;
-    case OP_REDUCE_MIN:
-        *ret = CUDA_REDUCE_MIN;
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* The axes are neighbours: x is [outer, reduced, inner]. False otherwise, or when they are not
  * known. */
 static bool reduced_block(const struct node *node, struct rows_step *s)
 {
     const struct shape *x = &node->inputs[0]->shape;
-    const struct value *axes_value = node_input(node, 1);
-    int64_t axes[TENSOR_MAX_RANK];
-    size_t count = 0;
-    const int64_t *listed = node_ints(node, "axes", &count);
-    if (axes_value) {
-        if (!axes_value->known || axes_value->known->dtype != DTYPE_I64)
-            return false;
-        count = shape_count(&axes_value->known->shape);
-        listed = axes_value->known->data;
-    }
-    if (count == 0 || count > TENSOR_MAX_RANK)
+    const struct value *axes = node_input(node, 1);
+    const struct tensor *operands[2] = {NULL, axes ? axes->known : NULL};
+    struct reduction reduction;
+    if ((axes && !axes->known) || (!axes && !node_attr(node, "axes")) ||
+        resolve_reduction(node, x, operands, &reduction, NULL) != STATUS_OK || !reduction.axes)
         return false;
-    bool is_reduced[TENSOR_MAX_RANK] = {0};
-    for (size_t i = 0; i < count; i++) {
-        axes[i] = listed[i] < 0 ? listed[i] + x->rank : listed[i];
-        if (axes[i] < 0 || axes[i] >= x->rank)
-            return false;
-        is_reduced[axes[i]] = true;
-    }
-    int d = 0;
-    s->outer = s->reduced = s->inner = 1;
-    for (; d < x->rank && !is_reduced[d]; d++)
-        s->outer *= (size_t)x->dims[d];
-    for (; d < x->rank && is_reduced[d]; d++)
-        s->reduced *= (size_t)x->dims[d];
-    for (; d < x->rank; d++) {
-        if (is_reduced[d])
-            return false;
-        s->inner *= (size_t)x->dims[d];
-    }
-    return true;
+    const int first = __builtin_ctz(reduction.axes), end = 32 - __builtin_clz(reduction.axes);
+    s->outer = resolve_extent(x, 0, first);
+    s->reduced = resolve_extent(x, first, end);
+    s->inner = resolve_extent(x, end, x->rank);
+    return __builtin_popcount(reduction.axes) == end - first;
 }
 
 /* Sets what depends on the node alone; false if it is not taken. */
@@ -167,8 +127,8 @@ static bool rows_classify(const struct node *node, struct rows_step *s)
         return node->channels_last;
     default:
         s->kind = ROWS_REDUCE;
-        return reduction_of(node->op, &s->reduction) && reduced_block(node, s) &&
-               s->outer * s->inner <= INT32_MAX;
+        return cuda_fold_of(node->op, &s->reduction) && s->reduction <= CUDA_FOLD_MIN &&
+               reduced_block(node, s) && s->outer * s->inner <= INT32_MAX;
     }
 }
 
@@ -185,28 +145,19 @@ enum status cuda_lower_rows(const struct cuda_compile *compile, struct cuda_step
     struct rows_step proto = {0};
     if (!rows_classify(node, &proto))
         return STATUS_OK;
-    void *scale = NULL, *bias = NULL;
     if (proto.kind == ROWS_LAYER_NORM) {
-        TRY(cuda_weights_get(compile->backend, node->inputs[1]->known, WEIGHT_AS_IS, DTYPE_F32,
-                             &scale, err));
-        if (node_input(node, 2))
-            TRY(cuda_weights_get(compile->backend, node->inputs[2]->known, WEIGHT_AS_IS, DTYPE_F32,
-                                 &bias, err));
+        TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &proto.scale, err));
+        TRY(cuda_weights_of(compile->backend, node_input(node, 2), DTYPE_F32, &proto.bias, err));
     }
     if (proto.kind == ROWS_POOL)
         TRY(window_of_pool(node, &proto.pool, err));
-    struct rows_step *s = cuda_step_create(compile, sizeof *s, rows_run);
+    struct rows_step *s = cuda_step_create(compile, &proto, sizeof *s, rows_run, ret, err);
     if (!s)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
-    proto.step = s->step;
-    *s = proto;
-    s->scale = scale;
-    s->bias = bias;
+        return STATUS_NO_MEMORY;
     s->x = node->inputs[0]->index;
     s->y = node->outputs[0]->index;
     s->step.kernel = "rows";
     s->step.bytes = (shape_count(&node->inputs[0]->shape) + shape_count(&node->outputs[0]->shape)) *
                     dtype_size(s->dtype);
-    *ret = &s->step;
     return STATUS_OK;
 }

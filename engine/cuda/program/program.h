@@ -20,6 +20,9 @@
 #include "engine/cuda/kernels/kernels.h"
 
 struct cuda_step;
+struct cuda_program;
+typedef enum status (*cuda_step_fn)(struct cuda_step *step, struct cuda_program *program,
+                                    struct error *err);
 
 /* These are what struct backend and struct program of engine/backend/backend.h stand for. Functions
  * of backend_ops take the opaque types. */
@@ -111,10 +114,10 @@ struct cuda_step {
     size_t bytes;
     size_t workspace;
     bool on_host; /* waits for the stream, so it cannot be recorded */
-    enum status (*run)(struct cuda_step *step, struct cuda_program *program, struct error *err);
+    cuda_step_fn run;
     /* Chooses the fastest candidate; may be NULL. The arena is allocated, its contents are
      * arbitrary. */
-    enum status (*tune)(struct cuda_step *step, struct cuda_program *program, struct error *err);
+    cuda_step_fn tune;
     void (*free)(struct cuda_step *step);
 };
 
@@ -124,10 +127,11 @@ struct cuda_compile {
     const struct node *node;
 };
 
-/* A zeroed step of `size` bytes with name and run set; NULL when out of memory. */
-void *cuda_step_create(const struct cuda_compile *compile, size_t size,
-                       enum status (*run)(struct cuda_step *, struct cuda_program *,
-                                          struct error *));
+/* *ret, a step of `size` bytes that begins as `form` (NULL: zeroed), with name and run set. Returns
+ * it, or NULL with an error when out of memory. A lowering that fails later leaves the step in
+ * *ret, and the program frees it. */
+void *cuda_step_create(const struct cuda_compile *compile, const void *form, size_t size,
+                       cuda_step_fn run, struct cuda_step **ret, struct error *err);
 
 void cuda_step_free(struct cuda_step *step); /* NULL is fine */
 
@@ -258,7 +262,7 @@ enum weight_layout {
     WEIGHT_CONV,       /* [m, c, kh, kw] as [m, kh, kw, c] */
     WEIGHT_CONV_ROWS,  /* the same, c padded to an even number, and each row of an m to whole eights
                         */
-    WEIGHT_DEPTHWISE,  /* [m, 1, kh, kw] as [kh, kw, m] */
+    WEIGHT_TAPS,       /* [m, c, kh, kw] as [kh, kw, m, c] */
     WEIGHT_TRANSPOSED, /* [k, n] as [n, k], rows padded to whole eights */
     WEIGHT_ROWS,       /* [n, k], rows padded to whole eights */
 };
@@ -267,17 +271,34 @@ enum weight_layout {
  * own), kept once per device for all sessions that use the same constant; valid as long as the
  * backend. */
 enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
-                             enum weight_layout layout, enum dtype dtype, void **ret,
+                             enum weight_layout layout, enum dtype dtype, const void **ret,
                              struct error *err) MUST_USE;
-/* The same for a value; NULL if a run computes it. */
+/* The same for a value as it is; NULL if a run computes it, or there is none. */
 enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
                             enum dtype dtype, const void **ret, struct error *err) MUST_USE;
+/* The same for `count` numbers of this dtype in host memory. */
+enum status cuda_weights_upload(struct cuda_backend *backend, enum dtype dtype, const void *numbers,
+                                size_t count, const void **ret, struct error *err) MUST_USE;
+
+/* An operand of a step: a constant on the device, or a value. */
+struct cuda_operand {
+    const void *constant; /* NULL: the value */
+    uint32_t value;
+};
+/* A constant is converted to `dtype`. */
+enum status cuda_operand_of(const struct cuda_compile *compile, const struct value *value,
+                            enum dtype dtype, struct cuda_operand *ret, struct error *err) MUST_USE;
+static inline const void *cuda_operand_at(const struct cuda_program *program,
+                                          const struct cuda_operand *operand)
+{
+    return operand->constant ? operand->constant : program->data[operand->value];
+}
 /* As cuda_weights_get, for the `count` numbers that make() computes from a constant and another one
  * (`beside`, or NULL); computed once for each `kind`. */
 enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *constant,
                               struct tensor *beside, int kind, enum dtype dtype, size_t count,
                               void (*make)(const void *context, void *to), const void *context,
-                              void **ret, struct error *err) MUST_USE;
+                              const void **ret, struct error *err) MUST_USE;
 /* Numbers from one row of the packed constant to the next. */
 int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout);
 void cuda_weights_settle(struct cuda_backend *backend); /* lets go of the host's copies */

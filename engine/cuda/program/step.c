@@ -4,20 +4,24 @@
 
 #include "engine/cuda/program/program.h"
 
-void *cuda_step_create(const struct cuda_compile *compile, size_t size,
-                       enum status (*run)(struct cuda_step *, struct cuda_program *,
-                                          struct error *))
+void *cuda_step_create(const struct cuda_compile *compile, const void *form, size_t size,
+                       cuda_step_fn run, struct cuda_step **ret, struct error *err)
 {
     struct cuda_step *step = calloc(1, size);
-    if (!step)
-        return NULL;
-    step->name = strdup(compile->node->name);
-    if (!step->name) {
+    char *name = strdup(compile->node->name);
+    if (!step || !name) {
         free(step);
+        free(name);
+        (void)error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
         return NULL;
     }
-    step->kernel = "cuda";
+    if (form)
+        memcpy(step, form, size);
+    step->name = name;
+    if (!step->kernel)
+        step->kernel = "cuda";
     step->run = run;
+    *ret = step;
     return step;
 }
 

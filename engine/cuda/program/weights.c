@@ -84,9 +84,9 @@ static struct weight_packing weight_packing_of(const struct tensor *constant,
         p.rows = first;
         p.row = p.taps * p.channels;
         break;
-    case WEIGHT_DEPTHWISE:
+    case WEIGHT_TAPS:
         p.rows = p.taps;
-        p.row = first;
+        p.row = first * second;
         break;
     case WEIGHT_TRANSPOSED:
         p.rows = second;
@@ -97,7 +97,7 @@ static struct weight_packing weight_packing_of(const struct tensor *constant,
         p.row = second;
         break;
     }
-    if (layout != WEIGHT_CONV && layout != WEIGHT_DEPTHWISE)
+    if (layout != WEIGHT_CONV && layout != WEIGHT_TAPS)
         p.row = whole_eights(p.row);
     return p;
 }
@@ -111,7 +111,7 @@ static size_t source_of(const struct tensor *constant, enum weight_layout layout
     switch (layout) {
     case WEIGHT_AS_IS:
         return i;
-    case WEIGHT_DEPTHWISE:
+    case WEIGHT_TAPS:
         return i * p->taps + r;
     case WEIGHT_TRANSPOSED:
         return i < (size_t)dims[0] ? i * (size_t)dims[1] + r : SIZE_MAX;
@@ -267,7 +267,7 @@ static enum status find_or_make_locked(const struct cuda_backend *backend,
 }
 
 enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
-                             enum weight_layout layout, enum dtype dtype, void **ret,
+                             enum weight_layout layout, enum dtype dtype, const void **ret,
                              struct error *err)
 {
     if (!dtype_is_float(constant->dtype) || !dtype_is_float(dtype))
@@ -300,17 +300,35 @@ enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *consta
 enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
                             enum dtype dtype, const void **ret, struct error *err)
 {
-    void *data = NULL;
-    if (value->known)
-        TRY(cuda_weights_get(backend, value->known, WEIGHT_AS_IS, dtype, &data, err));
-    *ret = data;
-    return STATUS_OK;
+    *ret = NULL;
+    return value && value->known
+               ? cuda_weights_get(backend, value->known, WEIGHT_AS_IS, dtype, ret, err)
+               : STATUS_OK;
+}
+
+enum status cuda_weights_upload(struct cuda_backend *backend, enum dtype dtype, const void *numbers,
+                                size_t count, const void **ret, struct error *err)
+{
+    struct tensor *tensor;
+    struct shape shape = SHAPE((int64_t)count);
+    TRY(tensor_create(NULL, dtype, &shape, &tensor, err));
+    memcpy(tensor->data, numbers, tensor->bytes);
+    const enum status status = cuda_weights_get(backend, tensor, WEIGHT_AS_IS, dtype, ret, err);
+    tensor_unref(tensor);
+    return status;
+}
+
+enum status cuda_operand_of(const struct cuda_compile *compile, const struct value *value,
+                            enum dtype dtype, struct cuda_operand *ret, struct error *err)
+{
+    ret->value = value->index;
+    return cuda_weights_of(compile->backend, value, dtype, &ret->constant, err);
 }
 
 enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *constant,
                               struct tensor *beside, int kind, enum dtype dtype, size_t count,
                               void (*make)(const void *context, void *to), const void *context,
-                              void **ret, struct error *err)
+                              const void **ret, struct error *err)
 {
     for (const struct cuda_weight *w = backend->weights; w; w = w->next) {
         if (w->source == constant && w->beside == beside && w->kind == kind && w->dtype == dtype) {

@@ -1,0 +1,160 @@
+/* Concat, Split, and com.microsoft's QLinearConcat, whose parts have scales of their own. */
+#include "engine/cuda/lowering/quantised.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "engine/ops/resolve.h"
+
+struct parts_step {
+    struct cuda_step step;
+    uint32_t whole;
+    size_t count;
+    struct part {
+        struct cuda_operand operand;
+        size_t width, offset; /* bytes of a row */
+        const void *table;    /* NULL: numbers as they are */
+    } * parts;
+    struct cuda_parts form;
+};
+
+static enum status parts_run(struct cuda_step *base, struct cuda_program *program,
+                             struct error *err)
+{
+    struct parts_step *s = (struct parts_step *)base;
+    for (size_t first = 0; first < s->count; first += CUDA_PARTS) {
+        struct cuda_parts parts = s->form;
+        for (size_t p = first; p < s->count && p < first + CUDA_PARTS; p++)
+            parts.parts[parts.count++] = (struct cuda_part){
+                /* A constant is only read. */
+                (void *)(uintptr_t)cuda_operand_at(program, &s->parts[p].operand),
+                s->parts[p].width, s->parts[p].offset, s->parts[p].table};
+        cuda_copy_parts(program->backend->stream, program->data[s->whole], &parts);
+    }
+    return cuda_launched(base, program, err);
+}
+
+static void parts_free(struct cuda_step *base)
+{
+    free(((struct parts_step *)base)->parts);
+}
+
+/* The table from numbers stored by `from` to those stored by `to`; *ret stays NULL if these are the
+ * same. */
+static enum status requantise_table(const struct cuda_compile *compile, enum dtype dtype,
+                                    const struct terms *from, enum dtype to_dtype,
+                                    const struct terms *to, const void **ret, struct error *err)
+{
+    unsigned char bytes[256];
+    const float low = to_dtype == DTYPE_I8 ? -128 : 0;
+    *ret = NULL;
+    if (dtype == to_dtype && from->scale == to->scale && from->zero == to->zero)
+        return STATUS_OK;
+    for (int i = 0; i < 256; i++) {
+        const int stored = dtype == DTYPE_I8 ? (int8_t)i : i;
+        const float real = (float)(stored - from->zero) * from->scale;
+        const float number = rintf(real / to->scale) + (float)to->zero;
+        const float above = number > low ? number : low;
+        bytes[i] = (unsigned char)(int)(above < low + 255 ? above : low + 255);
+    }
+    return cuda_weights_upload(compile->backend, DTYPE_U8, bytes, sizeof bytes, ret, err);
+}
+
+/* y's scale and zero point, then three operands a part. */
+static bool quantised_parts_fit(const struct node *node)
+{
+    const struct value *y = node_output(node, 0);
+    struct terms ignored;
+    if (!y || node->input_count < 5 || node->input_count % 3 != 2 ||
+        !terms_read(node, 0, y->dtype, &ignored))
+        return false;
+    for (size_t k = 2; k < node->input_count; k += 3)
+        if (!node->inputs[k] || !terms_read(node, k + 1, node->inputs[k]->dtype, &ignored))
+            return false;
+    return true;
+}
+
+static bool parts_take(const struct node *node)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    if (node->op == OP_SPLIT) {
+        const struct value *lengths = node_input(node, 1);
+        return x && !x->known && shape_count(&x->shape) && (!lengths || lengths->known);
+    }
+    if (!y || !shape_count(&y->shape) || node->epilogue.activation || node->epilogue.residual)
+        return false;
+    if (node->op == OP_QLINEAR_CONCAT)
+        return quantised_parts_fit(node);
+    for (size_t p = 0; p < node->input_count; p++)
+        if (!node->inputs[p])
+            return false;
+    return node->op == OP_CONCAT;
+}
+
+/* Part p; NULL: an output of Split that nobody reads. */
+static const struct value *part_of(const struct node *node, size_t p)
+{
+    return node->op == OP_SPLIT    ? node->outputs[p]
+           : node->op == OP_CONCAT ? node->inputs[p]
+                                   : node->inputs[2 + 3 * p];
+}
+
+static enum status add_part(const struct cuda_compile *compile, struct parts_step *s, size_t p,
+                            size_t width, enum dtype dtype, struct error *err)
+{
+    const struct node *node = compile->node;
+    const struct value *part = part_of(node, p);
+    struct part *to = &s->parts[s->count];
+    to->offset = s->form.pitch;
+    to->width = width;
+    s->form.pitch += width;
+    if (!part || !width || !s->form.rows)
+        return STATUS_OK;
+    s->count++;
+    if (node->op == OP_QLINEAR_CONCAT) {
+        struct terms from = {0}, all = {0};
+        (void)terms_read(node, 0, dtype, &all);
+        (void)terms_read(node, 3 + 3 * p, part->dtype, &from);
+        TRY(requantise_table(compile, part->dtype, &from, dtype, &all, &to->table, err));
+    }
+    return cuda_operand_of(compile, part, dtype, &to->operand, err);
+}
+
+enum status cuda_lower_parts(const struct cuda_compile *compile, struct cuda_step **ret,
+                             struct error *err)
+{
+    const struct node *node = compile->node;
+    if (!parts_take(node))
+        return STATUS_OK;
+    const bool splits = node->op == OP_SPLIT;
+    const struct value *whole = splits ? node->inputs[0] : node->outputs[0];
+    const struct value *lengths = splits ? node_input(node, 1) : NULL;
+    const size_t count = splits                          ? node->output_count
+                         : node->op == OP_QLINEAR_CONCAT ? node->input_count / 3
+                                                         : node->input_count;
+    const int64_t axis = node_int(node, "axis", node->op == OP_CONCAT ? 1 : 0);
+    const int at = (int)(axis < 0 ? axis + whole->shape.rank : axis);
+    const size_t inner =
+        dtype_size(whole->dtype) * resolve_extent(&whole->shape, at + 1, whole->shape.rank);
+    struct parts_step *s = cuda_step_create(compile, NULL, sizeof *s, parts_run, ret, err);
+    if (!s)
+        return STATUS_NO_MEMORY;
+    s->step.free = parts_free;
+    s->step.kernel = node->op == OP_QLINEAR_CONCAT ? "int8 concat" : "copy";
+    s->whole = whole->index;
+    s->form.is_split = splits;
+    s->form.rows = resolve_extent(&whole->shape, 0, at);
+    s->parts = calloc(count + 1, sizeof *s->parts);
+    if (!s->parts)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    for (size_t p = 0; p < count; p++) {
+        const struct value *part = part_of(node, p);
+        const int64_t extent =
+            part ? part->shape.dims[at]
+                 : resolve_split(node, lengths ? lengths->known : NULL, whole->shape.dims[at], p);
+        TRY(add_part(compile, s, p, inner * (size_t)extent, whole->dtype, err));
+    }
+    s->step.bytes = 2 * s->form.rows * s->form.pitch;
+    return STATUS_OK;
+}
