@@ -218,6 +218,56 @@ class BadRequests(ServedCase):
         self.assertNotIn("/hidden", self.server.log())
         self.assertEqual(self.server.predict(seven()).status, 200)
 
+    def test_lines_that_end_a_head_early(self):
+        """libmicrohttpd takes a line with an empty name, or that begins with NUL, for the end of the head. NUL, CR and
+        folded lines in values are read in several ways, too."""
+        hidden = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+        for line in (b": x\r\n", b":\r\n", b"\0\r\n", b"\0X: y\r\n", b"\0: y\r\n", b"X: y\0z\r\n", b"X\0Y: z\r\n",
+                     b"X: y\rZ: z\r\n", b"X: y\r\n z\r\n", b"X: y\n", b"X\x01: y\r\n", b"X: \0\r\n"):
+            for head in (line + b"Host: x\r\n", b"Host: x\r\n" + line, b"Host: x\r\nA: b\r\n" + line + b"C: d\r\n"):
+                answer = self.server.raw(b"GET /livez HTTP/1.1\r\n" + head + hidden + b"\r\n" + hidden)
+                with self.subTest(head=head):
+                    self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), answer)
+                    self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer)
+        for line in (b"GET  /livez HTTP/1.1", b"GET /livez\0 HTTP/1.1", b"GET\0 /livez HTTP/1.1", b"GET /livez HTTP/1.1\0"):
+            answer = self.server.raw(line + b"\r\nHost: x\r\n\r\n" + hidden)
+            with self.subTest(line=line):
+                self.assertIn(b" 400 ", answer)
+                self.assertNotIn(b" 404 ", answer)
+        self.assertNotIn("/hidden", self.server.log())
+
+    def test_values_cut_at_nul(self):
+        for line in (b"Content-Length: 5\0 6\r\n", b"Content-Length: 5\0\r\n", b"X-API-Key: KEY\0x\r\n"):
+            answer = self.server.raw(b"POST /predict HTTP/1.1\r\nHost: x\r\n" + line + b"\r\nhello")
+            with self.subTest(line=line):
+                self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), answer)
+                self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer)
+
+    def test_chunks_in_http_1_0(self):
+        answer = self.server.raw(b"POST /predict HTTP/1.0\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n"
+                                 b"0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: x\r\n\r\n")
+        self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), answer)
+        self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer)
+        self.assertIn(b"HTTP/1.0", answer.split(b"\r\n\r\n", 1)[1])
+
+    def test_what_ends_a_chunked_body(self):
+        """Behind trailers nothing is read: libmicrohttpd ends them as early as headers."""
+        image = seven()
+        start = (b"POST /predict?top_k=1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" +
+                 b"%x\r\n%s\r\n0\r\n" % (len(image), image))
+        hidden = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+        for trailers in (b": x\r\n", b"A: b\r\n: x\r\n", b"\0X: y\r\n", b"\0\r\n", b"A: b\r\n\0X: y\r\n", b"A: b\r\n"):
+            with self.subTest(trailers=trailers):
+                self.assertNotIn(b" 404 ", self.server.raw(start + trailers + hidden + b"\r\n" + hidden))
+        with self.server.connect() as connection:
+            for _ in range(2):
+                connection.sendall(start + b"\r\n")
+                self.assertEqual(read_answer(connection)[0].status, 200)
+            connection.sendall(start + b"\r\n" + hidden)
+            answer, rest = read_answer(connection)
+            self.assertEqual(answer.status, 200)
+            self.assertEqual(read_answer(connection, rest)[0].status, 404)
+
     def test_seeded_noise(self):
         import random
         noise = random.Random(11)

@@ -46,9 +46,16 @@ static void take_trace(struct exchange *x, const char *given)
 static void check_framing(struct exchange *x, const struct request_head *head)
 {
     if (head->malformed || head->hosts > 1) {
+        respond_refusal(
+            x, 400, "invalid_request",
+            head->malformed
+                ? "the request line or a header is malformed; write each header as "
+                  "Name: value on one line that ends in CR LF, without NUL, and without "
+                  "blanks in the name"
+                : "the request has more than one Host header");
+    } else if (head->encodings && !strcmp(head->version, "HTTP/1.0")) {
         respond_refusal(x, 400, "invalid_request",
-                        head->malformed ? "a header's name has a blank in it; write Name: value"
-                                        : "the request has more than one Host header");
+                        "HTTP/1.0 has no Transfer-Encoding; send Content-Length, or use HTTP/1.1");
     } else if (head->lengths > 1 || head->encodings > 1 || (head->lengths && head->encodings)) {
         respond_refusal(x, 400, "invalid_request",
                         "the request has more than one Content-Length or Transfer-Encoding header; "

@@ -20,9 +20,10 @@ struct request_head {
     const char *json_length; /* Inference-Header-Content-Length */
     const char *content_encoding;
     const char *origin, *preflight; /* Origin, Access-Control-Request-Method */
-    int malformed, hosts;           /* headers whose name has a blank; Host headers */
-    int lengths, encodings;         /* how many Content-Length and Transfer-Encoding headers */
-    const char *length, *encoding;  /* the last of each */
+    bool malformed; /* the request line or a header is none, or proxies may read it otherwise */
+    int hosts;      /* Host headers */
+    int lengths, encodings;        /* how many Content-Length and Transfer-Encoding headers */
+    const char *length, *encoding; /* the last of each */
 };
 
 enum head_verdict {

@@ -17,6 +17,7 @@
  *   - a long one, or one that turns out too long: connection_refuse(). */
 #include "server/http/transport/daemon.h"
 
+#include <ctype.h>
 #include <microhttpd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,17 +88,42 @@ static const char *header(struct MHD_Connection *handle, const char *name)
     return MHD_lookup_connection_value(handle, MHD_HEADER_KIND, name);
 }
 
-static enum MHD_Result note_framing(void *context, enum MHD_ValueKind kind, const char *name,
-                                    const char *value)
+/* A request's head as it lies in libmicrohttpd's buffer. */
+struct raw_head {
+    struct request_head *head;
+    const char *at, *end; /* what no header has accounted for yet; NULL: this library is strict */
+};
+
+/* libmicrohttpd puts two NULs where it finds CR LF, and one for an LF alone. */
+static bool skip_line_end(struct raw_head *raw)
+{
+    if (raw->end - raw->at < 2 || raw->at[0] || raw->at[1])
+        return false;
+    raw->at += 2;
+    return true;
+}
+
+static bool is_token(const char *text, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        if (!isalnum((unsigned char)text[i]) && (!text[i] || !strchr("!#$%&'*+-.^_`|~", text[i])))
+            return false;
+    return size > 0;
+}
+
+static enum MHD_Result note_header(void *context, enum MHD_ValueKind kind, const char *name,
+                                   size_t name_size, const char *value, size_t value_size)
 {
     (void)kind;
-    struct request_head *head = context;
-    /* A blank before the colon, or an empty name: proxies read it one way, libmicrohttpd another
-     * (RFC 9112, section 5.1). */
-    head->malformed += !*name || strpbrk(name, " \t") != NULL;
-    /* libmicrohttpd joins a value on a line of its own to the name: "Content-Length34". */
-    head->malformed += (!strncasecmp(name, "Content-Length", 14) && name[14]) ||
-                       (!strncasecmp(name, "Transfer-Encoding", 17) && name[17]);
+    struct raw_head *raw = context;
+    struct request_head *head = raw->head;
+    bool sound = is_token(name, name_size) && !memchr(value, '\r', value_size);
+    if (raw->at) {
+        sound = sound && name == raw->at && value > name + name_size && value < raw->end;
+        raw->at = sound ? value + value_size : raw->at;
+        sound = sound && skip_line_end(raw);
+    }
+    head->malformed |= !sound;
     head->hosts += !strcasecmp(name, "Host");
     if (!strcasecmp(name, "Content-Length")) {
         head->lengths++;
@@ -109,9 +135,37 @@ static enum MHD_Result note_framing(void *context, enum MHD_ValueKind kind, cons
     return MHD_YES;
 }
 
-static struct request_head daemon_read_head(struct MHD_Connection *handle, const char *method,
+/* Whether this libmicrohttpd needs its reading of a head to be checked (check_head). From 0.9.77 on
+ * it is strict when told so. */
+static bool is_lax(void)
+{
+    return strverscmp(MHD_get_version(), "0.9.77") < 0;
+}
+
+/* libmicrohttpd (0.9.75) cuts lines and values at NUL, joins folded lines, and takes a line that
+ * begins with NUL or ":" for the end of the head: what follows would be a request of its own. So
+ * each byte of the head must be accounted for: method, target, version and headers lie in its
+ * buffer as they came, the separators replaced by NUL. The same is true of NUL LF, which nothing
+ * tells from CR LF here. `method`: NULL: the head is not complete yet. */
+static void check_head(const struct exchange *x, const char *method, const char *version,
+                       struct request_head *head)
+{
+    struct raw_head raw = {head, NULL, NULL};
+    if (method && is_lax()) {
+        raw.at = version + strlen(version);
+        raw.end = method + head->size;
+        head->malformed =
+            version != method + strlen(method) + 1 + x->target_size + 1 || !skip_line_end(&raw);
+    }
+    MHD_get_connection_values_n(x->handle, MHD_HEADER_KIND, note_header, &raw);
+    if (raw.at)
+        head->malformed |= !skip_line_end(&raw) || raw.at != raw.end;
+}
+
+static struct request_head daemon_read_head(const struct exchange *x, const char *method,
                                             const char *version)
 {
+    struct MHD_Connection *handle = x->handle;
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     struct request_head head = {.method = method,
@@ -128,7 +182,7 @@ static struct request_head daemon_read_head(struct MHD_Connection *handle, const
                                 .content_encoding = header(handle, "Content-Encoding"),
                                 .origin = header(handle, "Origin"),
                                 .preflight = header(handle, "Access-Control-Request-Method")};
-    MHD_get_connection_values(handle, MHD_HEADER_KIND, note_framing, &head);
+    check_head(x, method, version, &head);
     return head;
 }
 
@@ -185,7 +239,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
     for (size_t i = 0; i < answer->header_count; i++)
         added &= MHD_add_response_header(response, answer->headers[i].name,
                                          answer->headers[i].value) == MHD_YES;
-    if (atomic_load(&x->server->draining))
+    if (x->closes || atomic_load(&x->server->draining))
         added &= MHD_add_response_header(response, "Connection", "close") == MHD_YES;
     x->state = EXCHANGE_ANSWERED;
     x->answered = clock_now();
@@ -240,7 +294,7 @@ static void refuse_lengths(void)
 {
     for (struct exchange *x = forming, *next; x; x = next) {
         next = x->forming_next;
-        struct request_head head = daemon_read_head(x->handle, "", "");
+        struct request_head head = daemon_read_head(x, NULL, NULL);
         /* The first of several is the one that libmicrohttpd looks at. */
         head.length = header(x->handle, "Content-Length");
         if (!x->connection || exchange_check_length(x, &head))
@@ -320,10 +374,11 @@ static enum MHD_Result begin_exchange(struct exchange *x, const char *method, co
     forming_remove(x);
     if (delay(x, method))
         return MHD_YES;
-    struct request_head head = daemon_read_head(x->handle, method, version);
+    struct request_head head = daemon_read_head(x, method, version);
     if (!connection_enter(x->server->connections, x->connection, CONNECTION_BODY))
         return MHD_NO;
     x->state = EXCHANGE_BODY;
+    x->body_at = is_lax() ? method + head.size : NULL;
     switch (exchange_admit(x, &head)) {
     case ADMIT_READ:
         return MHD_YES;
@@ -399,8 +454,17 @@ static enum MHD_Result handle(struct exchange *x)
     return x->state == EXCHANGE_WAITING ? MHD_YES : send_answer(x);
 }
 
+/* Trailers are read as laxly as headers. libmicrohttpd (0.9.75) moves what follows the last chunk
+ * to the beginning of its buffer: the end of a body without trailers is CR LF there. */
+static bool has_clear_end(const struct exchange *x)
+{
+    const char *end = x->body_at;
+    return !x->chunked || !end || (!end[0] && !end[1] && end[2]);
+}
+
 static enum MHD_Result end_of_request(struct exchange *x)
 {
+    x->closes = !has_clear_end(x); /* what follows is not read */
     if (x->state == EXCHANGE_REFUSED ||
         !connection_enter(x->server->connections, x->connection, CONNECTION_WORKING))
         return MHD_NO;
@@ -511,8 +575,11 @@ static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_lo
         {MHD_OPTION_END, 0, NULL},
         {MHD_OPTION_END, 0, NULL},
         {MHD_OPTION_END, 0, NULL},
+        {MHD_OPTION_END, 0, NULL},
     };
     size_t count = 4;
+    if (!is_lax())
+        items[count++] = (struct MHD_OptionItem){MHD_OPTION_STRICT_FOR_CLIENT, 1, NULL};
     if (server->daemon->tls) {
         flags |= MHD_USE_TLS;
         items[count++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_PRIORITIES, 0, tls_priorities};

@@ -98,10 +98,12 @@ struct exchange {
     char request_id[REQUEST_ID_MAX + 1];
     uint64_t expected; /* Content-Length; 0 when there is none */
     bool chunked;
-    bool has_length;    /* a Content-Length is there, and may be 0 */
-    enum coding coding; /* of the body, until it has been inflated */
-    bool waited;        /* for a penalty to be over (penalty.h) */
-    bool swallow;       /* the answer is known: the body is only dropped */
+    bool has_length;     /* a Content-Length is there, and may be 0 */
+    enum coding coding;  /* of the body, until it has been inflated */
+    bool waited;         /* for a penalty to be over (penalty.h) */
+    bool swallow;        /* the answer is known: the body is only dropped */
+    bool closes;         /* the connection ends with the answer */
+    const char *body_at; /* daemon.c's own: where libmicrohttpd's buffer has it; or NULL */
     struct upload body;
 
     int answer_form; /* the route's own: which of its media types the client wants */
