@@ -161,7 +161,7 @@ const struct option config_options[] = {
     {"max-scans", OPTION_NUMBER, RUNS, FIELD(max_scans), 1, 10000, "100", "N", LIMITS,
      "scans of a progressive JPEG"},
     {"max-connections", OPTION_NUMBER, COMMAND_SERVE, FIELD(max_connections), 1, 100000, "1024",
-     "N", LIMITS, "open connections; further ones are not refused but wait until one closes"},
+     "N", LIMITS, "open connections; beyond it the one that has been idle for longest is closed"},
     {"max-connections-per-address", OPTION_NUMBER, COMMAND_SERVE,
      FIELD(max_connections_per_address), 1, 100000, "512", "N", LIMITS,
      "open connections from one address"},

@@ -148,7 +148,7 @@ static void say_no_answer(const char *where, bool tls, const char *answer, size_
     if (tls)
         fprintf(stderr,
                 "lensd: %s gave no HTTPS answer within %d s; if it serves plain HTTP, ask without "
-                "--tls-cert; else all its connections (--max-connections) may be taken\n",
+                "--tls-cert; else it may be stopped or overloaded\n",
                 where, HEALTH_TIMEOUT_S);
     else if (length > 0 && answer[0] == 21)
         fprintf(stderr, "lensd: %s speaks TLS; ask with --tls-cert FILE, its certificate\n", where);
@@ -157,8 +157,7 @@ static void say_no_answer(const char *where, bool tls, const char *answer, size_
             stderr,
             "lensd: %s gave no HTTP answer within %d s; if it serves HTTPS, ask with --tls-cert "
             "FILE%s\n",
-            where, HEALTH_TIMEOUT_S,
-            length == 0 ? "; else all its connections (--max-connections) may be taken" : "");
+            where, HEALTH_TIMEOUT_S, length == 0 ? "; else it may be stopped or overloaded" : "");
 }
 
 int command_health(const struct config *config)

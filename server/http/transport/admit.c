@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/http/transport/connections.h"
 #include "server/http/transport/respond.h"
 
 /* splitmix64 over a counter: unique in this process, unlikely to meet one of another. */
@@ -181,6 +182,18 @@ static void check_route(struct exchange *x)
     }
 }
 
+/* A server whose connections all have a request in them has a few more for probes. */
+static void check_room(struct exchange *x)
+{
+    if (!x->connection || !connection_is_spare(x->connection))
+        return;
+    x->closes = true;
+    if (x->route->access != ROUTE_OPEN)
+        respond_refusal(x, 503, "too_many_connections",
+                        "all connections are in use; try again soon, or raise the limit "
+                        "(--max-connections)");
+}
+
 static void check_access(struct exchange *x, const struct request_head *head)
 {
     if (!x->server->keys)
@@ -314,6 +327,8 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
         check_route(x);
     if (x->route)
         allow_origin(x, head);
+    if (!x->answer.status)
+        check_room(x);
     if (!x->answer.status)
         check_access(x, head);
     if (!x->answer.status)

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -20,6 +21,7 @@
 #include "server/http/transport/raw_answer.h"
 #include "server/http/transport/respond.h"
 #include "server/http/transport/tls.h"
+#include "server/observe/log.h"
 #include "server/schedule/runtime/thread.h"
 
 #define TICK_MS   100  /* how exact the time limits are */
@@ -27,7 +29,8 @@
 #define LINGER_MS 2000 /* how long a refused client may go on sending */
 #define SILENT_MS 200  /* how long a client to be refused may send nothing */
 #define MILLION   INT64_C(1000000)
-#define LATE_MAX  64 /* late clients noticed at a time */
+#define LATE_MAX  64    /* late clients noticed at a time */
+#define FULL_MS   10000 /* at most one warning of a full server in this time */
 
 struct connection {
     int fd;
@@ -38,6 +41,7 @@ struct connection {
     struct tls_reader reader;
     struct connections *owner;
     bool has_name; /* a socket with a name: the kernel does not count its bytes */
+    bool is_spare; /* beyond limits->total: for probes */
     struct connection *previous, *next;
     int64_t opened; /* clock_now() */
 
@@ -50,6 +54,7 @@ struct connection {
     bool bytes_known;      /* bytes_before has been read */
     size_t answer_size;    /* of the answer that is being sent */
     bool gone;
+    bool is_leaving;  /* shut down from our side */
     char *last_words; /* owned; see connection_last_words */
     size_t last_words_size;
     struct predict_request *request; /* that is being worked on; NULL without */
@@ -75,7 +80,7 @@ struct connections {
     struct connection_limits limits;
     struct connection_observer observer;
     struct pipeline *pipeline;
-    struct metric *gone_total, *timeout_total, *delayed_total, *open_gauge;
+    struct metric *gone_total, *timeout_total, *delayed_total, *shed_total, *open_gauge;
     int epoll_fd, wake_fd;
     pthread_t thread;
     bool has_thread;
@@ -89,7 +94,9 @@ struct connections {
     int64_t refused;           /* when anybody was last, with Retry-After; 0: never */
     struct connection **by_fd; /* the connection of a socket's number, or NULL */
     size_t by_fd_count;
-    size_t open, busy;
+    size_t open, busy, leaving;
+    size_t shed;          /* idle ones closed since the last warning */
+    int64_t warned_until; /* no warning of it before then */
     uint32_t generation;
 };
 
@@ -535,6 +542,73 @@ void connections_end_delays(struct connections *connections)
     resume_delayed(connections, clock_now());
 }
 
+/* ---- a full server ---- */
+
+static void leave_locked(struct connections *connections, struct connection *connection)
+{
+    connection_enter_locked(connections, connection, CONNECTION_REFUSED);
+    (void)shutdown(connection->fd, SHUT_RDWR);
+    connection->is_leaving = true;
+    connections->leaving++;
+}
+
+static bool is_full_locked(const struct connections *connections)
+{
+    return connections->open - connections->leaving > connections->limits.total;
+}
+
+static struct connection *oldest_idle_locked(const struct connections *connections,
+                                             const struct connection *newcomer)
+{
+    struct connection *oldest = NULL;
+    for (struct connection *c = connections->head; c; c = c->next)
+        if (c != newcomer && c->phase == CONNECTION_WAITING &&
+            (!oldest || c->since < oldest->since))
+            oldest = c;
+    return oldest;
+}
+
+/* The newcomer takes the place of the connection that has been without a request for longest. */
+static void make_room_locked(struct connections *connections, struct connection *newcomer)
+{
+    struct connection *oldest;
+    int unread = 0;
+    if (!is_full_locked(connections))
+        return;
+    /* One whose bytes nobody has read yet is not idle: its turn comes in this run of the loop. */
+    while ((oldest = oldest_idle_locked(connections, newcomer)) &&
+           oldest->since < newcomer->opened && ioctl(oldest->fd, FIONREAD, &unread) == 0 &&
+           unread > 0)
+        oldest->since = newcomer->opened;
+    if (oldest && oldest->since < newcomer->opened) {
+        leave_locked(connections, oldest);
+        connections->shed++;
+        metric_add(connections->shed_total, 1);
+    }
+    newcomer->is_spare = is_full_locked(connections);
+}
+
+static void warn_if_full(struct connections *connections, int64_t now)
+{
+    pthread_mutex_lock(&connections->lock);
+    const size_t shed = now < connections->warned_until ? 0 : connections->shed;
+    if (shed) {
+        connections->shed = 0;
+        connections->warned_until = now + FULL_MS * MILLION;
+    }
+    pthread_mutex_unlock(&connections->lock);
+    if (shed)
+        log_event(LOG_WARN, "connections full", LOG_INT("limit", connections->limits.total),
+                  LOG_INT("closed", shed),
+                  LOG_STR("text", "idle connections are closed, oldest first, for new ones; raise "
+                                  "--max-connections or lower --max-connections-per-address"));
+}
+
+bool connection_is_spare(const struct connection *connection)
+{
+    return connection->is_spare;
+}
+
 /* ---- the thread ---- */
 
 /* For epoll_wait(). */
@@ -573,6 +647,7 @@ static void *connections_thread(void *context)
             continue;
         }
         check_times(connections, now);
+        warn_if_full(connections, now);
         ticks = connections->observer.tick(connections->observer.context);
         next = now + TICK_MS * MILLION;
     }
@@ -603,6 +678,9 @@ enum status connections_create(const struct connection_limits *limits,
         metrics_get(metrics, METRIC_COUNTER, "lensd_http_delayed_total",
                     "Requests that waited because their client came back too soon after a refusal.",
                     "", NULL, 0);
+    connections->shed_total =
+        metrics_get(metrics, METRIC_COUNTER, "lensd_http_connections_shed_total",
+                    "Idle connections closed to make room for new ones.", "", NULL, 0);
     connections->open_gauge = metrics_get(metrics, METRIC_GAUGE, "lensd_http_connections",
                                           "Open connections.", "", NULL, 0);
     pthread_mutex_init(&connections->lock, NULL);
@@ -736,7 +814,9 @@ struct connection *connection_open(struct connections *connections, int fd,
                  "(--max-connections-per-address)",
                  limit);
         refuse_with(connections, connection, 429, "too_many_connections", sentence);
-        (void)shutdown(fd, SHUT_RDWR);
+        leave_locked(connections, connection);
+    } else if (kept) {
+        make_room_locked(connections, connection);
     }
     pthread_mutex_unlock(&connections->lock);
     if (!kept) {
@@ -767,6 +847,7 @@ void connection_close(struct connections *connections, struct connection *connec
     if (connection->next)
         connection->next->previous = connection->previous;
     connections->open--;
+    connections->leaving -= connection->is_leaving;
     connections->busy -= is_busy(connection->phase);
     pthread_mutex_unlock(&connections->lock);
     metric_add(connections->open_gauge, -1);

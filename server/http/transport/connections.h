@@ -7,6 +7,7 @@
  *   - time limits for headers and for bodies, however slowly bytes drip in: 408;
  *   - clients that take their answers more slowly than CONNECTION_MIN_RATE: cut off;
  *   - the number of connections from one address: 429;
+ *   - the number of all connections: the oldest that waits for a request is closed for a new one;
  *   - penalties: the next request of a client that was refused, and comes back at once, sleeps for
  *     a while (penalty.h).
  *
@@ -43,8 +44,11 @@ enum connection_phase {
     CONNECTION_REFUSED,   /* answered by connection_refuse; what still comes is dropped */
 };
 
+/* Beyond limits->total, for probes, when all others have a request in them. */
+#define CONNECTION_SPARE 16
+
 struct connection_limits {
-    size_t per_address;
+    size_t total, per_address;
     int64_t header_timeout_ms, body_timeout_ms, answer_timeout_ms; /* 0: none */
     int64_t idle_timeout_ms;
 };
@@ -80,6 +84,9 @@ void connections_free(struct connections *connections);
 struct connection *connection_open(struct connections *connections, int fd,
                                    const struct sockaddr *address, void *tls);
 void connection_close(struct connections *connections, struct connection *connection);
+
+/* Whether it is one of CONNECTION_SPARE. */
+bool connection_is_spare(const struct connection *connection);
 
 /* "127.0.0.1", "::1", "uid:1000" behind a socket with a name; lives as long as the connection. */
 const char *connection_address(const struct connection *connection);

@@ -34,7 +34,7 @@
 #include "server/http/transport/tls.h"
 #include "server/observe/log.h"
 
-#define POOL_BYTES (64 * 1024) /* of a connection; half of it is the read buffer */
+#define POOL_BYTES (32 * 1024) /* of a connection; half of it is the read buffer */
 
 /* ---- the log ---- */
 
@@ -464,7 +464,7 @@ static bool has_clear_end(const struct exchange *x)
 
 static enum MHD_Result end_of_request(struct exchange *x)
 {
-    x->closes = !has_clear_end(x); /* what follows is not read */
+    x->closes |= !has_clear_end(x); /* what follows is not read */
     if (x->state == EXCHANGE_REFUSED ||
         !connection_enter(x->server->connections, x->connection, CONNECTION_WORKING))
         return MHD_NO;

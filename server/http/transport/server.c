@@ -87,7 +87,9 @@ static bool on_tick(void *context)
 static enum status server_start(struct http_server *server, struct error *err)
 {
     const struct http_options *options = &server->options;
-    struct connection_limits limits = {.per_address = options->max_connections_per_address,
+    const size_t fitting = fit_connections(options->max_connections + CONNECTION_SPARE);
+    struct connection_limits limits = {.total = fitting - CONNECTION_SPARE,
+                                       .per_address = options->max_connections_per_address,
                                        .header_timeout_ms = options->header_timeout_ms,
                                        .body_timeout_ms = options->body_timeout_ms,
                                        .answer_timeout_ms = options->answer_timeout_ms,
@@ -109,7 +111,7 @@ static enum status server_start(struct http_server *server, struct error *err)
     TRY(listen_open(&where, &server->daemon->listener, err));
     server->port = server->daemon->listener.port;
     memcpy(server->url, server->daemon->listener.url, sizeof server->url);
-    if (!daemon_start(server, fit_connections(options->max_connections)))
+    if (!daemon_start(server, fitting))
         return error_set(err, STATUS_IO,
                          "cannot start the HTTP server (libmicrohttpd %s); look at "
                          "the limits of threads and open files",
