@@ -186,6 +186,7 @@ class Refused(unittest.TestCase):
             connection.close()
         # The one that asks is open.
         self.server.wait_metric("lensd_http_connections", 1)
+        self.assertGreater(self.server.metric("lensd_http_clients_gone_total"), 0)
 
     def test_the_log_has_a_sample_of_refusals(self):
         count = 200

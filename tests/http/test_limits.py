@@ -1,5 +1,6 @@
 """Limits in bytes, time and connections: named in the error they cause, cheap to run into."""
 
+import gzip
 import signal
 import socket
 import time
@@ -345,7 +346,7 @@ class TotalConnections(ServedCase):
 
 
 class GoneClients(ServedCase):
-    arguments = ("--workers", "1", "--max-queue", "1000")
+    arguments = ("--workers", "1", "--max-queue", "1000", "--max-inflate-ratio", "2000")
 
     def test_gone_in_the_middle_of_the_upload(self):
         for cut in (10, 200, 700):
@@ -353,6 +354,41 @@ class GoneClients(ServedCase):
                 with self.server.connect() as connection:
                     connection.sendall(post("/predict", seven())[:cut])
         self.assertEqual(self.server.predict(seven()).status, 200)
+
+    def test_a_client_that_only_sends_no_more_is_answered(self):
+        """It has closed its sending side, as nc -N does. What takes long enough is asked whether it is gone."""
+        content_type, long = multipart([("image", "a.png", png(3000, 3000))] * 12)
+        gone = self.server.metric("lensd_http_clients_gone_total")
+        for data in (post("/predict", seven()), post("/predict", long, f"Content-Type: {content_type}")):
+            with self.server.connect() as connection:
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
+                answer = read_to_end(connection)
+            while answer.startswith(b"HTTP/1.1 100 "):
+                answer = answer.split(b"\r\n\r\n", 1)[1]
+            self.assertTrue(answer.startswith(b"HTTP/1.1 200 "), answer)
+        with self.server.connect() as connection:
+            connection.sendall(post("/predict", long, f"Content-Type: {content_type}").replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+            connection.shutdown(socket.SHUT_WR)
+            self.assertIn(b" 200 ", read_to_end(connection)[:20])
+        self.assertEqual(self.server.metric("lensd_http_clients_gone_total"), gone)
+
+    def test_bodies_of_the_gone_are_not_inflated(self):
+        """Long bodies wait for one thread; those whose clients are gone by then are dropped."""
+        body = gzip.compress(bytes(60 * 2**20), 6)
+        gone = self.server.metric("lensd_http_clients_gone_total")
+        lines = self.server.log().count("status=499")
+        connections = [self.server.connect() for _ in range(24)]
+        for connection in connections:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            connection.sendall(post("/predict", body, "Content-Encoding: gzip", "Content-Type: application/json"))
+        self.server.wait_for(lambda: self.server.metric("lensd_http_upload_bytes") > 2**20, "one to be inflated")
+        for connection in connections:
+            connection.close()
+        self.server.wait_metric("lensd_http_connections", 1)
+        self.server.wait_metric("lensd_http_upload_bytes", 0)
+        self.assertGreater(self.server.metric("lensd_http_clients_gone_total"), gone)
+        self.server.wait_for(lambda: self.server.log().count("status=499") > lines, "the line of one")
 
     def test_reset_in_the_middle_of_the_upload(self):
         gone = self.server.metric("lensd_http_clients_gone_total")

@@ -54,6 +54,9 @@ struct connection {
     bool bytes_known;      /* bytes_before has been read */
     size_t answer_size;    /* of the answer that is being sent */
     bool gone;
+    int64_t ended; /* when its client said that it sends no more; 0: not yet */
+    bool may_ask;  /* interim answers may be sent to it */
+    bool has_asked_end;
     bool is_leaving;  /* shut down from our side */
     char *last_words; /* owned; see connection_last_words */
     size_t last_words_size;
@@ -252,6 +255,16 @@ void connection_watch(struct connections *connections, struct connection *connec
     pthread_mutex_unlock(&connections->lock);
 }
 
+void connection_may_ask(struct connections *connections, struct connection *connection,
+                        const char *version)
+{
+    pthread_mutex_lock(&connections->lock);
+    /* HTTP/1.0 has no interim answers; for a socket with a name the kernel tells by itself. */
+    connection->may_ask =
+        !connection->tls && !connection->has_name && strcmp(version, "HTTP/1.0") != 0;
+    pthread_mutex_unlock(&connections->lock);
+}
+
 bool connection_is_gone(struct connections *connections, struct connection *connection)
 {
     pthread_mutex_lock(&connections->lock);
@@ -266,19 +279,38 @@ bool connection_is_gone(struct connections *connections, struct connection *conn
  * edge as well, so this is repeated at every tick, not at every event. */
 static void show_end_locked(struct connection *connection)
 {
-    if (connection->gone && connection->phase != CONNECTION_WORKING &&
+    if (connection->ended && connection->phase != CONNECTION_WORKING &&
         connection->phase != CONNECTION_ANSWERING)
         (void)shutdown(connection->fd, SHUT_RD);
 }
 
-static void handle_event(struct connections *connections, uint64_t data)
+/* A client that sends no more may still be reading, or be gone: over TCP only what is sent to it
+ * tells. An interim answer (RFC 9110, section 15.2) makes the system of a client that is gone reset
+ * the connection, which handle_event() hears of; others skip it. */
+static void ask_for_end_locked(struct connection *connection, int64_t now)
 {
+    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    if (!connection->ended || connection->gone || !connection->may_ask ||
+        connection->has_asked_end || now - connection->ended < TICK_MS * MILLION)
+        return;
+    connection->has_asked_end = true;
+    (void)!send(connection->fd, interim, sizeof interim - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void handle_event(struct connections *connections, const struct epoll_event *event)
+{
+    const uint64_t data = event->data.u64;
     size_t fd = (uint32_t)data;
     pthread_mutex_lock(&connections->lock);
     struct connection *connection = fd < connections->by_fd_count ? connections->by_fd[fd] : NULL;
     struct predict_request *request = NULL;
-    if (connection && connection->generation == (uint32_t)(data >> 32))
-        request = client_gone_locked(connections, connection);
+    if (connection && connection->generation == (uint32_t)(data >> 32)) {
+        if (!connection->ended)
+            connection->ended = clock_now();
+        /* Under TLS nothing can be sent from here to ask. */
+        if (!connection->gone && (connection->tls || event->events & (EPOLLHUP | EPOLLERR)))
+            request = client_gone_locked(connections, connection);
+    }
     pthread_mutex_unlock(&connections->lock);
     if (request)
         pipeline_cancel(connections->pipeline, request);
@@ -421,6 +453,7 @@ static void check_times_once(struct connections *connections, int64_t now,
             break;
         case CONNECTION_DELAYED:
         case CONNECTION_WORKING:
+            ask_for_end_locked(c, now);
             break;
         }
     }
@@ -638,7 +671,7 @@ static void *connections_thread(void *context)
             if (events[i].data.u64 == UINT64_MAX)
                 (void)!read(connections->wake_fd, &wakes, sizeof wakes);
             else
-                handle_event(connections, events[i].data.u64);
+                handle_event(connections, &events[i]);
         }
         const int64_t now = clock_now();
         resume_delayed(connections, now);

@@ -2,8 +2,9 @@
  *
  * libmicrohttpd does not look at a suspended connection, and its own time limit counts only
  * silence. The watcher thread therefore sees to
- *   - hang-ups: a client that closes (or half-closes: it gets no answer then either) while its
- *     images wait has its request cancelled (EPOLLRDHUP, edge-triggered: no wake-up per packet);
+ *   - hang-ups: a client that is gone while its images wait has its request cancelled. One that has
+ *     only closed its sending side is answered; which of the two it is shows when it is sent
+ *     something (EPOLLRDHUP, edge-triggered: no wake-up per packet);
  *   - time limits for headers and for bodies, however slowly bytes drip in: 408;
  *   - clients that take their answers more slowly than CONNECTION_MIN_RATE: cut off;
  *   - the number of connections from one address: 429;
@@ -120,7 +121,12 @@ void connections_count_gone(struct connections *connections);
 void connection_watch(struct connections *connections, struct connection *connection,
                       struct predict_request *request);
 
-/* Whether the client has hung up or half-closed. */
+/* The HTTP version of the request that is about to be delayed or worked on: what may be sent to a
+ * client that has closed its sending side, to find out whether it is gone. */
+void connection_may_ask(struct connections *connections, struct connection *connection,
+                        const char *version);
+
+/* Whether the client has hung up. */
 bool connection_is_gone(struct connections *connections, struct connection *connection);
 
 /* When a request that has just come may go on (clock_now(); not later than now: at once), or

@@ -372,8 +372,13 @@ static bool delay(struct exchange *x, const char *method)
 static enum MHD_Result begin_exchange(struct exchange *x, const char *method, const char *version)
 {
     forming_remove(x);
+    connection_may_ask(x->server->connections, x->connection, version);
     if (delay(x, method))
         return MHD_YES;
+    if (x->waited && connection_is_gone(x->server->connections, x->connection)) {
+        x->state = EXCHANGE_BODY; /* on_completed() counts it */
+        return MHD_NO;
+    }
     struct request_head head = daemon_read_head(x, method, version);
     if (!connection_enter(x->server->connections, x->connection, CONNECTION_BODY))
         return MHD_NO;
@@ -422,6 +427,10 @@ static void inflate_body(struct exchange *x)
 {
     struct error err;
     struct upload inflated;
+    if (connection_is_gone(x->server->connections, x->connection)) {
+        exchange_resume(x); /* to end_of_wait() */
+        return;
+    }
     upload_init(&inflated, x->body.budget, x->body.limit, 0);
     if (coding_inflate(x->coding, x->body.data, x->body.size, x->server->options.max_inflate_ratio,
                        &inflated, &err) != STATUS_OK) {
@@ -477,7 +486,7 @@ static enum MHD_Result end_of_wait(struct exchange *x)
     if (!x->answer.status && !x->finish) {
         connection_watch(x->server->connections, x->connection, NULL);
         x->state = EXCHANGE_BODY;
-        return handle(x);
+        return connection_is_gone(x->server->connections, x->connection) ? MHD_NO : handle(x);
     }
     return send_answer(x);
 }
