@@ -82,7 +82,8 @@ struct config {
     char *api_keys, *admin_key_file; /* NULL: none */
     char *api_key_file;              /* of a client: one key; NULL: none */
     bool protect_health;
-    char *cors_origin; /* NULL: none */
+    char *cors_origin;   /* NULL: none */
+    char *allowed_hosts; /* NULL: depends on host */
 
     /* Limits. */
     int64_t max_body, max_upload_memory, max_header; /* bytes */

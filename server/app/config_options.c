@@ -126,6 +126,11 @@ const struct option config_options[] = {
     {"cors-origin", OPTION_TEXT, COMMAND_SERVE, FIELD(cors_origin), 0, 0, NULL, "ORIGIN", ACCESS,
      "let web pages of this origin (https://app.example; several separated by commas; * for all) "
      "read the answers"},
+    {"allowed-hosts", OPTION_TEXT, COMMAND_SERVE, FIELD(allowed_hosts), 0, 0, NULL, "NAME,…",
+     ACCESS,
+     "answer requests for these names only (the Host header; * for all), besides IP addresses and "
+     "localhost; default: none on a loopback --host, where a web page could use another name to "
+     "reach lensd, else *"},
     {"rate", OPTION_NUMBER, COMMAND_KEY, FIELD(key_rate), 0, 1000000, "0", "N", ACCESS,
      "requests a second allowed with the key; 0: no limit"},
     {"burst", OPTION_NUMBER, COMMAND_KEY, FIELD(key_burst), 0, 1000000, "0", "N", ACCESS,

@@ -61,9 +61,9 @@ def main():
             photo = file.read()
     else:
         photo = common.photo()
-    predict = (f"POST /predict HTTP/1.1\r\nHost: l\r\nContent-Type: image/jpeg\r\n"
+    predict = (f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/jpeg\r\n"
                f"Content-Length: {len(photo)}\r\n\r\n").encode() + photo
-    alive = b"GET /livez HTTP/1.1\r\nHost: l\r\n\r\n"
+    alive = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     rows = {"request": [], "decode": [], "preprocess": [], "queue": [], "forward": [], "overhead": [],
             "GET /livez": []}
     with common.Daemon(options.build, options.model, options.lensd) as daemon:

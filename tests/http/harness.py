@@ -98,7 +98,7 @@ class Answer:
 
 
 class Server:
-    """A running `lensd serve` on a free port."""
+    """A running `lensd serve` on a free port, for any Host. `environment`: a value of None unsets a variable."""
 
     def __init__(self, *arguments, wait_ready=True, environment=None):
         self.folder = tempfile.mkdtemp(prefix="lensd-http-")
@@ -108,7 +108,8 @@ class Server:
         self.process = subprocess.Popen(
             [BINARY, "serve", *arguments, "--port", "0", "--port-file", port_file],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log_file,
-            env={**os.environ, **(environment or {})})
+            env={name: value for name, value in {**os.environ, "LENSD_ALLOWED_HOSTS": "*", **(environment or {})}.items()
+                 if value is not None})
         self.port = int(self.wait_for(lambda: os.path.exists(port_file) and read(port_file),
                                       "the port file"))
         if wait_ready:

@@ -155,6 +155,48 @@ class Keys(WithKeys):
             self.reload()
 
 
+class Hosts(ServedCase):
+    """A page whose name was made to resolve to 127.0.0.1 must not read what lensd answers."""
+    arguments = ("--allowed-hosts", "lensd.example,photos.example")
+    listed = 200
+
+    def ask(self, host, path="/livez"):
+        answer = self.server.raw(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        return int(answer.split()[1])
+
+    def test_names(self):
+        for host in ("127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "localhost", "LocalHost:1", "192.0.2.7:80"):
+            self.assertEqual(self.ask(host), 200, host)
+        for host in ("rebound.example", "rebound.example:8080", "127.0.0.1.example", "localhost.example", "[x]", "",
+                     "lensd.example.net", "lensd", "127.0.0.1 x", "*"):
+            for path in ("/livez", "/devices", "/"):
+                self.assertEqual(self.ask(host, path), 403, host)
+        for host in ("lensd.example", "photos.EXAMPLE:8080"):
+            self.assertEqual(self.ask(host), self.listed, host)
+        answer = self.server.request("POST", "/predict", seven(), {"Host": "rebound.example"})
+        self.assert_error(answer, 403, "forbidden", "rebound.example", "--allowed-hosts")
+        self.assertIn(b" 200 ", self.server.raw(b"GET /livez HTTP/1.0\r\n\r\n"))
+
+
+class HostsByDefault(Hosts):
+    arguments, listed = (), 403
+
+    @classmethod
+    def start(cls):
+        return Server(environment={"LENSD_ALLOWED_HOSTS": None})
+
+
+class HostsForOtherMachines(ServedCase):
+    arguments = ("--host", "0.0.0.0")
+
+    @classmethod
+    def start(cls):
+        return Server(*cls.arguments, environment={"LENSD_ALLOWED_HOSTS": None})
+
+    def test_any_name(self):
+        self.assertEqual(self.server.request("GET", "/livez", headers={"Host": "vision.example"}).status, 200)
+
+
 class Protected(WithKeys):
     extra = ("--protect-health",)
 

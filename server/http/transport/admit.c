@@ -1,6 +1,7 @@
 /* Checks the request line and headers, and refuses before the body is read. */
 #include "server/http/transport/admit.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -139,6 +140,37 @@ static void check_target(struct exchange *x)
         respond_error(x, &err);
 }
 
+/* Is `name`, of `length` bytes, one of the list "a.example,b.example", or the list "*"? */
+static bool admit_is_listed(const char *list, const char *name, size_t length)
+{
+    if (!strcmp(list, "*"))
+        return true;
+    while (*list) {
+        size_t entry = strcspn(list, ",");
+        if (entry == length && !strncasecmp(list, name, length))
+            return true;
+        list += entry;
+        list += strspn(list, ", ");
+    }
+    return false;
+}
+
+/* A page of another site can have its own name resolved to this machine (DNS rebinding) and then
+ * read what lensd answers. It cannot choose an address or localhost for a name. */
+static bool is_allowed_host(const struct http_options *options, const char *host)
+{
+    char address[INET6_ADDRSTRLEN] = "";
+    struct in6_addr binary;
+    const char *name = host + (host[0] == '[');
+    const size_t length = strcspn(name, host[0] == '[' ? "]" : ":");
+    if (length < sizeof address)
+        memcpy(address, name, length);
+    return inet_pton(host[0] == '[' ? AF_INET6 : AF_INET, address, &binary) == 1 ||
+           !strcasecmp(address, "localhost") ||
+           admit_is_listed(options->allowed_hosts, name, length) ||
+           (options->host && admit_is_listed(options->host, name, length));
+}
+
 static void check_headers(struct exchange *x, const struct request_head *head)
 {
     size_t limit = x->server->options.max_header;
@@ -149,6 +181,11 @@ static void check_headers(struct exchange *x, const struct request_head *head)
                         head->size, limit);
     else if (!strcmp(head->version, "HTTP/1.1") && !head->host)
         respond_refusal(x, 400, "invalid_request", "an HTTP/1.1 request needs a Host header");
+    else if (head->host && !is_allowed_host(&x->server->options, head->host))
+        respond_refusal(x, 403, "forbidden",
+                        "lensd does not answer for the host '%.100s' here; ask for its address, or "
+                        "list the name in --allowed-hosts",
+                        head->host);
     else if (head->expect && strcasecmp(head->expect, "100-continue") != 0)
         respond_refusal(x, 417, "expectation_failed",
                         "Expect: %.40s is not known; only 100-continue is", head->expect);
@@ -232,22 +269,6 @@ static void check_access(struct exchange *x, const struct request_head *head)
     }
 }
 
-/* Is `origin` one of the list "https://a.example,https://b.example", or the list "*"? */
-static bool admit_is_listed(const char *list, const char *origin)
-{
-    size_t length = strlen(origin);
-    if (!strcmp(list, "*"))
-        return true;
-    while (*list) {
-        size_t entry = strcspn(list, ",");
-        if (entry == length && !strncasecmp(list, origin, length))
-            return true;
-        list += entry;
-        list += strspn(list, ", ");
-    }
-    return false;
-}
-
 /* Pages of other origins may read the answers only where --cors-origin says so (Fetch standard,
  * section 3.3). */
 static void allow_origin(struct exchange *x, const struct request_head *head)
@@ -258,7 +279,8 @@ static void allow_origin(struct exchange *x, const struct request_head *head)
     bool all = !strcmp(list, "*");
     if (!all)
         respond_header(x, "Vary", "Origin");
-    if (!head->origin || strlen(head->origin) > 120 || !admit_is_listed(list, head->origin))
+    if (!head->origin || strlen(head->origin) > 120 ||
+        !admit_is_listed(list, head->origin, strlen(head->origin)))
         return;
     respond_header(x, "Access-Control-Allow-Origin", "%s", all ? "*" : head->origin);
     if (strcmp(x->method, "OPTIONS") != 0 || !head->preflight) {

@@ -76,11 +76,13 @@ static void listen_describe(const struct listen_options *options, struct listene
         if (bound.ss_family == AF_INET) {
             const struct sockaddr_in *v4 = (const void *)&bound;
             listener->port = ntohs(v4->sin_port);
+            listener->is_loopback = ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
             if (v4->sin_addr.s_addr == htonl(INADDR_ANY))
                 snprintf(name, sizeof name, "127.0.0.1");
         } else {
             const struct sockaddr_in6 *v6 = (const void *)&bound;
             listener->port = ntohs(v6->sin6_port);
+            listener->is_loopback = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
             if (IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr))
                 snprintf(name, sizeof name, "[::1]");
         }

@@ -19,6 +19,7 @@ struct listener {
     int fd;
     int port;               /* the real one; 0 for a socket with a name */
     char url[320];          /* "http://host:port" for clients on this machine */
+    bool is_loopback;       /* only this machine can connect, over TCP */
     char where[320];        /* the same, or "unix:/run/lensd.sock" */
     char path[108];         /* of a socket with a name; "" otherwise */
     uint64_t device, inode; /* of path: what lies there later may be another's */

@@ -109,6 +109,8 @@ static enum status server_start(struct http_server *server, struct error *err)
                                    .unix_mode = options->unix_mode,
                                    .tls = server->daemon->tls != NULL};
     TRY(listen_open(&where, &server->daemon->listener, err));
+    if (!options->allowed_hosts)
+        server->options.allowed_hosts = server->daemon->listener.is_loopback ? "" : "*";
     server->port = server->daemon->listener.port;
     memcpy(server->url, server->daemon->listener.url, sizeof server->url);
     if (!daemon_start(server, fitting))
