@@ -432,12 +432,14 @@ static void inflate_body(struct exchange *x)
         return;
     }
     upload_init(&inflated, x->body.budget, x->body.limit, 0);
+    inflated.compressed = x->body.capacity;
     if (coding_inflate(x->coding, x->body.data, x->body.size, x->server->options.max_inflate_ratio,
                        &inflated, &err) != STATUS_OK) {
         upload_done(&inflated);
         respond_error(x, &err);
     }
     upload_done(&x->body);
+    inflated.compressed = 0;
     x->body = inflated;
     x->coding = CODING_NONE;
     exchange_resume(x);

@@ -14,10 +14,18 @@ void upload_init(struct upload *upload, struct http_budget *budget, size_t limit
     *upload = (struct upload){.budget = budget, .limit = limit, .expected = expected};
 }
 
+/* Bytes that the request could charge in all if it were the only one. */
+static size_t room(const struct upload *upload)
+{
+    const size_t others = upload->beside + upload->compressed;
+    return upload->budget->limit > others ? upload->budget->limit - others : 0;
+}
+
 /* The capacity for `need` bytes: doubling, but never more than the body can have. */
 static size_t next_capacity(const struct upload *upload, size_t need)
 {
     size_t bound = upload->expected ? upload->expected : upload->limit;
+    bound = bound < room(upload) ? bound : room(upload);
     size_t capacity = upload->capacity ? upload->capacity : FIRST_BYTES / 2;
     if (!upload->capacity && !upload->expected)
         capacity = 16 * 1024;
@@ -26,6 +34,14 @@ static size_t next_capacity(const struct upload *upload, size_t need)
             return bound;
     } while (capacity < need);
     return capacity > bound ? bound : capacity;
+}
+
+static enum status never_fits(const struct upload *upload, struct error *err)
+{
+    return error_set(err, STATUS_TOO_LARGE,
+                     "the body and what is made of it take more than the %zu bytes of all requests "
+                     "together; send less at a time, or raise the limit (--max-upload-memory)",
+                     upload->budget->limit);
 }
 
 static enum status overloaded(const struct upload *upload, struct error *err)
@@ -45,6 +61,8 @@ enum status upload_append(struct upload *upload, const void *bytes, size_t size,
                          "limit (--max-body)",
                          upload->limit);
     if (need > upload->capacity) {
+        if (need > room(upload))
+            return never_fits(upload, err);
         size_t capacity = next_capacity(upload, need);
         if (!http_budget_charge(upload->budget, capacity - upload->capacity))
             return overloaded(upload, err);
@@ -63,6 +81,8 @@ enum status upload_append(struct upload *upload, const void *bytes, size_t size,
 
 enum status upload_charge(struct upload *upload, size_t bytes, struct error *err)
 {
+    if (upload->capacity > room(upload) || bytes > room(upload) - upload->capacity)
+        return never_fits(upload, err);
     if (!http_budget_charge(upload->budget, bytes))
         return overloaded(upload, err);
     upload->beside += bytes;

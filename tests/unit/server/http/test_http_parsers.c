@@ -325,9 +325,9 @@ Test(upload, what_stands_beside_or_instead)
     upload_init(&upload, &budget, 1000, 300);
     cr_assert_eq(upload_append(&upload, "0123456789", 10, &err), STATUS_OK);
     cr_assert_eq(budget.used, 300);
-    cr_assert_eq(upload_charge(&upload, 701, &err), STATUS_OVERLOADED);
+    cr_assert_eq(upload_charge(&upload, 701, &err), STATUS_TOO_LARGE);
     cr_assert(strstr(err.message, "--max-upload-memory"), "%s", err.message);
-    cr_assert_eq(upload_charge(&upload, SIZE_MAX, &err), STATUS_OVERLOADED);
+    cr_assert_eq(upload_charge(&upload, SIZE_MAX, &err), STATUS_TOO_LARGE);
     cr_assert_eq(upload_charge(&upload, 400, &err), STATUS_OK);
     cr_assert_eq(upload_charge(&upload, 300, &err), STATUS_OK);
     cr_assert_eq(budget.used, 1000);
