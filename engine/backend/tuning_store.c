@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "engine/base/cpu.h"
+#include "engine/base/file.h"
 #include "engine/base/hex.h"
 #include "engine/base/size.h"
 #include "lensd_version.h"
@@ -189,37 +190,6 @@ static enum status no_memory(struct error *err)
 
 /* ---- reading ---- */
 
-/* All of a regular file, malloc'ed with a terminator; NULL with errno: ENOENT, EFBIG … */
-static char *read_whole(const char *path, size_t *ret_size)
-{
-    struct stat info;
-    /* O_NONBLOCK: a FIFO is not waited for */
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
-        return NULL;
-    char *text = NULL;
-    ssize_t n = 0;
-    size_t size = 0;
-    if (fstat(fd, &info) != 0)
-        n = -1;
-    else if (!S_ISREG(info.st_mode) || info.st_size > FILE_MOST)
-        errno = S_ISREG(info.st_mode) ? EFBIG : EINVAL;
-    else if ((text = malloc((size_t)info.st_size + 1)) != NULL)
-        while (size < (size_t)info.st_size &&
-               (n = read(fd, text + size, (size_t)info.st_size - size)) > 0)
-            size += (size_t)n;
-    const int cause = errno;
-    close(fd);
-    if (text && n >= 0) {
-        text[size] = '\0';
-        *ret_size = size;
-        return text;
-    }
-    free(text);
-    errno = cause;
-    return NULL;
-}
-
 /* Parsers: *at moves behind what was read; false: it is something else. */
 
 static bool read_text(const char **at, const char *text)
@@ -306,13 +276,15 @@ static bool add_file(const char *bytes, size_t size)
 
 static enum status read_path(const char *path, struct error *err)
 {
-    size_t size = 0;
-    char *bytes = read_whole(path, &size);
-    if (!bytes && (errno == ENOENT || errno == ENOTDIR))
+    size_t size;
+    uint8_t *bytes;
+    struct error cause;
+    const enum status status = file_read(path, FILE_MOST, &bytes, &size, &cause);
+    if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
-    if (!bytes)
-        return error_set(err, STATUS_IO, "'%.300s' cannot be read: %s", path, strerror(errno));
-    const bool good = add_file(bytes, size);
+    if (status != STATUS_OK)
+        return error_set(err, STATUS_IO, "'%.300s' cannot be read: %s", path, cause.message);
+    const bool good = add_file((const char *)bytes, size);
     free(bytes);
     return good ? STATUS_OK : error_set(err, STATUS_IO, "'%.300s' is damaged", path);
 }

@@ -279,11 +279,12 @@ enum status model_find(const char *path, char **ret_file, char **ret_name, struc
     return STATUS_OK;
 }
 
-static enum status read_side(const char *path, char **ret, size_t *ret_size, struct error *err)
+static enum status read_side(const char *folder, const char *name, char **ret, size_t *ret_size,
+                             struct error *err)
 {
     uint8_t *data;
     struct error cause;
-    enum status status = file_read(path, SIDE_FILE_MAX, true, &data, ret_size, &cause);
+    enum status status = file_read_beneath(folder, name, SIDE_FILE_MAX, &data, ret_size, &cause);
     if (status == STATUS_NOT_FOUND || status == STATUS_IO)
         return error_set(err, status, "%s%s", cause.message, access_advice(errno));
     if (status == STATUS_INVALID)
@@ -304,7 +305,8 @@ enum status model_side_file(const struct model_place *place, const char *name, c
         char *path = place->folders[i] ? folder_join(place->folders[i], name) : NULL;
         if (place->folders[i] && !path)
             return error_no_memory(err, "while looking for a model");
-        enum status status = path ? read_side(path, ret, ret_size, err) : STATUS_NOT_FOUND;
+        enum status status =
+            path ? read_side(place->folders[i], name, ret, ret_size, err) : STATUS_NOT_FOUND;
         if (status != STATUS_OK && status != STATUS_NOT_FOUND)
             status = error_prefix(err, "%.200s", path);
         if (status == STATUS_OK)

@@ -23,8 +23,8 @@ enum status model_place_find(const char *path, const char *version, struct model
 void model_place_done(struct model_place *place);
 
 /* Reads a small file of the model's folders. *ret is malloc'ed and terminated; *ret_path, malloc'ed
- * too, names the file for messages. STATUS_NOT_FOUND when neither folder has it; other errors name
- * the file. */
+ * too, names the file for messages. Links out of the folders and what is no regular file are
+ * refused. STATUS_NOT_FOUND when neither folder has it; other errors name the file. */
 enum status model_side_file(const struct model_place *place, const char *name, char **ret,
                             size_t *ret_size, char **ret_path, struct error *err) MUST_USE;
 

@@ -1,11 +1,9 @@
 /* External data: tensors whose bytes lie in another file of the model's folder.
  *
  * The file named must be inside that folder: no absolute path, no "..", no link that leads out of
- * it (CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, CVE-2026-34447). The kernel checks that
- * (openat2, RESOLVE_BENEATH), so there is no moment between check and use; where it cannot, every
- * component is opened without following links. Only regular files are read. Large tensors
- * are mapped (engine/tensor/tensor_file.h), the others read with pread(); either way a file that
- * shrinks meanwhile is an error and not a signal.
+ * it (CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, CVE-2026-34447). Only regular files are read.
+ * Large tensors are mapped (engine/tensor/tensor_file.h), the others read with pread(); either way
+ * a file that shrinks meanwhile is an error and not a signal.
  *
  * Hard links are accepted: stores that keep equal files once are made of them, and whoever can make
  * one in a model's folder could as well put a copy there (CVE-2026-34446 is about unpacking
@@ -13,17 +11,13 @@
 #include "models/onnx/onnx_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/openat2.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "engine/base/file.h"
 #include "models/onnx/access.h"
-
-#define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
 
 static bool is_parent(const char *component, size_t size)
 {
@@ -50,41 +44,6 @@ static enum status check_location(const char *location, struct error *err)
     return STATUS_OK;
 }
 
-/* For kernels without openat2: one component at a time, no links at all. -1 with errno set. */
-static int open_by_component(int folder, const char *location)
-{
-    int at = folder;
-    for (const char *p = location; *p;) {
-        size_t size = strcspn(p, "/");
-        const char *next = p + size + strspn(p + size, "/");
-        char *component = strndup(p, size);
-        int fd = component ? openat(at, size ? component : ".",
-                                    OPEN_FLAGS | O_NOFOLLOW | (*next ? O_DIRECTORY : 0))
-                           : -1;
-        int saved = errno;
-        free(component);
-        if (at != folder)
-            close(at);
-        errno = saved;
-        if (fd < 0)
-            return -1;
-        at = fd;
-        p = next;
-    }
-    return at;
-}
-
-static int open_beneath(int folder, const char *location)
-{
-    const struct open_how how = {.flags = OPEN_FLAGS,
-                                 .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
-    int fd = (int)syscall(SYS_openat2, folder, location, &how, sizeof how);
-    /* Older kernels do not have it, and older container filters answer EPERM for it. */
-    if (fd < 0 && (errno == ENOSYS || errno == EPERM || errno == EAGAIN))
-        fd = open_by_component(folder, location);
-    return fd;
-}
-
 static void forget(struct onnx_file *file)
 {
     if (file->external_fd >= 0)
@@ -104,7 +63,7 @@ static enum status open_external(struct onnx_file *file, const char *location, s
         return error_set(err, STATUS_MODEL,
                          "external data ('%.200s') needs a model that is read from a file",
                          location);
-    int fd = open_beneath(file->folder, location);
+    int fd = file_open_beneath(file->folder, location);
     if (fd < 0 && (errno == EXDEV || errno == ELOOP))
         return error_set(err, STATUS_MODEL,
                          "external data '%.200s' leads out of the model's folder through a link; "

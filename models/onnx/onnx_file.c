@@ -31,7 +31,7 @@ static enum status onnx_read_file(const char *path, struct onnx_file *file, stru
     uint8_t *data;
     size_t size;
     struct error cause;
-    enum status status = file_read(path, file->limit, true, &data, &size, &cause);
+    enum status status = file_read(path, file->limit, &data, &size, &cause);
     if (status == STATUS_INVALID)
         return error_set(err, STATUS_IO,
                          "it is not a regular file; name an .onnx file or a model's folder");

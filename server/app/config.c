@@ -525,7 +525,7 @@ static enum status read_config_file(struct config_reading *reading, struct error
     uint8_t *text;
     size_t size;
     struct error cause;
-    enum status status = file_read(path, CONFIG_FILE_MAX, false, &text, &size, &cause);
+    enum status status = file_read(path, CONFIG_FILE_MAX, &text, &size, &cause);
     if (status == STATUS_NO_MEMORY)
         return error_no_memory(err, NULL);
     if (status == STATUS_TOO_LARGE)

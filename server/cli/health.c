@@ -3,12 +3,14 @@
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/file.h"
 #include "server/cli/commands.h"
 #include "server/http/transport/tls_client.h"
 
@@ -91,17 +93,18 @@ static ssize_t receive(int fd, struct tls_client *tls, char *text, size_t size)
 static enum status health_read_key(const char *path, char key[static KEY_MAX + 3],
                                    struct error *err)
 {
-    FILE *file = fopen(path, "re");
-    if (!file)
+    uint8_t *text = NULL;
+    size_t size;
+    struct error cause;
+    enum status status = file_read(path, KEY_MAX + 2, &text, &size, &cause);
+    if (status != STATUS_OK && status != STATUS_TOO_LARGE)
         return error_set(err, STATUS_CONFIG, "cannot read --api-key-file '%.200s': %s", path,
-                         strerror(errno));
-    errno = 0;
-    size_t size = fread(key, 1, KEY_MAX + 2, file);
-    int cause = ferror(file) ? errno : 0;
-    fclose(file);
-    if (cause)
-        return error_set(err, STATUS_CONFIG, "cannot read --api-key-file '%.200s': %s", path,
-                         strerror(cause));
+                         cause.message);
+    if (status == STATUS_OK)
+        memcpy(key, text, size);
+    else
+        size = 0;
+    free(text);
     while (size > 0 && strchr(" \t\r\n", key[size - 1]) && key[size - 1])
         size--;
     bool good = size > 0 && size <= KEY_MAX;

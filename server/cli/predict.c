@@ -35,7 +35,7 @@ static enum status predict_read_file(const char *path, uint8_t **ret, size_t *re
                                      struct error *err)
 {
     struct error cause;
-    enum status status = file_read(path, FILE_BYTES_MAX, true, ret, ret_size, &cause);
+    enum status status = file_read(path, FILE_BYTES_MAX, ret, ret_size, &cause);
     switch (status) {
     case STATUS_OK:
         return STATUS_OK;

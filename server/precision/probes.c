@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "server/image/transform.h"
 #include "server/observe/log.h"
@@ -125,36 +125,14 @@ int probes_count(const struct probes *probes)
     return files >= PRECISION_OWN_PROBES ? files : PRECISION_PROBES;
 }
 
-static enum status read_whole(const char *path, uint8_t **ret, size_t *ret_size, struct error *err)
-{
-    FILE *file = fopen(path, "rbe");
-    if (!file)
-        return error_set(err, STATUS_IO, "it cannot be opened");
-    struct stat info;
-    uint8_t *data = NULL;
-    enum status status = STATUS_OK;
-    if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode))
-        status = error_set(err, STATUS_IO, "it is no ordinary file");
-    else if ((size_t)info.st_size > FILE_MAX)
-        status = error_set(err, STATUS_TOO_LARGE, "it is over %zu bytes", FILE_MAX);
-    else if (!(data = malloc((size_t)info.st_size + 1)))
-        status = error_set(err, STATUS_NO_MEMORY, "out of memory");
-    else
-        *ret_size = fread(data, 1, (size_t)info.st_size, file);
-    fclose(file);
-    *ret = data;
-    return status;
-}
-
 static enum status write_file(struct probes *probes, const char *path, float *dst,
                               struct error *err)
 {
     uint8_t *data = NULL;
     size_t size = 0;
     struct image image;
-    enum status status = read_whole(path, &data, &size, err);
-    if (status == STATUS_OK)
-        status = image_decode(probes->decoder, data, size, probes->limits, &image, err);
+    TRY(file_read(path, FILE_MAX, &data, &size, err));
+    enum status status = image_decode(probes->decoder, data, size, probes->limits, &image, err);
     free(data);
     TRY(status);
     return transform_apply(probes->transform, &image, &probes->model->preprocess, dst, err);

@@ -1,6 +1,7 @@
 """API keys: who is let in, who is not, how often, and what the log says about it."""
 
 import hashlib
+import os
 import signal
 import tempfile
 import time
@@ -295,7 +296,8 @@ class BadFiles(unittest.TestCase):
                  (line("alice", ALICE, "rate=0"), ("'rate=0'", "rate=N")),
                  (line("alice", ALICE, "rate=x"), ("'rate=x'",)),
                  (line("alice", ALICE, "burst=3"), ("no rate",)),
-                 ("#" * 2000 + "\n", ("line 1", "over 1022 bytes")),
+                 ("#" * 2000 + "\n", ("holds no key",)),
+                 (good + "\0" + good, ("byte of 0",)),
                  (good + "\xff\n", ("line 2",)))
         for text, words in cases:
             with self.subTest(text=text[:40]), tempfile.NamedTemporaryFile("w", encoding="latin-1") as keys:
@@ -307,6 +309,19 @@ class BadFiles(unittest.TestCase):
                     self.assertIn(word, ended.stderr)
         ended = run_lensd("serve", "--port", "0", "--api-keys", "/no/such/file")
         self.assertIn("--api-keys '/no/such/file': No such file", ended.stderr)
+
+    def test_pipes_are_not_waited_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = os.path.join(folder, "pipe")
+            os.mkfifo(pipe)
+            for option in ("--api-keys", "--admin-key-file", "--config"):
+                with self.subTest(option=option):
+                    ended = run_lensd("serve", "--port", "0", option, pipe)
+                    self.assertEqual(ended.returncode, 2, ended.stderr)
+                    self.assertIn("not a regular file", ended.stderr)
+            ended = run_lensd("health", "--api-key-file", pipe)
+            self.assertEqual(ended.returncode, 1, ended.stderr)
+            self.assertIn("not a regular file", ended.stderr)
 
 
 if __name__ == "__main__":

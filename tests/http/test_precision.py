@@ -168,11 +168,12 @@ class Precision(unittest.TestCase):
                 file.write(harness.png(60 + i, 50, shade=i * 11))
         with open(os.path.join(folder, "calibration", "broken.png"), "wb") as file:
             file.write(b"\x89PNG\r\n\x1a\n and nothing more")
+        os.mkfifo(os.path.join(folder, "calibration", "pipe.png"))  # is not waited for
         model, log = self.start(folder)
         choice = model["precision_choice"]
-        self.assertEqual(choice["calibration_images"], 18)
+        self.assertEqual(choice["calibration_images"], 19)
         if choice["trials"][0]["outcome"] == "passed":
-            self.assertEqual(choice["trials"][0]["images"], 18)
+            self.assertEqual(choice["trials"][0]["images"], 19)
             self.assertIn("calibration image left out", log)
 
     def test_pinned(self):

@@ -278,6 +278,8 @@ class Files(unittest.TestCase):
         subprocess.run([OPENSSL, "pkey", "-in", key, "-aes128", "-passout", "pass:x", "-out", locked], check=True,
                        timeout=60)
         empty, text = self.file("empty", ""), self.file("text", "no PEM\n")
+        pipe = os.path.join(self.folder, "pipe")
+        os.mkfifo(pipe)
         cases = (((cert, other), ("two.key", "is not the key of the certificate")),
                  ((cert, locked), ("locked.key", "is encrypted", "openssl pkey")),
                  ((empty, key), ("--tls-cert", "is empty")),
@@ -285,7 +287,8 @@ class Files(unittest.TestCase):
                  ((cert, text), ("--tls-key", "no private key in PEM form")),
                  ((key, cert), ("--tls-cert", "no certificate in PEM form")),
                  (("/no/such", key), ("--tls-cert '/no/such'", "No such file")),
-                 ((cert, "/no/such"), ("--tls-key '/no/such'", "No such file")))
+                 ((cert, "/no/such"), ("--tls-key '/no/such'", "No such file")),
+                 ((cert, pipe), (f"--tls-key '{pipe}'", "not a regular file")))
         for (one, two), words in cases:
             with self.subTest(words=words):
                 ended = run_lensd("serve", "--port", "0", "--tls-cert", one, "--tls-key", two)

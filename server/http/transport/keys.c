@@ -13,11 +13,13 @@
 #include <strings.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 
-#define HASH_BYTES 32
-#define KEY_BYTES  32
-#define RATE_MAX   1e6
+#define HASH_BYTES   32
+#define KEY_BYTES    32
+#define RATE_MAX     1e6
+#define KEY_FILE_MAX ((size_t)1 << 20)
 
 struct key {
     char name[KEY_NAME_MAX + 1];
@@ -148,18 +150,15 @@ static enum status add_line(struct lines *lines, const struct key *key, struct e
     return STATUS_OK;
 }
 
-static enum status read_key_lines(FILE *file, bool is_admin, struct lines *lines, struct error *err)
+static enum status read_key_lines(char *text, bool is_admin, struct lines *lines, struct error *err)
 {
-    char line[1024];
     size_t before = lines->count;
-    for (int number = 1; fgets(line, sizeof line, file); number++) {
+    char *rest = text;
+    for (int number = 1; rest; number++) {
         struct key key;
         bool used;
-        enum status status = STATUS_OK;
-        if (!strchr(line, '\n') && !feof(file))
-            status = error_set(err, STATUS_CONFIG, "the line is over %zu bytes", sizeof line - 2);
-        else
-            status = read_key_line(line, &key, &used, err);
+        char *line = strsep(&rest, "\n");
+        enum status status = read_key_line(line, &key, &used, err);
         if (status == STATUS_OK && used) {
             key.is_admin = is_admin;
             status = add_line(lines, &key, err);
@@ -167,8 +166,6 @@ static enum status read_key_lines(FILE *file, bool is_admin, struct lines *lines
         if (status != STATUS_OK)
             return error_prefix(err, "line %d", number);
     }
-    if (ferror(file))
-        return error_set(err, STATUS_CONFIG, "cannot be read: %s", strerror(errno));
     if (lines->count == before)
         return error_set(err, STATUS_CONFIG,
                          "holds no key, so that no client would be let in; lensd key NAME makes "
@@ -181,12 +178,16 @@ static enum status read_file(const char *path, bool is_admin, struct lines *line
 {
     if (!path)
         return STATUS_OK;
-    FILE *file = fopen(path, "re");
-    if (!file)
+    uint8_t *text;
+    size_t size;
+    struct error cause;
+    if (file_read(path, KEY_FILE_MAX, &text, &size, &cause) != STATUS_OK)
         return error_set(err, STATUS_CONFIG, "cannot read %s '%.200s': %s",
-                         is_admin ? "--admin-key-file" : "--api-keys", path, strerror(errno));
-    enum status status = read_key_lines(file, is_admin, lines, err);
-    fclose(file);
+                         is_admin ? "--admin-key-file" : "--api-keys", path, cause.message);
+    enum status status = strlen((char *)text) == size
+                             ? read_key_lines((char *)text, is_admin, lines, err)
+                             : error_set(err, STATUS_CONFIG, "holds a byte of 0");
+    free(text);
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
 }
 

@@ -43,7 +43,7 @@ static enum status tls_read_file(const char *option, const char *path, gnutls_da
     uint8_t *data;
     size_t size;
     struct error cause;
-    enum status status = file_read(path, FILE_MAX, false, &data, &size, &cause);
+    enum status status = file_read(path, FILE_MAX, &data, &size, &cause);
     if (status == STATUS_NO_MEMORY)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for %s", option);
     if (status == STATUS_TOO_LARGE)

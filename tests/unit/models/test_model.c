@@ -366,6 +366,54 @@ Test(model, names_the_file_that_cannot_be_understood)
     }
 }
 
+static const char *const side_files[] = {"labels.txt", "index_to_name.json", "config.json",
+                                         "preprocessor_config.json", "config.pbtxt"};
+
+Test(model, refuses_side_files_that_are_links_out_of_the_folder)
+{
+    for (size_t i = 0; i < COUNT_OF(side_files); i++) {
+        struct folder folder = make_folder();
+        char path[256], target[256];
+        put_net(&folder, "m/model.onnx", &plain_net);
+        put_text(&folder, "outside", "a\nb\nc\n");
+        snprintf(path, sizeof path, "%s/m/%s", folder.path, side_files[i]);
+        snprintf(target, sizeof target, "%s/outside", folder.path);
+        cr_assert_eq(symlink(target, path), 0);
+        struct folder model = folder;
+        strcat(model.path, "/m");
+        expect_failure(&model, STATUS_IO, "through a link");
+        expect_failure(&model, STATUS_IO, side_files[i]);
+        remove_folder(&folder);
+    }
+}
+
+Test(model, follows_links_inside_the_folder)
+{
+    struct folder folder = make_folder();
+    char path[256];
+    put_net(&folder, "model.onnx", &plain_net);
+    put_text(&folder, "data/labels.txt", "a\nb\nc\n");
+    snprintf(path, sizeof path, "%s/labels.txt", folder.path);
+    cr_assert_eq(symlink("data/labels.txt", path), 0);
+    struct model *model = load_at(&folder, "model.onnx");
+    cr_expect_str_eq(labels_name(&model->labels, 2), "c");
+    model_free(model);
+    remove_folder(&folder);
+}
+
+Test(model, does_not_wait_for_side_files_that_are_pipes, .timeout = 20)
+{
+    for (size_t i = 0; i < COUNT_OF(side_files); i++) {
+        struct folder folder = make_folder();
+        char path[256];
+        put_net(&folder, "model.onnx", &plain_net);
+        snprintf(path, sizeof path, "%s/%s", folder.path, side_files[i]);
+        cr_assert_eq(mkfifo(path, 0600), 0);
+        expect_failure(&folder, STATUS_IO, "not a regular file");
+        remove_folder(&folder);
+    }
+}
+
 Test(model, says_where_a_file_stops_being_json)
 {
     static const char *const files[] = {"preprocessor_config.json", "index_to_name.json"};

@@ -1,4 +1,4 @@
-/* file_read: limits, pipes, and the byte behind the end. */
+/* file_read: limits, pipes, folders and links. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,20 +23,48 @@ Test(file, limits_and_kinds)
     uint8_t *data = NULL;
     size_t size = 0;
     struct error err;
-    cr_assert(file_read(path, 12, true, &data, &size, &err) == STATUS_OK);
+    cr_assert(file_read(path, 12, &data, &size, &err) == STATUS_OK);
     cr_expect(size == 12 && !strcmp((char *)data, "twelve bytes"));
     free(data);
-    cr_expect(file_read(path, 11, true, &data, &size, &err) == STATUS_TOO_LARGE && size == 12);
-    cr_expect(file_read(pipe_path, 12, true, &data, &size, &err) == STATUS_INVALID);
-    cr_expect(file_read(folder, 12, false, &data, &size, &err) == STATUS_IO && errno == EISDIR);
-
-    /* Open for reading and writing, a pipe needs no other process. */
-    int fd = open(pipe_path, O_RDWR | O_NONBLOCK);
-    cr_assert(fd >= 0 && write(fd, "twelve bytes", 12) == 12);
-    cr_expect(file_read(pipe_path, 11, false, &data, &size, &err) == STATUS_TOO_LARGE);
-    close(fd);
-
+    cr_expect(file_read(path, 11, &data, &size, &err) == STATUS_TOO_LARGE && size == 12);
+    cr_expect(file_read(pipe_path, 12, &data, &size, &err) == STATUS_INVALID);
+    cr_expect(file_read(folder, 12, &data, &size, &err) == STATUS_INVALID);
     cr_expect(unlink(path) == 0 && unlink(pipe_path) == 0);
-    cr_expect(file_read(path, 12, false, &data, &size, &err) == STATUS_NOT_FOUND);
+    cr_expect(file_read(path, 12, &data, &size, &err) == STATUS_NOT_FOUND);
     cr_expect(rmdir(folder) == 0);
+}
+
+static void expect_beneath(const char *folder, const char *name, enum status expected)
+{
+    uint8_t *data = NULL;
+    size_t size = 0;
+    struct error err = {0};
+    enum status status = file_read_beneath(folder, name, 12, &data, &size, &err);
+    cr_expect_eq(status, expected, "%s: %s", name, err.message);
+    if (status == STATUS_OK)
+        free(data);
+}
+
+Test(file, stays_beneath_its_folder)
+{
+    char folder[] = "/tmp/lensd-file-XXXXXX";
+    cr_assert(mkdtemp(folder));
+    cr_assert_eq(chdir(folder), 0);
+    cr_assert(mkdir("m", 0700) == 0 && mkdir("m/sub", 0700) == 0);
+    FILE *outside = fopen("outside", "w"), *inside = fopen("m/sub/inside", "w");
+    cr_assert(outside && inside && fclose(outside) == 0 && fclose(inside) == 0);
+    cr_assert(symlink("../outside", "m/out") == 0 && symlink("..", "m/up") == 0 &&
+              symlink("sub/inside", "m/in") == 0 && symlink("nowhere", "m/dangling") == 0 &&
+              mkfifo("m/pipe", 0600) == 0);
+    expect_beneath("m", "sub/inside", STATUS_OK);
+    expect_beneath("m", "in", STATUS_OK);
+    expect_beneath("m", "out", STATUS_INVALID);
+    expect_beneath("m", "up/outside", STATUS_INVALID);
+    expect_beneath("m", "dangling", STATUS_NOT_FOUND);
+    expect_beneath("m", "pipe", STATUS_INVALID);
+    expect_beneath("m", "sub", STATUS_INVALID);
+    expect_beneath("none", "sub", STATUS_NOT_FOUND);
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    cr_expect_eq(system(command), 0);
 }
