@@ -60,6 +60,11 @@ struct op_info {
  * op (other opset ranges) are told apart by opset. Thread-safe. */
 const struct op_info *op_find(enum op op, int opset);
 
+/* How much a node computes, by the shapes of its operands: elements in and out, and the
+ * multiply-adds of products, convolutions and windows. Shapes that are not known count 0. Any
+ * thread. */
+double node_work(const struct node *node);
+
 /* A family's part of the table: `count` entries. */
 struct op_family {
     const struct op_info *ops;

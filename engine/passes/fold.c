@@ -19,11 +19,16 @@ static bool all_inputs_known(const struct node *node)
     return true;
 }
 
+/* Folding must not hold a load up: a larger product is computed with each pass. */
+#define FOLDED_WORK 1e10
+
 /* Would folding blow memory up? A folded tensor may be as large as what it is made from, or small
  * (16 MiB); Expand and Tile of a scalar to a gigabyte stay nodes. */
 static bool worth_folding(const struct node *node)
 {
     size_t in = 0, out = 0;
+    if (node_work(node) > FOLDED_WORK)
+        return false;
     for (size_t i = 0; i < node->input_count; i++)
         if (node->inputs[i])
             in += node->inputs[i]->known->bytes;

@@ -15,14 +15,16 @@
 #include "engine/ops/ops.h"
 
 #define DEFAULT_STEPS ((uint64_t)100 * 1000 * 1000)
-#define FOLDING_STEPS ((uint64_t)1000 * 1000) /* loads must not hang on a constant loop */
+#define DEFAULT_WORK  3e11 /* some minutes of the plain kernels */
 #define DEFAULT_DEPTH 16
 
 struct interpreter {
     struct memory_budget *budget;
     uint64_t steps, max_steps;
+    double work, max_work;
     int depth, max_depth;
-    const _Atomic int *cancel;
+    bool (*stop)(void *context);
+    void *stop_context;
     const struct node_runner *runner;
     const struct run *innermost; /* the graph that is being run: a body's, inside of a body */
 };
@@ -56,7 +58,7 @@ struct run {
 
 static enum status take_step(struct interpreter *interpreter, struct error *err)
 {
-    if (interpreter->cancel && atomic_load_explicit(interpreter->cancel, memory_order_relaxed))
+    if (interpreter->depth > 0 && interpreter->stop && interpreter->stop(interpreter->stop_context))
         return error_set(err, STATUS_CANCELLED, "the run was cancelled");
     if (interpreter->steps++ >= interpreter->max_steps)
         return error_set(
@@ -64,6 +66,21 @@ static enum status take_step(struct interpreter *interpreter, struct error *err)
             "the model was stopped after %llu steps; does it hold a loop that does not "
             "end?",
             (unsigned long long)interpreter->max_steps);
+    return STATUS_OK;
+}
+
+/* A body's node may be large: steps alone do not bound the time of a loop. */
+static enum status take_work(struct interpreter *interpreter, const struct node *node,
+                             struct error *err)
+{
+    if (interpreter->depth == 0)
+        return STATUS_OK;
+    interpreter->work += node_work(node);
+    if (interpreter->work > interpreter->max_work)
+        return error_set(err, STATUS_MODEL,
+                         "the model was stopped: its loops compute more than %.3g elements in a "
+                         "pass; does it hold a loop that does not end?",
+                         interpreter->max_work);
     return STATUS_OK;
 }
 
@@ -164,7 +181,9 @@ static enum status execute(struct interpreter *interpreter, struct node *node,
     if (status != STATUS_OK)
         return error_prefix(err, "%s", node_text(node, text));
     TRY(graph_infer_node(node, err));
-    status = call_kernel(interpreter, node, operands, err);
+    status = take_work(interpreter, node, err);
+    if (status == STATUS_OK)
+        status = call_kernel(interpreter, node, operands, err);
     if (status == STATUS_OK)
         return STATUS_OK;
     for (size_t i = 0; i < node->output_count; i++) {
@@ -351,16 +370,25 @@ static enum status check_inputs(const struct graph *graph, struct tensor *const 
     return STATUS_OK;
 }
 
+static struct interpreter default_interpreter(struct memory_budget *budget)
+{
+    return (struct interpreter){.budget = budget,
+                                .max_steps = DEFAULT_STEPS,
+                                .max_work = DEFAULT_WORK,
+                                .max_depth = DEFAULT_DEPTH};
+}
+
 enum status interpret(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
                       struct memory_budget *budget, const struct interpreter_limits *limits,
                       struct error *err)
 {
-    struct interpreter interpreter = {
-        .budget = budget, .max_steps = DEFAULT_STEPS, .max_depth = DEFAULT_DEPTH};
+    struct interpreter interpreter = default_interpreter(budget);
     if (limits) {
         interpreter.max_steps = limits->max_steps ? limits->max_steps : DEFAULT_STEPS;
+        interpreter.max_work = limits->max_work > 0 ? limits->max_work : DEFAULT_WORK;
         interpreter.max_depth = limits->max_depth ? limits->max_depth : DEFAULT_DEPTH;
-        interpreter.cancel = limits->cancel;
+        interpreter.stop = limits->stop;
+        interpreter.stop_context = limits->stop_context;
         interpreter.runner = limits->runner;
     }
     TRY(check_inputs(graph, inputs, true, err));
@@ -386,8 +414,7 @@ static enum status run_body(struct interpreter *interpreter, struct graph *body,
 enum status interpret_node(struct node *node, struct memory_budget *budget, struct tensor **outputs,
                            struct error *err)
 {
-    struct interpreter interpreter = {
-        .budget = budget, .max_steps = FOLDING_STEPS, .max_depth = DEFAULT_DEPTH};
+    struct interpreter interpreter = default_interpreter(budget);
     struct operands operands = {
         .in = alloc_array(node->input_count, sizeof *operands.in),
         .out = alloc_array(node->output_count, sizeof *operands.out),

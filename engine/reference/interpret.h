@@ -29,9 +29,12 @@ struct node_runner {
 /* Limits of one run. Bodies are entered at most `max_depth` deep. */
 struct interpreter_limits {
     uint64_t max_steps; /* node executions, loops included; 0 = 100 million */
+    double max_work;    /* of the nodes of all bodies (node_work); 0 = 300 thousand million */
     int max_depth;      /* 0 = 16 */
-    const _Atomic int
-        *cancel; /* a run stops with STATUS_CANCELLED when it turns non-zero; or NULL */
+    /* Asked before each node of a body; true: the run ends with STATUS_CANCELLED. NULL: nothing
+     * stops it. */
+    bool (*stop)(void *context);
+    void *stop_context;
     const struct node_runner *runner; /* is asked before the reference kernel; or NULL */
 };
 
@@ -47,6 +50,6 @@ enum status interpret(struct graph *graph, struct tensor *const *inputs, struct 
                       struct error *err) MUST_USE;
 
 /* Runs one node whose inputs are all known; outputs are returned as interpret() does, NULL where
- * not wanted. For constant folding; bodies run for at most a million steps. */
+ * not wanted. For constant folding. */
 enum status interpret_node(struct node *node, struct memory_budget *budget, struct tensor **outputs,
                            struct error *err) MUST_USE;

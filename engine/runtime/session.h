@@ -67,8 +67,8 @@ struct session_options {
     const struct timing_profile *known_times; /* of an earlier session, or NULL; borrowed by
                                                  session_create. Each size still runs, and the
                                                  shorter time counts (SESSION_BELIEVED) */
-    const _Atomic int
-        *cancel; /* session_create stops with STATUS_CANCELLED when it turns 1; or NULL */
+    const _Atomic int *cancel; /* session_create, and runs until session_set_stop, stop with
+                                  STATUS_CANCELLED when it turns 1; or NULL */
 };
 
 /* Memory for the inputs of sessions on `device`, from which it copies best (page-locked for a GPU):
@@ -117,6 +117,11 @@ struct session;
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err) MUST_USE;
 void session_free(struct session *session);
+
+/* From now on `stop` is asked, on the thread that runs the session, before each node of the body of
+ * a Loop, Scan or If: true ends the run with STATUS_CANCELLED. NULL: nothing stops a run. Before
+ * the first call options.cancel does. Not while a run is under way. */
+void session_set_stop(struct session *session, bool (*stop)(void *context), void *context);
 
 /* A thread that did not create the session calls this before its first run. It starts the worker
  * threads that passes are split over; they live as long as the calling thread. STATUS_NO_MEMORY:
@@ -172,8 +177,8 @@ enum status session_submit(struct session *session, const struct session_run *ru
 /* Waits for the oldest run under way. On success outputs[i] are host tensors that the session owns,
  * valid until the next session_collect: first dimension `batch` where the output has a batch
  * dimension. Those that were not wanted hold anything, and after want.best all of them:
- * session_best_of() tells. Errors as session_submit's, and STATUS_SHAPE (data-dependent parts).
- * Floating-point exceptions are no error: NaN and Inf come out as they are. */
+ * session_best_of() tells. Errors as session_submit's, and STATUS_SHAPE (data-dependent parts),
+ * STATUS_CANCELLED. Floating-point exceptions are no error: NaN and Inf come out as they are. */
 enum status session_collect(struct session *session, const struct tensor **outputs,
                             struct error *err) MUST_USE;
 

@@ -47,9 +47,15 @@ static enum status describe(struct session *session, const struct graph *graph, 
     return STATUS_OK;
 }
 
-static bool cancelled(const struct session *session)
+static bool flag_is_set(void *flag)
 {
-    return session->options.cancel && *session->options.cancel;
+    return *(const _Atomic int *)flag != 0;
+}
+
+void session_set_stop(struct session *session, bool (*stop)(void *context), void *context)
+{
+    session->stop = stop;
+    session->stop_context = context;
 }
 
 static void progress(const struct session *session, double fraction)
@@ -104,7 +110,7 @@ static enum status compile_all(struct session *session, struct error *err)
     }
     session->info.batched = true;
     for (int i = 0; i < count; i++) {
-        if (cancelled(session))
+        if (session->stop && session->stop(session->stop_context))
             return error_set(err, STATUS_CANCELLED, "loading was cancelled");
         struct compiled *c = &session->compiled[i];
         session->compiling.at = i;
@@ -335,6 +341,8 @@ enum status session_create(const struct graph *graph, const struct session_optio
     cpu_memory(&total, &available);
     session->tail_budget.limit = options->memory_limit ? options->memory_limit : total / 2;
     session->options = *options;
+    if (options->cancel)
+        session_set_stop(session, flag_is_set, (void *)(uintptr_t)options->cancel);
     session->info.device = options->device;
     session->info.precision = options->precision;
     session->info.threads = session->options.threads;

@@ -59,6 +59,8 @@ struct session {
     struct backend *tail_backend;     /* runs their products; NULL where no graph has such a part */
     struct compiled *last;            /* whose tail outputs are alive */
     struct session_options options;
+    bool (*stop)(void *context); /* session_set_stop */
+    void *stop_context;
     bool image_is_integer; /* the file wants integers where the caller feeds float32 */
 
     /* session_run.c */

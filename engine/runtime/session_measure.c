@@ -96,7 +96,7 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
     struct session_measurement *m = context;
     struct session *session = m->session;
     const struct session_options *options = &session->options;
-    if (options->cancel && *options->cancel)
+    if (session->stop && session->stop(session->stop_context))
         return error_set(err, STATUS_CANCELLED, "loading was cancelled");
     const double before = session_cpu_ms(session);
     const int64_t start = clock_now();

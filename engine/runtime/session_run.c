@@ -12,7 +12,9 @@ static enum status run_tail(struct session *session, struct compiled *c, struct 
     for (size_t i = 0; i < c->crossing; i++)
         c->tail_inputs[i]->data = (void *)(uintptr_t)c->static_data[first + i];
     struct node_runner runner = {session->ops->run_node, session->tail_backend};
-    struct interpreter_limits limits = {.runner = session->tail_backend ? &runner : NULL};
+    struct interpreter_limits limits = {.stop = session->stop,
+                                        .stop_context = session->stop_context,
+                                        .runner = session->tail_backend ? &runner : NULL};
     TRY(interpret(c->tail, c->tail_inputs, c->tail_outputs, &session->tail_budget, &limits, err));
     session->last = c;
     for (size_t i = 0; i < session->output_count; i++)

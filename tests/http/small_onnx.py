@@ -135,6 +135,30 @@ def places_of_light(path, batch=1, side=8):
           [tensor_info("image", batch, 3, side, side)], [tensor_info("boxes", "n", 4)])
 
 
+def loops_when_light(path, threshold, side=8):
+    """A loop of matrix products, the longer the more the image's mean lies above `threshold`; at
+    0.1 above it, longer than any test waits."""
+    def scalar(name, kind, field, value_of):
+        return number(2, kind) + blob(8, name) + blob(9, struct.pack(field, value_of))
+
+    body = (blob(1, node("MatMul", ["x", "matrix"], ["y"])) +
+            blob(1, node("Identity", ["more"], ["again"])) + blob(2, "body") +
+            blob(11, value("i", 7)) + blob(11, value("more", 9)) +
+            blob(11, tensor_info("x", 64, 64)) + blob(12, value("again", 9)) +
+            blob(12, tensor_info("y", 64, 64)))
+    attribute = blob(1, "body") + blob(6, body) + number(20, 5)
+    write(path, [node("ReduceMean", ["image"], ["mean"], integer("keepdims", 0)),
+                 node("Sub", ["mean", "threshold"], ["over"]), node("Relu", ["over"], ["length"]),
+                 node("Mul", ["length", "many"], ["long"]), node("Cast", ["long"], ["trips"], integer("to", 7)),
+                 node("Loop", ["trips", "always", "matrix"], ["last"], attribute),
+                 node("ReduceMean", ["last"], ["zero"], integer("keepdims", 0)),
+                 node("GlobalAveragePool", ["image"], ["means"]), node("Flatten", ["means"], ["flat"]),
+                 node("Add", ["flat", "zero"], ["scores"])],
+          [scalar("threshold", 1, "<f", threshold), scalar("many", 1, "<f", 1e12),
+           scalar("always", 9, "<B", 1), weights("matrix", 64, 64)],
+          [tensor_info("image", 1, 3, side, side)], [tensor_info("scores", 1, 3)])
+
+
 def unknown_operator(path):
     """A model with an operator that nobody has."""
     write(path, [node("Frobnicate", ["image"], ["scores"])], [],

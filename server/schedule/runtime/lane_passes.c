@@ -24,11 +24,34 @@ void lane_note_pass(struct lane *lane, int count, int64_t took, enum status stat
         scheduler_ran(lane->scheduler, lane->index, count, took);
         return;
     }
+    if (status == STATUS_CANCELLED)
+        return;
     metric_add(lane->meters.forward_failures, 1);
     char device[DEVICE_TEXT];
     log_event(LOG_WARN, "forward pass failed", LOG_STR("model", lane->model->name),
               LOG_STR("device", device_text(lane->info.device, device)), LOG_INT("batch", count),
               LOG_STR("error", err->message));
+}
+
+static bool is_waited_for(const struct predict_image *image, int64_t now)
+{
+    const struct predict_request *request = image->request;
+    return !atomic_load_explicit(&request->cancelled, memory_order_relaxed) &&
+           (request->deadline == 0 || now < request->deadline);
+}
+
+bool lane_is_unwanted(void *argument)
+{
+    const struct lane *lane = argument;
+    if (scheduler_is_cut(lane->scheduler))
+        return true;
+    if (!lane->running)
+        return false;
+    const int64_t now = clock_now();
+    for (int i = 0; i < lane->part.count; i++)
+        if (is_waited_for(lane->running->items[lane->part.first + i], now))
+            return false;
+    return true;
 }
 
 const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch, int first)
@@ -97,6 +120,9 @@ static void answer_image(struct lane *lane, struct predict_image *image, int row
         image->status = outcome->status;
         image->error = outcome->failure;
     }
+    /* The client's own reason, which does not pass: it has gone, its deadline is over … */
+    if (outcome->status == STATUS_CANCELLED)
+        image->status = scheduler_check_wanted(lane->scheduler, image, &image->error);
     image->output_ms = clock_ms(clock_now() - outcome->ended);
     metric_observe(lane->meters.copy_in, outcome->copy_in_ms * 1e-3);
     metric_observe(lane->meters.copy_out, image->output_ms * 1e-3);
@@ -208,7 +234,10 @@ static void lane_attempt(struct lane *lane, const struct batch *batch, struct su
     *ret = (struct outcome){.batch = part.count};
     place_inputs(lane, batch, part, is_retry);
     ret->copy_in_ms = clock_ms(clock_now() - start);
+    lane->running = batch;
+    lane->part = part;
     ret->status = lane_run(lane, part.count, &ret->forward_ms, &ret->failure);
+    lane->running = NULL;
     ret->ended = lane->ended;
 }
 
@@ -230,7 +259,8 @@ static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *b
         if (!lane_device_is_well(lane))
             return SUB_BATCH_DEVICE;
     }
-    bool may_recover = part.count > 1 || (!is_retry && lane_padded_batch(lane, 1) > 1);
+    bool may_recover = status != STATUS_CANCELLED &&
+                       (part.count > 1 || (!is_retry && lane_padded_batch(lane, 1) > 1));
     if (is_out_of_memory(status))
         lower_cap(lane, part.count);
     if (status != STATUS_OK && may_recover) {

@@ -304,14 +304,42 @@ Test(ops_control, endless_loops_are_stopped)
     end(&w);
 }
 
+static bool stop_at_the_third(void *asked)
+{
+    return ++*(int *)asked == 3;
+}
+
 Test(ops_control, loops_can_be_cancelled)
 {
     static const int64_t for_ever = INT64_MAX;
-    static const _Atomic int cancel = 1;
+    int asked = 0;
     struct world w;
     make_loop(&w, &for_ever, CONDITION_NONE, 0);
-    w.limits.cancel = &cancel;
+    w.limits.stop = stop_at_the_third;
+    w.limits.stop_context = &asked;
     fails(&w, STATUS_CANCELLED, "cancelled");
+    cr_expect_eq(asked, 3);
+    end(&w);
+}
+
+/* A few steps, of which each is a large product. */
+Test(ops_control, heavy_loops_are_stopped)
+{
+    static const int64_t for_ever = INT64_MAX;
+    static float square[100 * 100];
+    struct world w;
+    start(&w, OP_LOOP, 16, 3, 1);
+    feed(&w, 0, DTYPE_I64, SHAPE_SCALAR, &for_ever);
+    feed(&w, 2, DTYPE_F32, SHAPE(100, 100), square);
+    struct graph *body = make_body(&w);
+    add_input(body, DTYPE_I64);
+    add_output(body, add_input(body, DTYPE_BOOL));
+    struct value *x = add_input(body, DTYPE_F32);
+    add_output(body, add_node(body, OP_MATMUL, x, x, DTYPE_F32));
+    set_graph(&w, "body", body);
+    w.limits.max_work = 5e6; /* a million multiply-adds an iteration */
+    w.limits.max_steps = 100;
+    fails(&w, STATUS_MODEL, "more than 5e+06 elements");
     end(&w);
 }
 

@@ -431,6 +431,13 @@ enum status session_enter(struct session *session, struct error *err)
     return session->plan.refuses ? error_set(err, STATUS_NO_MEMORY, "no thread for it") : STATUS_OK;
 }
 
+void session_set_stop(struct session *session, bool (*stop)(void *context), void *context)
+{
+    (void)session;
+    (void)stop;
+    (void)context; /* the fake has no loops */
+}
+
 const struct timing_profile *session_timing_profile(const struct session *session)
 {
     static const struct timing_profile none;

@@ -1,0 +1,69 @@
+"""Models whose loops do not end: signals, deadlines and clients that leave stop them."""
+
+import json
+import os
+import signal
+import tempfile
+import unittest
+
+import small_onnx
+from harness import Server, flat_png
+
+
+class Loops(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="lensd-loops-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def serve(self, threshold, *arguments, **options):
+        small_onnx.loops_when_light(os.path.join(self.folder, "model.onnx"), threshold)
+        with open(os.path.join(self.folder, "preprocessor_config.json"), "w") as file:
+            json.dump({"size": 8, "do_normalize": False}, file)
+        server = Server(self.folder, "--precision", "fp32", *arguments, **options)
+
+        def end():
+            if not server.log_file.closed:
+                server.process.kill()
+                server.stop()
+
+        self.addCleanup(end)
+        return server
+
+    def start_loop(self, server):
+        """A client whose image loops for ever, seen in its forward pass; the connection."""
+        image = flat_png(255)
+        connection = server.connect()
+        connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
+                           b"Content-Length: %d\r\n\r\n" % len(image) + image)
+        server.wait_for(lambda: server.metric("lensd_in_flight_images") == 1, "a forward pass")
+        return connection
+
+    def test_sigterm_while_loading(self):
+        server = self.serve(-1000, wait_ready=False)
+        server.wait_for(lambda: server.get("/health").json()["models"][0]["progress"] > 0.5,
+                        "the first pass")
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(timeout=60), 0, server.log())
+
+    def test_a_deadline(self):
+        server = self.serve(0.9)
+        answer = server.predict(flat_png(255), headers={"X-Request-Timeout-Ms": "500"})
+        self.assertEqual((answer.status, answer.json()["code"]), (504, "deadline_exceeded"))
+        self.assertEqual(server.predict(flat_png(9)).status, 200)
+        self.assertEqual(server.metric("lensd_forward_failures_total"), 0)
+
+    def test_a_client_that_leaves(self):
+        server = self.serve(0.9)
+        self.start_loop(server).close()
+        self.assertEqual(server.predict(flat_png(9)).status, 200)
+
+    def test_the_end_of_the_grace_time(self):
+        server = self.serve(0.9, "--grace", "0.1s")
+        with self.start_loop(server):
+            server.process.send_signal(signal.SIGTERM)
+            server.process.wait(timeout=60)
+
+
+if __name__ == "__main__":
+    unittest.main()
