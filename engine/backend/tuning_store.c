@@ -58,11 +58,18 @@ static struct tuning *find_locked(enum tuning_kind kind, const struct graph_hash
     return NULL;
 }
 
-/* A new entry without a text; NULL: there is no room. */
+/* Forgets the entry that was added first. */
+static void evict_locked(void)
+{
+    free(table.entries[0].text);
+    memmove(table.entries, table.entries + 1, --table.count * sizeof *table.entries);
+}
+
+/* A new entry without a text; NULL: there is no memory. */
 static struct tuning *add_locked(enum tuning_kind kind, const struct graph_hash *key)
 {
     if (table.count == ENTRIES_MOST)
-        return NULL;
+        evict_locked();
     if (table.count == table.capacity) {
         const size_t capacity = 2 * table.capacity + 64;
         struct tuning *bigger = reallocarray(table.entries, capacity, sizeof *bigger);
@@ -212,7 +219,8 @@ static bool read_hash(const char **at, struct graph_hash *ret)
     return true;
 }
 
-static bool read_entry_locked(const char **at)
+/* One line. It is added to the table unless it is only checked. */
+static bool read_entry_locked(const char **at, bool adds)
 {
     char text[TUNING_TEXT];
     struct graph_hash key = {{0, 0}};
@@ -231,7 +239,8 @@ static bool read_entry_locked(const char **at)
     *at += length;
     if (!read_text(at, "\n"))
         return false;
-    put_locked((enum tuning_kind)kind, &key, text, false);
+    if (adds)
+        put_locked((enum tuning_kind)kind, &key, text, false);
     return true;
 }
 
@@ -266,12 +275,17 @@ static bool add_file(const char *bytes, size_t size)
     print_end(bytes, size - LAST_LINE, end);
     if (strcmp(last, end) != 0)
         return false;
+    const char *const first = at;
+    size_t count = 0;
     bool good = true;
     pthread_mutex_lock(&table.lock);
-    while (good && at < last)
-        good = read_entry_locked(&at);
+    for (; good && at < last; count++) /* no table that was written has more entries */
+        good = count < ENTRIES_MOST && read_entry_locked(&at, false);
+    good = good && at == last;
+    for (at = first; good && at < last;)
+        good = read_entry_locked(&at, true);
     pthread_mutex_unlock(&table.lock);
-    return good && at == last;
+    return good;
 }
 
 static enum status read_path(const char *path, struct error *err)

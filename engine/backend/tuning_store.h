@@ -36,11 +36,12 @@ enum tuning_kind {
 /* Copies the text; false when there is none. */
 bool tuning_find(enum tuning_kind kind, const struct graph_hash *key, char ret[static TUNING_TEXT]);
 
-/* Keeps a copy of a text that was measured in this process, in place of the one before. What is too
- * long, or has no room in memory or among 8192 entries, is not kept: it is measured again. */
+/* Keeps a copy of a text that was measured in this process, in place of the one before. A text that
+ * is too long or finds no memory is not kept: it is measured again. The table has 8192 entries;
+ * when it is full, the entry that was added first makes room. */
 void tuning_keep(enum tuning_kind kind, const struct graph_hash *key, const char *text);
 
-/* Calls `visit` for each entry of the kind, in no order; visit must not call tuning_*(). */
+/* For tests: calls `visit` for each entry of the kind; visit must not call tuning_*(). */
 void tuning_each(enum tuning_kind kind,
                  void (*visit)(void *context, const struct graph_hash *key, const char *text),
                  void *context);

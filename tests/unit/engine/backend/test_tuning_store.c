@@ -128,6 +128,22 @@ Test(tuning_store, keeps_texts_by_kind_and_key)
     cr_expect_null(text_of(TUNING_CUDA, key_of(1, 2)));
 }
 
+Test(tuning_store, forgets_the_oldest_when_it_is_full)
+{
+    enum { MOST = 8192 };
+    for (uint64_t i = 0; i < MOST; i++)
+        keep(TUNING_KERNEL, key_of(1, i), "winograd");
+    keep(TUNING_KERNEL, key_of(1, 5), "gemm"); /* is there already */
+    cr_expect_not_null(text_of(TUNING_KERNEL, key_of(1, 0)));
+    keep(TUNING_KERNEL, key_of(2, 0), "gemm");
+    keep(TUNING_KERNEL, key_of(2, 1), "gemm");
+    cr_expect_eq(count_entries(TUNING_KERNEL), MOST);
+    cr_expect_null(text_of(TUNING_KERNEL, key_of(1, 1)));
+    cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(1, 2)), "winograd");
+    cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(1, 5)), "gemm");
+    cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(2, 1)), "gemm");
+}
+
 Test(tuning_store, a_later_start_reads_what_was_written)
 {
     char deep[64];
@@ -261,11 +277,12 @@ Test(tuning_store, a_damaged_file_is_as_good_as_none)
 static void write_summed(const char *path, const char *lines)
 {
     struct graph_hash sum = {{0, 0}};
-    char text[4096];
+    char *text = NULL;
     graph_hash_bytes(&sum, lines, strlen(lines));
-    const int size =
-        snprintf(text, sizeof text, "%send %016lx%016lx\n", lines, sum.words[0], sum.words[1]);
+    const int size = asprintf(&text, "%send %016lx%016lx\n", lines, sum.words[0], sum.words[1]);
+    cr_assert_geq(size, 0);
     write_bytes(path, text, (size_t)size);
+    free(text);
 }
 
 Test(tuning_store, takes_no_other_lines)
@@ -296,6 +313,10 @@ Test(tuning_store, takes_no_other_lines)
         snprintf(text, sizeof text, "%s%s", head, lines[i]);
         write_summed(path, text);
         expect_damaged(folder, lines[i], i);
+        /* A bad line keeps the good ones before it out, too. */
+        snprintf(text, sizeof text, "%skernel " HASH " 1 x\n%s", head, lines[i]);
+        write_summed(path, text);
+        expect_damaged(folder, lines[i], i);
     }
     snprintf(text, sizeof text, "%skernel " HASH " 1 x\n", head);
     write_summed(path, text);
@@ -313,6 +334,32 @@ Test(tuning_store, takes_no_other_lines)
     read_from(folder);
     cr_expect_eq(count_entries(TUNING_KERNEL), 0);
     free(other);
+}
+
+/* A file that holds more lines than any table was not written by lensd. Looking up each of a
+ * million lines would stop the start for minutes. */
+Test(tuning_store, reads_no_more_lines_than_a_table_has)
+{
+    enum { LINE = 64, MOST = 8192 };
+    size_t size;
+    const char *folder = new_folder();
+    keep(TUNING_KERNEL, key_of(1, 2), "winograd");
+    write_to(folder);
+    const char *path = only_file(folder), *bytes = read_bytes(path, &size);
+    char *lines = calloc(MOST + 3, LINE);
+    cr_assert_not_null(lines);
+    size_t used = (size_t)(strchr(bytes, '\n') + 1 - bytes);
+    memcpy(lines, bytes, used);
+    for (unsigned i = 0; i < MOST; i++)
+        used += (size_t)snprintf(lines + used, LINE, "kernel %032x 1 x\n", i);
+    write_summed(path, lines);
+    tuning_forget();
+    read_from(folder);
+    cr_expect_eq(count_entries(TUNING_KERNEL), MOST);
+    snprintf(lines + used, LINE, "kernel %032x 1 x\n", MOST);
+    write_summed(path, lines);
+    expect_damaged(folder, "lines", MOST + 1);
+    free(lines);
 }
 
 /* A start may meet anything under the file's name, and waits for nobody. */
