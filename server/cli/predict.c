@@ -77,8 +77,8 @@ static void hint_at_labels(const struct predict_request *request)
             nameless |= !request->images[i].predictions[k].label;
     if (!nameless)
         return;
-    if (request->served->warning[0])
-        fprintf(stderr, "lensd: %s\n", request->served->warning);
+    if (request->used_model->warning[0])
+        fprintf(stderr, "lensd: %s\n", request->used_model->warning);
     else
         fprintf(stderr, "lensd: the model has no labels; put labels.txt beside the .onnx file, "
                         "one name a line\n");

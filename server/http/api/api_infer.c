@@ -404,7 +404,7 @@ static enum status classify_row(struct shaping *s, const struct tensor *row, siz
 static enum status shape_rows(const struct infer_work *work, size_t o,
                               struct v2_answer_output *output, struct shaping *s)
 {
-    const struct served *served = work->request.hold;
+    const struct served *served = work->request.served;
     const struct tensor *first = work->request.images[0].outputs[o];
     output->shape = first->shape;
     if (work->rows == 1)
@@ -424,7 +424,7 @@ static enum status shape_rows(const struct infer_work *work, size_t o,
 static enum status infer_classify(const struct infer_work *work, size_t o, size_t classes,
                                   struct v2_answer_output *output, struct shaping *s)
 {
-    const struct served *served = work->request.hold;
+    const struct served *served = work->request.served;
     const struct labels *labels = &served->model->labels;
     size_t before = s->text_count, each = 0;
     for (size_t r = 0; r < work->rows; r++) {
@@ -443,7 +443,7 @@ static enum status shape_output(const struct infer_work *work, const struct v2_o
 {
     struct v2_answer_output *output = &s->outputs[position];
     const struct tensor **rows = s->rows + position * work->rows;
-    *output = (struct v2_answer_output){.name = work->request.hold->outputs[o].name,
+    *output = (struct v2_answer_output){.name = work->request.served->outputs[o].name,
                                         .binary = asked->binary,
                                         .rows = rows,
                                         .row_count = work->rows};
@@ -460,7 +460,7 @@ static enum status shape_output(const struct infer_work *work, const struct v2_o
 /* The outputs in the order that was asked for, or the model's. */
 static enum status shape_outputs(const struct infer_work *work, struct shaping *s, size_t count)
 {
-    const struct served *served = work->request.hold;
+    const struct served *served = work->request.served;
     const struct v2_output all =
         work->v2 ? work->v2->default_output : (struct v2_output){.binary = true};
     bool listed = work->v2 && work->v2->output_count > 0;
@@ -482,7 +482,7 @@ static enum status shape_outputs(const struct infer_work *work, struct shaping *
 
 static enum status respond_outputs(struct exchange *x, struct infer_work *work, struct error *err)
 {
-    const struct served *served = work->request.hold;
+    const struct served *served = work->request.served;
     bool listed = work->v2 && work->v2->output_count > 0;
     size_t count = listed ? work->v2->output_count : served->output_count, cells;
     struct shaping shaping = {.err = err};

@@ -125,7 +125,7 @@ static enum status kserve_prepare(struct exchange *x, struct served *served, str
 
 static char *write_rows(const struct predict_request *request, size_t *ret_size)
 {
-    const struct served *served = request->hold;
+    const struct served *served = request->served;
     struct v1_row *rows = alloc_array(request->image_count, sizeof *rows);
     const char **names = alloc_array(served->output_count, sizeof *names);
     char *text = NULL;

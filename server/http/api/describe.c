@@ -71,7 +71,8 @@ static char *describe_request(enum describe_form form, const struct predict_requ
             describe_image(&request->images[i], model, predictions + used, devices[i], &images[i]);
             used += request->images[i].prediction_count;
         }
-        struct predict_answer answer = {.model = request->served ? request->served->name : "",
+        struct predict_answer answer = {.model =
+                                            request->used_model ? request->used_model->name : "",
                                         .images = images,
                                         .image_count = count,
                                         .as_list = as_list,

@@ -72,7 +72,7 @@ static enum status expect_predictions(struct exchange *x, const struct predict_r
  * them, and of their text, nobody could tell before the run. */
 static size_t answer_bytes(const struct predict_request *request, size_t *ret_unforeseen)
 {
-    const struct served *served = request->hold;
+    const struct served *served = request->served;
     size_t bytes = 0;
     *ret_unforeseen = 0;
     for (size_t i = 0; i < request->image_count; i++) {

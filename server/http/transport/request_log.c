@@ -162,8 +162,8 @@ void exchange_note(struct exchange *x, const struct predict_request *request)
     struct exchange_phases *phases = &x->phases;
     x->image_count = request->image_count;
     x->write_seconds = request->write_seconds;
-    if (request->served)
-        snprintf(x->model, sizeof x->model, "%s", request->served->name);
+    if (request->used_model)
+        snprintf(x->model, sizeof x->model, "%s", request->used_model->name);
     for (size_t i = 0; i < request->image_count; i++) {
         const struct predict_image *image = &request->images[i];
         phases->decode_ms = fmax(phases->decode_ms, image->decode_ms);

@@ -254,11 +254,11 @@ static enum status submit_to(struct instance *instance, struct predict_request *
 {
     struct served *served = instance->served;
     TRY(check_fits(served, request, err));
-    request->hold = served_ref(served); /* before it can be done */
+    request->served = served_ref(served); /* before it can be done */
     enum status status = scheduler_submit(instance->scheduler, request, ret_retry_after_s, err);
     if (status == STATUS_OK)
         return STATUS_OK;
-    request->hold = NULL;
+    request->served = NULL;
     served_unref(served);
     return status;
 }
@@ -322,10 +322,10 @@ bool pipeline_has_choice(struct pipeline *pipeline)
 void pipeline_cancel(struct pipeline *pipeline, struct predict_request *request)
 {
     atomic_store_explicit(&request->cancelled, 1, memory_order_relaxed);
-    /* The pin keeps the request and its `hold`, not the instance, which may have ended meanwhile
+    /* The pin keeps the request and its `served`, not the instance, which may have ended meanwhile
      * with all that it was given answered. */
     pthread_mutex_lock(&pipeline->lock);
-    struct instance *instance = request->hold->instance;
+    struct instance *instance = request->served->instance;
     if (instance)
         instance->users++;
     pthread_mutex_unlock(&pipeline->lock);
@@ -344,12 +344,12 @@ void predict_request_done(struct predict_request *request)
         image->predictions = NULL;
         image->prediction_count = 0;
         if (image->outputs)
-            rows_free(image->outputs, request->hold->output_count);
+            rows_free(image->outputs, request->served->output_count);
         image->outputs = NULL;
     }
-    served_unref(request->hold);
-    request->hold = NULL;
+    served_unref(request->served);
     request->served = NULL;
+    request->used_model = NULL;
 }
 
 /* --- states and the end --- */

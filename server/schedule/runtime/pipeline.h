@@ -116,13 +116,13 @@ struct predict_request {
     void (*on_done)(struct predict_request *request); /* exactly once after a successful submit */
     void *context;
 
-    const struct model *served;   /* set by submit: the model that answers, alive until
-                                     predict_request_done; its graph is gone */
-    struct served *hold;          /* set by submit: the same, with its inputs and outputs */
-    struct metric *write_seconds; /* set by submit: where to note how long the answer took to be
+    const struct model *used_model; /* set by submit: the model that answers, alive until
+                                       predict_request_done; its graph is gone */
+    struct served *served;          /* set by submit: the same, with its inputs and outputs */
+    struct metric *write_seconds;   /* set by submit: where to note how long the answer took to be
                                      written; lives as long as the metrics; may be NULL */
-    _Atomic size_t pending;       /* private to the pipeline: images without an answer, and one for
-                                     everybody else who needs the request alive */
+    _Atomic size_t pending; /* private to the pipeline: images without an answer, and one for
+                               everybody else who needs the request alive */
 };
 
 struct pipeline;

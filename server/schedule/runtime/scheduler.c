@@ -250,8 +250,8 @@ static void finish_request(struct predict_request *request)
     /* acq_rel: what other threads wrote into their images is seen by on_done. */
     if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
         return;
-    served_note_request(request->hold, request);
-    meters_request(&request->hold->meters, request, clock_now());
+    served_note_request(request->served, request);
+    meters_request(&request->served->meters, request, clock_now());
     request->on_done(request);
 }
 
@@ -330,7 +330,7 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     enum status status =
         check_locked(scheduler, request, images, bytes, &predicted, ret_retry_after_s, err);
     if (status == STATUS_OK) {
-        request->served = scheduler_model(scheduler);
+        request->used_model = scheduler_model(scheduler);
         request->write_seconds = scheduler->meters.phases[PHASE_WRITE];
         /* One more, so that the request outlives the work on presets. Only now: whoever sees it
          * may pin the request. */

@@ -283,7 +283,7 @@ static void test_versions_live_side_by_side(void)
     struct job *job = submit_job(pipeline, "m", "ok 4"); /* of a version that leaves meanwhile */
     CHECK(pipeline_remove_model(pipeline, "m", "10", false, &err) == STATUS_OK);
     CHECK(job_is_done(job));
-    CHECK(!strcmp(job->request.served->version, "10"));
+    CHECK(!strcmp(job->request.used_model->version, "10"));
     finish_job(job);
     CHECK(height_of(pipeline, NULL) == 1 && height_of(pipeline, "10") == -(int)STATUS_NOT_READY);
     CHECK(fake_sessions_alive() == 1);

@@ -18,7 +18,7 @@ static void test_one_image(void)
     add_model(pipeline, "digits", 1);
     struct job *job = submit_job(pipeline, NULL, "ok 17");
     job_wait(job);
-    CHECK(!strcmp(job->request.served->name, "digits"));
+    CHECK(!strcmp(job->request.used_model->name, "digits"));
     CHECK(job->images[0].batch == 1);
     finish_job(job);
     CHECK(pipeline_drain(pipeline, 1000));
