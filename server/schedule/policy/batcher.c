@@ -7,8 +7,8 @@
 #include "engine/base/size.h"
 #include "server/schedule/policy/batcher_state.h"
 
-#define ARRIVALS_TAU_NS INT64_C(100000000) /* how far back the arrival rate looks */
-#define RECENT_TAU_NS   INT64_C(20000000)  /* the same, for predictions: bursts are short */
+#define ARRIVALS_TAU_NS                                                                            \
+    INT64_C(20000000) /* how far back the arrival rate looks: bursts are short */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
 #define SURELY_LATE     0.9 /* of a pass of one image: what a deadline must leave at least */
@@ -39,7 +39,6 @@ struct batcher *batcher_create(const struct batcher_config *config)
     batcher->forming = -1;
     batcher->free_buffers = config->buffers;
     arrivals_init(&batcher->arrivals, ARRIVALS_TAU_NS);
-    arrivals_init(&batcher->recent, RECENT_TAU_NS);
     size_t slots;
     if (size_mul((size_t)config->buffers, (size_t)config->max_batch, &slots))
         batcher->slots = alloc_array(slots, sizeof *batcher->slots);
@@ -126,7 +125,6 @@ void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t pre
     item->margin = margin_of(batcher);
     queue_push(&batcher->queue, item);
     arrivals_note(&batcher->arrivals, 1, now);
-    arrivals_note(&batcher->recent, 1, now);
     batcher->admitted++;
 }
 
@@ -339,55 +337,11 @@ static void find_ready(const struct batcher *batcher, const struct buffer *buffe
     }
 }
 
-/* How many of the images that wait in the buffer would miss their deadline, if the first pass had
- * `first` of them. */
-static int count_misses(const struct buffer *buffer, const struct micro_batch *micro, int first,
-                        const struct latency *latency, int64_t now)
-{
-    int64_t end = now + latency_run(latency, first);
-    int64_t last = end + latency_total(latency, (size_t)(micro->count - first));
-    int misses = 0;
-    for (int i = 0; i < micro->count; i++)
-        misses += buffer->slots[micro->slots[i]].item->deadline < (i < first ? end : last);
-    return misses;
-}
-
-/* Whether another full pass waits behind this buffer. */
-static bool has_backlog(const struct batcher *batcher, const struct buffer *buffer)
-{
-    size_t behind = batcher->queue.count + batcher->preparing + batcher->slots_taken -
-                    (size_t)(buffer->ready + buffer->writing);
-    return behind >= (size_t)batcher->config.max_batch;
-}
-
-/* Images of the next pass: the fastest way through what waits, or the largest smaller pass that
- * saves deadlines. Not with a backlog: the time that is lost there would make all that follow
- * later, which would then have to be saved in the same way. */
-static int choose_count(const struct batcher *batcher, const struct buffer *buffer,
-                        const struct micro_batch *micro, const struct latency *latency, int64_t now)
-{
-    int count = latency_first(latency, micro->count);
-    if (buffer->earliest == NO_DEADLINE || count == 1 || has_backlog(batcher, buffer))
-        return count;
-    int misses = count_misses(buffer, micro, count, latency, now);
-    for (int i = latency->count - 1, plan = count; misses > 0 && i >= 0; i--) {
-        if (latency->sizes[i] >= plan)
-            continue;
-        int fewer = count_misses(buffer, micro, latency->sizes[i], latency, now);
-        if (fewer < misses) {
-            misses = fewer;
-            count = latency->sizes[i];
-        }
-    }
-    return count;
-}
-
 /* Cuts it to what one pass of this lane takes. False when its padding would reach into what
  * another lane runs: then that has to end first. */
-static bool cut_micro_batch(const struct batcher *batcher, const struct buffer *buffer,
-                            struct micro_batch *micro, const struct latency *latency, int64_t now)
+static bool cut_micro_batch(struct micro_batch *micro, const struct latency *latency)
 {
-    int count = choose_count(batcher, buffer, micro, latency, now);
+    int count = latency_first(latency, micro->count);
     for (int i = latency->count;; count = latency->sizes[i]) {
         int end = count < micro->count ? micro->slots[count] : micro->end;
         int padded = micro->first + latency_padded(latency, count);
@@ -407,7 +361,7 @@ static bool cut_micro_batch(const struct batcher *batcher, const struct buffer *
 
 /* What a lane would take now: the oldest closed buffer that nobody writes to, and how much of it.
  * NULL when there is none. */
-static struct buffer *find_micro_batch(const struct batcher *batcher, int lane, int64_t now,
+static struct buffer *find_micro_batch(const struct batcher *batcher, int lane,
                                        struct micro_batch *ret)
 {
     struct buffer *oldest = NULL;
@@ -418,7 +372,7 @@ static struct buffer *find_micro_batch(const struct batcher *batcher, int lane, 
             (oldest && buffer->order > oldest->order))
             continue;
         find_ready(batcher, buffer, &micro);
-        if (!cut_micro_batch(batcher, buffer, &micro, &batcher->lanes[lane].latency, now))
+        if (!cut_micro_batch(&micro, &batcher->lanes[lane].latency))
             continue;
         oldest = buffer;
         *ret = micro;
@@ -494,7 +448,7 @@ bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch 
     close_if_due(batcher, now);
     if (!batcher->lanes[index].idle)
         return false;
-    struct buffer *buffer = find_micro_batch(batcher, index, now, &micro);
+    struct buffer *buffer = find_micro_batch(batcher, index, &micro);
     if (!buffer)
         return false;
     take_micro_batch(batcher, index, buffer, &micro, now, ret);
@@ -520,7 +474,7 @@ bool batcher_take_ahead(struct batcher *batcher, int index, bool at_last, int64_
         return false;
     if (at_last && batcher_may_close_ahead(batcher, now))
         close_forming(batcher, BATCH_IDLE_DEVICE, now);
-    struct buffer *buffer = find_micro_batch(batcher, index, now, &micro);
+    struct buffer *buffer = find_micro_batch(batcher, index, &micro);
     if (!buffer)
         return false;
     take_micro_batch(batcher, index, buffer, &micro, now, ret);
@@ -576,12 +530,7 @@ static void end_micro_batch(struct batcher *batcher, int index, int which)
     batcher->free_buffers++;
 }
 
-void batcher_done(struct batcher *batcher, int index)
-{
-    end_micro_batch(batcher, index, 0);
-}
-
-void batcher_done_batch(struct batcher *batcher, const struct batch *batch)
+void batcher_done(struct batcher *batcher, const struct batch *batch)
 {
     end_micro_batch(batcher, batch->lane, which_held(&batcher->lanes[batch->lane], batch));
 }
@@ -672,7 +621,7 @@ void batcher_load(const struct batcher *batcher, uint64_t client, int urgency, i
                                .prepare = (int64_t)batcher->prepare_ns,
                                .workers = batcher->config.workers,
                                .max_batch = (size_t)batcher->config.max_batch,
-                               .arrivals = arrivals_rate(&batcher->recent, now),
+                               .arrivals = arrivals_rate(&batcher->arrivals, now),
                                .margin = margin_of(batcher)};
     load_of_lanes(batcher, now, ret);
 }

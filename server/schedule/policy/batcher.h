@@ -175,9 +175,9 @@ bool batcher_has_ready(const struct batcher *batcher);
 bool batcher_can_take(const struct batcher *batcher, int64_t now);
 
 /* An idle lane takes from the oldest closed batch whose slots are all written, closing the forming
- * one first if it is due. How many: as L(b) of this lane says, fewer where that saves a
- * deadline. False when there is none: *ret is then untouched and the lane stays idle. The memory of
- * the batch is the lane's until batcher_done or batcher_give_back. */
+ * one first if it is due. How many: as L(b) of this lane says. False when there is none: *ret is
+ * then untouched and the lane stays idle. The memory of the batch is the lane's until batcher_done
+ * or batcher_give_back. */
 bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *ret);
 
 /* A lane that has a batch, and room for another one (depth), takes what shall follow without a gap:
@@ -193,12 +193,9 @@ bool batcher_may_close_ahead(const struct batcher *batcher, int64_t now);
 /* A forward pass of `images` on this lane took `ns`: keeps L(b) current. */
 void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns);
 
-/* The lane needs the memory of its batch, of several the first, no more. (The lane itself is busy
- * until batcher_lane_idle.) */
-void batcher_done(struct batcher *batcher, int lane);
-
-/* The same for one that need not be the first. */
-void batcher_done_batch(struct batcher *batcher, const struct batch *batch);
+/* The lane needs the memory of this batch no more. (The lane itself is busy until
+ * batcher_lane_idle.) */
+void batcher_done(struct batcher *batcher, const struct batch *batch);
 
 /* The lane does not run its batch after all: the images that are still in `batch` (in the slots it
  * names; the others of what was taken have been answered) go to the next idle lane, before anything

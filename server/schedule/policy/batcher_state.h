@@ -51,7 +51,7 @@ struct batcher {
     size_t slots_taken, running; /* images in forming and closed buffers, in lanes */
     int64_t next_order, first_order;
     struct queue queue;
-    struct arrivals arrivals, recent;
+    struct arrivals arrivals;
     double prepare_ns;    /* from claim to commit, lately */
     double error, spread; /* of predictions, nanoseconds: mean and mean deviation */
 };

@@ -5,14 +5,12 @@
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 #include "engine/runtime/session.h"
 
-#define WEIGHT  0.1  /* of one pass in the mean of its size */
-#define OUTLIER 4.0  /* a pass this much slower than expected counts as no more than that */
-#define OLD     16   /* passes of others after which a size follows them altogether */
-#define REPLAN  0.01 /* change of a mean that makes a new plan */
+#define WEIGHT  0.1 /* of one pass in the mean of its size */
+#define OUTLIER 4.0 /* a pass this much slower than expected counts as no more than that */
+#define OLD     16  /* passes of others after which a size follows them altogether */
 /* Splitting is chosen only when it is faster by this much: a noisy difference would only cost
  * passes. */
 #define SPLIT_GAIN 0.95
@@ -36,7 +34,6 @@ int latency_padded(const struct latency *latency, int images)
 static void make_plan(struct latency *latency)
 {
     double best_rate = 0;
-    memcpy(latency->planned, latency->ns, sizeof latency->planned);
     latency->totals[0] = 0;
     latency->firsts[0] = 0;
     for (int n = 1; n <= latency->most; n++) {
@@ -111,20 +108,6 @@ void latency_init_session(struct latency *latency, const struct session_info *in
     latency_init(latency, sizes, milliseconds, (int)info->batch_count);
 }
 
-/* More images do not take less time: where following has led to that, the number that is known
- * better holds for both. */
-static void keep_order(struct latency *latency)
-{
-    for (int i = 1; i < latency->count; i++) {
-        if (latency->ns[i] >= latency->ns[i - 1])
-            continue;
-        if (latency->age[i] > latency->age[i - 1])
-            latency->ns[i] = latency->ns[i - 1];
-        else
-            latency->ns[i - 1] = latency->ns[i];
-    }
-}
-
 void latency_observe(struct latency *latency, int images, int64_t ns)
 {
     if (latency->count == 0 || ns <= 0)
@@ -137,22 +120,15 @@ void latency_observe(struct latency *latency, int images, int64_t ns)
         latency->floor = latency->ns[0];
         return;
     }
-    double ratio = (double)ns / latency->ns[i];
-    double change = WEIGHT * ((ratio < OUTLIER ? ratio : OUTLIER) - 1);
-    bool is_plan_old = false;
+    const double ratio = fmin((double)ns / latency->ns[i], OUTLIER);
+    const double change = WEIGHT * (ratio - 1);
     latency->age[i] = 0;
     for (int k = 0; k < latency->count; k++) {
-        double follows = k == i ? 1 : (double)latency->age[k] / OLD;
-        latency->ns[k] *= 1 + follows * change;
+        latency->ns[k] *= 1 + change * (k == i ? 1 : (double)latency->age[k] / OLD);
         latency->age[k] += k != i && latency->age[k] < OLD;
     }
-    keep_order(latency);
-    for (int k = 0; k < latency->count; k++)
-        is_plan_old |= fabs(latency->ns[k] / latency->planned[k] - 1) > REPLAN;
-    if (latency->ns[0] < latency->floor)
-        latency->floor = latency->ns[0];
-    if (is_plan_old)
-        make_plan(latency);
+    latency->floor = fmin(latency->floor, latency->ns[0]);
+    make_plan(latency);
 }
 
 int64_t latency_run(const struct latency *latency, int images)
@@ -215,19 +191,4 @@ void arrivals_note(struct arrivals *arrivals, size_t count, int64_t now)
 double arrivals_rate(const struct arrivals *arrivals, int64_t now)
 {
     return arrivals->tau > 0 ? faded(arrivals, now) / (double)arrivals->tau : 0;
-}
-
-int latency_in_time(const struct latency *latency, const int64_t *time_left, int count,
-                    int64_t *ret_needed)
-{
-    for (int n = count; n > 0; n--) {
-        int64_t run = latency_run(latency, n);
-        int in_time = 0;
-        *ret_needed = run + run / 16;
-        for (int i = 0; i < count; i++)
-            in_time += time_left[i] >= *ret_needed;
-        if (in_time >= n)
-            return n;
-    }
-    return 1;
 }

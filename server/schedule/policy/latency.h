@@ -28,7 +28,6 @@ struct latency {
 
     /* Derived from ns: of n images on this lane, run one pass after the other, the shortest total
      * and the images of the first pass. */
-    double planned[LATENCY_MAX_SIZES]; /* ns when the plan was made */
     double totals[LATENCY_MAX_BATCH + 1];
     int16_t firsts[LATENCY_MAX_BATCH + 1];
     int best; /* images of the pass with the most of them a second */
@@ -50,13 +49,6 @@ int latency_padded(const struct latency *latency, int images);
 
 /* One pass of `images`, padding included; 0 when not known. */
 int64_t latency_run(const struct latency *latency, int images);
-
-/* How many of `count` images, with time_left[i] nanoseconds each, should run together so that they
- * are in time: the most for which as many have at least the time that so large a pass takes, a
- * sixteenth on top. At least 1, so that the measured times never keep everything from being
- * measured again. *ret_needed: that time; who has less is late. */
-int latency_in_time(const struct latency *latency, const int64_t *time_left, int count,
-                    int64_t *ret_needed);
 
 /* `images` in the fastest sequence of passes, any number of them; 0 when not known. */
 int64_t latency_total(const struct latency *latency, size_t images);

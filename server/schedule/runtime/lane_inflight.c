@@ -12,45 +12,6 @@
 
 #include "engine/base/clock.h"
 
-static bool has_deadlines(const struct batch *batch)
-{
-    for (int i = 0; i < batch->count; i++) {
-        const struct predict_image *image = batch->items[i];
-        if (image->request->deadline)
-            return true;
-    }
-    return false;
-}
-
-/* Of images that would be late in a pass of all of them, some are given up where that saves the
- * others: an answer that comes too late helps nobody. */
-static void drop_late(struct lane *lane, struct batch *batch)
-{
-    struct latency latency;
-    int64_t time_left[BATCHER_MAX_BATCH], needed, now = clock_now();
-    if (!has_deadlines(batch))
-        return;
-    scheduler_latency(lane->scheduler, lane->index, &latency);
-    for (int i = 0; i < batch->count; i++) {
-        const struct predict_image *image = batch->items[i];
-        time_left[i] = image->request->deadline ? image->request->deadline - now : INT64_MAX;
-    }
-    int in_time = latency_in_time(&latency, time_left, batch->count, &needed), kept = 0;
-    int late = batch->count - in_time;
-    for (int i = 0; i < batch->count; i++) {
-        struct predict_image *image = batch->items[i];
-        if (late > 0 && (time_left[i] < needed || batch->count - i <= late)) {
-            late--;
-            image->status = scheduler_late_error(image, now, &image->error);
-            scheduler_finish(lane->scheduler, image);
-            continue;
-        }
-        batch->slots[kept] = batch->slots[i];
-        batch->items[kept++] = image;
-    }
-    batch->count = kept;
-}
-
 /* Images that failed or were dropped leave gaps; the forward pass wants none. */
 static void close_gaps(struct lane *lane, struct batch *batch)
 {
@@ -123,7 +84,6 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
     inflight->status = STATUS_OK;
     inflight->is_submitted = false;
     scheduler_drop_unwanted(lane->scheduler, batch);
-    drop_late(lane, batch);
     if (batch->count == 0) {
         scheduler_release(lane->scheduler, batch);
         scheduler_answered(lane->scheduler, inflight->taken);

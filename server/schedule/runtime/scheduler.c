@@ -431,6 +431,16 @@ void scheduler_cancel(struct scheduler *scheduler, struct predict_request *reque
     }
 }
 
+static enum status late_error(const struct predict_image *image, int64_t now, struct error *err)
+{
+    const struct predict_request *request = image->request;
+    return error_set(err, STATUS_TIMEOUT,
+                     "the image waited %.0f ms, and its forward pass would end after the request's "
+                     "time limit of %.0f ms; allow it more time, or send less at a time",
+                     clock_ms(now - image->entry.admitted),
+                     clock_ms(request->deadline - request->started));
+}
+
 enum status scheduler_check_wanted(struct scheduler *scheduler, const struct predict_image *image,
                                    struct error *err)
 {
@@ -451,40 +461,7 @@ enum status scheduler_check_wanted(struct scheduler *scheduler, const struct pre
     int64_t run = atomic_load_explicit(&scheduler->shortest_run, memory_order_relaxed);
     if (now + run < request->deadline)
         return STATUS_OK;
-    return scheduler_late_error(image, now, err);
-}
-
-enum status scheduler_check_in_time(struct scheduler *scheduler, const struct predict_image *image,
-                                    struct error *err)
-{
-    TRY(scheduler_check_wanted(scheduler, image, err));
-    if (image->request->deadline == 0)
-        return STATUS_OK;
-    struct model_load load;
-    int64_t now = clock_now();
-    pthread_mutex_lock(&scheduler->lock);
-    batcher_load(scheduler->batcher, 0, 0, now, &load);
-    struct batcher_counts counts = batcher_counts(scheduler->batcher);
-    pthread_mutex_unlock(&scheduler->lock);
-    /* It is being prepared: nothing in the queue is ahead of it. A lone image always runs, so that
-     * old measurements are renewed. */
-    if (counts.admitted <= 1 || counts.preparing == 0)
-        return STATUS_OK;
-    load.before_prepare = counts.preparing - 1;
-    load.before_run = counts.slots + counts.preparing - 1;
-    if (now + admission_predict(&load, 1) <= image->request->deadline)
-        return STATUS_OK;
-    return scheduler_late_error(image, now, err);
-}
-
-enum status scheduler_late_error(const struct predict_image *image, int64_t now, struct error *err)
-{
-    const struct predict_request *request = image->request;
-    return error_set(err, STATUS_TIMEOUT,
-                     "the image waited %.0f ms, and its forward pass would end after the request's "
-                     "time limit of %.0f ms; allow it more time, or send less at a time",
-                     clock_ms(now - image->entry.admitted),
-                     clock_ms(request->deadline - request->started));
+    return late_error(image, now, err);
 }
 
 void scheduler_drop_unwanted(struct scheduler *scheduler, struct batch *batch)
@@ -757,7 +734,7 @@ uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer)
 void scheduler_release(struct scheduler *scheduler, const struct batch *batch)
 {
     pthread_mutex_lock(&scheduler->lock);
-    batcher_done_batch(scheduler->batcher, batch);
+    batcher_done(scheduler->batcher, batch);
     unlock_and_wake(scheduler);
 }
 

@@ -79,15 +79,6 @@ void predict_request_unpin(struct predict_request *request);
 enum status scheduler_check_wanted(struct scheduler *scheduler, const struct predict_image *image,
                                    struct error *err) MUST_USE;
 
-/* The same of a claimed image before it is decoded, with a look at what is ahead of it:
- * STATUS_TIMEOUT when by prediction its pass would end after its deadline. Its slot is
- * worth more to other images. */
-enum status scheduler_check_in_time(struct scheduler *scheduler, const struct predict_image *image,
-                                    struct error *err) MUST_USE;
-
-/* STATUS_TIMEOUT, for an image whose forward pass would end after its deadline. */
-enum status scheduler_late_error(const struct predict_image *image, int64_t now, struct error *err);
-
 /* Takes the images that nobody waits for any more out of a batch, and finishes them. The batch is
  * the caller's, who took it. */
 void scheduler_drop_unwanted(struct scheduler *scheduler, struct batch *batch);

@@ -59,7 +59,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
 {
     struct error *err = &image->error;
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
-    TRY(scheduler_check_in_time(scheduler, image, err));
+    TRY(scheduler_check_wanted(scheduler, image, err));
     const struct pipeline_options *options = worker->options;
     enum status status =
         options->fast_decode
@@ -78,7 +78,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
 static enum status worker_begin_row(struct scheduler *scheduler, struct predict_image *image)
 {
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
-    return scheduler_check_in_time(scheduler, image, &image->error);
+    return scheduler_check_wanted(scheduler, image, &image->error);
 }
 
 static void worker_write_row(struct scheduler *scheduler, const struct predict_image *image,

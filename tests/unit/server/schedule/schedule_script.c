@@ -223,9 +223,9 @@ static void do_ran(struct run *run, const char *rest)
 
 static void do_done(struct run *run, const char *rest)
 {
-    int lane = (int)strtol(rest, NULL, 10);
-    batcher_done(run->batcher, lane);
-    batcher_answered(run->batcher, (size_t)run->batches[lane].count);
+    const struct batch *batch = &run->batches[strtol(rest, NULL, 10)];
+    batcher_done(run->batcher, batch);
+    batcher_answered(run->batcher, (size_t)batch->count);
 }
 
 static void do_back(struct run *run, const char *rest)

@@ -113,7 +113,7 @@ static const char *take(struct script *script)
 
 static void done(struct script *script)
 {
-    batcher_done(script->batcher, script->batch.lane);
+    batcher_done(script->batcher, &script->batch);
     batcher_answered(script->batcher, (size_t)script->batch.count);
 }
 
@@ -308,15 +308,16 @@ Test(batcher, two_lanes_pull_from_one_queue)
     idle(&s, 1);
     ready(&s, "a");
     cr_assert_str_eq(take_with(&s, 0), "a");
+    const struct batch first = s.batch;
     ready(&s, "b");
     cr_assert_str_eq(take_with(&s, 1), "b", "the second lane was idle");
     ready(&s, "cd");
     ready(&s, "e");
     cr_assert_not(batcher_can_take(s.batcher, s.now));
-    batcher_done(s.batcher, 1);
+    batcher_done(s.batcher, &s.batch);
     idle(&s, 1);
     cr_assert_str_eq(take_with(&s, 1), "cd");
-    batcher_done(s.batcher, 0);
+    batcher_done(s.batcher, &first);
     idle(&s, 0);
     cr_assert_str_eq(take_with(&s, 0), "e");
     end(&s);
@@ -670,7 +671,7 @@ static void walk_ran(struct walk *walk, int lane)
     for (int i = 0; i < batch->count; i++)
         walk_end(walk, batch->items[i]);
     batcher_ran(walk->batcher, lane, batch->count ? batch->count : 1, 1 + rand() % 3000000);
-    batcher_done_batch(walk->batcher, batch);
+    batcher_done(walk->batcher, batch);
 }
 
 static void walk_lane(struct walk *walk, int lane)
@@ -742,7 +743,7 @@ static void run_walk(unsigned seed, const struct walk_shape *shape)
                      walk.images[i].outcomes);
     for (int place = 0; place < shape->lanes * BATCHER_MAX_DEPTH; place++)
         if (walk.has[place])
-            batcher_done(walk.batcher, place / BATCHER_MAX_DEPTH);
+            batcher_done(walk.batcher, &walk.batches[place]);
     struct batcher_counts counts = batcher_counts(walk.batcher);
     cr_assert_eq(counts.admitted + counts.queued + counts.bytes + counts.preparing + counts.slots +
                      counts.running,

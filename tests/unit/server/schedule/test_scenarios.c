@@ -143,29 +143,6 @@ Test(scenarios, batching_delay)
     RUN(scenarios);
 }
 
-Test(scenarios, deadlines_in_batches)
-{
-    static const struct scenario scenarios[] = {
-        {"a smaller pass first, where the fastest way would miss a deadline",
-         {BENT, 4, 1},
-         "+ a d13; + bcd; ready abcd; idle 0; take 0 = ab full; done 0; idle 0; take 0 = cd full"},
-        {"an even smaller one",
-         {BENT, 4, 1},
-         "+ a d11; + bcd; ready abcd; idle 0; take 0 = a full; done 0; idle 0;"
-         "take 0 = bcd full"},
-        {"not where it saves nobody",
-         {BENT, 4, 1},
-         "+ a d5; + bcd; ready abcd; idle 0; take 0 = abcd full"},
-        {"not where it would cost others theirs",
-         {BENT, 4, 1},
-         "+ a d13; + bcd d17; ready abcd; idle 0; take 0 = abcd full"},
-        {"not where all is well",
-         {BENT, 4, 1},
-         "+ abcd d20; ready abcd; idle 0; take 0 = abcd full"},
-    };
-    RUN(scenarios);
-}
-
 Test(scenarios, urgencies)
 {
     static const struct scenario scenarios[] = {
