@@ -70,6 +70,14 @@ def prepare(name, weights="DEFAULT", seed=0):
     return model, transforms, categories
 
 
+def write_transform(folder, transforms):
+    """transforms: torchvision's ImageClassification preset."""
+    crop = first(transforms.crop_size)
+    write_preprocessor(folder, mean=transforms.mean, std=transforms.std,
+                       resample=transforms.interpolation.value,
+                       shortest_edge=first(transforms.resize_size), crop=(crop, crop))
+
+
 def export(name, folder, weights="DEFAULT", opset=13, seed=0):
     """Writes the folder; returns prepare()'s triple."""
     torch = need("torch", INSTALL)
@@ -77,9 +85,7 @@ def export(name, folder, weights="DEFAULT", opset=13, seed=0):
     os.makedirs(folder, exist_ok=True)
     crop = first(transforms.crop_size)
     export_onnx(model, torch.zeros(2, 3, crop, crop), os.path.join(folder, "model.onnx"), opset)
-    write_preprocessor(folder, mean=transforms.mean, std=transforms.std,
-                       resample=transforms.interpolation.value,
-                       shortest_edge=first(transforms.resize_size), crop=(crop, crop))
+    write_transform(folder, transforms)
     write_labels(folder, categories)
     return model, transforms, categories
 

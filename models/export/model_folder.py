@@ -56,6 +56,7 @@ def write_preprocessor(folder, *, mean, std, resample, shortest_edge=None, exact
     config["do_center_crop"] = crop is not None
     if crop is not None:
         config["crop_size"] = {"height": int(crop[0]), "width": int(crop[1])}
+        config["crop_rounding"] = "even"  # torchvision's, which timm and Ultralytics use as well
     config.update({"do_rescale": True, "rescale_factor": rescale, "do_normalize": True,
                    "image_mean": [float(v) for v in mean], "image_std": [float(v) for v in std]})
     write_json(folder, "preprocessor_config.json", config)

@@ -43,7 +43,8 @@ struct preprocess {
                                         smaller, it is padded with zeros as torchvision.CenterCrop
                                         does */
     bool crop_floors; /* where the middle is half a pixel: the crop begins before it (Hugging Face's
-                         processors: int(rest / 2)), instead of at the even pixel (torchvision) */
+                         processors: int(rest / 2)), instead of at the even pixel (torchvision,
+                         timm, Ultralytics: round(rest / 2)) */
     enum channel_order channels;
     int pad_value; /* 0 … 255, RESIZE_LETTERBOX */
     bool invert;   /* x = 255 - x before anything else: dark strokes on paper for models that

@@ -212,6 +212,21 @@ static enum status read_special_resize(const cJSON *json, const struct processor
     return STATUS_OK;
 }
 
+/* Where an odd margin puts the crop: Hugging Face's classes, which their files name, take the pixel
+ * before the middle; without a class the file speaks for torchvision, which takes the even one. */
+static enum status read_crop_rounding(const cJSON *json, struct preprocess *p, struct error *err)
+{
+    const cJSON *item = get(json, "crop_rounding");
+    p->crop_floors = get(json, "image_processor_type") || get(json, "feature_extractor_type");
+    if (!item)
+        return STATUS_OK;
+    const char *word = cJSON_IsString(item) ? item->valuestring : "";
+    p->crop_floors = !strcmp(word, "down");
+    return p->crop_floors || !strcmp(word, "even")
+               ? STATUS_OK
+               : bad_key("crop_rounding", "\"even\" or \"down\"", err);
+}
+
 /* Neither size nor crop: whatever the model takes (preprocess_fit), unless the class makes another
  * size of it first. */
 static enum status take_models_size(const struct processor_family *family, bool do_resize,
@@ -323,8 +338,8 @@ static enum status read_huggingface(const cJSON *json, struct preprocess *p, str
         return error_set(err, STATUS_MODEL, "the file is not a JSON object");
     const struct processor_family *family = family_of(json);
     preprocess_default(p);
-    p->crop_floors = true;
     TRY(read_geometry(json, family, p, err));
+    TRY(read_crop_rounding(json, p, err));
     TRY(read_resample(json, family, p, err));
     TRY(read_values(json, family, p, err));
     return read_channels(json, p, err);
@@ -358,7 +373,8 @@ void preprocess_slips(const char *text, size_t size, char *ret, size_t capacity)
                                        "image_std",      "resample",
                                        "rescale_offset", "include_top",
                                        "crop_pct",       "do_flip_channel_order",
-                                       "do_invert",      "do_convert_grayscale"};
+                                       "do_invert",      "do_convert_grayscale",
+                                       "crop_rounding"};
     cJSON *json = cJSON_ParseWithLength(text, size);
     const cJSON *item;
     size_t used = 0;

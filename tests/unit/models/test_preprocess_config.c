@@ -258,6 +258,7 @@ Test(preprocess_config, refuses_with_the_key)
         {"{\"size\": 224, \"image_std\": [1, 1e999, 1]}", "\"image_std\""},
         {"{\"size\": 224, \"rescale_factor\": 0}", "\"rescale_factor\""},
         {"{\"size\": 224, \"crop_pct\": 0}", "\"crop_pct\""},
+        {"{\"size\": 224, \"crop_rounding\": \"up\"}", "\"crop_rounding\""},
         {"{\"pretrained_cfg\": {\"input_size\": [3, 224]}, \"size\": \"x\"}", "\"size\""},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -348,6 +349,13 @@ Test(preprocess_config, who_floors_the_crop)
         {"{\"image_processor_type\": \"CLIPImageProcessor\", \"size\": {\"shortest_edge\": 225}, "
          "\"crop_size\": {\"height\": 224, \"width\": 224}}",
          true},
+        /* Files of the recipes and of people who write down a torchvision transform. */
+        {"{\"size\": {\"shortest_edge\": 235}, \"do_center_crop\": true, \"crop_size\": 224}",
+         false},
+        {"{\"crop_rounding\": \"even\", \"image_processor_type\": \"CLIPImageProcessor\", "
+         "\"size\": 224}",
+         false},
+        {"{\"crop_rounding\": \"down\", \"size\": 224}", true},
         /* timm's wrapper in transformers crops with torchvision, as timm does. */
         {"{\"pretrained_cfg\": {\"input_size\": [3, 224, 224], \"crop_pct\": 0.95}}", false},
     };
