@@ -8,9 +8,13 @@
 enum { SIDE_MAX = 16384 };
 
 static const char *const resample_names[] = {
-    [RESAMPLE_NEAREST] = "nearest",   [RESAMPLE_LANCZOS] = "Lanczos",
-    [RESAMPLE_BILINEAR] = "bilinear", [RESAMPLE_BICUBIC] = "bicubic",
-    [RESAMPLE_BOX] = "box",           [RESAMPLE_HAMMING] = "Hamming",
+    [RESAMPLE_NEAREST] = "nearest",
+    [RESAMPLE_LANCZOS] = "Lanczos",
+    [RESAMPLE_BILINEAR] = "bilinear",
+    [RESAMPLE_BICUBIC] = "bicubic",
+    [RESAMPLE_BOX] = "box",
+    [RESAMPLE_HAMMING] = "Hamming",
+    [RESAMPLE_LINEAR] = "linear, not antialiased",
 };
 
 void preprocess_default(struct preprocess *ret)
@@ -83,10 +87,9 @@ static enum status check_channel(const struct preprocess *p, int c, struct error
 enum status preprocess_check(const struct preprocess *p, struct error *err)
 {
     TRY(check_sizes(p, err));
-    if ((int)p->resample < RESAMPLE_NEAREST || (int)p->resample > RESAMPLE_HAMMING)
+    if ((int)p->resample < RESAMPLE_NEAREST || (int)p->resample > RESAMPLE_LINEAR)
         return error_set(err, STATUS_INVALID,
-                         "preprocessing: %d is not a resampling filter (0 … 5 as Pillow counts)",
-                         (int)p->resample);
+                         "preprocessing: %d is not a resampling filter (0 … 6)", (int)p->resample);
     if ((int)p->channels < CHANNELS_RGB || (int)p->channels > CHANNELS_GRAY)
         return error_set(err, STATUS_INVALID, "preprocessing: %d is not a channel order (0 … 2)",
                          (int)p->channels);

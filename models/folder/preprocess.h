@@ -9,7 +9,8 @@
 
 #include "engine/base/status.h"
 
-/* Pillow's numbers, which is what Hugging Face writes in "resample". */
+/* Pillow's filters by its numbers, which is what Hugging Face writes in "resample", and one of
+ * OpenCV's. */
 enum resample {
     RESAMPLE_NEAREST = 0,
     RESAMPLE_LANCZOS = 1,
@@ -17,6 +18,7 @@ enum resample {
     RESAMPLE_BICUBIC = 3,
     RESAMPLE_BOX = 4,
     RESAMPLE_HAMMING = 5,
+    RESAMPLE_LINEAR = 6, /* OpenCV's INTER_LINEAR: two neighbours a side, not antialiased */
 };
 
 enum resize_rule {

@@ -287,6 +287,13 @@ static enum status read_resample(const cJSON *json, const struct processor_famil
     if (resample < RESAMPLE_NEAREST || resample > RESAMPLE_HAMMING || resample != floor(resample))
         return bad_key("resample", "one of Pillow's filters, 0 to 5", err);
     p->resample = (enum resample)(int)resample;
+    bool antialias = true;
+    TRY(get_bool(json, "antialias", true, &antialias, err));
+    if (antialias || p->resample == RESAMPLE_NEAREST)
+        return STATUS_OK;
+    if (p->resample != RESAMPLE_BILINEAR)
+        return bad_key("antialias", "true, as it must be unless \"resample\" is 2, bilinear", err);
+    p->resample = RESAMPLE_LINEAR;
     return STATUS_OK;
 }
 
@@ -374,7 +381,7 @@ void preprocess_slips(const char *text, size_t size, char *ret, size_t capacity)
                                        "rescale_offset", "include_top",
                                        "crop_pct",       "do_flip_channel_order",
                                        "do_invert",      "do_convert_grayscale",
-                                       "crop_rounding"};
+                                       "crop_rounding",  "antialias"};
     cJSON *json = cJSON_ParseWithLength(text, size);
     const cJSON *item;
     size_t used = 0;
@@ -536,6 +543,7 @@ enum status preprocess_from_metadata(const struct onnx_metadata *metadata, size_
     } else {
         resize_exact(&p, width, height);
         p.resize = task && !strcmp(task, "classify") ? RESIZE_EXACT : RESIZE_LETTERBOX;
+        p.resample = p.resize == RESIZE_LETTERBOX ? RESAMPLE_LINEAR : RESAMPLE_BILINEAR;
     }
     *ret = p;
     return STATUS_OK;

@@ -30,8 +30,9 @@ void preprocess_slips(const char *text, size_t size, char *ret, size_t capacity)
 enum status preprocess_from_timm(const char *json, size_t size, struct preprocess *ret,
                                  struct error *err) MUST_USE;
 
-/* Ultralytics metadata of an ONNX file: imgsz and task. Letterbox on grey 114 for detection,
- * segmentation, pose; short side and crop for classification; x/255 without mean and std. */
+/* Ultralytics metadata of an ONNX file: imgsz and task. Letterbox on grey 114 with OpenCV's
+ * INTER_LINEAR for detection, segmentation, pose; short side and crop for classification; x/255
+ * without mean and std. */
 enum status preprocess_from_metadata(const struct onnx_metadata *metadata, size_t count,
                                      struct preprocess *ret, struct error *err) MUST_USE;
 

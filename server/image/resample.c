@@ -1,5 +1,5 @@
-/* The tables of Pillow's resampling: for every output position the first input position and the
- * weights. Picks the loops over pixels that fit the CPU. */
+/* The tables of Pillow's and OpenCV's resampling: for every output position the first input
+ * position and the weights. Picks the loops over pixels that fit the CPU. */
 #include "server/image/resample.h"
 
 #include <limits.h>
@@ -64,7 +64,7 @@ static const struct filter {
 } filters[] = {
     [RESAMPLE_LANCZOS] = {lanczos, 3.0}, [RESAMPLE_BILINEAR] = {bilinear, 1.0},
     [RESAMPLE_BICUBIC] = {bicubic, 2.0}, [RESAMPLE_BOX] = {box, 0.5},
-    [RESAMPLE_HAMMING] = {hamming, 1.0},
+    [RESAMPLE_HAMMING] = {hamming, 1.0}, [RESAMPLE_LINEAR] = {bilinear, 1.0},
 };
 
 static void free_tables(struct resample_axis *axis)
@@ -123,6 +123,22 @@ static enum status fill_nearest(struct resample_axis *axis, struct error *err)
         int start = (int)position < axis->in ? (int)position : axis->in - 1;
         if (i >= axis->first)
             set_single(axis, i - axis->first, start);
+    }
+    return STATUS_OK;
+}
+
+/* As cv::resize() has it: positions in float32, each weight rounded for itself. */
+static enum status fill_linear(struct resample_axis *axis, struct error *err)
+{
+    TRY(reserve_tables(axis, 2, err));
+    const double scale = 1.0 / ((double)axis->out / axis->in);
+    for (int i = 0; i < axis->count; i++) {
+        const float position = (float)((axis->first + i + 0.5) * scale - 0.5);
+        const int start = (int)floorf(position);
+        const float second = position - (float)start;
+        axis->start[i] = start < axis->in ? start : axis->in - 1;
+        axis->weights[2 * i] = (int32_t)lrintf((1.0f - second) * (1 << RESAMPLE_LINEAR_BITS));
+        axis->weights[2 * i + 1] = (int32_t)lrintf(second * (1 << RESAMPLE_LINEAR_BITS));
     }
     return STATUS_OK;
 }
@@ -204,7 +220,9 @@ enum status resample_axis_prepare(struct resample_axis *axis, enum resample filt
     axis->first = first;
     axis->count = count;
     enum status status;
-    if (in == out)
+    if (filter == RESAMPLE_LINEAR)
+        status = fill_linear(axis, err);
+    else if (in == out)
         status = fill_identity(axis, err);
     else if (filter == RESAMPLE_NEAREST)
         status = fill_nearest(axis, err);
@@ -219,7 +237,8 @@ void resample_reach(enum resample filter, int in, int out, int first, int count,
                     int *ret_end)
 {
     const double scale = (double)in / out;
-    const double support = filters[filter].support * (scale < 1.0 ? 1.0 : scale);
+    const double widened = scale < 1.0 || filter == RESAMPLE_LINEAR ? 1.0 : scale;
+    const double support = filters[filter].support * widened;
     const double low = floor((first + 0.5) * scale - support) - 1;
     const double high = ceil((first + count - 0.5) * scale + support) + 1;
     *ret_begin = low < 0 ? 0 : (int)low;

@@ -1,6 +1,6 @@
-/* Inside server/image only: Pillow's resampling (src/libImaging/Resample.c, Pillow 9.4 … 13) in two
- * halves: tables of weights per axis (resample.c), and the loops over pixels (resample_plain.c,
- * resample_x86.c). */
+/* Inside server/image only: Pillow's resampling (src/libImaging/Resample.c, Pillow 9.4 … 13) and
+ * OpenCV's INTER_LINEAR (modules/imgproc/src/resize.cpp, 4 … 5) in two halves: tables of weights
+ * per axis (resample.c), and the loops over pixels (resample_plain.c, resample_x86.c). */
 #pragma once
 
 #include <stdint.h>
@@ -12,6 +12,9 @@
  * for the overshoot of cubic and Lanczos filters, as Pillow's PRECISION_BITS. */
 enum { RESAMPLE_BITS = 32 - 8 - 2 };
 
+/* Those of RESAMPLE_LINEAR, as OpenCV's INTER_RESIZE_COEF_BITS. */
+enum { RESAMPLE_LINEAR_BITS = 11 };
+
 /* The kernels read and write whole blocks of this many bytes: rows they work on have room for the
  * rounded-up length. */
 enum { RESAMPLE_BLOCK = 64 };
@@ -21,7 +24,10 @@ enum { RESAMPLE_BLOCK = 64 };
  * input[start[i] + t] * weights[i * length + t], plus a half, shifted by RESAMPLE_BITS, clipped to
  * 0 … 255. All windows have the length of the longest (a loop of one length is predicted by the
  * processor, of two not): shorter ones are filled up with weights of 0. Every window lies inside
- * the input, and start never falls from one output to the next. */
+ * the input, and start never falls from one output to the next.
+ *
+ * RESAMPLE_LINEAR has two weights of RESAMPLE_LINEAR_BITS, and windows that begin one before the
+ * input or end one behind it: there the sample at the edge counts twice. */
 struct resample_axis {
     enum resample filter; /* with the four below: what the tables hold now */
     int in, out, first, count;
@@ -42,20 +48,27 @@ void resample_axis_done(struct resample_axis *axis);
 void resample_reach(enum resample filter, int in, int out, int first, int count, int *ret_begin,
                     int *ret_end);
 
-/* The loops over pixels, one table per instruction set; all give equal bytes. Thread-safe. */
-struct resample_kernels {
-    const char *name;
+/* The two passes of a filter. Between them a row holds numbers of `sample` bytes. */
+struct resample_passes {
+    size_t sample;
 
-    /* Four rows of RGB at once along the horizontal axis: dst[r], `axis->count` pixels, from
-     * src[r], `axis->in` pixels. Reads one byte beyond a row's last pixel; writes one byte beyond.
-     * `flip` is xored onto the source bytes: 0, or 255 to invert. Rows may repeat. */
+    /* Four rows of RGB at once along the horizontal axis: dst[r], `axis->count` pixels of samples,
+     * from src[r], `axis->in` pixels of bytes. Reads one byte beyond a row's last pixel; writes one
+     * sample beyond. `flip` is xored onto the source bytes: 0, or 255 to invert. Rows may repeat.
+     */
     void (*horizontal)(uint8_t *const dst[4], const uint8_t *const src[4],
                        const struct resample_axis *axis, uint8_t flip);
 
-    /* One row from `length` rows along the vertical axis: dst[i] for i < bytes, rounded up to
-     * RESAMPLE_BLOCK in reading and writing. */
+    /* One row of bytes from `length` rows of samples along the vertical axis: dst[i] for i < count,
+     * rounded up to RESAMPLE_BLOCK in reading and writing. */
     void (*vertical)(uint8_t *dst, const uint8_t *const *rows, const int32_t *weights, int length,
-                     size_t bytes);
+                     size_t count);
+};
+
+/* The loops over pixels, one table per instruction set; all give equal bytes. Thread-safe. */
+struct resample_kernels {
+    const char *name;
+    struct resample_passes pillow, linear;
 };
 
 extern const struct resample_kernels resample_kernels_plain;

@@ -1,6 +1,7 @@
 /* The loops over pixels in plain C: for machines without the vectors of resample_x86.c, and the
  * reference that those are tested against. */
 #include "server/image/resample.h"
+#include "server/image/resample_linear.h"
 
 enum { HALF = 1 << (RESAMPLE_BITS - 1) };
 
@@ -36,9 +37,9 @@ static void horizontal(uint8_t *const dst[4], const uint8_t *const src[4],
 }
 
 static void vertical(uint8_t *dst, const uint8_t *const *rows, const int32_t *weights, int length,
-                     size_t bytes)
+                     size_t count)
 {
-    for (size_t begin = 0; begin < bytes; begin += RESAMPLE_BLOCK) {
+    for (size_t begin = 0; begin < count; begin += RESAMPLE_BLOCK) {
         int32_t sums[RESAMPLE_BLOCK];
         for (int i = 0; i < RESAMPLE_BLOCK; i++)
             sums[i] = HALF;
@@ -52,4 +53,5 @@ static void vertical(uint8_t *dst, const uint8_t *const *rows, const int32_t *we
     }
 }
 
-const struct resample_kernels resample_kernels_plain = {"plain", horizontal, vertical};
+const struct resample_kernels resample_kernels_plain = {
+    "plain", {1, horizontal, vertical}, {2, linear_horizontal, linear_vertical}};

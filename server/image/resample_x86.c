@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "server/image/resample.h"
+#include "server/image/resample_linear.h"
 
 #if defined(__AVX512BW__)
 enum { LANES = 16 };
@@ -127,9 +128,9 @@ static void horizontal(uint8_t *const dst[4], const uint8_t *const src[4],
 }
 
 static void vertical(uint8_t *dst, const uint8_t *const *rows, const int32_t *weights, int length,
-                     size_t bytes)
+                     size_t count)
 {
-    for (size_t i = 0; i < bytes; i += RESAMPLE_BLOCK) {
+    for (size_t i = 0; i < count; i += RESAMPLE_BLOCK) {
         struct sums sums[RESAMPLE_BLOCK / 16];
         for (int b = 0; b < RESAMPLE_BLOCK / 16; b++)
             sums[b] = sums_begin();
@@ -143,4 +144,5 @@ static void vertical(uint8_t *dst, const uint8_t *const *rows, const int32_t *we
     }
 }
 
-const struct resample_kernels KERNELS = {KERNELS_NAME, horizontal, vertical};
+const struct resample_kernels KERNELS = {
+    KERNELS_NAME, {1, horizontal, vertical}, {2, linear_horizontal, linear_vertical}};

@@ -49,6 +49,7 @@ struct sink {
 /* One resize while it runs. */
 struct resize_job {
     struct transform *transform;
+    const struct resample_passes *passes;
     const struct image *image;
     const struct preprocess *preprocess;
     struct crop_frame frame;
@@ -193,11 +194,12 @@ static void fill_ring(struct resize_job *job)
                             : transform->last_row.data;
         dst[i] = transform->ring.data + (size_t)(row % job->ring_rows) * job->ring_stride;
     }
-    transform->kernels->horizontal(dst, src, &transform->horizontal, job->flip);
+    job->passes->horizontal(dst, src, &transform->horizontal, job->flip);
     job->next_row += GROUP;
 }
 
-/* Row `y` of the kept part of the resized picture: into transform->line. */
+/* Row `y` of the kept part of the resized picture: into transform->line. A window that begins
+ * before the picture takes its first row twice; behind its end fill_ring() repeats the last. */
 static void resize_row(struct resize_job *job, int y)
 {
     struct transform *transform = job->transform;
@@ -208,10 +210,10 @@ static void resize_row(struct resize_job *job, int y)
         fill_ring(job);
     const uint8_t **rows = (const uint8_t **)(void *)transform->window.data;
     for (int t = 0; t < length; t++)
-        rows[t] = transform->ring.data + (size_t)((start + t) % job->ring_rows) * job->ring_stride;
-    transform->kernels->vertical(transform->line.data, rows,
-                                 axis->weights + (size_t)y * (size_t)length, length,
-                                 (size_t)(job->x1 - job->x0) * CHANNELS);
+        rows[t] = transform->ring.data +
+                  (size_t)(larger_of(start + t, 0) % job->ring_rows) * job->ring_stride;
+    job->passes->vertical(transform->line.data, rows, axis->weights + (size_t)y * (size_t)length,
+                          length, (size_t)(job->x1 - job->x0) * CHANNELS);
 }
 
 /* Memory and tables for what is kept of the picture, which is not empty. */
@@ -224,9 +226,13 @@ static enum status job_prepare(struct resize_job *job, struct error *err)
                               job->frame.resized_width, job->x0, job->x1 - job->x0, err));
     TRY(resample_axis_prepare(&transform->vertical, p->resample, (int)image->height,
                               job->frame.resized_height, job->y0, job->y1 - job->y0, err));
-    /* A window, and the rest of the group that completed it; one more byte a row for the kernel. */
+    /* A window, and the rest of the group that completed it; one more sample a row for the kernel.
+     */
+    job->passes =
+        p->resample == RESAMPLE_LINEAR ? &transform->kernels->linear : &transform->kernels->pillow;
     job->ring_rows = transform->vertical.length + GROUP - 1;
-    job->ring_stride = size_align((size_t)(job->x1 - job->x0) * CHANNELS + 1, RESAMPLE_BLOCK);
+    job->ring_stride = job->passes->sample *
+                       size_align((size_t)(job->x1 - job->x0) * CHANNELS + 1, RESAMPLE_BLOCK);
     TRY(scratch_reserve(&transform->ring, (size_t)job->ring_rows, job->ring_stride, err));
     TRY(scratch_reserve(&transform->line, 1, job->ring_stride, err));
     TRY(scratch_reserve(&transform->window, (size_t)transform->vertical.length, sizeof(uint8_t *),

@@ -3,8 +3,8 @@
  *
  * The resize is Pillow's (Image.resize with reducing_gap None): separable, antialiased, fixed-point
  * 8 bit intermediate as Pillow's Resample.c does it, so that a model sees what it saw in training:
- * greatest difference 1/255, mean at most 0.05/255. Only the rows and columns that the crop keeps
- * are computed. */
+ * greatest difference 1/255, mean at most 0.05/255. RESAMPLE_LINEAR is OpenCV's cv::resize() on
+ * bytes, to the bit. Only the rows and columns that the crop keeps are computed. */
 #pragma once
 
 #include "engine/tensor/image_numbers.h"

@@ -97,10 +97,10 @@ static void hash_calibration(struct graph_hash *hash, const char *folder)
 
 static void hash_preparation(struct graph_hash *hash, const struct preprocess *p)
 {
-    const int32_t sizes[] = {(int32_t)p->resize, (int32_t)p->resample, p->resize_short,
-                             p->resize_width,    p->resize_height,     p->width,
-                             p->height,          (int32_t)p->channels, p->pad_value,
-                             (int32_t)p->invert};
+    const int32_t sizes[] = {(int32_t)p->resize, (int32_t)p->resample,   p->resize_short,
+                             p->resize_width,    p->resize_height,       p->width,
+                             p->height,          (int32_t)p->channels,   p->pad_value,
+                             (int32_t)p->invert, (int32_t)p->crop_floors};
     graph_hash_bytes(hash, sizes, sizeof sizes);
     graph_hash_bytes(hash, &p->scale, sizeof p->scale);
     graph_hash_bytes(hash, p->mean, sizeof p->mean);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares what lensd makes of photos with what the frameworks' own pipelines make of them.
 
-    check_photos.py BUILD/tests/conformance/lensd_prepare PHOTOS [torchvision|timm|ultralytics|transformers …]
+    check_photos.py BUILD/tests/conformance/lensd_prepare PHOTOS [torchvision|timm|ultralytics|rfdetr …]
 
 PHOTOS is a folder of JPEG files. For every classifier of torchvision and timm the recipe of
 models/export writes its preprocessor_config.json; no weights are needed. Prints the worst
@@ -22,7 +22,7 @@ import numpy  # noqa: E402
 from PIL import Image, ImageOps  # noqa: E402
 
 # Steps of 1/255. A pixel more or less at the crop's edge is worth many.
-TOLERANCE = {"torchvision": 1.01, "timm": 1.01, "ultralytics": 0.01, "transformers": 1.01}
+TOLERANCE = {"rfdetr": 1.01, "torchvision": 1.01, "timm": 1.01, "ultralytics": 0.01, "transformers": 1.01}
 
 
 def prepared(tool, config, size, photos):
@@ -95,7 +95,22 @@ def ultralytics_cases(folder):
         yield f"[{height}, {width}]", None, (1, 1, 1), letterbox(height, width)
 
 
-SOURCES = {"torchvision": torchvision_cases, "timm": timm_cases, "ultralytics": ultralytics_cases}
+def rfdetr_cases(folder):
+    """RF-DETR's own: floats, resized without antialiasing."""
+    from torchvision.transforms import functional
+    from model_folder import write_json
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+    def pipeline(picture, side):
+        tensor = functional.normalize(functional.to_tensor(picture), mean, std)
+        return functional.resize(tensor, (side, side), antialias=False)
+    for side in 384, 560, 1000:
+        write_json(folder, "preprocessor_config.json",
+                   {"size": {"height": side, "width": side}, "antialias": False})
+        yield f"RF-DETR {side}", None, std, lambda picture, side=side: pipeline(picture, side)
+
+
+SOURCES = {"rfdetr": rfdetr_cases, "torchvision": torchvision_cases, "timm": timm_cases, "ultralytics": ultralytics_cases}
 
 
 def check(source, tool, paths):

@@ -4,8 +4,8 @@ of them. The result is committed; run this again only to add a kind.
 
     python3 tests/data/make_images.py [FOLDER WITH PHOTOS]
 
-Needs Debian 12's python3-pil, python3-numpy, python3-torchvision (for its own size and crop rules)
-and libjpeg-turbo-progs (cjpeg: odd samplings, restart markers, arithmetic coding).
+Needs Debian 12's python3-pil, python3-numpy, python3-opencv, python3-torchvision (for its own size and
+crop rules) and libjpeg-turbo-progs (cjpeg: odd samplings, restart markers, arithmetic coding).
 
     images/NAME.jpg, NAME.png     an input
     images/NAME.ppm               ImageOps.exif_transpose(Image.open(NAME)).convert("RGB")
@@ -26,6 +26,7 @@ import zlib
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "models"))
 
 import needs  # noqa: E402,F401
+import cv2
 import numpy as np
 from PIL import Image, ImageOps
 from torchvision.transforms import InterpolationMode
@@ -295,6 +296,7 @@ def resize_cases():
         for filter_name, number in FILTERS.items():
             image = Image.fromarray(sources[name]).resize((width, height), number)
             image.save(OUT / "resize" / f"{name}_{filter_name}_{width}x{height}.ppm")
+        linear(sources[name], width, height).save(OUT / "resize" / f"{name}_linear_{width}x{height}.ppm")
     return sources
 
 
@@ -302,13 +304,18 @@ def short_and_crop(image, short, crop, mode=InterpolationMode.BILINEAR):
     return tv.center_crop(tv.resize(image, short, mode), crop)
 
 
+def linear(picture, width, height):
+    """OpenCV's default: two neighbours a side, not antialiased."""
+    return Image.fromarray(cv2.resize(picture, (width, height), interpolation=cv2.INTER_LINEAR))
+
+
 def letterbox(image, width, height, value=114):
-    """Ultralytics' LetterBox(auto=False, scaleup=True, center=True) with Pillow's filter."""
+    """Ultralytics' LetterBox(auto=False, scaleup=True, center=True)."""
     ratio = min(height / image.height, width / image.width)
     size = round(image.width * ratio), round(image.height * ratio)
     dw, dh = (width - size[0]) / 2, (height - size[1]) / 2
     canvas = Image.new("RGB", (width, height), (value,) * 3)
-    canvas.paste(image.resize(size, Image.BILINEAR), (round(dw - 0.1), round(dh - 0.1)))
+    canvas.paste(linear(np.asarray(image), *size), (round(dw - 0.1), round(dh - 0.1)))
     return canvas
 
 

@@ -88,6 +88,9 @@ Test(preprocess_config, huggingface_geometry)
          "{\"height\": 346, \"width\": 346}, \"crop_size\": {\"height\": 289, "
          "\"width\": 289}, \"do_center_crop\": true, \"resample\": 0}",
          {RESIZE_EXACT, 346, 346, 289, 289, RESAMPLE_NEAREST}},
+        {"RF-DETR, PP-OCR",
+         "{\"size\": {\"height\": 560, \"width\": 560}, \"antialias\": false}",
+         {RESIZE_EXACT, 560, 560, 560, 560, RESAMPLE_LINEAR}},
         {"DETR",
          "{\"image_processor_type\": \"DetrImageProcessor\", \"size\": "
          "{\"shortest_edge\": 800, \"longest_edge\": 1333}}",
@@ -216,7 +219,7 @@ Test(preprocess_config, ultralytics)
     struct error err;
     cr_assert_eq(preprocess_from_metadata(detect, 2, &p, &err), STATUS_OK);
     check_geometry("detect", &p,
-                   &(struct want){RESIZE_LETTERBOX, 640, 480, 640, 480, RESAMPLE_BILINEAR});
+                   &(struct want){RESIZE_LETTERBOX, 640, 480, 640, 480, RESAMPLE_LINEAR});
     cr_expect_eq(p.pad_value, 114);
     expect_float("mean", p.mean[0], 0);
     expect_float("std", p.std[0], 1);
@@ -258,6 +261,7 @@ Test(preprocess_config, refuses_with_the_key)
         {"{\"size\": 224, \"image_std\": [1, 1e999, 1]}", "\"image_std\""},
         {"{\"size\": 224, \"rescale_factor\": 0}", "\"rescale_factor\""},
         {"{\"size\": 224, \"crop_pct\": 0}", "\"crop_pct\""},
+        {"{\"size\": 224, \"resample\": 3, \"antialias\": false}", "\"antialias\""},
         {"{\"size\": 224, \"crop_rounding\": \"up\"}", "\"crop_rounding\""},
         {"{\"pretrained_cfg\": {\"input_size\": [3, 224]}, \"size\": \"x\"}", "\"size\""},
     };

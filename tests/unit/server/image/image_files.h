@@ -66,8 +66,8 @@ static inline void compare_pixels(const char *name, const uint8_t *got, const ui
     double sum = 0;
     for (size_t i = 0; i < bytes; i++) {
         const int difference = abs(got[i] - expected[i]);
-        cr_assert_leq(difference, greatest, "%s: byte %zu is %d, but Pillow's is %d", name, i,
-                      got[i], expected[i]);
+        cr_assert_leq(difference, greatest, "%s: byte %zu is %d, but must be %d", name, i, got[i],
+                      expected[i]);
         sum += difference;
     }
     cr_assert_leq(sum / (double)bytes, mean, "%s: mean difference %g", name, sum / (double)bytes);
