@@ -444,7 +444,10 @@ Test(admit, table)
 {
     for (size_t i = 0; i < COUNT_OF(heads); i++) {
         struct http_server server = {
-            .options = {.max_body = 1000, .max_header = 4096, .routes = &http_route_table}};
+            .options = {.max_body = 1000,
+                        .max_header = 4096,
+                        .allowed_hosts = "*",
+                        .routes = &http_route_table}};
         struct exchange x = {.server = &server,
                              .target = strdup(heads[i].target),
                              .target_size = strlen(heads[i].target)};
