@@ -31,9 +31,18 @@ static size_t next_capacity(const struct upload *upload, size_t need)
         capacity = 16 * 1024;
     do {
         if (!size_mul(capacity, 2, &capacity))
-            return bound;
+            return need;
     } while (capacity < need);
-    return capacity > bound ? bound : capacity;
+    capacity = capacity > bound ? bound : capacity;
+    return capacity > need ? capacity : need;
+}
+
+static enum status never_fits(const struct upload *upload, struct error *err)
+{
+    return error_set(err, STATUS_TOO_LARGE,
+                     "the body and what is made of it take more than the %zu bytes of all requests "
+                     "together; send less at a time, or raise the limit (--max-upload-memory)",
+                     upload->budget->limit);
 }
 
 static enum status never_fits(const struct upload *upload, struct error *err)
