@@ -34,26 +34,27 @@ size_t work_output_bytes(const struct served_tensor *output, size_t rows, bool a
 
 enum status work_expect_answer(struct exchange *x, size_t bytes, struct error *err)
 {
-    struct http_budget *budget = &x->server->budget;
+    struct http_budget *budget = x->body.budget;
+    const size_t most = http_budget_most(budget);
     size_t own = x->body.capacity + x->body.beside + x->answer.charged;
     /* A connection alone costs as much: not worth a refusal after a whole upload. */
     if (bytes < WORK_LARGE_ANSWER) {
         http_budget_settle(budget, &x->answer.charged, x->answer.charged + bytes);
         return STATUS_OK;
     }
-    if (own > budget->limit || bytes > budget->limit - own)
+    if (own > most || bytes > most - own)
         return error_set(err, STATUS_TOO_LARGE,
                          "this request and its answer may take %.1f MiB, and all of them together "
                          "%.1f MiB; ask for fewer rows or outputs at a time, as binary data where "
                          "it is JSON, or raise the limit (--max-upload-memory)",
-                         ((double)bytes + (double)own) / (1 << 20),
-                         (double)budget->limit / (1 << 20));
-    if (!http_budget_charge(budget, bytes))
+                         ((double)bytes + (double)own) / (1 << 20), (double)most / (1 << 20));
+    if (!http_budget_charge(budget, own, bytes))
         return error_set(err, STATUS_OVERLOADED,
                          "the answer may take %zu bytes, and the bodies and answers of all "
-                         "requests together would pass %zu; try again soon, or raise the limit "
+                         "requests together would pass %zu, or those of your address three "
+                         "quarters of that; try again soon, or raise the limit "
                          "(--max-upload-memory)",
-                         bytes, budget->limit);
+                         bytes, most);
     x->answer.charged += bytes;
     return STATUS_OK;
 }

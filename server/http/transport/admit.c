@@ -327,7 +327,7 @@ static void admit_check_body(struct exchange *x, const struct request_head *head
     else if (!x->answer.status && x->route->takes_body)
         check_coding(x, head);
     if (!x->answer.status)
-        upload_init(&x->body, &x->server->budget, limit, x->chunked ? 0 : (size_t)x->expected);
+        upload_init(&x->body, x->body.budget, limit, x->chunked ? 0 : (size_t)x->expected);
 }
 
 enum head_verdict exchange_admit(struct exchange *x, const struct request_head *head)

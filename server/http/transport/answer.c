@@ -42,7 +42,7 @@ static void compress_answer(struct exchange *x)
 void answer_pack(struct exchange *x)
 {
     compress_answer(x);
-    http_budget_settle(&x->server->budget, &x->answer.charged, x->answer.size);
+    http_budget_settle(x->body.budget, &x->answer.charged, x->answer.size);
 }
 
 void answer_write(struct exchange *x)

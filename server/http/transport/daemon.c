@@ -25,9 +25,11 @@
 #include <strings.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/size.h"
 #include "server/http/transport/admit.h"
 #include "server/http/transport/answer.h"
 #include "server/http/transport/connections.h"
+#include "server/http/transport/penalty.h"
 #include "server/http/transport/raw_answer.h"
 #include "server/http/transport/request_log.h"
 #include "server/http/transport/respond.h"
@@ -77,7 +79,7 @@ static void exchange_free(struct exchange *x)
     if (x->free_work)
         x->free_work(x);
     upload_done(&x->body);
-    http_budget_release(&x->server->budget, x->answer.charged);
+    http_budget_release(x->body.budget, x->answer.charged);
     free(x->answer.text);
     free(x->target);
     free(x);
@@ -319,6 +321,12 @@ __attribute__((format(printf, 2, 0))) static void on_log(void *context, const ch
 
 /* ---- the phases of a request ---- */
 
+/* Two clients may meet in one share. */
+static struct http_budget *share_of(struct http_server *server, const char *client)
+{
+    return &server->shares[penalty_client(client, NULL) % COUNT_OF(server->shares)];
+}
+
 /* The request line has arrived. Copied, because libmicrohttpd is about to split it in place. */
 static void *on_uri(void *context, const char *uri, struct MHD_Connection *handle)
 {
@@ -341,7 +349,8 @@ static void *on_uri(void *context, const char *uri, struct MHD_Connection *handl
         exchange_free(x);
         return NULL;
     }
-    upload_init(&x->body, &server->budget, 0, 0);
+    upload_init(&x->body,
+                x->connection ? share_of(server, connection_address(x->connection)) : NULL, 0, 0);
     forming_add(x);
     return x;
 }

@@ -25,9 +25,9 @@ struct connections;
 struct http_server {
     struct http_options options;
     struct connections *connections;
-    struct http_budget budget;
-    struct keyring *keys;    /* NULL in tests */
-    struct offload *offload; /* NULL in tests */
+    struct http_budget budget, shares[256]; /* a client's share by a hash of its address */
+    struct keyring *keys;                   /* NULL in tests */
+    struct offload *offload;                /* NULL in tests */
     _Atomic int draining;
     _Atomic uint64_t next_id; /* of requests without one of their own */
     uint64_t id_seed;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/size.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/daemon.h"
 #include "server/http/transport/request_log.h"
@@ -129,6 +130,10 @@ enum status http_server_start(const struct http_options *options, struct http_se
         return error_set(err, STATUS_NO_MEMORY, "out of memory for the HTTP server");
     server->options = *options;
     server->budget.limit = options->max_upload_memory;
+    for (size_t i = 0; i < COUNT_OF(server->shares); i++) {
+        server->shares[i].limit = options->max_upload_memory - options->max_upload_memory / 4;
+        server->shares[i].whole = &server->budget;
+    }
     server->started = clock_now();
     if (getrandom(&server->id_seed, sizeof server->id_seed, 0) != sizeof server->id_seed)
         server->id_seed = (uint64_t)clock_now();

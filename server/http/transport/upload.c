@@ -14,11 +14,22 @@ void upload_init(struct upload *upload, struct http_budget *budget, size_t limit
     *upload = (struct upload){.budget = budget, .limit = limit, .expected = expected};
 }
 
-/* Bytes that the request could charge in all if it were the only one. */
+/* What the request has charged besides the capacity. */
+static size_t others(const struct upload *upload)
+{
+    return upload->beside + upload->compressed;
+}
+
+/* Bytes that the capacity could have if the request were the only one. */
 static size_t room(const struct upload *upload)
 {
-    const size_t others = upload->beside + upload->compressed;
-    return upload->budget->limit > others ? upload->budget->limit - others : 0;
+    const size_t most = http_budget_most(upload->budget);
+    return most > others(upload) ? most - others(upload) : 0;
+}
+
+static bool charge(const struct upload *upload, size_t bytes)
+{
+    return http_budget_charge(upload->budget, upload->capacity + others(upload), bytes);
 }
 
 /* The capacity for `need` bytes: doubling, but never more than the body can have. */
@@ -42,7 +53,7 @@ static enum status never_fits(const struct upload *upload, struct error *err)
     return error_set(err, STATUS_TOO_LARGE,
                      "the body and what is made of it take more than the %zu bytes of all requests "
                      "together; send less at a time, or raise the limit (--max-upload-memory)",
-                     upload->budget->limit);
+                     http_budget_most(upload->budget));
 }
 
 static enum status never_fits(const struct upload *upload, struct error *err)
@@ -56,9 +67,10 @@ static enum status never_fits(const struct upload *upload, struct error *err)
 static enum status overloaded(const struct upload *upload, struct error *err)
 {
     return error_set(err, STATUS_OVERLOADED,
-                     "the bodies and answers of all requests together would pass %zu bytes; try "
-                     "again soon, or raise the limit (--max-upload-memory)",
-                     upload->budget->limit);
+                     "the bodies and answers of all requests together would pass %zu bytes, or "
+                     "those of your address three quarters of that; try again soon, or raise the "
+                     "limit (--max-upload-memory)",
+                     http_budget_most(upload->budget));
 }
 
 enum status upload_append(struct upload *upload, const void *bytes, size_t size, struct error *err)
@@ -73,7 +85,7 @@ enum status upload_append(struct upload *upload, const void *bytes, size_t size,
         if (need > room(upload))
             return never_fits(upload, err);
         size_t capacity = next_capacity(upload, need);
-        if (!http_budget_charge(upload->budget, capacity - upload->capacity))
+        if (!charge(upload, capacity - upload->capacity))
             return overloaded(upload, err);
         uint8_t *grown = realloc(upload->data, capacity);
         if (!grown) {
@@ -92,7 +104,7 @@ enum status upload_charge(struct upload *upload, size_t bytes, struct error *err
 {
     if (upload->capacity > room(upload) || bytes > room(upload) - upload->capacity)
         return never_fits(upload, err);
-    if (!http_budget_charge(upload->budget, bytes))
+    if (!charge(upload, bytes))
         return overloaded(upload, err);
     upload->beside += bytes;
     return STATUS_OK;

@@ -343,19 +343,36 @@ Test(http_budget, what_is_held_already_counts_past_the_limit)
 {
     struct http_budget budget = {.limit = 1000};
     size_t charged = 0;
-    cr_assert_not(http_budget_charge(&budget, 1001));
-    cr_assert(http_budget_charge(&budget, 600));
+    cr_assert_not(http_budget_charge(&budget, 0, 1001));
+    cr_assert(http_budget_charge(&budget, 0, 600));
     http_budget_settle(&budget, &charged, 700);
     cr_assert_eq(budget.used, 1300);
-    cr_assert_not(http_budget_charge(&budget, 1));
-    cr_assert_not(http_budget_charge(&budget, SIZE_MAX));
+    cr_assert_not(http_budget_charge(&budget, 0, 1));
+    cr_assert_not(http_budget_charge(&budget, 0, SIZE_MAX));
     http_budget_settle(&budget, &charged, 300);
     cr_assert_eq(charged, 300);
     cr_assert_eq(budget.used, 900);
-    cr_assert(http_budget_charge(&budget, 100));
+    cr_assert(http_budget_charge(&budget, 0, 100));
     http_budget_settle(&budget, &charged, 0);
     http_budget_release(&budget, 700);
     cr_assert_eq(budget.used, 0);
+}
+
+Test(http_budget, a_share_leaves_room_for_others)
+{
+    struct http_budget whole = {.limit = 1000};
+    struct http_budget one = {.limit = 750, .whole = &whole}, another = one;
+    cr_assert_eq(http_budget_most(&one), 1000);
+    cr_assert(http_budget_charge(&one, 0, 700));
+    cr_assert_not(http_budget_charge(&one, 0, 100), "another request of the same client");
+    cr_assert(http_budget_charge(&another, 0, 100), "another client");
+    cr_assert(http_budget_charge(&one, 700, 200), "a request alone");
+    cr_assert_not(http_budget_charge(&one, 900, 1), "the whole");
+    cr_assert_eq(one.used, 900);
+    cr_assert_eq(whole.used, 1000);
+    http_budget_release(&one, 900);
+    cr_assert_eq(whole.used, 100);
+    cr_assert_not(http_budget_charge(&one, 0, SIZE_MAX));
 }
 
 /* ---- time limits ---- */
@@ -443,11 +460,10 @@ static const struct {
 Test(admit, table)
 {
     for (size_t i = 0; i < COUNT_OF(heads); i++) {
-        struct http_server server = {
-            .options = {.max_body = 1000,
-                        .max_header = 4096,
-                        .allowed_hosts = "*",
-                        .routes = &http_route_table}};
+        struct http_server server = {.options = {.max_body = 1000,
+                                                 .max_header = 4096,
+                                                 .allowed_hosts = "*",
+                                                 .routes = &http_route_table}};
         struct exchange x = {.server = &server,
                              .target = strdup(heads[i].target),
                              .target_size = strlen(heads[i].target)};
