@@ -489,7 +489,8 @@ int64_t connection_penalty(struct connections *connections, struct connection *c
         return PENALTY_UNKNOWN;
     }
     if (forwarded_for) {
-        until = penalty_until(penalty_find(&connections->penalties, client));
+        const struct penalty *penalty = penalty_find(&connections->penalties, client);
+        until = penalty ? penalty_until(penalty) : 0;
     } else {
         if (is_first)
             penalty_take_over(&connections->penalties, client, connection->opened, now,
@@ -507,12 +508,13 @@ void connection_answered(struct connections *connections, struct connection *con
     const uint64_t client = penalty_client(connection->address, forwarded_for);
     const int64_t now = clock_now();
     pthread_mutex_lock(&connections->lock);
-    struct penalty *penalty =
-        forwarded_for ? penalty_find(&connections->penalties, client) : &connection->penalty;
+    struct penalty *penalty = !forwarded_for ? &connection->penalty
+                              : refused      ? penalty_add(&connections->penalties, client)
+                                             : penalty_find(&connections->penalties, client);
     if (refused) {
         connections->refused = now;
         penalty_refused(penalty, waited, now);
-    } else {
+    } else if (penalty) {
         penalty_served(penalty);
     }
     if (last && !forwarded_for) {

@@ -136,9 +136,9 @@ bool connection_is_gone(struct connections *connections, struct connection *conn
 int64_t connection_penalty(struct connections *connections, struct connection *connection,
                            const char *forwarded_for);
 
-/* The connection is suspended: calls `resume` once, from the watcher's thread, at `until` or when
- * its client hangs up or delays end. False: it does not, for the connection has been refused or
- * delays have ended. */
+/* The connection is suspended: calls `resume` once: from the watcher's thread, at `until` or when
+ * its client hangs up, or from connections_end_delays(). False: it does not, for the connection has
+ * been refused or delays have ended. */
 bool connection_delay(struct connections *connections, struct connection *connection, int64_t until,
                       void (*resume)(void *context), void *context);
 

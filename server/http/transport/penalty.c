@@ -41,7 +41,7 @@ static struct penalty_client *penalty_place(struct penalty_table *table, uint64_
     return &table->clients[(client ^ client >> 32) % PENALTY_CLIENTS];
 }
 
-static struct penalty_client *penalty_search(struct penalty_table *table, uint64_t client)
+static struct penalty_client *penalty_claim(struct penalty_table *table, uint64_t client)
 {
     struct penalty_client *place = penalty_place(table, client);
     if (place->client != client)
@@ -51,7 +51,13 @@ static struct penalty_client *penalty_search(struct penalty_table *table, uint64
 
 struct penalty *penalty_find(struct penalty_table *table, uint64_t client)
 {
-    return &penalty_search(table, client)->penalty;
+    struct penalty_client *place = penalty_place(table, client);
+    return place->client == client ? &place->penalty : NULL;
+}
+
+struct penalty *penalty_add(struct penalty_table *table, uint64_t client)
+{
+    return &penalty_claim(table, client)->penalty;
 }
 
 /* Whether a penalty has ended: the client was served since, or its refusal is a second old. */
@@ -65,7 +71,7 @@ void penalty_leave(struct penalty_table *table, uint64_t client, const struct pe
 {
     if (is_over(penalty, now))
         return;
-    struct penalty_client *place = penalty_search(table, client);
+    struct penalty_client *place = penalty_claim(table, client);
     if (is_over(&place->penalty, now))
         place->fled = 0; /* those who fled before have waited long enough */
     place->penalty = *penalty;

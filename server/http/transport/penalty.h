@@ -52,8 +52,11 @@ struct penalty_table {
 /* FNV-1a of `address` and of `forwarded_for`, which may be NULL. */
 uint64_t penalty_client(const char *address, const char *forwarded_for);
 
-/* The penalty of a client; a new one where it has none. Valid until the next call. */
+/* The penalty of a client; NULL where it has none. Valid until the next call. */
 struct penalty *penalty_find(struct penalty_table *table, uint64_t client);
+
+/* The same; a new one where it has none, in the place of another client's. */
+struct penalty *penalty_add(struct penalty_table *table, uint64_t client);
 
 /* A connection of this client has ended; keeps its penalty. */
 void penalty_leave(struct penalty_table *table, uint64_t client, const struct penalty *penalty,

@@ -142,17 +142,22 @@ Test(penalty, clients_of_a_proxy_have_their_own, .init = make_table, .fini = fre
     const uint64_t polite = penalty_client("10.0.0.1", "192.0.2.2");
     cr_assert_neq(greedy, polite);
     cr_assert_neq(penalty_client("10.0.0.1", NULL), penalty_client("10.0.0.1", ""));
-    penalty_refused(penalty_find(table, greedy), false, START);
+    penalty_refused(penalty_add(table, greedy), false, START);
     cr_assert_eq(wait_ms(penalty_find(table, greedy), START), 50);
-    cr_assert_eq(wait_ms(penalty_find(table, polite), START), 0);
+    cr_assert_null(penalty_find(table, polite));
 }
 
 Test(penalty, a_full_table_forgets_and_never_mixes_up, .init = make_table, .fini = free_table)
 {
-    for (uint64_t client = 1; client <= 4 * PENALTY_CLIENTS; client++) {
-        cr_assert_eq(penalty_find(table, client)->refused, 0, "client %d", (int)client);
-        penalty_refused(penalty_find(table, client), false, START);
+    const uint64_t count = 4 * PENALTY_CLIENTS;
+    for (uint64_t client = 1; client <= count; client++) {
+        cr_assert_null(penalty_find(table, client), "client %d", (int)client);
+        penalty_refused(penalty_add(table, client), false, START);
     }
-    cr_assert_eq(wait_ms(penalty_find(table, 4 * PENALTY_CLIENTS), START), 50);
-    cr_assert_eq(wait_ms(penalty_find(table, 1), START), 0);
+    cr_assert_null(penalty_find(table, 1));
+    /* Asking for others takes nobody's place. */
+    for (uint64_t client = 1; client <= count; client++)
+        (void)penalty_find(table, count + client);
+    for (uint64_t client = count - PENALTY_CLIENTS + 1; client <= count; client++)
+        cr_assert_eq(wait_ms(penalty_find(table, client), START), 50);
 }
